@@ -1,0 +1,1 @@
+"""Algorithms: pure functions on flat vectors, and state machines that get time and chance as arguments."""

@@ -1,0 +1,1 @@
+"""From a difference of vectors to few bytes and back."""

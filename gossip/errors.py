@@ -1,0 +1,72 @@
+"""Every exception Starling raises on purpose.
+
+    GossipError
+    ├── ConfigError           the person's input is wrong: names the key, the value and what is allowed
+    ├── BreakdownExceeded     a robust rule was asked to survive more Byzantine peers than it can
+    ├── LocalProtocolError    we broke our own protocol: a bug here
+    ├── RemoteProtocolError   a peer broke the protocol: penalise it and go on
+    ├── EngineError           the engine process died, hung or refused
+    └── TransportError        the network did not do it
+        ├── PeerUnreachable   no connection could be made, or it broke
+        └── PeerTooSlow       the deadline passed
+
+Constructors of algorithm objects raise ValueError; `gossip.catalogue.build` turns that into ConfigError.
+"""
+
+from __future__ import annotations
+
+
+class GossipError(Exception):
+    """Root of the tree."""
+
+
+class ConfigError(GossipError):
+    """Wrong user input. The message is one line: key, value, what is allowed, the next command to try."""
+
+
+class BreakdownExceeded(GossipError):
+    """More Byzantine peers requested than the rule's breakdown point allows."""
+
+
+class LocalProtocolError(GossipError):
+    """A bug on this side: an event that the state machine's own rules forbid."""
+
+
+class RemoteProtocolError(GossipError):
+    """A peer's fault.
+
+    Args:
+        peer: peer id of the one at fault.
+        reason: short, stable, snake_case words: they are counted and shown.
+    """
+
+    def __init__(self, peer: str, reason: str) -> None:
+        super().__init__(f"{peer}: {reason}")
+        self.peer = peer
+        self.reason = reason
+
+
+class EngineError(GossipError):
+    """The engine process died, hung past its deadline or answered with an error."""
+
+
+class TransportError(GossipError):
+    """The network did not carry a message.
+
+    Args:
+        peer: peer id or address.
+        reason: what happened, in a few words.
+    """
+
+    def __init__(self, peer: str, reason: str) -> None:
+        super().__init__(f"{peer}: {reason}")
+        self.peer = peer
+        self.reason = reason
+
+
+class PeerUnreachable(TransportError):
+    """No connection could be made, or it broke."""
+
+
+class PeerTooSlow(TransportError):
+    """The deadline passed."""

@@ -1,0 +1,1 @@
+"""Exchange transactions, rounds and pace as state machines, torch-free."""

@@ -1,0 +1,1 @@
+"""Mixing algorithms as seen from one node."""

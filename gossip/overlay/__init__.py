@@ -1,0 +1,1 @@
+"""Who meets whom: mixing matrices a row at a time, torch-free."""

@@ -1,0 +1,21 @@
+"""One root seed, many independent uses. Torch-free: `gossip.rng` turns these into torch generators."""
+
+from __future__ import annotations
+
+import hashlib
+
+
+def derive(seed: int, *labels: str | int | bytes) -> int:
+    """A 63-bit seed for one use, e.g. `derive(seed, "mask", edge, 7)`.
+
+    Stable across versions and machines: BLAKE2b over length-prefixed labels.
+
+    Args:
+        seed: root seed, 0 <= seed < 2**63.
+        labels: what the use is called; order matters.
+    """
+    digest = hashlib.blake2b(seed.to_bytes(8, "little"), digest_size=8)
+    for label in labels:
+        raw = label if isinstance(label, bytes) else str(label).encode()
+        digest.update(len(raw).to_bytes(4, "little") + raw)
+    return int.from_bytes(digest.digest(), "little") >> 1

@@ -1,0 +1,1 @@
+"""The reference trajectory that every shell must reproduce."""

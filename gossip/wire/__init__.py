@@ -1,0 +1,1 @@
+"""Messages, their bounds and their bytes; torch-free."""

@@ -1,0 +1,49 @@
+"""Messages to frames and back: msgpack with every bound checked before memory is spent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import msgspec
+
+from gossip.errors import RemoteProtocolError
+from gossip.wire import schema
+from gossip.wire.schema import MAX_FRAME_BYTES, Lane, Message
+
+_MESSAGES: dict[Lane, Any] = {"control": schema.Control, "exchange": schema.Exchange, "state": schema.State}
+_MAX_ITEMS = 4096  # of any array inside a message
+_MAX_TEXT_BYTES = 4096
+
+
+def encode(message: Message) -> bytes:
+    """The frame of a message; equal messages give equal bytes."""
+    frame: bytes = msgpack.packb(msgspec.to_builtins(message, builtin_types=(bytes,)), use_bin_type=True)
+    return frame
+
+
+def decode(lane: Lane, peer: str, frame: bytes) -> Any:
+    """The message in a frame.
+
+    Args:
+        lane: which messages are allowed.
+        peer: who sent it, for the error.
+        frame: as received.
+
+    Raises:
+        RemoteProtocolError: too long, not msgpack, nested or sized beyond the bounds, or not a message of this lane.
+    """
+    limit = MAX_FRAME_BYTES[lane]
+    if len(frame) > limit:
+        raise RemoteProtocolError(peer, "frame_too_long")
+    try:
+        plain = msgpack.unpackb(
+            frame, raw=False, strict_map_key=True, max_bin_len=limit, max_str_len=_MAX_TEXT_BYTES,
+            max_array_len=_MAX_ITEMS, max_map_len=0, max_ext_len=0,
+        )  # fmt: skip
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise RemoteProtocolError(peer, "frame_not_msgpack") from error
+    try:
+        return msgspec.convert(plain, type=_MESSAGES[lane], strict=True)
+    except msgspec.ValidationError as error:
+        raise RemoteProtocolError(peer, "frame_not_a_message") from error

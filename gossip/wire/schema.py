@@ -1,0 +1,270 @@
+"""Every message that crosses the network, with its bounds. One table per lane.
+
+A frame is msgpack: an array whose first item is the message's tag. Tags and field order never change;
+new fields are appended with a default. Each message has a golden vector under `tests/golden/`.
+
+    lane        protocol id              messages
+    control     /starling/control/1      Hello, Probe, Acknowledge, ProbeFor, Spread, Sync, Farewell
+    exchange    /starling/exchange/1     Request, Response, Ack, Busy, Poke, Reset, Close, Closed
+    state       /starling/state/1        StateQuery, StateOffer, ChunkQuery, Chunk, ManifestQuery, ManifestReply
+
+History: 1 is the first version.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Lane = Literal["control", "exchange", "state"]
+LANES: tuple[Lane, ...] = ("control", "exchange", "state")
+
+MAX_FRAME_BYTES: dict[Lane, int] = {
+    "control": 256 << 10,
+    "exchange": 256 << 20,  # one dense float32 vector of 64 M parameters, or a masked one of far more
+    "state": 2 << 20,
+}
+MAX_PAYLOAD_BYTES = MAX_FRAME_BYTES["exchange"] - 1024
+MAX_CHUNK_BYTES = 1 << 20
+MAX_RECORDS = 256
+MAX_ADDRESSES = 8
+
+Counter = Annotated[int, Meta(ge=0, le=2**62)]
+PeerId = Annotated[str, Meta(min_length=1, max_length=128)]
+Address = Annotated[str, Meta(max_length=256)]
+Digest = Annotated[bytes, Meta(min_length=8, max_length=32)]
+Reason = Annotated[str, Meta(max_length=64)]
+Payload = Annotated[bytes, Meta(max_length=MAX_PAYLOAD_BYTES)]
+Weight = Annotated[float, Meta(ge=0.0, le=0.5)]
+Finite = Annotated[float, Meta(ge=-1e12, le=1e12)]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=False):
+    """Base of all messages; adds no field."""
+
+
+# --- exchange: the transaction of gossip/exchange/edge.py -------------------------------------------------
+
+
+class Request(Message, frozen=True, tag="req"):
+    """Initiator -> responder: my values on the support, please answer with the difference.
+
+    Args:
+        inc: incarnation of the edge; the larger one wins.
+        seq: number of this transaction, never reused within an incarnation.
+        committed: the last seq the initiator committed: proof for the responder's pending one.
+        round: the initiator's round (steps pace) or slot (clock pace).
+        view: digest of the member list the round was computed from.
+        theta: mixing weight of this link, (0, 1/2].
+        gain: what a unit of difference adds to the flow, >= 0 (0 for mixing without correction).
+        payload: encoded values (gossip.compress.codec).
+    """
+
+    inc: Counter
+    seq: Counter
+    committed: Counter
+    round: Counter
+    view: Digest
+    theta: Weight
+    gain: Annotated[float, Meta(ge=0.0, le=1e9)]
+    payload: Payload
+
+
+class Response(Message, frozen=True, tag="rsp"):
+    """Responder -> initiator: the encoded difference that both ends will apply with opposite signs."""
+
+    inc: Counter
+    seq: Counter
+    payload: Payload
+
+
+class Ack(Message, frozen=True, tag="ack"):
+    """Initiator -> responder: committed `seq`; you commit it too."""
+
+    inc: Counter
+    seq: Counter
+
+
+class Busy(Message, frozen=True, tag="bsy"):
+    """Responder -> initiator: not this one. `round` is the responder's own, so that who is behind can catch up."""
+
+    inc: Counter
+    seq: Counter
+    reason: Literal["late", "early", "view", "busy", "full", "quarantine", "engine"]
+    round: Counter
+
+
+class Poke(Message, frozen=True, tag="pok"):
+    """Responder end -> initiator end: I would like an exchange on this edge in this round."""
+
+    inc: Counter
+    round: Counter
+    view: Digest
+
+
+class Reset(Message, frozen=True, tag="rst"):
+    """My incarnation of this edge is `inc`: delete the flow and start from it (larger wins)."""
+
+    inc: Counter
+
+
+class Close(Message, frozen=True, tag="cls"):
+    """I want to close this edge in order: both ends settle its flow. `committed` as in Request."""
+
+    inc: Counter
+    committed: Counter
+
+
+class Closed(Message, frozen=True, tag="cld"):
+    """Agreed: the edge is closed and settled here. `committed` as in Request."""
+
+    inc: Counter
+    committed: Counter
+
+
+# --- control: membership ----------------------------------------------------------------------------------
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """What one member says of itself, signed. The larger (incarnation, version) wins.
+
+    Args:
+        peer: libp2p peer id, which encodes the Ed25519 public key that signs.
+        swarm: swarm id this record is for.
+        incarnation: unix time in ms of this start of the node; every edge of an older one is void.
+        version: raised by the member at every change and to refute a suspicion.
+        status: "alive" or "left".
+        addresses: multiaddrs to dial.
+        signature: Ed25519 over the canonical bytes of all fields above.
+    """
+
+    peer: PeerId
+    swarm: Annotated[str, Meta(max_length=64)]
+    incarnation: Counter
+    version: Counter
+    status: Literal["alive", "left"]
+    addresses: Annotated[tuple[Address, ...], Meta(max_length=MAX_ADDRESSES)]
+    signature: Annotated[bytes, Meta(max_length=64)]
+
+
+class Rumor(msgspec.Struct, frozen=True, array_like=True):
+    """`source` suspects or declares dead `peer` in the life (incarnation, version) it names; only a newer version refutes."""
+
+    peer: PeerId
+    incarnation: Counter
+    version: Counter
+    state: Literal["suspect", "dead"]
+    source: PeerId
+
+
+class Hello(Message, frozen=True, tag="hi"):
+    """First message to a member: who I am and which swarm and member list I hold. Answered by Sync."""
+
+    record: Record
+    view: Digest
+    swarm_time: Finite
+
+
+class Probe(Message, frozen=True, tag="prb"):
+    """Are you there? `nonce` comes back in Acknowledge."""
+
+    nonce: Counter
+    view: Digest
+    swarm_time: Finite
+    rumors: Annotated[tuple[Rumor, ...], Meta(max_length=MAX_RECORDS)] = ()
+
+
+class Acknowledge(Message, frozen=True, tag="pak"):
+    """I am. For an indirect probe the acknowledging helper names whom it reached in `peer`, else ''."""
+
+    nonce: Counter
+    view: Digest
+    swarm_time: Finite
+    peer: Annotated[str, Meta(max_length=128)] = ""
+    rumors: Annotated[tuple[Rumor, ...], Meta(max_length=MAX_RECORDS)] = ()
+
+
+class ProbeFor(Message, frozen=True, tag="prf"):
+    """Please probe `peer` for me and acknowledge with my nonce if it answers."""
+
+    nonce: Counter
+    peer: PeerId
+
+
+class Spread(Message, frozen=True, tag="spr"):
+    """News: new records and rumors, passed on while fresh."""
+
+    records: Annotated[tuple[Record, ...], Meta(max_length=MAX_RECORDS)] = ()
+    rumors: Annotated[tuple[Rumor, ...], Meta(max_length=MAX_RECORDS)] = ()
+
+
+class Sync(Message, frozen=True, tag="syn"):
+    """Anti-entropy: all my records (in several messages if many). `reply` asks for theirs."""
+
+    records: Annotated[tuple[Record, ...], Meta(max_length=MAX_RECORDS)]
+    reply: bool
+
+
+class Farewell(Message, frozen=True, tag="bye"):
+    """I leave for good: my record with status "left"."""
+
+    record: Record
+
+
+# --- state: manifest and checkpoint transfer ----------------------------------------------------------------
+
+
+class ManifestQuery(Message, frozen=True, tag="mq"):
+    """Send me the manifest whose hash is `swarm`."""
+
+    swarm: Annotated[str, Meta(max_length=64)]
+
+
+class ManifestReply(Message, frozen=True, tag="mr"):
+    """Canonical manifest bytes, empty if unknown; the asker checks the hash."""
+
+    swarm: Annotated[str, Meta(max_length=64)]
+    manifest: Annotated[bytes, Meta(max_length=64 << 10)]
+
+
+class StateQuery(Message, frozen=True, tag="sq"):
+    """Have you a model state to give?"""
+
+    nonce: Counter
+
+
+class StateOffer(Message, frozen=True, tag="so"):
+    """A snapshot held for a while: its id, round, size and digest. `size` 0: nothing to give now.
+
+    Args:
+        schema: digest of parameter names and shapes; must equal the asker's.
+    """
+
+    nonce: Counter
+    snapshot: Counter
+    round: Counter
+    size: Counter
+    digest: Annotated[bytes, Meta(max_length=32)]
+    schema: Annotated[bytes, Meta(max_length=32)]
+
+
+class ChunkQuery(Message, frozen=True, tag="cq"):
+    """Bytes of a snapshot from `offset`, at most MAX_CHUNK_BYTES."""
+
+    snapshot: Counter
+    offset: Counter
+
+
+class Chunk(Message, frozen=True, tag="ck"):
+    """The bytes; empty means the snapshot is no longer held."""
+
+    snapshot: Counter
+    offset: Counter
+    data: Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
+
+
+Control = Hello | Probe | Acknowledge | ProbeFor | Spread | Sync | Farewell
+Exchange = Request | Response | Ack | Busy | Poke | Reset | Close | Closed
+State = ManifestQuery | ManifestReply | StateQuery | StateOffer | ChunkQuery | Chunk

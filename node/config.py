@@ -1,0 +1,199 @@
+"""Every key a person can set, with its meaning, default and bounds. Defaults live here and nowhere else.
+
+`Manifest` is what a whole swarm agrees on (signed, content-addressed); `NodeConfig` is one volunteer's own.
+Loading, `--set` and the error lines are in `node/settings.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Positive = Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=0)]
+AtLeastOne = Annotated[int, Meta(ge=1)]
+Scalar = str | int | float | bool
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every section: unknown keys are errors, keys are given by name."""
+
+
+class TaskSection(Section, frozen=True):
+    """What is learned. `kind` is an installed task (digits, images, text, quadratic) or `module:function`."""
+
+    kind: Annotated[str, Meta(min_length=1, max_length=128)] = "digits"
+    params: dict[str, Scalar] = {}
+    """Handed to the task's constructor, e.g. model = "cnn"."""
+    batch_size: AtLeastOne = 32
+    """Samples per local step."""
+
+
+class PartitionSection(Section, frozen=True):
+    """How built-in data are split among nodes; a node with `--data` of its own uses all of it."""
+
+    kind: Literal["iid", "dirichlet", "by_label", "by_file", "by_key"] = "dirichlet"
+    alpha: Positive = 0.3
+    """dirichlet: concentration; smaller is more different."""
+    shards: AtLeastOne = 8
+    """How many parts are cut. A node takes part `shard` of its own config, or one derived from its peer id."""
+
+
+class OptimizerSection(Section, frozen=True):
+    """The local optimiser."""
+
+    kind: Literal["sgd", "adamw"] = "sgd"
+    lr: Positive = 0.02
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    """sgd only."""
+    weight_decay: Annotated[float, Meta(ge=0)] = 0.0
+    schedule: Literal["constant", "cosine", "linear"] = "cosine"
+    """Over `pace.rounds`; constant where rounds = 0 (endless)."""
+    warmup: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    """Share of the rounds in which lr climbs linearly from 0."""
+    floor: Annotated[float, Meta(gt=0, le=1)] = 0.05
+    """The schedule ends at floor · lr."""
+    correction_lr: Annotated[float, Meta(ge=0)] = 0.0
+    """eta_c of the tracking gain. 0: lr/(1 − momentum) for sgd; adamw needs a value (a typical lr/(√v̂+ε))."""
+
+
+class MixSection(Section, frozen=True):
+    """How models are mixed."""
+
+    kind: Literal["pet", "dsgd", "gradient_tracking"] = "pet"
+    kappa: Annotated[float, Meta(ge=0, le=0.5)] = 0.3
+    """pet: damping of the correction."""
+    theta: Annotated[float, Meta(gt=0, le=0.5)] = 0.5
+    """clock pace: mixing weight of a pairwise exchange. In steps pace the overlay gives the weights."""
+    clip_norm: Annotated[float, Meta(ge=0)] = 10.0
+    """Both ends clip the exchanged difference to this Euclidean norm; 0 is off."""
+    flow_limit: Annotated[float, Meta(gt=0)] = 100.0
+    """pet: bound of every |c_ij| coordinate, in gradient units."""
+    settled_edges: Annotated[int, Meta(ge=0, le=64)] = 8
+    """pet: flows of orderly closed edges kept revocable."""
+
+
+class OverlaySection(Section, frozen=True):
+    """Who meets whom."""
+
+    kind: Literal[
+        "ring", "static_exponential", "one_peer_exponential", "hypercube", "base_k", "random_matching", "sticky"
+    ] = "sticky"
+    k: Annotated[int, Meta(ge=1, le=8)] = 1
+    """base_k: most peers a node meets in one round."""
+    degree: Annotated[int, Meta(ge=1, le=32)] = 6
+    """sticky, clock pace: edges a node keeps."""
+
+
+class CompressSection(Section, frozen=True):
+    """What crosses the wire."""
+
+    select: Literal["budget", "full", "mask", "top_k", "drift_top_k"] = "budget"
+    """budget: full vectors where they fit the byte budget of an exchange, else a seeded mask as large as fits."""
+    ratio: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    """mask, top_k, drift_top_k: share of the coordinates in one exchange."""
+    request: Literal["identity", "fp16"] = "fp16"
+    """Codec of the initiator's values."""
+    response: Literal["identity", "fp16", "int8", "int4"] = "int4"
+    """Codec of the difference that both ends apply."""
+    budget_bytes: Annotated[int, Meta(ge=0)] = 0
+    """budget: bytes one exchange may cost (both directions). 0: from the measured rate, the slot and the volunteer's cap."""
+
+
+class PaceSection(Section, frozen=True):
+    """When nodes compute and when they meet."""
+
+    kind: Literal["steps", "clock"] = "steps"
+    local_steps: Annotated[int, Meta(ge=1, le=100_000)] = 20
+    """steps: local steps of a round. clock: a guess of how many fit between two exchanges, until measured."""
+    rounds: Count = 200
+    """The run's length in rounds (slots in clock pace); 0 is endless."""
+    slot_s: Positive = 1.0
+    """clock: seconds between a node's exchanges."""
+    max_wait_s: Positive = 10.0
+    """steps: the adaptive deadline never exceeds this."""
+    min_wait_s: Positive = 0.25
+    """steps: nor falls below this."""
+    ramp_rounds: Count = 20
+    """A late joiner's lr climbs to its full value over this many rounds."""
+    evaluate_every: AtLeastOne = 20
+    """Rounds between evaluations on held-out data."""
+
+
+class MembershipSection(Section, frozen=True):
+    """The failure detector's clockwork."""
+
+    probe_s: Positive = 1.0
+    """Seconds between probes of a random member."""
+    timeout_s: Positive = 0.5
+    """Seconds to wait for an acknowledgement before asking others to probe."""
+    suspicion_s: Positive = 2.0
+    """Seconds a suspected member has to refute."""
+    sync_s: Positive = 5.0
+    """Seconds between anti-entropy exchanges with a random member."""
+    helpers: Annotated[int, Meta(ge=0, le=8)] = 2
+    """Members asked for an indirect probe."""
+
+
+class Manifest(Section, frozen=True):
+    """What the swarm is. Its hash is the swarm id."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)] = "starling"
+    protocol: Literal[1] = 1
+    seed: Annotated[int, Meta(ge=0, le=2**62)] = 0
+    """Root of all shared chance: initial model, overlay, masks, partition."""
+    founder: Annotated[str, Meta(max_length=128)] = ""
+    """Peer id of the founder; filled by `starling found`."""
+    founded_ms: Count = 0
+    """Unix time of the founding; filled by `starling found`."""
+    signature: Annotated[str, Meta(max_length=128)] = ""
+    """Founder's Ed25519 signature (hex) over all other fields; filled by `starling found`."""
+    task: TaskSection = TaskSection()
+    partition: PartitionSection = PartitionSection()
+    optimizer: OptimizerSection = OptimizerSection()
+    mix: MixSection = MixSection()
+    overlay: OverlaySection = OverlaySection()
+    compress: CompressSection = CompressSection()
+    pace: PaceSection = PaceSection()
+    membership: MembershipSection = MembershipSection()
+
+
+class LimitsSection(Section, frozen=True):
+    """What peers may cost this machine."""
+
+    connections: AtLeastOne = 128
+    connections_per_ip: AtLeastOne = 64
+    """Private and loopback addresses too: raise it for many nodes on one machine."""
+    inbox_frames: AtLeastOne = 64
+    """Frames of one lane waiting to be handled; more are dropped and counted."""
+    frames_per_s: Positive = 200.0
+    """Sustained frames a second accepted from one peer (bursts of 4x); more are dropped and counted."""
+
+
+class NodeConfig(Section, frozen=True):
+    """One volunteer's own settings. Stored in the run directory as node.toml."""
+
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
+    """Multiaddrs to listen on; port 0 picks one, which is then kept."""
+    announce: tuple[str, ...] = ()
+    """Multiaddrs to tell others instead of the listening ones (behind port forwarding)."""
+    bootstrap: tuple[str, ...] = ()
+    """Multiaddrs with /p2p/ID of members to join through; filled from the invite."""
+    data: str = ""
+    """The volunteer's own data (file or folder); empty: the task's built-in data, one shard of it."""
+    shard: Annotated[int, Meta(ge=-1)] = -1
+    """Which part of built-in data; -1 derives it from the peer id."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    threads: Count = 0
+    """Torch threads; 0 leaves torch's choice."""
+    up_bytes_per_s: Count = 0
+    """Cap on what is sent; 0 is none. The CLI takes 10mbit and the like."""
+    down_bytes_per_s: Count = 0
+    """Cap on what is received; 0 is none."""
+    checkpoint_s: Positive = 30.0
+    """Seconds between checkpoints."""
+    linger_s: Annotated[float, Meta(ge=0)] = 30.0
+    """After the last round: seconds to keep answering those who are still at it."""
+    limits: LimitsSection = LimitsSection()

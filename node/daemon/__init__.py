@@ -1,0 +1,1 @@
+"""The trio shells: network, engine and cores joined."""

@@ -1,0 +1,1 @@
+"""Training: a synchronous object in a process of its own."""

@@ -1,0 +1,243 @@
+"""The words between daemon and engine: each call is a request with exactly one reply. Torch-free, so that the daemon can import it.
+
+The engine does one local step at a time while training is granted and looks for calls in between, so that a call waits for at
+most one local step. In steps pace a granted round's `Train` is answered when its steps are done; then the vector is frozen and
+effects of exchanges gather until `Mix`. In clock pace (`Free`) effects are added to the live vector at once.
+
+Shapes: d parameters.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from node.config import Manifest
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """Base of all calls."""
+
+
+class Open(Call, frozen=True, tag="open"):
+    """First call: build task, data, model, mixer; resume from `checkpoint` if the file exists. -> Opened
+
+    Args:
+        manifest: what the swarm agreed on.
+        data: the volunteer's own data or "".
+        shard: part of built-in data.
+        device: auto, cpu, cuda, mps.
+        threads: torch threads, 0 = torch's choice.
+        checkpoint: path of the checkpoint file.
+        node: stable label of this node (peer id): seeds its own chance.
+    """
+
+    manifest: Manifest
+    data: str
+    shard: int
+    device: str
+    threads: int
+    checkpoint: str
+    node: str
+
+
+class Opened(Call, frozen=True, tag="opened"):
+    """Reply to Open. `round` and `local_steps` are those of the checkpoint, 0 when fresh; `resumed` says which."""
+
+    parameters: int
+    schema: bytes
+    metric: str
+    higher_is_better: bool
+    device: str
+    samples: int
+    resumed: bool
+    round: int
+    local_steps: int
+
+
+class Train(Call, frozen=True, tag="train"):
+    """Steps pace: do the `steps` local steps of `round`, freeze, reply. -> Trained"""
+
+    round: int
+    steps: int
+
+
+class Trained(Call, frozen=True, tag="trained"):
+    """Mean loss of the steps done; `local_steps` is the total since the beginning of this node's training."""
+
+    round: int
+    loss: float
+    local_steps: int
+    seconds: float
+
+
+class Free(Call, frozen=True, tag="free"):
+    """Clock pace: train without pause (`on`) or stand still. `round` is the current slot, for the schedule. -> Trained since last Free"""
+
+    on: bool
+    round: int
+
+
+class Offer(Call, frozen=True, tag="offer"):
+    """Initiator: encode my values for transaction `seq` with `peer`. -> Offered
+
+    Args:
+        inc, seq: of the edge's transaction: they seed the support, with the swarm's seed.
+        theta: mixing weight of the link.
+        budget_bytes: what both payloads together may cost; 0 = no limit known.
+    """
+
+    peer: str
+    inc: int
+    seq: int
+    round: int
+    theta: float
+    budget_bytes: int
+
+
+class Offered(Call, frozen=True, tag="offered"):
+    """The request's payload and the gain both ends will use."""
+
+    payload: bytes
+    gain: float
+
+
+class Answer(Call, frozen=True, tag="answer"):
+    """Responder: compute, remember as pending and encode the difference. -> Answered, or Refused if the payload is bad"""
+
+    peer: str
+    inc: int
+    seq: int
+    round: int
+    theta: float
+    gain: float
+    payload: bytes
+
+
+class Answered(Call, frozen=True, tag="answered"):
+    """The response's payload."""
+
+    payload: bytes
+
+
+class Apply(Call, frozen=True, tag="apply"):
+    """Initiator: decode the response to `seq` and apply +v. -> Done, or Refused (nothing applied)"""
+
+    peer: str
+    inc: int
+    seq: int
+    payload: bytes
+
+
+class Commit(Call, frozen=True, tag="commit"):
+    """Responder: apply −v of the pending `seq`. -> Done"""
+
+    peer: str
+    inc: int
+    seq: int
+
+
+class Drop(Call, frozen=True, tag="drop"):
+    """Either end: forget the offer or pending `seq` without applying. -> Done"""
+
+    peer: str
+    inc: int
+    seq: int
+
+
+class Mix(Call, frozen=True, tag="mix"):
+    """Steps pace: add the gathered effects to the vector in canonical order and thaw. -> Done"""
+
+    round: int
+
+
+class Settle(Call, frozen=True, tag="settle"):
+    """The edge was closed in order: its flow stays in c, revocable for a while. -> Done"""
+
+    peer: str
+
+
+class Revoke(Call, frozen=True, tag="revoke"):
+    """The peer is gone, banned or reborn: delete its flow, settled ones too if `settled`, and anything pending. -> Done"""
+
+    peer: str
+    settled: bool
+
+
+class Evaluate(Call, frozen=True, tag="evaluate"):
+    """Measure on held-out data, a slice between local steps at a time. -> Evaluated"""
+
+
+class Evaluated(Call, frozen=True, tag="evaluated"):
+    """The task's metric and mean loss over `samples`."""
+
+    value: float
+    loss: float
+    samples: int
+
+
+class Save(Call, frozen=True, tag="save"):
+    """Write the checkpoint (atomic, checksummed) and, if `export` is a path, the model alone as safetensors. -> Done or Refused"""
+
+    export: str = ""
+
+
+class Snapshot(Call, frozen=True, tag="snapshot"):
+    """Hold the model as it is for peers to fetch. -> Held"""
+
+
+class Held(Call, frozen=True, tag="held"):
+    """Id, size in bytes, SHA-256 and round of the held snapshot, and the schema digest of the parameters."""
+
+    snapshot: int
+    size: int
+    digest: bytes
+    round: int
+    schema: bytes
+
+
+class ReadChunk(Call, frozen=True, tag="read"):
+    """Bytes of the held snapshot. -> ChunkRead (empty if no longer held)"""
+
+    snapshot: int
+    offset: int
+    length: int
+
+
+class ChunkRead(Call, frozen=True, tag="chunk"):
+    """The bytes."""
+
+    data: bytes
+
+
+class Install(Call, frozen=True, tag="install"):
+    """Replace the model by a fetched one (digest already checked), zero flows, start the lr ramp at `round`. -> Done or Refused"""
+
+    state: bytes
+    round: int
+
+
+class Stop(Call, frozen=True, tag="stop"):
+    """Save and end the process. -> Done"""
+
+
+class Done(Call, frozen=True, tag="done"):
+    """It is done."""
+
+
+class Refused(Call, frozen=True, tag="refused"):
+    """It was not done and nothing changed.
+
+    Args:
+        kind: "config" (the person's input), "peer" (the bytes from the peer are bad), "disk" (could not write), "state" (not now).
+        reason: for "peer" a snake_case word, else one line for a person.
+    """
+
+    kind: str
+    reason: str
+
+
+Request = (
+    Open | Train | Free | Offer | Answer | Apply | Commit | Drop | Mix | Settle | Revoke | Evaluate | Save
+    | Snapshot | ReadChunk | Install | Stop
+)  # fmt: skip
+Reply = Opened | Trained | Offered | Answered | Evaluated | Held | ChunkRead | Done | Refused

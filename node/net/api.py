@@ -1,0 +1,104 @@
+"""What the daemon needs of a network: frames to and from peers by their ids. Frames may be lost; nothing else may happen.
+
+Two networks satisfy it: `node.net.libp2p` (TCP, Noise, Yamux) and `node.net.memory` (virtual time, with faults as rules).
+A frame arrives whole or not at all; order holds between two peers on one lane while a connection lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from gossip.wire.schema import Lane
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound:
+    """One frame as received: already within MAX_FRAME_BYTES[lane], not yet decoded."""
+
+    peer: str
+    lane: Lane
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The first connection to `peer` is up."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The last connection to `peer` is gone."""
+
+    peer: str
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes and frames exchanged with one peer since the start (frames as given to `send`, headers not counted)."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    frames_dropped: int = 0
+
+
+class Network(Protocol):
+    """A node's place in a network."""
+
+    @property
+    def peer_id(self) -> str:
+        """Our own id."""
+        ...
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Multiaddrs with /p2p/ID under which others may dial us."""
+        ...
+
+    @property
+    def traffic(self) -> Mapping[str, Traffic]:
+        """Per peer."""
+        ...
+
+    def inbound(self, lane: Lane) -> trio.MemoryReceiveChannel[Inbound]:
+        """Frames of one lane. Bounded (`limits.inbox_frames` per peer): when full the newest is dropped and counted."""
+        ...
+
+    def events(self) -> trio.MemoryReceiveChannel[Connected | Disconnected]:
+        """Connections coming and going. Bounded: when full the oldest are dropped."""
+        ...
+
+    def learn(self, peer: str, addresses: Sequence[str]) -> None:
+        """Remember where a peer can be dialled (replaces what was known; invalid addresses are ignored)."""
+        ...
+
+    async def dial(self, address: str) -> str:
+        """Connect to a multiaddr with /p2p/ID and return the peer id.
+
+        Raises:
+            PeerUnreachable: in one line, why.
+        """
+        ...
+
+    async def send(self, peer: str, lane: Lane, frame: bytes) -> None:
+        """Hand over one frame, dialling if needed. Returning does not mean that it arrived.
+
+        The caller sets the deadline. A cancelled send loses at most this frame and those behind it on the lane.
+
+        Raises:
+            PeerUnreachable: no known address answers, or the connection broke.
+        """
+        ...
+
+    async def disconnect(self, peer: str) -> None:
+        """Close every connection to a peer (it may come back: `refuse` keeps it out)."""
+        ...
+
+    def refuse(self, peer: str, until: float) -> None:
+        """Drop and refuse everything of `peer` until `until` on trio's clock."""
+        ...

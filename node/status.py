@@ -1,0 +1,136 @@
+"""What a node says of itself: one immutable snapshot, JSON on a unix socket. A leaf: imports nothing of Starling.
+
+Missing is None, never 0. Times are seconds; rates are per second; sizes are bytes. New fields are appended with a default.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+VERSION = 1
+
+
+class Exchanges(msgspec.Struct, frozen=True):
+    """How this node's exchanges ended, both ends counted."""
+
+    committed: int = 0
+    aborted: int = 0
+    busy: int = 0
+    timeout: int = 0
+
+
+class PeerStatus(msgspec.Struct, frozen=True):
+    """One member as this node sees it."""
+
+    peer: str
+    state: Literal["alive", "suspect", "dead", "left", "quarantined", "banned"]
+    edge: bool = False
+    """We hold an edge with it."""
+    round: int | None = None
+    """Last round seen from it."""
+    rtt_s: float | None = None
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    committed: int = 0
+    faults: int = 0
+    last_seen_s: float | None = None
+    """Seconds since we last heard of it, at the time of the snapshot."""
+    addresses: tuple[str, ...] = ()
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something worth a line: the same that went to the log."""
+
+    time_s: float
+    """Unix time."""
+    name: str
+    """snake_case, e.g. peer_joined."""
+    text: str
+    level: Literal["info", "warning", "error"] = "info"
+
+
+class Point(msgspec.Struct, frozen=True, array_like=True):
+    """One point of a curve."""
+
+    round: int
+    time_s: float
+    """Seconds since the start."""
+    value: float
+
+
+class StatusSnapshot(msgspec.Struct, frozen=True):
+    """The state of one node at one moment."""
+
+    version: int
+    peer: str
+    swarm: str
+    name: str
+    """The swarm's name."""
+    time_s: float
+    """Unix time at which this was taken."""
+    uptime_s: float
+    state: Literal["starting", "joining", "training", "waiting", "finished", "leaving", "failed"]
+    problem: str | None = None
+    """The first thing a person should know, with the next command to try; None when well."""
+    task: str = ""
+    metric: str = ""
+    """Name of the evaluation figure: accuracy, bits_per_byte, error."""
+    higher_is_better: bool = True
+    algorithm: str = ""
+    overlay: str = ""
+    parameters: int | None = None
+    """d, scalars in the model."""
+    device: str | None = None
+    round: int = 0
+    rounds: int = 0
+    """0: endless."""
+    local_steps: int = 0
+    steps_per_s: float | None = None
+    loss: float | None = None
+    """Mean training loss of the last round."""
+    value: float | None = None
+    """Last evaluation on held-out data."""
+    value_round: int | None = None
+    members: int = 1
+    """Members believed alive, this one included."""
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    payload_bytes: int = 0
+    """Payload bytes sent in committed exchanges."""
+    up_bytes_per_s: float | None = None
+    down_bytes_per_s: float | None = None
+    exchanges: Exchanges = Exchanges()
+    engine_restarts: int = 0
+    rejoined: bool = False
+    """This start resumed an earlier one's state."""
+    joined_late: bool = False
+    """State was fetched from peers."""
+    addresses: tuple[str, ...] = ()
+    peers: tuple[PeerStatus, ...] = ()
+    loss_curve: tuple[Point, ...] = ()
+    """At most 240 points, thinned."""
+    value_curve: tuple[Point, ...] = ()
+    events: tuple[Event, ...] = ()
+    """The last 50."""
+
+
+def encode(snapshot: StatusSnapshot) -> bytes:
+    """One JSON line, newline included."""
+    return msgspec.json.encode(snapshot) + b"\n"
+
+
+def decode(line: bytes) -> StatusSnapshot:
+    """The snapshot in a line.
+
+    Raises:
+        ValueError: not a snapshot, or of another version.
+    """
+    try:
+        snapshot = msgspec.json.decode(line, type=StatusSnapshot)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"not a status snapshot: {error}") from error
+    if snapshot.version != VERSION:
+        raise ValueError(f"status snapshot version {snapshot.version}, this program reads {VERSION}")
+    return snapshot

@@ -1,0 +1,1 @@
+"""What can be learned: models, data, losses and figures of merit."""

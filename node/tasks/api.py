@@ -1,0 +1,80 @@
+"""What a task is: a model, its data, a loss and a figure of merit. Typed, installed locally, never received from a peer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Generator, Tensor, nn
+
+from node.config import PartitionSection
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a node's samples come from.
+
+    Args:
+        path: the volunteer's own data, or None for the task's built-in data.
+        partition: how built-in data are cut.
+        shard: which part is ours, 0 <= shard < partition.shards.
+        seed: of the cut: equal on all nodes.
+    """
+
+    path: Path | None
+    partition: PartitionSection
+    shard: int
+    seed: int
+
+
+class Data(Protocol):
+    """One node's training samples and the held-out ones, on the device."""
+
+    @property
+    def samples(self) -> int:
+        """Training samples held here."""
+        ...
+
+    def batch(self, size: int, generator: Generator) -> Any:
+        """A random training batch in the form `Task.loss` takes. The generator lives on the CPU."""
+        ...
+
+    def held_out(self, size: int) -> Iterator[Any]:
+        """The test split in batches, always in the same order, equal on all nodes with built-in data."""
+        ...
+
+
+class Task(Protocol):
+    """A named, frozen dataclass whose fields are the manifest's `task.params`."""
+
+    @property
+    def metric(self) -> str:
+        """accuracy, bits_per_byte, error …"""
+        ...
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Which way the metric improves."""
+        ...
+
+    def model(self, generator: Generator) -> nn.Module:
+        """A fresh model, all of its chance from `generator`: every node starts with the same one. Training changes no buffers."""
+        ...
+
+    def data(self, source: Source, device: str) -> Data:
+        """Load and cut.
+
+        Raises:
+            ConfigError: the path is missing or not what this task reads.
+        """
+        ...
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Scalar training loss."""
+        ...
+
+    def score(self, model: nn.Module, batch: Any) -> tuple[float, float, int]:
+        """(sum of the metric, sum of the loss, samples) over a held-out batch."""
+        ...

@@ -1,0 +1,1 @@
+"""Rules and arithmetic of trust: pure."""

@@ -1,0 +1,1 @@
+"""The terminal UI: draws snapshots, holds no state of a node."""
