@@ -110,8 +110,10 @@ class PaceSection(Section, frozen=True):
     """steps: local steps of a round. clock: a guess of how many fit between two exchanges, until measured."""
     rounds: Count = 200
     """The run's length in rounds (slots in clock pace); 0 is endless."""
+    quorum: AtLeastOne = 2
+    """Members that must be there before training begins; later a lone node goes on."""
     slot_s: Positive = 1.0
-    """clock: seconds between a node's exchanges."""
+    """clock: seconds between a node's exchanges. steps: the time in which one exchange should be over, for the byte budget."""
     max_wait_s: Positive = 10.0
     """steps: the adaptive deadline never exceeds this."""
     min_wait_s: Positive = 0.25
@@ -194,6 +196,8 @@ class NodeConfig(Section, frozen=True):
     """Cap on what is received; 0 is none."""
     checkpoint_s: Positive = 30.0
     """Seconds between checkpoints."""
+    engine_timeout_s: Positive = 300.0
+    """An engine that answers nothing for so long is restarted from its last checkpoint."""
     linger_s: Annotated[float, Meta(ge=0)] = 30.0
     """After the last round: seconds to keep answering those who are still at it."""
     limits: LimitsSection = LimitsSection()
