@@ -7,6 +7,14 @@ from typing import Literal, Protocol
 from node.engine.calls import Reply, Request
 
 
+class TaskStatus(Protocol):
+    """What a service tells once it is truly listening (`trio.TASK_STATUS_IGNORED` is one)."""
+
+    def started(self, value: None = None) -> None:
+        """Call exactly once."""
+        ...
+
+
 class EngineHandle(Protocol):
     """The engine, wherever it runs: a child process behind a pipe, or inline under virtual time."""
 

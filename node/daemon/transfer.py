@@ -1,0 +1,249 @@
+"""The state lane: the manifest for whoever holds an invite, the model for late joiners.
+
+Giving: a query makes the engine hold a snapshot (one is reused while it is fresh); chunks are read from it by offset, so that an
+interrupted download resumes, from another peer too if it holds the same bytes. Taking: up to three peers are asked at once, the
+most advanced is downloaded, its SHA-256 and the parameters' schema are checked before the engine sees a byte.
+
+What a peer can cost here: one snapshot per `SNAPSHOT_FRESH_S`, one chunk of 1 MiB per frame it may send.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from gossip.errors import EngineError, RemoteProtocolError, TransportError
+from gossip.seeds import derive
+from gossip.wire import frames
+from gossip.wire.schema import (
+    MAX_CHUNK_BYTES,
+    Chunk,
+    ChunkQuery,
+    ManifestQuery,
+    ManifestReply,
+    Message,
+    StateOffer,
+    StateQuery,
+)
+from node.daemon.handles import EngineHandle, Reporter, TaskStatus
+from node.engine import calls
+from node.net.api import Network
+
+SNAPSHOT_FRESH_S = 5.0
+REPLY_S = 10.0
+ASKED = 3
+TRIES_PER_CHUNK = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedState:
+    """A model another peer gave: bytes whose digest was checked, and the round it was at."""
+
+    peer: str
+    round: int
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    peer: str
+    offer: StateOffer
+
+
+class Transfer:
+    """The state lane of one node.
+
+    Args:
+        network: to send and receive.
+        report: for events and faults.
+        manifest: canonical bytes of a manifest by swarm id, or None.
+        max_state_bytes: larger offers are refused.
+    """
+
+    def __init__(
+        self,
+        *,
+        network: Network,
+        report: Reporter,
+        manifest: Callable[[str], bytes | None],
+        max_state_bytes: int = 4 << 30,
+    ) -> None:
+        self._network = network
+        self._report = report
+        self._manifest = manifest
+        self._max_state_bytes = max_state_bytes
+        self._engine: EngineHandle | None = None
+        self._schema = b""
+        self._held: tuple[calls.Held, float] | None = None
+        self._waiting: dict[tuple[str, str, int], trio.MemorySendChannel[Message]] = {}
+        self._nonce = 0
+
+    def give(self, engine: EngineHandle, schema: bytes) -> None:
+        """From now on this engine's model is given to who asks."""
+        self._engine, self._schema, self._held = engine, schema, None
+
+    async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
+        """Answer and route frames until cancelled."""
+        inbound = self._network.inbound("state")
+        task_status.started()
+        async with trio.open_nursery() as nursery:
+            async for item in inbound:
+                try:
+                    message = frames.decode("state", item.peer, item.frame)
+                except RemoteProtocolError as error:
+                    self._report.fault(error.peer, error.reason)
+                    continue
+                match message:
+                    case ManifestQuery() | StateQuery() | ChunkQuery():
+                        nursery.start_soon(self._answer, item.peer, message)
+                    case _:
+                        self._route(item.peer, message)
+
+    # --- giving -------------------------------------------------------------------------------------------
+
+    async def _answer(self, peer: str, query: ManifestQuery | StateQuery | ChunkQuery) -> None:
+        try:
+            reply = await self._reply(query)
+            with trio.fail_after(REPLY_S):
+                await self._network.send(peer, "state", frames.encode(reply))
+        except (EngineError, TransportError, trio.TooSlowError):
+            return  # the asker asks again, or asks another
+
+    async def _reply(self, query: ManifestQuery | StateQuery | ChunkQuery) -> Message:
+        if isinstance(query, ManifestQuery):
+            return ManifestReply(query.swarm, self._manifest(query.swarm) or b"")
+        if self._engine is None:
+            if isinstance(query, StateQuery):
+                return StateOffer(query.nonce, 0, 0, 0, b"", b"")
+            return Chunk(query.snapshot, query.offset, b"")
+        if isinstance(query, StateQuery):
+            held = await self._hold(self._engine)
+            return StateOffer(query.nonce, held.snapshot, held.round, held.size, held.digest, held.schema)
+        with trio.fail_after(REPLY_S):
+            read = await self._engine.call(calls.ReadChunk(query.snapshot, query.offset, MAX_CHUNK_BYTES))
+        return Chunk(query.snapshot, query.offset, read.data if isinstance(read, calls.ChunkRead) else b"")
+
+    async def _hold(self, engine: EngineHandle) -> calls.Held:
+        now = trio.current_time()
+        if self._held is not None and now - self._held[1] < SNAPSHOT_FRESH_S:
+            return self._held[0]
+        with trio.fail_after(REPLY_S):
+            held = await engine.call(calls.Snapshot())
+        if not isinstance(held, calls.Held):
+            raise EngineError("the engine gave no snapshot")
+        self._held = (held, now)
+        return held
+
+    # --- taking -------------------------------------------------------------------------------------------
+
+    async def fetch_manifest(self, peer: str, swarm: str) -> bytes:
+        """Canonical manifest bytes from a peer, unchecked: the caller compares the hash.
+
+        Raises:
+            TransportError, trio.TooSlowError: no answer.
+            RemoteProtocolError: the peer does not know this swarm.
+        """
+        reply = await self._ask(peer, "manifest", 0, ManifestQuery(swarm))
+        assert isinstance(reply, ManifestReply)
+        if not reply.manifest:
+            raise RemoteProtocolError(peer, "unknown_swarm")
+        return reply.manifest
+
+    async def fetch_state(self, peers: Sequence[str], newer_than: int) -> FetchedState | None:
+        """The most advanced model among a few peers; None if nobody is past round `newer_than`.
+
+        Args:
+            peers: whom to ask, best first; three are asked at a time.
+            newer_than: our own round.
+        """
+        for start in range(0, len(peers), ASKED):
+            offers = await self._offers(peers[start : start + ASKED])
+            ahead = [offer for offer in offers if offer.offer.size and offer.offer.round > newer_than]
+            for chosen in sorted(ahead, key=lambda item: (-item.offer.round, item.peer)):
+                same = [item for item in ahead if item.offer.digest == chosen.offer.digest]
+                state = await self._download(chosen, same)
+                if state is not None:
+                    return FetchedState(chosen.peer, chosen.offer.round, state)
+            if offers and not ahead:
+                return None
+        return None
+
+    async def _offers(self, peers: Sequence[str]) -> list[_Offer]:
+        offers: list[_Offer] = []
+
+        async def ask(peer: str) -> None:
+            self._nonce += 1
+            nonce = derive(self._nonce, "state_query", self._network.peer_id) >> 1
+            try:
+                reply = await self._ask(peer, "offer", nonce, StateQuery(nonce))
+            except (TransportError, trio.TooSlowError):
+                return
+            assert isinstance(reply, StateOffer)
+            if reply.size > self._max_state_bytes or (reply.size and reply.schema != self._schema):
+                self._report.fault(peer, "state_of_another_model")
+                return
+            offers.append(_Offer(peer, reply))
+
+        async with trio.open_nursery() as nursery:
+            for peer in peers:
+                nursery.start_soon(ask, peer)
+        return sorted(offers, key=lambda item: item.peer)
+
+    async def _download(self, chosen: _Offer, holders: Sequence[_Offer]) -> bytes | None:
+        received = bytearray()
+        sources = [chosen, *(item for item in holders if item.peer != chosen.peer)]
+        failures = 0
+        while len(received) < chosen.offer.size:
+            source = sources[failures % len(sources)]
+            query = ChunkQuery(source.offer.snapshot, len(received))
+            try:
+                reply = await self._ask(source.peer, "chunk", query.offset, query)
+            except (TransportError, trio.TooSlowError):
+                reply = None
+            data = reply.data if isinstance(reply, Chunk) and reply.snapshot == source.offer.snapshot else b""
+            if not data or len(received) + len(data) > chosen.offer.size:
+                failures += 1
+                if failures >= TRIES_PER_CHUNK * len(sources):
+                    return None
+                continue
+            received += data
+        state = bytes(received)
+        if hashlib.sha256(state).digest() != chosen.offer.digest:
+            self._report.fault(chosen.peer, "state_digest_mismatch")
+            return None
+        return state
+
+    # --- request and reply over frames --------------------------------------------------------------------
+
+    async def _ask(self, peer: str, kind: str, key: int, query: Message) -> Message:
+        send, receive = trio.open_memory_channel[Message](1)
+        self._waiting[(peer, kind, key)] = send
+        try:
+            with trio.fail_after(REPLY_S):
+                await self._network.send(peer, "state", frames.encode(query))
+                return await receive.receive()
+        finally:
+            self._waiting.pop((peer, kind, key), None)
+            send.close()
+            receive.close()
+
+    def _route(self, peer: str, message: Message) -> None:
+        match message:
+            case ManifestReply():
+                key = (peer, "manifest", 0)
+            case StateOffer(nonce=nonce):
+                key = (peer, "offer", nonce)
+            case Chunk(offset=offset):
+                key = (peer, "chunk", offset)
+            case _:
+                key = (peer, "", 0)
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            return  # an answer that came too late
+        try:
+            waiting.send_nowait(message)
+        except trio.WouldBlock:
+            self._report.fault(peer, "duplicate_reply")
