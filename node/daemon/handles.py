@@ -10,7 +10,7 @@ from node.engine.calls import Reply, Request
 class TaskStatus(Protocol):
     """What a service tells once it is truly listening (`trio.TASK_STATUS_IGNORED` is one)."""
 
-    def started(self, value: None = None) -> None:
+    def started(self) -> None:
         """Call exactly once."""
         ...
 
