@@ -1,0 +1,211 @@
+"""How samples are cut into shards: pure functions from labels or keys to one array of sample numbers per shard.
+
+Every function here keeps three promises. Each sample lies in exactly one shard; each shard holds at least `floor(n, shards)`
+samples, for which surplus is moved out of the largest shards and never copied; and the same arguments give the same cut on
+every machine.
+
+Shapes: n samples, s shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.errors import ConfigError
+from gossip.seeds import derive
+from node.config import PartitionSection
+
+Indices = NDArray[np.int64]
+
+FEW = 32
+"""Samples that a shard holds at least, where there are enough: one batch of the default size."""
+
+
+def floor(samples: int, shards: int) -> int:
+    """Least samples of a shard: `FEW`, or an equal share where there are too few for that."""
+    return min(FEW, samples // shards)
+
+
+def iid(samples: int, shards: int, seed: int) -> list[Indices]:
+    """Shuffle and cut evenly: every shard looks like the whole.
+
+    Args:
+        samples: n >= shards.
+        shards: s >= 1.
+        seed: root seed of the cut.
+
+    Raises:
+        ValueError: fewer samples than shards.
+    """
+    _check(samples, shards)
+    return _level(np.array_split(_chance(seed, "iid").permutation(samples), shards), floor(samples, shards))
+
+
+def dirichlet(labels: Sequence[int] | Indices, shards: int, alpha: float, seed: int) -> list[Indices]:
+    """Cut each label's samples by proportions drawn from Dirichlet(alpha).
+
+    Source: Hsu, Qi and Brown 2019 (arXiv:1909.06335); as in most later work, proportions are drawn per label over shards.
+
+    Args:
+        labels: (n,) one label a sample.
+        shards: s >= 1.
+        alpha: > 0; small is different, large is iid.
+        seed: root seed of the cut.
+
+    Raises:
+        ValueError: fewer samples than shards.
+    """
+    _check(len(labels), shards)
+    chance = _chance(seed, "dirichlet")
+    parts: list[list[Indices]] = [[] for _ in range(shards)]
+    for group in _groups(labels):
+        ids = chance.permutation(group)
+        ends = np.cumsum(chance.dirichlet([alpha] * shards)) * len(ids)
+        for part, piece in zip(parts, np.split(ids, ends.astype(np.int64)[:-1]), strict=True):
+            part.append(piece)
+    return _level([np.concatenate(part) for part in parts], floor(len(labels), shards))
+
+
+def by_label(labels: Sequence[int] | Indices, shards: int, seed: int) -> list[Indices]:
+    """The most different cut: label number l goes whole to shard l mod s; with more shards than labels, labels are split.
+
+    Args:
+        labels: (n,) one label a sample.
+        shards: s >= 1.
+        seed: root seed of the cut.
+
+    Raises:
+        ValueError: fewer samples than shards.
+    """
+    _check(len(labels), shards)
+    chance = _chance(seed, "by_label")
+    return _level(_deal([chance.permutation(group) for group in _groups(labels)], shards), floor(len(labels), shards))
+
+
+def by_file(files: Sequence[int] | Indices, shards: int) -> list[Indices]:
+    """File number f goes whole to shard f mod s; with more shards than files, a file is split into contiguous ranges.
+
+    Args:
+        files: (n,) the file that each sample comes from, counted in the order of names.
+        shards: s >= 1.
+
+    Raises:
+        ValueError: fewer samples than shards.
+    """
+    _check(len(files), shards)
+    return _level(_deal(_groups(files), shards), floor(len(files), shards))
+
+
+def by_key(keys: Sequence[int | str] | NDArray[np.generic], shards: int, seed: int) -> list[Indices]:
+    """Samples of one key (a speaker, an author, a device) stay together, and shards come out as even as keys allow.
+
+    The largest key goes first, each to the shard that has least. With more shards than keys, the largest keys are halved.
+
+    Args:
+        keys: (n,) one key a sample, all numbers or all strings.
+        shards: s >= 1.
+        seed: root seed of the cut: decides which shard gets which keys.
+
+    Raises:
+        ValueError: fewer samples than shards.
+    """
+    _check(len(keys), shards)
+    groups = _groups(keys)
+    while len(groups) < shards:
+        largest = max(range(len(groups)), key=lambda i: len(groups[i]))
+        groups[largest : largest + 1] = np.array_split(groups[largest], 2)
+    groups.sort(key=len, reverse=True)
+    parts: list[list[Indices]] = [[] for _ in range(shards)]
+    for group in groups:
+        min(parts, key=lambda part: sum(map(len, part))).append(group)
+    order = _chance(seed, "by_key").permutation(shards)
+    return _level([np.concatenate(parts[i]) for i in order], floor(len(keys), shards))
+
+
+def cut(
+    section: PartitionSection,
+    samples: int,
+    seed: int,
+    *,
+    labels: Indices | None = None,
+    files: Indices | None = None,
+    keys: NDArray[np.generic] | None = None,
+) -> list[Indices]:
+    """Cut as the manifest says.
+
+    Args:
+        section: kind, alpha and shards.
+        samples: n.
+        seed: root seed of the cut.
+        labels: (n,) if the data have labels.
+        files: (n,) if the data come as files.
+        keys: (n,) if samples belong to someone.
+
+    Raises:
+        ConfigError: the kind needs what these data do not have, or there are more shards than samples.
+    """
+    known = {"iid"}
+    known |= {"dirichlet", "by_label"} if labels is not None else set()
+    known |= {"by_file"} if files is not None else set()
+    known |= {"by_key"} if keys is not None else set()
+    if section.kind not in known:
+        raise ConfigError(f"partition.kind: these data cannot be cut {section.kind}, choose {', '.join(sorted(known))}")
+    try:
+        if section.kind == "dirichlet" and labels is not None:
+            return dirichlet(labels, section.shards, section.alpha, seed)
+        if section.kind == "by_label" and labels is not None:
+            return by_label(labels, section.shards, seed)
+        if section.kind == "by_file" and files is not None:
+            return by_file(files, section.shards)
+        if section.kind == "by_key" and keys is not None:
+            return by_key(keys, section.shards, seed)
+        return iid(samples, section.shards, seed)
+    except ValueError as error:
+        raise ConfigError(f"partition.shards: {error}") from error
+
+
+def _check(samples: int, shards: int) -> None:
+    if not 1 <= shards <= samples:
+        raise ValueError(f"cannot cut {samples} samples into {shards} shards, each needs one")
+
+
+def _chance(seed: int, kind: str) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(derive(seed, "partition", kind)))
+
+
+def _groups(keys: Sequence[int | str] | NDArray[np.generic]) -> list[Indices]:
+    """Sample numbers of each distinct key, keys in sorted order, samples in their own."""
+    array = np.asarray(keys)
+    order = np.argsort(array, kind="stable").astype(np.int64)
+    borders = np.flatnonzero(array[order][1:] != array[order][:-1]) + 1
+    return list(np.split(order, borders))
+
+
+def _deal(groups: list[Indices], shards: int) -> list[Indices]:
+    """Group g to shard g mod s; if there are fewer groups than shards, group g is split among the shards congruent to g."""
+    if len(groups) >= shards:
+        return [np.concatenate(groups[shard::shards]) for shard in range(shards)]
+    parts = [np.empty(0, np.int64)] * shards
+    for number, group in enumerate(groups):
+        takers = range(number, shards, len(groups))
+        for shard, piece in zip(takers, np.array_split(group, len(takers)), strict=True):
+            parts[shard] = piece
+    return parts
+
+
+def _level(parts: list[Indices], least: int) -> list[Indices]:
+    """Move the last samples of the largest shards to those that have fewer than `least`; sorted, so that ranges stay ranges.
+
+    Ends, because `least` is at most the mean: while one shard is below it, the largest is above.
+    """
+    parts = list(parts)
+    for shard in range(len(parts)):
+        while (missing := least - len(parts[shard])) > 0:
+            donor = max(range(len(parts)), key=lambda i: len(parts[i]))
+            moved = min(missing, len(parts[donor]) - least)
+            parts[shard] = np.concatenate([parts[shard], parts[donor][-moved:]])
+            parts[donor] = parts[donor][:-moved]
+    return [np.sort(part) for part in parts]

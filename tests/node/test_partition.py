@@ -1,0 +1,142 @@
+"""A cut is fair bookkeeping: nobody's sample is lost, doubled or left to chance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossip.errors import ConfigError
+from node.config import PartitionSection
+from node.tasks import partition
+from node.tasks.partition import FEW, by_file, by_key, by_label, cut, dirichlet, floor, iid
+
+CUTS = {
+    "iid": lambda labels, shards, seed: iid(len(labels), shards, seed),
+    "dirichlet": lambda labels, shards, seed: dirichlet(labels, shards, 0.1, seed),
+    "by_label": by_label,
+    "by_file": lambda labels, shards, seed: by_file(labels, shards),
+    "by_key": by_key,
+}
+
+
+@st.composite
+def cases(draw):
+    labels = draw(st.lists(st.integers(0, 9), min_size=1, max_size=300))
+    return labels, draw(st.integers(1, min(len(labels), 40))), draw(st.integers(0, 2**62))
+
+
+@pytest.mark.parametrize("kind", CUTS)
+@settings(max_examples=40, deadline=None)
+@given(case=cases())
+def test_every_sample_lies_in_exactly_one_shard_and_no_shard_is_starved(kind, case):
+    """Doubled samples would leak between nodes; an empty shard has nothing to train on."""
+    labels, shards, seed = case
+    parts = CUTS[kind](labels, shards, seed)
+    assert len(parts) == shards
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+    assert min(map(len, parts)) >= max(1, floor(len(labels), shards))
+
+
+@pytest.mark.parametrize("kind", CUTS)
+def test_the_same_seed_gives_the_same_cut(kind):
+    """Every node cuts for itself and takes one part: they must agree without a word."""
+    labels = np.arange(500) % 7
+    for one, two in zip(CUTS[kind](labels, 5, 3), CUTS[kind](labels, 5, 3), strict=True):
+        assert one.tolist() == two.tolist()
+
+
+@pytest.mark.parametrize("kind", ["iid", "dirichlet", "by_label"])
+def test_another_seed_gives_another_cut(kind):
+    labels = np.arange(3000) % 3
+    parts, others = CUTS[kind](labels, 8, 1), CUTS[kind](labels, 8, 2)
+    assert any(one.tolist() != two.tolist() for one, two in zip(parts, others, strict=True))
+
+
+def test_a_cut_does_not_depend_on_the_machine():
+    """Pinned: nodes of another version that cut otherwise would train on each other's samples."""
+    assert [part.tolist() for part in iid(7, 3, 0)] == [[2, 3, 5], [4, 6], [0, 1]]
+
+
+def test_iid_shards_are_even():
+    assert sorted(len(part) for part in iid(1437, 8, 0)) == [179] * 3 + [180] * 5
+
+
+def test_by_label_gives_whole_labels_while_there_are_enough():
+    labels = np.repeat(np.arange(10), 100)
+    for shard, part in enumerate(by_label(labels, 8, 0)):
+        assert set(labels[part]) == {label for label in range(10) if label % 8 == shard}
+
+
+def test_by_label_splits_labels_evenly_when_shards_outnumber_them():
+    labels = np.repeat(np.arange(3), 160)
+    parts = by_label(labels, 12, 0)
+    assert [set(labels[part]) for part in parts] == [{shard % 3} for shard in range(12)]
+    assert {len(part) for part in parts} == {40}
+
+
+def test_by_file_splits_a_lone_file_into_contiguous_ranges():
+    """Text of one file stays readable: a shard is a stretch of it."""
+    parts = by_file(np.zeros(1000, np.int64), 4)
+    assert [part.tolist() for part in parts] == [list(range(start, start + 250)) for start in range(0, 1000, 250)]
+
+
+def test_by_key_keeps_a_key_together_and_balances():
+    keys = np.array([f"speaker{i}" for i in np.repeat(np.arange(6), [400, 300, 200, 200, 100, 50])])
+    parts = by_key(keys, 3, 0)
+    owners = [set(keys[part]) for part in parts]
+    assert sum(map(len, owners)) == 6
+    assert max(map(len, parts)) - min(map(len, parts)) <= 100
+
+
+def test_smaller_alpha_is_more_different():
+    labels = np.repeat(np.arange(10), 200)
+
+    def skew(alpha: float) -> float:
+        shares = [np.bincount(labels[part], minlength=10) / len(part) for part in dirichlet(labels, 8, alpha, 0)]
+        return float(np.abs(np.array(shares) - 0.1).mean())
+
+    assert skew(0.1) > 1.5 * skew(1.0) > 3 * skew(100.0)
+
+
+@pytest.mark.parametrize("alpha", [1e-12, 1e-3, 1e6])
+def test_extreme_concentrations_still_cut_fairly(alpha):
+    parts = dirichlet(np.arange(400) % 10, 8, alpha, 0)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(400))
+
+
+def test_surplus_moves_from_the_largest_shard():
+    """Dirichlet(0.01) leaves shards empty; they are filled to one batch without touching small ones."""
+    labels = np.zeros(1000, np.int64)
+    sizes = sorted(map(len, dirichlet(labels, 8, 0.01, 0)))
+    assert sizes[0] == FEW
+    assert sum(sizes) == 1000
+
+
+def test_more_shards_than_samples_is_refused():
+    with pytest.raises(ConfigError, match=r"partition\.shards: cannot cut 3 samples into 4 shards"):
+        cut(PartitionSection(kind="iid", shards=4), 3, 0)
+
+
+@pytest.mark.parametrize("kind", ["dirichlet", "by_label", "by_file", "by_key"])
+def test_a_kind_that_the_data_cannot_serve_is_refused_with_the_choices(kind):
+    with pytest.raises(ConfigError, match=rf"partition\.kind: these data cannot be cut {kind}, choose iid"):
+        cut(PartitionSection(kind=kind), 100, 0)
+
+
+@pytest.mark.parametrize("kind", CUTS)
+def test_cut_follows_the_manifest(kind):
+    labels = np.arange(200) % 4
+    section = PartitionSection(kind=kind, shards=4, alpha=0.1)
+    parts = cut(section, 200, 5, labels=labels, files=labels, keys=labels)
+    assert [part.tolist() for part in parts] == [part.tolist() for part in CUTS[kind](labels, 4, 5)]
+
+
+def test_inputs_are_not_modified():
+    labels = np.arange(100) % 5
+    before = labels.copy()
+    for make in CUTS.values():
+        make(labels, 7, 0)
+    assert (labels == before).all()
+    assert partition.floor(1000, 8) == FEW
