@@ -1,0 +1,76 @@
+"""How fast: token buckets with the time as an argument, and the pacer that waits by one.
+
+Shapes: amounts are bytes or frames, times are seconds on one clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+
+import trio
+
+
+@dataclass(slots=True)
+class TokenBucket:
+    """`rate` tokens flow in per second, at most `burst` are kept; it starts full.
+
+    Source: the leaky bucket as a meter (Turner 1986), as in RFC 2697.
+
+    Args:
+        rate: tokens per second, > 0.
+        burst: most tokens held, > 0.
+    """
+
+    rate: float
+    burst: float
+    _tokens: float = field(init=False)
+    _at: float = field(init=False, default=-inf)
+
+    def __post_init__(self) -> None:
+        if not (self.rate > 0 and self.burst > 0):
+            raise ValueError(f"rate and burst must be > 0, got {self.rate} and {self.burst}")
+        self._tokens = self.burst
+
+    def _refill(self, now: float) -> None:
+        if now > self._at:
+            self._tokens = min(self.burst, self._tokens + (now - self._at) * self.rate)
+            self._at = now
+
+    def take(self, amount: float, now: float) -> bool:
+        """Take `amount` >= 0 if there is so much; else take nothing and say False."""
+        self._refill(now)
+        if amount > self._tokens:
+            return False
+        self._tokens -= amount
+        return True
+
+    def borrow(self, amount: float, now: float) -> float:
+        """Take `amount` >= 0 in any case; the seconds until the debt is paid (0: there was enough)."""
+        self._refill(now)
+        self._tokens -= amount
+        return max(0.0, -self._tokens / self.rate)
+
+
+class Pacer:
+    """Keeps what passes under a rate by making it wait: over any t seconds at most rate · (t + 1/8) bytes and one piece.
+
+    Args:
+        bytes_per_s: the cap; 0 is none.
+    """
+
+    _BURST_S = 0.125
+    _PIECE_BYTES = (4 << 10, 256 << 10)
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bucket = TokenBucket(bytes_per_s, bytes_per_s * self._BURST_S) if bytes_per_s > 0 else None
+        smallest, largest = self._PIECE_BYTES
+        self.piece_bytes = (
+            largest if self._bucket is None else int(min(largest, max(smallest, bytes_per_s * self._BURST_S)))
+        )
+        """As much as should pass at once: small under a small cap, so that others get their turn."""
+
+    async def passed(self, amount: int) -> None:
+        """Account for `amount` bytes and sleep off what exceeds the cap."""
+        if self._bucket is not None:
+            await trio.sleep(self._bucket.borrow(amount, trio.current_time()))

@@ -1,0 +1,110 @@
+"""Token buckets, the pacer and the bounded inbox: never more than the cap, never less than what is due."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from gossip.wire.schema import MAX_FRAME_BYTES
+from node.net.api import Inbound
+from node.net.inbox import Inbox
+from node.net.limits import Pacer, TokenBucket
+
+requests = st.lists(st.tuples(st.floats(0, 2), st.floats(0, 20)), max_size=60)
+
+
+@given(rate=st.floats(0.1, 100), burst=st.floats(0.1, 50), requests=requests)
+@settings(max_examples=60)
+def test_a_bucket_never_gives_more_than_rate_times_time_plus_burst(rate, burst, requests):
+    """The one inequality a limit is for, over every window that starts with the first request."""
+    bucket, now, given_out = TokenBucket(rate, burst), 0.0, 0.0
+    for wait, amount in requests:
+        now += wait
+        if bucket.take(amount, now):
+            given_out += amount
+        assert given_out <= rate * now + burst + 1e-6 * (1 + given_out)
+
+
+@given(rate=st.floats(0.1, 100), burst=st.floats(0.1, 50), wait=st.floats(0, 100))
+@settings(max_examples=60)
+def test_after_a_pause_the_burst_is_there_again(rate, burst, wait):
+    """Whoever keeps to the rate on average is not cut off for what he did long ago."""
+    bucket = TokenBucket(rate, burst)
+    assert bucket.take(burst, 0.0)
+    assert bucket.take(min(burst, rate * wait) * 0.999, wait)
+
+
+def test_a_clock_that_stands_or_goes_back_gives_nothing():
+    """Tokens flow with time only."""
+    bucket = TokenBucket(10.0, 5.0)
+    assert bucket.take(5.0, 100.0)
+    assert not bucket.take(0.1, 100.0)
+    assert not bucket.take(0.1, 50.0)
+    assert bucket.take(5.0, 100.5)
+
+
+@pytest.mark.parametrize(("rate", "burst"), [(0, 1), (1, 0), (-1, 1)])
+def test_a_bucket_without_flow_or_room_is_refused(rate, burst):
+    """A limit of nothing is a mistake, not a limit."""
+    with pytest.raises(ValueError, match="must be > 0"):
+        TokenBucket(rate, burst)
+
+
+@pytest.mark.parametrize("cap", [10_000, 1_000_000, 100_000_000])
+def test_a_pacer_keeps_its_cap_whatever_the_pieces(cap):
+    """Ten seconds' worth of bytes take ten seconds of virtual time, one burst less at most."""
+
+    async def main() -> float:
+        pacer, left = Pacer(cap), 10 * cap
+        while left:
+            piece = min(left, pacer.piece_bytes)
+            await pacer.passed(piece)
+            left -= piece
+        return trio.current_time()
+
+    clock = MockClock(autojump_threshold=0)
+    start = clock.current_time()
+    assert 9.8 <= trio.run(main, clock=clock) - start <= 10.01
+
+
+def test_no_cap_costs_no_time():
+    """0 is none."""
+
+    async def main() -> None:
+        start = trio.current_time()
+        await Pacer(0).passed(10**12)
+        assert trio.current_time() == start
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_waiting_frames_are_handed_out_peer_by_peer():
+    """A peer with many frames waiting delays another's first by one frame, not by all."""
+
+    async def main() -> list[tuple[str, bytes]]:
+        inbox = Inbox("control", 10)
+        for i in range(5):
+            assert inbox.put(Inbound("a", "control", bytes([i])))
+        assert inbox.put(Inbound("b", "control", b"b"))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(inbox.run)
+            got = [await inbox.channel.receive() for _ in range(6)]
+            nursery.cancel_scope.cancel()
+        return [(inbound.peer, inbound.frame) for inbound in got]
+
+    a = [("a", bytes([i])) for i in range(5)]
+    assert trio.run(main) == [a[0], ("b", b"b"), *a[1:]]
+
+
+def test_an_inbox_never_holds_more_than_two_of_the_largest_frames():
+    """64 frames of the largest kind would be 16 GiB: bytes are bounded too, over all peers."""
+
+    async def main() -> int:
+        inbox = Inbox("state", 64)
+        frame = bytes(MAX_FRAME_BYTES["state"])
+        return sum(inbox.put(Inbound(str(i), "state", frame)) for i in range(10))
+
+    assert trio.run(main) == 2
