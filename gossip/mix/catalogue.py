@@ -1,0 +1,15 @@
+"""Mixing algorithms by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from gossip.api import Mixer
+from gossip.mix.dsgd import Dsgd
+from gossip.mix.gradient_tracking import GradientTracking
+from gossip.mix.pet import Pet
+
+MIXERS: Mapping[str, Callable[..., Mixer]] = MappingProxyType(
+    {"pet": Pet, "dsgd": Dsgd, "gradient_tracking": GradientTracking}
+)

@@ -1,0 +1,91 @@
+"""Named tensors and a few facts as one checksummed blob: safetensors, with the facts and a SHA-256 in its JSON header.
+
+Checkpoints on disk and snapshots for peers are such blobs. Any safetensors reader opens them; nothing in them is code.
+Equal contents give equal bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+FORMAT = 1
+_KEY = "starling"  # one header entry, as the order of several is the library's mood
+_LENGTH_BYTES = 8
+
+
+def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> bytes:
+    """The blob.
+
+    Args:
+        tensors: name -> any shape and dtype.
+        facts: small things to know beside them.
+    """
+    held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = {"format": FORMAT, "facts": dict(facts), "sha256": _checksum(held, facts)}
+    blob: bytes = safetensors.torch.save(held, metadata={_KEY: json.dumps(header, sort_keys=True)})
+    return blob
+
+
+def unpack(blob: bytes) -> tuple[dict[str, Tensor], dict[str, str | int]]:
+    """Tensors on the CPU, and facts.
+
+    Raises:
+        ValueError: not a blob of ours, of another format, or damaged. The message is a few words for a person.
+    """
+    try:
+        length = int.from_bytes(blob[:_LENGTH_BYTES], "little")
+        header = json.loads(json.loads(blob[_LENGTH_BYTES : _LENGTH_BYTES + length])["__metadata__"][_KEY])
+        version, facts, checksum = header["format"], header["facts"], header["sha256"]
+        tensors = safetensors.torch.load(blob)
+    except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
+        raise ValueError("cut short, or not written by Starling") from error
+    if version != FORMAT:
+        raise ValueError(f"written in format {version}, this program reads {FORMAT}")
+    if not isinstance(facts, dict) or checksum != _checksum(tensors, facts):
+        raise ValueError("damaged: its checksum does not match")
+    return tensors, facts
+
+
+def write(path: Path, blob: bytes) -> Path:
+    """Write beside `path` and flush to the disk -> the temporary file, ready to be renamed to `path`.
+
+    Raises:
+        OSError: no space, no permission, no such folder. No temporary file is left then.
+    """
+    temporary = path.with_name(f".{path.name}.writing")
+    try:
+        with temporary.open("wb") as file:
+            file.write(blob)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    return temporary
+
+
+def flush_folder(folder: Path) -> None:
+    """Make renames in `folder` last through a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _checksum(tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> str:
+    digest = hashlib.sha256(json.dumps(dict(facts), sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

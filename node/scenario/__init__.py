@@ -1,0 +1,1 @@
+"""Swarms of whole nodes in one process, under virtual time."""

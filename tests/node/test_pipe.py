@@ -1,0 +1,60 @@
+"""Frames between daemon and engine."""
+
+import socket
+
+import pytest
+
+from gossip.errors import LocalProtocolError
+from node import pipe
+from node.config import Manifest
+from node.engine import calls
+
+REQUESTS = (
+    calls.Open(Manifest(seed=7), "", 3, "cpu", 1, "/run/checkpoint", "peer"),
+    calls.Train(4, 20),
+    calls.Free(on=True, round=5),
+    calls.Offer("peer", 1, 2, 3, 0.5, 4096),
+    calls.Answer("peer", 1, 2, 3, 0.5, 0.25, b"\x00\xff"),
+    calls.Apply("peer", 1, 2, b"payload"),
+    calls.Commit("peer", 1, 2),
+    calls.Revoke("peer", settled=True),
+    calls.Install(b"state", 9),
+    calls.Stop(),
+)
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
+def test_a_request_comes_out_as_it_went_in(request_):
+    frame = pipe.encode(11, request_)
+    assert pipe.body_bytes(frame[: pipe.HEADER.size]) == len(frame) - pipe.HEADER.size
+    assert pipe.decode_request(frame[pipe.HEADER.size :]) == (11, request_)
+
+
+def test_replies_and_last_words_come_out_as_they_went_in():
+    for reply in (calls.Trained(1, 0.5, 20, 0.1), calls.Refused("peer", "not_finite"), pipe.Failed("MemoryError: no")):
+        assert pipe.decode_reply(pipe.encode(0, reply)[pipe.HEADER.size :]) == (0, reply)
+
+
+def test_a_frame_that_cannot_be_read_is_a_bug_here_and_says_so():
+    for body in (b"", b"\xc1", b"\x92\x01\x91\xa4what", pipe.encode(1, calls.Done())[pipe.HEADER.size :]):
+        with pytest.raises(LocalProtocolError, match="not a request"):
+            pipe.decode_request(body)
+    with pytest.raises(LocalProtocolError, match="exceeds"):
+        pipe.body_bytes(pipe.HEADER.pack(pipe.MAX_FRAME_BYTES + 1))
+
+
+def test_the_childs_end_reads_requests_in_order_and_meets_the_end_of_the_stream():
+    """Also in the middle of a frame: the daemon may be killed at any byte."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        child = pipe.Pipe(theirs)
+        assert not child.ready()
+        frames = pipe.encode(1, calls.Train(0, 5)) + pipe.encode(2, calls.Stop())
+        ours.sendall(frames + pipe.encode(3, calls.Stop())[:-1])
+        assert child.ready()
+        assert child.receive() == (1, calls.Train(0, 5))
+        assert child.receive() == (2, calls.Stop())
+        ours.close()
+        with pytest.raises(EOFError):
+            child.receive()
+        assert child.ready()
