@@ -1,8 +1,8 @@
 """How samples are cut into shards: pure functions from labels or keys to one array of sample numbers per shard.
 
-Every function here keeps three promises. Each sample lies in exactly one shard; each shard holds at least `floor(n, shards)`
-samples, for which surplus is moved out of the largest shards and never copied; and the same arguments give the same cut on
-every machine.
+Every function here keeps three promises. Each sample lies in exactly one shard; no shard is empty (and none of a Dirichlet cut
+holds less than `floor(n, s)`), for which surplus is moved out of the largest shards and never copied; and the same arguments
+give the same cut on every machine.
 
 Shapes: n samples, s shards.
 """
@@ -21,11 +21,11 @@ from node.config import PartitionSection
 Indices = NDArray[np.int64]
 
 FEW = 32
-"""Samples that a shard holds at least, where there are enough: one batch of the default size."""
+"""Samples that a shard of a Dirichlet cut holds at least, where there are enough: one batch of the default size."""
 
 
 def floor(samples: int, shards: int) -> int:
-    """Least samples of a shard: `FEW`, or an equal share where there are too few for that."""
+    """Least samples of a shard of a Dirichlet cut: `FEW`, or an equal share where there are too few for that."""
     return min(FEW, samples // shards)
 
 
@@ -41,7 +41,7 @@ def iid(samples: int, shards: int, seed: int) -> list[Indices]:
         ValueError: fewer samples than shards.
     """
     _check(samples, shards)
-    return _level(np.array_split(_chance(seed, "iid").permutation(samples), shards), floor(samples, shards))
+    return _level(np.array_split(_chance(seed, "iid").permutation(samples), shards), 1)
 
 
 def dirichlet(labels: Sequence[int] | Indices, shards: int, alpha: float, seed: int) -> list[Indices]:
@@ -82,7 +82,7 @@ def by_label(labels: Sequence[int] | Indices, shards: int, seed: int) -> list[In
     """
     _check(len(labels), shards)
     chance = _chance(seed, "by_label")
-    return _level(_deal([chance.permutation(group) for group in _groups(labels)], shards), floor(len(labels), shards))
+    return _level(_deal([chance.permutation(group) for group in _groups(labels)], shards), 1)
 
 
 def by_file(files: Sequence[int] | Indices, shards: int) -> list[Indices]:
@@ -96,7 +96,7 @@ def by_file(files: Sequence[int] | Indices, shards: int) -> list[Indices]:
         ValueError: fewer samples than shards.
     """
     _check(len(files), shards)
-    return _level(_deal(_groups(files), shards), floor(len(files), shards))
+    return _level(_deal(_groups(files), shards), 1)
 
 
 def by_key(keys: Sequence[int | str] | NDArray[np.generic], shards: int, seed: int) -> list[Indices]:
@@ -122,7 +122,7 @@ def by_key(keys: Sequence[int | str] | NDArray[np.generic], shards: int, seed: i
     for group in groups:
         min(parts, key=lambda part: sum(map(len, part))).append(group)
     order = _chance(seed, "by_key").permutation(shards)
-    return _level([np.concatenate(parts[i]) for i in order], floor(len(keys), shards))
+    return _level([np.concatenate(parts[i]) for i in order], 1)
 
 
 def cut(
@@ -165,6 +165,17 @@ def cut(
         return iid(samples, section.shards, seed)
     except ValueError as error:
         raise ConfigError(f"partition.shards: {error}") from error
+
+
+def take(parts: list[Indices], shard: int) -> Indices:
+    """The part that is ours.
+
+    Raises:
+        ConfigError: there is no such part.
+    """
+    if not 0 <= shard < len(parts):
+        raise ConfigError(f"shard: must be in [0, {len(parts)}), the manifest's partition.shards, got {shard}")
+    return parts[shard]
 
 
 def _check(samples: int, shards: int) -> None:

@@ -1,0 +1,137 @@
+"""Real handwritten digits, small enough to learn in seconds: 1,797 images of 8 × 8 pixels that come with scikit-learn.
+
+Source: Alpaydin and Kaynak 1998, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository (CC BY 4.0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor, nn
+
+from gossip.errors import ConfigError
+from node.tasks.api import Source
+from node.tasks.checks import choice, whole
+from node.tasks.files import read_npz
+from node.tasks.labelled import (
+    Batch,
+    Examples,
+    LabelledData,
+    check_labels,
+    classification_loss,
+    classification_score,
+    labelled,
+)
+from node.tasks.networks import cnn, mlp
+
+SIDE = 8
+PIXELS = SIDE * SIDE
+CLASSES = 10
+BRIGHTEST = 16
+TRAINING = 1437
+"""Built-in training samples; the other 360 are the test split."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Digits:
+    """Which digit is it? With the 64-unit MLP d = 4,810.
+
+    A volunteer's own data are an .npz file with x: (n, 64) or (n, 8, 8), 0 to 16, and y: (n,), 0 to 9.
+
+    Args:
+        model: "mlp" (one hidden layer) or "cnn" (two convolutions and one hidden layer). Kept as `network`: `model` is the
+            protocol's method.
+        hidden: units of the hidden layer, 1 to 65,536.
+    """
+
+    network: str
+    hidden: int
+
+    def __init__(self, model: str = "mlp", hidden: int = 64) -> None:
+        choice("model", model, ("mlp", "cnn"))
+        whole("hidden", hidden, 1, 1 << 16)
+        object.__setattr__(self, "network", model)
+        object.__setattr__(self, "hidden", hidden)
+
+    @property
+    def metric(self) -> str:
+        """Share of test images named right."""
+        return "accuracy"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """It is."""
+        return True
+
+    def model(self, generator: Generator) -> nn.Module:
+        """A fresh classifier with He initialisation."""
+        if self.network == "cnn":
+            return cnn(1, SIDE, SIDE, self.hidden, CLASSES, generator)
+        return mlp(PIXELS, self.hidden, CLASSES, generator)
+
+    def data(self, source: Source, device: str) -> LabelledData:
+        """Our shard of the built-in digits, or all of the volunteer's own file.
+
+        Raises:
+            ConfigError: the volunteer's file is missing or not an .npz with fitting x and y.
+        """
+        if source.path is None:
+            train, test = built_in()
+            return labelled(source, self._shaped(train), self._shaped(test), device)
+        return labelled(source, self._shaped(own(source.path)), None, device)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross-entropy."""
+        return classification_loss(model, batch)
+
+    def score(self, model: nn.Module, batch: Batch) -> tuple[float, float, int]:
+        """(right, summed cross-entropy, samples)."""
+        return classification_score(model, batch)
+
+    def _shaped(self, examples: Examples) -> Examples:
+        shape = (-1, 1, SIDE, SIDE) if self.network == "cnn" else (-1, PIXELS)
+        return Examples(examples.x.reshape(shape), examples.y)
+
+
+def built_in() -> tuple[Examples, Examples]:
+    """The digits as training and test split, shuffled once and for all.
+
+    The file is read from the installed package without running the package: importing scikit-learn takes seconds.
+
+    Raises:
+        ConfigError: scikit-learn is not installed.
+    """
+    package = find_spec("sklearn")
+    if package is None or not package.submodule_search_locations:
+        raise ConfigError("task.kind: digits needs the data of scikit-learn, try: pip install scikit-learn")
+    path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    rows = np.loadtxt(path, dtype=np.int64, delimiter=",")
+    rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).numpy()]
+    examples = Examples(_normalised(rows[:, :PIXELS]), rows[:, PIXELS])
+    order = np.arange(len(rows))
+    return examples.take(order[:TRAINING]), examples.take(order[TRAINING:])
+
+
+def own(path: Path) -> Examples:
+    """A volunteer's digits.
+
+    Raises:
+        ConfigError: the file is missing or not an .npz with fitting x and y.
+    """
+    arrays = read_npz(path, ("x", "y"))
+    x = arrays["x"]
+    if x.shape[1:] not in ((PIXELS,), (SIDE, SIDE)) or x.dtype.kind not in "uif":
+        raise ConfigError(f"{path}: x must be numbers of shape (n, 64) or (n, 8, 8), got {x.dtype} of shape {x.shape}")
+    if not ((x >= 0) & (x <= BRIGHTEST)).all():
+        raise ConfigError(f"{path}: x must be in [0, {BRIGHTEST}]")
+    return Examples(_normalised(x), check_labels(f"{path}: y", arrays["y"], len(x), CLASSES))
+
+
+def _normalised(x: NDArray[Any]) -> NDArray[np.float32]:
+    return (x / BRIGHTEST).astype(np.float32)

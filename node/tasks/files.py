@@ -1,0 +1,121 @@
+"""Arrays from files on disk, parsed strictly: sizes are checked before memory is taken, and nothing is ever unpickled.
+
+Formats: IDX as MNIST uses it (http://yann.lecun.com/exdb/mnist: magic 0 0 type rank, big-endian sizes, data), plain or
+gzipped, and NumPy's .npz (a zip of .npy files, NEP 1).
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zipfile
+import zlib
+from collections.abc import Collection
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from gossip.errors import ConfigError
+
+MAX_BYTES = 4 << 30
+"""Largest array read, uncompressed: a file that claims more is refused before anything is allocated."""
+
+BAD_FILE = (
+    OSError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+)
+"""What gzip, zipfile and NumPy raise on damaged, truncated, encrypted or foreign files."""
+
+IDX_UINT8 = 0x08
+
+
+def read_idx(path: Path, rank: int) -> NDArray[np.uint8]:
+    """One IDX file of unsigned bytes.
+
+    Args:
+        path: the file; gzipped if its name ends in .gz.
+        rank: dimensions it must have: 3 for images, 1 for labels.
+
+    Raises:
+        ConfigError: the file is missing, or is not exactly what its header says.
+    """
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            return _idx(file, rank)
+    except BAD_FILE as error:
+        raise ConfigError(f"{path}: not a readable IDX file: {error}") from error
+
+
+def _idx(file: IO[bytes] | gzip.GzipFile, rank: int) -> NDArray[np.uint8]:
+    zero, kind, dims = struct.unpack(">HBB", file.read(4))
+    if (zero, kind, dims) != (0, IDX_UINT8, rank):
+        raise ValueError(f"magic must be 0000{IDX_UINT8:02x}{rank:02x}, got {zero:04x}{kind:02x}{dims:02x}")
+    shape = struct.unpack(f">{rank}I", file.read(4 * rank))
+    size = math.prod(shape)
+    if not 0 < size <= MAX_BYTES:
+        raise ValueError(f"its header says {size} bytes, allowed are 1 to {MAX_BYTES}")
+    data = file.read(size)
+    if len(data) != size or file.read(1):
+        raise ValueError(f"its header says {size} bytes of data, it has {'more' if len(data) == size else len(data)}")
+    return np.frombuffer(data, np.uint8).reshape(shape)
+
+
+def read_npz(path: Path, needed: Collection[str], optional: Collection[str] = ()) -> dict[str, NDArray[Any]]:
+    """Named arrays of an .npz file; other entries are not read.
+
+    Args:
+        path: the file.
+        needed: names that must be there.
+        optional: names read if they are there.
+
+    Raises:
+        ConfigError: the file is missing or damaged, lacks a name, or holds objects instead of numbers or strings.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = {info.filename for info in archive.infolist()}
+            if missing := sorted(name for name in needed if f"{name}.npy" not in names):
+                raise ConfigError(f"{path}: has no array {missing[0]!r}, needed are {', '.join(sorted(needed))}")
+            found = [name for name in (*needed, *optional) if f"{name}.npy" in names]
+            return {name: _npy(archive, archive.getinfo(f"{name}.npy")) for name in found}
+    except BAD_FILE as error:
+        raise ConfigError(f"{path}: not a readable .npz file: {error}") from error
+
+
+def names_in_npz(path: Path) -> frozenset[str]:
+    """Names of the arrays in an .npz file.
+
+    Raises:
+        ConfigError: the file is missing or damaged.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return frozenset(name.removesuffix(".npy") for name in archive.namelist())
+    except BAD_FILE as error:
+        raise ConfigError(f"{path}: not a readable .npz file: {error}") from error
+
+
+def _npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
+    """`np.load` would allocate what the header claims; here header and zip directory must agree first."""
+    with archive.open(info) as file:
+        version = npy.read_magic(file)
+        if version == (1, 0):
+            shape, fortran, dtype = npy.read_array_header_1_0(file)
+        else:
+            shape, fortran, dtype = npy.read_array_header_2_0(file)
+        if dtype.kind not in "uifUSb":
+            raise ValueError(f"{info.filename} holds {dtype}, not numbers or strings")
+        size = math.prod(shape) * dtype.itemsize
+        if not 0 < size <= MAX_BYTES or size != info.file_size - file.tell():
+            raise ValueError(f"{info.filename} claims shape {shape}, which does not fit its {info.file_size} bytes")
+        return np.frombuffer(file.read(size), dtype).reshape(shape, order="F" if fortran else "C")

@@ -1,0 +1,73 @@
+"""A small transformer over bytes: what the text task trains.
+
+Source: Radford et al. 2019 (GPT-2): pre-LayerNorm blocks, learned positions, tied embeddings, residual projections
+initialised smaller by the square root of their number. Byte-level, so there is no tokeniser to agree on.
+
+Shapes: m sequences, t bytes of a sequence, w width.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn.functional import gelu, linear, scaled_dot_product_attention
+
+BYTES = 256
+
+
+class Block(nn.Module):
+    """Causal self-attention, then a hidden layer of four times the width, each added to what came in."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm_1 = nn.LayerNorm(width)
+        self.attend = nn.Linear(width, 3 * width)
+        self.project = nn.Linear(width, width)
+        self.norm_2 = nn.LayerNorm(width)
+        self.expand = nn.Linear(width, 4 * width)
+        self.contract = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(m, t, w) -> (m, t, w)."""
+        m, t, w = x.shape
+        q, k, v = self.attend(self.norm_1(x)).view(m, t, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
+        attended = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(m, t, w)
+        x = x + self.project(attended)
+        hidden: Tensor = gelu(self.expand(self.norm_2(x)))
+        return torch.add(x, self.contract(hidden))
+
+
+class Gpt(nn.Module):
+    """Predicts the next byte at every position.
+
+    Args:
+        context: longest sequence, in bytes.
+        width: w, a multiple of heads.
+        layers: blocks.
+        heads: attention heads.
+        generator: all of its chance.
+    """
+
+    def __init__(self, context: int, width: int, layers: int, heads: int, generator: Generator) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(BYTES, width)
+        self.position = nn.Parameter(torch.empty(context, width))
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if parameter.ndim > 1:
+                    residual = name.endswith(("project.weight", "contract.weight"))
+                    parameter.normal_(0.0, 0.02 / math.sqrt(2 * layers) if residual else 0.02, generator=generator)
+                elif name.endswith("bias"):
+                    parameter.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(m, t) int64 bytes -> (m, t, 256) logits of the byte that follows each."""
+        hidden = self.embed(x) + self.position[: x.shape[1]]
+        for block in self.blocks:
+            hidden = block(hidden)
+        return linear(self.norm(hidden), self.embed.weight)

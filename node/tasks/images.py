@@ -1,0 +1,161 @@
+"""Images from files: MNIST and whatever comes in its format, or arrays in an .npz file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Generator, Tensor, nn
+
+from gossip.errors import ConfigError
+from node.tasks.api import Source
+from node.tasks.checks import choice, whole
+from node.tasks.files import names_in_npz, read_idx, read_npz
+from node.tasks.labelled import (
+    Batch,
+    Examples,
+    LabelledData,
+    check_labels,
+    classification_loss,
+    classification_score,
+    labelled,
+)
+from node.tasks.networks import cnn, mlp
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Images:
+    """Which class is in the image?
+
+    Data are a folder with `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and, for the test split, the same with
+    `t10k` (each plain or with .gz), or an .npz file with x_train, y_train, x_test, y_test, or with x and y. Bytes are taken as
+    shares of 255, floats as they are. An .npz may say whose each sample is, for a cut by_key: key_train, or key beside x.
+    Without a test split one sample in ten is held out.
+
+    Args:
+        model: "mlp" or "cnn". Kept as `network`: `model` is the protocol's method.
+        path: the built-in data, at the same place on every node; a volunteer's own data come before it.
+        hidden: units of the hidden layer, 1 to 65,536.
+        height: pixels.
+        width: pixels.
+        channels: 1 for grey (n, height, width), else images are (n, height, width, channels).
+        classes: labels are 0 to classes − 1.
+    """
+
+    network: str
+    path: str
+    hidden: int
+    height: int
+    width: int
+    channels: int
+    classes: int
+
+    def __init__(
+        self,
+        model: str = "mlp",
+        path: str = "",
+        hidden: int = 128,
+        height: int = 28,
+        width: int = 28,
+        channels: int = 1,
+        classes: int = 10,
+    ) -> None:
+        choice("model", model, ("mlp", "cnn"))
+        whole("hidden", hidden, 1, 1 << 16)
+        whole("height", height, 1, 1024)
+        whole("width", width, 1, 1024)
+        whole("channels", channels, 1, 16)
+        whole("classes", classes, 2, 1 << 16)
+        values = {
+            "path": str(path),
+            "hidden": hidden,
+            "height": height,
+            "width": width,
+            "channels": channels,
+            "classes": classes,
+        }
+        for name, value in ({"network": model} | values).items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def metric(self) -> str:
+        """Share of test images named right."""
+        return "accuracy"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """It is."""
+        return True
+
+    def model(self, generator: Generator) -> nn.Module:
+        """A fresh classifier with He initialisation."""
+        if self.network == "cnn":
+            return cnn(self.channels, self.height, self.width, self.hidden, self.classes, generator)
+        return mlp(self.channels * self.height * self.width, self.hidden, self.classes, generator)
+
+    def data(self, source: Source, device: str) -> LabelledData:
+        """Our shard of the built-in images, or all of the volunteer's own.
+
+        Raises:
+            ConfigError: no path is given, or what is there cannot be read as images of this size.
+        """
+        path = source.path or (Path(self.path).expanduser() if self.path else None)
+        if path is None:
+            raise ConfigError(
+                "task.params.path: images needs a folder or an .npz file; set it, or start with --data PATH"
+            )
+        train, test = self._folder(path) if path.is_dir() else self._npz(path)
+        return labelled(source, train, test, device)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross-entropy."""
+        return classification_loss(model, batch)
+
+    def score(self, model: nn.Module, batch: Batch) -> tuple[float, float, int]:
+        """(right, summed cross-entropy, samples)."""
+        return classification_score(model, batch)
+
+    def _folder(self, folder: Path) -> tuple[Examples, Examples | None]:
+        train = self._pair(folder, "train")
+        return train, self._pair(folder, "t10k") if _find(folder, "t10k-images-idx3-ubyte") else None
+
+    def _pair(self, folder: Path, split: str) -> Examples:
+        names = (f"{split}-images-idx3-ubyte", f"{split}-labels-idx1-ubyte")
+        images, labels = (_find(folder, name) for name in names)
+        if images is None or labels is None:
+            raise ConfigError(f"{folder}: needs {names[0]} and {names[1]}, each plain or with .gz")
+        return self._examples(str(images), read_idx(images, 3), read_idx(labels, 1), None)
+
+    def _npz(self, path: Path) -> tuple[Examples, Examples | None]:
+        if "x_train" not in names_in_npz(path):
+            arrays = read_npz(path, ("x", "y"), ("key",))
+            return self._examples(str(path), arrays["x"], arrays["y"], arrays.get("key")), None
+        arrays = read_npz(path, ("x_train", "y_train", "x_test", "y_test"), ("key_train",))
+        train = self._examples(f"{path}: train", arrays["x_train"], arrays["y_train"], arrays.get("key_train"))
+        return train, self._examples(f"{path}: test", arrays["x_test"], arrays["y_test"], None)
+
+    def _examples(self, where: str, x: NDArray[Any], y: NDArray[Any], keys: NDArray[Any] | None) -> Examples:
+        shape = (self.height, self.width) if self.channels == 1 else (self.height, self.width, self.channels)
+        if x.shape[1:] != shape:
+            raise ConfigError(f"{where}: images must be of shape {shape}, as task.params says, got {x.shape[1:]}")
+        if x.dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                x = x.astype(np.float32)
+            if not np.isfinite(x).all():
+                raise ConfigError(f"{where}: every pixel must be finite")
+        elif x.dtype != np.uint8:
+            raise ConfigError(f"{where}: pixels must be uint8 or floats, got {x.dtype}")
+        if keys is not None and keys.shape != (len(x),):
+            raise ConfigError(f"{where}: keys must be {len(x)}, one an image, got shape {keys.shape}")
+        labels = check_labels(f"{where}: labels", y, len(x), self.classes)
+        if self.network == "mlp":
+            return Examples(x.reshape(len(x), -1), labels, keys)
+        images = x.reshape(len(x), self.height, self.width, self.channels).transpose(0, 3, 1, 2)
+        return Examples(np.ascontiguousarray(images), labels, keys)
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)

@@ -1,0 +1,132 @@
+"""Samples with one label each: what the classification tasks share.
+
+Shapes: n samples, m samples of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from gossip.errors import ConfigError
+from gossip.seeds import derive
+from node.tasks.api import Source
+from node.tasks.partition import cut, take
+
+Batch = tuple[Tensor, Tensor]
+"""(m, …) float32 samples and (m,) int64 labels."""
+
+HELD_OUT = 0.1
+"""Share of the samples kept for testing where no test split is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Samples as they were read, one split of them.
+
+    Args:
+        x: (n, …) uint8, taken as shares of 255, or float32.
+        y: (n,) int64 labels.
+        keys: (n,) whose sample each is, for a cut by_key; None if nobody's.
+    """
+
+    x: NDArray[Any]
+    y: NDArray[np.int64]
+    keys: NDArray[Any] | None = None
+
+    def take(self, indices: NDArray[np.int64]) -> Examples:
+        """Those samples, copied."""
+        return Examples(self.x[indices], self.y[indices], None if self.keys is None else self.keys[indices])
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledData:
+    """One node's share on the device; satisfies `node.tasks.api.Data`. Bytes stay bytes until a batch is made."""
+
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+
+    @property
+    def samples(self) -> int:
+        """Training samples held here."""
+        return self.y.numel()
+
+    def batch(self, size: int, generator: Generator) -> Batch:
+        """`size` samples drawn with replacement: the cheapest fair draw, and a shard may be smaller than a batch."""
+        index = torch.randint(self.samples, (size,), generator=generator).to(self.x.device)
+        return _floats(self.x[index]), self.y[index]
+
+    def held_out(self, size: int) -> Iterator[Batch]:
+        """The test split in order."""
+        for x, y in zip(torch.split(self.test_x, size), torch.split(self.test_y, size), strict=True):
+            yield _floats(x), y
+
+
+def labelled(source: Source, train: Examples, test: Examples | None, device: str) -> LabelledData:
+    """Take our part: all of a volunteer's own data, else our shard of the built-in ones.
+
+    Args:
+        source: says whose data these are and how they are cut.
+        train: all training samples.
+        test: the test split; None holds out one sample in ten, the same on every node that reads the same data.
+        device: where the tensors go.
+
+    Raises:
+        ConfigError: there are too few samples, or these data cannot be cut that way.
+    """
+    if test is None:
+        train, test = _hold_out(train)
+    if source.path is None:
+        parts = cut(source.partition, len(train.y), source.seed, labels=train.y, keys=train.keys)
+        train = train.take(take(parts, source.shard))
+    x, y, test_x, test_y = (torch.tensor(a, device=device) for a in (train.x, train.y, test.x, test.y))
+    return LabelledData(x, y, test_x, test_y)
+
+
+def check_labels(where: str, y: NDArray[Any], samples: int, classes: int) -> NDArray[np.int64]:
+    """Labels as int64.
+
+    Raises:
+        ConfigError: they are not `samples` whole numbers in [0, classes).
+    """
+    if y.shape != (samples,) or y.dtype.kind not in "ui":
+        raise ConfigError(f"{where}: labels must be {samples} whole numbers, got {y.dtype} of shape {y.shape}")
+    if int(y.min()) < 0 or int(y.max()) >= classes:
+        raise ConfigError(f"{where}: labels must be in [0, {classes}), got {y.min()} to {y.max()}")
+    return y.astype(np.int64)
+
+
+def classification_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Mean cross-entropy of the batch, in nats."""
+    x, y = batch
+    return cross_entropy(model(x), y)
+
+
+def classification_score(model: nn.Module, batch: Batch) -> tuple[float, float, int]:
+    """(labels that were right, summed cross-entropy, samples)."""
+    x, y = batch
+    logits = model(x)
+    right = (logits.argmax(dim=1) == y).sum()
+    return float(right), float(cross_entropy(logits, y, reduction="sum")), y.numel()
+
+
+def _hold_out(examples: Examples) -> tuple[Examples, Examples]:
+    samples = len(examples.y)
+    if samples < 2:
+        raise ConfigError(f"data: {samples} sample is too few, one is needed to train and one to test")
+    order = np.random.Generator(np.random.PCG64(derive(0, "held_out"))).permutation(samples)
+    kept = max(1, int(samples * HELD_OUT))
+    return examples.take(np.sort(order[kept:])), examples.take(np.sort(order[:kept]))
+
+
+def _floats(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float32 else x.to(torch.float32).mul_(1 / 255)

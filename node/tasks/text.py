@@ -1,0 +1,196 @@
+"""Text from files, byte by byte: a small GPT learns to predict the next one.
+
+Shapes: m sequences of a batch, t = context + 1 bytes of a window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from gossip.errors import ConfigError
+from node.tasks.api import Source
+from node.tasks.checks import whole
+from node.tasks.files import MAX_BYTES
+from node.tasks.gpt import BYTES, Gpt
+from node.tasks.partition import Indices, cut, take
+
+MAX_FILES = 4096
+MAX_WINDOWS = 512
+"""Held-out windows, spread evenly over all held-out text: an evaluation stays a matter of seconds."""
+
+BLOCK_WINDOWS = 8
+"""Windows in a block, the unit in which text is cut into shards: long enough to hold a thought, short enough to deal evenly."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextData:
+    """One node's share on the device; satisfies `node.tasks.api.Data`.
+
+    Args:
+        text: (n,) uint8, this node's stretches one after the other.
+        begins: (r,) int64 on the CPU, where each stretch begins in `text`.
+        windows: (r,) int64 on the CPU, running total of the windows that lie within stretches.
+        test: (k, t) uint8, the held-out windows.
+    """
+
+    text: Tensor
+    begins: Tensor
+    windows: Tensor
+    test: Tensor
+
+    @property
+    def samples(self) -> int:
+        """Windows side by side in the training text held here."""
+        return max(1, self.text.numel() // self.test.shape[1])
+
+    def batch(self, size: int, generator: Generator) -> Tensor:
+        """(size, t) int64: windows that begin anywhere but never span two stretches."""
+        draw = torch.randint(int(self.windows[-1]), (size,), generator=generator)
+        stretch = torch.searchsorted(self.windows, draw, right=True)
+        before = torch.where(stretch > 0, self.windows[stretch - 1], 0)
+        begin = (self.begins[stretch] + draw - before).to(self.text.device)
+        window = torch.arange(self.test.shape[1], device=self.text.device)
+        return self.text[begin[:, None] + window].long()
+
+    def held_out(self, size: int) -> Iterator[Tensor]:
+        """(≤ size, t) int64, in order."""
+        for windows in torch.split(self.test, size):
+            yield windows.long()
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Which byte comes next?
+
+    Data are one file, or a folder whose *.txt files are read in the order of their names. The last tenth of each file is held
+    out. Cut by_file, a file goes whole to one shard, or is split into contiguous ranges if there are more shards than files;
+    cut iid, short blocks of all files are dealt at random.
+
+    Args:
+        path: the built-in text, at the same place on every node; a volunteer's own comes before it.
+        context: bytes the model looks back, 1 to 65,536.
+        width: of the model, a multiple of heads.
+        layers: transformer blocks, 1 to 256.
+        heads: attention heads, 1 to 256.
+    """
+
+    path: str = ""
+    context: int = 128
+    width: int = 128
+    layers: int = 4
+    heads: int = 4
+
+    def __post_init__(self) -> None:
+        whole("context", self.context, 1, 1 << 16)
+        whole("layers", self.layers, 1, 256)
+        whole("heads", self.heads, 1, 256)
+        whole("width", self.width, 1, 1 << 14)
+        if self.width % self.heads:
+            raise ValueError(f"width: must be a multiple of heads = {self.heads}, got {self.width}")
+
+    @property
+    def metric(self) -> str:
+        """Cross-entropy in bits."""
+        return "bits_per_byte"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """No: 8 is knowing nothing, good English is about 1."""
+        return False
+
+    def model(self, generator: Generator) -> nn.Module:
+        """A fresh transformer."""
+        return Gpt(self.context, self.width, self.layers, self.heads, generator)
+
+    def data(self, source: Source, device: str) -> TextData:
+        """Our shard of the built-in text, or all of the volunteer's own.
+
+        Raises:
+            ConfigError: no path is given, nothing readable is there, or it is too short for the context.
+        """
+        path = source.path or (Path(self.path).expanduser() if self.path else None)
+        if path is None:
+            raise ConfigError("task.params.path: text needs a file or a folder; set it, or start with --data PATH")
+        files = _open(path)
+        ends = [len(file) - len(file) // 10 for file in files]
+        test = self._test(path, files, ends)
+        blocks = self._blocks(ends)
+        if not blocks.size:
+            raise ConfigError(f"{path}: no file is longer than context = {self.context} bytes")
+        if source.path is None:
+            parts = cut(source.partition, len(blocks), source.seed, files=blocks[:, 0])
+            blocks = blocks[take(parts, source.shard)]
+        stretches = [files[file][begin:end] for file, begin, end in _joined(blocks)]
+        lengths = np.array([len(stretch) for stretch in stretches])
+        return TextData(
+            text=torch.tensor(np.concatenate(stretches), device=device),
+            begins=torch.tensor(np.cumsum(lengths) - lengths),
+            windows=torch.tensor(np.cumsum(lengths - self.context)),
+            test=torch.tensor(test, device=device),
+        )
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        """Mean cross-entropy in nats a byte."""
+        return cross_entropy(model(batch[:, :-1]).reshape(-1, BYTES), batch[:, 1:].reshape(-1))
+
+    def score(self, model: nn.Module, batch: Tensor) -> tuple[float, float, int]:
+        """(bits, nats, bytes predicted)."""
+        logits = model(batch[:, :-1]).reshape(-1, BYTES)
+        nats = float(cross_entropy(logits, batch[:, 1:].reshape(-1), reduction="sum"))
+        return nats / math.log(2), nats, logits.shape[0]
+
+    def _blocks(self, ends: list[int]) -> Indices:
+        """(blocks, 3): file, begin, end of each block of training text; a file's last block takes the rest."""
+        block = BLOCK_WINDOWS * (self.context + 1)
+        rows = [np.empty((0, 3), np.int64)]
+        for file, end in enumerate(ends):
+            if end > self.context:
+                begins = np.arange(max(1, end // block), dtype=np.int64) * block
+                rows.append(np.stack([np.full_like(begins, file), begins, np.append(begins[1:], end)], axis=1))
+        return np.concatenate(rows)
+
+    def _test(self, path: Path, files: list[NDArray[np.uint8]], ends: list[int]) -> NDArray[np.uint8]:
+        """(≤ MAX_WINDOWS, t) of the held-out text: windows side by side, so that no byte is predicted twice."""
+        counts = [(len(file) - end - 1) // self.context for file, end in zip(files, ends, strict=True)]
+        totals = np.cumsum(counts)
+        if not totals[-1]:
+            raise ConfigError(f"{path}: the held-out tenth of no file is longer than context = {self.context} bytes")
+        windows = []
+        for window in np.linspace(0, totals[-1] - 1, min(totals[-1], MAX_WINDOWS)).astype(np.int64):
+            file = int(np.searchsorted(totals, window, side="right"))
+            begin = ends[file] + int(window - totals[file] + counts[file]) * self.context
+            windows.append(files[file][begin : begin + self.context + 1])
+        return np.stack(windows)
+
+
+def _open(path: Path) -> list[NDArray[np.uint8]]:
+    """Files mapped, not read: a node copies only its own part into memory."""
+    try:
+        paths = sorted(path.glob("*.txt")) if path.is_dir() else [path]
+        sizes = [file.stat().st_size for file in paths]
+        if not any(sizes):
+            raise ConfigError(f"{path}: no text here, needed is a file or a folder of .txt files")
+        if len(paths) > MAX_FILES or sum(sizes) > MAX_BYTES:
+            raise ConfigError(
+                f"{path}: at most {MAX_FILES} files and {MAX_BYTES} bytes, got {len(paths)} and {sum(sizes)}"
+            )
+        return [np.memmap(file, np.uint8, "r") for file, size in zip(paths, sizes, strict=True) if size]
+    except OSError as error:
+        raise ConfigError(f"{path}: not readable: {error}") from error
+
+
+def _joined(blocks: Indices) -> list[tuple[int, int, int]]:
+    """File, begin, end of each stretch: blocks that follow one another in the same file made one."""
+    broken = (blocks[1:, 0] != blocks[:-1, 0]) | (blocks[1:, 1] != blocks[:-1, 2])
+    first = np.flatnonzero(np.append(True, broken))
+    last = np.append(first[1:] - 1, len(blocks) - 1)
+    return list(zip(blocks[first, 0].tolist(), blocks[first, 1].tolist(), blocks[last, 2].tolist(), strict=True))
