@@ -1,0 +1,57 @@
+"""How much of the vector an exchange can afford. Pure arithmetic, torch-free: the daemon knows the rates."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gossip.compress.header import BLOCK, BLOCKS, HEADER
+
+
+class Sized(Protocol):
+    """As much of a quantizer as counts here."""
+
+    def size(self, count: int) -> int:
+        """Bytes that `count` values take."""
+        ...
+
+
+def plan(budget_bytes: int, dim: int, request: Sized, response: Sized) -> float:
+    """The mask ratio, in (0, 1], with which request and response payloads together stay within the budget.
+
+    1.0, the whole vector, if that fits; else the most blocks that fit, and at least one, over all blocks. Mask(ratio)
+    selects just so many.
+
+    Args:
+        budget_bytes: both payloads together; 0 is no limit.
+        dim: d, length of the vector.
+        request: quantizer of the initiator's values.
+        response: quantizer of the difference.
+    """
+
+    def cost(count: int) -> int:
+        return 2 * HEADER.size + request.size(count) + response.size(count)
+
+    if budget_bytes == 0 or cost(dim) <= budget_bytes:
+        return 1.0
+    blocks = -(-dim // BLOCK)
+    fits, too_many = 1, max(blocks, 2)  # the whole vector is known not to fit
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        if cost(middle * BLOCK) + BLOCKS.size <= budget_bytes:
+            fits = middle
+        else:
+            too_many = middle
+    return fits / blocks
+
+
+def exchange_budget(rate_bytes_per_s: float, slot_s: float, fill: float, cap_bytes_per_s: float) -> int:
+    """Bytes one exchange may cost; 0 is no limit known.
+
+    Args:
+        rate_bytes_per_s: measured on this edge; 0 if not yet measured.
+        slot_s: seconds between a node's exchanges, > 0.
+        fill: share of the slot spent on the wire, in (0, 1].
+        cap_bytes_per_s: the volunteer's cap; 0 is none.
+    """
+    rates = [rate for rate in (rate_bytes_per_s, cap_bytes_per_s) if rate > 0]
+    return max(1, int(min(rates) * slot_s * fill)) if rates else 0

@@ -1,0 +1,201 @@
+"""Payloads: the values of an exchange and the coordinates they belong to, as bounded, versioned, canonical bytes.
+
+A request says its support (`encode`, `decode`). A response is about the support of the request it answers, so it carries values
+alone (`encode_values`, `decode_values`) and, if the responder chooses coordinates by drift, its wish for the next exchange.
+
+    request    header · support · values
+    response   header · values [· listing · wish]
+
+Lengths, counts and codes are checked before anything is allocated for them; what follows the last part is an error; every payload that
+decodes has only this one encoding of its support. A ValueError's text is one snake_case reason, fit for counting:
+bad_length, bad_version, bad_support, bad_indices, bad_wish, wrong_dim, unknown_codec, not_finite, bad_scale, bad_code, bad_padding.
+
+Shapes: d parameters, k kept coordinates.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from gossip.api import Quantizer
+from gossip.compress import indices as coding
+from gossip.compress.header import BLOCK, BLOCKS, HEADER, LISTING, VERSION, Kind
+from gossip.compress.support import Blocks, Full, Indices, Support, blocks_in
+
+_ALWAYS_ALLOWED_BLOCKS = (
+    1 << 16
+)  # small vectors may be cut finer than BLOCK; a permutation of more blocks costs too much
+
+
+def encode(values: Tensor, support: Support, quantizer: Quantizer, dim: int, generator: Generator) -> bytes:
+    """A request's payload.
+
+    Args:
+        values: (k,) finite, in the support's order.
+        support: of size k, in a vector of `dim`; one that covers all of it is written as Full.
+        quantizer: how values become bytes.
+        dim: d, the length of the vector.
+        generator: chance for the quantizer.
+
+    Raises:
+        ValueError: "not_finite".
+    """
+    assert values.shape == (support.size(dim),), "values do not match the support"
+    kind, described = _describe(support, dim)
+    return _header(kind, quantizer, dim) + described + quantizer.encode(values, generator)
+
+
+def decode(data: bytes, dim: int, dtype: torch.dtype, allowed: Sequence[Quantizer]) -> tuple[Support, Tensor]:
+    """The support and the (k,) values of a request.
+
+    Args:
+        data: from a peer.
+        dim: d, the length that both ends agreed on.
+        dtype: of the values returned.
+        allowed: quantizers that may have been used.
+
+    Raises:
+        ValueError: a snake_case reason.
+    """
+    kind, quantizer, body = _open(data, dim, allowed)
+    support: Support
+    match kind:
+        case Kind.FULL:
+            support = Full()
+        case Kind.BLOCKS:
+            (seed, start, count, block), body = _unpack(BLOCKS, body)
+            blocks = blocks_in(dim, max(block, 1))
+            if block < 1 or blocks > max(_ALWAYS_ALLOWED_BLOCKS, blocks_in(dim, BLOCK)):
+                raise ValueError("bad_support")
+            if start >= blocks or not 1 <= count < blocks:
+                raise ValueError("bad_support")
+            if len(body) > quantizer.size(count * block) or len(body) < quantizer.size((count - 1) * block + 1):
+                raise ValueError("bad_length")  # before a permutation is paid for
+            support = Blocks(seed, start, count, block)
+        case Kind.INDICES:
+            (count, length), body = _unpack(LISTING, body)
+            if not 1 <= count < dim or len(body) != length + quantizer.size(count):
+                raise ValueError("bad_support")
+            support = Indices(torch.from_numpy(coding.decode(body[:length], count, dim)))
+            body = body[length:]
+        case _:
+            raise ValueError("bad_support")
+    return support, _values(body, support.size(dim), quantizer, dtype)
+
+
+def encode_values(
+    values: Tensor, quantizer: Quantizer, dim: int, generator: Generator, wish: Indices | None = None
+) -> bytes:
+    """A response's payload: values on the support of the request, and what the responder would like next.
+
+    Args:
+        values: (k,) finite.
+        quantizer: how values become bytes.
+        dim: d, the length of the vector.
+        generator: chance for the quantizer.
+        wish: coordinates the responder wants in the next exchange.
+
+    Raises:
+        ValueError: "not_finite".
+    """
+    kind = Kind.IMPLIED if wish is None else Kind.IMPLIED_AND_WISH
+    tail = b"" if wish is None else _listing(wish, dim)
+    return _header(kind, quantizer, dim) + quantizer.encode(values, generator) + tail
+
+
+def decode_values(
+    data: bytes, support: Support, dim: int, dtype: torch.dtype, allowed: Sequence[Quantizer], wish_limit: int = 0
+) -> tuple[Tensor, Indices | None]:
+    """The (k,) values of a response on the request's support, and the responder's wish.
+
+    Args:
+        data: from a peer.
+        support: of the request.
+        dim: d, the length that both ends agreed on.
+        dtype: of the values returned.
+        allowed: quantizers that may have been used.
+        wish_limit: most coordinates a wish may name; 0: a wish is an error.
+
+    Raises:
+        ValueError: a snake_case reason.
+    """
+    kind, quantizer, body = _open(data, dim, allowed)
+    size = quantizer.size(support.size(dim))
+    match kind:
+        case Kind.IMPLIED:
+            wish = None
+        case Kind.IMPLIED_AND_WISH:
+            wish = _wish(body[size:], dim, wish_limit)
+            body = body[:size]
+        case _:
+            raise ValueError("bad_support")
+    return _values(body, support.size(dim), quantizer, dtype), wish
+
+
+def size(support: Support, quantizer: Quantizer, dim: int) -> int:
+    """Bytes of a request's payload."""
+    return HEADER.size + len(_describe(support, dim)[1]) + quantizer.size(support.size(dim))
+
+
+def values_size(support: Support, quantizer: Quantizer, dim: int, wish: Indices | None = None) -> int:
+    """Bytes of a response's payload."""
+    tail = 0 if wish is None else len(_listing(wish, dim))
+    return HEADER.size + quantizer.size(support.size(dim)) + tail
+
+
+def _header(kind: Kind, quantizer: Quantizer, dim: int) -> bytes:
+    return HEADER.pack(VERSION, kind, quantizer.code, dim)
+
+
+def _describe(support: Support, dim: int) -> tuple[Kind, bytes]:
+    if support.size(dim) == dim:
+        return Kind.FULL, b""
+    if isinstance(support, Blocks):
+        return Kind.BLOCKS, BLOCKS.pack(support.seed, support.start, support.count, support.block)
+    assert isinstance(support, Indices), "Full covers everything"
+    return Kind.INDICES, _listing(support, dim)
+
+
+def _listing(support: Indices, dim: int) -> bytes:
+    coded = coding.encode(support.indices.cpu().numpy(), dim)
+    return LISTING.pack(support.size(dim), len(coded)) + coded
+
+
+def _open(data: bytes, dim: int, allowed: Sequence[Quantizer]) -> tuple[int, Quantizer, bytes]:
+    """The kind, the quantizer and what follows the header."""
+    (version, kind, code, sent_dim), body = _unpack(HEADER, data)
+    if version != VERSION:
+        raise ValueError("bad_version")
+    if sent_dim != dim:
+        raise ValueError("wrong_dim")
+    quantizer = next((candidate for candidate in allowed if candidate.code == code), None)
+    if quantizer is None:
+        raise ValueError("unknown_codec")
+    return kind, quantizer, body
+
+
+def _unpack(layout: struct.Struct, data: bytes) -> tuple[tuple[Any, ...], bytes]:
+    if len(data) < layout.size:
+        raise ValueError("bad_length")
+    return layout.unpack_from(data), data[layout.size :]
+
+
+def _wish(data: bytes, dim: int, limit: int) -> Indices:
+    (count, length), body = _unpack(LISTING, data)
+    if not 1 <= count <= min(limit, dim) or len(body) != length:
+        raise ValueError("bad_wish")
+    return Indices(torch.from_numpy(coding.decode(body, count, dim)))
+
+
+def _values(data: bytes, count: int, quantizer: Quantizer, dtype: torch.dtype) -> Tensor:
+    if len(data) != quantizer.size(count):
+        raise ValueError("bad_length")
+    values = quantizer.decode(data, count).to(dtype)
+    if not bool(torch.isfinite(values).all()):  # a float64 may not fit a float32
+        raise ValueError("not_finite")
+    return values

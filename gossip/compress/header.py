@@ -1,0 +1,29 @@
+"""The fixed parts of a payload, as bytes: what stands before the support, the values and the wish. Torch-free.
+
+    header   version u8 · kind u8 · quantizer code u8 · dim u64
+    blocks   seed u64 · start u32 · count u32 · block u16
+    listing  count u32 · length of the coded indices in bytes u32
+
+All little-endian. Kinds are never reused; the version is raised only when an old reader would misread.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+VERSION = 1
+BLOCK = 64  # coordinates that a seeded mask moves together
+HEADER = struct.Struct("<BBBQ")
+BLOCKS = struct.Struct("<QIIH")
+LISTING = struct.Struct("<II")
+
+
+class Kind(IntEnum):
+    """What follows the header."""
+
+    IMPLIED = 0  # values alone: the reader knows the support from the request
+    FULL = 1
+    BLOCKS = 2
+    INDICES = 3
+    IMPLIED_AND_WISH = 4

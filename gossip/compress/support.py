@@ -1,0 +1,149 @@
+"""Which coordinates of a flat vector an exchange is about. Always in ascending order, each at most once.
+
+Shapes: d parameters, k kept coordinates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gossip.compress.header import BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """Every coordinate."""
+
+    def take(self, x: Tensor) -> Tensor:
+        """(d,) -> (d,), a copy."""
+        return x.clone()
+
+    def size(self, dim: int) -> int:
+        """How many of `dim` coordinates."""
+        return dim
+
+    def ratio(self, dim: int) -> float:
+        """Share of `dim` coordinates, in (0, 1]."""
+        return 1.0
+
+    def index(self, dim: int) -> slice:
+        """What to index a (dim,) vector with, to read the values or to add to them."""
+        return slice(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A seeded mask: `count` consecutive blocks, from `start` and wrapping, of a permutation of all blocks.
+
+    No index crosses the wire. Where each exchange starts at the block after the last one's, every coordinate is visited once
+    before any is visited twice: less variance than a fresh draw, for the same bytes.
+
+    Args:
+        seed: of the permutation, 0 <= seed < 2**64.
+        start: position in the permutation, 0 <= start < number of blocks.
+        count: blocks in the support, 1 <= count <= number of blocks.
+        block: coordinates in a block, >= 1; the vector's last block may be shorter.
+    """
+
+    seed: int
+    start: int
+    count: int
+    block: int = BLOCK
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**64:
+            raise ValueError(f"seed must be in [0, 2**64), got {self.seed}")
+        if self.start < 0 or self.count < 1 or self.block < 1:
+            raise ValueError(f"need start >= 0, count >= 1, block >= 1, got {self.start}, {self.count}, {self.block}")
+
+    def take(self, x: Tensor) -> Tensor:
+        """(d,) -> (k,), a copy."""
+        return x[self.index(x.numel())]
+
+    def size(self, dim: int) -> int:
+        """How many of `dim` coordinates: the last block may be short."""
+        blocks = blocks_in(dim, self.block)
+        missing = blocks * self.block - dim
+        return self.count * self.block - (missing if self._chosen(blocks)[-1] == blocks - 1 else 0)
+
+    def ratio(self, dim: int) -> float:
+        """Share of `dim` coordinates, in (0, 1]."""
+        return self.size(dim) / dim
+
+    def index(self, dim: int) -> Tensor:
+        """(k,) int64 on the CPU, ascending.
+
+        Raises:
+            ValueError: a vector of `dim` coordinates has too few blocks.
+        """
+        first = self._chosen(blocks_in(dim, self.block)).astype(np.int64) * self.block
+        index = (first[:, None] + np.arange(self.block)).reshape(-1)
+        return torch.from_numpy(index[: self.size(dim)])  # ascending: what a short last block lacks is at the end
+
+    def _chosen(self, blocks: int) -> npt.NDArray[np.int64]:
+        """(count,) the block numbers, ascending."""
+        if self.start >= blocks or self.count > blocks:
+            raise ValueError(f"start {self.start} and count {self.count} do not fit {blocks} blocks")
+        positions = np.arange(self.start, self.start + self.count) % blocks
+        return np.sort(_permutation(self.seed, blocks)[positions])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Indices:
+    """Listed coordinates.
+
+    Args:
+        indices: (k,) int64, k >= 1, not negative, strictly increasing.
+    """
+
+    indices: Tensor
+
+    def __post_init__(self) -> None:
+        indices = self.indices
+        if indices.dim() != 1 or indices.dtype != torch.int64 or indices.numel() == 0:
+            raise ValueError(f"indices must be (k,) int64 with k >= 1, got {tuple(indices.shape)} {indices.dtype}")
+        if int(indices[0]) < 0 or not bool((indices[1:] > indices[:-1]).all()):
+            raise ValueError("indices must be >= 0 and strictly increasing")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Indices) and torch.equal(self.indices, other.indices)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def take(self, x: Tensor) -> Tensor:
+        """(d,) -> (k,), a copy."""
+        return x[self.indices]
+
+    def size(self, dim: int) -> int:
+        """How many of `dim` coordinates."""
+        return self.indices.numel()
+
+    def ratio(self, dim: int) -> float:
+        """Share of `dim` coordinates, in (0, 1]."""
+        return self.indices.numel() / dim
+
+    def index(self, dim: int) -> Tensor:
+        """(k,) int64, ascending."""
+        return self.indices
+
+
+Support = Full | Blocks | Indices
+
+
+def blocks_in(dim: int, block: int = BLOCK) -> int:
+    """How many blocks a (dim,) vector is cut into."""
+    return -(-dim // block)
+
+
+@lru_cache(maxsize=16)  # a node visits its few edges in turn; 16 bound the memory at 16/block int64 vectors
+def _permutation(seed: int, blocks: int) -> npt.NDArray[np.int64]:
+    """(blocks,) read-only. Raw Philox words and a stable sort, both of which numpy promises never to change."""
+    order = np.argsort(np.random.Philox(key=seed).random_raw(blocks), kind="stable")
+    order.flags.writeable = False
+    return order

@@ -1,0 +1,123 @@
+"""A model as one flat vector: the trainable parameters, in the order of their definition, side by side.
+
+Shapes: d parameters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each parameter lies in the flat vector.
+
+    Args:
+        names: dotted, unique, as in `named_parameters`; shared parameters appear once.
+        shapes: of each.
+        dtype: of all.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: torch.dtype
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """First coordinate of each parameter, and d at the end."""
+        return tuple(accumulate((math.prod(shape) for shape in self.shapes), initial=0))
+
+    @property
+    def dim(self) -> int:
+        """Length of the flat vector."""
+        return self.offsets[-1]
+
+    @cached_property
+    def digest(self) -> bytes:
+        """16 bytes that are equal where names and shapes are, in the same order. The dtype may differ: values are converted."""
+        digest = hashlib.blake2b(digest_size=16)
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            raw = name.encode()
+            digest.update(len(raw).to_bytes(4, "little") + raw + len(shape).to_bytes(4, "little"))
+            digest.update(b"".join(length.to_bytes(8, "little") for length in shape))
+        return digest.digest()
+
+
+def layout(model: nn.Module) -> Layout:
+    """The layout of a model's trainable parameters.
+
+    Raises:
+        ValueError: there are none, or they differ in dtype.
+    """
+    named = _trainable(model)
+    dtypes = {parameter.dtype for parameter in named.values()}
+    if len(dtypes) != 1:
+        raise ValueError(f"trainable parameters must have one dtype, got {sorted(map(str, dtypes)) or 'no parameters'}")
+    return Layout(tuple(named), tuple(tuple(parameter.shape) for parameter in named.values()), dtypes.pop())
+
+
+def bind(model: nn.Module, layout: Layout) -> tuple[Tensor, Tensor]:
+    """Move a model's parameters into one flat vector and their gradients into another.
+
+    Afterwards writing to either vector writes to the model, and `backward` adds into the gradients' vector. Clear it with
+    `zero_()`: `zero_grad` would cut the gradients loose.
+
+    Args:
+        model: its parameters keep their values; all must be on one device.
+        layout: of this model.
+
+    Returns:
+        Parameters (d,) and zero gradients (d,), contiguous, of the model's dtype and on its device.
+
+    Raises:
+        ValueError: the layout is not this model's.
+    """
+    named = _trainable(model)
+    shapes = tuple(tuple(parameter.shape) for parameter in named.values())
+    if tuple(named) != layout.names or shapes != layout.shapes:
+        raise ValueError("the layout is of another model")
+    with torch.no_grad():
+        params = torch.cat([parameter.reshape(-1) for parameter in named.values()])
+        grads = torch.zeros_like(params)
+        for parameter, value, grad in zip(
+            named.values(), as_named(params, layout).values(), as_named(grads, layout).values(), strict=True
+        ):
+            parameter.data = value
+            parameter.grad = grad
+    return params, grads
+
+
+def as_named(flat: Tensor, layout: Layout) -> dict[str, Tensor]:
+    """Views into `flat` (d,), one per parameter, in its shape."""
+    if flat.shape != (layout.dim,):
+        raise ValueError(f"flat must be ({layout.dim},), got {tuple(flat.shape)}")
+    return {
+        name: flat[start : start + math.prod(shape)].view(shape)
+        for name, shape, start in zip(layout.names, layout.shapes, layout.offsets, strict=False)  # offsets end with d
+    }
+
+
+def as_flat(named: Mapping[str, Tensor], layout: Layout) -> Tensor:
+    """The (d,) vector of named tensors, a copy of the layout's dtype.
+
+    Raises:
+        ValueError: a name is missing or unknown, or a shape differs.
+    """
+    if set(named) != set(layout.names):
+        raise ValueError(f"names differ from the layout's: {', '.join(sorted(set(named) ^ set(layout.names)))}")
+    for name, shape in zip(layout.names, layout.shapes, strict=True):
+        if tuple(named[name].shape) != shape:
+            raise ValueError(f"{name} must be {shape}, got {tuple(named[name].shape)}")
+    return torch.cat([named[name].reshape(-1).to(layout.dtype) for name in layout.names])
+
+
+def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}

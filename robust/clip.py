@@ -1,0 +1,36 @@
+"""Symmetric clipping: bounds what one exchange can move, and never which way.
+
+Shapes: d parameters or k kept coordinates.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def clip(v: Tensor, tau: float) -> tuple[Tensor, bool]:
+    """Shorten v to norm tau if it is longer: v · min(1, tau/‖v‖), and whether that changed it.
+
+    An odd function, to the bit: clip(−v) = −clip(v), so both ends of an edge that use the same tau stay antisymmetric. Clip the decoded
+    difference, before it is quantised for the answer; never clip with a tau of one's own, which lets the corrections drift even
+    among honest peers.
+
+    Args:
+        v: (d,) float32 or float64; not modified, and returned itself where it is short enough.
+        tau: Euclidean norm allowed, >= 0; 0 is off.
+
+    Raises:
+        ValueError: tau is negative or not finite, or v is not finite ("not_finite").
+    """
+    if not 0.0 <= tau < math.inf:
+        raise ValueError(f"tau must be finite and >= 0, got {tau}")
+    norm = float(torch.linalg.vector_norm(v, dtype=torch.float64))
+    if math.isnan(norm) or (math.isinf(norm) and not bool(torch.isfinite(v).all())):
+        raise ValueError("not_finite")
+    if tau == 0.0 or norm <= tau:
+        return v, False
+    direction = v.double() / v.abs().max()  # squares of float64 may overflow; those of this do not
+    return (direction * (tau / torch.linalg.vector_norm(direction))).to(v.dtype), True
