@@ -1,0 +1,144 @@
+"""Facts worth telling: to the log, to the status, and a peer's faults to whoever keeps its reputation.
+
+Everything here is bounded, because peers choose how often they are at fault: 50 events, 4,096 peers with faults, 32 reasons each,
+and a fault is told when its count reaches a power of two, so that a flood of n faults makes log n lines.
+
+Shapes: n points offered to a curve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from structlog.typing import FilteringBoundLogger
+
+from node.status import Event, Point
+
+MAX_EVENTS = 50
+MAX_TEXT = 300
+MAX_PEERS = 4096
+MAX_REASONS = 32
+MAX_POINTS = 240
+
+Level = Literal["info", "warning", "error"]
+
+
+class Report:
+    """Satisfies `node.daemon.handles.Reporter`.
+
+    Args:
+        log: gets every event, with its fields; None keeps no log, as in simulation.
+        clock: unix time in seconds.
+        on_fault: told of every single fault, (peer, reason).
+    """
+
+    def __init__(
+        self, log: FilteringBoundLogger | None, *, clock: Callable[[], float], on_fault: Callable[[str, str], None]
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._on_fault = on_fault
+        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self._faults: dict[str, dict[str, int]] = {}
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The last 50, oldest first."""
+        return tuple(self._events)
+
+    @property
+    def faults(self) -> Mapping[str, Mapping[str, int]]:
+        """Counts by peer and reason."""
+        return self._faults
+
+    def faults_of(self, peer: str) -> int:
+        """All faults of one peer."""
+        return sum(self._faults.get(peer, {}).values())
+
+    def event(self, name: str, text: str, *, level: Level = "info", **fields: object) -> None:
+        """One event: `name` in snake_case, `text` one line for a person, fields for the log."""
+        line = _one_line(text)
+        self._events.append(Event(time_s=self._clock(), name=name, text=line, level=level))
+        if self._log is not None:
+            tell = {"info": self._log.info, "warning": self._log.warning, "error": self._log.error}[level]
+            tell(name, text=line, **fields)
+
+    def fault(self, peer: str, reason: str) -> None:
+        """A peer broke the protocol: count it, tell it when it is news, and hand it to whoever judges."""
+        count = self._count(peer, reason)
+        if count & (count - 1) == 0:
+            times = "" if count == 1 else f", {count} times"
+            self.event(
+                "peer_fault",
+                f"{peer} broke the protocol: {reason}{times}",
+                level="warning",
+                peer=peer,
+                reason=reason,
+                count=count,
+            )
+        self._on_fault(peer, reason)
+
+    def _count(self, peer: str, reason: str) -> int:
+        reasons = self._faults.pop(peer, {})
+        self._faults[peer] = reasons  # now the most recent
+        if len(self._faults) > MAX_PEERS:
+            del self._faults[next(iter(self._faults))]
+        if reason not in reasons and len(reasons) >= MAX_REASONS:
+            reason = next(reversed(reasons))
+        reasons[reason] = reasons.get(reason, 0) + 1
+        return reasons[reason]
+
+
+class Curve:
+    """A curve of any length in at most `limit` points: the first, the last, and evenly spaced ones between.
+
+    Every `stride`-th point offered is kept; when they become too many, every second one is dropped and the stride doubles. Memory
+    is bounded, and a point once dropped is never missed: what remains is always the offered sequence at one stride.
+
+    Args:
+        limit: most points returned, >= 4.
+    """
+
+    def __init__(self, limit: int = MAX_POINTS) -> None:
+        if limit < 4:
+            raise ValueError(f"limit must be >= 4, got {limit}")
+        self._limit = limit
+        self._stride = 1
+        self._offered = 0
+        self._kept: list[Point] = []
+        self._last: Point | None = None
+
+    def add(self, round: int, time_s: float, value: float) -> None:
+        """Offer a point. A value that is not finite is left out: no axis can show it, and JSON has no word for it.
+
+        Args:
+            round: >= 0.
+            time_s: seconds since the start.
+            value: what is drawn.
+        """
+        if not math.isfinite(value):
+            return
+        self._last = Point(round, time_s, value)
+        if self._offered % self._stride == 0:
+            self._kept.append(self._last)
+            if len(self._kept) == self._limit:
+                self._kept = self._kept[::2]
+                self._stride *= 2
+        self._offered += 1
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """Oldest first."""
+        if self._last is None or self._kept[-1] is self._last:
+            return tuple(self._kept)
+        return (*self._kept, self._last)
+
+
+def _one_line(text: str) -> str:
+    """Text as it may be shown on a terminal: one line, no control characters, bounded."""
+    words = " ".join(text.split())
+    clean = "".join(character if character.isprintable() else "·" for character in words)
+    return clean if len(clean) <= MAX_TEXT else clean[: MAX_TEXT - 1] + "…"

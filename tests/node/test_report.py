@@ -1,0 +1,104 @@
+"""Events, faults and curves stay small however long a run lasts and whatever peers do."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.daemon.report import MAX_EVENTS, MAX_PEERS, MAX_REASONS, Curve, Report
+
+
+class RecordingLog:
+    """Keeps what was logged."""
+
+    def __init__(self):
+        self.lines = []
+
+    def info(self, name, **fields):
+        self.lines.append(("info", name, fields))
+
+    def warning(self, name, **fields):
+        self.lines.append(("warning", name, fields))
+
+    def error(self, name, **fields):
+        self.lines.append(("error", name, fields))
+
+
+def report(judged=None, log=None):
+    return Report(log, clock=lambda: 7.0, on_fault=lambda *fault: (judged if judged is not None else []).append(fault))
+
+
+def test_an_event_goes_to_the_status_and_with_its_fields_to_the_log():
+    log = RecordingLog()
+    told = report(log=log)
+    told.event("peer_joined", "a joined", level="warning", peer="a")
+    (event,) = told.events
+    assert (event.time_s, event.name, event.text, event.level) == (7.0, "peer_joined", "a joined", "warning")
+    assert log.lines == [("warning", "peer_joined", {"text": "a joined", "peer": "a"})]
+
+
+def test_only_the_last_fifty_events_are_kept_oldest_first():
+    told = report()
+    for number in range(MAX_EVENTS + 7):
+        told.event("tick", str(number))
+    assert [event.text for event in told.events] == [str(number) for number in range(7, MAX_EVENTS + 7)]
+
+
+def test_text_from_a_peer_cannot_move_the_terminal_s_cursor():
+    """Escape sequences and line breaks in a name would rewrite what a person reads."""
+    told = report()
+    told.event("peer_joined", "evil\x1b[2J\r\nname" + "x" * 1000)
+    text = told.events[0].text
+    assert text.isprintable()
+    assert len(text) <= 300
+
+
+def test_every_fault_is_judged_but_a_flood_is_told_in_a_few_lines():
+    judged = []
+    told = report(judged)
+    for _ in range(1000):
+        told.fault("a", "bad_frame")
+    assert len(judged) == 1000
+    assert told.faults == {"a": {"bad_frame": 1000}}
+    assert told.faults_of("a") == 1000
+    assert told.faults_of("b") == 0
+    assert len(told.events) == 10  # 1, 2, 4 … 512
+
+
+def test_faults_of_invented_peers_and_reasons_do_not_fill_the_memory():
+    told = report()
+    for number in range(MAX_PEERS + 100):
+        told.fault(f"peer-{number}", "bad_frame")
+    for number in range(MAX_REASONS + 10):
+        told.fault("loud", f"reason-{number}")
+    assert len(told.faults) == MAX_PEERS
+    assert len(told.faults["loud"]) == MAX_REASONS
+    assert told.faults_of("loud") == MAX_REASONS + 10
+
+
+@settings(deadline=None, max_examples=60)
+@given(count=st.integers(0, 3000), limit=st.integers(4, 240))
+def test_a_curve_keeps_its_ends_its_order_and_even_spacing_in_bounded_memory(count, limit):
+    """A drawn curve must start and end where the run did, and not lie about pace in between."""
+    curve = Curve(limit)
+    for number in range(count):
+        curve.add(number, float(number), 1.0)
+    rounds = [point.round for point in curve.points]
+    assert len(rounds) == min(count, len(rounds)) <= limit
+    if not count:
+        return
+    assert rounds[0] == 0
+    assert rounds[-1] == count - 1
+    gaps = [later - earlier for earlier, later in itertools.pairwise(rounds)]
+    assert len(set(gaps[:-1])) <= 1
+    assert all(0 < gap <= gaps[0] for gap in gaps)
+    assert len(rounds) >= min(count, limit // 2)
+
+
+def test_a_value_that_is_not_finite_is_not_a_point():
+    curve = Curve()
+    for value in (1.0, float("nan"), float("inf"), 2.0):
+        curve.add(0, 0.0, value)
+    assert [point.value for point in curve.points] == [1.0, 2.0]
