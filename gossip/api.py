@@ -1,41 +1,22 @@
 """The shapes that algorithm parts fit into. Structural: nothing inherits from these.
 
-Shapes: d parameters, k kept coordinates, n members.
+Shapes: d parameters, k kept coordinates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+
+from gossip.overlay.api import Overlay
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
     from gossip.compress.support import Support
 
-
-class Overlay(Protocol):
-    """A sequence of mixing matrices W over n ranks, one row at a time. Torch-free."""
-
-    @property
-    def symmetric(self) -> bool:
-        """W equals its transpose in every round."""
-        ...
-
-    def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """Weights rank gives to what it receives from others in this round: {other rank: w > 0}; its own is 1 − Σ.
-
-        Args:
-            rank: 0 <= rank < n.
-            n: members, >= 1. Raises ValueError where the kind is undefined for n.
-            round: >= 0.
-        """
-        ...
-
-    def period(self, n: int) -> int | None:
-        """Rounds after which the sequence repeats; None if it does not."""
-        ...
+__all__ = ["Effect", "Mixer", "Overlay", "Quantizer", "Selector"]
 
 
 class Quantizer(Protocol):

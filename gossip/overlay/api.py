@@ -1,0 +1,49 @@
+"""The shape of an overlay. Apart from `gossip.api`, which names torch, so that the daemon's half may import it.
+
+Shapes: n members, ranks 0 … n − 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+
+class Overlay(Protocol):
+    """A sequence of mixing matrices W over n ranks, one row at a time."""
+
+    @property
+    def symmetric(self) -> bool:
+        """W equals its transpose in every round."""
+        ...
+
+    def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
+        """Weights rank gives to what it receives from others in this round: {other rank: w > 0}; its own is 1 − Σ.
+
+        Args:
+            rank: 0 <= rank < n.
+            n: members, >= 1. Raises ValueError where the kind is undefined for n.
+            round: >= 0.
+        """
+        ...
+
+    def period(self, n: int) -> int | None:
+        """Rounds after which the sequence repeats; None if it does not."""
+        ...
+
+
+@runtime_checkable
+class Circulant(Protocol):
+    """An overlay that looks the same from every rank: rank i receives from i + s mod n with weight w_s.
+
+    Its columns are its rows mirrored, so a link's other direction costs nothing to find.
+    """
+
+    def shifts(self, n: int, round: int) -> Mapping[int, float]:
+        """{s: w_s}, 0 < s < n."""
+        ...
+
+
+def doublings(n: int) -> int:
+    """Tau = ⌈log2 n⌉, the number of powers of two below n."""
+    return (n - 1).bit_length()

@@ -1,0 +1,55 @@
+"""Mixing matrices as dense arrays: for tests, studies and the simulator, never for a running node.
+
+Shapes: n members; W (n, n) float64, W[i, j] is the weight i gives to what it receives from j; J = 11ᵀ/n.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.overlay.api import Overlay
+
+Matrix = NDArray[np.float64]
+
+
+def matrix(overlay: Overlay, n: int, round: int) -> Matrix:
+    """W (n, n) of one round; the diagonal is what the row leaves.
+
+    Raises:
+        ValueError: the overlay's kind is undefined for n.
+    """
+    W = np.zeros((n, n))
+    for i in range(n):
+        for j, weight in overlay.row(i, n, round).items():
+            W[i, j] = weight
+    W[np.diag_indices(n)] = 1.0 - W.sum(axis=1)
+    return W
+
+
+def symmetrised(W: Matrix) -> Matrix:
+    """(W + Wᵀ)/2: doubly stochastic if W is, and usable by pairwise exchanges."""
+    return (W + W.T) / 2.0
+
+
+def metropolis_hastings(adjacency: NDArray[np.bool_]) -> Matrix:
+    """W_ij = 1/(1 + max(deg i, deg j)) on edges, the rest on the diagonal: symmetric and doubly stochastic.
+
+    Args:
+        adjacency: (n, n) symmetric; its diagonal is ignored.
+    """
+    edges = adjacency & ~np.eye(len(adjacency), dtype=bool)
+    degrees = edges.sum(axis=1)
+    W = np.where(edges, 1.0 / (1.0 + np.maximum.outer(degrees, degrees)), 0.0)
+    W[np.diag_indices(len(W))] = 1.0 - W.sum(axis=1)
+    return W
+
+
+def residual(W: Matrix) -> float:
+    """‖W − J‖₂: what one application of a doubly stochastic W leaves of any disagreement, at most."""
+    return float(np.linalg.norm(W - 1.0 / len(W), ord=2))
+
+
+def spectral_gap(W: Matrix) -> float:
+    """1 − ‖W − J‖₂; for symmetric W 1 − max(|λ₂|, |λ_n|)."""
+    return 1.0 - residual(W)
