@@ -1,0 +1,199 @@
+"""One node's list of the swarm's members.
+
+Theory of operation. Each member signs a record of itself; for one peer the record with the larger (incarnation, version) wins,
+so a view is a join-semilattice: the records it holds are the same in whatever order, and however often, they arrived. What a
+node *believes* lies on top, tied to the exact record it is about:
+
+    alive ──suspect──▶ suspect ──bury──▶ dead          a belief names (incarnation, version);
+      ▲                  │  ▲              │           any newer record voids it
+      └─ clear, newer ───┘  └── newer ─────┘
+    left: the member's own last word, signed; only a newer record undoes it
+
+Dead and left members are kept as tombstones for `tombstone_s`, so that an old record, still travelling, does not resurrect them.
+A suspect counts as alive: the digest changes when a member is gone, not when somebody doubts it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from gossip.errors import RemoteProtocolError
+from gossip.membership.events import Changed, Died, Joined, Left, MemberEvent, Reborn, Suspected
+from gossip.wire.schema import Record
+
+MAX_MEMBERS = 4096
+TOMBSTONE_S = 3600.0
+DIGEST_BYTES = 16
+
+Status = Literal["alive", "suspect", "dead", "left"]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The winning record of a peer and what we believe of it since when."""
+
+    record: Record
+    status: Status
+    since: float
+
+    @property
+    def present(self) -> bool:
+        """In the alive set."""
+        return self.status in {"alive", "suspect"}
+
+
+def members_digest(peers: Iterable[str]) -> bytes:
+    """16 bytes that are equal where the sets of peers are equal."""
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for peer in sorted(set(peers)):
+        raw = peer.encode()
+        digest.update(len(raw).to_bytes(2, "little") + raw)
+    return digest.digest()
+
+
+def life(record: Record) -> tuple[int, int]:
+    """(incarnation, version): which statement of its peer this is."""
+    return record.incarnation, record.version
+
+
+def _order(record: Record) -> tuple[int, int, bool, tuple[str, ...], bytes]:
+    """Total order of one peer's records. Beyond `life` it only decides between two that a liar signed for the same life."""
+    return record.incarnation, record.version, record.status == "left", record.addresses, record.signature
+
+
+@dataclass(slots=True)
+class View:
+    """The member list.
+
+    Args:
+        verify: whether a record is signed by its peer, for this swarm.
+        max_members: peers remembered; beyond it the oldest tombstone makes room, else newcomers are not taken in.
+        tombstone_s: how long dead and left members are remembered.
+    """
+
+    verify: Callable[[Record], bool]
+    max_members: int = MAX_MEMBERS
+    tombstone_s: float = TOMBSTONE_S
+    _members: dict[str, Member] = field(default_factory=dict)
+    _cached: tuple[tuple[str, ...], bytes] | None = None
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """All that is remembered, tombstones included."""
+        return MappingProxyType(self._members)
+
+    @property
+    def alive(self) -> tuple[str, ...]:
+        """Peers believed alive or only suspected, in order."""
+        return self._listed()[0]
+
+    @property
+    def digest(self) -> bytes:
+        """Digest of the alive set."""
+        return self._listed()[1]
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """What is worth telling others, in order of peer: records of members present or left. The dead are a belief, not a record."""
+        return tuple(member.record for _, member in sorted(self._members.items()) if member.status != "dead")
+
+    def screen(self, records: Iterable[Record], source: str) -> None:
+        """Check the signatures of those records that would change what we hold; the others cost nothing.
+
+        Args:
+            records: of any peers.
+            source: who told us, to blame for a forgery.
+
+        Raises:
+            RemoteProtocolError: one is not signed by its peer for this swarm.
+        """
+        for record in records:
+            known = self._members.get(record.peer)
+            if (known is None or _order(record) > _order(known.record)) and not self.verify(record):
+                raise RemoteProtocolError(source, "record_forged")
+
+    def merge(self, record: Record, now: float) -> list[MemberEvent]:
+        """Take in a record that passed `screen`, if it is newer than what we hold."""
+        known = self._members.get(record.peer)
+        if known is not None and _order(record) <= _order(known.record):
+            return []
+        if known is None and not self._make_room():
+            return []
+        status: Status = "left" if record.status == "left" else "alive"
+        self._put(Member(record, status, now))
+        return _difference(known, self._members[record.peer])
+
+    def suspect(self, peer: str, now: float) -> list[MemberEvent]:
+        """Doubt a member as it stands now; nothing if it is not alive."""
+        member = self._members.get(peer)
+        if member is None or member.status != "alive":
+            return []
+        self._put(Member(member.record, "suspect", now))
+        return [Suspected(peer)]
+
+    def clear(self, peer: str, now: float) -> list[MemberEvent]:
+        """Drop our doubt: we heard the member ourselves."""
+        member = self._members.get(peer)
+        if member is None or member.status != "suspect":
+            return []
+        self._put(Member(member.record, "alive", now))
+        return [Changed(peer)]
+
+    def bury(self, peer: str, now: float) -> list[MemberEvent]:
+        """Believe a suspected member dead."""
+        member = self._members.get(peer)
+        if member is None or member.status != "suspect":
+            return []
+        self._put(Member(member.record, "dead", now))
+        return [Died(peer)]
+
+    def forget(self, now: float) -> None:
+        """Drop tombstones older than `tombstone_s`."""
+        for peer in [p for p, m in self._members.items() if not m.present and now - m.since > self.tombstone_s]:
+            del self._members[peer]
+
+    def _put(self, member: Member) -> None:
+        before = self._members.get(member.record.peer)
+        self._members[member.record.peer] = member
+        if before is None or before.present != member.present:
+            self._cached = None
+
+    def _listed(self) -> tuple[tuple[str, ...], bytes]:
+        if self._cached is None:
+            alive = tuple(sorted(peer for peer, member in self._members.items() if member.present))
+            self._cached = alive, members_digest(alive)
+        return self._cached
+
+    def _make_room(self) -> bool:
+        if len(self._members) < self.max_members:
+            return True
+        tombstones = [(member.since, peer) for peer, member in self._members.items() if not member.present]
+        if not tombstones:
+            return False
+        del self._members[min(tombstones)[1]]
+        return True
+
+
+def _difference(known: Member | None, member: Member) -> list[MemberEvent]:
+    """What an accepted record changed."""
+    peer = member.record.peer
+    was_present = known is not None and known.present
+    events: list[MemberEvent] = []
+    if known is not None and member.record.incarnation > known.record.incarnation:
+        events.append(Reborn(peer))
+    if member.present and not was_present:
+        events.append(Joined(peer))
+    elif was_present and not member.present:
+        events.append(Left(peer))
+    elif (
+        known is not None
+        and member.present
+        and not events
+        and (known.status == "suspect" or known.record.addresses != member.record.addresses)
+    ):
+        events.append(Changed(peer))
+    return events

@@ -1,0 +1,127 @@
+"""A whole swarm of detectors in virtual time: an event queue, and faults as rules. Signatures are faked, time is exact."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gossip.errors import RemoteProtocolError
+from gossip.membership.detector import Detector, Timing
+from gossip.membership.events import ClockSample, Died, Output, Send
+from gossip.membership.view import View
+from gossip.seeds import derive
+from gossip.wire.frames import decode, encode
+from gossip.wire.schema import Record
+
+TIMING = Timing(probe_s=1.0, timeout_s=0.5, suspicion_s=2.0, sync_s=5.0, helpers=2)
+SWARM = "s" + "a" * 32
+
+Rule = Callable[[str, str, float], bool]
+"""(source, target, now) -> whether the message is lost."""
+
+
+def sign(record: Record) -> Record:
+    return msgspec.structs.replace(record, signature=b"by " + record.peer.encode())
+
+
+def verify(record: Record) -> bool:
+    return record.signature == b"by " + record.peer.encode() and record.swarm == SWARM
+
+
+def record(peer: str, incarnation: int = 1, version: int = 0, status: str = "alive", addresses=("/a",)) -> Record:
+    return sign(Record(peer, SWARM, incarnation, version, status, tuple(addresses), b""))
+
+
+def names(n: int) -> list[str]:
+    return [f"p{i:03d}" for i in range(n)]
+
+
+def detector(peer: str, now: float = 0.0, *, incarnation: int = 1, seed: int = 0, timing: Timing = TIMING) -> Detector:
+    return Detector(record(peer, incarnation), sign, View(verify), timing, seed, lambda t: t, now)
+
+
+@dataclass(slots=True)
+class Swarm:
+    """Detectors joined through the first of them, each `delay_s` from every other."""
+
+    n: int
+    seed: int = 0
+    delay_s: float = 0.02
+    timing: Timing = TIMING
+    lost: Rule = lambda source, target, now: False
+    now: float = 0.0
+    nodes: dict[str, Detector] = field(default_factory=dict)
+    events: list[tuple[float, str, Output]] = field(default_factory=list)
+    faults: list[tuple[str, str]] = field(default_factory=list)
+    frames: int = 0
+    octets: int = 0
+    _queue: list[tuple[float, int, str, str, bytes]] = field(default_factory=list)
+    _order: itertools.count = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        for peer in names(self.n):
+            self.add(peer)
+
+    def add(self, peer: str, incarnation: int = 1) -> None:
+        """Start a node and let it greet the first living one."""
+        bootstrap = next(iter(self.nodes), None)
+        self.nodes[peer] = detector(peer, self.now, incarnation=incarnation, seed=self.seed, timing=self.timing)
+        if bootstrap is not None:
+            self.do(peer, self.nodes[peer].greet(bootstrap, self.now))
+
+    def crash(self, peer: str, *, noticed: bool = False) -> None:
+        """Silence a node; `noticed`: the network tells the others that the connection broke."""
+        del self.nodes[peer]
+        if noticed:
+            for other, node in self.nodes.items():
+                self.do(other, node.lost(peer, self.now))
+
+    def do(self, source: str, outputs: list[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Send):
+                frame = encode(output.message)
+                self.frames += 1
+                self.octets += len(frame)
+                if not self.lost(source, output.peer, self.now):
+                    entry = (self.now + self.delay_s, next(self._order), source, output.peer, frame)
+                    heapq.heappush(self._queue, entry)
+            elif not isinstance(output, ClockSample):
+                self.events.append((self.now, source, output))
+
+    def run(self, until: float, done: Callable[[], bool] = lambda: False) -> float:
+        """Let time pass until then, or until `done`; returns when that was."""
+        while not done():
+            deadline, peer = min((node.deadline, peer) for peer, node in self.nodes.items())
+            arrival = self._queue[0][0] if self._queue else float("inf")
+            if min(deadline, arrival) > until:
+                self.now = until
+                break
+            if deadline < arrival:
+                self.now = max(self.now, deadline)
+                self.do(peer, self.nodes[peer].tick(self.now))
+                continue
+            self.now, _, source, target, frame = heapq.heappop(self._queue)
+            if target in self.nodes:
+                try:
+                    self.do(target, self.nodes[target].receive(source, decode("control", source, frame), self.now))
+                except RemoteProtocolError as error:
+                    self.faults.append((error.peer, error.reason))
+        return self.now
+
+    def agreed(self, members: list[str] | None = None) -> bool:
+        """All living nodes list exactly these (the living ones, unless told)."""
+        expected = tuple(sorted(self.nodes if members is None else members))
+        return all(node.view.alive == expected for node in self.nodes.values())
+
+    def deaths(self) -> list[tuple[float, str, str]]:
+        return [(at, who, event.peer) for at, who, event in self.events if isinstance(event, Died)]
+
+
+def loss(share: float, seed: int) -> Rule:
+    """Lose this share of the messages, by a fixed sequence."""
+    counter = itertools.count()
+    return lambda source, target, now: derive(seed, "loss", next(counter)) < share * 2**63

@@ -1,0 +1,179 @@
+"""The member list: records merge like a semilattice, beliefs are tied to the record they are about."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossip.errors import RemoteProtocolError
+from gossip.membership.events import Changed, Died, Joined, Left, Reborn, Suspected
+from gossip.membership.view import View, members_digest
+from tests.gossip.membership_swarm import record, verify
+
+records = st.builds(
+    record,
+    st.sampled_from(["a", "b", "c"]),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.sampled_from(["alive", "left"]),
+    st.sampled_from([("/1",), ("/2",), ()]),
+)
+
+
+def view_of(*statements, **options):
+    view = View(verify, **options)
+    for statement in statements:
+        view.merge(statement, 0.0)
+    return view
+
+
+def held(view):
+    return {peer: (member.record, member.status) for peer, member in view.members.items()}
+
+
+@given(st.lists(records, max_size=8), st.randoms(use_true_random=False))
+def test_the_order_of_arrival_does_not_matter(statements, chance):
+    """Gossip delivers in any order; all views must end up equal, digests too."""
+    shuffled = list(statements)
+    chance.shuffle(shuffled)
+    assert held(view_of(*statements)) == held(view_of(*shuffled))
+    assert view_of(*statements).digest == view_of(*shuffled).digest
+
+
+@given(st.lists(records, max_size=6), st.lists(records, max_size=6), st.lists(records, max_size=6))
+def test_merging_merged_views_is_associative_and_idempotent(one, two, three):
+    """Sync sends what is left of earlier merges: (a + b) + c = a + (b + c), and the same again changes nothing."""
+    left = view_of(*view_of(*one, *two).records, *three)
+    right = view_of(*one, *view_of(*two, *three).records)
+    assert held(left) == held(right)
+    assert all(left.merge(statement, 1.0) == [] for statement in (*one, *two, *three))
+
+
+@given(st.lists(records, min_size=1, max_size=8), records)
+def test_no_resurrection_by_a_record_that_is_not_newer(statements, late):
+    """A record still travelling must not bring back who is dead or gone."""
+    view = view_of(*statements)
+    for peer in list(view.alive):
+        view.suspect(peer, 1.0)
+        view.bury(peer, 2.0)
+    buried = view.members.get(late.peer)
+    assert view.alive == ()
+    view.merge(late, 3.0)
+    newer = buried is None or (late.incarnation, late.version) > (buried.record.incarnation, buried.record.version)
+    if late.peer in view.alive:
+        assert newer or late != buried.record
+    if newer and late.status == "alive":
+        assert late.peer in view.alive
+
+
+@given(st.lists(st.sampled_from(["suspect", "bury", "merge"]), max_size=6))
+def test_a_refutation_always_wins(beliefs):
+    """Whatever we believe of a record, the member's next word voids it."""
+    view = view_of(record("a", 1, 0))
+    for belief in beliefs:
+        match belief:
+            case "suspect":
+                view.suspect("a", 1.0)
+            case "bury":
+                view.bury("a", 1.0)
+            case _:
+                view.merge(record("a", 1, 0), 1.0)
+    view.merge(record("a", 1, 1), 2.0)
+    assert view.members["a"].status == "alive"
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "events", "status"),
+    [
+        ([], record("a"), [Joined("a")], "alive"),
+        ([], record("a", status="left"), [], "left"),
+        ([record("a")], record("a"), [], "alive"),
+        ([record("a")], record("a", version=1), [], "alive"),
+        ([record("a")], record("a", version=1, addresses=("/b",)), [Changed("a")], "alive"),
+        ([record("a")], record("a", version=1, status="left"), [Left("a")], "left"),
+        ([record("a")], record("a", 2), [Reborn("a")], "alive"),
+        ([record("a")], record("a", 2, status="left"), [Reborn("a"), Left("a")], "left"),
+        ([record("a", version=1)], record("a"), [], "alive"),
+        ([record("a", status="left")], record("a"), [], "left"),
+        ([record("a", status="left")], record("a", 2), [Reborn("a"), Joined("a")], "alive"),
+        ([record("a"), "suspect"], record("a", version=1), [Changed("a")], "alive"),
+        ([record("a"), "suspect"], record("a"), [], "suspect"),
+        ([record("a"), "suspect"], record("a", 2), [Reborn("a")], "alive"),
+        ([record("a"), "suspect", "bury"], record("a"), [], "dead"),
+        ([record("a"), "suspect", "bury"], record("a", version=1), [Joined("a")], "alive"),
+        ([record("a"), "suspect", "bury"], record("a", 2), [Reborn("a"), Joined("a")], "alive"),
+        ([record("a"), "suspect", "bury"], record("a", version=1, status="left"), [], "left"),
+    ],
+)
+def test_what_a_record_changes(before, then, events, status):
+    """The table of (belief, record) -> (events, belief)."""
+    view = View(verify)
+    for step in before:
+        if step == "suspect":
+            assert view.suspect("a", 0.0) == [Suspected("a")]
+        elif step == "bury":
+            assert view.bury("a", 0.0) == [Died("a")]
+        else:
+            view.merge(step, 0.0)
+    assert view.merge(then, 1.0) == events
+    assert view.members["a"].status == status
+
+
+def test_beliefs_apply_only_where_they_make_sense():
+    """Only the living are suspected, only suspects die or are cleared."""
+    view = view_of(record("a"))
+    assert view.bury("a", 1.0) == view.clear("a", 1.0) == view.suspect("b", 1.0) == []
+    assert view.suspect("a", 1.0) == [Suspected("a")]
+    assert view.suspect("a", 1.0) == []
+    assert view.clear("a", 1.0) == [Changed("a")]
+
+
+def test_suspicion_does_not_change_the_digest_but_death_does():
+    """Exchanges check digests: doubt alone must not stop them."""
+    view = view_of(record("a"), record("b"))
+    before = view.digest
+    view.suspect("a", 1.0)
+    assert view.digest == before == members_digest(["b", "a"])
+    view.bury("a", 2.0)
+    assert view.digest == members_digest(["b"])
+
+
+def test_a_digest_does_not_confuse_how_names_are_cut():
+    """Names are length-prefixed: {ab, c} is not {a, bc}."""
+    assert len({members_digest(peers) for peers in permutations(["ab", "c"])}) == 1
+    assert members_digest(["ab", "c"]) != members_digest(["a", "bc"])
+
+
+def test_a_forged_record_is_blamed_on_who_told_it():
+    """A signature is checked only where it matters: stale records cost nothing."""
+    forged = record("a", version=1)
+    forged = type(forged)("a", forged.swarm, 1, 1, "alive", (), b"wrong")
+    view = view_of(record("a", version=2))
+    view.screen([forged], "liar")
+    with pytest.raises(RemoteProtocolError, match="liar: record_forged"):
+        view_of(record("a")).screen([forged], "liar")
+
+
+def test_the_list_is_bounded_and_the_oldest_tombstone_makes_room():
+    """A flood of identities does not cost memory without end, nor push out the living."""
+    view = view_of(record("a"), record("b"), record("c"), max_members=3)
+    assert view.merge(record("d"), 1.0) == []
+    view.suspect("b", 1.0)
+    view.bury("b", 2.0)
+    assert view.merge(record("d"), 3.0) == [Joined("d")]
+    assert set(view.members) == {"a", "c", "d"}
+
+
+def test_tombstones_are_forgotten_after_their_time_and_never_told_as_living():
+    """The dead are our belief and not in `records`; who left is, with its own last word."""
+    view = view_of(record("a"), record("b"), record("c", status="left"), tombstone_s=10.0)
+    view.suspect("a", 1.0)
+    view.bury("a", 2.0)
+    assert [r.peer for r in view.records] == ["b", "c"]
+    view.forget(11.0)
+    assert set(view.members) == {"a", "b"}
+    view.forget(12.5)
+    assert set(view.members) == {"b"}
