@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import re
 import struct
 import zipfile
 import zlib
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from gossip.errors import ConfigError
@@ -37,6 +37,13 @@ BAD_FILE = (
 """What gzip, zipfile and NumPy raise on damaged, truncated, encrypted or foreign files."""
 
 IDX_UINT8 = 0x08
+
+MAX_HEADER_BYTES = 4096
+
+NPY_HEADER = re.compile(
+    rb"\{'descr': '([<>|][uifUS]\d{1,4})', 'fortran_order': (True|False), 'shape': \(([\d, ]{0,200})\), \}\s*"
+)
+"""What `np.save` writes before integers, floats and strings; objects have no such header."""
 
 
 def read_idx(path: Path, rank: int) -> NDArray[np.uint8]:
@@ -106,16 +113,20 @@ def names_in_npz(path: Path) -> frozenset[str]:
 
 
 def _npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
-    """`np.load` would allocate what the header claims; here header and zip directory must agree first."""
+    """`np.load` would evaluate the header and allocate what it claims; here header and zip directory must agree first."""
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{info.filename} is compressed by a method that NumPy does not use")
     with archive.open(info) as file:
-        version = npy.read_magic(file)
-        if version == (1, 0):
-            shape, fortran, dtype = npy.read_array_header_1_0(file)
-        else:
-            shape, fortran, dtype = npy.read_array_header_2_0(file)
-        if dtype.kind not in "uifUSb":
-            raise ValueError(f"{info.filename} holds {dtype}, not numbers or strings")
+        magic, major = struct.unpack("<6sBx", file.read(8))
+        length = struct.unpack("<H", file.read(2))[0] if major == 1 else struct.unpack("<I", file.read(4))[0]
+        if magic != b"\x93NUMPY" or major not in (1, 2, 3) or length > MAX_HEADER_BYTES:
+            raise ValueError(f"{info.filename} is not in the .npy format")
+        if not (header := NPY_HEADER.fullmatch(file.read(length))):
+            raise ValueError(f"{info.filename} does not hold plain numbers or strings")
+        kind, fortran, dims = (group.decode() for group in header.groups())
+        dtype = np.dtype(kind)
+        shape = tuple(int(dim) for dim in dims.replace(",", " ").split())
         size = math.prod(shape) * dtype.itemsize
         if not 0 < size <= MAX_BYTES or size != info.file_size - file.tell():
             raise ValueError(f"{info.filename} claims shape {shape}, which does not fit its {info.file_size} bytes")
-        return np.frombuffer(file.read(size), dtype).reshape(shape, order="F" if fortran else "C")
+        return np.frombuffer(file.read(size), dtype).reshape(shape, order="F" if fortran == "True" else "C")

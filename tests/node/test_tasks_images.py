@@ -1,0 +1,200 @@
+"""Files from anywhere: what fits is read, everything else is one line that says why not."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import zipfile
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gossip.errors import ConfigError
+from node.tasks.files import read_idx, read_npz
+from node.tasks.images import Images
+from tests.node.tasksupport import REAL_DATA, built_in, needs_real_data, own, seeded, write_idx, write_mnist
+
+SMALL = {"height": 4, "width": 4}
+
+
+@pytest.mark.parametrize("gz", ["", ".gz"])
+def test_a_folder_in_the_format_of_mnist_is_read(tmp_path, gz):
+    folder = write_mnist(tmp_path, gz=gz)
+    data = Images(path=str(folder), **SMALL).data(built_in(shards=3, shard=2), "cpu")
+    assert (data.samples, data.test_y.numel()) == (20, 20)
+    x, y = data.batch(8, seeded(0))
+    assert (x.shape, x.dtype, y.dtype) == ((8, 16), torch.float32, torch.int64)
+    assert (float(x.min()) >= 0.0, float(x.max())) == (True, 1.0)
+
+
+def test_bytes_stay_bytes_in_memory(tmp_path):
+    """Sixty thousand images are 47 MB as bytes and 188 MB as floats, on every one of a machine's nodes."""
+    data = Images(path=str(write_mnist(tmp_path)), **SMALL).data(built_in(), "cpu")
+    assert data.x.dtype == data.test_x.dtype == torch.uint8
+
+
+def test_a_volunteers_own_folder_comes_before_the_shared_path(tmp_path):
+    data = Images(path="/nowhere", **SMALL).data(own(write_mnist(tmp_path)), "cpu")
+    assert (data.samples, data.test_y.numel()) == (60, 20)
+
+
+def test_a_folder_without_a_test_split_holds_out_a_tenth(tmp_path):
+    folder = write_mnist(tmp_path)
+    for path in folder.glob("t10k*"):
+        path.unlink()
+    data = Images(**SMALL).data(own(folder), "cpu")
+    assert (data.samples, data.test_y.numel()) == (54, 6)
+
+
+def test_arrays_of_an_npz_are_read_with_and_without_a_test_split(tmp_path):
+    x, y = np.random.default_rng(0).random((30, 4, 6, 3)), np.arange(30) % 4
+    np.savez_compressed(
+        tmp_path / "split.npz", x_train=x, y_train=y, x_test=x[:5], y_test=y[:5], unknown=np.array([None])
+    )
+    np.savez(tmp_path / "one.npz", x=np.asfortranarray(x, ">f8"), y=y)
+    task = Images(model="cnn", height=4, width=6, channels=3, classes=4)
+    split, one = (task.data(own(tmp_path / name), "cpu") for name in ("split.npz", "one.npz"))
+    assert (split.samples, split.test_y.numel()) == (30, 5)
+    assert (one.samples, one.test_y.numel()) == (27, 3)
+    assert split.x.shape == (30, 3, 4, 6)
+    assert np.allclose(split.x.permute(0, 2, 3, 1).numpy(), x)
+    assert torch.isfinite(task.loss(task.model(seeded(0)), split.batch(4, seeded(0))))
+
+
+def test_keys_of_an_npz_cut_by_whose_samples_they_are(tmp_path):
+    """Each sample's value is its speaker: a shard holds whole speakers."""
+    keys = np.repeat(["ann", "bob", "cy"], 10)
+    x = np.repeat(np.arange(3, dtype=np.float32), 10)[:, None, None] * np.ones((1, 4, 4), np.float32)
+    path = tmp_path / "speakers.npz"
+    np.savez(path, x_train=x, y_train=np.arange(30) % 2, x_test=x, y_test=np.arange(30) % 2, key_train=keys)
+    shards = [Images(path=str(path), **SMALL).data(built_in("by_key", 3, shard), "cpu") for shard in range(3)]
+    assert sorted(tuple(data.x.unique().tolist()) for data in shards) == [(0.0,), (1.0,), (2.0,)]
+
+
+def test_without_any_path_the_next_command_is_said():
+    with pytest.raises(ConfigError, match=r"task\.params\.path: .* start with --data PATH"):
+        Images().data(built_in(), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (
+            {"x": np.ones((9, 5, 4)), "y": np.arange(9)},
+            r"images must be of shape \(4, 4\), as task\.params says, got \(5, 4\)",
+        ),
+        ({"x": np.ones((9, 4, 4)) * np.inf, "y": np.arange(9)}, "every pixel must be finite"),
+        ({"x": np.ones((9, 4, 4)) * 1e300, "y": np.arange(9)}, "every pixel must be finite"),
+        ({"x": np.ones((9, 4, 4), np.int64), "y": np.arange(9)}, "pixels must be uint8 or floats, got int64"),
+        ({"x": np.ones((9, 4, 4)), "y": np.arange(9) + 2}, r"labels must be in \[0, 10\)"),
+        ({"x": np.ones((9, 4, 4)), "y": np.arange(9), "key": np.arange(8)}, "keys must be 9"),
+        ({"x_train": np.ones((9, 4, 4)), "y_train": np.arange(9)}, "has no array 'x_test'"),
+        ({"x": np.array([None] * 9), "y": np.arange(9)}, "does not hold plain numbers or strings"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused_in_one_line(tmp_path, arrays, message):
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(ConfigError, match=message) as caught:
+        Images(**SMALL).data(own(tmp_path / "a.npz"), "cpu")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte", "train-images-idx3-ubyte"])
+def test_a_folder_that_lacks_a_file_is_refused(tmp_path, name):
+    folder = write_mnist(tmp_path)
+    (folder / name).unlink()
+    with pytest.raises(ConfigError, match=name):
+        Images(**SMALL).data(own(folder), "cpu")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\0\0\x08",
+        struct.pack(">HBB2I", 0, 8, 2, 1, 1) + b"x",
+        struct.pack(">HBB3I", 0, 9, 3, 1, 1, 1) + b"x",
+        struct.pack(">HBB3I", 1, 8, 3, 1, 1, 1) + b"x",
+        struct.pack(">HBB3I", 0, 8, 3, 1, 1, 2) + b"x",
+        struct.pack(">HBB3I", 0, 8, 3, 1, 1, 1) + b"xx",
+        struct.pack(">HBB3I", 0, 8, 3, 0, 1, 1),
+        struct.pack(">HBB3I", 0, 8, 3, 2**32 - 1, 2**32 - 1, 2**32 - 1) + b"x",
+    ],
+)
+@pytest.mark.parametrize("gz", ["", ".gz"])
+def test_an_idx_file_that_is_not_what_its_header_says_is_refused(tmp_path, raw, gz):
+    path = tmp_path / f"images{gz}"
+    path.write_bytes(gzip.compress(raw) if gz else raw)
+    with pytest.raises(ConfigError, match="not a readable IDX file"):
+        read_idx(path, 3)
+
+
+def test_a_gzip_bomb_is_read_no_further_than_its_header_says(tmp_path):
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(struct.pack(">HBB1I", 0, 8, 1, 10) + bytes(1 << 20)))
+    with pytest.raises(ConfigError, match="10 bytes of data, it has more"):
+        read_idx(path, 1)
+
+
+def test_an_npz_that_claims_more_than_it_holds_is_refused_before_memory_is_taken(tmp_path):
+    """The size in the array's header must be the size in the zip's directory."""
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros(8))
+    raw = buffer.getvalue().replace(b"(8,), }" + b" " * 10, b"(80000000000,), }")
+    assert b"80000000000" in raw
+    with zipfile.ZipFile(tmp_path / "big.npz", "w") as archive:
+        archive.writestr("x.npy", raw)
+    with pytest.raises(ConfigError, match="claims shape"):
+        read_npz(tmp_path / "big.npz", ("x",))
+
+
+@pytest.mark.parametrize("name", ["gone.npz", "."])
+def test_a_path_that_is_no_file_is_refused(tmp_path, name):
+    with pytest.raises(ConfigError):
+        read_npz(tmp_path / name, ("x",))
+    with pytest.raises(ConfigError):
+        Images(**SMALL).data(own(tmp_path / name), "cpu")
+
+
+FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@FUZZ
+@given(place=st.floats(0, 1), byte=st.integers(0, 255), cut=st.floats(0, 1), packed=st.booleans())
+def test_a_damaged_npz_is_read_or_refused_and_never_worse(tmp_path, place, byte, cut, packed):
+    """One byte changed, or the end lost: no exception but ConfigError."""
+    buffer = io.BytesIO()
+    (np.savez_compressed if packed else np.savez)(buffer, x=np.arange(20.0), y=np.arange(20))
+    raw = bytearray(buffer.getvalue())
+    raw[int(place * (len(raw) - 1))] = byte
+    path = tmp_path / "fuzz.npz"
+    path.write_bytes(raw[: max(1, int(len(raw) * cut))] if byte % 4 == 0 else raw)
+    with suppress(ConfigError):
+        assert set(read_npz(path, ("x", "y"))) == {"x", "y"}
+
+
+@FUZZ
+@given(place=st.floats(0, 1), byte=st.integers(0, 255))
+def test_a_damaged_gzipped_idx_is_read_or_refused_and_never_worse(tmp_path, place, byte):
+    path = tmp_path / "fuzz.gz"
+    write_idx(path, np.arange(60, dtype=np.uint8).reshape(5, 3, 4))
+    raw = bytearray(path.read_bytes())
+    raw[int(place * (len(raw) - 1))] = byte
+    path.write_bytes(raw)
+    with suppress(ConfigError):
+        assert read_idx(path, 3).ndim == 3
+
+
+@needs_real_data
+@pytest.mark.slow
+def test_mnist_itself_is_read():
+    data = Images(path=str(REAL_DATA / "mnist")).data(built_in("dirichlet", 8, 3), "cpu")
+    assert data.test_y.numel() == 10_000
+    mean = data.test_x.float().mean() / 255
+    assert float(mean) == pytest.approx(0.1325, abs=1e-3)
+    assert 32 <= data.samples <= 60_000 - 7 * 32
