@@ -162,7 +162,7 @@ def _describe(support: Support, dim: int) -> tuple[Kind, bytes]:
 
 
 def _listing(support: Indices, dim: int) -> bytes:
-    coded = coding.encode(support.indices.cpu().numpy(), dim)
+    coded = coding.encode(support.indices.numpy(), dim)
     return LISTING.pack(support.size(dim), len(coded)) + coded
 
 

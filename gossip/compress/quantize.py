@@ -36,7 +36,7 @@ class Float32:
 
     def encode(self, values: Tensor, generator: Generator) -> bytes:
         """(k,) finite -> 4k bytes. Draws nothing. Raises ValueError("not_finite")."""
-        return _pack_floats(values, "<f4", float(torch.finfo(torch.float32).max))
+        return _pack_floats(values, "<f4")
 
     def decode(self, data: bytes, count: int) -> Tensor:
         """4·count bytes -> (count,) float32. Raises ValueError: bad_length, not_finite."""
@@ -56,7 +56,7 @@ class Float64:
 
     def encode(self, values: Tensor, generator: Generator) -> bytes:
         """(k,) finite -> 8k bytes. Draws nothing. Raises ValueError("not_finite")."""
-        return _pack_floats(values, "<f8", float(torch.finfo(torch.float64).max))
+        return _pack_floats(values, "<f8")
 
     def decode(self, data: bytes, count: int) -> Tensor:
         """8·count bytes -> (count,) float64. Raises ValueError: bad_length, not_finite."""
@@ -79,7 +79,7 @@ class Fp16:
 
     def encode(self, values: Tensor, generator: Generator) -> bytes:
         """(k,) finite -> 2k bytes. Draws nothing. Raises ValueError("not_finite")."""
-        return _pack_floats(values, "<f2", float(torch.finfo(torch.float16).max))
+        return _pack_floats(values, "<f2")
 
     def decode(self, data: bytes, count: int) -> Tensor:
         """2·count bytes -> (count,) float32. Raises ValueError: bad_length, not_finite."""
@@ -163,10 +163,13 @@ def _buckets(count: int) -> int:
     return -(-count // BUCKET)
 
 
-def _pack_floats(values: Tensor, layout: str, largest: float) -> bytes:
+def _pack_floats(values: Tensor, layout: str) -> bytes:
     if not bool(torch.isfinite(values).all()):
         raise ValueError("not_finite")
-    return values.detach().cpu().clamp(-largest, largest).numpy().astype(layout).tobytes()
+    with np.errstate(over="ignore"):
+        rounded = values.detach().cpu().numpy().astype(layout)
+    largest = np.finfo(layout).max
+    return rounded.clip(-largest, largest).tobytes()
 
 
 def _unpack_floats(data: bytes, count: int, layout: str, dtype: type[np.float32 | np.float64]) -> Tensor:

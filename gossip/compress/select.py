@@ -122,10 +122,9 @@ def with_wish(support: Indices, wish: Indices, limit: int) -> Indices:
     own = support.indices
     if own.numel() > limit:
         raise ValueError(f"limit must be >= {own.numel()}, the support's size, got {limit}")
-    wished = wish.indices.to(own.device)
-    extra = wished[~torch.isin(wished, own)]
+    extra = wish.indices[~torch.isin(wish.indices, own)]
     room = min(limit - own.numel(), extra.numel())
-    thinned = extra[torch.arange(room, device=own.device) * extra.numel() // max(room, 1)]
+    thinned = extra[torch.arange(room) * extra.numel() // max(room, 1)]
     return Indices(torch.cat([own, thinned]).sort().values)
 
 
@@ -147,4 +146,4 @@ def _largest(magnitude: Tensor, count: int) -> Support:
     above = magnitude > threshold
     ties = (magnitude == threshold).nonzero().view(-1)
     above[ties[: count - int(above.sum())]] = True
-    return Indices(above.nonzero().view(-1))
+    return Indices(above.nonzero().view(-1).cpu())

@@ -1,5 +1,7 @@
 """Which coordinates of a flat vector an exchange is about. Always in ascending order, each at most once.
 
+Indices live on the CPU, wherever the vector is: torch takes them for a vector on any device.
+
 Shapes: d parameters, k kept coordinates.
 """
 
@@ -99,7 +101,7 @@ class Indices:
     """Listed coordinates.
 
     Args:
-        indices: (k,) int64, k >= 1, not negative, strictly increasing.
+        indices: (k,) int64 on the CPU, k >= 1, not negative, strictly increasing.
     """
 
     indices: Tensor

@@ -1,0 +1,279 @@
+"""Payloads: exact, canonical, bounded, and stable for as long as the version byte says 1.
+
+The golden payloads are written by `python -m tests.gossip.test_codec`, for a new kind or code only: an old line never changes.
+"""
+
+import json
+import struct
+import tracemalloc
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossip.compress import codec
+from gossip.compress.catalogue import BY_CODE
+from gossip.compress.header import BLOCKS, HEADER, LISTING, VERSION, Kind
+from gossip.compress.quantize import Float32, Float64, Fp16, Int4, Int8
+from gossip.compress.support import Blocks, Full, Indices
+from gossip.rng import generator
+
+DIM = 200
+ALLOWED = tuple(BY_CODE.values())
+EXACT = (Float32, Float64, Fp16)
+REASONS = {
+    "bad_length", "bad_version", "bad_support", "bad_indices", "bad_wish", "wrong_dim",
+    "unknown_codec", "not_finite", "bad_scale", "bad_code", "bad_padding",
+}  # fmt: skip
+GOLDEN = Path(__file__).parents[1] / "golden" / "payloads.json"
+
+
+def indices(*values):
+    return Indices(torch.tensor(values, dtype=torch.int64))
+
+
+WISH = indices(2, 3, 150, 199)
+SUPPORTS = {
+    "full": Full(),
+    "blocks": Blocks(7, 1, 2),
+    "short_block": next(b for b in (Blocks(7, start, 1) for start in range(4)) if b.size(DIM) == 8),
+    "rice": indices(3, 17, 64, 65, 199),
+    "bitmap": indices(*range(0, DIM, 2)),
+}
+QUANTIZERS = {type(q).__name__.lower(): q for q in ALLOWED}
+
+
+def values_on(support):
+    """Multiples of 1/16 below 2: exact in half precision, so that the golden bytes test the code, not the rounding."""
+    return (torch.arange(support.size(DIM), dtype=torch.float32) * 37 % 64 - 31) / 16
+
+
+def golden_payloads():
+    payloads = {}
+    for support_name, support in SUPPORTS.items():
+        for name, q in QUANTIZERS.items():
+            values = values_on(support)
+            payloads[f"request {support_name} {name}"] = codec.encode(values, support, q, DIM, generator(0)).hex()
+    support = SUPPORTS["blocks"]
+    for name, q in QUANTIZERS.items():
+        values = values_on(support)
+        payloads[f"response {name}"] = codec.encode_values(values, q, DIM, generator(0)).hex()
+        payloads[f"response wish {name}"] = codec.encode_values(values, q, DIM, generator(0), WISH).hex()
+    return payloads
+
+
+def decode_any(data, support=SUPPORTS["blocks"]):
+    """As a receiver that expects both directions, to fuzz them with one function."""
+    if len(data) > 1 and data[1] in (Kind.IMPLIED, Kind.IMPLIED_AND_WISH):
+        values, wish = codec.decode_values(data, support, DIM, torch.float32, ALLOWED, wish_limit=20)
+        return support, values, wish
+    return *codec.decode(data, DIM, torch.float32, ALLOWED), None
+
+
+def check_hostile(data):
+    """Refused with a known reason, or in bounds and, where no chance is involved, the only encoding of what it says."""
+    try:
+        support, values, wish = decode_any(data)
+    except ValueError as error:
+        assert str(error) in REASONS  # noqa: PT017
+        return
+    assert values.shape == (support.size(DIM),)
+    assert torch.isfinite(values).all()
+    for listed in (support, wish):
+        if isinstance(listed, Indices):
+            assert int(listed.indices[-1]) < DIM
+    q = BY_CODE[data[2]]
+    if isinstance(q, (Float32, Fp16)):
+        implied = data[1] in (Kind.IMPLIED, Kind.IMPLIED_AND_WISH)
+        again = (
+            codec.encode_values(values, q, DIM, generator(0), wish)
+            if implied
+            else codec.encode(values, support, q, DIM, generator(0))
+        )
+        assert again == data
+
+
+def test_payloads_never_change():
+    """Bytes written once and kept: a node of next year must understand one of today."""
+    assert json.loads(GOLDEN.read_text()) == golden_payloads()
+
+
+@pytest.mark.parametrize("support", SUPPORTS.values(), ids=SUPPORTS)
+@pytest.mark.parametrize("q", ALLOWED, ids=QUANTIZERS)
+class TestEveryKindOfPayload:
+    def test_round_trip_gives_the_support_and_what_the_quantizer_makes_of_the_values(self, support, q):
+        values = values_on(support)
+        data = codec.encode(values, support, q, DIM, generator(1))
+        decoded_support, decoded = codec.decode(data, DIM, torch.float32, [q])
+        assert decoded_support == support
+        assert torch.equal(decoded, q.decode(q.encode(values, generator(1)), values.numel()).float())
+
+    def test_both_ends_decode_the_same_bits(self, support, q):
+        """The responder decodes its own answer, the initiator what arrived: v and −v must cancel exactly."""
+        data = codec.encode_values(values_on(support), q, DIM, generator(1))
+        at_responder, _ = codec.decode_values(data, support, DIM, torch.float32, [q])
+        at_initiator, _ = codec.decode_values(bytes(bytearray(data)), support, DIM, torch.float32, [q])
+        assert not (at_initiator + -at_responder).any()
+
+    def test_its_size_is_known_before_it_is_made(self, support, q):
+        values = values_on(support)
+        assert len(codec.encode(values, support, q, DIM, generator(1))) == codec.size(support, q, DIM)
+        for wish in (None, WISH):
+            data = codec.encode_values(values, q, DIM, generator(1), wish)
+            assert len(data) == codec.values_size(support, q, DIM, wish)
+
+    def test_inputs_are_not_modified(self, support, q):
+        values = values_on(support)
+        before = values.clone()
+        codec.encode(values, support, q, DIM, generator(1))
+        codec.encode_values(values, q, DIM, generator(1), WISH)
+        assert torch.equal(values, before)
+        assert torch.equal(WISH.indices, torch.tensor([2, 3, 150, 199]))
+
+    def test_every_truncation_and_extension_is_refused(self, support, q):
+        data = codec.encode(values_on(support), support, q, DIM, generator(1))
+        for end in range(len(data)):
+            with pytest.raises(ValueError, match=r"^(bad_length|bad_support|bad_indices)$"):
+                codec.decode(data[:end], DIM, torch.float32, ALLOWED)
+        with pytest.raises(ValueError, match=r"^(bad_length|bad_support)$"):
+            codec.decode(data + b"\0", DIM, torch.float32, ALLOWED)
+
+
+@pytest.mark.parametrize("name", [name for name in golden_payloads() if "full" not in name and "bitmap" not in name])
+def test_every_bit_flip_is_refused_or_stays_in_bounds(name):
+    """All flips of the framing and the support, and of the first and last values."""
+    data = bytes.fromhex(golden_payloads()[name])
+    for position in {*range(min(len(data), 48)), *range(max(0, len(data) - 16), len(data))}:
+        for bit in range(8):
+            flipped = bytearray(data)
+            flipped[position] ^= 1 << bit
+            check_hostile(bytes(flipped))
+
+
+@given(data=st.binary(max_size=120))
+@settings(max_examples=100, deadline=None)
+def test_arbitrary_bytes_are_refused_or_stay_in_bounds(data):
+    check_hostile(data)
+
+
+@given(
+    kind=st.integers(0, 5),
+    code=st.integers(0, 6),
+    numbers=st.tuples(*[st.one_of(st.integers(0, 210), st.integers(0, 2**16 - 1))] * 4),
+    tail=st.binary(max_size=150),
+)
+@settings(max_examples=150, deadline=None)
+def test_well_formed_headers_with_any_counts_are_refused_or_stay_in_bounds(kind, code, numbers, tail):
+    """Random bytes rarely get past the header; these do."""
+    described = BLOCKS.pack(*numbers) if kind == Kind.BLOCKS else LISTING.pack(*numbers[:2])
+    check_hostile(HEADER.pack(VERSION, kind, code, DIM) + described + tail)
+
+
+@given(seed=st.integers(0, 2**32), dim=st.integers(1, 500), data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_indices_and_wishes_of_any_shape_make_the_round_trip(seed, dim, data):
+    chosen = data.draw(st.sets(st.integers(0, dim - 1), min_size=1, max_size=60).map(sorted))
+    support = indices(*chosen)
+    values = torch.randn(len(chosen), generator=generator(seed))
+    request = codec.encode(values, support, Float32(), dim, generator(0))
+    decoded_support, decoded = codec.decode(request, dim, torch.float32, [Float32()])
+    assert torch.equal(decoded, values)
+    assert decoded_support == (Full() if len(chosen) == dim else support)
+    response = codec.encode_values(values, Float32(), dim, generator(0), wish=support)
+    decoded, wish = codec.decode_values(response, support, dim, torch.float32, [Float32()], wish_limit=len(chosen))
+    assert torch.equal(decoded, values)
+    assert wish == support
+
+
+def header(kind, q=Float32, dim=DIM, version=VERSION):
+    return HEADER.pack(version, kind, q.code, dim)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "bad_length"),
+        (header(Kind.FULL)[:-1], "bad_length"),
+        (header(Kind.FULL, version=2), "bad_version"),
+        (header(Kind.FULL, dim=DIM + 1), "wrong_dim"),
+        (HEADER.pack(VERSION, Kind.FULL, 99, DIM), "unknown_codec"),
+        (header(Kind.FULL, q=Int8), "unknown_codec"),  # known, but not what the manifest says
+        (header(9), "bad_support"),
+        (header(Kind.IMPLIED) + bytes(4 * DIM), "bad_support"),  # a request must say what it is about
+        (header(Kind.BLOCKS) + BLOCKS.pack(0, 4, 1, 64) + bytes(256), "bad_support"),
+        (header(Kind.BLOCKS) + BLOCKS.pack(0, 0, 0, 64), "bad_support"),
+        (header(Kind.BLOCKS) + BLOCKS.pack(0, 0, 4, 64) + bytes(4 * DIM), "bad_support"),  # all of it is Full
+        (header(Kind.BLOCKS) + BLOCKS.pack(0, 0, 1, 0), "bad_support"),
+        (header(Kind.BLOCKS) + BLOCKS.pack(0, 0, 1, 64) + bytes(260), "bad_length"),
+        (header(Kind.INDICES) + LISTING.pack(0, 1) + b"\0", "bad_support"),
+        (header(Kind.INDICES) + LISTING.pack(DIM, 26) + bytes(26 + 4 * DIM), "bad_support"),
+        (header(Kind.INDICES) + LISTING.pack(1, 3) + bytes(3 + 4), "bad_indices"),
+        (header(Kind.FULL) + bytes(4 * DIM - 4) + struct.pack("<f", float("inf")), "not_finite"),
+        (header(Kind.FULL, q=Float64) + bytes(8 * DIM - 8) + struct.pack("<d", 1e300), "not_finite"),
+    ],
+)
+def test_a_bad_request_is_refused_with_its_reason(data, reason):
+    with pytest.raises(ValueError, match=f"^{reason}$"):
+        codec.decode(data, DIM, torch.float32, [Float32(), Float64()])
+
+
+@pytest.mark.parametrize(("limit", "accepted"), [(0, False), (3, False), (4, True)])
+def test_a_wish_may_name_no_more_than_the_limit(limit, accepted):
+    """Else the responder would decide what the initiator's next request costs."""
+    support = SUPPORTS["blocks"]
+    data = codec.encode_values(values_on(support), Int4(), DIM, generator(0), WISH)
+    if accepted:
+        assert codec.decode_values(data, support, DIM, torch.float32, [Int4()], limit)[1] == WISH
+    else:
+        with pytest.raises(ValueError, match="bad_wish"):
+            codec.decode_values(data, support, DIM, torch.float32, [Int4()], limit)
+
+
+def test_a_response_does_not_bring_a_support_of_its_own():
+    """It would move coordinates the initiator never asked about."""
+    support = SUPPORTS["rice"]
+    data = codec.encode(values_on(support), support, Fp16(), DIM, generator(0))
+    with pytest.raises(ValueError, match="bad_support"):
+        codec.decode_values(data, support, DIM, torch.float32, [Fp16()])
+
+
+def test_a_support_that_covers_everything_has_one_encoding():
+    values = torch.zeros(DIM)
+    for support in (Blocks(3, 2, 4), indices(*range(DIM))):
+        assert codec.encode(values, support, Fp16(), DIM, generator(0)) == codec.encode(
+            values, Full(), Fp16(), DIM, generator(0)
+        )
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        header(Kind.FULL, dim=10**9),
+        header(Kind.BLOCKS, dim=10**9) + BLOCKS.pack(0, 0, 10**7, 64),
+        header(Kind.BLOCKS, dim=10**9) + BLOCKS.pack(0, 0, 1, 1) + bytes(4),
+        header(Kind.INDICES, dim=10**9) + LISTING.pack(2**32 - 1, 2**32 - 1),
+        header(Kind.INDICES, dim=10**9) + LISTING.pack(10**8, 0),
+        header(Kind.INDICES, dim=10**9) + LISTING.pack(1, 1) + b"\xff" + bytes(4),
+    ],
+)
+def test_a_few_bytes_cannot_make_us_allocate_much(described):
+    """Every count is held against the bytes that really came before memory, or the sort of a mask, is spent on it."""
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"^bad_(length|support|indices)$"):
+        codec.decode(described, 10**9, torch.float32, [Float32()])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 16
+
+
+def test_decoding_gives_the_dtype_the_model_has():
+    for q in ALLOWED:
+        data = codec.encode(values_on(Full()), Full(), q, DIM, generator(0))
+        for dtype in (torch.float32, torch.float64):
+            assert codec.decode(data, DIM, dtype, [q])[1].dtype == dtype
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(json.dumps(golden_payloads(), indent=1) + "\n")

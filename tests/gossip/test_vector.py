@@ -1,0 +1,143 @@
+"""A model and one flat vector are the same memory, and the same schema means the same layout."""
+
+import pytest
+import torch
+from torch import nn
+
+from gossip.rng import generator
+from gossip.vector import as_flat, as_named, bind, layout
+
+
+def model(hidden=5, bias=True):
+    return nn.Sequential(nn.Linear(3, hidden, bias=bias), nn.Tanh(), nn.Linear(hidden, 2))
+
+
+def gaussian(*shape):
+    return torch.randn(*shape, generator=generator(0, "vector"))
+
+
+def test_the_layout_puts_parameters_side_by_side_in_order_of_definition():
+    plan = layout(model())
+    assert plan.names == ("0.weight", "0.bias", "2.weight", "2.bias")
+    assert plan.offsets == (0, 15, 20, 30, 32)
+    assert plan.dim == 32
+
+
+def test_binding_keeps_the_values():
+    net = model()
+    before = {name: value.detach().clone() for name, value in net.named_parameters()}
+    plan = layout(net)
+    flat, grads = bind(net, plan)
+    assert flat.is_contiguous()
+    assert not grads.any()
+    for name, value in as_named(flat, plan).items():
+        assert torch.equal(value, before[name])
+
+
+def test_writing_to_the_vector_writes_to_the_model():
+    net = model()
+    flat, _ = bind(net, layout(net))
+    flat.fill_(0.5)
+    assert all((parameter == 0.5).all() for parameter in net.parameters())
+
+
+def test_gradients_arrive_flat_and_add_up():
+    """Two backward passes add into the same memory, equal to what an unbound model collects."""
+    net, other = model(), model()
+    other.load_state_dict(net.state_dict())
+    flat, grads = bind(net, layout(net))
+    x = gaussian(7, 3)
+    for _ in range(2):
+        net(x).square().sum().backward()
+        other(x).square().sum().backward()
+    expected = torch.cat([parameter.grad.reshape(-1) for parameter in other.parameters()])
+    assert torch.equal(grads, expected)
+    grads.zero_()
+    assert all(not parameter.grad.any() for parameter in net.parameters())
+    assert net[0].weight.grad.data_ptr() == grads.data_ptr()
+    assert flat.data_ptr() == net[0].weight.data_ptr()
+
+
+def test_a_step_on_the_vector_is_a_step_of_the_model():
+    net, other = model(), model()
+    other.load_state_dict(net.state_dict())
+    flat, grads = bind(net, layout(net))
+    x = gaussian(7, 3)
+    net(x).square().sum().backward()
+    other(x).square().sum().backward()
+    flat.add_(grads, alpha=-0.1)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(parameter.grad, alpha=-0.1)
+    assert torch.equal(flat, torch.cat([parameter.detach().reshape(-1) for parameter in other.parameters()]))
+
+
+def test_shared_parameters_appear_once_and_stay_shared():
+    net = nn.ModuleDict({"a": nn.Linear(4, 4, bias=False), "b": nn.Linear(4, 4, bias=False)})
+    net["b"].weight = net["a"].weight
+    plan = layout(net)
+    flat, _ = bind(net, plan)
+    assert plan.dim == 16
+    flat.fill_(2.0)
+    assert (net["b"].weight == 2.0).all()
+
+
+def test_frozen_parameters_are_not_exchanged():
+    net = model()
+    net[0].weight.requires_grad_(False)
+    assert layout(net).names == ("0.bias", "2.weight", "2.bias")
+
+
+def test_named_and_flat_are_inverse():
+    plan = layout(model())
+    flat = gaussian(plan.dim)
+    named = as_named(flat, plan)
+    assert torch.equal(as_flat(named, plan), flat)
+    assert named["2.bias"].data_ptr() == flat[30:].data_ptr()
+
+
+def test_the_digest_tells_layouts_apart_and_nothing_else():
+    """Peers compare it before they exchange: equal digests mean that coordinate 17 is the same weight on both ends."""
+    digest = layout(model()).digest
+    assert len(digest) == 16
+    assert digest == layout(model()).digest == layout(model().double()).digest
+    assert digest != layout(model(hidden=6)).digest
+    assert digest != layout(model(bias=False)).digest
+    renamed = nn.ModuleDict({"0": nn.Linear(3, 5), "3": nn.Linear(5, 2)})
+    assert digest != layout(renamed).digest
+
+
+def test_the_digest_is_part_of_the_protocol():
+    """Written down once: a change would cut new nodes off from old ones."""
+    assert layout(model()).digest.hex() == DIGEST
+
+
+DIGEST = "a10478f4c730c8918a84f5e1db43e5a0"
+
+
+def test_mixed_dtypes_are_refused():
+    net = model()
+    net[0].double()
+    with pytest.raises(ValueError, match="one dtype"):
+        layout(net)
+
+
+def test_a_model_without_parameters_is_refused():
+    with pytest.raises(ValueError, match="no parameters"):
+        layout(nn.Tanh())
+
+
+def test_a_foreign_layout_is_refused():
+    with pytest.raises(ValueError, match="another model"):
+        bind(model(), layout(model(hidden=6)))
+
+
+def test_names_and_shapes_from_a_file_are_checked():
+    plan = layout(model())
+    named = as_named(torch.zeros(plan.dim), plan)
+    with pytest.raises(ValueError, match=r"0\.bias"):
+        as_flat({name: value for name, value in named.items() if name != "0.bias"}, plan)
+    with pytest.raises(ValueError, match=r"2\.bias must be \(2,\)"):
+        as_flat(named | {"2.bias": torch.zeros(1, 2)}, plan)
+    with pytest.raises(ValueError, match="flat must be"):
+        as_named(torch.zeros(31), plan)

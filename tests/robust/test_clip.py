@@ -1,0 +1,91 @@
+"""Symmetric clipping bounds an exchange and keeps both ends antisymmetric, whatever the vector."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossip.rng import generator
+from robust.clip import clip
+
+exponents = st.integers(-300, 300)
+seeds = st.integers(0, 2**32)
+
+
+def gaussian(seed, count=50, dtype=torch.float32):
+    return torch.randn(count, generator=generator(seed), dtype=dtype)
+
+
+@given(seed=seeds, exponent=st.integers(-37, 37), tau=st.floats(1e-6, 1e6))
+@settings(max_examples=60, deadline=None)
+def test_clipping_is_odd_to_the_bit(seed, exponent, tau):
+    """One end clips v and the other −v; if they rounded differently the corrections would no longer sum to zero."""
+    v = gaussian(seed) * 10.0**exponent
+    (plus, clipped_plus), (minus, clipped_minus) = clip(v, tau), clip(-v, tau)
+    assert torch.equal(plus, -minus)
+    assert clipped_plus == clipped_minus
+
+
+@given(seed=seeds, exponent=exponents, tau=st.floats(1e-3, 1e3))
+@settings(max_examples=60, deadline=None)
+def test_the_norm_never_exceeds_tau_and_the_direction_stays(seed, exponent, tau):
+    """For float64 of any magnitude: squares that overflow must not turn into a zero or an infinity."""
+    v = gaussian(seed, dtype=torch.float64) * 10.0**exponent
+    shortened, clipped = clip(v, tau)
+    unit = v / v.abs().max()
+    norm = float(unit.norm()) * float(v.abs().max())
+    assert clipped == (norm > tau)
+    if clipped:
+        assert float(shortened.norm()) == pytest.approx(tau, rel=1e-12)
+        assert torch.allclose(shortened / tau, unit / unit.norm(), rtol=1e-12, atol=0)
+    else:
+        assert shortened is v
+
+
+def test_huge_float32_vectors_are_clipped_accurately():
+    """‖v‖ far above float32's range, and tau/‖v‖ below it."""
+    v = torch.full((10_000,), 3e38)
+    shortened, clipped = clip(v, 1.0)
+    assert clipped
+    assert torch.allclose(shortened, torch.full_like(v, 0.01), rtol=1e-6)
+
+
+def test_zero_is_left_alone():
+    v = torch.zeros(5)
+    assert clip(v, 1e-9) == (v, False)
+
+
+def test_tau_zero_is_off():
+    v = torch.full((5,), 1e30)
+    assert clip(v, 0.0) == (v, False)
+
+
+def test_the_input_is_not_modified():
+    v = gaussian(1) * 100
+    before = v.clone()
+    clip(v, 1.0)
+    assert torch.equal(v, before)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("tau", [0.0, 1.0])
+def test_a_vector_that_is_not_finite_is_refused(bad, tau):
+    """Scaling infinity by zero would be NaN, and NaN in a model never leaves it."""
+    with pytest.raises(ValueError, match="not_finite"):
+        clip(torch.tensor([1.0, bad]), tau)
+
+
+@pytest.mark.parametrize("tau", [-1.0, math.nan, math.inf])
+def test_a_threshold_must_be_finite_and_not_negative(tau):
+    with pytest.raises(ValueError, match="tau must be"):
+        clip(torch.ones(2), tau)
+
+
+@given(seed=seeds, tau=st.floats(0.01, 10.0))
+@settings(max_examples=20, deadline=None)
+def test_clipping_twice_is_clipping_once(seed, tau):
+    once, _ = clip(gaussian(seed, dtype=torch.float64) * 10, tau)
+    twice, _ = clip(once, tau)
+    assert torch.allclose(once, twice, rtol=1e-15, atol=0)
