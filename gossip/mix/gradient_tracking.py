@@ -56,8 +56,8 @@ class GradientTracking:
         both = self.shared(state, x)
         for effect in effects:
             both[effect.support.index(both.numel())] += effect.theta * effect.value
-        mixed, y = both.split(x.numel())
-        return mixed.clone(), Tracker(y.clone(), state.previous)
+        d = x.numel()
+        return both[:d].clone(), Tracker(both[d:].clone(), state.previous)
 
     def settle(self, state: Tracker, peer: str) -> Tracker:
         """What moved between trackers cannot be told apart by peer."""

@@ -8,15 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from gossip.api import Effect
-
-_NO_FLOWS: Mapping[str, Tensor] = MappingProxyType({})
-
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
@@ -31,8 +27,8 @@ class Ledger:
 
     total: Tensor
     rest: Tensor
-    flows: Mapping[str, Tensor] = _NO_FLOWS
-    settled: Mapping[str, Tensor] = _NO_FLOWS
+    flows: Mapping[str, Tensor]
+    settled: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +70,7 @@ class Pet:
 
     def start(self, x: Tensor) -> Ledger:
         """No edges, no correction."""
-        return Ledger(torch.zeros_like(x), torch.zeros_like(x))
+        return Ledger(torch.zeros_like(x), torch.zeros_like(x), {}, {})
 
     def correct(self, state: Ledger, gradient: Tensor) -> tuple[Tensor, Ledger]:
         """The gradient less the correction: g − c."""

@@ -62,12 +62,16 @@ class Train(Call, frozen=True, tag="train"):
 
 
 class Trained(Call, frozen=True, tag="trained"):
-    """Mean loss of the steps done; `local_steps` is the total since the beginning of this node's training."""
+    """Mean loss of the steps done; `local_steps` is the total since the beginning of this node's training.
+
+    `undone` of these steps left the finite numbers and were taken back; `loss` is nan if all were, or none was done.
+    """
 
     round: int
     loss: float
     local_steps: int
     seconds: float
+    undone: int = 0
 
 
 class Free(Call, frozen=True, tag="free"):
@@ -217,7 +221,7 @@ class Install(Call, frozen=True, tag="install"):
 
 
 class Stop(Call, frozen=True, tag="stop"):
-    """Save and end the process. -> Done"""
+    """Save and end the process. -> Done, or Refused where it could not save; it ends all the same"""
 
 
 class Done(Call, frozen=True, tag="done"):

@@ -9,13 +9,16 @@ flows as well, since the node comes back with a new incarnation), so flows start
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from torch import Tensor
 
 from gossip.errors import ConfigError
+from node.config import Manifest
 from node.engine import blob
 
 KIND = "checkpoint"
@@ -34,6 +37,11 @@ class Checkpoint:
     round: int
     local_steps: int
     tensors: Mapping[str, Tensor]
+
+
+def swarm_of(manifest: Manifest) -> str:
+    """What a checkpoint remembers of its swarm: a digest of the whole manifest."""
+    return hashlib.sha256(msgspec.json.encode(manifest, order="deterministic")).hexdigest()
 
 
 class Checkpoints:

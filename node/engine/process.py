@@ -12,7 +12,7 @@ import socket
 import sys
 from typing import Protocol
 
-from node.engine.calls import Done, Evaluate, Evaluated, Reply, Request, Stop, Train, Trained
+from node.engine.calls import Evaluate, Evaluated, Reply, Request, Stop, Train, Trained
 from node.pipe import Failed, Pipe
 
 GONE = (EOFError, BrokenPipeError, ConnectionResetError)  # the daemon's end of the pipe is closed
@@ -60,7 +60,7 @@ def serve(worker: Worker, pipe: Pipe) -> None:
                 case _, answer:
                     assert answer is not None, request
                     pipe.send(call_id, answer)
-                    if isinstance(request, Stop) and isinstance(answer, Done):
+                    if isinstance(request, Stop):
                         return
     except GONE:
         raise

@@ -14,7 +14,7 @@ import trio
 
 from gossip.errors import EngineError
 from node.daemon.engine import beside
-from node.engine.calls import Done, Evaluate, Evaluated, Reply, Request, Stop, Train, Trained
+from node.engine.calls import Evaluate, Evaluated, Reply, Request, Stop, Train, Trained
 from node.engine.process import Worker
 
 
@@ -106,7 +106,7 @@ class InlineEngine:
             case request:
                 assert reply is not None, request
                 waiter.answer(reply)
-                if isinstance(request, Stop) and isinstance(reply, Done):
+                if isinstance(request, Stop):
                     self._ended = "the engine was stopped"
 
 

@@ -1,0 +1,204 @@
+"""One node's model and all that moves it: local steps and the mixing algorithm. Knows no calls, rounds only for the schedule.
+
+A local step that would leave a number that is not finite is undone: loss and direction are looked at before the step, the parameters
+after it. So a peer never sees a NaN of ours, and one bad batch costs one step.
+
+Determinism: on one machine, with the same number of threads, equal manifest, node label and exchanges give the same bits. Other
+thread counts or devices add in another order.
+
+Shapes: d parameters.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossip.api import Effect
+from gossip.catalogue import build
+from gossip.errors import ConfigError
+from gossip.mix.catalogue import MIXERS
+from gossip.rng import generator
+from gossip.vector import as_named, bind, layout
+from node.config import MixSection
+from node.engine.calls import Open
+from node.engine.devices import device
+from node.engine.optim import correction_lr, optimizer, ramp, schedule
+from node.tasks.api import Source
+from node.tasks.catalogue import task
+from node.tasks.evaluate import Progress, Result, evaluate
+
+EVALUATION_BATCH = 256  # held-out samples of a slice: about the work of a local step
+_X = "x"
+_OPTIMIZER = "optimizer."
+
+
+class Learner:
+    """Model, data, optimiser, mixer.
+
+    Args:
+        opening: what to learn, from what.
+
+    Raises:
+        ConfigError: the manifest or the node's settings ask for what is not there.
+    """
+
+    def __init__(self, opening: Open) -> None:
+        manifest = opening.manifest
+        self._manifest = manifest
+        self._node = opening.node
+        self.task = task(manifest.task.kind, manifest.task.params)
+        self.device = device(opening.device)
+        path = Path(opening.data) if opening.data else None
+        self.data = self.task.data(Source(path, manifest.partition, opening.shard, manifest.seed), self.device)
+        self._model = self.task.model(generator(manifest.seed, "model")).to(self.device)
+        try:
+            self.layout = layout(self._model)
+        except ValueError as error:
+            raise ConfigError(f"task.kind: {manifest.task.kind!r}: {error}") from error
+        self.x, self._gradient = bind(self._model, self.layout)
+        self.mixer = build("mix", MIXERS, manifest.mix.kind, _params(manifest.mix))
+        self._state: Any = self.mixer.start(self.x)
+        self._optimizer = optimizer(manifest.optimizer, self.x)
+        self._schedule = schedule(manifest.optimizer, manifest.pace.rounds)
+        self._joined_at: int | None = None
+        self._good = self.x.clone()
+        self.local_steps = 0
+        self.undone = 0
+        self.correction_lr(0)  # refuses here, not at the first exchange
+
+    # --- local steps --------------------------------------------------------------------------------------
+
+    def local_step(self, round: int) -> float | None:
+        """One step at the rate of `round` -> its loss, or None if it was undone. Either way the batch is spent."""
+        manifest = self._manifest
+        chance = generator(manifest.seed, "batch", self._node, self.local_steps)
+        self.local_steps += 1
+        self._model.train()
+        self._gradient.zero_()
+        loss = self.task.loss(self._model, self.data.batch(manifest.task.batch_size, chance))
+        loss.backward()  # type: ignore[no-untyped-call]
+        value = float(loss.detach())
+        direction, state = self.mixer.correct(self._state, self._gradient)
+        if not math.isfinite(value) or not _finite(direction):
+            self.undone += 1
+            return None
+        self._optimizer.step(self.x, direction, self._lr(round))
+        if not _finite(self.x):
+            self.undone += 1
+            self.x.copy_(self._good)
+            self._optimizer = optimizer(manifest.optimizer, self.x)  # its memory is what blew up
+            return None
+        self._state = state
+        return value
+
+    def mark_good(self) -> None:
+        """Remember the model as the one to go back to when a step leaves the finite numbers."""
+        self._good.copy_(self.x)
+
+    def correction_lr(self, round: int) -> float:
+        """Eta_c of the gain in `round`: without a late joiner's ramp, and never below the schedule's floor, as gains divide by it."""
+        section = self._manifest.optimizer
+        lr = max(self._schedule.at(round), self.least_lr)
+        return correction_lr(section, lr) if self._manifest.mix.kind == "pet" else lr
+
+    @property
+    def least_correction_lr(self) -> float:
+        """The smallest eta_c of any round."""
+        section = self._manifest.optimizer
+        return correction_lr(section, self.least_lr) if self._manifest.mix.kind == "pet" else self.least_lr
+
+    @property
+    def least_lr(self) -> float:
+        """Where the schedule ends."""
+        return self._manifest.optimizer.floor * self._manifest.optimizer.lr
+
+    def _lr(self, round: int) -> float:
+        ramped = 1.0
+        if self._joined_at is not None:
+            ramped = ramp(max(0, round - self._joined_at), self._manifest.pace.ramp_rounds)
+        return self._schedule.at(round) * ramped
+
+    # --- mixing -------------------------------------------------------------------------------------------
+
+    def shared(self) -> Tensor:
+        """(width·d,) what exchanges are about, as it is now; changes with the model where it is the model."""
+        return self.mixer.shared(self._state, self.x)
+
+    def absorb(self, effects: Sequence[Effect]) -> None:
+        """Add committed effects, in the given order."""
+        if effects:
+            x, self._state = self.mixer.absorb(self._state, self.x, effects)
+            self.x.copy_(x)
+
+    def settle(self, peer: str) -> None:
+        """The edge was closed in order."""
+        self._state = self.mixer.settle(self._state, peer)
+
+    def revoke(self, peer: str, *, settled: bool) -> None:
+        """The peer is gone."""
+        self._state = self.mixer.revoke(self._state, peer, settled=settled)
+
+    # --- looking and keeping ------------------------------------------------------------------------------
+
+    def evaluation(self) -> Iterator[Progress | Result]:
+        """Slices of an evaluation of the model as it is now; training may go on meanwhile."""
+        return evaluate(self.task, copy.deepcopy(self._model), self.data, EVALUATION_BATCH)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps."""
+        memory = {_OPTIMIZER + name: tensor for name, tensor in self._optimizer.state_dict().items()}
+        return {_X: self.x, **memory}
+
+    def restore(self, tensors: Mapping[str, Tensor], local_steps: int) -> None:
+        """Go on from what `tensors` gave, with a mixer that starts anew.
+
+        Raises:
+            ValueError: they are not of this model and optimiser; nothing changed.
+        """
+        self._check(tensors.get(_X))
+        self._optimizer.load({k.removeprefix(_OPTIMIZER): t for k, t in tensors.items() if k != _X})
+        self._replace(tensors[_X])
+        self.local_steps = local_steps
+
+    def install(self, x: Tensor, round: int) -> None:
+        """Take over another node's model in `round`: empty memory, no flows, and a rate that climbs from there.
+
+        Raises:
+            ValueError: it is not a model of ours; nothing changed.
+        """
+        self._check(x)
+        self._optimizer = optimizer(self._manifest.optimizer, self.x)
+        self._joined_at = round
+        self._replace(x)
+
+    def named(self) -> dict[str, Tensor]:
+        """The model's parameters by name."""
+        return as_named(self.x, self.layout)
+
+    def _replace(self, x: Tensor) -> None:
+        self.x.copy_(x)
+        self._good.copy_(x)
+        self._state = self.mixer.start(self.x)
+
+    def _check(self, x: Tensor | None) -> None:
+        if x is None or x.shape != self.x.shape or x.dtype != self.x.dtype:
+            raise ValueError("holds another model")
+        if not _finite(x):
+            raise ValueError("holds numbers that are not finite")
+
+
+def _params(section: MixSection) -> dict[str, float]:
+    if section.kind != "pet":
+        return {}
+    return {"kappa": section.kappa, "flow_limit": section.flow_limit, "settled_edges": section.settled_edges}
+
+
+def _finite(x: Tensor) -> bool:
+    return bool(torch.isfinite(x).all())

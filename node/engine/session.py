@@ -1,0 +1,308 @@
+"""An opened engine: which call does what to the learner, and when.
+
+steps   Train does a round's local steps and freezes the shared vector; exchanges read the frozen one and their effects gather until
+        Mix adds them in order of peer id. An answer committed later than its round's Mix (its Ack was lost) is added at the next.
+clock   Free lets training run; exchanges read the live vector and their effects are added at once, between two local steps.
+
+Shapes: d parameters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from gossip.api import Effect
+from gossip.errors import ConfigError, LocalProtocolError
+from node.engine import blob, calls
+from node.engine.checkpoint import Checkpoint, Checkpoints, swarm_of
+from node.engine.exchange import Exchanges
+from node.engine.learner import Learner
+from node.tasks.evaluate import Progress, Result
+
+_AVERAGED = 0.1  # weight of the newest in the mean number of local steps between exchanges
+_MODEL = "model"
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Local steps since something began."""
+
+    began: float
+    losses: float = 0.0
+    counted: int = 0
+    undone: int = 0
+
+    def note(self, loss: float | None) -> None:
+        if loss is None:
+            self.undone += 1
+        else:
+            self.losses += loss
+            self.counted += 1
+
+    @property
+    def mean(self) -> float:
+        return self.losses / self.counted if self.counted else math.nan
+
+
+class Session:
+    """What the engine is between Open and Stop.
+
+    Args:
+        opening: the first call.
+        clock: seconds, for how long things took.
+
+    Raises:
+        ConfigError: the manifest, the node's settings or the checkpoint cannot be used.
+    """
+
+    def __init__(self, opening: calls.Open, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._pace = opening.manifest.pace
+        self._learner = learner = Learner(opening)
+        self._exchanges = Exchanges(
+            opening.manifest, node=opening.node, like=learner.shared(), mixer=learner.mixer,
+            least_correction_lr=learner.least_correction_lr,
+        )  # fmt: skip
+        self._schema = learner.layout.digest
+        self._checkpoints = None
+        self._round = 0  # the one to do next
+        resumed = False
+        if opening.checkpoint:
+            self._checkpoints = Checkpoints(
+                Path(opening.checkpoint), swarm=swarm_of(opening.manifest), schema=self._schema.hex()
+            )
+            resumed = self._resume(self._checkpoints.load(), opening.checkpoint)
+        self._tally = _Tally(clock())
+        self._left = 0  # local steps of a granted round
+        self._free = False
+        self._frozen: Tensor | None = None
+        self._gathered: list[Effect] = []
+        self._evaluation: Iterator[Progress | Result] | None = None
+        self._evaluate_next = True
+        self._apart = self._pace.local_steps / 2.0  # mean local steps between any two exchanges of ours
+        self._last_exchange = learner.local_steps
+        self._held = (0, b"")
+        self.opened = calls.Opened(
+            learner.layout.dim, self._schema, learner.task.metric, learner.task.higher_is_better, learner.device,
+            learner.data.samples, resumed, self._round, learner.local_steps,
+        )  # fmt: skip
+
+    def _resume(self, checkpoint: Checkpoint | None, path: str) -> bool:
+        if checkpoint is None:
+            return False
+        try:
+            self._learner.restore(checkpoint.tensors, checkpoint.local_steps)
+        except ValueError as error:
+            raise ConfigError(f"checkpoint {path}: {error}; move the file away to start afresh") from error
+        self._round = checkpoint.round
+        return True
+
+    # --- work, a slice at a time --------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """There is a slice to do."""
+        return self._computing or self._evaluation is not None
+
+    @property
+    def _computing(self) -> bool:
+        return self._free or self._left > 0
+
+    def step(self) -> calls.Trained | calls.Evaluated | None:
+        """One local step or one slice of an evaluation, in turn if both are wanted."""
+        if self._evaluation is not None and (self._evaluate_next or not self._computing):
+            self._evaluate_next = False
+            return self._measure(self._evaluation)
+        self._evaluate_next = True
+        self._tally.note(self._learner.local_step(self._round))
+        if self._free:
+            return None
+        self._left -= 1
+        return self._freeze() if self._left == 0 else None
+
+    def _measure(self, evaluation: Iterator[Progress | Result]) -> calls.Evaluated | None:
+        match next(evaluation):
+            case Result(value, loss, samples):
+                self._evaluation = None
+                return calls.Evaluated(value, loss, samples)
+            case Progress():
+                return None
+
+    def _freeze(self) -> calls.Trained:
+        self._frozen = self._learner.shared().clone()
+        return self._trained()
+
+    def _trained(self) -> calls.Trained:
+        tally, now = self._tally, self._clock()
+        self._tally = _Tally(now)
+        return calls.Trained(self._round, tally.mean, self._learner.local_steps, now - tally.began, tally.undone)
+
+    # --- calls: pace --------------------------------------------------------------------------------------
+
+    def train(self, call: calls.Train) -> calls.Trained | None:
+        """Begin a round; its reply comes out of `step`."""
+        if self._pace.kind != "steps" or self._computing:
+            raise LocalProtocolError("a round is granted in steps pace, one at a time")
+        self._thaw()
+        self._round = call.round
+        self._tally = _Tally(self._clock())
+        self._left = call.steps
+        return None if call.steps > 0 else self._freeze()
+
+    def free(self, call: calls.Free) -> calls.Trained:
+        """Train without pause, or stand still."""
+        if self._pace.kind != "clock":
+            raise LocalProtocolError("training runs free in clock pace")
+        self._free, self._round = call.on, call.round
+        self._learner.mark_good()
+        return self._trained()
+
+    def mix(self, call: calls.Mix) -> calls.Done:
+        """Add what gathered, and thaw."""
+        if self._left > 0:
+            raise LocalProtocolError("local steps of the round are left to do")
+        self._thaw()
+        self._round = call.round + 1
+        return calls.Done()
+
+    def _thaw(self) -> None:
+        self._frozen = None
+        gathered, self._gathered = self._gathered, []
+        self._learner.absorb(sorted(gathered, key=lambda effect: effect.peer))  # stable: each peer's in order
+        self._learner.mark_good()
+
+    # --- calls: exchanges ---------------------------------------------------------------------------------
+
+    def offer(self, call: calls.Offer) -> calls.Offered:
+        """Initiator's values."""
+        return self._exchanges.offer(
+            call, self._readable(), local_steps=self._local_steps, correction_lr=self._learner.correction_lr(call.round)
+        )
+
+    def answer(self, call: calls.Answer) -> calls.Answered:
+        """Responder's difference."""
+        return self._exchanges.answer(call, self._readable(), exclusive=self._pace.kind == "clock")
+
+    def apply(self, call: calls.Apply) -> calls.Done:
+        """Initiator's commit."""
+        return self._take(self._exchanges.apply(call))
+
+    def commit(self, call: calls.Commit) -> calls.Done:
+        """Responder's commit."""
+        return self._take(self._exchanges.commit(call))
+
+    def drop(self, call: calls.Drop) -> calls.Done:
+        """Forget one transaction."""
+        self._exchanges.drop(call)
+        return calls.Done()
+
+    def settle(self, call: calls.Settle) -> calls.Done:
+        """The edge was closed in order."""
+        self._exchanges.forget(call.peer)
+        self._absorb_now(call.peer)
+        self._learner.settle(call.peer)
+        return calls.Done()
+
+    def revoke(self, call: calls.Revoke) -> calls.Done:
+        """The peer is gone. What it committed stays in the model; only its flow goes."""
+        self._exchanges.forget(call.peer)
+        self._absorb_now(call.peer)
+        self._learner.revoke(call.peer, settled=call.settled)
+        return calls.Done()
+
+    def _readable(self) -> Tensor:
+        if self._pace.kind == "clock":
+            return self._learner.shared()
+        if self._frozen is None:
+            raise LocalProtocolError("there is no frozen vector between Mix and the end of the next Train")
+        return self._frozen
+
+    def _take(self, effect: Effect) -> calls.Done:
+        if self._pace.kind == "steps":
+            self._gathered.append(effect)
+        else:
+            done = self._learner.local_steps
+            self._apart += _AVERAGED * (done - self._last_exchange - self._apart)
+            self._last_exchange = done
+            self._learner.absorb([effect])
+        return calls.Done()
+
+    def _absorb_now(self, peer: str) -> None:
+        """Before a peer's flow is settled or deleted, what has gathered must be in it, or it would grow anew at Mix."""
+        self._learner.absorb([effect for effect in self._gathered if effect.peer == peer])
+        self._gathered = [effect for effect in self._gathered if effect.peer != peer]
+
+    @property
+    def _local_steps(self) -> float:
+        """K of the gain. In clock pace it is measured: local steps from one exchange that we begin to the next.
+
+        Of our exchanges we begin about every second one; the other end begins the rest. A gap that is longer than usual counts in
+        full, as the models had that long to part; so the gain errs to the small side.
+        """
+        if self._pace.kind == "steps":
+            return float(self._pace.local_steps)
+        return max(1.0, 2.0 * self._apart, float(self._learner.local_steps - self._last_exchange))
+
+    # --- calls: looking and keeping -----------------------------------------------------------------------
+
+    def evaluate(self) -> None:
+        """Begin an evaluation of the model as it is now; its reply comes out of `step`."""
+        if self._evaluation is not None:
+            raise LocalProtocolError("an evaluation is under way")
+        self._evaluation = self._learner.evaluation()
+
+    def save(self, call: calls.Save) -> calls.Done:
+        """Write the checkpoint, and the model alone if asked.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        learner = self._learner
+        if self._checkpoints is not None:
+            self._checkpoints.save(Checkpoint(self._round, learner.local_steps, learner.tensors()))
+        if call.export:
+            path = Path(call.export)
+            facts: dict[str, str | int] = {"kind": "export", "round": self._round, "schema": self._schema.hex()}
+            blob.write(path, blob.pack(learner.named(), facts)).replace(path)
+        return calls.Done()
+
+    def snapshot(self) -> calls.Held:
+        """Hold the model as it is; the one held before is let go."""
+        facts: dict[str, str | int] = {"kind": _MODEL, "round": self._round, "schema": self._schema.hex()}
+        data = blob.pack({"x": self._learner.x}, facts)
+        self._held = (self._held[0] + 1, data)
+        return calls.Held(self._held[0], len(data), hashlib.sha256(data).digest(), self._round, self._schema)
+
+    def read_chunk(self, call: calls.ReadChunk) -> calls.ChunkRead:
+        """Bytes of the held snapshot."""
+        held, data = self._held
+        return calls.ChunkRead(data[call.offset : call.offset + call.length] if call.snapshot == held else b"")
+
+    def install(self, call: calls.Install) -> calls.Done:
+        """Take over a fetched model; every edge starts anew.
+
+        Raises:
+            ValueError: it is none of ours; nothing changed. The message is a snake_case reason.
+            LocalProtocolError: a round is under way.
+        """
+        if self._left > 0:
+            raise LocalProtocolError("local steps of the round are left to do")
+        try:
+            tensors, facts = blob.unpack(call.state)
+        except ValueError as error:
+            raise ValueError("state_damaged") from error
+        if facts.get("kind") != _MODEL or facts.get("schema") != self._schema.hex() or tensors.keys() != {"x"}:
+            raise ValueError("state_of_another_model")
+        try:
+            self._learner.install(tensors["x"], call.round)
+        except ValueError as error:
+            raise ValueError("state_unusable") from error
+        self._exchanges.forget_all()
+        self._frozen, self._gathered, self._round = None, [], call.round
+        return calls.Done()
