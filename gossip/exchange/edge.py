@@ -1,0 +1,399 @@
+"""One edge: a serial stream of antisymmetric transactions between two peers. No I/O, no clock, no vectors.
+
+Promise. Whatever is lost, repeated, reordered, refused or restarted: the flows of the two ends add up to the sum of what the
+initiator has committed and the responder has yet to, and to zero once the ends have talked. Source: Pairwise Edge Tracking, flows as
+in Jesus, Baquero and Almeida 2009 (arXiv:0809.0440), made safe for loss by commits on proof and for crashes by an incarnation.
+
+Roles. The end with the lower peer id initiates; one stream in one direction makes both ends add the same numbers in the same order, so
+that flows stay each other's negative bit for bit even where rounding and clamping do not commute. The other end pokes.
+
+    initiator   idle --begin--> greeting --agreed--> offering --offered--> asking --Response--> applying --applied--> idle, Ack
+    responder   idle --Request--> asked --accept--> answering --answered--> answered --proof--> idle
+                proof: Ack of the same seq, or the same seq in `committed` of a later Request, Close or Closed
+
+Transactions are numbered; a number is never used twice in an incarnation, and who begins seq + 1 never commits seq.
+  late      A Response that is not for the outstanding seq is ignored. A Request above the pending seq says that its initiator gave
+            the pending one up: it is dropped, never committed.
+  repeated  A Request for the pending seq gets the same Response again, a Response for the committed seq the same Ack. Anything at or
+            below what was answered before is ignored. So everything may be sent again at any time (`retry`).
+  early     While the engine works, further messages are taken: a newer Request replaces the one in work, results that nobody
+            waits for any more are ignored, and what the engine then still keeps is dropped.
+
+Incarnations. `inc` numbers the lives of the flow; each begins at zero.
+  larger    The peer began a new life: delete the flow, adopt it, go on.
+  smaller   The peer does not know yet: answer Reset.
+  unknown   An edge made anew may have been forgotten by this end only, so what it hears first it does not adopt: it takes a number
+            above, and the peer, whatever it remembers, deletes too. Only then it may follow.
+  agreed    Before the first Request of a life the initiator greets with Reset and waits for an answer, to spare vectors; the responder
+            answers every Reset.
+A reset of our own skips a number, so that "ours plus one" has one meaning: the peer settled.
+
+Closing. Either end sends Close with its `committed`, and begins nothing any more. Who receives it has (initiator) nothing outstanding,
+or (responder) the proof for its pending transaction: it settles, answers Closed with its own `committed`, and the edge goes on in the
+next incarnation from zero. Closed tells the same to the end that asked. If Closed is lost, Close is asked again and Closed answered
+again from memory; an initiator that is applying answers Close with a Close of its own once it knows how that ended.
+
+A foreign message (wrong role, a number never given out, a proof of what was never answered) raises RemoteProtocolError and changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gossip.errors import LocalProtocolError
+from gossip.exchange.commands import (
+    AskAnswer,
+    AskApply,
+    Asked,
+    AskOffer,
+    Command,
+    DoCommit,
+    DoDrop,
+    DoRevoke,
+    DoSettle,
+    Ended,
+    Outcome,
+    Outstanding,
+    Pending,
+    Poked,
+    Refusal,
+    Send,
+)
+from gossip.exchange.honest import MAX_INC, check_honest
+from gossip.wire.schema import Ack, Busy, Close, Closed, Exchange, Poke, Request, Reset, Response
+
+
+@dataclass(slots=True)
+class Edge:
+    """One end of one edge.
+
+    Args:
+        me: own peer id.
+        peer: the other end's.
+        inc: a fresh random number, 0 <= inc < MAX_INC: makers of an edge start with a DoRevoke of what the engine may hold.
+    """
+
+    me: str
+    peer: str
+    inc: int
+    known: bool = False
+    """We have heard of the peer since this edge was made: our incarnation may follow its."""
+    agreed: bool = False
+    """The peer has this incarnation too."""
+    closing: bool = False
+    committed: int = 0
+    """Last seq committed in this incarnation."""
+    next_seq: int = 1
+    outstanding: Outstanding | None = None
+    last_seen: int = 0
+    """Highest seq answered in this incarnation."""
+    pending: Pending | None = None
+    settled: tuple[int, int] | None = None
+    """(inc, committed) of the incarnation before this one, if it was closed in order."""
+    poked: int | None = None
+    """Round of our last Poke, until it is refused."""
+
+    def __post_init__(self) -> None:
+        if self.me == self.peer:
+            raise ValueError("an edge has two ends")
+        if not 0 <= self.inc < MAX_INC:
+            raise ValueError(f"inc must be in [0, 2**61), got {self.inc}")
+
+    @property
+    def initiator(self) -> bool:
+        """Our role."""
+        return self.me < self.peer
+
+    @property
+    def ready(self) -> bool:
+        """`begin` is allowed."""
+        return self.initiator and self.outstanding is None and not self.closing
+
+    @property
+    def unresolved(self) -> bool:
+        """A transaction is under way at this end."""
+        return self.outstanding is not None or self.pending is not None
+
+    # --- what this end wants ------------------------------------------------------------------------------
+
+    def begin(self, round: int, view: bytes, theta: float) -> list[Command]:
+        """Initiator: start a transaction.
+
+        Raises:
+            LocalProtocolError: not `ready`.
+        """
+        if not self.ready:
+            raise LocalProtocolError(f"edge to {self.peer}: cannot begin now")
+        self.outstanding = Outstanding(0, round, view, theta, "greeting")
+        return self._offer() if self.agreed else self.greet()
+
+    def poke(self, round: int, view: bytes) -> list[Command]:
+        """Responder: ask the peer to begin.
+
+        Raises:
+            LocalProtocolError: we are the initiator.
+        """
+        if self.initiator:
+            raise LocalProtocolError(f"edge to {self.peer}: the initiator begins, it does not poke")
+        self.poked = round
+        return self._close() if self.closing else [Send(Poke(self.inc, round, view))]
+
+    def accept(self, inc: int, seq: int) -> list[Command]:
+        """Responder: have the request answered."""
+        pending = self._pending(inc, seq, "asked")
+        if pending is None:
+            return []
+        assert pending.request is not None
+        self.pending = replace(pending, phase="answering", request=None)
+        return [AskAnswer(pending.request)]
+
+    def refuse(self, inc: int, seq: int, reason: Refusal, round: int) -> list[Command]:
+        """Responder: not this one. `round` is ours."""
+        pending = self._pending(inc, seq, "asked")
+        if pending is None:
+            return []
+        self.pending = None
+        return [Send(Busy(inc, seq, reason, round)), Ended(pending.round, seq, "busy", reason, "responder")]
+
+    def refuse_poke(self, reason: Refusal, round: int) -> list[Command]:
+        """Initiator: we shall not begin now."""
+        return [Send(Busy(self.inc, 0, reason, round))]
+
+    def abort(self, outcome: Outcome, reason: str) -> list[Command]:
+        """Initiator: give the outstanding transaction up. Nothing happens while it is being applied: that ends by itself."""
+        out = self.outstanding
+        if out is None or out.phase == "applying":
+            return []
+        self.outstanding = None
+        drop: list[Command] = [] if out.phase == "greeting" else [DoDrop(self.inc, out.seq)]
+        return [*drop, Ended(out.round, out.seq, outcome, reason, "initiator")]
+
+    def retry(self) -> list[Command]:
+        """Send again what has not been answered."""
+        if self.closing:
+            return self._close()
+        if self.outstanding is not None:
+            if self.outstanding.phase == "greeting":
+                return self.greet()
+            if self.outstanding.phase == "asking" and self.outstanding.request is not None:
+                return [Send(self.outstanding.request)]
+        if self.pending is not None and self.pending.response is not None:
+            return [Send(self.pending.response)]
+        return []
+
+    def greet(self) -> list[Command]:
+        """Tell the peer our incarnation."""
+        return [Send(Reset(self.inc))]
+
+    def reset(self, inc: int, *, settled: bool = True) -> list[Command]:
+        """Delete the flow and begin a new life: suspicion, ban, or an engine that lost its state.
+
+        Args:
+            inc: a fresh random number; a larger one is taken if needed.
+            settled: flows settled earlier go as well.
+        """
+        return self._restart(max(self.inc + 2, inc), settled=settled)
+
+    def close(self) -> list[Command]:
+        """Close in order. Over when `closing` is false again; `settled` says if it was in order."""
+        commands = self.abort("aborted", "closing")
+        if not self.agreed:
+            return commands  # nothing was exchanged in this incarnation
+        self.closing = True
+        if self.pending is not None and self.pending.phase != "answered":
+            commands += self._drop("closing")
+        return commands + self._close()
+
+    # --- what the engine says -----------------------------------------------------------------------------
+
+    def offered(self, inc: int, seq: int, payload: bytes, gain: float) -> list[Command]:
+        """The values are encoded: ask the peer."""
+        out = self._outstanding(inc, seq, "offering")
+        if out is None:
+            return []
+        request = Request(inc, seq, self.committed, out.round, out.view, out.theta, gain, payload)
+        self.outstanding = replace(out, phase="asking", request=request)
+        return [Send(request)]
+
+    def answered(self, inc: int, seq: int, payload: bytes) -> list[Command]:
+        """The difference is computed and kept: tell the peer."""
+        pending = self._pending(inc, seq, "answering")
+        if pending is None:
+            return []
+        response = Response(inc, seq, payload)
+        self.last_seen = seq
+        self.pending = replace(pending, phase="answered", response=response)
+        return [Send(response)]
+
+    def applied(self, inc: int, seq: int) -> list[Command]:
+        """The initiator's commit point."""
+        out = self._outstanding(inc, seq, "applying")
+        if out is None:
+            return []
+        assert out.request is not None
+        self.outstanding = None
+        self.committed = seq
+        ended = Ended(out.round, seq, "committed", "", "initiator", len(out.request.payload))
+        return [Send(Ack(inc, seq)), ended, *self._close()]
+
+    def failed(self, inc: int, seq: int, reason: str) -> list[Command]:
+        """The engine refused to offer, answer or apply: nothing changed there."""
+        out, pending = self._outstanding(inc, seq), self._pending(inc, seq)
+        if out is not None:
+            self.outstanding = None
+            drop: list[Command] = [DoDrop(inc, seq)] if out.phase == "applying" else []
+            return [*drop, Ended(out.round, seq, "aborted", reason, "initiator"), *self._close()]
+        if pending is not None:
+            self.pending = None
+            busy = Send(Busy(inc, seq, "engine", pending.round))
+            return [busy, Ended(pending.round, seq, "aborted", reason, "responder")]
+        return []
+
+    # --- what the peer says -------------------------------------------------------------------------------
+
+    def receive(self, message: Exchange) -> list[Command]:
+        """Take a message.
+
+        Raises:
+            RemoteProtocolError: an honest peer never sends this; nothing has changed.
+        """
+        check_honest(
+            message, peer=self.peer, initiator=self.initiator, inc=self.inc, next_seq=self.next_seq,
+            provable=self.committed if self.initiator else self.last_seen, closing=bool(self._close()),
+        )  # fmt: skip
+        commands: list[Command] = []
+        if message.inc > self.inc:
+            if self.closing and message.inc == self.inc + 1:
+                return self._close()  # it settled: ask for its last word
+            commands = self._restart(message.inc if self.known else message.inc + 2)
+            self.known = True
+        if message.inc == self.inc:
+            self.known = self.agreed = True
+            commands += self._take(message)
+        elif self.settled is None or message.inc != self.settled[0]:
+            commands += self.greet()
+        elif not isinstance(message, Closed):
+            commands += [Send(Closed(*self.settled))]
+        if self.agreed and self.outstanding is not None and self.outstanding.phase == "greeting":
+            commands += self._offer()
+        return commands
+
+    def _take(self, message: Exchange) -> list[Command]:
+        """A message of our own incarnation."""
+        match message:
+            case Request():
+                return self._take_request(message)
+            case Response(seq=seq, payload=payload):
+                if (out := self._outstanding(self.inc, seq, "asking")) is not None:
+                    self.outstanding = replace(out, phase="applying")
+                    return [AskApply(self.inc, seq, payload)]
+                return [Send(Ack(self.inc, seq))] if seq == self.committed else []
+            case Ack(seq=seq):
+                return self._commit() if self._pending(self.inc, seq, "answered") else []
+            case Busy(seq=0, reason=reason):
+                poked, self.poked = self.poked, None
+                if poked is None or self.pending is not None:
+                    return []
+                return [Ended(poked, 0, "busy", reason, "responder")]
+            case Busy(seq=seq, reason=reason):
+                return self.abort("busy", reason) if self._outstanding(self.inc, seq, "asking") else []
+            case Poke():
+                return self._close() if self.closing else [Poked(message)]
+            case Reset():
+                return [] if self.initiator else self.greet()
+            case Close(committed=proof):
+                if self.outstanding is not None and self.outstanding.phase == "applying":
+                    self.closing = True
+                    return []
+                commands = [*self.abort("aborted", "closing"), *self._resolve(proof), *self._settle()]
+                assert self.settled is not None
+                return [*commands, Send(Closed(*self.settled))]
+            case Closed(committed=proof):
+                return [*self._resolve(proof), *self._settle()] if self.closing else []
+
+    def _take_request(self, request: Request) -> list[Command]:
+        if self.closing:
+            return self._close()
+        commands: list[Command] = []
+        if (pending := self.pending) is not None:
+            if request.seq < pending.seq:
+                return []
+            if request.seq == pending.seq:
+                return self.retry()
+            commands = self._resolve(request.committed)
+        if request.seq <= self.last_seen:
+            return commands
+        self.pending = Pending(request.seq, request.round, "asked", request=request)
+        return [*commands, Asked(request)]
+
+    # --- the parts they share -----------------------------------------------------------------------------
+
+    def _outstanding(self, inc: int, seq: int, phase: str | None = None) -> Outstanding | None:
+        out = self.outstanding
+        same = out is not None and (self.inc, out.seq) == (inc, seq) and phase in (None, out.phase)
+        return out if same else None
+
+    def _pending(self, inc: int, seq: int, phase: str | None = None) -> Pending | None:
+        pending = self.pending
+        same = pending is not None and (self.inc, pending.seq) == (inc, seq) and phase in (None, pending.phase)
+        return pending if same else None
+
+    def _offer(self) -> list[Command]:
+        assert self.outstanding is not None
+        out = self.outstanding = replace(self.outstanding, seq=self.next_seq, phase="offering")
+        self.next_seq += 1
+        return [AskOffer(self.inc, out.seq, out.round, out.theta)]
+
+    def _close(self) -> list[Command]:
+        """Close, if we are closing and know all that we committed."""
+        applying = self.outstanding is not None and self.outstanding.phase == "applying"
+        return [Send(Close(self.inc, self.committed))] if self.closing and not applying else []
+
+    def _commit(self) -> list[Command]:
+        pending, self.pending = self.pending, None
+        assert pending is not None
+        assert pending.response is not None
+        self.committed = pending.seq
+        size = len(pending.response.payload)
+        return [
+            DoCommit(self.inc, pending.seq),
+            Ended(pending.round, pending.seq, "committed", "", "responder", size),
+        ]
+
+    def _drop(self, reason: str) -> list[Command]:
+        pending, self.pending = self.pending, None
+        assert pending is not None
+        drop: list[Command] = [] if pending.phase == "asked" else [DoDrop(self.inc, pending.seq)]
+        return [*drop, Ended(pending.round, pending.seq, "aborted", reason, "responder")]
+
+    def _resolve(self, proof: int) -> list[Command]:
+        """The initiator's last committed seq is known and it has given up what came after: end the pending transaction."""
+        if self.pending is None:
+            return []
+        proven = self.pending.phase == "answered" and self.pending.seq == proof
+        return self._commit() if proven else self._drop("superseded")
+
+    def _settle(self) -> list[Command]:
+        last = (self.inc, self.committed)
+        self._begin_life(self.inc + 1)
+        self.settled = last
+        return [DoSettle()]
+
+    def _restart(self, inc: int, *, settled: bool = True) -> list[Command]:
+        """Delete the flow. A greeting goes on: it is for whatever incarnation comes out."""
+        commands: list[Command] = [DoRevoke(settled)]
+        if (out := self.outstanding) is not None and out.phase != "greeting":
+            self.outstanding = None
+            commands.append(Ended(out.round, out.seq, "aborted", "reset", "initiator"))
+        if (pending := self.pending) is not None:
+            commands.append(Ended(pending.round, pending.seq, "aborted", "reset", "responder"))
+        self._begin_life(inc)
+        return commands
+
+    def _begin_life(self, inc: int) -> None:
+        self.inc = inc
+        self.agreed = self.closing = False
+        self.settled = None
+        self.committed = self.last_seen = 0
+        self.next_seq = 1
+        self.pending = None

@@ -1,0 +1,201 @@
+"""A model of one edge between two ends for the property tests: integer vectors, a slow engine and a hostile network.
+
+`engine` of each end works its commands off in order, whenever the test lets it; `net` is a bag of messages the test takes from
+in any order, repeats and loses. Every command of the state machine is carried out exactly as the real shell does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+
+from gossip.exchange.commands import (
+    AskAnswer,
+    AskApply,
+    Asked,
+    AskOffer,
+    Command,
+    DoCommit,
+    DoDrop,
+    DoRevoke,
+    DoSettle,
+    Ended,
+    EngineCommand,
+    Poked,
+    Send,
+)
+from gossip.exchange.edge import Edge
+from gossip.wire.frames import decode, encode
+from gossip.wire.schema import Exchange
+
+VIEW = b"view-digest"
+
+
+class Ledger:
+    """What an engine keeps for one edge: a number instead of a vector.
+
+    Args:
+        add: (flow, v) -> new flow; the default is exact.
+    """
+
+    def __init__(self, add: Callable[[float, float], float] = lambda flow, v: flow + v) -> None:
+        self.add = add
+        self.flow: float = 0
+        self.settled: float = 0
+        self.kept: dict[tuple[int, int], float] = {}
+        self.done: dict[tuple[int, int], float] = {}  # effects that are in flow or settled, by (inc, seq)
+
+    def apply(self, key: tuple[int, int], v: float) -> None:
+        assert key not in self.done, "no transaction counts twice"
+        self.flow = self.add(self.flow, v)
+        self.done[key] = v
+
+    def revoke(self) -> None:
+        self.flow = self.settled = 0
+        self.kept.clear()
+        self.done.clear()
+
+
+class End:
+    """One end: machine, engine and what the test can do to it."""
+
+    def __init__(self, me: str, peer: str, rng: Random, net: list[tuple[str, Exchange]], ledger: Ledger | None = None):
+        self.rng, self.net = rng, net
+        self.edge = Edge(me, peer, rng.randrange(1, 2**48))
+        self.ledger = ledger or Ledger()
+        self.engine: deque[EngineCommand] = deque([DoRevoke()])
+        self.ended: list[Ended] = []
+        self.values: Callable[[], float] = lambda: rng.randint(-99, 99)
+        self.moody = True  # refuses requests and parks them; the engine fails
+
+    def do(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case Send(message):
+                    self.net.append((self.edge.peer, decode("exchange", self.edge.me, encode(message))))
+                case Asked(request):
+                    if not self.moody or self.rng.random() < 0.7:
+                        self.do(self.edge.accept(request.inc, request.seq))
+                    elif self.rng.random() < 0.5:
+                        self.do(self.edge.refuse(request.inc, request.seq, "busy", 0))
+                case Poked():
+                    self.begin()
+                case Ended():
+                    self.ended.append(command)
+                case _:
+                    self.engine.append(command)
+
+    def begin(self) -> None:
+        if self.edge.ready:
+            self.do(self.edge.begin(0, VIEW, 0.5))
+        elif not self.edge.initiator:
+            self.do(self.edge.poke(0, VIEW))
+
+    def unpark(self) -> None:
+        pending = self.edge.pending
+        if pending is not None and pending.phase == "asked":
+            self.do(self.edge.accept(self.edge.inc, pending.seq))
+
+    def reborn(self) -> None:
+        """The process starts anew: machine and engine forget, frames to it are gone with its connections."""
+        me, peer = self.edge.me, self.edge.peer
+        self.net[:] = [(dst, message) for dst, message in self.net if dst != me]
+        self.edge = Edge(me, peer, self.rng.randrange(1, 2**48))
+        self.engine = deque([DoRevoke()])
+
+    def work(self) -> None:
+        """The engine does one thing."""
+        command = self.engine.popleft()
+        ledger, edge = self.ledger, self.edge
+        refuses = self.moody and self.rng.random() < 0.1
+        match command:
+            case AskOffer(inc, seq) | AskApply(inc, seq) if refuses:
+                self.do(edge.failed(inc, seq, "refused"))
+            case AskAnswer(request) if refuses:
+                self.do(edge.failed(request.inc, request.seq, "refused"))
+            case AskOffer(inc, seq):
+                ledger.kept[inc, seq] = 0
+                self.do(edge.offered(inc, seq, b"x", 1.0))
+            case AskAnswer(request):
+                v = ledger.kept[request.inc, request.seq] = self.values()
+                self.do(edge.answered(request.inc, request.seq, repr(v).encode()))
+            case AskApply(inc, seq, payload):
+                assert ledger.kept.pop((inc, seq)) == 0, "what is applied was offered"
+                ledger.apply((inc, seq), float(payload))
+                self.do(edge.applied(inc, seq))
+            case DoCommit(inc, seq):
+                ledger.apply((inc, seq), -ledger.kept.pop((inc, seq)))
+            case DoDrop(inc, seq):
+                ledger.kept.pop((inc, seq), None)
+            case DoRevoke():
+                ledger.revoke()
+            case DoSettle():
+                ledger.settled += ledger.flow
+                ledger.flow = 0
+
+    @property
+    def total(self) -> float:
+        return self.ledger.flow + self.ledger.settled
+
+
+class Pair:
+    """Both ends of an edge and the network between them."""
+
+    def __init__(self, rng: Random, ledgers: tuple[Ledger, Ledger] | None = None) -> None:
+        self.rng = rng
+        self.net: list[tuple[str, Exchange]] = []
+        one, other = ledgers or (Ledger(), Ledger())
+        self.a, self.b = End("a", "b", rng, self.net, one), End("b", "a", rng, self.net, other)
+        self.ends = (self.a, self.b)
+
+    def deliver(self, *, loss: float, duplication: float) -> None:
+        """Any message that is under way arrives, or is lost, or arrives and is still under way."""
+        dst, message = self.net.pop(self.rng.randrange(len(self.net)))
+        if self.rng.random() < loss:
+            return
+        if self.rng.random() < duplication:
+            self.net.append((dst, message))
+        end = self.a if dst == "a" else self.b
+        end.do(end.edge.receive(message))
+
+    def drain(self, *, rounds: int = 12) -> None:
+        """From now on all goes well: nothing is lost, engines are willing, both ends retry and exchange."""
+        for end in self.ends:
+            end.moody = False
+        for _ in range(rounds):
+            for end in self.ends:
+                end.unpark()
+                end.do(end.edge.retry())
+                end.begin()
+            self.settle_down()
+
+    def settle_down(self) -> None:
+        steps = 0
+        while self.net or self.a.engine or self.b.engine:
+            steps += 1
+            assert steps < 10_000, "the two ends never stop talking"
+            for end in self.ends:
+                if end.engine:
+                    end.work()
+            if self.net:
+                self.deliver(loss=0, duplication=0)
+
+    def comparable(self) -> bool:
+        """Both flows belong to the same life of the edge: equal incarnations, or one end has settled and the other is about to."""
+        if any(isinstance(command, DoRevoke) for end in self.ends for command in end.engine):
+            return False
+        one, other = sorted((end.edge for end in self.ends), key=lambda edge: edge.inc)
+        return one.inc == other.inc or (one.closing and other.settled is not None and one.inc == other.settled[0])
+
+    def check(self) -> None:
+        """The promise: flow_ij + flow_ji is what the initiator committed and the responder has yet to."""
+        if not self.comparable():
+            return
+        i, r = self.a, self.b
+        open_keys = set(i.ledger.done) - set(r.ledger.done)
+        assert set(r.ledger.done) <= set(i.ledger.done), "the responder commits only what the initiator committed"
+        assert i.total + r.total == sum(i.ledger.done[key] for key in open_keys)
+        queued = {(c.inc, c.seq) for c in r.engine if isinstance(c, DoCommit)}
+        pending = {(r.edge.inc, r.edge.pending.seq)} if r.edge.pending is not None else set()
+        assert open_keys <= queued | pending, "what is committed here can still be committed there"
