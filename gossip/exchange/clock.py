@@ -1,15 +1,17 @@
 """The swarm clock: seconds since the swarm began, as its members agree without a time server.
 
-Theory of operation. A node holds one number, its offset from its own monotonic clock to swarm time. Each answered probe shows a
-peer's offset, give or take half the round trip; the last of every peer is kept. The node's own offset votes with them:
+Theory of operation. A node holds one number, its offset from its own monotonic clock to swarm time. Each answered probe
+shows a peer's offset, give or take half the round trip; the last of every peer is kept. The node's own offset votes
+with them:
   * Not synchronised yet: take the median of the peers.
-  * The median is further than JUMP_S away (we restarted, or two swarms met): jump to it. On a tie the older clock wins, so that two
-    nodes do not swap times.
-  * Otherwise move a GAIN of the way to the median of the votes within JUMP_S. Where honest peers agree to that, liars who are fewer
-    than the honest, this node counted, cannot move the clock beyond what an honest one says.
+  * The median is further than JUMP_S away (we restarted, or two swarms met): jump to it. On a tie the older clock wins,
+    so that two nodes do not swap times.
+  * Otherwise move a GAIN of the way to the median of the votes within JUMP_S. Where honest peers agree to that, liars
+    who are fewer than the honest, this node counted, cannot move the clock beyond what an honest one says.
 
-A node that must not be believed yet says UNKNOWN, and UNKNOWN is ignored: a newcomer asks others before others ask it. With `patience_s`
-spent and nobody heard it begins at 0: a founder at once, and everybody after a restart of the whole swarm.
+A node that must not be believed yet says UNKNOWN, and UNKNOWN is ignored: a newcomer asks others before others ask it.
+With `patience_s` spent and nobody heard it begins at 0: a founder at once, and everybody after a restart of the whole
+swarm.
 """
 
 from __future__ import annotations

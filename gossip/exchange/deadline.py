@@ -18,13 +18,14 @@ SLACK = 0.05
 class Deadline:
     """An adaptive deadline: median + k · MAD of recent answers, between two bounds.
 
-    MAD is the median absolute deviation, taken as at least SLACK · median. Fewer than ENOUGH answers among the last WINDOW outcomes:
-    the upper bound.
+    MAD is the median absolute deviation, taken as at least SLACK · median. Fewer than ENOUGH answers among the last
+    WINDOW outcomes: the upper bound.
 
-    Timeouts take a place in the window but have no value, so they neither pull the deadline up nor down: one dead peer, even if
-    every other outcome is its, changes nothing. If nearly all outcomes are timeouts the network has become slower than the deadline;
-    then the answers run out, the upper bound holds, and the deadline is learned anew. Nor can it ratchet down by cutting off its
-    own evidence: answers spread evenly up to the deadline put it at (1/2 + k/4) of itself, which k > 2 makes an increase.
+    Timeouts take a place in the window but have no value, so they neither pull the deadline up nor down: one dead peer,
+    even if every other outcome is its, changes nothing. If nearly all outcomes are timeouts the network has become
+    slower than the deadline; then the answers run out, the upper bound holds, and the deadline is learned anew. Nor can
+    it ratchet down by cutting off its own evidence: answers spread evenly up to the deadline put it at (1/2 + k/4) of
+    itself, which k > 2 makes an increase.
 
     Args:
         min_wait_s: lower bound, > 0.

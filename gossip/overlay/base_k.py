@@ -1,24 +1,26 @@
 """The base-(k+1) overlay: exact averaging in O(log n) rounds for every n, with at most k peers per round.
 
-Theory of operation. A *hyper-hypercube* over m positions, m = f_1 · f_2 · …, all f <= k+1, writes a position in that mixed radix
-and averages over one digit per round: every round is a set of cliques, and after all digits everyone holds the mean.
+Theory of operation. A *hyper-hypercube* over m positions, m = f_1 · f_2 · …, all f <= k+1, writes a position in that
+mixed radix and averages over one digit per round: every round is a set of cliques, and after all digits everyone holds
+the mean.
 
-If n has larger prime factors, the *simple* schedule splits the ranks by the base-(k+1) digits of n into groups, largest first;
-group l is `count` blocks of `block` = (k+1)^p ranks. Three phases:
+If n has larger prime factors, the *simple* schedule splits the ranks by the base-(k+1) digits of n into groups, largest
+first; group l is `count` blocks of `block` = (k+1)^p ranks. Three phases:
   1. every group averages within itself (hyper-hypercube);
-  2. one group per round meets all groups after it: each later rank takes one fresh rank in every block of the group, with the
-     weight that makes the group's mean and the mean of the rest both equal the mean of all;
+  2. one group per round meets all groups after it: each later rank takes one fresh rank in every block of the group,
+     with the weight that makes the group's mean and the mean of the rest both equal the mean of all;
   3. a group that has met the rest averages within its blocks, while the next groups meet.
 
-The *full* schedule cuts the ranks into P parts of q, where P takes all small prime factors of n: parts run the simple schedule
-side by side, then ranks of equal position run a hyper-hypercube across the parts. The shorter of the two is used.
+The *full* schedule cuts the ranks into P parts of q, where P takes all small prime factors of n: parts run the simple
+schedule side by side, then ranks of equal position run a hyper-hypercube across the parts. The shorter of the two is
+used.
 
 Exact only from round 0 of a period: all who use it must share the round counter and the member list.
 
 A row is computed from its rank alone; only the plan (a few integers) is cached, so thousands of members cost nothing.
 
-Source: Takezawa et al. 2023, "Beyond Exponential Graph: Communication-Efficient Topologies for Decentralized Learning via
-Finite-time Convergence" (arXiv:2305.11420).
+Source: Takezawa et al. 2023, "Beyond Exponential Graph: Communication-Efficient Topologies for Decentralized Learning
+via Finite-time Convergence" (arXiv:2305.11420).
 
 Shapes: n members, ranks 0 … n − 1.
 """
@@ -58,7 +60,10 @@ class BaseK:
 
 
 def _clique(position: int, factors: tuple[int, ...], digit: int, unit: int = 1) -> dict[int, float]:
-    """The others that share all but one digit with `position`, written in the radices `factors` with lowest digit worth `unit`."""
+    """The others that share all but one digit with `position`.
+
+    Digits are in the radices `factors`, the lowest worth `unit`.
+    """
     stride = unit * prod(factors[:digit])
     size = factors[digit]
     first = position - position // stride % size * stride

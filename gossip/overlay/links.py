@@ -1,7 +1,8 @@
 """This round's links of one node: whom it exchanges with, and with which mixing weight.
 
-Exchanges are pairwise and antisymmetric, so a link has one weight for both ends: theta_ij = (W_ij + W_ji)/2. A round of them applies
-I + Σ theta_ij (e_i − e_j)(e_j − e_i)ᵀ over the links, which is (W + Wᵀ)/2 and keeps the average for any doubly stochastic W.
+Exchanges are pairwise and antisymmetric, so a link has one weight for both ends: theta_ij = (W_ij + W_ji)/2. A round of
+them applies I + Σ theta_ij (e_i − e_j)(e_j − e_i)ᵀ over the links, which is (W + Wᵀ)/2 and keeps the average for any
+doubly stochastic W.
 """
 
 from __future__ import annotations

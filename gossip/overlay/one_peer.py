@@ -22,8 +22,8 @@ from gossip.seeds import derive
 class OnePeerExponential:
     """In round t rank i receives from i + 2^(t mod tau) mod n with weight 1/2. Directed.
 
-    Exact average in any tau consecutive rounds if and only if n is a power of two; otherwise one period leaves at most a quarter
-    of the disagreement.
+    Exact average in any tau consecutive rounds if and only if n is a power of two; otherwise one period leaves at most
+    a quarter of the disagreement (measured for n <= 63).
     Source: Ying et al. 2021, "Exponential Graph is Provably Efficient for Decentralized Deep Training".
     """
 
@@ -71,7 +71,8 @@ class Hypercube:
 class RandomMatching:
     """In each round a uniformly random perfect matching, weight 1/2; one node idles if n is odd.
 
-    The expected squared disagreement halves per round, whatever n. Every node draws the same matching from (seed, n, round).
+    The expected squared disagreement halves per round, whatever n. Every node draws the same matching from (seed, n,
+    round).
     Source: the pairwise averaging of Boyd et al. 2006, "Randomized Gossip Algorithms", a whole matching at a time.
 
     Args:

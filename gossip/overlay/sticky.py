@@ -1,7 +1,7 @@
 """The overlay for volunteers, in either pace: few peers, edges that last.
 
-`Sticky` is a schedule of one peer per round for steps pace; `StickyEdges` names and keeps a node's edges for clock pace, where it
-visits them in rotation.
+`Sticky` is a schedule of one peer per round for steps pace; `StickyEdges` names and keeps a node's edges for clock
+pace, where it visits them in rotation.
 
 Shapes: n members, ranks 0 … n − 1, tau = ⌈log2 n⌉.
 """
@@ -23,14 +23,14 @@ SPARE_EDGES = 2
 
 @dataclass(frozen=True, slots=True)
 class Sticky:
-    """Symmetric one-peer matchings on the exponential graph, weight 1/2: over time every node meets all its peers at ± 2^j.
+    """Symmetric one-peer matchings on the exponential graph, weight 1/2: in time a node meets all at ± 2^j.
 
-    Round t is about distance s = 2^(t mod tau). The steps i → i + s mod n fall into cycles; along each cycle neighbors pair up
-    alternately, and every turn (tau rounds) the pairing moves on by one place, so that the peer ahead and the peer behind take turns
-    and on an odd cycle the one left idle is another each time.
+    Round t is about distance s = 2^(t mod tau). The steps i → i + s mod n fall into cycles; along each cycle neighbors
+    pair up alternately, and every turn (tau rounds) the pairing moves on by one place, so that the peer ahead and the
+    peer behind take turns and on an odd cycle the one left idle is another each time.
 
-    Exact average in the tau rounds of a turn for n = 2^tau. Our own construction: one-peer exponential made symmetric for pairwise
-    exchanges, defined for every n, with the same few peers all the time.
+    Exact average in the tau rounds of a turn for n = 2^tau. Our own construction: one-peer exponential made symmetric
+    for pairwise exchanges, defined for every n, with the same few peers all the time.
 
     Args:
         seed: root seed of the swarm, 0 <= seed < 2**63: where the pairings of each distance begin.
@@ -73,17 +73,18 @@ def rings(me: str, alive: Collection[str], count: int, salt: bytes) -> tuple[tup
 class StickyEdges:
     """A node's edges, changed as little as other people's churn allows. No clock, no messages.
 
-    Theory of operation. Every member computes ⌈degree/2⌉ rings over the living from the same salt; its targets are the peers beside
-    it in any of them, so if j is a target of i, i is one of j. The union of a few random rings has a spectral gap that does not shrink
-    with n, and one join or leave changes two places in each ring. Where everybody fits into the degree, everybody is a target.
+    Theory of operation. Every member computes ⌈degree/2⌉ rings over the living from the same salt; its targets are the
+    peers beside it in any of them, so if j is a target of i, i is one of j. The union of a few random rings has a
+    spectral gap that does not shrink with n, and a join or leave changes one place in each ring. Where everybody fits
+    into the degree, everybody is a target.
 
-    Targets always get an edge; the first ring alone keeps the graph connected. An edge to a stranger, no target any more, stays while the
-    peer lives; only beyond `degree` + SPARE_EDGES edges are strangers closed, those first that sit furthest away, because whoever
-    sits near is beside us again when the peer between leaves. With members at rest only targets are opened and none is closed, so
-    opening and closing come to an end.
+    Targets always get an edge; the first ring alone keeps the graph connected. An edge to a stranger, no target any
+    more, stays while the peer lives; only beyond `degree` + SPARE_EDGES edges are strangers closed, those first that
+    sit furthest away, because whoever sits near is beside us again when the peer between leaves. With members at rest
+    only targets are opened and none is closed, so opening and closing come to an end.
 
-    The other end has its say: the shell calls `accept` when a peer opens an edge and `drop` when one refuses or closes it. A peer that
-    is no longer alive is forgotten without being named: a dead peer's flow is revoked, not settled.
+    The other end has its say: the shell calls `accept` when a peer opens an edge and `drop` when one refuses or closes
+    it. A peer that is no longer alive is forgotten without being named: a dead peer's flow is revoked, not settled.
 
     Source of the rings: Law and Siu 2003, "Distributed Construction of Random Expander Networks".
 

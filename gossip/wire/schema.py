@@ -37,7 +37,7 @@ Address = Annotated[str, Meta(max_length=256)]
 Digest = Annotated[bytes, Meta(min_length=8, max_length=32)]
 Reason = Annotated[str, Meta(max_length=64)]
 Payload = Annotated[bytes, Meta(max_length=MAX_PAYLOAD_BYTES)]
-Weight = Annotated[float, Meta(ge=0.0, le=0.5)]
+Weight = Annotated[float, Meta(ge=0.0, le=1.0)]  # base_k: 128/129 where 129 nodes meet in pairs
 Finite = Annotated[float, Meta(ge=-1e12, le=1e12)]
 
 
@@ -57,7 +57,7 @@ class Request(Message, frozen=True, tag="req"):
         committed: the last seq the initiator committed: proof for the responder's pending one.
         round: the initiator's round (steps pace) or slot (clock pace).
         view: digest of the member list the round was computed from.
-        theta: mixing weight of this link, (0, 1/2].
+        theta: mixing weight of this link, (0, 1).
         gain: what a unit of difference adds to the flow, >= 0 (0 for mixing without correction).
         payload: encoded values (gossip.compress.codec).
     """

@@ -1,0 +1,182 @@
+"""Sticky edges: few, symmetric, connected, and hardly moved by other people's comings and goings."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossip.overlay.sticky import SPARE_EDGES, StickyEdges
+from gossip.overlay.weights import metropolis_hastings, spectral_gap
+
+DEGREE = 6
+
+
+class Swarm:
+    """Nodes with equal views, whose opening and closing is carried at once."""
+
+    def __init__(self, n, degree=DEGREE):
+        self.degree = degree
+        self.nodes = {}
+        self.join(*(f"peer{i}" for i in range(n)))
+
+    def join(self, *peers):
+        self.nodes |= {peer: StickyEdges(self.degree, b"salt") for peer in peers}
+        self.settle()
+
+    def leave(self, peer):
+        del self.nodes[peer]
+        self.settle()
+
+    def settle(self):
+        busy = True
+        while busy:
+            busy = False
+            for me, node in sorted(self.nodes.items()):
+                to_open, to_close = node.update(me, self.nodes.keys() - {me})
+                for peer in to_open:
+                    if not self.nodes[peer].accept(me):
+                        node.drop(peer)
+                for peer in to_close:
+                    self.nodes[peer].drop(me)
+                busy = busy or bool(to_open or to_close)
+
+    def pairs(self):
+        return {frozenset((me, peer)) for me, node in self.nodes.items() for peer in node.edges}
+
+    def adjacency(self):
+        peers = sorted(self.nodes)
+        return np.array([[other in self.nodes[me].edges for other in peers] for me in peers])
+
+    def churn(self, events, seed):
+        """Alternating joins and leaves; yields who came or went in each."""
+        chance = random.Random(seed)
+        for event in range(events):
+            if event % 2:
+                peer = chance.choice(sorted(self.nodes))
+                self.leave(peer)
+            else:
+                peer = f"late{event}"
+                self.join(peer)
+            yield peer
+
+
+@settings(max_examples=20, deadline=None)
+@given(n=st.integers(1, 24), degree=st.integers(1, 8))
+def test_targets_are_symmetric_few_and_connect_everybody(n, degree):
+    swarm = Swarm(n, degree)
+    for me, node in swarm.nodes.items():
+        assert all(me in swarm.nodes[peer].targets for peer in node.targets)
+        assert len(node.targets) <= degree + degree % 2
+        assert set(node.targets) == set(node.edges)
+    if n > 1:
+        assert spectral_gap(metropolis_hastings(swarm.adjacency())) > 1e-6
+
+
+def test_a_swarm_that_fits_into_the_degree_is_complete():
+    swarm = Swarm(DEGREE + 1)
+    assert all(len(node.edges) == DEGREE for node in swarm.nodes.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [16, 64])
+def test_after_random_churn_the_graph_is_symmetric_connected_bounded_and_still_mixes(n):
+    """Union of three random rings: the spectral gap does not fade with n, nor with what churn leaves behind."""
+    swarm = Swarm(n)
+    for _ in swarm.churn(100, seed=1):
+        A = swarm.adjacency()
+        assert (A == A.T).all()
+        assert A.sum(axis=1).max() <= DEGREE + SPARE_EDGES
+        assert spectral_gap(metropolis_hastings(A)) > 0.2
+
+
+@pytest.mark.slow
+def test_one_join_or_leave_changes_few_edges_of_the_whole_swarm():
+    """Of the some 210 edges of the others: a join closes about one, a leave is mended by about three."""
+    swarm = Swarm(64)
+    before = swarm.pairs()
+    changed = {"join": [], "leave": []}
+    for peer in swarm.churn(120, seed=2):
+        after = swarm.pairs()
+        own = sum(peer in pair for pair in after)
+        assert own <= DEGREE
+        changed["join" if own else "leave"].append(sum(peer not in pair for pair in before ^ after))
+        before = after
+    assert len(changed["join"]) == len(changed["leave"]) == 60
+    assert np.mean(changed["join"]) < 1.5
+    assert np.mean(changed["leave"]) < 3.5
+    assert max(changed["join"] + changed["leave"]) <= DEGREE
+
+
+def test_only_targets_are_opened_and_no_target_is_closed():
+    """Why opening and closing come to an end once members rest."""
+    swarm = Swarm(30)
+    for _ in swarm.churn(20, seed=3):
+        for me, node in swarm.nodes.items():
+            assert node.update(me, swarm.nodes.keys() - {me}) == ((), ())
+            assert set(node.targets) <= set(node.edges)
+
+
+def test_an_edge_to_a_peer_that_is_no_target_any_more_stays_while_there_is_room():
+    swarm = Swarm(40)
+    me, node = "peer0", swarm.nodes["peer0"]
+    beside = node.targets[0]
+    late = (f"late{i}" for i in range(1000))
+    while beside in node.targets:
+        swarm.join(next(late))
+        if len(node.edges) < DEGREE + SPARE_EDGES:
+            assert beside in node.edges
+    assert all(me in swarm.nodes[peer].edges for peer in node.edges)
+
+
+def test_a_dead_peer_is_forgotten_without_being_closed():
+    """A dead peer's flow is revoked by the one who saw it die; closing in order would settle it."""
+    node = StickyEdges(DEGREE, b"salt")
+    node.update("me", {"a", "b", "c"})
+    opened, closed = node.update("me", {"a", "b"})
+    assert (opened, closed) == ((), ())
+    assert node.edges == ("a", "b")
+
+
+def test_a_refused_edge_is_tried_again_at_the_next_update():
+    node = StickyEdges(DEGREE, b"salt")
+    node.update("me", {"a", "b"})
+    node.drop("a")
+    assert node.edges == ("b",)
+    assert node.update("me", {"a", "b"}) == (("a",), ())
+
+
+def test_strangers_are_taken_in_up_to_the_spare_edges_and_targets_always():
+    """A peer that opens edges to everybody must not crowd out those whom the rings chose."""
+    alive = {f"peer{i}" for i in range(60)}
+    node = StickyEdges(DEGREE, b"salt")
+    opened, _ = node.update("me", alive)
+    strangers = sorted(alive.difference(opened))
+    taken = [peer for peer in strangers if node.accept(peer)]
+    assert len(node.edges) == DEGREE + SPARE_EDGES
+    assert len(taken) == DEGREE + SPARE_EDGES - len(opened)
+    assert all(node.accept(peer) for peer in opened)
+
+
+def test_of_too_many_edges_those_furthest_away_in_the_rings_are_closed():
+    alive = {f"peer{i}" for i in range(60)}
+    node = StickyEdges(2, b"salt")
+    node.update("me", alive)
+    seat = {}
+    for peer in sorted(alive):
+        probe = StickyEdges(2, b"salt")
+        probe.update(peer, {*alive, "me"} - {peer})
+        seat[peer] = probe.targets
+    near = next(p for p in seat[node.targets[0]] if p != "me")
+    far = next(p for p in sorted(alive) if not {*node.targets, near} & {p, *seat[p]})
+    node.drop(node.targets[0])
+    assert all(map(node.accept, (near, far, "peer59" if "peer59" not in (near, far) else "peer58")))
+    _, closed = node.update("me", alive)
+    assert len(closed) == 1
+    assert near not in closed
+
+
+def test_a_degree_below_one_is_refused():
+    with pytest.raises(ValueError, match="degree must be >= 1"):
+        StickyEdges(0, b"salt")
