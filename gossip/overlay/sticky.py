@@ -105,7 +105,7 @@ class StickyEdges:
             raise ValueError(f"degree must be >= 1, got {self.degree}")
 
     @property
-    def edges(self) -> tuple[str, ...]:
+    def peers(self) -> tuple[str, ...]:
         """Peers with an edge, sorted."""
         return tuple(sorted(self._edges))
 

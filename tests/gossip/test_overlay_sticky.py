@@ -43,11 +43,11 @@ class Swarm:
                 busy = busy or bool(to_open or to_close)
 
     def pairs(self):
-        return {frozenset((me, peer)) for me, node in self.nodes.items() for peer in node.edges}
+        return {frozenset((me, peer)) for me, node in self.nodes.items() for peer in node.peers}
 
     def adjacency(self):
         peers = sorted(self.nodes)
-        return np.array([[other in self.nodes[me].edges for other in peers] for me in peers])
+        return np.array([[other in self.nodes[me].peers for other in peers] for me in peers])
 
     def churn(self, events, seed):
         """Alternating joins and leaves; yields who came or went in each."""
@@ -69,14 +69,14 @@ def test_targets_are_symmetric_few_and_connect_everybody(n, degree):
     for me, node in swarm.nodes.items():
         assert all(me in swarm.nodes[peer].targets for peer in node.targets)
         assert len(node.targets) <= degree + degree % 2
-        assert set(node.targets) == set(node.edges)
+        assert set(node.targets) == set(node.peers)
     if n > 1:
         assert spectral_gap(metropolis_hastings(swarm.adjacency())) > 1e-6
 
 
 def test_a_swarm_that_fits_into_the_degree_is_complete():
     swarm = Swarm(DEGREE + 1)
-    assert all(len(node.edges) == DEGREE for node in swarm.nodes.values())
+    assert all(len(node.peers) == DEGREE for node in swarm.nodes.values())
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_only_targets_are_opened_and_no_target_is_closed():
     for _ in swarm.churn(20, seed=3):
         for me, node in swarm.nodes.items():
             assert node.update(me, swarm.nodes.keys() - {me}) == ((), ())
-            assert set(node.targets) <= set(node.edges)
+            assert set(node.targets) <= set(node.peers)
 
 
 def test_an_edge_to_a_peer_that_is_no_target_any_more_stays_while_there_is_room():
@@ -125,9 +125,9 @@ def test_an_edge_to_a_peer_that_is_no_target_any_more_stays_while_there_is_room(
     late = (f"late{i}" for i in range(1000))
     while beside in node.targets:
         swarm.join(next(late))
-        if len(node.edges) < DEGREE + SPARE_EDGES:
-            assert beside in node.edges
-    assert all(me in swarm.nodes[peer].edges for peer in node.edges)
+        if len(node.peers) < DEGREE + SPARE_EDGES:
+            assert beside in node.peers
+    assert all(me in swarm.nodes[peer].peers for peer in node.peers)
 
 
 def test_a_dead_peer_is_forgotten_without_being_closed():
@@ -136,14 +136,14 @@ def test_a_dead_peer_is_forgotten_without_being_closed():
     node.update("me", {"a", "b", "c"})
     opened, closed = node.update("me", {"a", "b"})
     assert (opened, closed) == ((), ())
-    assert node.edges == ("a", "b")
+    assert node.peers == ("a", "b")
 
 
 def test_a_refused_edge_is_tried_again_at_the_next_update():
     node = StickyEdges(DEGREE, b"salt")
     node.update("me", {"a", "b"})
     node.drop("a")
-    assert node.edges == ("b",)
+    assert node.peers == ("b",)
     assert node.update("me", {"a", "b"}) == (("a",), ())
 
 
@@ -154,7 +154,7 @@ def test_strangers_are_taken_in_up_to_the_spare_edges_and_targets_always():
     opened, _ = node.update("me", alive)
     strangers = sorted(alive.difference(opened))
     taken = [peer for peer in strangers if node.accept(peer)]
-    assert len(node.edges) == DEGREE + SPARE_EDGES
+    assert len(node.peers) == DEGREE + SPARE_EDGES
     assert len(taken) == DEGREE + SPARE_EDGES - len(opened)
     assert all(node.accept(peer) for peer in opened)
 
