@@ -1,0 +1,33 @@
+"""A process that publishes a canned status, for tests that need a real other end: `python -m tests.tui.fake_node DIR ROUND`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import trio
+
+from node.daemon.publish import Publisher
+from tests.tui.canned import snapshot
+
+
+async def _nothing(op, fields):
+    return {}
+
+
+def main():
+    first = int(sys.argv[2])
+    began = time.time()
+
+    def now():
+        return msgspec.structs.replace(
+            snapshot(), time_s=time.time(), uptime_s=time.time() - began, round=first + int(time.time() - began)
+        )
+
+    trio.run(Publisher(Path(sys.argv[1]), now, _nothing).run)
+
+
+if __name__ == "__main__":
+    main()

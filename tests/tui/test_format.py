@@ -1,0 +1,59 @@
+"""Figures fit their column, and what is missing is a dash."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tui import format as show
+
+
+@pytest.mark.parametrize(
+    "of", [show.count, show.figure, show.size, show.rate, show.speed, show.duration, show.age, show.latency]
+)
+def test_missing_is_a_dash_and_never_zero(of):
+    assert of(None) == "–"
+    assert of(0).startswith("0")
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (show.size(999), "999 B"),
+        (show.size(1000), "1.0 kB"),
+        (show.size(1_234_567), "1.2 MB"),
+        (show.size(99_960_000), "100 MB"),
+        (show.size(999_600), "1.0 MB"),
+        (show.rate(12_345), "12 kB/s"),
+        (show.figure(0.93417), "0.934"),
+        (show.figure(0.00001), "1.00e-05"),
+        (show.figure(float("nan")), "–"),
+        (show.duration(5), "5 s"),
+        (show.duration(125), "2 min 5 s"),
+        (show.duration(3600), "1 h"),
+        (show.duration(90_061), "1 d 1 h"),
+        (show.duration(-3), "0 s"),
+        (show.age(3599), "59 min"),
+        (show.latency(0.0008), "0.8 ms"),
+        (show.latency(1.26), "1.3 s"),
+        (show.rounds(42, 200), "42/200"),
+        (show.rounds(4200, 0), "4,200"),
+        (show.short("12D3KooWabcdefg"), "…abcdefg"),
+        (show.short("node-1"), "node-1"),
+    ],
+)
+def test_figures_as_people_read_them(said, expected):
+    assert said == expected
+
+
+@given(st.floats(0, 1e18))
+def test_no_figure_is_wider_than_its_column(value):
+    assert len(show.size(value)) <= 7
+    assert len(show.age(min(value, 1e8))) <= 7
+    assert len(show.figure(value)) <= 9
+
+
+@given(st.text())
+def test_text_of_others_is_one_printable_line(text):
+    assert show.clean(text).isprintable()

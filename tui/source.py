@@ -1,0 +1,154 @@
+"""Where the terminal UI gets snapshots from. Sources never block and never raise: trouble is part of a reading.
+
+SocketSource   one run directory: attaches to its node, and again when it comes back
+DemoSource     a folder of run directories node-0, node-1 …
+CannedSource   given readings, for tests and screenshots
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from node.control import ControlError, Watch
+from node.status import StatusSnapshot
+
+ATTACH_S = 1.0  # between attempts to attach
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The last known of one node.
+
+    Args:
+        name: what the node is called here.
+        snapshot: the newest that ever came; None before the first.
+        trouble: why nothing newer comes, with the next command to try; None while attached.
+    """
+
+    name: str
+    snapshot: StatusSnapshot | None = None
+    trouble: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """The node stopped in order: its silence is no trouble."""
+        return self.trouble is not None and self.snapshot is not None and self.snapshot.state in ("finished", "leaving")
+
+
+class StatusSource(Protocol):
+    """One or several nodes to look at."""
+
+    @property
+    def name(self) -> str:
+        """What to call it while it has no node."""
+        ...
+
+    def poll(self) -> tuple[Reading, ...]:
+        """Readings of this moment, always in the same order. Called a few times a second; returns at once."""
+        ...
+
+    def close(self) -> None:
+        """Detach."""
+        ...
+
+
+class SocketSource:
+    """The node of one run directory.
+
+    Args:
+        run_dir: its directory; nothing has to run there yet.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, run_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.name = run_dir.name or str(run_dir)
+        self._run_dir = run_dir
+        self._clock = clock
+        self._watch: Watch | None = None
+        self._next_attempt = -1.0
+        self._reading = Reading(self.name)
+
+    def poll(self) -> tuple[Reading, ...]:
+        """One reading."""
+        try:
+            if self._watch is None and self._clock() >= self._next_attempt:
+                self._next_attempt = self._clock() + ATTACH_S
+                self._watch = Watch(self._run_dir)
+            if self._watch is not None and (snapshot := self._watch.poll()) is not None:
+                self._reading = Reading(self.name, snapshot)
+        except ControlError as error:
+            self.close()
+            self._reading = Reading(self.name, self._reading.snapshot, str(error))
+        return (self._reading,)
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+
+class DemoSource:
+    """Every node of a demo: the folder's sub-directories node-0, node-1 …, also those that appear later.
+
+    Args:
+        folder: the demo's folder.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.name = str(folder)
+        self._folder = folder
+        self._clock = clock
+        self._nodes: dict[int, SocketSource] = {}
+        self._next_look = -1.0
+
+    def poll(self) -> tuple[Reading, ...]:
+        """One reading per node, by number."""
+        if self._clock() >= self._next_look:
+            self._next_look = self._clock() + ATTACH_S
+            for number, path in node_dirs(self._folder).items():
+                self._nodes.setdefault(number, SocketSource(path, self._clock))
+        return tuple(reading for number in sorted(self._nodes) for reading in self._nodes[number].poll())
+
+    def close(self) -> None:
+        """Hang up on all."""
+        for node in self._nodes.values():
+            node.close()
+
+
+class CannedSource:
+    """Given readings: the first poll sees the first tuple, and the last one stays.
+
+    Args:
+        polls: what each poll returns.
+        name: of the source.
+    """
+
+    def __init__(self, polls: Sequence[tuple[Reading, ...]], name: str = "canned") -> None:
+        self.name = name
+        self._polls = list(polls)
+        self.closed = False
+
+    def poll(self) -> tuple[Reading, ...]:
+        """The next of the given."""
+        return self._polls.pop(0) if len(self._polls) > 1 else self._polls[0]
+
+    def close(self) -> None:
+        """Remember that it was closed."""
+        self.closed = True
+
+
+def node_dirs(folder: Path) -> dict[int, Path]:
+    """Run directories of a demo's folder, by number."""
+    numbered = ((path.name.removeprefix("node-"), path) for path in folder.glob("node-*") if path.is_dir())
+    return {int(number): path for number, path in numbered if number.isdecimal()}
+
+
+def source_for(path: Path) -> StatusSource:
+    """A demo's folder or a run directory, whichever `path` is."""
+    return DemoSource(path) if node_dirs(path) else SocketSource(path)

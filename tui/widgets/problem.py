@@ -1,0 +1,42 @@
+"""The first thing a person should know, on top and only when there is something."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual.widgets import Static
+
+from tui import format as show
+from tui.source import Reading
+
+FRESH_S = 3.0  # a node says something every second
+
+
+class Problem(Static):
+    """One or two lines; takes no room while all is well."""
+
+    def update_from(self, reading: Reading | None, waiting_for: str, now: float) -> None:
+        """Say what is wrong with this reading, the connection before the node.
+
+        Args:
+            reading: the node's; None when no node is known.
+            waiting_for: the source's name, said while no node is known.
+            now: unix time.
+        """
+        text = self._text(reading, waiting_for, now)
+        self.display = text is not None
+        self.update(Text(f"! {show.clean(text)}") if text is not None else Text())
+
+    def _text(self, reading: Reading | None, waiting_for: str, now: float) -> str | None:
+        if reading is None:
+            return f"no node in {waiting_for} yet; waiting for one to start"
+        snapshot = reading.snapshot
+        if snapshot is None:
+            return reading.trouble or f"attached to {reading.name}; waiting for its first words"
+        age_s = now - snapshot.time_s
+        if reading.ended:
+            return f"this node has ended; shown is its state of {show.duration(age_s)} ago"
+        if reading.trouble is not None:
+            return f"{reading.trouble} (shown: its state {show.duration(age_s)} ago; attaching again)"
+        if age_s > FRESH_S:
+            return f"this node has said nothing for {show.duration(age_s)}; see its log.jsonl"
+        return snapshot.problem
