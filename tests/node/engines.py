@@ -1,0 +1,90 @@
+"""Engines called by hand, as the daemon would call them."""
+
+from node.config import (
+    CompressSection,
+    Manifest,
+    MixSection,
+    OptimizerSection,
+    PaceSection,
+    PartitionSection,
+    TaskSection,
+)
+from node.engine import calls
+from node.engine.engine import Engine
+
+
+def manifest(
+    kind="digits", nodes=4, *, mix="pet", pace="steps", seed=5, optimizer=None, compress=None, params=None, **rounds
+):
+    """A small swarm's agreement; keyword arguments beyond those named go to the pace."""
+    if kind == "quadratic":
+        params = {"nodes": nodes, "dim": 20, "dtype": "float64"} | (params or {})
+    mixing = mix if isinstance(mix, MixSection) else MixSection(kind=mix)
+    return Manifest(
+        seed=seed,
+        task=TaskSection(kind=kind, params=params or {}),
+        partition=PartitionSection(shards=nodes),
+        optimizer=optimizer or OptimizerSection(),
+        mix=mixing,
+        compress=compress or CompressSection(),
+        pace=PaceSection(kind=pace, **{"local_steps": 5, "rounds": 50} | rounds),
+    )
+
+
+def opening(agreed, shard=0, node="a", checkpoint=""):
+    return calls.Open(agreed, "", shard, "cpu", 1, str(checkpoint), node)
+
+
+def opened(agreed, shard=0, node="a", checkpoint=""):
+    """An engine after Open."""
+    engine = Engine(clock=lambda: 0.0)
+    assert isinstance(engine.handle(opening(agreed, shard, node, checkpoint)), calls.Opened)
+    return engine
+
+
+def run(engine, call):
+    """A call and all the work it takes -> its reply."""
+    reply = engine.handle(call)
+    while reply is None:
+        reply = engine.step()
+    return reply
+
+
+def done(engine, call):
+    """A call that must succeed."""
+    reply = run(engine, call)
+    assert not isinstance(reply, calls.Refused), reply
+    return reply
+
+
+def x_of(engine):
+    """A copy of the engine's parameters."""
+    return engine._session._learner.x.clone()
+
+
+def state_of(engine):
+    """The mixer's state."""
+    return engine._session._learner._state
+
+
+def exchange(engines, i, j, *, seq, round=0, theta=0.5, inc=0, budget=0):
+    """One transaction between engines named by peer id, all four calls; the lesser id initiates."""
+    i, j = sorted((i, j))
+    offered = done(engines[i], calls.Offer(j, inc, seq, round, theta, budget))
+    answered = done(engines[j], calls.Answer(i, inc, seq, round, theta, offered.gain, offered.payload))
+    done(engines[i], calls.Apply(j, inc, seq, answered.payload))
+    done(engines[j], calls.Commit(i, inc, seq))
+
+
+def play(engines, agreed, schedule):
+    """Rounds in steps pace: `schedule(round)` gives (peer, peer, theta)."""
+    turns = {}
+    for turn in range(agreed.pace.rounds):
+        for peer in sorted(engines):
+            done(engines[peer], calls.Train(turn, agreed.pace.local_steps))
+        for i, j, theta in schedule(turn):
+            pair = tuple(sorted((i, j)))
+            turns[pair] = turns.get(pair, 0) + 1
+            exchange(engines, i, j, seq=turns[pair], round=turn, theta=theta)
+        for peer in sorted(engines):
+            done(engines[peer], calls.Mix(turn))
