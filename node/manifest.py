@@ -1,0 +1,188 @@
+"""A swarm's manifest: founded and signed by one, identified by its hash, checked by everybody who takes it in.
+
+Canonical bytes are the msgpack of all fields, defaults included, keys sorted: one manifest has one byte string, and its hash is the
+swarm id. So whoever holds an invite can take the manifest from anyone.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import Any
+
+import msgpack
+import msgspec
+
+from gossip.errors import ConfigError, RemoteProtocolError
+from node import identity, settings
+from node.config import Manifest
+from node.identity import Identity
+
+MAX_BYTES = 64 << 10
+_ID_BYTES = 20
+_SIGN_DOMAIN = b"starling/manifest/1\0"
+_KNOWN_KAPPA = 0.3
+
+
+def to_bytes(manifest: Manifest) -> bytes:
+    """Canonical bytes."""
+    packed: bytes = msgpack.packb(_sorted(msgspec.to_builtins(manifest)), use_bin_type=True)
+    return packed
+
+
+def swarm_id(manifest: Manifest) -> str:
+    """The letter s and 32 letters and digits: BLAKE2b-160 of the canonical bytes, in base32."""
+    return _hash(to_bytes(manifest))
+
+
+def found(manifest: Manifest, founder: Identity, now_ms: int) -> Manifest:
+    """The manifest with founder, time and signature filled in.
+
+    Args:
+        manifest: what the swarm shall be.
+        founder: who signs.
+        now_ms: unix time.
+
+    Raises:
+        ConfigError: `check` objects.
+    """
+    check(manifest)
+    unsigned = msgspec.structs.replace(manifest, founder=founder.peer_id, founded_ms=now_ms, signature="")
+    signature = founder.sign(_SIGN_DOMAIN + to_bytes(unsigned)).hex()
+    return msgspec.structs.replace(unsigned, signature=signature)
+
+
+def verify(manifest: Manifest) -> None:
+    """Check the founder's signature.
+
+    Raises:
+        ConfigError: not founded, or changed since.
+    """
+    if not manifest.signature:
+        raise ConfigError("signature: is empty, this manifest was not founded; try `starling found MANIFEST.toml`")
+    unsigned = msgspec.structs.replace(manifest, signature="")
+    try:
+        signature = bytes.fromhex(manifest.signature)
+    except ValueError:
+        signature = b""
+    if not identity.verify(manifest.founder, signature, _SIGN_DOMAIN + to_bytes(unsigned)):
+        raise ConfigError(
+            "signature: does not fit, the manifest was changed after founding; restore it, or found another swarm with `starling found`"
+        )
+
+
+def from_bytes(raw: bytes, swarm: str, peer: str) -> Manifest:
+    """A manifest received from a peer.
+
+    Args:
+        raw: as received.
+        swarm: the swarm id asked for.
+        peer: who sent it.
+
+    Raises:
+        RemoteProtocolError: these are not the bytes the id stands for, or not a signed manifest.
+        ConfigError: the right bytes, but of another version, or `check` objects.
+    """
+    if len(raw) > MAX_BYTES or _hash(raw) != swarm:
+        raise RemoteProtocolError(peer, "manifest_hash")
+    try:
+        plain = msgpack.unpackb(raw, raw=False, strict_map_key=True, max_ext_len=0)
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise RemoteProtocolError(peer, "manifest_not_msgpack") from error
+    if not isinstance(plain, dict):
+        raise RemoteProtocolError(peer, "manifest_not_msgpack")
+    try:
+        manifest = settings.convert(plain, Manifest)
+    except ConfigError as error:
+        raise _another_version(str(error)) from error
+    if to_bytes(manifest) != raw:
+        raise _another_version("its fields are not those known here")
+    try:
+        verify(manifest)
+    except ConfigError as error:
+        raise RemoteProtocolError(peer, "manifest_signature") from error
+    check(manifest)
+    return manifest
+
+
+def from_toml(text: str) -> Manifest:
+    """A manifest from TOML text, keys and values checked.
+
+    Raises:
+        ConfigError: in one line, what is wrong.
+    """
+    return settings.from_toml(text, Manifest)
+
+
+def to_toml(manifest: Manifest) -> str:
+    """TOML with all fields, from which `from_toml` makes the same manifest."""
+    return settings.to_toml(manifest)
+
+
+def check(manifest: Manifest) -> list[str]:
+    """Rules between fields.
+
+    Returns:
+        Warnings, one line each: allowed, but perhaps not meant.
+
+    Raises:
+        ConfigError: it cannot work.
+    """
+    optimizer, mix, pace, timing = manifest.optimizer, manifest.mix, manifest.pace, manifest.membership
+    compress, overlay = manifest.compress, manifest.overlay
+    if not manifest.name.isprintable():
+        raise ConfigError(f"name: must be printable, got {manifest.name!r}; try `--set name=starling`")
+    if optimizer.kind == "adamw" and mix.kind == "pet" and optimizer.correction_lr == 0.0:
+        raise ConfigError(
+            "optimizer.correction_lr: must be > 0 with optimizer=adamw and mix=pet, got 0; try `--set optimizer.correction_lr=0.5`"
+        )
+    if pace.min_wait_s > pace.max_wait_s:
+        raise ConfigError(
+            f"pace.min_wait_s: must be <= pace.max_wait_s = {pace.max_wait_s:g}, got {pace.min_wait_s:g}; "
+            f"try `--set pace.min_wait_s={pace.max_wait_s:g}`"
+        )
+    if timing.suspicion_s < 2 * timing.timeout_s:
+        raise ConfigError(
+            f"membership.suspicion_s: must be >= 2 membership.timeout_s = {2 * timing.timeout_s:g}, got {timing.suspicion_s:g}, "
+            f"else a live member has no time to refute; try `--set membership.suspicion_s={4 * timing.timeout_s:g}`"
+        )
+    warnings = []
+    if pace.kind == "clock" and overlay.kind != "sticky":
+        warnings.append(
+            f"overlay.kind: {overlay.kind} only names who meets in clock pace, the weight is mix.theta = {mix.theta:g} and nobody "
+            "waits for a round; `--set overlay=sticky` is made for it"
+        )
+    if overlay.kind == "hypercube":
+        warnings.append(
+            "overlay.kind: hypercube is defined for 2, 4, 8, 16 … members only; `--set overlay=base_k` takes any number"
+        )
+    if compress.budget_bytes and compress.select != "budget":
+        warnings.append(
+            f"compress.budget_bytes: has no effect with compress.select = {compress.select}; `--set compress.select=budget`"
+        )
+    if pace.rounds == 0 and optimizer.schedule != "constant":
+        warnings.append(
+            f"optimizer.schedule: {optimizer.schedule} has no end to aim at in an endless run, lr stays constant"
+        )
+    if mix.kind == "pet" and mix.kappa > _KNOWN_KAPPA:
+        warnings.append(
+            f"mix.kappa: {mix.kappa:g} is above {_KNOWN_KAPPA:g}, the largest known to be stable; try `--set mix.kappa=0.3`"
+        )
+    if mix.clip_norm == 0.0:
+        warnings.append("mix.clip_norm: 0 is off, so one lying peer can ruin the model; for members you trust only")
+    return warnings
+
+
+def _hash(raw: bytes) -> str:
+    digest = hashlib.blake2b(raw, digest_size=_ID_BYTES).digest()
+    return "s" + base64.b32encode(digest).decode().lower()
+
+
+def _sorted(plain: Any) -> Any:
+    return {key: _sorted(plain[key]) for key in sorted(plain)} if isinstance(plain, dict) else plain
+
+
+def _another_version(why: str) -> ConfigError:
+    return ConfigError(
+        f"manifest: this swarm was founded with another version: {why}; try `pip install --upgrade starling-swarm`"
+    )

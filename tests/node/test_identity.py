@@ -1,0 +1,128 @@
+"""Identities: libp2p's ids without libp2p, keys that survive, signatures that cannot be moved."""
+
+from __future__ import annotations
+
+import stat
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossip.errors import ConfigError
+from gossip.wire.schema import Record
+from node.identity import Identity, peer_id_of, public_key_of, verify, verify_record
+
+SWARM = "s" + "a" * 32
+
+
+def identity(n=1):
+    return Identity.from_seed(n.to_bytes(32, "big"))
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_the_peer_id_holds_the_public_key(public_key):
+    """Whoever knows the id can check a signature, without a directory."""
+    assert public_key_of(peer_id_of(public_key)) == public_key
+    assert peer_id_of(public_key).startswith("12D3Koo")
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=20)
+@given(seed=st.binary(min_size=32, max_size=32))
+def test_peer_ids_equal_libp2ps(seed):
+    """The network derives the id from the same seed by its own means: both must name the node alike."""
+    ed25519 = pytest.importorskip("libp2p.crypto.ed25519")
+    from libp2p.peer.id import ID
+
+    theirs = str(ID.from_pubkey(ed25519.create_new_key_pair(seed).public_key))
+    ours = Identity.from_seed(seed)
+    assert ours.peer_id == theirs
+    assert ours.seed == seed
+
+
+def test_the_key_is_kept_private_and_the_id_stable(tmp_path):
+    path = tmp_path / "identity.key"
+    first = Identity.load_or_create(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert Identity.load_or_create(path).peer_id == first.peer_id
+    assert [file.name for file in tmp_path.iterdir()] == ["identity.key"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"rubbish", b"\xff" * 64, b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"]
+)
+def test_a_corrupt_key_file_is_refused_and_never_overwritten(tmp_path, content):
+    """A new key in its place would be another peer: the person decides."""
+    path = tmp_path / "identity.key"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match="holds no Ed25519 key") as error:
+        Identity.load_or_create(path)
+    assert "\n" not in str(error.value)
+    assert path.read_bytes() == content
+
+
+def test_a_key_of_another_kind_is_refused(tmp_path):
+    from cryptography.hazmat.primitives.asymmetric import x25519
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    path = tmp_path / "identity.key"
+    other = x25519.X25519PrivateKey.generate()
+    path.write_bytes(other.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match="holds no Ed25519 key"):
+        Identity.load_or_create(path)
+
+
+def test_a_key_that_others_may_read_is_refused_with_the_cure(tmp_path):
+    path = tmp_path / "identity.key"
+    Identity.load_or_create(path)
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        Identity.load_or_create(path)
+
+
+def test_a_folder_that_cannot_be_used_is_one_line(tmp_path):
+    with pytest.raises(ConfigError, match="cannot write"):
+        Identity.load_or_create(tmp_path / "missing" / "identity.key")
+    with pytest.raises(ConfigError, match="cannot read"):
+        Identity.load_or_create(tmp_path)
+
+
+def test_a_signature_is_of_one_message_by_one_peer():
+    one, other = identity(1), identity(2)
+    signature = one.sign(b"message")
+    assert verify(one.peer_id, signature, b"message")
+    assert not verify(one.peer_id, signature, b"massage")
+    assert not verify(other.peer_id, signature, b"message")
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [
+        "",
+        "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N",
+        "12D3KooW",
+        "0" * 52,
+        "1" * 52,
+        "z" * 52,
+        "12D3KooW" + "é" * 44,
+    ],
+)
+def test_a_malformed_peer_id_verifies_nothing(peer):
+    assert not verify(peer, bytes(64), b"message")
+
+
+@given(st.sampled_from(["peer", "swarm", "incarnation", "version", "status", "addresses", "signature"]))
+def test_every_field_of_a_record_is_signed(field):
+    """A record is passed on by strangers: none of it may be theirs."""
+    me = identity()
+    record = me.sign_record(Record(me.peer_id, SWARM, 5, 1, "alive", ("/ip4/1.2.3.4/tcp/1",), b""))
+    assert verify_record(record, SWARM)
+    changed = {
+        "peer": identity(2).peer_id, "swarm": "s" + "b" * 32, "incarnation": 6, "version": 2, "status": "left",
+        "addresses": ("/ip4/1.2.3.4/tcp/2",), "signature": bytes(64),
+    }  # fmt: skip
+    assert not verify_record(msgspec.structs.replace(record, **{field: changed[field]}), SWARM)
+    assert not verify_record(record, "s" + "b" * 32)

@@ -1,0 +1,173 @@
+"""What people type: TOML, --set, rates. Every mistake is one line with key, value, bound and the next command."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossip.errors import ConfigError
+from node import settings
+from node.config import Manifest, NodeConfig
+
+
+def refusal(act, *args):
+    with pytest.raises(ConfigError) as error:
+        act(*args)
+    assert "\n" not in str(error.value)
+    assert "`" in str(error.value) or "0 is no cap" in str(error.value)  # says what to do next
+    return str(error.value)
+
+
+def setting(*assignments):
+    return settings.apply_set(Manifest(), assignments)
+
+
+@pytest.mark.parametrize("kind", [Manifest, NodeConfig])
+def test_what_is_written_is_read_back(kind):
+    """Both forms: the stored one, and the commented one that `config show` prints."""
+    assert settings.from_toml(settings.to_toml(kind()), kind) == kind()
+    assert settings.from_toml(settings.render(kind()), kind) == kind()
+
+
+def test_changed_settings_survive_both_forms():
+    config = setting("mix=dsgd", "pace.rounds=7", "task.params.model=cnn", "task.params.dropout=0.5", 'name=a "b" # c')
+    assert settings.from_toml(settings.to_toml(config), Manifest) == config
+    assert settings.from_toml(settings.render(config), Manifest) == config
+
+
+def test_shown_settings_explain_themselves():
+    """The docstrings of `node.config` are the documentation: no second copy can go stale."""
+    shown = settings.render(Manifest())
+    assert "# pet: damping of the correction.\nkappa = 0.3\n" in shown
+    assert "# The local optimiser.\n[optimizer]\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("assignment", "read"),
+    [
+        ("pace.rounds=50", lambda m: m.pace.rounds == 50),
+        ("mix=dsgd", lambda m: m.mix.kind == "dsgd"),
+        ("partition=by_label", lambda m: m.partition.kind == "by_label"),
+        ("partition=by_label", lambda m: m.partition.shards == Manifest().partition.shards),
+        ("task=my.module:make", lambda m: m.task.kind == "my.module:make"),
+        ("optimizer.lr=1", lambda m: m.optimizer.lr == 1.0),
+        (" pace . rounds = 5 ", lambda m: m.pace.rounds == 5),
+        ("name=2024", lambda m: m.name == "2024"),
+        ('name="x=y"', lambda m: m.name == "x=y"),
+        ("name=true", lambda m: m.name == "true"),
+        ("task.params.model=cnn", lambda m: m.task.params == {"model": "cnn"}),
+        ("task.params.width=64", lambda m: m.task.params == {"width": 64}),
+        ("task.params.wide=true", lambda m: m.task.params == {"wide": True}),
+        ("protocol=1", lambda m: m.protocol == 1),
+    ],
+)
+def test_set_replaces_one_key(assignment, read):
+    assert read(setting(assignment))
+
+
+def test_set_takes_what_is_not_toml_as_text():
+    """However strange: it is the value's meaning that decides."""
+    text = "[" * 100_000
+    assert setting(f"task.params.x={text}").task.params == {"x": text}
+
+
+def test_set_leaves_what_it_starts_from_alone_and_later_wins():
+    before = Manifest()
+    after = settings.apply_set(before, ["task.params.a=1", "pace.rounds=1", "pace.rounds=2"])
+    assert (before, after.pace.rounds) == (Manifest(), 2)
+
+
+def test_set_takes_lists_for_the_volunteers_settings():
+    config = settings.apply_set(NodeConfig(), ['listen=["/ip4/0.0.0.0/tcp/4001"]', "limits.connections=3"])
+    assert config.listen == ("/ip4/0.0.0.0/tcp/4001",)
+    assert config.limits.connections == 3
+
+
+@pytest.mark.parametrize(
+    ("assignment", "parts"),
+    [
+        ("pace.slot_s=-1", ["pace.slot_s: must be a number > 0, got -1"]),
+        ("pace.slot_s=inf", ["pace.slot_s", "finite", "inf"]),
+        ("task.params.x=nan", ["task.params.x", "finite", "nan"]),
+        ("optimizer.momentum=1", ["optimizer.momentum: must be a number >= 0 and < 1, got 1"]),
+        ("pace.rounds=1.5", ["pace.rounds: must be a whole number >= 0, got 1.5"]),
+        ("pace.kind=clok", ["pace.kind: must be one of clock, steps, got 'clok'", "did you mean clock"]),
+        ("mix=pte", ["mix.kind", "dsgd, gradient_tracking, pet", "'pte'", "did you mean pet"]),
+        ("pace.ruonds=1", ["pace.ruonds: no such key", "did you mean pace.rounds", "quorum"]),
+        ("pase.rounds=1", ["pase: no such key", "did you mean pace"]),
+        ("compress=3", ["compress: is a section", "compress.ratio"]),
+        ("pace.rounds.x=1", ["pace.rounds is a value"]),
+        ("task.params=3", ["task.params: must be a table"]),
+        ("task.params.x=[1]", ["task.params", "got {'x': [1]}"]),
+        ("seed=99999999999999999999", ["seed", "99999999999999999999"]),
+        ("name=", ["name: must be text of 1 to 64 characters, got ''"]),
+        ("optimizer.lr=true", ["optimizer.lr: must be a number > 0, got True"]),
+        ("pace.rounds=1\nseed=2", ["pace.rounds: must be a whole number"]),
+        ("pace.rounds", ["--set: must look like pace.rounds=50, got 'pace.rounds'"]),
+        ("=", ["--set: must look like"]),
+        ("a..b=1", ["--set: must look like"]),
+        ("x\ny=1", ["no such key"]),
+        ("name=" + "x" * 10_000, ["name: must be text of 1 to 64 characters", "…"]),
+    ],
+)
+def test_a_mistake_is_one_line_with_key_value_and_what_is_allowed(assignment, parts):
+    message = refusal(setting, assignment)
+    assert all(part in message for part in parts), message
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("pace = 3", "pace: must be a table, got 3"),
+        ("[pace]\nslot_s = 'x'", "pace.slot_s: must be a number > 0, got 'x'"),
+        ("[pace]\nruonds = 1", "did you mean pace.rounds"),
+        ("[pace\n", "not TOML"),
+        ("a = " + "[" * 100_000, "not TOML"),
+        ("[mix]\nkind = 7", "mix.kind: must be one of"),
+        ("task.params.a.b = 1", "task.params"),
+        ("name = 3", "name: must be text"),
+    ],
+)
+def test_a_wrong_file_is_one_line_too(tmp_path, text, says):
+    path = tmp_path / "manifest.toml"
+    path.write_text(text)
+    message = refusal(settings.load, path, Manifest)
+    assert says in message
+    assert message.startswith(str(path))
+
+
+def test_a_file_that_is_none_is_one_line(tmp_path):
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "huge").write_bytes(b"#" * (2 << 20))
+    for name in ("missing", "binary", "huge", "."):
+        with pytest.raises(ConfigError) as error:
+            settings.load(tmp_path / name, Manifest)
+        assert "\n" not in str(error.value)
+
+
+@given(st.dictionaries(st.text(max_size=8), st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+                       lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2), max_leaves=4), max_size=3))  # fmt: skip
+def test_no_plain_data_brings_anything_but_settings_or_one_line(raw):
+    """Also for manifests that come from peers."""
+    for candidate in (raw, {"pace": raw}, {"task": {"params": raw}}):
+        try:
+            settings.convert(candidate, Manifest)
+        except ConfigError as error:
+            assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("10mbit", 1_250_000), ("10 Mbit/s", 1_250_000), ("10mbps", 1_250_000), ("2.5MB/s", 2_500_000), ("800k", 800_000),
+     ("65536", 65536), ("1gib", 2**30), ("1Kib", 1024), ("0", 0), ("none", 0), ("0.1", 1)],
+)  # fmt: skip
+def test_rates_are_what_people_mean(text, rate):
+    assert settings.parse_rate(text) == rate
+
+
+@pytest.mark.parametrize(
+    "text", ["", "fast", "-1", "1e9", "10 mbit per second", "nan", "١٠", "9" * 30, "9" * 400, "1\n2"]
+)
+def test_what_is_no_rate_is_one_line(text):
+    assert "rate: must" in refusal(settings.parse_rate, text)
