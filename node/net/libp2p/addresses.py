@@ -1,0 +1,88 @@
+"""Multiaddrs of TCP endpoints: `/ip4/192.0.2.7/tcp/4001/p2p/12D3Koo…` and its ip6 and dns forms. Nothing else is dialled."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import psutil
+
+_FORM = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/([^/\s]{1,253})/tcp/([0-9]{1,5})(?:/p2p/([1-9A-HJ-NP-Za-km-z]{20,128}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a TCP listener is.
+
+    Args:
+        protocol: ip4, ip6, dns, dns4 or dns6.
+        host: address in canonical form, or name.
+        port: 0 to 65535; 0 only for listening.
+        peer: who is expected there, or "".
+    """
+
+    protocol: str
+    host: str
+    port: int
+    peer: str = ""
+
+    def __str__(self) -> str:
+        suffix = f"/p2p/{self.peer}" if self.peer else ""
+        return f"/{self.protocol}/{self.host}/tcp/{self.port}{suffix}"
+
+
+def parse(address: str) -> Endpoint:
+    """The endpoint in a multiaddr.
+
+    Raises:
+        ValueError: another form than /ip4|ip6|dns|dns4|dns6/HOST/tcp/PORT[/p2p/ID], or no such address or port.
+    """
+    match = _FORM.fullmatch(address)
+    if match is None:
+        raise ValueError(f"{address!r} is not of the form /ip4/HOST/tcp/PORT/p2p/ID (or ip6, dns, dns4, dns6)")
+    protocol, host, port, peer = match.groups()
+    if int(port) > 65535:
+        raise ValueError(f"{address!r}: port must be at most 65535")
+    if protocol == "ip4":
+        host = str(ipaddress.IPv4Address(host))
+    elif protocol == "ip6":
+        host = str(ipaddress.IPv6Address(host))
+    return Endpoint(protocol, host, int(port), peer or "")
+
+
+def reachable(listening: Iterable[tuple[str, int]], peer: str) -> list[Endpoint]:
+    """What to tell others: unspecified hosts become the interfaces' addresses, loopback only if there is nothing else.
+
+    Args:
+        listening: (host, port) of each bound socket.
+        peer: our id.
+    """
+    found = []
+    for host, port in listening:
+        address = ipaddress.ip_address(host)
+        hosts = _interfaces(address.version) if address.is_unspecified else [host]
+        found += [Endpoint(f"ip{address.version}", each, port, peer) for each in hosts]
+    return list(dict.fromkeys(found))
+
+
+def _interfaces(version: int) -> list[str]:
+    family = socket.AF_INET if version == 4 else socket.AF_INET6
+    every = [each.address for name in psutil.net_if_addrs().values() for each in name if each.family == family]
+    hosts = [
+        ipaddress.ip_address(each) for each in every if "%" not in each
+    ]  # a scoped address means nothing elsewhere
+    outward = [str(each) for each in hosts if not each.is_loopback and not each.is_link_local]
+    return sorted(outward) or ["127.0.0.1" if version == 4 else "::1"]
+
+
+def block(host: str) -> str:
+    """What one owner holds: an IPv4 address (mapped or not), or the /64 of an IPv6 one."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is None:
+            return str(ipaddress.ip_network((int(address), 64), strict=False))
+        address = address.ipv4_mapped
+    return str(address)

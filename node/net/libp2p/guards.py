@@ -1,0 +1,72 @@
+"""Who gets in when there is not room for all. Pure: hosts, times and numbers in, decisions out.
+
+Two queues can be flooded: handshakes under way (half-open connections cost nothing to make) and established connections
+(identities cost nothing either). In the first the oldest goes: an honest handshake takes a few round trips, so the oldest
+is the least likely to be one. In the second the one that has been useless for longest goes, if that is long enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from node.config import LimitsSection
+from node.net.libp2p.connection import Guest
+
+MAX_HANDSHAKES = 64
+MAX_HANDSHAKES_PER_BLOCK = 32
+MAX_PER_PEER = 3
+IDLE_S = 60.0
+
+Handle = TypeVar("Handle")
+
+
+@dataclass(slots=True)
+class Handshakes(Generic[Handle]):
+    """Inbound connections that have not yet said who they are."""
+
+    _under_way: dict[int, tuple[str, Handle]] = field(default_factory=dict)
+    _number: int = 0
+
+    def begin(self, block: str, handle: Handle) -> tuple[int, Handle | None]:
+        """One more, from an address block: its number, and whose handshake must end to make room."""
+        mine = [number for number, (theirs, _) in self._under_way.items() if theirs == block]
+        victim = None
+        if len(mine) >= MAX_HANDSHAKES_PER_BLOCK:
+            victim = self._under_way.pop(mine[0])[1]
+        elif len(self._under_way) >= MAX_HANDSHAKES:
+            victim = self._under_way.pop(min(self._under_way))[1]
+        self._number += 1
+        self._under_way[self._number] = (block, handle)
+        return self._number, victim
+
+    def end(self, number: int) -> None:
+        """This one is over, whatever came of it."""
+        self._under_way.pop(number, None)
+
+
+def make_room(guests: Sequence[Guest], newcomer: Guest, limits: LimitsSection, now: float) -> list[Guest] | None:
+    """Which connections must be closed so that an inbound newcomer may stay; None if it may not.
+
+    Args:
+        guests: established connections, oldest first. Those we dialled count, but only inbound ones are closed.
+        newcomer: authenticated, inbound.
+        limits: connections in all, and per address block.
+        now: seconds.
+    """
+    same_peer = [guest for guest in guests if guest.peer == newcomer.peer]
+    leaving = same_peer[: len(same_peer) - MAX_PER_PEER + 1] if len(same_peer) >= MAX_PER_PEER else []
+    staying = [guest for guest in guests if guest not in leaving]
+    inbound = [guest for guest in staying if guest.inbound]
+    from_block = [guest for guest in inbound if guest.block == newcomer.block]
+    if len(from_block) >= limits.connections_per_ip:
+        candidates = from_block
+    elif len(staying) >= limits.connections:
+        candidates = inbound
+    else:
+        return leaving
+    idlest = min(candidates, key=lambda guest: guest.useful_at, default=None)
+    if idlest is None or now - idlest.useful_at < IDLE_S:
+        return None
+    return [*leaving, idlest]

@@ -1,0 +1,486 @@
+"""A node's place on the internet: listens, dials, admits, and carries frames on three lanes. See `node.net.api`.
+
+What is py-libp2p's: identities, peer ids, multistream-select, the Noise handshake, and thereby the wire. What is ours: the
+muxer and the switch, because its swarm ends the node when a handler raises, never returns inbound slots, dials by
+itself, remembers failures for a minute and takes 0.2 s per connection to close. Stock libp2p peers connect all the same.
+
+    accept ── handshake (oldest gives way) ── admission ── Connection.run ── a task per stream ── inbox of the lane
+    send ── newest connection, or one dial shared by all who wait ── the lane's stream, opened once ── queue
+
+Every task lives in the one nursery of `open_network`; a connection's task contains whatever goes wrong inside it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import traceback
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from math import inf
+
+import trio
+
+from gossip.errors import ConfigError, LocalProtocolError, PeerUnreachable
+from gossip.wire.schema import LANES, MAX_FRAME_BYTES, Lane
+from node.config import LimitsSection
+from node.daemon.handles import Reporter
+from node.net.api import Connected, Disconnected, Inbound, Traffic
+from node.net.inbox import EventQueue, Inbox
+from node.net.libp2p import addresses
+from node.net.libp2p.addresses import Endpoint
+from node.net.libp2p.connection import Connection, Guest, Stream, StreamBroken
+from node.net.libp2p.guards import Handshakes, make_room
+from node.net.libp2p.lanes import FrameTooLong, Unfinished, accept_lane, open_lane, read_frames, write_frame
+from node.net.libp2p.noise import HandshakeFailed, Identity, secure
+from node.net.limits import Pacer, TokenBucket
+
+HANDSHAKE_S = 10.0
+DIAL_S = 10.0
+NEXT_ADDRESS_S = 0.25  # head start of each address over the next (RFC 8305)
+MAX_DIALS = 32
+MAX_PEERS_REMEMBERED = 4096
+DRAIN_S = 0.4
+
+
+@dataclass(slots=True)
+class _Dial:
+    """One attempt to reach a peer, for all who wait for it."""
+
+    done: trio.Event = field(default_factory=trio.Event)
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Peer:
+    """What is kept per peer."""
+
+    bucket: TokenBucket
+    connections: list[Connection] = field(default_factory=list)
+    outgoing: dict[Lane, Stream] = field(default_factory=dict)
+    locks: dict[Lane, trio.Lock] = field(default_factory=lambda: {lane: trio.Lock() for lane in LANES})
+    endpoints: tuple[Endpoint, ...] = ()
+    traffic: Traffic = field(default_factory=Traffic)
+    refused_until: float = -inf
+
+
+@asynccontextmanager
+async def open_network(
+    private_key_bytes: bytes,
+    listen: Sequence[str],
+    announce: Sequence[str],
+    limits: LimitsSection,
+    report: Reporter,
+    *,
+    up_bytes_per_s: int = 0,
+    down_bytes_per_s: int = 0,
+) -> AsyncIterator[Libp2pNetwork]:
+    """Listen and stay reachable while the block runs.
+
+    Args:
+        private_key_bytes: 32-byte Ed25519 seed; decides the peer id.
+        listen: multiaddrs /ip4|ip6/HOST/tcp/PORT; port 0 picks one.
+        announce: multiaddrs to tell others instead, or none.
+        limits: what peers may cost.
+        report: told the peers' faults.
+        up_bytes_per_s: cap on what is sent; 0 is none.
+        down_bytes_per_s: cap on what is received; 0 is none.
+
+    Raises:
+        ConfigError: an address is malformed or cannot be listened on.
+    """
+    identity = Identity.from_seed(private_key_bytes)
+    listeners = await _listen(listen)
+    told = [_endpoint("announce", address) for address in announce]
+    bound = [listener.socket.getsockname()[:2] for listener in listeners]
+    told = told or addresses.reachable(bound, identity.peer)
+    manager = trio.open_nursery()
+    nursery = await manager.__aenter__()
+    try:
+        network = Libp2pNetwork(
+            identity=identity,
+            addresses=tuple(f"/{each.protocol}/{each.host}/tcp/{each.port}/p2p/{identity.peer}" for each in told),
+            limits=limits,
+            report=report,
+            pacers=(Pacer(up_bytes_per_s), Pacer(down_bytes_per_s)),
+            nursery=nursery,
+        )
+        nursery.start_soon(network.serve, listeners)
+        yield network
+        with trio.move_on_after(DRAIN_S):
+            await network.drained()
+    finally:
+        nursery.cancel_scope.cancel()
+        await manager.__aexit__(None, None, None)
+        network.close()
+
+
+def _endpoint(key: str, address: str) -> Endpoint:
+    try:
+        return addresses.parse(address)
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from error
+
+
+async def _listen(listen: Sequence[str]) -> list[trio.SocketListener]:
+    listeners: list[trio.SocketListener] = []
+    for address in listen:
+        endpoint = _endpoint("listen", address)
+        if not endpoint.protocol.startswith("ip"):
+            raise ConfigError(
+                f"listen: {address!r} is a name; listen on /ip4/… or /ip6/…, and put the name in announce"
+            )
+        try:
+            listeners += await trio.open_tcp_listeners(endpoint.port, host=endpoint.host)
+        except OSError as error:
+            for listener in listeners:
+                listener.socket.close()
+            hint = "; is a node running already? choose another port" if error.errno == errno.EADDRINUSE else ""
+            raise ConfigError(f"listen: {address!r}: {_reason(error)}{hint}") from error
+    return listeners
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    cause: BaseException = error
+    while isinstance(cause.__cause__, OSError):
+        cause = cause.__cause__
+    code = getattr(cause, "errno", None)
+    return os.strerror(code) if code is not None and code > 0 else str(cause)
+
+
+class Libp2pNetwork:
+    """Satisfies `node.net.api.Network`. Made by `open_network`."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        addresses: tuple[str, ...],
+        limits: LimitsSection,
+        report: Reporter,
+        pacers: tuple[Pacer, Pacer],
+        nursery: trio.Nursery,
+    ) -> None:
+        self._identity = identity
+        self._addresses = addresses
+        self._limits = limits
+        self._report = report
+        self._up, self._down = pacers
+        self._nursery = nursery
+        self._peers: dict[str, _Peer] = {}
+        self._dials: dict[str, _Dial] = {}
+        self._dial_slots = trio.CapacityLimiter(MAX_DIALS)
+        self._handshakes: Handshakes[trio.CancelScope] = Handshakes()
+        self._unfinished = Unfinished()
+        self._events = EventQueue()
+        self._inboxes = {lane: Inbox(lane, limits.inbox_frames) for lane in LANES}
+
+    @property
+    def peer_id(self) -> str:
+        """Our own id."""
+        return self._identity.peer
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Multiaddrs with /p2p/ID under which others may dial us."""
+        return self._addresses
+
+    @property
+    def traffic(self) -> Mapping[str, Traffic]:
+        """Per peer."""
+        return {name: peer.traffic for name, peer in self._peers.items()}
+
+    def inbound(self, lane: Lane) -> trio.MemoryReceiveChannel[Inbound]:
+        """Frames of one lane."""
+        return self._inboxes[lane].channel
+
+    def events(self) -> trio.MemoryReceiveChannel[Connected | Disconnected]:
+        """Connections coming and going."""
+        return self._events.channel
+
+    def learn(self, peer: str, addresses: Sequence[str]) -> None:
+        """Remember where a peer can be dialled; invalid addresses and those of others are ignored."""
+        self._peer(peer).endpoints = tuple(_dialable(peer, addresses))
+
+    async def dial(self, address: str) -> str:
+        """Connect to a multiaddr with /p2p/ID and return the peer id.
+
+        Raises:
+            PeerUnreachable: in one line, why.
+        """
+        endpoints = [each for each in _dialable(None, [address]) if each.peer]
+        if not endpoints:
+            raise PeerUnreachable(address, "not an address of the form /ip4/HOST/tcp/PORT/p2p/ID")
+        peer = endpoints[0].peer
+        while peer in self._dials:
+            await self._dials[peer].done.wait()
+        await self._reach(peer, endpoints)
+        if not self._peer(peer).endpoints:
+            self._peer(peer).endpoints = tuple(endpoints)
+        return peer
+
+    async def send(self, peer: str, lane: Lane, frame: bytes) -> None:
+        """Queue one frame on the lane's stream, dialling and opening it if needed.
+
+        Raises:
+            LocalProtocolError: the frame is longer than the lane allows.
+            PeerUnreachable: no known address answers, the peer is refused or the connection broke.
+        """
+        if len(frame) > MAX_FRAME_BYTES[lane]:
+            raise LocalProtocolError(f"{len(frame)} bytes exceed MAX_FRAME_BYTES[{lane!r}]")
+        await trio.lowlevel.checkpoint()
+        record = self._peer(peer)
+        async with record.locks[lane]:
+            stream = await self._outgoing(peer, record, lane)
+            try:
+                await write_frame(stream, frame)
+            except StreamBroken:
+                raise PeerUnreachable(peer, "connection lost while sending") from None
+        record.traffic.bytes_sent += len(frame)
+
+    async def disconnect(self, peer: str) -> None:
+        """Close every connection to a peer."""
+        connections = list(self._peer(peer).connections)
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            await connection.over.wait()
+
+    def refuse(self, peer: str, until: float) -> None:
+        """Drop and refuse everything of `peer` until `until` on trio's clock."""
+        record = self._peer(peer)
+        record.refused_until = until
+        for connection in record.connections:
+            connection.close()
+
+    async def serve(self, listeners: list[trio.SocketListener]) -> None:
+        """Accept connections and hand out frames; for `open_network`."""
+        async with trio.open_nursery() as nursery:
+            for inbox in self._inboxes.values():
+                nursery.start_soon(inbox.run)
+            if listeners:
+                nursery.start_soon(trio.serve_listeners, self._accept, listeners)
+
+    async def drained(self) -> None:
+        """Wait until what was sent is with the operating system."""
+        for connection in [each for peer in self._peers.values() for each in peer.connections]:
+            await connection.drained()
+
+    def close(self) -> None:
+        """No more events; for `open_network`."""
+        self._events.close()
+
+    # --- connections ------------------------------------------------------------------------------------------
+
+    async def _accept(self, raw: trio.SocketStream) -> None:
+        try:
+            host = raw.socket.getpeername()[0]
+        except OSError:
+            await trio.aclose_forcefully(raw)
+            return
+        block, scope = addresses.block(host), trio.CancelScope(deadline=trio.current_time() + HANDSHAKE_S)
+        number, victim = self._handshakes.begin(block, scope)
+        if victim is not None:
+            victim.cancel()
+        connection = None
+        try:
+            with scope:
+                connection = await self._secured(raw, block, expected=None)
+        except HandshakeFailed:
+            return
+        finally:
+            self._handshakes.end(number)
+            if connection is None:
+                await trio.aclose_forcefully(raw)
+        if connection is not None:
+            await self._welcome(connection)
+
+    async def _welcome(self, connection: Connection) -> None:
+        guest = connection.guest
+        present = [each for peer in self._peers.values() for each in peer.connections]
+        present.sort(key=lambda each: each.guest.since)
+        leaving = make_room([each.guest for each in present], guest, self._limits, trio.current_time())
+        if leaving is None or self._refuses(guest.peer) or guest.peer == self.peer_id:
+            await connection.abandon()
+            return
+        for each in present:
+            if each.guest in leaving:
+                each.close()
+        self._register(connection)
+        await self._run(connection)
+
+    async def _secured(self, raw: trio.SocketStream, block: str, expected: str | None) -> Connection:
+        _tune(raw.socket)
+        peer, channel, received = await secure(raw, self._identity, expected)
+        now = trio.current_time()
+        guest = Guest(peer=peer, block=block, inbound=expected is None, since=now, useful_at=now)
+        return Connection(guest, raw, channel, received, self._up, self._down)
+
+    def _register(self, connection: Connection) -> None:
+        connections = self._peer(connection.guest.peer).connections
+        if not connections:
+            self._events.put(Connected(connection.guest.peer))
+        connections.append(connection)
+
+    async def _run(self, connection: Connection) -> None:
+        peer = connection.guest.peer
+        try:
+            await connection.run(self._serve_stream)
+        except Exception as error:  # noqa: BLE001  a mistake of ours that one peer can provoke must not end the node
+            self._report.event(
+                "connection_failed", f"closed the connection to {peer} after an internal error: {error!r}",
+                level="error", peer=peer, traceback="".join(traceback.format_exception(error)),
+            )  # fmt: skip
+        finally:
+            connections = self._peer(peer).connections
+            connections.remove(connection)
+            if not connections:
+                self._events.put(Disconnected(peer))
+        if connection.violation is not None:
+            self._report.fault(peer, connection.violation)
+
+    async def _serve_stream(self, stream: Stream) -> None:
+        connection, accepted = stream.connection, await accept_lane(stream)
+        if accepted is None:
+            stream.reset()
+            return
+        lane, received = accepted
+        guest, record = connection.guest, self._peer(connection.guest.peer)
+
+        def deliver(frame: bytes) -> None:
+            guest.useful_at = trio.current_time()
+            if record.bucket.take(1, guest.useful_at) and self._inboxes[lane].put(Inbound(guest.peer, lane, frame)):
+                record.traffic.bytes_received += len(frame)
+            else:
+                record.traffic.frames_dropped += 1
+
+        try:
+            await read_frames(stream, lane, received, self._unfinished, deliver)
+        except FrameTooLong:
+            connection.violation = "frame_too_long"
+            connection.close()
+        finally:
+            stream.reset()
+
+    async def _outgoing(self, peer: str, record: _Peer, lane: Lane) -> Stream:
+        for last in (False, True):
+            connection = await self._reach(peer, record.endpoints)
+            stream = record.outgoing.pop(lane, None)
+            if stream is not None and stream.connection is not connection:
+                stream.finish()  # a newer connection is likelier to be alive
+                stream = None
+            try:
+                if stream is None or stream.broken:
+                    stream = await open_lane(connection, lane)
+            except HandshakeFailed as error:
+                raise PeerUnreachable(peer, str(error)) from None
+            except StreamBroken:
+                if last:
+                    raise PeerUnreachable(peer, "connection lost") from None
+            else:
+                record.outgoing[lane] = stream
+                return stream
+        raise AssertionError("unreachable")
+
+    async def _reach(self, peer: str, endpoints: Sequence[Endpoint]) -> Connection:
+        if self._refuses(peer):
+            raise PeerUnreachable(peer, "refused")
+        connection = self._newest(peer)
+        if connection is not None:
+            return connection
+        dial = self._dials.get(peer)
+        if dial is None:
+            if peer == self.peer_id:
+                raise PeerUnreachable(peer, "that is this node itself")
+            if not endpoints:
+                raise PeerUnreachable(peer, "no known address")
+            dial = self._dials[peer] = _Dial()
+            self._nursery.start_soon(self._dial, peer, endpoints, dial)
+        await dial.done.wait()
+        connection = self._newest(peer)
+        if connection is None:
+            raise PeerUnreachable(peer, dial.reason or "connection closed at once")
+        return connection
+
+    async def _dial(self, peer: str, endpoints: Sequence[Endpoint], dial: _Dial) -> None:
+        reasons: list[str] = []
+        made: list[Connection] = []
+
+        async def attempt(endpoint: Endpoint, failed: trio.Event, scope: trio.CancelScope) -> None:
+            try:
+                connection = await self._connect(endpoint, peer)
+            except (OSError, UnicodeError) as error:  # the latter: a name that cannot be one
+                reasons.append(f"{endpoint.host}:{endpoint.port}: {_reason(error)}")
+            except HandshakeFailed as error:
+                reasons.append(f"{endpoint.host}:{endpoint.port}: {error}")
+            else:
+                made.append(connection)
+                scope.cancel()
+            failed.set()
+
+        try:
+            with trio.move_on_after(DIAL_S) as patience:
+                async with self._dial_slots, trio.open_nursery() as nursery:
+                    for endpoint in endpoints:
+                        failed = trio.Event()
+                        nursery.start_soon(attempt, endpoint, failed, nursery.cancel_scope)
+                        with trio.move_on_after(NEXT_ADDRESS_S):
+                            await failed.wait()
+            for connection in made:
+                self._register(connection)
+                self._nursery.start_soon(self._run, connection)
+        finally:
+            dial.reason = "; ".join(reasons + ["no answer"] * patience.cancelled_caught)[:300]
+            del self._dials[peer]
+            dial.done.set()
+
+    async def _connect(self, endpoint: Endpoint, peer: str) -> Connection:
+        raw = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+        connection = None
+        try:
+            connection = await self._secured(raw, addresses.block(raw.socket.getpeername()[0]), expected=peer)
+        finally:
+            if connection is None:
+                await trio.aclose_forcefully(raw)
+        return connection
+
+    def _newest(self, peer: str) -> Connection | None:
+        record = self._peers.get(peer)
+        alive = [each for each in record.connections if not each.closing] if record is not None else []
+        return alive[-1] if alive else None
+
+    def _refuses(self, peer: str) -> bool:
+        record = self._peers.get(peer)
+        return record is not None and trio.current_time() < record.refused_until
+
+    def _peer(self, name: str) -> _Peer:
+        record = self._peers.get(name)
+        if record is None:
+            if len(self._peers) >= MAX_PEERS_REMEMBERED:
+                now = trio.current_time()
+                idle = (
+                    each for each, kept in self._peers.items() if not kept.connections and kept.refused_until <= now
+                )
+                self._peers.pop(next(idle, ""), None)
+            rate = self._limits.frames_per_s
+            record = self._peers[name] = _Peer(TokenBucket(rate, 4 * rate))
+        return record
+
+
+def _dialable(peer: str | None, known: Sequence[str]) -> Iterator[Endpoint]:
+    for address in known:
+        try:
+            endpoint = addresses.parse(address)
+        except ValueError:
+            continue
+        if endpoint.port and (peer is None or endpoint.peer in ("", peer)):
+            yield endpoint
+
+
+def _tune(sock: trio.socket.SocketType) -> None:
+    """Notice within half a minute that the other end lost its power, where the system can."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 25_000)):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

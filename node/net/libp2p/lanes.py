@@ -1,0 +1,159 @@
+"""Frames on streams: a lane is a one-way stream of frames, each behind its length in 4 bytes, big-endian.
+
+A frame is put together as its bytes come, so an announced length costs nothing; what is unfinished over all peers has one
+bound, and whoever holds most of it pays when it is reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+
+import trio
+
+from gossip.wire.schema import LANES, MAX_FRAME_BYTES, Lane
+from node.net.libp2p.connection import Connection, Stream, StreamBroken
+from node.net.libp2p.noise import Conversation, HandshakeFailed, negotiate
+
+PROTOCOLS: dict[str, Lane] = {f"/starling/{lane}/1": lane for lane in LANES}
+HEADER_BYTES = 4
+NEGOTIATION_S = 10.0
+STALL_S = 30.0
+MAX_UNFINISHED_BYTES = 2 * max(MAX_FRAME_BYTES.values())
+
+
+class FrameTooLong(Exception):
+    """The peer announced more than the lane allows."""
+
+
+@dataclass(slots=True, eq=False)
+class _Assembly:
+    stream: Stream
+    buffer: bytearray = field(default_factory=bytearray)
+
+
+@dataclass(slots=True)
+class Unfinished:
+    """The memory of all frames under way to us.
+
+    Args:
+        limit: most bytes; reaching it resets the stream that holds most.
+    """
+
+    limit: int = MAX_UNFINISHED_BYTES
+    held: int = 0
+    _assemblies: list[_Assembly] = field(default_factory=list)
+
+    def begin(self, stream: Stream) -> _Assembly:
+        """Start to put frames of a stream together."""
+        assembly = _Assembly(stream)
+        self._assemblies.append(assembly)
+        return assembly
+
+    def extend(self, assembly: _Assembly, data: memoryview) -> None:
+        """More bytes of a frame."""
+        assembly.buffer += data
+        self.held += len(data)
+        while self.held > self.limit:
+            largest = max(self._assemblies, key=lambda each: len(each.buffer))
+            self.clear(largest)
+            largest.stream.reset()
+
+    def clear(self, assembly: _Assembly) -> None:
+        """The frame is complete or given up."""
+        self.held -= len(assembly.buffer)
+        assembly.buffer = bytearray()
+
+    def end(self, assembly: _Assembly) -> None:
+        """No more frames from this stream."""
+        self.clear(assembly)
+        self._assemblies.remove(assembly)
+
+
+async def open_lane(connection: Connection, lane: Lane) -> Stream:
+    """A stream on which frames of a lane may be written.
+
+    Raises:
+        StreamBroken: the connection is gone, or went while asking.
+        HandshakeFailed: the peer does not speak this lane.
+    """
+    stream = connection.open()
+    agreed = False
+    try:
+        await negotiate(Conversation(stream.read, stream.write), [f"/starling/{lane}/1"], initiator=True)
+        agreed = True
+    except HandshakeFailed:
+        if stream.broken:
+            raise StreamBroken from None
+        raise
+    finally:
+        if not agreed:
+            stream.reset()
+    return stream
+
+
+async def write_frame(stream: Stream, frame: bytes) -> None:
+    """Write one frame whole, or reset the stream (and only it): cancelled half-way, what follows would be misread.
+
+    Raises:
+        StreamBroken: reset by the peer, or the connection is gone.
+    """
+    whole = False
+    try:
+        await stream.write(len(frame).to_bytes(HEADER_BYTES, "big"))
+        await stream.write(frame)
+        whole = True
+    finally:
+        if not whole:
+            stream.reset()
+
+
+async def accept_lane(stream: Stream) -> tuple[Lane, bytes] | None:
+    """Learn which lane a stream that the peer opened is for, and the bytes that came with it; None if for none of ours."""
+    conversation = Conversation(stream.read, stream.write)
+    try:
+        with trio.fail_after(NEGOTIATION_S):
+            protocol = await negotiate(conversation, list(PROTOCOLS), initiator=False)
+    except (HandshakeFailed, trio.TooSlowError):
+        return None
+    return PROTOCOLS[protocol], conversation.rest
+
+
+async def read_frames(
+    stream: Stream, lane: Lane, received: bytes, unfinished: Unfinished, deliver: Callable[[bytes], None]
+) -> None:
+    """Hand over frames as they become whole, until the stream ends, breaks, or stalls in the middle of a frame.
+
+    Raises:
+        FrameTooLong: announced beyond MAX_FRAME_BYTES of the lane.
+    """
+    assembly = unfinished.begin(stream)
+    wanted = -1  # length of the frame under way; -1 while in its header
+    try:
+        data = memoryview(received)
+        while True:
+            while data:
+                missing = (HEADER_BYTES if wanted < 0 else wanted) - len(assembly.buffer)
+                unfinished.extend(assembly, data[:missing])
+                data = data[missing:]
+                if stream.broken:
+                    return  # it held most of all that is unfinished
+                if len(assembly.buffer) == HEADER_BYTES and wanted < 0:
+                    wanted = int.from_bytes(assembly.buffer, "big")
+                    unfinished.clear(assembly)
+                    if wanted > MAX_FRAME_BYTES[lane]:
+                        raise FrameTooLong
+                if len(assembly.buffer) == wanted:
+                    frame, wanted = bytes(assembly.buffer), -1
+                    unfinished.clear(assembly)
+                    deliver(frame)
+            inside = wanted >= 0 or assembly.buffer
+            with trio.move_on_after(STALL_S if inside else inf) as patience:
+                data = memoryview(await stream.read())
+            if patience.cancelled_caught or not data:
+                return
+    except StreamBroken:
+        return
+    finally:
+        unfinished.end(assembly)

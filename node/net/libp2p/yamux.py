@@ -1,0 +1,307 @@
+"""Yamux as a state machine without I/O: bytes in, events out; the same frames as every libp2p peer speaks.
+
+py-libp2p's own muxer lets a peer ignore the receive window (its memory, our loss), polls every 10 ms for credit and gives
+up on a reader that pauses five seconds. Here what exceeds the window ends the connection, credit is an event, and nothing
+has a clock.
+
+    frame   version 0 | type | flags | stream | length      (12 bytes, big-endian), then `length` bytes if type is data
+    data    consumes the receiver's credit: 256 KiB at first, more by window updates
+    SYN     opens (dialler odd ids, listener even), ACK confirms; both may carry more credit
+    FIN     no more from this side; RST: gone in both directions
+    ping    SYN asks, ACK answers;  go away: the session ends
+
+Limits, all against peers that mean harm: open streams, openings per second, answers
+queued for a peer that does not read. Body bytes are handed on as they come: an announced length allocates nothing.
+Source: hashicorp/yamux spec.md, with the libp2p note on initial windows.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from enum import IntEnum, IntFlag
+
+from node.net.limits import TokenBucket
+
+PROTOCOL_ID = "/yamux/1.0.0"
+INITIAL_WINDOW = 256 << 10
+WINDOW = 16 << 20
+MAX_BODY_BYTES = (64 << 10) - 17 - 12  # header and body fill one Noise record exactly
+MAX_INBOUND_STREAMS = 16
+MAX_OUTGOING_BYTES = 1 << 20  # senders of data stop far below, so only unread answers get there
+OPENINGS_PER_S = 20.0
+
+_HEADER = struct.Struct("!BBHII")
+
+
+class _Type(IntEnum):
+    DATA = 0
+    WINDOW = 1
+    PING = 2
+    GO_AWAY = 3
+
+
+class _Flag(IntFlag):
+    NONE = 0
+    SYN = 1
+    ACK = 2
+    FIN = 4
+    RST = 8
+
+
+class Violation(Exception):
+    """The peer broke the rules of the session; it cannot go on.
+
+    Args:
+        reason: snake_case, as in RemoteProtocolError.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The peer opened a stream."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Bytes on a stream, in order. Say `consumed` when they are out of the way."""
+
+    stream: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The peer sends no more on a stream."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A stream was reset by the peer."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Credited:
+    """There is room to send on a stream again."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The peer ends the session in order."""
+
+
+Event = Opened | Received | Finished | Gone | Credited | Ended
+
+
+@dataclass(slots=True)
+class _Stream:
+    inbound: bool
+    send_credit: int = INITIAL_WINDOW
+    receive_credit: int = INITIAL_WINDOW
+    consumed: int = 0
+    we_finished: bool = False
+    they_finished: bool = False
+
+
+@dataclass(slots=True)
+class Session:
+    """One end of a yamux session.
+
+    Args:
+        dialler: whether we made the connection.
+        max_inbound: most streams the peer may have open.
+    """
+
+    dialler: bool
+    max_inbound: int = MAX_INBOUND_STREAMS
+    outgoing: bytearray = field(default_factory=bytearray)
+    """What waits to be sent, in order; see `take`."""
+    _streams: dict[int, _Stream] = field(default_factory=dict)
+    _next_id: int = 0
+    _last_inbound: int = 0
+    _inbound: int = 0
+    _buffer: bytearray = field(default_factory=bytearray)
+    _body: tuple[int, int] = (0, 0)  # stream and bytes left of the data frame under way
+    _body_finishes: bool = False
+    _openings: TokenBucket = field(default_factory=lambda: TokenBucket(OPENINGS_PER_S, 4 * OPENINGS_PER_S))
+
+    def __post_init__(self) -> None:
+        self._next_id = 1 if self.dialler else 2
+
+    def open(self) -> int:
+        """A new stream's id. The peer may answer on it at once."""
+        stream, self._next_id = self._next_id, self._next_id + 2
+        self._streams[stream] = _Stream(inbound=False)
+        self._put(_Type.WINDOW, _Flag.SYN, stream, 0)
+        return stream
+
+    def __contains__(self, stream: int) -> bool:
+        """Whether either side may still send on a stream."""
+        return stream in self._streams
+
+    def room(self, stream: int) -> int:
+        """Bytes that may be sent on a stream now; 0 if it is gone."""
+        state = self._streams.get(stream)
+        return 0 if state is None or state.we_finished else state.send_credit
+
+    def send(self, stream: int, data: memoryview) -> int:
+        """Queue the first bytes of `data`, as many as one frame and the peer's credit take; how many those were."""
+        count = min(self.room(stream), MAX_BODY_BYTES, len(data))
+        if count:
+            self._streams[stream].send_credit -= count
+            self._put(_Type.DATA, _Flag.NONE, stream, count)
+            self.outgoing += data[:count]
+        return count
+
+    def consumed(self, stream: int, count: int) -> None:
+        """`count` received bytes are out of the way: the peer may send as many more."""
+        state = self._streams.get(stream)
+        if state is None or state.they_finished:
+            return
+        state.consumed += count
+        if 2 * state.consumed >= state.receive_credit:
+            self._put(_Type.WINDOW, _Flag.NONE, stream, state.consumed)
+            state.receive_credit += state.consumed
+            state.consumed = 0
+
+    def finish(self, stream: int) -> None:
+        """Send no more on a stream."""
+        state = self._streams.get(stream)
+        if state is not None and not state.we_finished:
+            state.we_finished = True
+            self._put(_Type.WINDOW, _Flag.FIN, stream, 0)
+            if state.they_finished:
+                self._forget(stream)
+
+    def reset(self, stream: int) -> None:
+        """Be done with a stream in both directions."""
+        if stream in self._streams:
+            self._put(_Type.WINDOW, _Flag.RST, stream, 0)
+            self._forget(stream)
+
+    def take(self, limit: int) -> bytes:
+        """Up to `limit` bytes to send, removed from the queue; b"" if there are none."""
+        taken = bytes(memoryview(self.outgoing)[:limit])
+        del self.outgoing[:limit]
+        return taken
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """Take in what arrived.
+
+        Args:
+            data: bytes of the connection, cut anywhere.
+            now: seconds, for the limit on openings.
+
+        Raises:
+            Violation: the session must end.
+        """
+        events: list[Event] = []
+        view = memoryview(data)
+        while view:
+            stream, left = self._body
+            if left:
+                self._take_body(stream, view[:left], events)
+                view = view[left:]
+                continue
+            missing = _HEADER.size - len(self._buffer)
+            self._buffer += view[:missing]
+            view = view[missing:]
+            if len(self._buffer) == _HEADER.size:
+                version, kind, flags, number, length = _HEADER.unpack(self._buffer)
+                self._buffer.clear()
+                if version != 0 or kind > _Type.GO_AWAY or flags > 15:
+                    raise Violation("muxer_garbage")
+                self._take_header(kind, flags, number, length, now, events)
+        return events
+
+    def _take_body(self, stream: int, piece: memoryview, events: list[Event]) -> None:
+        left = self._body[1] - len(piece)
+        self._body = (stream, left)
+        if stream in self._streams:
+            events.append(Received(stream, bytes(piece)))
+            if not left and self._body_finishes:
+                self._finished(stream, events)
+
+    def _take_header(self, kind: int, flags: int, stream: int, length: int, now: float, events: list[Event]) -> None:
+        if kind == _Type.GO_AWAY:
+            events.append(Ended())
+        elif kind == _Type.PING:
+            if flags & _Flag.SYN:
+                self._answer(_Type.PING, _Flag.ACK, 0, length)
+        else:
+            if flags & _Flag.SYN:
+                self._opened(stream, now, events)
+            self._on_stream(kind, flags, stream, length, events)
+
+    def _opened(self, stream: int, now: float, events: list[Event]) -> None:
+        theirs = stream % 2 == (0 if self.dialler else 1)
+        if not theirs or stream <= self._last_inbound:
+            raise Violation("muxer_stream_id")
+        if not self._openings.take(1, now):
+            raise Violation("muxer_openings")
+        self._last_inbound = stream
+        if self._inbound >= self.max_inbound:
+            self._answer(_Type.WINDOW, _Flag.RST, stream, 0)
+            return
+        self._inbound += 1
+        self._streams[stream] = _Stream(inbound=True, receive_credit=WINDOW)
+        self._answer(_Type.WINDOW, _Flag.ACK, stream, WINDOW - INITIAL_WINDOW)
+        events.append(Opened(stream))
+
+    def _on_stream(self, kind: int, flags: int, stream: int, length: int, events: list[Event]) -> None:
+        state = self._streams.get(stream)
+        if kind == _Type.DATA:
+            if length > (WINDOW if state is None else state.receive_credit):
+                raise Violation("muxer_window_overrun")
+            self._body = (stream, length)
+        if state is None:
+            return  # reset by us a moment ago: what was under way is skipped
+        if kind == _Type.DATA:
+            if state.they_finished and length:
+                raise Violation("muxer_data_after_end")
+            state.receive_credit -= length
+        elif length:
+            if state.send_credit + length > 1 << 32:
+                raise Violation("muxer_window_overflow")
+            state.send_credit += length
+            events.append(Credited(stream))
+        if flags & _Flag.RST:
+            self._forget(stream)
+            events.append(Gone(stream))
+        elif flags & _Flag.FIN:
+            self._body_finishes = kind == _Type.DATA and length > 0
+            if not self._body_finishes:
+                self._finished(stream, events)
+        else:
+            self._body_finishes = False
+
+    def _finished(self, stream: int, events: list[Event]) -> None:
+        state = self._streams[stream]
+        if not state.they_finished:
+            state.they_finished = True
+            events.append(Finished(stream))
+            if state.we_finished:
+                self._forget(stream)
+
+    def _forget(self, stream: int) -> None:
+        self._inbound -= self._streams.pop(stream).inbound
+
+    def _answer(self, kind: _Type, flags: _Flag, stream: int, length: int) -> None:
+        if len(self.outgoing) > MAX_OUTGOING_BYTES:
+            raise Violation("muxer_not_reading")
+        self._put(kind, flags, stream, length)
+
+    def _put(self, kind: _Type, flags: _Flag, stream: int, length: int) -> None:
+        self.outgoing += _HEADER.pack(0, kind, flags, stream, length)

@@ -1,0 +1,220 @@
+"""The muxer's state machine: what is sent arrives whatever the cuts, and a peer that breaks the rules costs nothing."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.net.libp2p import yamux
+from node.net.libp2p.yamux import (
+    INITIAL_WINDOW,
+    MAX_INBOUND_STREAMS,
+    WINDOW,
+    Credited,
+    Finished,
+    Gone,
+    Opened,
+    Received,
+    Session,
+    Violation,
+)
+
+DATA, UPDATE, PING = 0, 1, 2
+SYN, ACK, FIN, RST = 1, 2, 4, 8
+
+
+def frame(kind: int, flags: int, stream: int, length: int, body: bytes = b"") -> bytes:
+    return struct.pack("!BBHII", 0, kind, flags, stream, length) + body
+
+
+def pair() -> tuple[Session, Session]:
+    return Session(dialler=True), Session(dialler=False)
+
+
+def pump(one: Session, other: Session) -> tuple[list, list]:
+    """Carry everything both ways until nothing is left; the events at each end."""
+    at_one, at_other = [], []
+    while one.outgoing or other.outgoing:
+        at_other += other.receive(one.take(1 << 30), 0.0)
+        at_one += one.receive(other.take(1 << 30), 0.0)
+    return at_one, at_other
+
+
+def until_violation(session: Session, frames) -> tuple[str, list]:
+    """Feed frames until one is a violation: its reason ("" if none was) and the events before it."""
+    events = []
+    try:
+        for data in frames:
+            events += session.receive(data, 0.0)
+    except Violation as violation:
+        return violation.reason, events
+    return "", events
+
+
+@given(
+    messages=st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=300)), max_size=30),
+    cuts=st.lists(st.integers(1, 50), min_size=1, max_size=20),
+)
+@settings(max_examples=50, deadline=None)
+def test_streams_arrive_whole_and_in_order_whatever_the_cuts(messages, cuts):
+    """TCP may cut anywhere, in headers too."""
+    one, other = pair()
+    streams = [one.open() for _ in range(3)]
+    sent = dict.fromkeys(streams, b"")
+    for index, data in messages:
+        assert one.send(streams[index], memoryview(data)) == len(data)
+        sent[streams[index]] += data
+    got, step = dict.fromkeys(streams, b""), 0
+    while one.outgoing:
+        for event in other.receive(one.take(cuts[step % len(cuts)]), 0.0):
+            if isinstance(event, Received):
+                got[event.stream] += event.data
+        step += 1
+    assert got == sent
+
+
+@given(st.binary(max_size=400))
+@settings(max_examples=100, deadline=None)
+def test_garbage_is_a_violation_or_nothing(data):
+    """No byte string makes the machine fail in any other way."""
+    for session in pair():
+        reason, _ = until_violation(session, [data])
+        assert reason in ("", *(f"muxer_{rule}" for rule in ("garbage", "stream_id", "window_overrun")))
+
+
+def test_a_sender_stops_at_the_window_and_goes_on_when_bytes_are_consumed():
+    """Flow control: at most WINDOW bytes are under way to a reader that does not read, whatever is offered."""
+    one, other = pair()
+    stream = one.open()
+    pump(one, other)
+    data, sent, got = memoryview(bytes(1 << 20)), 0, 0
+    while count := one.send(stream, data):
+        sent += count
+        _, events = pump(one, other)
+        got += sum(len(event.data) for event in events if isinstance(event, Received))
+    assert sent == got == WINDOW
+    other.consumed(stream, got)
+    events, _ = pump(one, other)
+    assert Credited(stream) in events
+    assert one.room(stream) == WINDOW
+
+
+def test_an_announced_length_beyond_the_window_ends_the_session_before_a_byte_of_it():
+    """Stock py-libp2p takes it all: 600 MB sent were 600 MB held."""
+    _, other = pair()
+    with pytest.raises(Violation, match="window_overrun"):
+        other.receive(frame(DATA, SYN, 1, WINDOW + 1), 0.0)
+
+
+def test_a_peer_that_ignores_the_window_is_cut_off_at_the_window():
+    """Many frames of allowed length must not add up to more than the credit."""
+    _, other = pair()
+    other.receive(frame(UPDATE, SYN, 1, 0), 0.0)
+    piece = frame(DATA, 0, 1, 1 << 20, bytes(1 << 20))
+    reason, events = until_violation(other, [piece] * 100)
+    assert reason == "muxer_window_overrun"
+    assert sum(len(event.data) for event in events) == WINDOW
+
+
+def test_the_answering_direction_has_the_initial_window_only():
+    """We read no answers on our own streams, so a peer can make us hold 256 KiB there and not a byte more."""
+    one, other = pair()
+    stream = one.open()
+    pump(one, other)
+    one.receive(frame(DATA, 0, stream, INITIAL_WINDOW, bytes(INITIAL_WINDOW)), 0.0)
+    with pytest.raises(Violation, match="window_overrun"):
+        one.receive(frame(DATA, 0, stream, 1), 0.0)
+
+
+def test_more_streams_than_allowed_are_reset_one_by_one():
+    """The session lives, so that an honest burst costs only its excess."""
+    one, other = pair()
+    streams = [one.open() for _ in range(MAX_INBOUND_STREAMS + 3)]
+    at_one, at_other = pump(one, other)
+    assert [event.stream for event in at_other if isinstance(event, Opened)] == streams[:-3]
+    assert [event.stream for event in at_one if isinstance(event, Gone)] == streams[-3:]
+    one.reset(streams[0])
+    pump(one, other)
+    replacement = one.open()
+    _, at_other = pump(one, other)
+    assert Opened(replacement) in at_other
+
+
+def test_a_flood_of_openings_ends_the_session():
+    """30,000 SYN frames cost stock py-libp2p 16 s of CPU."""
+    _, other = pair()
+    frames = (frame(UPDATE, SYN, stream, 0) + frame(UPDATE, RST, stream, 0) for stream in range(1, 2001, 2))
+    assert until_violation(other, frames)[0] == "muxer_openings"
+
+
+def test_a_peer_that_asks_and_never_reads_the_answers_is_cut_off():
+    """Answers are queued for it: without a bound that is our memory."""
+    _, other = pair()
+    pings = (frame(PING, SYN, 0, nonce) for nonce in range(200_000))
+    assert until_violation(other, pings)[0] == "muxer_not_reading"
+    assert len(other.outgoing) < 2 << 20
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (frame(UPDATE, SYN, 2, 0), "muxer_stream_id"),
+        (frame(UPDATE, SYN, 1, 0) * 2, "muxer_stream_id"),
+        (frame(UPDATE, SYN, 3, 0) + frame(UPDATE, SYN, 1, 0), "muxer_stream_id"),
+        (b"\x01" + bytes(11), "muxer_garbage"),
+        (frame(7, 0, 1, 0), "muxer_garbage"),
+        (frame(UPDATE, 16, 1, 0), "muxer_garbage"),
+        (frame(UPDATE, SYN | FIN, 1, 0) + frame(DATA, 0, 1, 1), "muxer_data_after_end"),
+        (frame(UPDATE, SYN, 1, 2**32 - 1) + frame(UPDATE, 0, 1, 2**32 - 1), "muxer_window_overflow"),
+    ],
+)
+def test_what_the_specification_forbids_is_named(data, reason):
+    """The reason is counted and shown, so it must say which rule was broken."""
+    with pytest.raises(Violation, match=reason):
+        Session(dialler=False).receive(data, 0.0)
+
+
+def test_a_stream_ends_in_order_after_its_last_byte():
+    """FIN may come with data; both ends forget a stream only when both have finished."""
+    one, other = pair()
+    stream = one.open()
+    one.send(stream, memoryview(b"last words"))
+    one.finish(stream)
+    _, events = pump(one, other)
+    assert events == [Opened(stream), Received(stream, b"last words"), Finished(stream)]
+    assert stream in other
+    assert stream in one
+    other.finish(stream)
+    events, _ = pump(one, other)
+    assert Finished(stream) in events
+    assert stream not in one
+    assert stream not in other
+
+
+def test_data_of_a_stream_we_reset_is_skipped():
+    """What was under way when we reset is not a fault of the peer."""
+    one, other = pair()
+    stream = one.open()
+    pump(one, other)
+    one.send(stream, memoryview(b"x" * 1000))
+    other.reset(stream)
+    after = one.open()
+    one.send(after, memoryview(b"fine"))
+    _, events = pump(one, other)
+    assert events == [Opened(after), Received(after, b"fine")]
+
+
+def test_the_first_frames_are_those_of_the_specification():
+    """Golden bytes: a stock libp2p peer must understand them."""
+    one, other = pair()
+    stream = one.open()
+    one.send(stream, memoryview(b"hi"))
+    opening = one.take(1 << 20)
+    assert opening.hex() == "000100010000000100000000" + "000000000000000100000002" + b"hi".hex()
+    other.receive(opening + frame(PING, SYN, 0, 7), 0.0)
+    acknowledgement = struct.pack("!I", WINDOW - INITIAL_WINDOW).hex()
+    assert other.take(1 << 20).hex() == "0001000200000001" + acknowledgement + "000200020000000000000007"
+    assert yamux.MAX_BODY_BYTES + 12 == 65535 - 16, "a full frame is one full Noise record"
