@@ -1,0 +1,115 @@
+"""`starling`: the table of commands, and what an error looks like from outside.
+
+Only the module of the command that is called gets imported, so that `--help` answers at once.
+
+    exit 0    fine (or what the command returned)
+    exit 1    failed: the node is not running, the network or the engine gave up
+    exit 2    wrong input: ConfigError, or options that click refuses
+    exit 130  Ctrl-C
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import click
+
+from gossip.errors import ConfigError, GossipError
+from node.control import ControlError
+
+# name -> where it is, and its line in --help
+COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "demo": ("node.cli.demo:demo", "Run a local swarm of real nodes and watch it learn."),
+        "found": ("node.cli.operate:found", "Found a swarm: sign a manifest and print the invite."),
+        "join": ("node.cli.operate:join", "Join a swarm by its invite."),
+        "run": ("node.cli.operate:run", "Run the node of a run directory."),
+        "leave": ("node.cli.operate:leave", "Leave the swarm in order and stop the running node."),
+        "status": ("node.cli.view:status", "Say how a running node does."),
+        "peers": ("node.cli.view:peers", "List the members a running node knows."),
+        "tui": ("node.cli.view:terminal", "Watch a running node or a demo in the terminal."),
+        "eval": ("node.cli.operate:evaluate", "Evaluate the running node's model on held-out data."),
+        "export": ("node.cli.operate:export", "Write the model to a safetensors file."),
+        "manifest": ("node.cli.inspect:manifest", "Show or check a swarm's manifest."),
+        "config": ("node.cli.inspect:config", "Show the node's effective settings."),
+    }
+)
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the table's order: the order in which a person needs them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command; None for a name that is not in the table."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table, without importing what it names."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="starling-swarm", prog_name="starling", message="%(prog)s %(version)s")
+def starling() -> None:
+    """Train a PyTorch model together with others, without a server."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: instead of the process's own.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        outcome = starling.main(
+            args=None if arguments is None else list(arguments), prog_name="starling", standalone_mode=False
+        )
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except (GossipError, ControlError) as error:
+        return _failed(error)
+    except BaseExceptionGroup as group:
+        # A trio nursery wraps what ended it, Ctrl-C too.
+        if group.subgroup(KeyboardInterrupt) is not None:
+            return 130
+        ours, others = group.split((GossipError, ControlError))
+        if ours is None or others is not None:
+            raise
+        return max(_failed(error) for error in _leaves(ours))
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _failed(error: BaseException) -> int:
+    click.echo(f"starling: {error}", err=True)
+    return 2 if isinstance(error, ConfigError) else 1
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    return [
+        leaf
+        for error in group.exceptions
+        for leaf in (_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

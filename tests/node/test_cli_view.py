@@ -1,0 +1,224 @@
+"""The command line: quick, quiet, exact exit codes; and the commands that only look."""
+
+from __future__ import annotations
+
+import ast
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+
+from gossip.errors import ConfigError, EngineError, PeerUnreachable
+from node import control
+from node.cli import main as cli
+from node.cli.main import COMMANDS, main
+from node.status import decode, encode
+from tests.tui.canned import snapshot
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def answering(run_dir, reply):
+    """A control socket that gives everybody the same answer."""
+    run_dir.mkdir(exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(run_dir / control.SOCKET_NAME))
+        listener.listen()
+
+        def serve():
+            stream, _ = listener.accept()
+            with stream:
+                stream.recv(1 << 16)
+                stream.sendall(reply)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        thread.join()
+
+
+@pytest.fixture
+def raising(monkeypatch):
+    """A command that raises what it is given."""
+
+    def install(error):
+        def callback():
+            raise error
+
+        monkeypatch.setattr(
+            cli.LazyGroup, "get_command", lambda self, context, name: click.Command("run", callback=callback)
+        )
+
+    return install
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_help_answers_at_once_and_imports_nothing_heavy():
+    """A command line that thinks before it prints its own help is not used."""
+    program = (
+        "import sys; from node.cli.main import main; code = main(['--help']); "
+        "heavy = {'torch', 'trio', 'libp2p', 'numpy', 'textual', 'rich', 'structlog', 'cryptography'} & set(sys.modules); "
+        "print(code, sorted(heavy))"
+    )
+    best_s = 9.0
+    for _ in range(3):
+        began = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
+        best_s = min(best_s, time.perf_counter() - began)
+    assert done.stdout.endswith("0 []\n")
+    for name, (_, text) in COMMANDS.items():
+        assert name in done.stdout
+        assert text.split(".")[0][:30] in done.stdout
+    assert best_s < 0.3
+
+
+def test_every_command_of_the_table_is_where_it_says():
+    """The table is text: a renamed function would be noticed only when somebody calls it."""
+    for target, _ in COMMANDS.values():
+        module, _, attribute = target.partition(":")
+        tree = ast.parse((ROOT / (module.replace(".", "/") + ".py")).read_text())
+        assert attribute in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, target
+
+
+def test_the_version_is_the_package_s(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("starling 0.")
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["status", "--nonsense"], ["status", "extra"]])
+def test_wrong_usage_exits_with_2_and_says_so_on_standard_error(arguments, capsys):
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "Usage: starling" in said.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ConfigError("pace.kind: must be steps or clock"), 2, "starling: pace.kind: must be steps or clock\n"),
+        (EngineError("the engine died"), 1, "starling: the engine died\n"),
+        (PeerUnreachable("12D3", "refused"), 1, "starling: 12D3: refused\n"),
+        (control.ControlError("no node"), 1, "starling: no node\n"),
+        (BaseExceptionGroup("nursery", [ExceptionGroup("", [ConfigError("a key")])]), 2, "starling: a key\n"),
+    ],
+)
+def test_an_expected_error_is_one_line_and_an_exit_code(raising, error, code, said, capsys):
+    raising(error)
+    assert main(["run"]) == code
+    assert capsys.readouterr() == ("", said)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), BaseExceptionGroup("nursery", [KeyboardInterrupt()])])
+def test_ctrl_c_ends_without_a_traceback(raising, error, capsys):
+    raising(error)
+    assert main(["run"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_bug_is_not_hidden_behind_an_expected_error(raising):
+    raising(ExceptionGroup("nursery", [ConfigError("a key"), AssertionError("a bug")]))
+    with pytest.raises(ExceptionGroup):
+        main(["run"])
+
+
+def test_a_command_may_return_its_exit_code(monkeypatch):
+    monkeypatch.setattr(
+        cli.LazyGroup, "get_command", lambda self, context, name: click.Command("run", callback=lambda: 1)
+    )
+    assert main(["run"]) == 1
+
+
+def test_status_where_no_node_ever_was_says_how_to_begin(tmp_path, capsys):
+    assert main(["status", "--dir", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("starling: --dir: ")
+    assert "starling join" in said.err
+
+
+def test_status_of_a_node_that_does_not_run_says_how_to_start_it(tmp_path, capsys):
+    (tmp_path / "node.toml").touch()
+    assert main(["status", "--dir", str(tmp_path)]) == 1
+    assert capsys.readouterr() == (
+        "",
+        f"starling: no node is running in {tmp_path}; start it with `starling run --dir {tmp_path}`\n",
+    )
+
+
+@pytest.mark.real
+def test_status_prints_the_problem_first_and_then_the_figures(tmp_path, capsys):
+    with answering(tmp_path, encode(snapshot(problem="no member answers; try `starling peers`"))):
+        assert main(["status", "--dir", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "! no member answers; try `starling peers`"
+    text = "\n".join(lines)
+    for words in (
+        "training", "digits-of-ten (abab", "12D3KooWmyself9", "42/200", "0.934 (round 40)", "0.213", "4, 1 with an edge",
+        "80 done, 2 aborted, 1 busy, 3 timed out", "2.4 MB (12 kB/s)", "840 (312/s)", "pet on sticky", "4,810", "2 min 5 s",
+    ):  # fmt: skip
+        assert words in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.real
+def test_a_long_problem_is_one_line_also_where_no_terminal_is(tmp_path, capsys):
+    problem = "word " * 60 + "end"
+    with answering(tmp_path, encode(snapshot(problem=problem))):
+        main(["status", "--dir", str(tmp_path)])
+    assert capsys.readouterr().out.splitlines()[0] == f"! {problem}"
+
+
+@pytest.mark.real
+def test_status_json_is_the_snapshot_on_one_line(tmp_path, capsys):
+    with answering(tmp_path, encode(snapshot(loss=float("nan")))):
+        assert main(["status", "--dir", str(tmp_path), "--json"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert decode(out.encode()) == msgspec.structs.replace(snapshot(), loss=None)
+
+
+@pytest.mark.real
+def test_peers_lists_edges_first_with_whole_ids_in_a_pipe(tmp_path, capsys):
+    with answering(tmp_path, encode(snapshot())):
+        assert main(["peers", "--dir", str(tmp_path)]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["peer", "state", "edge", "round", "rtt", "sent", "received", "done", "faults", "seen"]
+    assert [row.split()[0] for row in rows] == ["12D3KooWalive01", "12D3KooWquara03", "12D3KooWunkno02"]
+    assert rows[2].split()[3:5] == ["–", "–"]
+
+
+@pytest.mark.real
+def test_peers_json_is_a_list_for_programs(tmp_path, capsys):
+    with answering(tmp_path, encode(snapshot())):
+        assert main(["peers", "--dir", str(tmp_path), "--json"]) == 0
+    assert [peer["state"] for peer in json.loads(capsys.readouterr().out)] == ["alive", "quarantined", "suspect"]
+
+
+@pytest.mark.real
+def test_a_node_without_peers_says_so(tmp_path, capsys):
+    with answering(tmp_path, encode(snapshot(peers=()))):
+        assert main(["peers", "--dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "no peers known yet\n"
+
+
+@pytest.mark.real
+def test_a_refusal_of_the_node_is_an_error_line(tmp_path, capsys):
+    with answering(tmp_path, b'{"ok":false,"error":"16 programs watch this node already; close one"}\n'):
+        assert main(["status", "--dir", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == "starling: 16 programs watch this node already; close one\n"
+
+
+def test_the_terminal_ui_without_a_terminal_names_the_command_to_try(tmp_path, capsys):
+    assert main(["tui", str(tmp_path)]) == 2
+    assert f"starling status --dir {tmp_path}" in capsys.readouterr().err
