@@ -114,7 +114,7 @@ def test_bytes_that_are_not_the_manifest_are_the_senders_fault(spoil, reason):
 def test_the_right_bytes_of_another_version_ask_for_an_upgrade(change):
     """The hash fits, so the sender is honest: it is us who cannot read it."""
     raw, swarm = resealed(manifests._sorted({**msgspec.to_builtins(founded()), **change}))
-    with pytest.raises(ConfigError, match="another version.*upgrade") as error:
+    with pytest.raises(ConfigError, match=r"another version.*upgrade") as error:
         manifests.from_bytes(raw, swarm, "peer")
     assert "\n" not in str(error.value)
 

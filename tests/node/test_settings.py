@@ -146,15 +146,24 @@ def test_a_file_that_is_none_is_one_line(tmp_path):
         assert "\n" not in str(error.value)
 
 
-@given(st.dictionaries(st.text(max_size=8), st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-                       lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2), max_leaves=4), max_size=3))  # fmt: skip
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+plain_data = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(st.dictionaries(st.text(max_size=8), plain_data, max_size=3))
 def test_no_plain_data_brings_anything_but_settings_or_one_line(raw):
     """Also for manifests that come from peers."""
     for candidate in (raw, {"pace": raw}, {"task": {"params": raw}}):
+        said = ""
         try:
             settings.convert(candidate, Manifest)
         except ConfigError as error:
-            assert "\n" not in str(error)
+            said = str(error)
+        assert said.isprintable()
 
 
 @pytest.mark.parametrize(
@@ -167,7 +176,7 @@ def test_rates_are_what_people_mean(text, rate):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "fast", "-1", "1e9", "10 mbit per second", "nan", "١٠", "9" * 30, "9" * 400, "1\n2"]
+    "text", ["", "fast", "-1", "1e9", "10 mbit per second", "nan", "\u0661\u0660", "9" * 30, "9" * 400, "1\n2"]
 )
 def test_what_is_no_rate_is_one_line(text):
     assert "rate: must" in refusal(settings.parse_rate, text)

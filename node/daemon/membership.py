@@ -1,0 +1,239 @@
+"""The control lane: moves frames, time and lost connections into the membership core, and its words out to peers and services.
+
+Nothing here decides who is alive; `gossip.membership.detector` does. A frame that cannot be sent is dropped, since the core repeats
+what matters, and the core is told that the peer could not be reached.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import trio
+
+from gossip.errors import PeerUnreachable, RemoteProtocolError
+from gossip.exchange.clock import SwarmClock
+from gossip.membership.detector import Detector, Timing
+from gossip.membership.events import Changed, ClockSample, Died, Joined, Left, MemberEvent, Output, Reborn, Send
+from gossip.membership.view import Member, View
+from gossip.seeds import derive
+from gossip.wire import frames
+from gossip.wire.schema import MAX_ADDRESSES, Record
+from node.config import MembershipSection
+from node.daemon.handles import Reporter, TaskStatus
+from node.identity import Identity, verify_record
+from node.net.api import Disconnected, Network
+
+MAX_WAITING = 1024
+"""Sendings not begun, and events a subscriber has not taken."""
+MAX_SENDING = 32
+"""Sendings under way to one peer; more are dropped."""
+SEND_S = 5.0
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+
+
+class Membership:
+    """Who is here.
+
+    Args:
+        network: to send and receive; its events and its control lane belong to this service.
+        identity: signs our record.
+        swarm: swarm id.
+        section: the detector's clockwork.
+        report: told of faults and of bootstrap peers that do not answer. Members' comings and goings go to subscribers.
+        seed: root of chance.
+        incarnation: unix time in ms of this start.
+        clock: the swarm clock, fed from probes.
+    """
+
+    def __init__(
+        self,
+        *,
+        network: Network,
+        identity: Identity,
+        swarm: str,
+        section: MembershipSection,
+        report: Reporter,
+        seed: int,
+        incarnation: int,
+        clock: SwarmClock,
+    ) -> None:
+        self._network = network
+        self._report = report
+        self._seed = derive(seed, "join", identity.peer_id)
+        self._clock = clock
+        self._view = View(lambda record: verify_record(record, swarm))
+        own = Record(identity.peer_id, swarm, incarnation, 0, "alive", self._addresses(), b"")
+        timing = Timing(section.probe_s, section.timeout_s, section.suspicion_s, section.sync_s, section.helpers)
+        self._core = Detector(
+            identity.sign_record(own), identity.sign_record, self._view, timing, seed, clock.time, trio.current_time()
+        )
+        self._outbox, self._unsent = trio.open_memory_channel[Send](MAX_WAITING)
+        self._sending: Counter[str] = Counter()
+        self._subscribers: list[trio.MemorySendChannel[MemberEvent]] = []
+        self._wake = trio.Event()
+
+    # --- what others ask ------------------------------------------------------------------------------------
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Peers believed alive, in order, ourselves included."""
+        return self._view.alive
+
+    @property
+    def view(self) -> bytes:
+        """Digest of `members`."""
+        return self._view.digest
+
+    @property
+    def table(self) -> Mapping[str, Member]:
+        """All that is known, the dead and those who left too."""
+        return self._view.members
+
+    def last_heard(self, peer: str) -> float | None:
+        """When its last control frame came, on trio's clock."""
+        return self._core.heard.get(peer)
+
+    def rtt(self, peer: str) -> float | None:
+        """Seconds its last answer to a probe took."""
+        return self._core.rtt_s.get(peer)
+
+    def subscribe(self) -> trio.MemoryReceiveChannel[MemberEvent]:
+        """Every change from now on.
+
+        Bounded: the channel of a subscriber that lets MAX_WAITING events wait ends, rather than lose one unnoticed.
+        """
+        send, receive = trio.open_memory_channel[MemberEvent](MAX_WAITING)
+        self._subscribers.append(send)
+        return receive
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
+        """Take part until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._receive)
+            nursery.start_soon(self._watch_connections)
+            nursery.start_soon(self._tick)
+            task_status.started()
+            async for send in self._unsent:
+                if self._sending[send.peer] < MAX_SENDING:
+                    self._sending[send.peer] += 1
+                    nursery.start_soon(self._send_counted, send)
+
+    async def join(self, addresses: Sequence[str]) -> None:
+        """Keep in touch with the swarm through bootstrap peers, until cancelled.
+
+        One that does not answer is dialled again after growing pauses; it is one line when that begins and one when it ends.
+
+        Args:
+            addresses: multiaddrs with /p2p/ID.
+        """
+        async with trio.open_nursery() as nursery:
+            for address in sorted(set(addresses)):
+                nursery.start_soon(self._keep_in_touch, address)
+
+    async def leave(self) -> None:
+        """Tell everybody that we leave for good. The caller sets the deadline."""
+        async with trio.open_nursery() as nursery:
+            for output in self._core.leave(trio.current_time()):
+                if isinstance(output, Send):
+                    nursery.start_soon(self._send, output)
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        async for inbound in self._network.inbound("control"):
+            try:
+                message = frames.decode("control", inbound.peer, inbound.frame)
+                self._do(self._core.receive(inbound.peer, message, trio.current_time()))
+            except RemoteProtocolError as error:
+                self._report.fault(error.peer, error.reason)
+
+    async def _watch_connections(self) -> None:
+        async for event in self._network.events():
+            if isinstance(event, Disconnected):
+                self._do(self._core.lost(event.peer, trio.current_time()))
+
+    async def _tick(self) -> None:
+        while True:
+            self._wake = trio.Event()
+            with trio.move_on_at(self._core.deadline):
+                await self._wake.wait()
+            now = trio.current_time()
+            self._do(self._core.readdress(self._addresses(), now) + self._core.tick(now))
+
+    def _addresses(self) -> tuple[str, ...]:
+        return tuple(self._network.addresses[:MAX_ADDRESSES])
+
+    def _do(self, outputs: Sequence[Output]) -> None:
+        """Carry out what the core says. Never waits: a slow peer must not hold up the others."""
+        for output in outputs:
+            match output:
+                case Send():
+                    try:
+                        self._outbox.send_nowait(output)
+                    except trio.WouldBlock:
+                        continue
+                case ClockSample(peer=peer, swarm_time=theirs, rtt_s=rtt_s):
+                    self._clock.observe(peer, theirs, rtt_s, trio.current_time())
+                case _:
+                    self._tell(output)
+        self._wake.set()
+
+    def _tell(self, event: MemberEvent) -> None:
+        match event:
+            case Joined(peer=peer) | Changed(peer=peer) | Reborn(peer=peer):
+                member = self._view.members.get(peer)
+                if member is not None:
+                    self._network.learn(peer, member.record.addresses)
+            case Died(peer=peer) | Left(peer=peer):
+                self._clock.forget(peer)
+            case _:
+                pass
+        for subscriber in list(self._subscribers):
+            try:
+                subscriber.send_nowait(event)
+            except (trio.WouldBlock, trio.BrokenResourceError):
+                self._subscribers.remove(subscriber)
+                subscriber.close()
+
+    async def _send_counted(self, send: Send) -> None:
+        try:
+            with trio.move_on_after(SEND_S):
+                await self._send(send)
+        finally:
+            self._sending[send.peer] -= 1
+            if not self._sending[send.peer]:
+                del self._sending[send.peer]
+
+    async def _send(self, send: Send) -> None:
+        try:
+            await self._network.send(send.peer, "control", frames.encode(send.message))
+        except PeerUnreachable:
+            self._do(self._core.lost(send.peer, trio.current_time()))
+
+    async def _keep_in_touch(self, address: str) -> None:
+        """Greet one bootstrap peer whenever it is not among the members."""
+        peer, pause, complained, turn = address.rpartition("/p2p/")[2], FIRST_PAUSE_S, False, 0
+        while True:
+            present = peer in self.members
+            reached = present or await self._greet(address, complain=not complained)
+            if reached and complained:
+                self._report.event("bootstrap_reached", f"bootstrap peer {address} answers again", address=address)
+            complained, turn = not reached, turn + 1
+            jitter = 0.75 + 0.5 * derive(self._seed, address, turn) / 2**63
+            await trio.sleep(jitter * (LONGEST_PAUSE_S if present else pause))
+            pause = FIRST_PAUSE_S if present else min(2 * pause, LONGEST_PAUSE_S)
+
+    async def _greet(self, address: str, *, complain: bool) -> bool:
+        try:
+            peer = await self._network.dial(address)
+        except PeerUnreachable as error:
+            if complain:
+                text = f"bootstrap peer {address} does not answer ({error.reason}); this node goes on and keeps trying"
+                self._report.event("bootstrap_unreachable", text, level="warning", address=address)
+            return False
+        self._do(self._core.greet(peer, trio.current_time()))
+        return True

@@ -1,0 +1,256 @@
+"""Membership over a network in memory, in virtual time: who is known, what is told, and what an absent bootstrap peer costs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import pytest
+import trio
+
+from gossip.exchange.clock import SwarmClock
+from gossip.membership.events import Died, Joined, Left, Reborn
+from gossip.wire.frames import encode
+from gossip.wire.schema import Probe, Spread
+from node.config import MembershipSection
+from node.daemon.membership import FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_WAITING, Membership
+from node.identity import Identity
+from node.net.faults import Drop
+from node.net.memory import MemoryHub, address_of
+
+SWARM = "s" + "a" * 32
+pytestmark = pytest.mark.trio
+
+
+class Told:
+    """A reporter that remembers."""
+
+    def __init__(self):
+        self.events, self.faults = [], []
+
+    def event(self, name, text, *, level="info", **fields):
+        assert "\n" not in text
+        self.events.append((trio.current_time(), name, text))
+
+    def fault(self, peer, reason):
+        self.faults.append((peer, reason))
+
+    def named(self, name):
+        return [at for at, event, _ in self.events if event == name]
+
+
+class Node:
+    """One member with all it needs."""
+
+    def __init__(self, hub, index, incarnation=1, swarm=SWARM):
+        self.identity = Identity.from_seed(index.to_bytes(32, "big"))
+        self.peer = self.identity.peer_id
+        self.address = address_of(self.peer)
+        self.network = hub.join(self.peer)
+        self.told = Told()
+        self.clock = SwarmClock()
+        self.membership = Membership(
+            network=self.network, identity=self.identity, swarm=swarm, section=MembershipSection(), report=self.told, seed=0,
+            incarnation=incarnation, clock=self.clock,
+        )  # fmt: skip
+        self.scope = trio.CancelScope()
+        self.events = self.membership.subscribe()
+
+    def heard(self):
+        """Events so far."""
+        events = []
+        while self.events.statistics().current_buffer_used:
+            events.append(self.events.receive_nowait())
+        return events
+
+    async def live(self, bootstrap=(), task_status=trio.TASK_STATUS_IGNORED):
+        with self.scope:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.membership.serve)
+                nursery.start_soon(self.membership.join, bootstrap)
+                task_status.started()
+
+
+@asynccontextmanager
+async def swarm(n, hub=None) -> AsyncIterator[tuple[MemoryHub, list[Node], trio.Nursery]]:
+    hub = hub or MemoryHub()
+    async with trio.open_nursery() as nursery:
+        nodes = [Node(hub, index) for index in range(n)]
+        for node in nodes:
+            await nursery.start(node.live, [nodes[0].address])
+        yield hub, nodes, nursery
+        nursery.cancel_scope.cancel()
+
+
+def agreed(nodes):
+    return all(set(node.membership.members) == {n.peer for n in nodes} for node in nodes)
+
+
+async def until(condition, limit_s):
+    began = trio.current_time()
+    with trio.fail_after(limit_s):
+        while not condition():  # noqa: ASYNC110 - asks, from outside, what nobody signals
+            await trio.sleep(0.01)
+    return trio.current_time() - began
+
+
+async def test_everybody_knows_everybody_within_a_fraction_of_a_second(autojump_clock):
+    async with swarm(6) as (_, nodes, _):
+        await until(lambda: agreed(nodes), 0.5)
+        assert len({node.membership.view for node in nodes}) == 1
+        assert [type(event) for event in nodes[0].heard()] == [Joined] * 5
+        assert all(node.told.faults == [] and node.told.events == [] for node in nodes)
+
+
+async def test_members_can_send_to_one_another_without_having_met(autojump_clock):
+    """Addresses come with the records, not only the bootstrap peer's."""
+    async with swarm(3) as (_, nodes, _):
+        await until(lambda: agreed(nodes), 1.0)
+        await nodes[2].network.send(nodes[1].peer, "exchange", b"frame")
+
+
+async def test_swarm_clocks_agree_soon_after_joining(autojump_clock):
+    async with swarm(4) as (_, nodes, _):
+        await trio.sleep(3.0)
+        now = trio.current_time()
+        times = [node.clock.time(now) for node in nodes]
+        assert max(times) - min(times) < 0.01
+        assert nodes[0].membership.rtt(nodes[1].peer) < 0.1
+        assert nodes[0].membership.last_heard(nodes[1].peer) <= now
+
+
+async def test_a_crashed_member_dies_once_for_everybody(autojump_clock):
+    async with swarm(5) as (hub, nodes, _):
+        await until(lambda: agreed(nodes), 1.0)
+        [node.heard() for node in nodes]
+        *rest, victim = nodes
+        victim.scope.cancel()
+        hub.crash(victim.peer)
+        assert await until(lambda: agreed(rest), 10.0) < 5.0
+        await trio.sleep(30.0)
+        for node in rest:
+            assert [event for event in node.heard() if isinstance(event, Died)] == [Died(victim.peer)]
+            assert node.membership.table[victim.peer].status == "dead"
+
+
+async def test_a_restart_is_a_new_life_to_all(autojump_clock):
+    async with swarm(4) as (hub, nodes, nursery):
+        await until(lambda: agreed(nodes), 1.0)
+        [node.heard() for node in nodes]
+        nodes[3].scope.cancel()
+        hub.crash(nodes[3].peer)
+        again = Node(hub, 3, incarnation=2)
+        await nursery.start(again.live, [nodes[0].address])
+        await trio.sleep(10.0)
+        for node in nodes[:3]:
+            assert [event for event in node.heard() if not isinstance(event, Joined)][-1] == Reborn(again.peer)
+            assert again.peer in node.membership.members
+
+
+async def test_leaving_in_order_is_known_at_once(autojump_clock):
+    async with swarm(4) as (_, nodes, _):
+        await until(lambda: agreed(nodes), 1.0)
+        [node.heard() for node in nodes]
+        with trio.fail_after(0.5):
+            await nodes[3].membership.leave()
+        nodes[3].scope.cancel()
+        await until(lambda: agreed(nodes[:3]), 0.5)
+        assert all(node.heard() == [Left(nodes[3].peer)] for node in nodes[:3])
+
+
+async def test_an_absent_bootstrap_peer_is_one_line_and_never_a_crash(autojump_clock):
+    """The most reported failure of such systems: here the node goes on, and joins when the peer comes."""
+    hub = MemoryHub()
+    dials = []
+    hub.rules.append(lambda src, dst, now: dials.append(now) or Drop() if now < 200.0 else None)
+    async with trio.open_nursery() as nursery:
+        absent, node = Node(hub, 0), Node(hub, 1)
+        await nursery.start(node.live, [absent.address])
+        await trio.sleep(190.0)
+        assert len(node.told.named("bootstrap_unreachable")) == 1
+        pauses = sorted({round(b - a, 3) for a, b in pairwise(dials) if b - a > 0.5})
+        assert FIRST_PAUSE_S * 0.75 < pauses[0] < 3 * FIRST_PAUSE_S
+        assert pauses[-1] <= 1.25 * LONGEST_PAUSE_S + 1.0
+        assert len(pauses) >= 5  # they grow
+        await nursery.start(absent.live)
+        await trio.sleep(2 * LONGEST_PAUSE_S)
+        assert agreed([absent, node])
+        assert len(node.told.named("bootstrap_unreachable")) == len(node.told.named("bootstrap_reached")) == 1
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("address", ["", "nonsense", "/ip4/127.0.0.1/tcp/1", "/memory/x/p2p/x"])
+async def test_a_bootstrap_address_that_leads_nowhere_is_one_line(autojump_clock, address):
+    hub = MemoryHub()
+    async with trio.open_nursery() as nursery:
+        node = Node(hub, 0)
+        await nursery.start(node.live, [address, address])
+        await trio.sleep(600.0)
+        assert len(node.told.events) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_node_that_is_its_own_bootstrap_peer_founds_in_silence(autojump_clock):
+    async with swarm(1) as (_, (node,), _):
+        await trio.sleep(300.0)
+        assert node.membership.members == (node.peer,)
+        assert node.told.events == []
+
+
+async def test_rubbish_and_foreign_swarms_are_faults_of_the_sender(autojump_clock):
+    async with swarm(2) as (hub, nodes, nursery):
+        await until(lambda: agreed(nodes), 1.0)
+        stranger = hub.join("stranger")
+        await stranger.dial(nodes[0].address)
+        await stranger.send(nodes[0].peer, "control", b"rubbish")
+        foreign = Node(hub, 9, swarm="s" + "b" * 32)
+        await nursery.start(foreign.live, [nodes[0].address])
+        await trio.sleep(1.0)
+        assert ("stranger", "frame_not_msgpack") in nodes[0].told.faults
+        assert (foreign.peer, "foreign_swarm") in nodes[0].told.faults
+        assert agreed(nodes)
+        assert foreign.membership.members == (foreign.peer,)
+
+
+async def test_a_partition_heals_without_help(autojump_clock):
+    hub = MemoryHub()
+    async with swarm(6, hub) as (_, nodes, _):
+        await until(lambda: agreed(nodes), 1.0)
+        half = {node.peer for node in nodes[:3]}
+        hub.rules.append(lambda src, dst, now: Drop() if (src in half) != (dst in half) else None)
+        await until(lambda: agreed(nodes[:3]) and agreed(nodes[3:]), 15.0)
+        hub.rules.clear()
+        await until(lambda: agreed(nodes), 15.0)
+
+
+async def test_a_subscriber_that_does_not_listen_is_cut_off_and_holds_up_nobody(autojump_clock):
+    """It must not believe that it knows everything."""
+    hub = MemoryHub()
+    node, other = Node(hub, 0), Node(hub, 1)
+    deaf, left = node.membership.subscribe(), node.membership.subscribe()
+    left.close()
+    for index in range(MAX_WAITING + 1):
+        node.membership._tell(Joined(str(index)))
+    events = [event async for event in deaf]
+    assert len(events) == MAX_WAITING
+    assert node.membership._subscribers == []
+    assert other.membership.members == (other.peer,)
+
+
+async def test_a_flood_of_frames_costs_no_tasks_without_end(autojump_clock):
+    """Answers to a peer that does not take them are dropped, not piled up."""
+    hub = MemoryHub()
+    async with swarm(2, hub) as (_, nodes, _):
+        await until(lambda: agreed(nodes), 1.0)
+        hub.rules.append(lambda src, dst, now: Drop() if dst == "flooder" else None)
+        flooder = hub.join("flooder")
+        await flooder.dial(nodes[0].address)
+        for nonce in range(500):
+            await flooder.send(nodes[0].peer, "control", encode(Probe(nonce, bytes(8), 0.0)))
+        await flooder.send(nodes[0].peer, "control", encode(Spread()))
+        await trio.sleep(0.1)
+        hub.sever("flooder", nodes[0].peer)
+        await trio.sleep(10.0)
+        assert nodes[0].membership._sending == {}
+        assert agreed(nodes)
