@@ -1,0 +1,150 @@
+"""Checkpoints: a restart goes on where it was, and a bad file costs at most one checkpoint."""
+
+import pytest
+import torch
+
+from gossip.errors import ConfigError
+from node.config import OptimizerSection
+from node.engine import blob, calls
+from node.engine.checkpoint import Checkpoint, Checkpoints
+from node.engine.engine import Engine
+from tests.node.engines import done, exchange, manifest, opened, opening, state_of, x_of
+
+ADAMW = OptimizerSection(kind="adamw", lr=1e-3, correction_lr=1e-3)
+
+
+def checkpoint(round, value=0.0):
+    return Checkpoint(round, 10 * round, {"x": torch.full((7,), value), "optimizer.steps": torch.tensor([round])})
+
+
+def files(path, **kwargs):
+    return Checkpoints(path, **{"swarm": "s", "schema": "m"} | kwargs)
+
+
+@pytest.mark.parametrize("optimizer", [OptimizerSection(), ADAMW], ids=["sgd", "adamw"])
+def test_a_resumed_node_walks_the_path_of_one_that_never_stopped(tmp_path, optimizer):
+    """Model, optimiser memory, place in its stream of batches and in the schedule: bit for bit."""
+    agreed = manifest(optimizer=optimizer)
+    whole, first = opened(agreed), opened(agreed, checkpoint=tmp_path / "c")
+    for engine, rounds in ((whole, 6), (first, 3)):
+        for turn in range(rounds):
+            done(engine, calls.Train(turn, 5))
+            done(engine, calls.Mix(turn))
+    done(first, calls.Stop())
+    second = Engine()
+    reply = second.handle(opening(agreed, checkpoint=tmp_path / "c"))
+    assert (reply.resumed, reply.round, reply.local_steps) == (True, 3, 15)
+    for turn in range(3, 6):
+        done(second, calls.Train(turn, 5))
+        done(second, calls.Mix(turn))
+    assert torch.equal(x_of(second), x_of(whole))
+
+
+def test_flows_do_not_survive_a_restart(tmp_path):
+    """The peers delete theirs as well, since the node comes back with a new incarnation: kept flows would be one-sided."""
+    engines = {peer: opened(manifest(), shard, peer, tmp_path / peer) for shard, peer in enumerate("ab")}
+    for engine in engines.values():
+        done(engine, calls.Train(0, 5))
+    exchange(engines, "a", "b", seq=1)
+    done(engines["a"], calls.Mix(0))
+    assert state_of(engines["a"]).total.any()
+    done(engines["a"], calls.Save())
+    resumed = opened(manifest(), 0, "a", tmp_path / "a")
+    assert torch.equal(x_of(resumed), x_of(engines["a"]))
+    assert not state_of(resumed).total.any()
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "emptied", "gone"])
+def test_a_damaged_checkpoint_costs_one_checkpoint(tmp_path, damage):
+    """Also if the machine went down between the two renames of a save, which leaves only the previous one."""
+    path = tmp_path / "c"
+    for number in (1, 2):
+        saved = files(path)
+        saved.load()
+        saved.save(checkpoint(number, float(number)))
+    data = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes({"cut": data[:-3], "flipped": data[:-3] + b"\x7f" + data[-2:], "emptied": b""}[damage])
+    again = files(path)
+    found = again.load()
+    assert (found.round, float(found.tensors["x"][0])) == (1, 1.0)
+    again.save(checkpoint(3))
+    assert files(path).load().round == 3
+    assert blob.unpack((tmp_path / "c.previous").read_bytes())[1]["round"] == 1, "the good one before it is still there"
+    assert (tmp_path / "c.bad").exists() == (damage != "gone")
+
+
+def test_with_nothing_readable_the_node_says_what_to_do_and_touches_nothing(tmp_path):
+    path = tmp_path / "c"
+    path.write_bytes(b"precious")
+    (tmp_path / "c.previous").write_bytes(b"too")
+    with pytest.raises(ConfigError, match=r"c: .*not written by Starling.*\(mv ") as error:
+        files(path).load()
+    assert "\n" not in str(error.value)
+    reply = Engine().handle(opening(manifest(), checkpoint=path))
+    assert isinstance(reply, calls.Refused)
+    assert (reply.kind, "mv" in reply.reason) == ("config", True)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"c": b"precious", "c.previous": b"too"}
+
+
+@pytest.mark.parametrize(("foreign", "word"), [({"swarm": "t"}, "another swarm"), ({"schema": "n"}, "another model")])
+def test_a_foreign_checkpoint_is_not_taken_and_not_overwritten(tmp_path, foreign, word):
+    files(tmp_path / "c").save(checkpoint(1))
+    with pytest.raises(ConfigError, match=word):
+        files(tmp_path / "c", **foreign).load()
+    assert files(tmp_path / "c").load().round == 1
+
+
+def test_a_snapshot_or_export_is_no_checkpoint(tmp_path):
+    (tmp_path / "c").write_bytes(blob.pack({"x": torch.zeros(3)}, {"kind": "model"}))
+    with pytest.raises(ConfigError, match="something else"):
+        files(tmp_path / "c").load()
+
+
+def test_a_disk_that_cannot_be_written_stops_nothing_but_the_saving(tmp_path):
+    """The person is told once by the daemon; training is worth more than its checkpoint."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    engine = opened(manifest(), checkpoint=folder / "c")
+    done(engine, calls.Train(0, 5))
+    folder.rename(tmp_path / "away")
+    refused = engine.handle(calls.Save())
+    assert isinstance(refused, calls.Refused)
+    assert refused.kind == "disk"
+    assert "run" in refused.reason
+    done(engine, calls.Mix(0))
+    done(engine, calls.Train(1, 5))
+    (tmp_path / "away").rename(folder)
+    done(engine, calls.Save())
+    assert [file.name for file in folder.iterdir()] == ["c"]
+
+
+def test_a_full_disk_leaves_no_half_written_file_behind(tmp_path, monkeypatch):
+    """The file that was there stays, whole."""
+    saved = files(tmp_path / "c")
+    saved.save(checkpoint(1))
+
+    def full(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("node.engine.blob.os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        saved.save(checkpoint(2))
+    assert [file.name for file in tmp_path.iterdir()] == ["c"]
+    assert files(tmp_path / "c").load().round == 1
+
+
+def test_a_blob_says_what_it_holds_and_equal_contents_give_equal_bytes():
+    tensors = {"b": torch.arange(3), "a": torch.eye(2, dtype=torch.float64), "empty": torch.zeros(0)}
+    data = blob.pack(tensors, {"round": 4, "kind": "test"})
+    assert data == blob.pack(dict(reversed(tensors.items())), {"kind": "test", "round": 4})
+    found, facts = blob.unpack(data)
+    assert facts == {"round": 4, "kind": "test"}
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+    for position in range(0, len(data), 7):
+        changed = bytearray(data)
+        changed[position] ^= 0x10
+        with pytest.raises(ValueError, match=r"cut short|damaged|format"):
+            blob.unpack(bytes(changed))

@@ -1,0 +1,233 @@
+"""The engine as the daemon sees it: calls, paces, refusals. Exchanges have a file of their own."""
+
+import math
+
+import pytest
+import safetensors.torch
+import torch
+
+from gossip.vector import as_flat
+from node.config import OptimizerSection
+from node.engine import calls
+from node.engine.engine import Engine
+from tests.node.engines import done, exchange, manifest, opened, opening, state_of, x_of
+
+EVERY_CALL = (
+    calls.Train(0, 1), calls.Free(on=True, round=0), calls.Offer("b", 0, 1, 0, 0.5, 0),
+    calls.Answer("b", 0, 1, 0, 0.5, 0.0, b""), calls.Apply("b", 0, 1, b""), calls.Commit("b", 0, 1), calls.Drop("b", 0, 1),
+    calls.Mix(0), calls.Settle("b"), calls.Revoke("b", settled=True), calls.Evaluate(), calls.Save(), calls.Snapshot(),
+    calls.ReadChunk(1, 0, 10), calls.Install(b"", 0), calls.Stop(),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("call", EVERY_CALL, ids=lambda call: type(call).__name__)
+def test_before_open_every_call_is_refused(call):
+    engine = Engine()
+    assert engine.handle(call) == calls.Refused("state", "the engine is not open")
+    assert not engine.busy
+
+
+def test_open_says_what_was_opened_and_works_once():
+    engine = Engine()
+    reply = engine.handle(opening(manifest()))
+    assert isinstance(reply, calls.Opened)
+    assert (reply.parameters, reply.metric, reply.higher_is_better, reply.device) == (4810, "accuracy", True, "cpu")
+    assert (reply.resumed, reply.round, reply.local_steps) == (False, 0, 0)
+    assert reply.samples > 0
+    again = engine.handle(opening(manifest()))
+    assert isinstance(again, calls.Refused)
+    assert again.kind == "state"
+
+
+@pytest.mark.parametrize(
+    ("agreed", "word"),
+    [
+        (manifest("nothing"), "task.kind"),
+        (manifest(params={"model": "tree"}), "task.params"),
+        (manifest(optimizer=OptimizerSection(kind="adamw")), "optimizer.correction_lr"),
+    ],
+)
+def test_what_a_person_got_wrong_is_refused_in_one_line_that_names_the_key(agreed, word):
+    reply = Engine().handle(opening(agreed))
+    assert isinstance(reply, calls.Refused)
+    assert reply.kind == "config"
+    assert word in reply.reason
+    assert "\n" not in reply.reason
+
+
+def test_equal_labels_draw_equal_batches_and_different_labels_do_not():
+    """One seed replays a run; but two nodes with the same shard are not the same node."""
+    one, same, other = (opened(manifest(), 0, node) for node in ("a", "a", "b"))
+    losses = [done(engine, calls.Train(0, 5)).loss for engine in (one, same, other)]
+    assert losses[0] == losses[1] != losses[2]
+    assert torch.equal(x_of(one), x_of(same))
+
+
+def test_training_is_sliced_so_that_a_call_waits_for_one_local_step():
+    engine = opened(manifest())
+    assert engine.handle(calls.Train(3, 5)) is None
+    for _ in range(4):
+        assert engine.busy
+        assert engine.step() is None
+        assert isinstance(engine.handle(calls.Snapshot()), calls.Held)
+    trained = engine.step()
+    assert isinstance(trained, calls.Trained)
+    assert (trained.round, trained.local_steps, trained.undone) == (3, 5, 0)
+    assert not engine.busy
+
+
+def test_one_round_at_a_time():
+    engine = opened(manifest())
+    engine.handle(calls.Train(0, 5))
+    for call in (calls.Train(1, 5), calls.Mix(0), calls.Offer("b", 0, 1, 0, 0.5, 0), calls.Install(b"", 0)):
+        assert engine.handle(call).kind == "state"
+    assert isinstance(_finish(engine), calls.Trained)
+
+
+def test_each_pace_refuses_the_others_call():
+    assert opened(manifest()).handle(calls.Free(on=True, round=0)).kind == "state"
+    assert opened(manifest(pace="clock")).handle(calls.Train(0, 5)).kind == "state"
+
+
+def test_free_training_runs_until_it_is_told_to_stand_still():
+    """Each Free tells of the steps since the last one."""
+    engine = opened(manifest(pace="clock"))
+    assert math.isnan(done(engine, calls.Free(on=True, round=0)).loss)
+    for _ in range(7):
+        assert engine.step() is None
+    first = done(engine, calls.Free(on=True, round=1))
+    assert (first.round, first.local_steps) == (1, 7)
+    assert math.isfinite(first.loss)
+    assert engine.busy
+    done(engine, calls.Free(on=False, round=2))
+    assert not engine.busy
+
+
+def test_an_evaluation_shares_time_with_training_and_measures_the_model_it_began_with():
+    engine, twin = opened(manifest(pace="clock")), opened(manifest(pace="clock"))
+    engine.handle(calls.Free(on=True, round=0))
+    assert engine.handle(calls.Evaluate()) is None
+    assert engine.handle(calls.Evaluate()).kind == "state"
+    begun = done(engine, calls.Free(on=True, round=0)).local_steps
+    while (reply := engine.step()) is None:
+        pass
+    assert reply == done(twin, calls.Evaluate())
+    assert done(engine, calls.Free(on=False, round=0)).local_steps > begun
+    assert reply.samples > 0
+
+
+@pytest.mark.parametrize(
+    "optimizer", [OptimizerSection(lr=1e30), OptimizerSection(kind="adamw", lr=1e36, correction_lr=1.0)]
+)
+def test_a_step_out_of_the_finite_numbers_is_undone_and_counted(optimizer):
+    """A NaN that leaves a node poisons its neighbors; training that has gone mad must stay at home, and be seen."""
+    agreed = manifest("quadratic", params={"dtype": "float32"}, optimizer=optimizer)
+    engine = opened(agreed)
+    trained = [done(engine, calls.Train(turn, 20)) for turn in range(3)]
+    assert sum(reply.undone for reply in trained) > 0
+    assert [reply.local_steps for reply in trained] == [20, 40, 60]
+    assert bool(torch.isfinite(x_of(engine)).all())
+
+
+def test_settled_and_revoked_edges_leave_a_correction_of_what_remains():
+    engines = {peer: opened(manifest(), shard, peer) for shard, peer in enumerate("abc")}
+    for engine in engines.values():
+        done(engine, calls.Train(0, 5))
+    exchange(engines, "a", "b", seq=1)
+    exchange(engines, "a", "c", seq=1)
+    done(engines["a"], calls.Mix(0))
+    flows = state_of(engines["a"]).flows
+    done(engines["a"], calls.Settle("b"))
+    assert list(state_of(engines["a"]).settled) == ["b"]
+    assert torch.equal(state_of(engines["a"]).total, flows["b"] + flows["c"])
+    done(engines["a"], calls.Revoke("b", settled=True))
+    assert torch.equal(state_of(engines["a"]).total, flows["c"])
+
+
+def test_a_flow_that_was_revoked_before_mix_does_not_grow_anew_at_mix():
+    """What was committed stays in the model, where nobody can find it any more; the flow goes for good."""
+    engines = {peer: opened(manifest(), shard, peer) for shard, peer in enumerate("ab")}
+    for engine in engines.values():
+        done(engine, calls.Train(0, 5))
+    trained = x_of(engines["a"])
+    exchange(engines, "a", "b", seq=1)
+    done(engines["a"], calls.Revoke("b", settled=True))
+    done(engines["a"], calls.Mix(0))
+    assert not state_of(engines["a"]).flows
+    assert not state_of(engines["a"]).total.any()
+    assert not torch.equal(x_of(engines["a"]), trained)
+
+
+# --- snapshots ---------------------------------------------------------------------------------------------
+
+
+def snapshot(engine):
+    held = done(engine, calls.Snapshot())
+    return held, b"".join(
+        done(engine, calls.ReadChunk(held.snapshot, at, 1000)).data for at in range(0, held.size, 1000)
+    )
+
+
+def test_a_late_joiner_takes_over_a_snapshot_with_zero_flows_and_a_climbing_rate():
+    giver, joiner, twin = (opened(manifest(ramp_rounds=10), 0, node) for node in ("a", "b", "b"))
+    done(giver, calls.Train(0, 20))
+    done(giver, calls.Mix(0))
+    held, state = snapshot(giver)
+    assert (len(state), held.round) == (held.size, 1)
+    for engine in (joiner, twin):
+        done(engine, calls.Train(0, 5))
+        done(engine, calls.Install(state, 7))
+        assert torch.equal(x_of(engine), x_of(giver))
+        assert not state_of(engine).total.any()
+    before = x_of(joiner)
+    done(joiner, calls.Train(7, 1))
+    done(twin, calls.Train(16, 1))
+    early, late = (float((x_of(engine) - before).norm()) for engine in (joiner, twin))
+    rates = [joiner._session._learner._schedule.at(turn) for turn in (7, 16)]
+    assert early / late == pytest.approx(0.1 * rates[0] / rates[1], rel=1e-4)
+
+
+def test_equal_models_give_equal_snapshots_and_an_old_one_is_let_go():
+    """A joiner fetches parts of one snapshot from several peers, who find each other by its digest."""
+    one, other = (opened(manifest(), 0, "a") for _ in range(2))
+    assert snapshot(one) == snapshot(other)
+    first = done(one, calls.Snapshot())
+    done(one, calls.Snapshot())
+    assert done(one, calls.ReadChunk(first.snapshot, 0, 10)).data == b""
+
+
+def test_a_state_that_is_none_of_ours_is_refused_and_nothing_changes():
+    engine = opened(manifest())
+    _, good = snapshot(engine)
+    _, foreign = snapshot(opened(manifest("quadratic")))
+    before = x_of(engine)
+    damaged = bytearray(good)
+    damaged[-5] ^= 1
+    blank = safetensors.torch.save({"x": before})
+    for state, reason in (
+        (bytes(damaged), "state_damaged"),
+        (good[:-1], "state_damaged"),
+        (b"", "state_damaged"),
+        (blank, "state_damaged"),
+        (foreign, "state_of_another_model"),
+    ):
+        assert engine.handle(calls.Install(state, 3)) == calls.Refused("peer", reason)
+        assert torch.equal(x_of(engine), before)
+    engine._session._learner.x[0] = math.inf
+    _, infinite = snapshot(engine)
+    assert opened(manifest()).handle(calls.Install(infinite, 3)) == calls.Refused("peer", "state_unusable")
+
+
+def test_the_exported_model_opens_in_any_safetensors_reader(tmp_path):
+    engine = opened(manifest())
+    done(engine, calls.Train(0, 5))
+    done(engine, calls.Save(export=str(tmp_path / "model.safetensors")))
+    named = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    assert torch.equal(as_flat(named, engine._session._learner.layout), x_of(engine))
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def _finish(engine):
+    while (reply := engine.step()) is None:
+        pass
+    return reply

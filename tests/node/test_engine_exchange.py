@@ -1,0 +1,315 @@
+"""Exchanges between engines: what both ends apply, and that bad bytes change nothing."""
+
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossip.compress.catalogue import quantizer
+from gossip.mix.transaction import Terms
+from gossip.rng import generator
+from node.config import CompressSection, MixSection, OptimizerSection
+from node.engine import calls
+from robust.clip import clip
+from tests.node.engines import done, exchange, manifest, opened, play, state_of, x_of
+
+
+def pair(agreed=None, *, train=True):
+    """Two engines, a with their round's local steps done."""
+    agreed = agreed or manifest()
+    engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate("ab")}
+    for engine in engines.values() if train else ():
+        if agreed.pace.kind == "steps":
+            done(engine, calls.Train(0, 5))
+        else:
+            done(engine, calls.Free(on=True, round=0))
+            for _ in range(5):
+                engine.step()
+    return engines
+
+
+def offer(engines, seq=1, budget=0):
+    offered = done(engines["a"], calls.Offer("b", 0, seq, 0, 0.5, budget))
+    return calls.Answer("a", 0, seq, 0, 0.5, offered.gain, offered.payload)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mix", "exact"), [("pet", True), ("gradient_tracking", True), ("dsgd", False)])
+def test_fifty_rounds_by_hand_reach_the_common_optimum_only_with_tracking(mix, exact):
+    """Through every call of a transaction, with nodes whose own optima lie elsewhere."""
+    lossless = CompressSection(select="full", request="identity", response="identity")
+    agreed = manifest(
+        "quadratic", nodes=2, mix=MixSection(kind=mix, kappa=0.25, clip_norm=0.0, flow_limit=1e6), compress=lossless,
+        optimizer=OptimizerSection(lr=0.1, momentum=0.0, schedule="constant"), params={"condition": 2.0},
+    )  # fmt: skip
+    engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate("ab")}
+    play(engines, agreed, lambda _: [("a", "b", 0.5)])
+    errors = [done(engine, calls.Evaluate()).value for engine in engines.values()]
+    assert (max(errors) < 1e-6) == exact
+    assert exact or min(errors) > 1e-5
+
+
+@pytest.mark.parametrize("select", ["budget", "full", "mask", "top_k", "drift_top_k"])
+@pytest.mark.parametrize("pace", ["steps", "clock"])
+def test_both_ends_apply_one_difference_with_opposite_signs(select, pace):
+    """Over many transactions, whatever chose the coordinates: flows bit for bit, the mean model up to rounding."""
+    engines = pair(manifest(pace=pace, compress=CompressSection(select=select)))
+    mean = (x_of(engines["a"]) + x_of(engines["b"])) / 2
+    for seq in range(1, 13):
+        exchange(engines, "a", "b", seq=seq, budget=4000)
+    if pace == "steps":
+        for engine in engines.values():
+            done(engine, calls.Mix(0))
+    ours, theirs = state_of(engines["a"]).flows["b"], state_of(engines["b"]).flows["a"]
+    assert ours.any()
+    assert torch.equal(ours, -theirs)
+    torch.testing.assert_close((x_of(engines["a"]) + x_of(engines["b"])) / 2, mean, rtol=0, atol=1e-6)
+
+
+def test_a_byte_budget_is_kept():
+    engines = pair()
+    for budget in (600, 2000, 8000):
+        call = offer(engines, seq=budget, budget=budget)
+        reply = done(engines["b"], call)
+        assert len(call.payload) + len(reply.payload) <= budget
+    assert len(offer(engines, seq=1).payload) > 4810 * 2
+
+
+def test_drift_chosen_coordinates_take_the_other_ends_wish_into_the_next_exchange():
+    """Half of the ratio is the initiator's choice and half the responder's, from its last answer."""
+    agreed = manifest(compress=CompressSection(select="drift_top_k", ratio=0.1))
+    engines = pair(agreed)
+    sizes = []
+    for seq in (1, 2):
+        exchange(engines, "a", "b", seq=seq)
+        engines["b"]._session._frozen[:200] += 1.0  # b drifts where a does not
+    engines["a"].handle(calls.Offer("b", 0, 3, 0, 0.5, 0))
+    support = engines["a"]._session._exchanges._offers["b"].support
+    sizes.append(support.size(4810))
+    assert int((support.indices < 200).sum()) >= 100
+    assert max(sizes) <= 481
+
+
+def test_exchanges_of_a_round_read_the_frozen_vector_and_move_nothing_before_mix():
+    engines = pair()
+    before = {peer: x_of(engine) for peer, engine in engines.items()}
+    exchange(engines, "a", "b", seq=1)
+    first = done(engines["b"], offer(engines, seq=2)).payload
+    assert all(torch.equal(x_of(engine), before[peer]) for peer, engine in engines.items())
+    again = pair()
+    assert done(again["b"], offer(again, seq=2)).payload == first
+
+
+def test_the_order_in_which_answers_come_back_does_not_change_a_bit():
+    """Peers are added in order of their ids: a run replays whatever the network did within a round."""
+    results = []
+    for order in (("b", "c"), ("c", "b")):
+        engines = {peer: opened(manifest(), shard, peer) for shard, peer in enumerate("abc")}
+        for engine in engines.values():
+            done(engine, calls.Train(0, 5))
+        for peer in order:
+            exchange(engines, "a", peer, seq=1, theta=1 / 3)
+        done(engines["a"], calls.Mix(0))
+        results.append((x_of(engines["a"]), state_of(engines["a"]).total))
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+def test_in_steps_pace_nothing_can_be_read_before_the_steps_are_done():
+    engines = pair(train=False)
+    assert engines["a"].handle(calls.Offer("b", 0, 1, 0, 0.5, 0)).kind == "state"
+    assert engines["b"].handle(calls.Answer("a", 0, 1, 0, 0.5, 0.0, b"")).kind == "state"
+
+
+def test_an_answer_whose_ack_was_late_is_added_at_the_next_mix():
+    """The proof comes with the next request: by then the round is another."""
+    engines = pair()
+    done(engines["b"], offer(engines))
+    done(engines["b"], calls.Mix(0))
+    done(engines["b"], calls.Train(1, 5))
+    done(engines["b"], calls.Commit("a", 0, 1))
+    before = x_of(engines["b"])
+    done(engines["b"], calls.Mix(1))
+    assert not torch.equal(x_of(engines["b"]), before)
+    assert state_of(engines["b"]).flows["a"].any()
+
+
+def test_a_dropped_transaction_leaves_no_trace():
+    engines = pair()
+    call = offer(engines)
+    response = done(engines["b"], call).payload
+    done(engines["a"], calls.Drop("b", 0, 1))
+    done(engines["b"], calls.Drop("a", 0, 1))
+    assert engines["a"].handle(calls.Apply("b", 0, 1, response)).kind == "state"
+    assert engines["b"].handle(calls.Commit("a", 0, 1)).kind == "state"
+    before = x_of(engines["b"])
+    done(engines["b"], calls.Mix(0))
+    assert torch.equal(x_of(engines["b"]), before)
+
+
+def test_a_transaction_is_committed_once_and_only_by_its_own_number():
+    engines = pair()
+    response = done(engines["b"], offer(engines)).payload
+    assert engines["a"].handle(calls.Apply("b", 0, 2, response)).kind == "state"
+    assert engines["b"].handle(calls.Commit("a", 1, 1)).kind == "state"
+    done(engines["a"], calls.Apply("b", 0, 1, response))
+    assert engines["a"].handle(calls.Apply("b", 0, 1, response)).kind == "state"
+    done(engines["b"], calls.Commit("a", 0, 1))
+    assert engines["b"].handle(calls.Commit("a", 0, 1)).kind == "state"
+
+
+# --- clock pace --------------------------------------------------------------------------------------------
+
+
+def test_in_clock_pace_effects_are_added_at_once():
+    engines = pair(manifest(pace="clock"))
+    before = x_of(engines["a"])
+    exchange(engines, "a", "b", seq=1)
+    assert not torch.equal(x_of(engines["a"]), before)
+
+
+def test_two_answers_under_way_do_not_pull_twice():
+    """A responder counts what it has promised: else two initiators each pull it half the way, and it overshoots."""
+    agreed = manifest(
+        pace="clock", mix=MixSection(clip_norm=0.0), compress=CompressSection(request="identity", response="identity")
+    )
+    engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate("abc")}
+    done(engines["c"], calls.Free(on=True, round=0))
+    for _ in range(20):
+        engines["c"].step()
+    target = x_of(engines["a"])  # a and b still hold the first model
+    apart = float((x_of(engines["c"]) - target).norm())
+    for peer in "ab":
+        offered = done(engines[peer], calls.Offer("c", 0, 1, 0, 0.5, 0))
+        done(engines["c"], calls.Answer(peer, 0, 1, 0, 0.5, offered.gain, offered.payload))
+    for peer in "ab":
+        done(engines["c"], calls.Commit(peer, 0, 1))
+    assert float((x_of(engines["c"]) - target).norm()) == pytest.approx(apart / 4, rel=1e-3)
+
+
+def test_the_gain_shrinks_with_the_local_steps_that_fit_between_exchanges():
+    """G divides by K, or a node that meets others rarely would correct too much."""
+    agreed = manifest(pace="clock", local_steps=4, optimizer=OptimizerSection(schedule="constant"))
+    engines = pair(agreed)
+    gains = []
+    for seq in range(1, 40):
+        done(engines["a"], calls.Free(on=True, round=0))
+        for _ in range(8):
+            engines["a"].step()
+        exchange(engines, "a", "b", seq=seq)
+        gains.append(done(engines["a"], calls.Offer("b", 0, 100 + seq, 0, 0.5, 0)).gain)
+    eta = 0.02 / (1 - 0.9)
+    assert gains[-1] == pytest.approx(2 * 0.3 * 0.5 / (16 * eta), rel=0.05)
+    for _ in range(100):
+        engines["a"].step()
+    assert done(engines["a"], calls.Offer("b", 0, 200, 0, 0.5, 0)).gain == pytest.approx(2 * 0.3 * 0.5 / (100 * eta))
+
+
+# --- hostile bytes -----------------------------------------------------------------------------------------
+
+EXCHANGED = pair()
+REQUEST = offer(EXCHANGED)
+RESPONSE = done(EXCHANGED["b"], REQUEST).payload
+
+
+def mutated(payload):
+    """Bytes like `payload`, but cut, extended, overwritten in places, or any at all."""
+    spot = st.tuples(st.integers(0, len(payload) - 1), st.integers(0, 255))
+
+    def overwrite(spots):
+        changed = bytearray(payload)
+        for position, value in spots:
+            changed[position] = value
+        return bytes(changed)
+
+    return st.one_of(
+        st.binary(max_size=64),
+        st.integers(0, len(payload)).map(lambda cut: payload[:cut]),
+        st.binary(min_size=1, max_size=8).map(lambda more: payload + more),
+        st.lists(spot, min_size=1, max_size=4).map(overwrite),
+        st.lists(st.tuples(st.integers(0, 15), st.integers(0, 255)), min_size=1, max_size=4).map(overwrite),
+    )
+
+
+def facts(engine):
+    state = state_of(engine)
+    return [x_of(engine), state.total, *state.flows.values()]
+
+
+def refused_without_a_trace(engine, call):
+    before = facts(engine)
+    reply = engine.handle(call)
+    if isinstance(reply, calls.Refused):
+        assert reply.kind == "peer"
+        assert re.fullmatch(r"[a-z_0-9]{3,64}", reply.reason)
+    assert all(torch.equal(one, other) for one, other in zip(before, facts(engine), strict=True))
+    return reply
+
+
+@given(payload=mutated(REQUEST.payload))
+@settings(max_examples=60, deadline=None)
+def test_any_bytes_as_a_request_are_answered_or_refused_and_change_nothing(payload):
+    reply = refused_without_a_trace(EXCHANGED["b"], replace_payload(REQUEST, payload))
+    if isinstance(reply, calls.Answered):
+        done(EXCHANGED["b"], calls.Drop("a", 0, 1))
+
+
+@given(payload=mutated(RESPONSE))
+@settings(max_examples=60, deadline=None)
+def test_any_bytes_as_a_response_are_applied_within_the_clip_or_refused(payload):
+    engine = opened_with_offer()
+    reply = refused_without_a_trace(engine, calls.Apply("b", 0, 1, payload))
+    if isinstance(reply, calls.Done):
+        moved = x_of(engine)
+        done(engine, calls.Mix(0))
+        assert float((x_of(engine) - moved).norm()) <= 0.5 * 10.0 * 1.001
+        EXCHANGED["a"] = pair()["a"]
+
+
+def test_a_response_longer_than_the_agreed_clip_is_refused():
+    """Clipping is one's own business only as responder; as initiator one checks that the other did."""
+    agreed = manifest(mix=MixSection(clip_norm=0.01))
+    engines = pair(agreed)
+    call = offer(engines)
+    honest = done(engines["b"], call).payload
+    terms = Terms(quantizer("fp16", torch.float32), quantizer("int4", torch.float32), 0.0, clip)
+    support, theirs = terms.heard(call.payload, 4810, torch.float32)
+    unclipped, _ = terms.answer(x_of(engines["b"]), theirs, support, 4810, generator(0, "liar"))
+    refused = refused_without_a_trace(engines["a"], calls.Apply("b", 0, 1, unclipped))
+    assert refused == calls.Refused("peer", "clip_norm_exceeded")
+    done(engines["a"], calls.Apply("b", 0, 1, honest))
+
+
+@pytest.mark.parametrize(
+    ("theta", "gain", "reason"),
+    [
+        (0.0, 0.0, "theta_out_of_bounds"),
+        (0.51, 0.0, "theta_out_of_bounds"),
+        (float("nan"), 0.0, "theta_out_of_bounds"),
+        (0.5, -1e-9, "gain_out_of_bounds"),
+        (0.5, float("nan"), "gain_out_of_bounds"),
+        (0.5, 1e9, "gain_out_of_bounds"),
+    ],
+)
+def test_an_initiator_cannot_name_a_weight_or_gain_that_the_manifest_does_not_give(theta, gain, reason):
+    call = calls.Answer("a", 0, 9, 0, theta, gain, REQUEST.payload)
+    assert refused_without_a_trace(EXCHANGED["b"], call) == calls.Refused("peer", reason)
+
+
+def test_every_gain_the_schedule_can_give_is_accepted():
+    """Also at the end of a decayed run and in warm-up, where the rate is smallest."""
+    agreed = manifest(optimizer=OptimizerSection(warmup=0.2, floor=0.01))
+    engines = pair(agreed)
+    for turn in (0, 10, 49, 1000):
+        offered = done(engines["a"], calls.Offer("b", 0, turn + 1, turn, 0.5, 0))
+        done(engines["b"], calls.Answer("a", 0, turn + 1, turn, 0.5, offered.gain, offered.payload))
+
+
+def replace_payload(call, payload):
+    return calls.Answer(call.peer, call.inc, call.seq, call.round, call.theta, call.gain, payload)
+
+
+def opened_with_offer():
+    offer(EXCHANGED)
+    return EXCHANGED["a"]

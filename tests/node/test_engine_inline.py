@@ -1,0 +1,96 @@
+"""The engine under virtual time."""
+
+import pytest
+import trio
+import trio.testing
+
+from gossip.errors import EngineError
+from node.engine import calls
+from node.engine.engine import Engine
+from node.scenario.inline import InlineEngine, open_inline
+from tests.node.engines import manifest, opening
+
+
+def virtual(test):
+    """Run an async test on a clock that jumps."""
+
+    def run():
+        trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+def inline(step_cost_s=0.1, call_cost_s=0.01):
+    return open_inline(Engine(clock=trio.current_time), step_cost_s=step_cost_s, call_cost_s=call_cost_s)
+
+
+@virtual
+async def test_a_round_costs_its_steps_and_a_call_in_between_waits_for_one():
+    async with inline() as engine:
+        await engine.call(opening(manifest()))
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_check_between, engine, began)
+            trained = await engine.call(calls.Train(0, 20))
+        assert trained.local_steps == 20
+        assert trained.seconds == pytest.approx(2.01)
+        assert trio.current_time() - began == pytest.approx(2.02)
+
+
+async def _check_between(engine, began):
+    await trio.sleep(0.55)
+    assert isinstance(await engine.call(calls.Snapshot()), calls.Held)
+    assert trio.current_time() - began == pytest.approx(0.62)
+
+
+@virtual
+async def test_it_trains_freely_and_evaluates_meanwhile():
+    async with inline() as engine:
+        await engine.call(opening(manifest(pace="clock")))
+        await engine.call(calls.Free(on=True, round=0))
+        await trio.sleep(1.0)
+        assert isinstance(await engine.call(calls.Evaluate()), calls.Evaluated)
+        trained = await engine.call(calls.Free(on=False, round=1))
+        assert 9 <= trained.local_steps <= 16
+        await trio.sleep(10.0)
+        assert (await engine.call(calls.Free(on=False, round=2))).local_steps == trained.local_steps
+
+
+@virtual
+async def test_a_killed_engine_fails_the_calls_under_way_and_all_later_ones():
+    async with inline() as engine:
+        await engine.call(opening(manifest()))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_dies, engine, calls.Train(0, 1000))
+            nursery.start_soon(_dies, engine, calls.Evaluate())
+            await trio.sleep(0.35)
+            engine.kill()
+        await _dies(engine, calls.Snapshot())
+
+
+async def _dies(engine, call):
+    with pytest.raises(EngineError, match="killed"):
+        await engine.call(call)
+
+
+@virtual
+async def test_after_stop_it_is_gone():
+    async with inline() as engine:
+        await engine.call(opening(manifest()))
+        assert await engine.call(calls.Stop()) == calls.Done()
+        with pytest.raises(EngineError, match="stopped"):
+            await engine.call(calls.Snapshot())
+
+
+@virtual
+async def test_what_the_body_raises_comes_out_as_it_is():
+    """The owner tells a ConfigError from an EngineError by its type, not by unpacking groups."""
+    with pytest.raises(KeyError):
+        async with inline():
+            raise KeyError
+
+
+def test_a_step_that_costs_nothing_would_stop_time():
+    with pytest.raises(ValueError, match="step_cost_s"):
+        InlineEngine(Engine(), step_cost_s=0.0, call_cost_s=0.0)

@@ -1,0 +1,144 @@
+"""The engine in its own process: it dies alone, and never outlives its daemon."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import psutil
+import pytest
+import trio
+
+from gossip.errors import EngineError
+from node.daemon.engine import open_engine
+from node.engine import calls
+from tests.node.engines import manifest, opened, opening, run
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+START_S = 60.0  # importing torch on a busy machine
+
+
+def real(test):
+    """Run an async test on the real clock, with an end."""
+
+    async def bounded(*args):
+        with trio.fail_after(START_S):
+            await test(*args)
+
+    def run_it():
+        trio.run(bounded)
+
+    run_it.__name__, run_it.__doc__ = test.__name__, test.__doc__
+    return run_it
+
+
+@real
+async def test_a_process_computes_what_the_object_does():
+    """The pipe carries every call; the bits are those of an engine called directly."""
+    agreed = manifest(rounds=1)
+    twin = opened(agreed)
+    async with open_engine() as engine:
+        assert (await engine.call(opening(agreed))).parameters == 4810
+        trained = await engine.call(calls.Train(0, 5))
+        assert trained.loss == run(twin, calls.Train(0, 5)).loss
+        offered = await engine.call(calls.Offer("b", 0, 1, 0, 0.5, 0))
+        assert offered == run(twin, calls.Offer("b", 0, 1, 0, 0.5, 0))
+        assert (await engine.call(calls.Evaluate())) == run(twin, calls.Evaluate())
+        assert await engine.call(calls.Stop()) == calls.Done()
+        with pytest.raises(EngineError, match="exit status 0"):
+            await engine.call(calls.Snapshot())
+
+
+@real
+async def test_a_killed_engine_fails_every_call_within_a_moment():
+    """SIGKILL, as an out-of-memory killer would: the node's identity and edges live on in the daemon."""
+    async with open_engine() as engine:
+        await engine.call(opening(manifest(pace="clock")))
+        await engine.call(calls.Free(on=True, round=0))
+
+        async def dies(call):
+            with pytest.raises(EngineError, match="signal 9"), trio.fail_after(2.0):
+                await engine.call(call)
+
+        os.kill(engine.pid, signal.SIGSTOP)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(dies, calls.Evaluate())
+            nursery.start_soon(dies, calls.Snapshot())
+            await trio.sleep(0.1)
+            os.kill(engine.pid, signal.SIGKILL)
+        await dies(calls.Snapshot())
+        assert "signal 9" in engine.ended
+
+
+@real
+async def test_a_cancelled_call_leaves_the_pipe_whole():
+    async with open_engine() as engine:
+        await engine.call(opening(manifest(pace="clock")))
+        os.kill(engine.pid, signal.SIGSTOP)
+        with trio.move_on_after(0.1) as scope:
+            await engine.call(calls.Install(b"x" * (8 << 20), 0))
+        assert scope.cancelled_caught
+        os.kill(engine.pid, signal.SIGCONT)
+        assert isinstance(await engine.call(calls.Snapshot()), calls.Held)
+
+
+@real
+async def test_signals_to_the_group_are_the_daemons_to_answer():
+    """Ctrl-C reaches both processes; the daemon still wants to say Stop."""
+    async with open_engine() as engine:
+        await engine.call(opening(manifest()))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(engine.pid, number)
+        assert isinstance(await engine.call(calls.Train(0, 5)), calls.Trained)
+
+
+@real
+async def test_a_bug_in_the_engine_ends_it_and_its_last_words_arrive():
+    """Not an answer: whoever broke an invariant cannot be asked again."""
+    async with open_engine() as engine:
+        await engine.call(opening(manifest(params={"model": "mlp"})))
+        with pytest.raises(EngineError, match="the engine broke down: "):
+            await engine.call(calls.Train("round", -1))
+
+
+def test_an_engine_does_not_outlive_a_daemon_that_was_killed(tmp_path):
+    """Not even in the middle of training: the end of the pipe is its end."""
+    daemon = textwrap.dedent("""
+        import trio
+        from node.daemon.engine import open_engine
+        from node.engine import calls
+        from tests.node.engines import manifest, opening
+
+        async def main():
+            async with open_engine() as engine:
+                await engine.call(opening(manifest(pace="clock")))
+                await engine.call(calls.Free(on=True, round=0))
+                print(engine.pid, flush=True)
+                await trio.sleep_forever()
+
+        trio.run(main)
+    """)
+    with subprocess.Popen([sys.executable, "-c", daemon], stdout=subprocess.PIPE, text=True) as process:
+        engine = psutil.Process(int(process.stdout.readline()))
+        assert _lives(engine)
+        process.kill()
+        deadline = time.monotonic() + 5.0
+        while _lives(engine) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not _lives(engine)
+
+
+def _lives(process):
+    """Running, and not merely waiting for an init that does not reap."""
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+@real
+async def test_what_a_person_got_wrong_comes_back_as_one_line():
+    async with open_engine() as engine:
+        refused = await engine.call(opening(manifest("nothing")))
+        assert isinstance(refused, calls.Refused)
+        assert refused.kind == "config"
