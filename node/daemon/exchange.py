@@ -1,0 +1,390 @@
+"""The exchange service: frames of the exchange lane to edges, edges to the engine, and rounds or slots over all of them.
+
+Theory of operation. One loop takes frames in and gives each to its edge's machine; the machine's commands go to that edge's runner, its
+notices to the pace (`Rounds` or `Slots`), which says who is answered now. A round or a visit is a wait: it begins what it may begin,
+repeats what is not answered, gives up at the adaptive deadline, and is told of progress by one event that every notice sets.
+
+    late, early or foreign wishes      Busy, by the pace's table
+    a frame of no member               ignored, a fault
+    a broken rule                      a fault, and nothing has changed
+    a peer that cannot be reached      its link is a timeout at once
+
+A round's end waits for the engine to have done what edges asked of it, then mixes. What a peer proves later counts in a later round.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import trio
+
+from gossip.errors import EngineError, LocalProtocolError, RemoteProtocolError
+from gossip.exchange.admission import Admission, Now, Refuse, Verdict, Wish
+from gossip.exchange.commands import Asked, Ended, Outcome, Poked
+from gossip.exchange.deadline import Deadline
+from gossip.exchange.edge import Edge
+from gossip.exchange.rounds import Rounds
+from gossip.exchange.slots import Slots
+from gossip.exchange.waits import TRIES, Waits
+from gossip.wire.frames import decode
+from gossip.wire.schema import Busy, Request
+from node.config import Manifest
+from node.daemon.edges import Budget, EdgeRunner, Notice, Settled, Surroundings, Unreachable
+from node.daemon.handles import EngineHandle, Reporter, TaskStatus
+from node.engine import calls
+from node.net.api import Network
+from node.status import Exchanges
+
+MAX_ATTEMPTS = 3  # transactions begun on one link in one round: the first contact with a restarted peer costs one
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOutcome:
+    """How a round's exchanges ended.
+
+    Args:
+        round: which.
+        outcomes: by peer.
+        behind: highest round heard of any peer.
+    """
+
+    round: int
+    outcomes: Mapping[str, Outcome]
+    behind: int
+
+
+class Exchange:
+    """All edges of one node.
+
+    Args:
+        network, engine, report: the node's.
+        manifest: pace and mixing weight.
+        swarm: swarm id.
+        me: own peer id.
+        fresh_inc: a random number in [0, 2**60] for a new life of an edge.
+        may: whether a peer is an alive member.
+        budget: bytes an exchange may cost.
+    """
+
+    def __init__(
+        self, *, network: Network, engine: EngineHandle, report: Reporter, manifest: Manifest, swarm: str, me: str,
+        fresh_inc: Callable[[], int], may: Callable[[str], bool], budget: Budget,
+    ) -> None:  # fmt: skip
+        pace = manifest.pace
+        waits = Waits(Deadline(pace.min_wait_s, pace.max_wait_s))
+        self._pace: Rounds | Slots
+        if pace.kind == "steps":
+            self._pace = Rounds(waits)
+        else:
+            self._pace = Slots(waits, manifest.mix.theta, blake2b(swarm.encode(), digest_size=16).digest())
+        self._network = network
+        self._engine = engine
+        self._report = report
+        self._me = me
+        self._fresh_inc = fresh_inc
+        self._may = may
+        self._budget = budget
+        self._runners: dict[str, EdgeRunner] = {}
+        self._around = Surroundings(network, engine, report, budget, fresh_inc, self._spawn, self._notice)
+        self._nursery: trio.Nursery | None = None
+        self._moved = trio.Event()
+        self._outcomes: Counter[Outcome] = Counter()
+        self._committed: Counter[str] = Counter()
+        self.payload_bytes = 0
+        self.dropped: Callable[[str], None] = lambda _peer: None
+        """Clock pace: told when a peer closed the edge or has no room for it."""
+
+    # --- what others may know -----------------------------------------------------------------------------
+
+    @property
+    def edges(self) -> Mapping[str, Edge]:
+        """By peer."""
+        return {peer: runner.edge for peer, runner in self._runners.items()}
+
+    @property
+    def stats(self) -> Exchanges:
+        """How exchanges ended, both ends counted."""
+        return Exchanges(
+            **{outcome: self._outcomes[outcome] for outcome in ("committed", "aborted", "busy", "timeout")}
+        )
+
+    @property
+    def behind(self) -> int:
+        """Highest round (slot) heard of any peer."""
+        return self._pace.behind
+
+    def committed(self, peer: str) -> int:
+        """Exchanges committed with `peer`."""
+        return self._committed[peer]
+
+    def round_of(self, peer: str) -> int | None:
+        """Highest round (slot) heard of `peer`."""
+        return self._pace.seen.get(peer)
+
+    def welcome(self, accept: Callable[[str], bool]) -> None:
+        """Clock pace: ask `accept` whether a calling peer may have an edge; without, everybody may."""
+        self._slots.welcome = accept
+
+    # --- the service --------------------------------------------------------------------------------------
+
+    async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
+        """Answer peers until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
+                task_status.started()
+                async for inbound in self._network.inbound("exchange"):
+                    try:
+                        self._receive(inbound.peer, inbound.frame)
+                    except RemoteProtocolError as error:
+                        self._report.fault(error.peer, error.reason)
+            finally:
+                self._nursery = None
+
+    def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
+        if self._nursery is not None:  # else we are stopping: there is no more work
+            self._nursery.start_soon(task)
+
+    def _receive(self, peer: str, frame: bytes) -> None:
+        if not self._may(peer):
+            raise RemoteProtocolError(peer, "not_a_member")
+        message = decode("exchange", peer, frame)
+        runner = self._runner(peer)
+        runner.feed(runner.edge.receive(message))
+        if isinstance(message, Busy):
+            self._pace.heard(peer, message.round)
+        self._move()
+
+    def _runner(self, peer: str) -> EdgeRunner:
+        runner = self._runners.get(peer)
+        if runner is None:
+            runner = self._runners[peer] = EdgeRunner(self._me, peer, self._around)
+        return runner
+
+    def _move(self) -> None:
+        self._moved.set()
+        self._moved = trio.Event()
+
+    def _notice(self, peer: str, notice: Notice) -> None:
+        now = trio.current_time()
+        match notice:
+            case Asked(request):
+                self._decide(peer, request, self._pace.admit(peer, request, now))
+            case Poked(poke):
+                self._decide(peer, poke, self._pace.admit(peer, poke, now))
+            case Ended():
+                self._ended(peer, notice, now)
+            case Unreachable() if peer in self._pace.waiting:
+                self._pace.resolved(peer, self._pace.round, "timeout", now)
+                self._give_up(peer)
+            case Settled():
+                self.dropped(peer)
+        self._move()
+
+    def _ended(self, peer: str, ended: Ended, now: float) -> None:
+        self._outcomes[ended.outcome] += 1
+        if ended.outcome == "committed":
+            self._committed[peer] += 1
+            self.payload_bytes += ended.payload_bytes
+        if ended.reason == "full":
+            self.dropped(peer)
+        if ended.reason not in {"reset", "superseded", "closing"}:  # after those the link is tried again
+            self._pace.resolved(peer, ended.round, ended.outcome, now)
+
+    def _decide(self, peer: str, wish: Wish, admission: Admission) -> None:
+        runner = self._runners[peer]
+        match admission:
+            case Now() if isinstance(wish, Request):
+                runner.feed(runner.edge.accept(wish.inc, wish.seq))
+            case Now():
+                if runner.edge.ready and (isinstance(self._pace, Slots) or peer in self._pace.waiting):
+                    self._begin(peer)
+            case Refuse(reason) if isinstance(wish, Request):
+                runner.feed(runner.edge.refuse(wish.inc, wish.seq, reason, self._pace.round))
+            case Refuse(reason):
+                runner.feed(runner.edge.refuse_poke(reason, self._pace.round))
+            case _:
+                pass  # parked: comes back as a Verdict
+
+    def _decide_all(self, verdicts: Sequence[Verdict]) -> None:
+        for verdict in verdicts:
+            self._decide(verdict.peer, verdict.wish, verdict.admission)
+
+    def _begin(self, peer: str) -> None:
+        runner, pace = self._runner(peer), self._pace
+        runner.feed(runner.edge.begin(pace.round, pace.view, pace.theta(peer)))
+
+    # --- steps pace ---------------------------------------------------------------------------------------
+
+    @property
+    def _rounds(self) -> Rounds:
+        if not isinstance(self._pace, Rounds):
+            raise LocalProtocolError("rounds are for steps pace")
+        return self._pace
+
+    def computing(self, round: int, links: Mapping[str, float], view: bytes) -> None:
+        """Local steps of `round` begin: wishes for it are kept until they are done.
+
+        Args:
+            round: which.
+            links: peer -> mixing weight, as far as known yet.
+            view: digest of the member list.
+        """
+        self._decide_all(self._rounds.compute(round, links, view))
+
+    async def round(self, round: int, links: Mapping[str, float], view: bytes) -> RoundOutcome:
+        """All exchanges of a round, then Mix.
+
+        Args:
+            round: which; its local steps are done.
+            links: peer -> mixing weight.
+            view: digest of the member list that the links come from.
+
+        Raises:
+            EngineError: the engine cannot mix.
+        """
+        rounds = self._rounds
+        for peer in links:
+            self._runner(peer)
+        verdicts = rounds.open(round, links, view, trio.current_time())
+        try:
+            self._decide_all(verdicts)
+            await self._until_resolved()
+            outcomes = dict(rounds.outcomes)
+        finally:
+            rounds.close()
+        for runner in list(self._runners.values()):
+            await runner.rest()
+        reply = await self._engine.call(calls.Mix(round))
+        if not isinstance(reply, calls.Done):
+            raise EngineError(f"round {round} was not mixed: {reply}")
+        return RoundOutcome(round, outcomes, rounds.behind)
+
+    # --- clock pace ---------------------------------------------------------------------------------------
+
+    @property
+    def _slots(self) -> Slots:
+        if not isinstance(self._pace, Slots):
+            raise LocalProtocolError("slots are for clock pace")
+        return self._pace
+
+    async def contact_next(self, edges: Iterable[str], slot: int) -> Outcome | None:
+        """Visit the next of our edges in this slot. -> how it ended, None if there is none to visit"""
+        unresolved = {peer for peer, runner in self._runners.items() if runner.edge.unresolved}
+        self._enter(slot)
+        peer = self._slots.next(edges, unresolved)
+        return None if peer is None else await self.contact(peer, slot)
+
+    async def contact(self, peer: str, slot: int) -> Outcome:
+        """Visit one peer: begin an exchange, or ask it to begin. -> how it ended"""
+        slots, runner = self._slots, self._runner(peer)
+        self._enter(slot)
+        slots.visit(peer, trio.current_time())
+        if not runner.edge.initiator:
+            self._nudge(peer)
+        await self._until_resolved()
+        return slots.outcomes[peer]
+
+    def _enter(self, slot: int) -> None:
+        """Exchanges begun for a peer that poked us have until the end of the next slot."""
+        self._slots.enter(slot)
+        for runner in list(self._runners.values()):
+            out = runner.edge.outstanding
+            if out is not None and out.round < slot - 1:
+                runner.feed(runner.edge.abort("timeout", "deadline"))
+
+    # --- both ---------------------------------------------------------------------------------------------
+
+    async def _until_resolved(self) -> None:
+        """Wait until the pace waits for nobody; at its deadline give up what is left."""
+        pace = self._pace
+        attempts: Counter[str] = Counter()
+        now = trio.current_time()
+        retry_at = {peer: now + pace.waits.retry_s(peer) for peer in pace.waiting}
+        try:
+            while not pace.done:
+                for peer in pace.waiting:
+                    if now >= retry_at[peer]:
+                        retry_at[peer] = now + pace.waits.retry_s(peer)
+                        self._nudge(peer)
+                    if self._runner(peer).edge.ready:
+                        self._attempt(peer, attempts)
+                with trio.move_on_at(min([pace.waits.expires, *(retry_at[peer] for peer in pace.waiting)])):
+                    await self._moved.wait()
+                now = trio.current_time()
+                for peer in pace.tick(now):
+                    self._give_up(peer)
+        finally:
+            for peer in pace.waiting:  # cancelled
+                pace.resolved(peer, pace.round, "timeout", now)
+                self._give_up(peer)
+
+    def _attempt(self, peer: str, attempts: Counter[str]) -> None:
+        if attempts[peer] == MAX_ATTEMPTS:
+            self._pace.resolved(peer, self._pace.round, "aborted", trio.current_time())
+            return
+        attempts[peer] += 1
+        self._begin(peer)
+
+    def _nudge(self, peer: str) -> None:
+        """Repeat what is not answered; where nothing is under way and we do not begin, ask the peer to."""
+        runner = self._runner(peer)
+        if runner.edge.unresolved or runner.edge.initiator or runner.edge.closing:
+            runner.retry()
+        else:
+            runner.feed(runner.edge.poke(self._pace.round, self._pace.view))
+
+    def _give_up(self, peer: str) -> None:
+        """A link was resolved as a timeout."""
+        runner = self._runner(peer)
+        if not runner.edge.unresolved:
+            self._outcomes["timeout"] += 1  # nothing began, so no transaction is there to say it
+        runner.feed(runner.edge.abort("timeout", "deadline"))
+
+    # --- membership and engine ----------------------------------------------------------------------------
+
+    async def settle(self, peer: str) -> bool:
+        """Close the edge in order; the caller sets the deadline. -> its flow is settled; else it was deleted, or there was none"""
+        runner = self._runners.get(peer)
+        if runner is None:
+            return False
+        inc = runner.edge.inc
+        runner.feed(runner.edge.close())
+        while runner.edge.closing:
+            moved = False
+            with trio.move_on_after(self._pace.waits.patience.wait_s() / TRIES):
+                await self._moved.wait()
+                moved = True
+            if not moved:
+                runner.retry()
+        await runner.rest()
+        return runner.edge.settled is not None and runner.edge.settled[0] == inc
+
+    async def revoke(self, peer: str, *, settled: bool) -> None:
+        """The peer is gone, banned or reborn: delete its flow, what was settled too if `settled`."""
+        self._pace.resolved(peer, self._pace.round, "aborted", trio.current_time())
+        self._pace.forget(peer)
+        self._budget.forget(peer)
+        self._move()
+        runner = self._runners.get(peer)
+        if runner is None:
+            runner = EdgeRunner(self._me, peer, self._around)  # whose first act is to delete
+        else:
+            runner.reset(settled=settled)
+        await runner.rest()
+        if self._runners.get(peer) is runner and not runner.edge.unresolved:
+            del self._runners[peer]
+
+    async def reset_all(self) -> None:
+        """The engine was restarted and holds no flow: begin every edge anew and say so."""
+        runners = list(self._runners.items())
+        for peer, runner in runners:
+            runner.reset()
+            if self._may(peer):
+                runner.feed(runner.edge.greet())
+        self._move()
+        for _peer, runner in runners:
+            await runner.rest()
