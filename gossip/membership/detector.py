@@ -36,8 +36,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gossip.errors import RemoteProtocolError
+from gossip.membership.chance import Chance
 from gossip.membership.events import ClockSample, Joined, Output, Send
 from gossip.membership.news import MAX_FRAME_RECORDS, MAX_FRAME_RUMORS, News, fan_out
+from gossip.membership.probes import MAX_RELAYS, OpenProbe, Probes
 from gossip.membership.view import View, life
 from gossip.seeds import derive
 from gossip.wire.schema import (
@@ -54,7 +56,6 @@ from gossip.wire.schema import (
 )
 
 _FIRST_PROBES = 8  # members a newcomer probes at once: its clock needs samples before its first exchange
-_MAX_RELAYS = 64  # open probes on behalf of others
 _MAX_ACCUSERS = 64
 _LARGE_SWARM = 32  # from here on Sync becomes rarer
 
@@ -68,17 +69,6 @@ class Timing:
     suspicion_s: float
     sync_s: float
     helpers: int
-
-
-@dataclass(slots=True)
-class _Probing:
-    """An open probe of `peer`, ours or, with `asker`, on behalf of another."""
-
-    peer: str
-    sent: float
-    until: float
-    helpers: tuple[str, ...] = ()
-    asker: tuple[str, int] | None = None
 
 
 @dataclass(slots=True)
@@ -108,11 +98,9 @@ class Detector:
     """Last measured round trip to each member."""
     gone: bool = False
     _news: News = field(init=False)
-    _probing: dict[int, _Probing] = field(default_factory=dict)
-    _lap: list[str] = field(default_factory=list)
+    _chance: Chance = field(init=False)
+    _probes: Probes = field(init=False)
     _told: dict[str, float] = field(default_factory=dict)
-    _draws: int = 0
-    _nonces: int = 0
     _probe_at: float = 0.0
     _sync_at: float = 0.0
     _beat_at: float = math.inf
@@ -124,21 +112,20 @@ class Detector:
     _quiet_until: float = -math.inf
 
     def __post_init__(self) -> None:
-        self.seed = derive(self.seed, "membership", self.own.peer)
+        self._chance = Chance(derive(self.seed, "membership", self.own.peer))
+        self._probes = Probes(self._chance)
         self.view.merge(self.own, self.now)
         self._news = News(self.view, self.own.peer)
-        self._probe_at = self.now + self.timing.probe_s * self._chance()
-        self._sync_at = self.now + self.timing.sync_s * self._chance()
+        self._probe_at = self.now + self.timing.probe_s * self._chance.draw()
+        self._sync_at = self.now + self.timing.sync_s * self._chance.draw()
 
     @property
     def deadline(self) -> float:
         """When `tick` has something to do, if nothing is received before."""
         if self.gone:
             return math.inf
-        return min(
-            self._probe_at, self._sync_at, self._beat_at, self._wave_at, self._refute_at,
-            *(probing.until for probing in self._probing.values()),
-        )  # fmt: skip
+        timers = self._probe_at, self._sync_at, self._beat_at, self._wave_at, self._refute_at
+        return min(*timers, self._probes.deadline)
 
     def greet(self, peer: str, now: float) -> list[Output]:
         """Say Hello to a peer that we reached but may not know: the way into a swarm."""
@@ -164,10 +151,10 @@ class Detector:
         member = self.view.members.get(peer)
         if self.gone or peer == self.own.peer or member is None or member.status != "alive":
             return []
-        for nonce, probing in self._probing.items():
-            if probing.peer == peer and probing.asker is None:
-                return [] if probing.helpers else self._unanswered(nonce, now)
-        return [self._probe(peer, now)]
+        probe = self._probes.of(peer)
+        if probe is None:
+            return [self._probe(peer, now)]
+        return [] if probe.helpers else self._unanswered(probe, now)
 
     def receive(self, peer: str, message: Control, now: float) -> list[Output]:
         """One message from `peer`, which the network has authenticated.
@@ -213,13 +200,13 @@ class Detector:
         if self.gone:
             return []
         out: list[Output] = []
-        for nonce in [nonce for nonce, probing in self._probing.items() if now >= probing.until]:
-            out += self._unanswered(nonce, now)
+        for probe in self._probes.overdue(now):
+            out += self._unanswered(probe, now)
         if now >= self._beat_at:
             out += self._judge(now)
         if now >= self._probe_at:
             self._probe_at = now + self.timing.probe_s
-            target = self._next_in_lap()
+            target = self._probes.next_in_lap(self._others())
             out += [self._probe(target, now)] if target is not None else []
         if now >= self._sync_at:
             out += self._anti_entropy(now)
@@ -232,58 +219,41 @@ class Detector:
     # --- probing ------------------------------------------------------------------------------------------
 
     def _probe(self, peer: str, now: float, asker: tuple[str, int] | None = None) -> Send:
-        nonce, self._nonces = self._nonces, self._nonces + 1
-        self._probing[nonce] = _Probing(peer, now, now + self.timing.timeout_s, asker=asker)
+        nonce = self._probes.begin(peer, now, now + self.timing.timeout_s, asker)
         accusation = self._news.rumor(peer)
         rumors = ((accusation,) if accusation else ()) + self._news.take_rumors(1)
         return Send(peer, Probe(nonce, self.view.digest, self.swarm_time(now), rumors))
 
-    def _unanswered(self, nonce: int, now: float) -> list[Output]:
-        probing = self._probing[nonce]
-        member = self.view.members.get(probing.peer)
-        if probing.asker is None and not probing.helpers and member is not None and member.status == "alive":
-            trusted = [p for p in self._others() if p != probing.peer and self.view.members[p].status == "alive"]
-            probing.helpers = self._sample(trusted, self.timing.helpers)
-            probing.until = now + 2 * self.timing.timeout_s
-            if probing.helpers:
-                again = Send(probing.peer, Probe(nonce, self.view.digest, self.swarm_time(now)))
-                return [again, *(Send(helper, ProbeFor(nonce, probing.peer)) for helper in probing.helpers)]
-        del self._probing[nonce]
-        return self._suspect(probing.peer, now) if probing.asker is None else []
+    def _unanswered(self, probe: OpenProbe, now: float) -> list[Output]:
+        member = self.view.members.get(probe.peer)
+        if probe.asker is None and not probe.helpers and member is not None and member.status == "alive":
+            trusted = [p for p in self._others() if p != probe.peer and self.view.members[p].status == "alive"]
+            probe.helpers = self._chance.sample(trusted, self.timing.helpers)
+            probe.until = now + 2 * self.timing.timeout_s
+            if probe.helpers:
+                again = Send(probe.peer, Probe(probe.nonce, self.view.digest, self.swarm_time(now)))
+                return [again, *(Send(helper, ProbeFor(probe.nonce, probe.peer)) for helper in probe.helpers)]
+        self._probes.give_up(probe)
+        return self._suspect(probe.peer, now) if probe.asker is None else []
 
     def _probe_for(self, asker: str, nonce: int, target: str, now: float) -> list[Output]:
-        relays = sum(probing.asker is not None for probing in self._probing.values())
-        known = all(self._present(peer) for peer in (asker, target))
-        if not known or target == self.own.peer or relays >= _MAX_RELAYS:
+        known = self._present(asker) and self._present(target)
+        if not known or target == self.own.peer or self._probes.relays >= MAX_RELAYS:
             return []
         return [self._probe(target, now, asker=(asker, nonce))]
 
     def _acknowledged(self, nonce: int, peer: str, reached: str, theirs: float, now: float) -> list[Output]:
-        probing = self._probing.get(nonce)
-        if probing is None or probing.peer != (reached or peer) or (reached and peer not in probing.helpers):
-            return []
-        del self._probing[nonce]
-        if reached:
+        probe = self._probes.answered(nonce, peer, reached)
+        if probe is None or reached:
             return []
         out: list[Output] = []
-        if not probing.helpers:  # else it was sent twice, and which one is answered is unknown
-            self.rtt_s[peer] = now - probing.sent
+        if not probe.helpers:  # else it was sent twice, and which one is answered is unknown
+            self.rtt_s[peer] = now - probe.sent
             out.append(ClockSample(peer, theirs, self.rtt_s[peer]))
-        if probing.asker is not None:
-            asker, their_nonce = probing.asker
+        if probe.asker is not None:
+            asker, their_nonce = probe.asker
             out.append(Send(asker, Acknowledge(their_nonce, self.view.digest, self.swarm_time(now), peer)))
         return out
-
-    def _next_in_lap(self) -> str | None:
-        for refilled in (False, True):
-            while self._lap:
-                peer = self._lap.pop()
-                if self._present(peer):
-                    return peer
-            if not refilled:
-                others = self._others()
-                self._lap = list(self._sample(others, len(others)))
-        return None
 
     # --- doubt --------------------------------------------------------------------------------------------
 
@@ -296,11 +266,15 @@ class Detector:
         return out
 
     def _judge(self, now: float) -> list[Output]:
-        """Twice per timeout while there are suspects: ask them once more, bury those whose time is up."""
+        """Twice per timeout while there are suspects: ask them once more, bury those whose time is up.
+
+        If this comes late it was us who slept, and words of suspects may wait unread: nobody is buried this time.
+        """
         out: list[Output] = []
+        slept = now - self._beat_at > self.timing.timeout_s
         suspects = [(peer, m.since) for peer, m in sorted(self.view.members.items()) if m.status == "suspect"]
         for peer, since in suspects:
-            if now < since + self.timing.suspicion_s:
+            if slept or now < since + self.timing.suspicion_s:
                 out.append(self._probe(peer, now))
                 continue
             out += self.view.bury(peer, now)
@@ -375,12 +349,12 @@ class Detector:
                 self._wave_at = now
         if alone and any(isinstance(event, Joined) for event in out):
             self._quiet_until = now + self.timing.timeout_s
-            out += [self._probe(peer, now) for peer in self._sample(self._others(), _FIRST_PROBES)]
+            out += [self._probe(peer, now) for peer in self._chance.sample(self._others(), _FIRST_PROBES)]
         return out
 
     def _wave(self, now: float) -> list[Output]:
         others = self._others()
-        targets = self._sample(others, fan_out(len(others) + 1))
+        targets = self._chance.sample(others, fan_out(len(others) + 1))
         records, rumors = self._news.take(len(targets))
         self._wave_at = now + self.timing.timeout_s / 2 if self._news and targets else math.inf
         if not records and not rumors:
@@ -395,10 +369,10 @@ class Detector:
         others = self._others()
         self._sync_at = now + self.timing.sync_s * max(1.0, math.log2((len(others) + 1) / _LARGE_SWARM) + 1)
         out: list[Output] = []
-        for peer in self._sample(others, 1):
+        for peer in self._chance.sample(others, 1):
             out += self._sync(peer, self.view.records, reply=True)
         dead = sorted(peer for peer, member in self.view.members.items() if member.status == "dead")
-        return out + [self._hello(peer, now) for peer in self._sample(dead, 1)]
+        return out + [self._hello(peer, now) for peer in self._chance.sample(dead, 1)]
 
     def _compare(self, digest: bytes, peer: str, now: float) -> list[Output]:
         """Another digest: exchange records with a member, greet a stranger; not more often than once a timeout."""
@@ -471,13 +445,3 @@ class Detector:
 
     def _others(self) -> list[str]:
         return [peer for peer in self.view.alive if peer != self.own.peer]
-
-    def _chance(self) -> float:
-        """In [0, 1)."""
-        self._draws += 1
-        return derive(self.seed, self._draws) / 2**63
-
-    def _sample(self, items: Sequence[str], k: int) -> tuple[str, ...]:
-        """As many as k of the items, in random order."""
-        pool = list(items)
-        return tuple(pool.pop(int(self._chance() * len(pool))) for _ in range(min(k, len(pool))))
