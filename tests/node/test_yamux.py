@@ -82,7 +82,7 @@ def test_garbage_is_a_violation_or_nothing(data):
     """No byte string makes the machine fail in any other way."""
     for session in pair():
         reason, _ = until_violation(session, [data])
-        assert reason in ("", *(f"muxer_{rule}" for rule in ("garbage", "stream_id", "window_overrun")))
+        assert not reason or reason.startswith("muxer_")
 
 
 def test_a_sender_stops_at_the_window_and_goes_on_when_bytes_are_consumed():

@@ -24,9 +24,9 @@ class StreamBroken(Exception):
     """The stream was reset or its connection is gone."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Guest:
-    """What the limits need to know of a connection.
+    """What the limits need to know of a connection; equal only to itself.
 
     Args:
         peer: who.

@@ -143,11 +143,9 @@ async def _listen(listen: Sequence[str]) -> list[trio.SocketListener]:
 
 
 def _reason(error: OSError | UnicodeError) -> str:
-    cause: BaseException = error
-    while isinstance(cause.__cause__, OSError):
-        cause = cause.__cause__
-    code = getattr(cause, "errno", None)
-    return os.strerror(code) if code is not None and code > 0 else str(cause)
+    inner = error.__cause__.exceptions[0] if isinstance(error.__cause__, ExceptionGroup) else error  # trio's dialling
+    code = getattr(inner, "errno", None)
+    return os.strerror(code) if code is not None and code > 0 else str(inner)
 
 
 class Libp2pNetwork:

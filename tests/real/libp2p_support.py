@@ -1,0 +1,116 @@
+"""What the tests of the real network share: peers on loopback, a report that remembers, and attackers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import wraps
+
+import trio
+
+from node.config import LimitsSection
+from node.net.api import Inbound
+from node.net.libp2p import Libp2pNetwork, open_network
+from node.net.libp2p.addresses import parse
+from node.net.libp2p.noise import Channel, ChannelBroken, Identity, secure
+
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+PATIENCE_S = 30.0
+
+
+class Remembered:
+    """A reporter that keeps what it is told."""
+
+    def __init__(self):
+        self.faults: list[tuple[str, str]] = []
+        self.events: list[tuple[str, dict]] = []
+
+    def event(self, name, text, *, level="info", **fields):
+        self.events.append((name, fields))
+
+    def fault(self, peer, reason):
+        self.faults.append((peer, reason))
+
+
+def on_sockets(test):
+    """Run an async test on real sockets; one that hangs fails."""
+
+    @wraps(test)
+    def run(*args, **kwargs):
+        async def main():
+            with trio.fail_after(PATIENCE_S):
+                await test(*args, **kwargs)
+
+        trio.run(main)
+
+    return run
+
+
+def seed_of(name: str) -> bytes:
+    return hashlib.sha256(name.encode()).digest()
+
+
+def peer_of(name: str) -> str:
+    return Identity.from_seed(seed_of(name)).peer
+
+
+def node(name: str, *, listen=LOOPBACK, report=None, up=0, down=0, **limits):
+    """One peer, listening; its id is decided by its name."""
+    return open_network(
+        seed_of(name),
+        [listen] if listen else [],
+        [],
+        LimitsSection(**limits),
+        report or Remembered(),
+        up_bytes_per_s=up,
+        down_bytes_per_s=down,
+    )
+
+
+@asynccontextmanager
+async def nodes(*names: str, **settings) -> AsyncIterator[list[Libp2pNetwork]]:
+    """Several peers that do not know each other yet."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(node(name, **settings)) for name in names]
+
+
+async def next_frame(network: Libp2pNetwork, lane) -> Inbound:
+    with trio.fail_after(10):
+        return await network.inbound(lane).receive()
+
+
+async def next_event(network: Libp2pNetwork):
+    with trio.fail_after(10):
+        return await network.events().receive()
+
+
+async def until(condition) -> None:
+    """Wait until something is so."""
+    with trio.fail_after(10):
+        while not condition():  # noqa: ASYNC110  what is waited for has no event
+            await trio.sleep(0.01)
+
+
+async def raw_connection(network: Libp2pNetwork) -> trio.SocketStream:
+    endpoint = parse(network.addresses[0])
+    return await trio.open_tcp_stream(endpoint.host, endpoint.port)
+
+
+@asynccontextmanager
+async def attacker(network: Libp2pNetwork, name: str = "mallory") -> AsyncIterator[Channel]:
+    """An authenticated peer that writes whatever muxer bytes it likes."""
+    stream = await raw_connection(network)
+    async with stream:
+        _, channel, _ = await secure(stream, Identity.from_seed(seed_of(name)), network.peer_id)
+        yield channel
+
+
+async def ended(channel: Channel) -> bool:
+    """Whether the victim closes the connection soon; answers are read and thrown away."""
+    with trio.move_on_after(10):
+        with suppress(ChannelBroken):
+            while await channel.read():
+                pass
+        return True
+    return False

@@ -1,0 +1,369 @@
+"""The real network between honest peers on loopback: frames, connections, addresses, shutdown."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+import trio
+
+from gossip.errors import ConfigError, LocalProtocolError, PeerUnreachable
+from gossip.wire.schema import LANES, MAX_FRAME_BYTES
+from node.net.api import Connected, Disconnected, Inbound, Network
+from node.net.libp2p import addresses
+from tests.real.libp2p_support import LOOPBACK, Remembered, next_event, next_frame, node, nodes, on_sockets, peer_of
+
+pytestmark = [pytest.mark.real]
+
+
+@on_sockets
+async def test_frames_pass_whole_on_every_lane_both_ways():
+    """From the empty frame to the largest that a lane's tests can afford; the contract is node.net.api's."""
+    async with nodes("a", "b") as (a, b):
+        network: Network = a
+        assert await network.dial(b.addresses[0]) == b.peer_id == peer_of("b")
+        for lane in LANES:
+            for one, other in ((a, b), (b, a)):
+                for frame in (b"", b"x", bytes(range(256)) * 1024):
+                    await one.send(other.peer_id, lane, frame)
+                    assert await next_frame(other, lane) == Inbound(one.peer_id, lane, frame)
+        assert a.traffic[b.peer_id].bytes_sent == b.traffic[a.peer_id].bytes_received == 3 * (1 + (256 << 10))
+        with pytest.raises(LocalProtocolError, match="exceed"):
+            await a.send(b.peer_id, "control", bytes(MAX_FRAME_BYTES["control"] + 1))
+
+
+@pytest.mark.slow
+@on_sockets
+async def test_a_large_frame_does_not_hold_up_another_lane():
+    """Probes must pass while a model does, or training looks like death."""
+    async with nodes("a", "b") as (a, b):
+        await a.dial(b.addresses[0])
+        await a.send(b.peer_id, "control", b"open the lane")
+        await next_frame(b, "control")
+        async with trio.open_nursery() as nursery:
+            frame = bytes(64 << 20)
+            nursery.start_soon(a.send, b.peer_id, "exchange", frame)
+            await trio.sleep(0.02)
+            await a.send(b.peer_id, "control", b"ping")
+            assert (await next_frame(b, "control")).frame == b"ping"
+            with pytest.raises(trio.WouldBlock):
+                b.inbound("exchange").receive_nowait()
+            assert (await next_frame(b, "exchange")).frame == frame
+
+
+@pytest.mark.slow
+@on_sockets
+async def test_a_cancelled_send_loses_its_frame_and_nothing_else():
+    """A deadline in the middle of a frame: the next frame of that lane is whole, other lanes notice nothing."""
+    async with nodes("a", "b", down=4_000_000) as (a, b):
+        await a.dial(b.addresses[0])
+        await a.send(b.peer_id, "control", b"first")
+        with trio.move_on_after(0.1) as patience:
+            await a.send(b.peer_id, "exchange", bytes(64 << 20))
+        assert patience.cancelled_caught
+        await a.send(b.peer_id, "control", b"second")
+        await a.send(b.peer_id, "exchange", b"whole")
+        assert [(await next_frame(b, "control")).frame for _ in range(2)] == [b"first", b"second"]
+        assert (await next_frame(b, "exchange")).frame == b"whole"
+        assert await next_event(b) == Connected(a.peer_id)
+        with pytest.raises(trio.WouldBlock):
+            b.events().receive_nowait()
+
+
+@on_sockets
+async def test_both_ends_hear_of_connections_and_a_send_redials():
+    """Disconnecting is not refusing."""
+    async with nodes("a", "b") as (a, b):
+        a.learn(b.peer_id, ["nonsense", f"/ip4/127.0.0.1/tcp/9/p2p/{a.peer_id}", *b.addresses])
+        await a.send(b.peer_id, "control", b"1")
+        assert (await next_frame(b, "control")).frame == b"1"
+        await b.disconnect(a.peer_id)
+        for network, other in ((a, b), (b, a)):
+            assert [await next_event(network) for _ in range(2)] == [
+                Connected(other.peer_id),
+                Disconnected(other.peer_id),
+            ]
+        await a.send(b.peer_id, "control", b"2")
+        assert (await next_frame(b, "control")).frame == b"2"
+
+
+@on_sockets
+async def test_a_restarted_peer_is_reached_at_once():
+    """No memory of failures: the second after a reboot counts, and meanwhile a send fails quickly with one line."""
+    async with node("a") as a:
+        async with node("b") as b:
+            address = b.addresses[0]
+            a.learn(b.peer_id, [address])
+            await a.send(b.peer_id, "control", b"before")
+        assert [await next_event(a) for _ in range(2)] == [Connected(b.peer_id), Disconnected(b.peer_id)]
+        start = trio.current_time()
+        for _ in range(3):
+            with pytest.raises(PeerUnreachable, match="refused") as caught:
+                await a.send(b.peer_id, "control", b"x")
+            assert "\n" not in str(caught.value)
+        assert trio.current_time() - start < 0.5
+        async with node("b", listen=address.partition("/p2p")[0]) as again:
+            await a.send(again.peer_id, "control", b"after")
+            assert (await next_frame(again, "control")).frame == b"after"
+
+
+@on_sockets
+async def test_what_was_sent_before_leaving_arrives():
+    """A farewell is sent and then the network is closed: closing must not outrun it."""
+    async with node("a") as a:
+        async with node("b") as b:
+            await b.dial(a.addresses[0])
+            await b.send(a.peer_id, "exchange", bytes(2 << 20))
+            await b.send(a.peer_id, "control", b"bye")
+        assert (await next_frame(a, "control")).frame == b"bye"
+        assert len((await next_frame(a, "exchange")).frame) == 2 << 20
+
+
+@on_sockets
+async def test_what_cannot_be_dialled_says_why_in_one_line():
+    """Each failure is a PeerUnreachable, none a crash: addresses come from strangers."""
+    async with nodes("a", "b") as (a, b):
+        port = b.addresses[0].split("/")[4]
+        stranger = peer_of("somebody else")
+        for address, why in (
+            ("", "not an address"),
+            ("/ip4/1.2.3.4/udp/1/quic-v1", "not an address"),
+            (f"/ip4/127.0.0.1/tcp/{port}", "not an address"),
+            (f"/ip4/127.0.0.1/tcp/70000/p2p/{stranger}", "not an address"),
+            (f"/ip4/127.0.0.1/tcp/1/p2p/{stranger}", "refused"),
+            (f"/ip4/127.0.0.1/tcp/{port}/p2p/{stranger}", "Noise"),
+            (f"/dns4/{'x' * 70}.example/tcp/1/p2p/{stranger}", "label"),
+            (a.addresses[0], "itself"),
+        ):
+            with pytest.raises(PeerUnreachable, match=why) as caught:
+                await a.dial(address)
+            assert "\n" not in str(caught.value)
+        with pytest.raises(PeerUnreachable, match="no known address"):
+            await a.send(stranger, "control", b"")
+
+
+@pytest.mark.slow
+@on_sockets
+async def test_a_dead_address_among_several_costs_a_quarter_second_at_most():
+    """Records list every interface; most of them are not reachable from here."""
+    async with nodes("a", "b") as (a, b):
+        silent = socket.create_server(("127.0.0.1", 0), backlog=1)
+        with silent:
+            a.learn(b.peer_id, [f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}", *b.addresses])
+            start = trio.current_time()
+            await a.send(b.peer_id, "control", b"x")
+            assert trio.current_time() - start < 1.0
+
+
+@on_sockets
+async def test_simultaneous_dials_leave_both_able_to_send():
+    """Two members learn of each other at the same moment, always."""
+    async with nodes("a", "b") as (a, b):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(a.dial, b.addresses[0])
+            nursery.start_soon(b.dial, a.addresses[0])
+        for i in range(5):
+            await a.send(b.peer_id, "control", bytes([i]))
+            await b.send(a.peer_id, "control", bytes([i]))
+        for network in (a, b):
+            assert sorted([(await next_frame(network, "control")).frame[0] for _ in range(5)]) == list(range(5))
+
+
+@pytest.mark.slow
+@on_sockets
+async def test_nothing_is_dialled_unless_asked():
+    """py-libp2p's swarm dials by itself up to 100 peers it has heard of; a volunteer's node must not."""
+    async with nodes("a", "b") as (a, b):
+        for i in range(20):
+            a.learn(peer_of(f"p{i}"), b.addresses[0].partition("/p2p")[:1])
+        a.learn(b.peer_id, b.addresses)
+        await trio.sleep(0.3)
+        with pytest.raises(trio.WouldBlock):
+            b.events().receive_nowait()
+
+
+@pytest.mark.slow
+@on_sockets
+async def test_a_cap_on_bytes_holds_both_ways():
+    """The volunteer's line is his: 1 MB at 2 MB/s takes half a second, sent or received."""
+    for caps in ({"up": 2_000_000}, {"down": 2_000_000}):
+        async with node("a", up=caps.get("up", 0)) as a, node("b", down=caps.get("down", 0)) as b:
+            await a.dial(b.addresses[0])
+            start = trio.current_time()
+            await a.send(b.peer_id, "exchange", bytes(1_000_000))
+            await next_frame(b, "exchange")
+            assert 0.35 < trio.current_time() - start < 2.0
+
+
+@on_sockets
+async def test_addresses_have_the_real_port_and_can_be_replaced():
+    """What others are told must be dialable, and behind port forwarding only the volunteer knows it."""
+    async with node("a", listen="/ip4/0.0.0.0/tcp/0") as a:
+        endpoint = addresses.parse(a.addresses[0])
+        assert endpoint.host != "0.0.0.0"
+        assert endpoint.port > 0
+        assert endpoint.peer == peer_of("a")
+        async with node("b") as b:
+            await b.dial(a.addresses[0])
+
+
+@on_sockets
+async def test_listening_where_one_cannot_is_the_persons_to_fix():
+    """One line with key, value and reason, not a traceback."""
+    async with node("a") as a:
+        taken = a.addresses[0].partition("/p2p")[0]
+        for listen, why in (
+            (taken, "in use.*another port"),
+            ("/ip4/300.0.0.1/tcp/1", "listen"),
+            ("/dns4/example.org/tcp/1", "is a name"),
+            ("/ip4/192.0.2.1/tcp/0", "assign"),
+        ):
+            with pytest.raises(ConfigError, match=why):
+                async with node("b", listen=listen):
+                    pass
+
+
+@on_sockets
+async def test_leaving_is_quick_and_quiet_with_many_connections():
+    """Stock py-libp2p takes 0.2 s per connection, and raises out of the context manager."""
+    names = [f"n{i}" for i in range(24)]
+    async with nodes(*names) as others:
+        async with node("hub") as hub:
+            for other in others:
+                await other.dial(hub.addresses[0])
+                await other.send(hub.peer_id, "control", b"x")
+            start = trio.current_time()
+        assert trio.current_time() - start < 0.5
+
+
+@on_sockets
+async def test_an_exception_of_the_block_comes_out_as_it_is():
+    """The network's own machinery must not wrap or replace it, nor swallow a cancellation."""
+
+    async def fail() -> None:
+        async with nodes("a", "b") as (a, b):
+            await a.dial(b.addresses[0])
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        await fail()
+    with trio.move_on_after(0.2) as patience:
+        async with nodes("a", "b") as (a, b):
+            await a.dial(b.addresses[0])
+            await trio.sleep_forever()
+    assert patience.cancelled_caught
+
+
+LISTENER = """
+import logging, sys, time, trio
+from node.config import LimitsSection
+from node.net.libp2p import open_network
+from tests.real.libp2p_support import Remembered
+async def main():
+    async with open_network(b"s" * 32, ["/ip4/127.0.0.1/tcp/0"], [], LimitsSection(), Remembered()) as network:
+        print(network.addresses[0], flush=True)
+        with trio.move_on_after(0.1):
+            try:
+                await network.dial("/ip4/127.0.0.1/tcp/1/p2p/" + network.peer_id[:-1] + "9")
+            except Exception:
+                pass
+        await trio.sleep_forever()
+try:
+    trio.run(main)
+except KeyboardInterrupt:
+    assert not logging.getLogger().handlers, "the root logger was touched"
+    sys.exit(7)
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_process_at_once_without_a_word():
+    """Promise 6: no hang, no traceback, nothing on stderr, and the root logger is the application's."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", LISTENER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout.readline().startswith("/ip4/127.0.0.1/tcp/")
+        time.sleep(0.3)
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=10)
+        assert time.monotonic() - start < 1.0
+    assert (process.returncode, errors) == (7, "")
+
+
+@pytest.mark.slow
+@on_sockets
+async def test_a_killed_process_is_noticed_at_once():
+    """SIGKILL leaves no farewell, but the kernel closes the socket."""
+    async with node("a") as a:
+        process = await trio.lowlevel.open_process([sys.executable, "-c", LISTENER], stdout=subprocess.PIPE)
+        line = (await process.stdout.receive_some(1000)).decode().strip()
+        peer = await a.dial(line)
+        await a.send(peer, "control", b"x")
+        process.kill()
+        await process.wait()
+        assert [await next_event(a) for _ in range(2)] == [Connected(peer), Disconnected(peer)]
+        await process.stdout.aclose()
+
+
+STOCK = """
+import sys, trio
+from libp2p import new_host
+from libp2p.network.config import ConnectionConfig
+from libp2p.peer.peerinfo import info_from_p2p_addr
+from multiaddr import Multiaddr
+async def main():
+    listen = [Multiaddr("/ip4/127.0.0.1/tcp/0")]
+    host = new_host(listen_addrs=listen, connection_config=ConnectionConfig(min_connections=0, low_watermark=0))
+    async with host.run(listen):
+        async def echo(stream):
+            header = await stream.read(4)
+            body = b""
+            while len(body) < int.from_bytes(header, "big"):
+                body += await stream.read(1 << 16)
+            back = await host.new_stream(stream.muxed_conn.peer_id, ["/starling/state/1"])
+            await back.write(header + body)
+        host.set_stream_handler("/starling/state/1", echo)
+        address = next(str(each) for each in host.get_addrs())
+        print(address if "/p2p/" in address else f"{address}/p2p/{host.get_id()}", flush=True)
+        await host.connect(info_from_p2p_addr(Multiaddr(sys.argv[1])))
+        stream = await host.new_stream(info_from_p2p_addr(Multiaddr(sys.argv[1])).peer_id, ["/starling/control/1"])
+        await stream.write((5).to_bytes(4, "big") + b"stock")
+        await trio.sleep_forever()
+trio.run(main)
+"""
+
+
+@pytest.mark.slow
+@on_sockets
+async def test_a_stock_py_libp2p_host_connects_and_exchanges_frames():
+    """The wire is libp2p's, not a private one: Noise, Yamux and multistream-select of the unmodified library."""
+    async with node("a", report=(report := Remembered())) as a:
+        process = await trio.lowlevel.open_process(
+            [sys.executable, "-c", STOCK, a.addresses[0]], stdout=subprocess.PIPE
+        )
+        try:
+            stock = (await process.stdout.receive_some(1000)).decode().strip()
+            assert (await next_frame(a, "control")).frame == b"stock"
+            peer = await a.dial(stock)
+            payload = bytes(range(256)) * 7000
+            await a.send(peer, "state", payload)
+            assert (await next_frame(a, "state")).frame == payload
+            assert report.faults == []
+        finally:
+            process.kill()
+            await process.wait()
+            await process.stdout.aclose()
+
+
+def test_loopback_is_told_only_when_nothing_else_is_bound():
+    """A node that listens on 127.0.0.1 means it; one that listens everywhere means its interfaces."""
+    told = addresses.reachable([("127.0.0.1", 4001)], "P")
+    assert [str(each) for each in told] == ["/ip4/127.0.0.1/tcp/4001/p2p/P"]
+    assert all(each.host not in ("0.0.0.0", "::") for each in addresses.reachable([("0.0.0.0", 1), ("::", 1)], "P"))
+    assert LOOPBACK.startswith("/ip4/127.0.0.1")

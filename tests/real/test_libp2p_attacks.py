@@ -1,0 +1,311 @@
+"""Attacks on the real network, each of which harms or ends a stock py-libp2p host; here the victim stays well.
+
+The letters name the attacks that were measured against py-libp2p 0.8.1: A to C end or cripple it, D to L slow it down.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import psutil
+import pytest
+import trio
+
+from gossip.errors import PeerUnreachable
+from gossip.wire.schema import MAX_FRAME_BYTES
+from node.config import LimitsSection
+from node.net.api import Connected, Disconnected
+from node.net.inbox import Inbox
+from node.net.libp2p import guards
+from node.net.libp2p.connection import Guest
+from node.net.libp2p.guards import IDLE_S, MAX_HANDSHAKES, MAX_HANDSHAKES_PER_BLOCK, MAX_PER_PEER, Handshakes, make_room
+from node.net.libp2p.noise import Conversation, negotiate
+from node.net.libp2p.yamux import WINDOW
+from tests.real.libp2p_support import (
+    Remembered,
+    attacker,
+    ended,
+    next_event,
+    next_frame,
+    node,
+    nodes,
+    on_sockets,
+    peer_of,
+    raw_connection,
+    until,
+)
+
+pytestmark = [pytest.mark.real]
+
+
+async def lane_opened(channel, lane: str) -> None:
+    """Open stream 1 for a lane by hand, answers included."""
+    await channel.write(struct.pack("!BBHII", 0, 1, 1, 1, 0))
+    inbox = bytearray()
+
+    async def receive() -> bytes:
+        while True:
+            while len(inbox) >= 12:
+                _, kind, _, _, length = struct.unpack("!BBHII", inbox[:12])
+                size = length if kind == 0 else 0
+                if len(inbox) < 12 + size:
+                    break
+                body = bytes(inbox[12 : 12 + size])
+                del inbox[: 12 + size]
+                if body:
+                    return body
+            inbox.extend(await channel.read())
+
+    async def send(data: bytes) -> None:
+        await channel.write(struct.pack("!BBHII", 0, 0, 0, 1, len(data)) + data)
+
+    await negotiate(Conversation(receive, send), [f"/starling/{lane}/1"], initiator=True)
+
+
+def data(body: bytes, length: int | None = None) -> bytes:
+    return struct.pack("!BBHII", 0, 0, 0, 1, len(body) if length is None else length) + body
+
+
+async def is_well(victim) -> None:
+    """An honest newcomer gets in and is heard."""
+    async with node("honest") as honest:
+        await honest.dial(victim.addresses[0])
+        await honest.send(victim.peer_id, "control", b"hello")
+        while (await next_frame(victim, "control")).peer != honest.peer_id:
+            pass
+
+
+@on_sockets
+async def test_an_error_in_our_own_handler_ends_one_connection_only(monkeypatch):
+    """A: in a stock host one exception that a peer can provoke in a handler ends the whole node."""
+    async with nodes("victim", "other", report=(report := Remembered())) as (victim, other):
+        await other.dial(victim.addresses[0])
+        put = Inbox.put
+
+        def fails_on_boom(inbox, inbound):
+            if inbound.frame == b"boom":
+                raise RuntimeError("a bug of ours")
+            return put(inbox, inbound)
+
+        monkeypatch.setattr(Inbox, "put", fails_on_boom)
+        async with node("mallory") as mallory:
+            await mallory.dial(victim.addresses[0])
+            await mallory.send(victim.peer_id, "control", b"boom")
+            assert [await next_event(mallory) for _ in range(2)] == [
+                Connected(victim.peer_id),
+                Disconnected(victim.peer_id),
+            ]
+        await other.send(victim.peer_id, "control", b"still here?")
+        assert (await next_frame(victim, "control")).frame == b"still here?"
+        [(name, fields)] = report.events
+        assert name == "connection_failed"
+        assert fields["peer"] == mallory.peer_id
+        assert "a bug of ours" in fields["traceback"]
+
+
+@on_sockets
+async def test_more_connections_over_time_than_places_are_all_served():
+    """B: a stock host is deaf for ever after 250 inbound connections, open or not."""
+    async with node("victim", connections=4, connections_per_ip=4) as victim:
+        for i in range(20):
+            async with node(f"n{i}", listen=None) as caller:
+                await caller.dial(victim.addresses[0])
+                await caller.send(victim.peer_id, "control", bytes([i]))
+                assert (await next_frame(victim, "control")).frame == bytes([i])
+
+
+@on_sockets
+async def test_ignoring_the_window_is_cut_off_without_growth():
+    """C: a stock host holds all of 600 MB that nobody reads."""
+    async with node("victim", report=(report := Remembered())) as victim, attacker(victim) as channel:
+        await lane_opened(channel, "exchange")
+        await channel.write(data(b"", length=WINDOW + 1))
+        assert await ended(channel)
+        await until(lambda: report.faults)
+        assert report.faults == [(peer_of("mallory"), "muxer_window_overrun")]
+        await is_well(victim)
+
+
+@pytest.mark.parametrize("lane", ["control", "exchange", "state"])
+@on_sockets
+async def test_an_oversized_frame_is_refused_at_its_length(lane):
+    """Nothing is allocated for a promise, and who makes it is at fault."""
+    async with node("victim", report=(report := Remembered())) as victim, attacker(victim) as channel:
+        await lane_opened(channel, lane)
+        await channel.write(data((MAX_FRAME_BYTES[lane] + 1).to_bytes(4, "big")))
+        assert await ended(channel)
+        await until(lambda: report.faults)
+        assert report.faults == [(peer_of("mallory"), "frame_too_long")]
+        await is_well(victim)
+
+
+@on_sockets
+async def test_a_promised_frame_costs_what_has_arrived_of_it():
+    """The largest frame announced on many streams at once, with a few bytes of each: memory follows the bytes."""
+    async with node("victim") as victim:
+        before = psutil.Process().memory_info().rss
+        async with attacker(victim) as channel:
+            await lane_opened(channel, "exchange")
+            await channel.write(data(MAX_FRAME_BYTES["exchange"].to_bytes(4, "big") + b"a few bytes"))
+            await trio.sleep(0.05)
+            assert psutil.Process().memory_info().rss - before < 16 << 20
+        await is_well(victim)
+
+
+@pytest.mark.slow
+@on_sockets
+async def test_garbage_at_every_stage_is_survived():
+    """D, E, F: random bytes before and during the handshake, after it, and lengths that promise gigabytes."""
+    async with node("victim", report=(report := Remembered())) as victim:
+        for i in range(40):
+            async with await raw_connection(victim) as stream:
+                await stream.send_all(b"\x13/multistream/1.0.0\n" * (i % 2) + os.urandom(1 + 7 * i))
+        for promise in (
+            b"\xff" * 9 + b"\x01",
+            b"\xff\xff\xff\xff\x0f",
+            b"\x13/multistream/1.0.0\n\x80\x80\x80\x80\x10",
+        ):
+            async with await raw_connection(victim) as stream:
+                await stream.send_all(promise)
+                await trio.sleep(0.01)
+        for i in range(5):
+            async with attacker(victim, f"mallory{i}") as channel:
+                await channel.write(os.urandom(64))
+                assert await ended(channel)
+        await until(lambda: len(report.faults) == 5)
+        assert report.events == []
+        await is_well(victim)
+
+
+@pytest.mark.slow
+@on_sockets
+async def test_three_hundred_rapid_connects_are_survived():
+    """J: connect and close, as fast as it goes, and then some with a first line."""
+    async with node("victim", report=(report := Remembered())) as victim:
+        for i in range(300):
+            stream = await raw_connection(victim)
+            if i % 3 == 0:
+                await stream.send_all(b"\x13/multistream/1.0.0\n")
+            await stream.aclose()
+        start = trio.current_time()
+        await is_well(victim)
+        assert trio.current_time() - start < 2.0
+        assert report.events == []
+
+
+@on_sockets
+async def test_half_open_connections_do_not_keep_an_honest_peer_out():
+    """G: 400 silent sockets take every place of a stock host for ten seconds. Here the oldest gives way."""
+    async with node("victim") as victim:
+        silent = [await raw_connection(victim) for _ in range(100)]
+        start = trio.current_time()
+        await is_well(victim)
+        assert trio.current_time() - start < 2.0
+        for stream in silent:
+            await stream.aclose()
+
+
+@on_sockets
+async def test_one_address_holds_its_share_of_places_only():
+    """L: 400 identities from one address fill a stock host; others are refused for ever."""
+    async with node("victim", connections_per_ip=2) as victim, nodes("s1", "s2", "s3") as sybils:
+        for sybil in sybils:
+            sybil.learn(victim.peer_id, victim.addresses)
+            await sybil.dial(victim.addresses[0])
+        assert [await next_event(sybils[2]) for _ in range(2)] == [
+            Connected(victim.peer_id),
+            Disconnected(victim.peer_id),
+        ]
+        for sybil in sybils[:2]:
+            await sybil.send(victim.peer_id, "control", b"in")
+            await next_frame(victim, "control")
+        await victim.disconnect(sybils[0].peer_id)
+        await sybils[2].send(victim.peer_id, "control", b"now")
+        assert (await next_frame(victim, "control")).frame == b"now"
+
+
+@pytest.mark.slow
+@on_sockets
+async def test_a_refused_peer_is_out_until_the_hour():
+    """A ban must hold on the connection, in both directions, and end."""
+    async with nodes("victim", "mallory") as (victim, mallory):
+        await mallory.dial(victim.addresses[0])
+        await next_event(mallory)
+        until_when = trio.current_time() + 0.3
+        victim.refuse(mallory.peer_id, until_when)
+        assert await next_event(mallory) == Disconnected(victim.peer_id)
+        with pytest.raises(PeerUnreachable, match="refused"):
+            await victim.dial(mallory.addresses[0])
+        mallory.learn(victim.peer_id, victim.addresses)
+        with pytest.raises(PeerUnreachable):
+            await mallory.send(victim.peer_id, "control", b"let me in")
+        await trio.sleep_until(until_when)
+        await mallory.send(victim.peer_id, "control", b"thanks")
+        assert (await next_frame(victim, "control")).frame == b"thanks"
+
+
+@on_sockets
+async def test_a_flood_of_frames_is_dropped_and_counted():
+    """Bounded per peer, at the door: the node's work per second is its own decision."""
+    async with node("victim", frames_per_s=10.0, inbox_frames=1000) as victim, node("mallory") as mallory:
+        await mallory.dial(victim.addresses[0])
+        for _ in range(500):
+            await mallory.send(victim.peer_id, "control", b"x")
+        await until(lambda: victim.traffic[mallory.peer_id].frames_dropped > 400)
+        assert 40 <= victim.traffic[mallory.peer_id].bytes_received <= 60
+
+
+@pytest.mark.slow
+@on_sockets
+async def test_a_peer_that_never_reads_does_not_hold_up_the_others():
+    """The stock writer gives up after five seconds; here one waits, for as long as its caller likes, and nobody else."""
+    async with nodes("victim", "other") as (victim, other):
+        await victim.dial(other.addresses[0])
+        async with attacker(victim) as channel:
+            await lane_opened(channel, "control")
+            with trio.move_on_after(0.2) as patience:
+                await victim.send(peer_of("mallory"), "exchange", bytes(32 << 20))
+            assert patience.cancelled_caught
+            await victim.send(other.peer_id, "control", b"x")
+            assert (await next_frame(other, "control")).frame == b"x"
+
+
+def guest(peer: str, block: str = "10.0.0.1", *, inbound: bool = True, useful_at: float = 0.0) -> Guest:
+    return Guest(peer, block, inbound, since=0.0, useful_at=useful_at)
+
+
+def test_the_oldest_handshake_gives_way_first_within_its_block():
+    """A flood from one block ends its own handshakes; one from many blocks ends the oldest."""
+    handshakes: Handshakes[str] = Handshakes()
+    assert handshakes.begin("honest", "honest")[1] is None
+    for i in range(MAX_HANDSHAKES_PER_BLOCK):
+        assert handshakes.begin("flood", f"f{i}")[1] is None
+    assert handshakes.begin("flood", "more")[1] == "f0"
+    for i in range(MAX_HANDSHAKES - MAX_HANDSHAKES_PER_BLOCK - 1):
+        number, victim = handshakes.begin(f"block{i}", "one of many")
+        assert victim is None
+    assert handshakes.begin("another", "another")[1] == "honest"
+    handshakes.end(number)
+    assert handshakes.begin("last", "last")[1] is None
+
+
+def test_a_full_house_makes_room_only_at_the_cost_of_the_useless():
+    """Sybils that connect and say nothing are the ones to go; peers that exchange stay."""
+    limits = LimitsSection(connections=3, connections_per_ip=3)
+    busy = [guest(f"b{i}", f"10.0.0.{i}", useful_at=1000.0) for i in range(2)]
+    idle = guest("sybil", "10.0.1.1", useful_at=1000.0 - IDLE_S)
+    newcomer = guest("new", "10.0.2.1", useful_at=1000.0)
+    assert make_room(busy, newcomer, limits, 1000.0) == []
+    assert make_room([*busy, idle], newcomer, limits, 1000.0) == [idle]
+    assert make_room([*busy, busy[0]], newcomer, limits, 1000.0) is None
+    ours = guest("dialled", inbound=False, useful_at=0.0)
+    assert make_room([*busy, ours], newcomer, limits, 1000.0) is None, "what we dialled is not for strangers to end"
+
+
+def test_a_peer_that_comes_back_replaces_its_own_oldest_connection():
+    """A rebooted peer's dead connections must not keep it out."""
+    limits = LimitsSection(connections=100, connections_per_ip=100)
+    old = [guest("p") for _ in range(MAX_PER_PEER)]
+    assert make_room([guest("q"), *old], guest("p"), limits, 0.0) == [old[0]]
+    assert guards.MAX_PER_PEER >= 2, "simultaneous dials leave two"
