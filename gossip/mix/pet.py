@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gossip.api import Effect
 
+
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """What one node's correction is made of. Every part is (d,).

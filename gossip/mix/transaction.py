@@ -69,12 +69,13 @@ class Terms:
             ValueError: "not_finite": the values are too far apart for their type.
         """
         difference, _ = self.clip(mine - theirs, self.clip_norm)
+        shrink = _SHRINK
         while True:
             payload = codec.encode_values(difference, self.response, dim, generator, wish)
             v, _ = codec.decode_values(payload, support, dim, mine.dtype, (self.response,), wish_limit=dim)
             if not self.clip(v, self.clip_norm)[1]:
                 return payload, v
-            difference = difference * _SHRINK
+            difference, shrink = difference * shrink, shrink * shrink  # ends at 0 after a dozen turns at the latest
 
     def read(
         self, payload: bytes, support: Support, dim: int, dtype: torch.dtype, wish_limit: int = 0

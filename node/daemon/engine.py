@@ -135,17 +135,24 @@ class ProcessEngine:
 
 @asynccontextmanager
 async def open_engine() -> AsyncIterator[ProcessEngine]:
-    """Start an engine process; on leaving it is killed and reaped. Its first call must be `Open`."""
+    """Start an engine process; on leaving it is killed and reaped. Its first call must be `Open`.
+
+    Raises:
+        EngineError: the machine has no room for another process.
+    """
     ours, theirs = socket.socketpair()
-    with theirs:
-        process = await trio.lowlevel.open_process(
-            # -P: a file of the folder the daemon was started in never shadows a module of ours
-            [sys.executable, "-P", "-m", "node.engine.process", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-        )
-    engine = ProcessEngine(process, trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
     with ours:
+        with theirs:
+            try:
+                process = await trio.lowlevel.open_process(
+                    # -P: a file of the folder the daemon was started in never shadows a module of ours
+                    [sys.executable, "-P", "-m", "node.engine.process", str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                )
+            except OSError as error:
+                raise EngineError(f"the engine process cannot be started: {error}") from error
+        engine = ProcessEngine(process, trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
         try:
             async with beside(engine.run):
                 yield engine

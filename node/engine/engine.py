@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from node.engine import calls
@@ -31,6 +33,18 @@ class Engine:
     def busy(self) -> bool:
         """There is a slice to do: call `step` when no call waits."""
         return self._session is not None and self._session.busy
+
+    @property
+    def vector(self) -> Tensor:
+        """(d,) a copy of the model as it is. For simulations and tests: a daemon asks by calls."""
+        assert self._session is not None
+        return self._session.learner.x.clone()
+
+    @property
+    def mixing(self) -> Any:
+        """The mixing algorithm's state, e.g. a `gossip.mix.pet.Ledger`. For simulations and tests."""
+        assert self._session is not None
+        return self._session.learner.state
 
     def step(self) -> calls.Trained | calls.Evaluated | None:
         """One slice while `busy`: one local step, or a batch of an evaluation. The reply to Train or Evaluate if that was its last."""

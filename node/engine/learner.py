@@ -64,7 +64,7 @@ class Learner:
             raise ConfigError(f"task.kind: {manifest.task.kind!r}: {error}") from error
         self.x, self._gradient = bind(self._model, self.layout)
         self.mixer = build("mix", MIXERS, manifest.mix.kind, _params(manifest.mix))
-        self._state: Any = self.mixer.start(self.x)
+        self.state: Any = self.mixer.start(self.x)
         self._optimizer = optimizer(manifest.optimizer, self.x)
         self._schedule = schedule(manifest.optimizer, manifest.pace.rounds)
         self._joined_at: int | None = None
@@ -85,7 +85,7 @@ class Learner:
         loss = self.task.loss(self._model, self.data.batch(manifest.task.batch_size, chance))
         loss.backward()  # type: ignore[no-untyped-call]
         value = float(loss.detach())
-        direction, state = self.mixer.correct(self._state, self._gradient)
+        direction, state = self.mixer.correct(self.state, self._gradient)
         if not math.isfinite(value) or not _finite(direction):
             self.undone += 1
             return None
@@ -95,7 +95,7 @@ class Learner:
             self.x.copy_(self._good)
             self._optimizer = optimizer(manifest.optimizer, self.x)  # its memory is what blew up
             return None
-        self._state = state
+        self.state = state
         return value
 
     def mark_good(self) -> None:
@@ -129,21 +129,21 @@ class Learner:
 
     def shared(self) -> Tensor:
         """(width·d,) what exchanges are about, as it is now; changes with the model where it is the model."""
-        return self.mixer.shared(self._state, self.x)
+        return self.mixer.shared(self.state, self.x)
 
     def absorb(self, effects: Sequence[Effect]) -> None:
         """Add committed effects, in the given order."""
         if effects:
-            x, self._state = self.mixer.absorb(self._state, self.x, effects)
+            x, self.state = self.mixer.absorb(self.state, self.x, effects)
             self.x.copy_(x)
 
     def settle(self, peer: str) -> None:
         """The edge was closed in order."""
-        self._state = self.mixer.settle(self._state, peer)
+        self.state = self.mixer.settle(self.state, peer)
 
     def revoke(self, peer: str, *, settled: bool) -> None:
         """The peer is gone."""
-        self._state = self.mixer.revoke(self._state, peer, settled=settled)
+        self.state = self.mixer.revoke(self.state, peer, settled=settled)
 
     # --- looking and keeping ------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class Learner:
     def _replace(self, x: Tensor) -> None:
         self.x.copy_(x)
         self._good.copy_(x)
-        self._state = self.mixer.start(self.x)
+        self.state = self.mixer.start(self.x)
 
     def _check(self, x: Tensor | None) -> None:
         if x is None or x.shape != self.x.shape or x.dtype != self.x.dtype:

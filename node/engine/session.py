@@ -64,7 +64,7 @@ class Session:
     def __init__(self, opening: calls.Open, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._pace = opening.manifest.pace
-        self._learner = learner = Learner(opening)
+        self.learner = learner = Learner(opening)
         self._exchanges = Exchanges(
             opening.manifest, node=opening.node, like=learner.shared(), mixer=learner.mixer,
             least_correction_lr=learner.least_correction_lr,
@@ -97,7 +97,7 @@ class Session:
         if checkpoint is None:
             return False
         try:
-            self._learner.restore(checkpoint.tensors, checkpoint.local_steps)
+            self.learner.restore(checkpoint.tensors, checkpoint.local_steps)
         except ValueError as error:
             raise ConfigError(f"checkpoint {path}: {error}; move the file away to start afresh") from error
         self._round = checkpoint.round
@@ -120,7 +120,7 @@ class Session:
             self._evaluate_next = False
             return self._measure(self._evaluation)
         self._evaluate_next = True
-        self._tally.note(self._learner.local_step(self._round))
+        self._tally.note(self.learner.local_step(self._round))
         if self._free:
             return None
         self._left -= 1
@@ -135,13 +135,13 @@ class Session:
                 return None
 
     def _freeze(self) -> calls.Trained:
-        self._frozen = self._learner.shared().clone()
+        self._frozen = self.learner.shared().clone()
         return self._trained()
 
     def _trained(self) -> calls.Trained:
         tally, now = self._tally, self._clock()
         self._tally = _Tally(now)
-        return calls.Trained(self._round, tally.mean, self._learner.local_steps, now - tally.began, tally.undone)
+        return calls.Trained(self._round, tally.mean, self.learner.local_steps, now - tally.began, tally.undone)
 
     # --- calls: pace --------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Session:
         if self._pace.kind != "clock":
             raise LocalProtocolError("training runs free in clock pace")
         self._free, self._round = call.on, call.round
-        self._learner.mark_good()
+        self.learner.mark_good()
         return self._trained()
 
     def mix(self, call: calls.Mix) -> calls.Done:
@@ -174,15 +174,15 @@ class Session:
     def _thaw(self) -> None:
         self._frozen = None
         gathered, self._gathered = self._gathered, []
-        self._learner.absorb(sorted(gathered, key=lambda effect: effect.peer))  # stable: each peer's in order
-        self._learner.mark_good()
+        self.learner.absorb(sorted(gathered, key=lambda effect: effect.peer))  # stable: each peer's in order
+        self.learner.mark_good()
 
     # --- calls: exchanges ---------------------------------------------------------------------------------
 
     def offer(self, call: calls.Offer) -> calls.Offered:
         """Initiator's values."""
         return self._exchanges.offer(
-            call, self._readable(), local_steps=self._local_steps, correction_lr=self._learner.correction_lr(call.round)
+            call, self._readable(), local_steps=self._local_steps, correction_lr=self.learner.correction_lr(call.round)
         )
 
     def answer(self, call: calls.Answer) -> calls.Answered:
@@ -206,19 +206,19 @@ class Session:
         """The edge was closed in order."""
         self._exchanges.forget(call.peer)
         self._absorb_now(call.peer)
-        self._learner.settle(call.peer)
+        self.learner.settle(call.peer)
         return calls.Done()
 
     def revoke(self, call: calls.Revoke) -> calls.Done:
         """The peer is gone. What it committed stays in the model; only its flow goes."""
         self._exchanges.forget(call.peer)
         self._absorb_now(call.peer)
-        self._learner.revoke(call.peer, settled=call.settled)
+        self.learner.revoke(call.peer, settled=call.settled)
         return calls.Done()
 
     def _readable(self) -> Tensor:
         if self._pace.kind == "clock":
-            return self._learner.shared()
+            return self.learner.shared()
         if self._frozen is None:
             raise LocalProtocolError("there is no frozen vector between Mix and the end of the next Train")
         return self._frozen
@@ -227,15 +227,15 @@ class Session:
         if self._pace.kind == "steps":
             self._gathered.append(effect)
         else:
-            done = self._learner.local_steps
+            done = self.learner.local_steps
             self._apart += _AVERAGED * (done - self._last_exchange - self._apart)
             self._last_exchange = done
-            self._learner.absorb([effect])
+            self.learner.absorb([effect])
         return calls.Done()
 
     def _absorb_now(self, peer: str) -> None:
         """Before a peer's flow is settled or deleted, what has gathered must be in it, or it would grow anew at Mix."""
-        self._learner.absorb([effect for effect in self._gathered if effect.peer == peer])
+        self.learner.absorb([effect for effect in self._gathered if effect.peer == peer])
         self._gathered = [effect for effect in self._gathered if effect.peer != peer]
 
     @property
@@ -247,7 +247,7 @@ class Session:
         """
         if self._pace.kind == "steps":
             return float(self._pace.local_steps)
-        return max(1.0, 2.0 * self._apart, float(self._learner.local_steps - self._last_exchange))
+        return max(1.0, 2.0 * self._apart, float(self.learner.local_steps - self._last_exchange))
 
     # --- calls: looking and keeping -----------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class Session:
         """Begin an evaluation of the model as it is now; its reply comes out of `step`."""
         if self._evaluation is not None:
             raise LocalProtocolError("an evaluation is under way")
-        self._evaluation = self._learner.evaluation()
+        self._evaluation = self.learner.evaluation()
 
     def save(self, call: calls.Save) -> calls.Done:
         """Write the checkpoint, and the model alone if asked.
@@ -263,7 +263,7 @@ class Session:
         Raises:
             OSError: it could not be written.
         """
-        learner = self._learner
+        learner = self.learner
         if self._checkpoints is not None:
             self._checkpoints.save(Checkpoint(self._round, learner.local_steps, learner.tensors()))
         if call.export:
@@ -275,7 +275,7 @@ class Session:
     def snapshot(self) -> calls.Held:
         """Hold the model as it is; the one held before is let go."""
         facts: dict[str, str | int] = {"kind": _MODEL, "round": self._round, "schema": self._schema.hex()}
-        data = blob.pack({"x": self._learner.x}, facts)
+        data = blob.pack({"x": self.learner.x}, facts)
         self._held = (self._held[0] + 1, data)
         return calls.Held(self._held[0], len(data), hashlib.sha256(data).digest(), self._round, self._schema)
 
@@ -300,7 +300,7 @@ class Session:
         if facts.get("kind") != _MODEL or facts.get("schema") != self._schema.hex() or tensors.keys() != {"x"}:
             raise ValueError("state_of_another_model")
         try:
-            self._learner.install(tensors["x"], call.round)
+            self.learner.install(tensors["x"], call.round)
         except ValueError as error:
             raise ValueError("state_unusable") from error
         self._exchanges.forget_all()

@@ -59,12 +59,12 @@ def done(engine, call):
 
 def x_of(engine):
     """A copy of the engine's parameters."""
-    return engine._session._learner.x.clone()
+    return engine.vector
 
 
 def state_of(engine):
     """The mixer's state."""
-    return engine._session._learner._state
+    return engine.mixing
 
 
 def exchange(engines, i, j, *, seq, round=0, theta=0.5, inc=0, budget=0):

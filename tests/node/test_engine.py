@@ -183,7 +183,7 @@ def test_a_late_joiner_takes_over_a_snapshot_with_zero_flows_and_a_climbing_rate
     done(joiner, calls.Train(7, 1))
     done(twin, calls.Train(16, 1))
     early, late = (float((x_of(engine) - before).norm()) for engine in (joiner, twin))
-    rates = [joiner._session._learner._schedule.at(turn) for turn in (7, 16)]
+    rates = [joiner._session.learner._schedule.at(turn) for turn in (7, 16)]
     assert early / late == pytest.approx(0.1 * rates[0] / rates[1], rel=1e-4)
 
 
@@ -213,7 +213,7 @@ def test_a_state_that_is_none_of_ours_is_refused_and_nothing_changes():
     ):
         assert engine.handle(calls.Install(state, 3)) == calls.Refused("peer", reason)
         assert torch.equal(x_of(engine), before)
-    engine._session._learner.x[0] = math.inf
+    engine._session.learner.x[0] = math.inf
     _, infinite = snapshot(engine)
     assert opened(manifest()).handle(calls.Install(infinite, 3)) == calls.Refused("peer", "state_unusable")
 
@@ -223,7 +223,7 @@ def test_the_exported_model_opens_in_any_safetensors_reader(tmp_path):
     done(engine, calls.Train(0, 5))
     done(engine, calls.Save(export=str(tmp_path / "model.safetensors")))
     named = safetensors.torch.load_file(tmp_path / "model.safetensors")
-    assert torch.equal(as_flat(named, engine._session._learner.layout), x_of(engine))
+    assert torch.equal(as_flat(named, engine._session.learner.layout), x_of(engine))
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
 
