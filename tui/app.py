@@ -65,6 +65,8 @@ class StarlingApp(App[None]):
         self.push_screen(HelpScreen())
 
     def _poll(self) -> None:
+        if not self.is_running:  # the timer may fire once more while the screen is taken down
+            return
         self._readings = tuple(reading for source in self._sources for reading in source.poll())
         self._selected = min(self._selected, max(0, len(self._readings) - 1))
         self._draw()

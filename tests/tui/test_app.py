@@ -217,6 +217,12 @@ def test_q_quits():
     assert source.closed
 
 
+def test_a_poll_that_comes_while_the_screen_is_taken_down_draws_nothing():
+    """The timer outlives the widgets by a moment; quitting must not end in a traceback."""
+    app, _ = look(one(), SMALL)
+    app._poll()
+
+
 def test_the_arrow_keys_scroll_the_peers_and_news_do_not_scroll_them_back():
     def peers(round):
         return tuple(PeerStatus(peer=f"peer-{number:02}", state="alive", round=round) for number in range(40))
