@@ -361,6 +361,28 @@ async def test_a_stock_py_libp2p_host_connects_and_exchanges_frames():
             await process.stdout.aclose()
 
 
+STARTUP = """
+import sys, trio
+from node.config import LimitsSection
+from node.net.libp2p import open_network
+from tests.real.libp2p_support import Remembered
+async def main():
+    async with open_network(b"s" * 32, ["/ip4/127.0.0.1/tcp/0"], [], LimitsSection(), Remembered()):
+        import psutil
+        print(psutil.Process().memory_info().rss >> 20, *(name for name in ("httpx", "torch") if name in sys.modules))
+trio.run(main)
+"""
+
+
+@pytest.mark.slow
+def test_a_listening_network_is_small():
+    """A volunteer's node shares the machine: the whole daemon has 130 MiB, its network must leave it most of that."""
+    done = subprocess.run([sys.executable, "-c", STARTUP], capture_output=True, text=True, check=True, timeout=30)
+    mebibytes, *superfluous = done.stdout.split()
+    assert int(mebibytes) < 90
+    assert superfluous == []
+
+
 def test_loopback_is_told_only_when_nothing_else_is_bound():
     """A node that listens on 127.0.0.1 means it; one that listens everywhere means its interfaces."""
     told = addresses.reachable([("127.0.0.1", 4001)], "P")
