@@ -38,7 +38,10 @@ from node.engine import calls
 from node.net.api import Network
 from node.status import Exchanges
 
-MAX_ATTEMPTS = 3  # transactions begun on one link in one round: the first contact with a restarted peer costs one
+MAX_ATTEMPTS = 4  # transactions begun on one link in one round
+TRY_AGAIN = frozenset(
+    {"reset", "superseded", "closing", "early"}
+)  # ends of a transaction after which its link is still open
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ class Exchange:
         self._moved = trio.Event()
         self._outcomes: Counter[Outcome] = Counter()
         self._committed: Counter[str] = Counter()
+        self._early: set[str] = set()  # who told us that we are ahead: tried again in a while, not at once
         self.payload_bytes = 0
         self.dropped: Callable[[str], None] = lambda _peer: None
         """Clock pace: told when a peer closed the edge or has no room for it."""
@@ -191,7 +195,9 @@ class Exchange:
             self.payload_bytes += ended.payload_bytes
         if ended.reason == "full":
             self.dropped(peer)
-        if ended.reason not in {"reset", "superseded", "closing"}:  # after those the link is tried again
+        if ended.reason == "early" and ended.role == "initiator":
+            self._early.add(peer)
+        if ended.reason not in TRY_AGAIN:
             self._pace.resolved(peer, ended.round, ended.outcome, now)
 
     def _decide(self, peer: str, wish: Wish, admission: Admission) -> None:
@@ -302,15 +308,18 @@ class Exchange:
         """Wait until the pace waits for nobody; at its deadline give up what is left."""
         pace = self._pace
         attempts: Counter[str] = Counter()
+        self._early.clear()
         now = trio.current_time()
         retry_at = {peer: now + pace.waits.retry_s(peer) for peer in pace.waiting}
         try:
             while not pace.done:
                 for peer in pace.waiting:
-                    if now >= retry_at[peer]:
+                    due = now >= retry_at[peer]
+                    if due:
                         retry_at[peer] = now + pace.waits.retry_s(peer)
                         self._nudge(peer)
-                    if self._runner(peer).edge.ready:
+                    if self._runner(peer).edge.ready and (due or peer not in self._early):
+                        self._early.discard(peer)
                         self._attempt(peer, attempts)
                 with trio.move_on_at(min([pace.waits.expires, *(retry_at[peer] for peer in pace.waiting)])):
                     await self._moved.wait()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import trio
 
 from node.engine.calls import Reply, Request
 
+if TYPE_CHECKING:  # stubs for an older trio, which py-libp2p installs, know the type by this name only
+    from trio_typing import TaskStatus as _TaskStatus
 
-class TaskStatus(Protocol):
-    """What a service tells once it is truly listening (`trio.TASK_STATUS_IGNORED` is one)."""
-
-    def started(self) -> None:
-        """Call exactly once."""
-        ...
+    TaskStatus = _TaskStatus[None]
+else:
+    TaskStatus = trio.TaskStatus
 
 
 class EngineHandle(Protocol):

@@ -40,7 +40,7 @@ class Report:
     ) -> None:
         self._log = log
         self._clock = clock
-        self._on_fault = on_fault
+        self.on_fault = on_fault
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._faults: dict[str, dict[str, int]] = {}
 
@@ -79,7 +79,7 @@ class Report:
                 reason=reason,
                 count=count,
             )
-        self._on_fault(peer, reason)
+        self.on_fault(peer, reason)
 
     def _count(self, peer: str, reason: str) -> int:
         reasons = self._faults.pop(peer, {})

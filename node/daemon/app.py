@@ -1,0 +1,345 @@
+"""A whole node: the one nursery in which its services live, from listening to leaving.
+
+    network ─▶ transfer (manifest) ─▶ engine ─▶ membership ─▶ state of a late joiner ─▶ quorum ─▶ training ─▶ finished ─▶ linger
+                                        └─▶ exchange
+
+The same object runs in production (`node.daemon.main`: libp2p, an engine process, a control socket) and in simulation
+(`node.scenario`: memory network, inline engine, virtual time).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from gossip.api import Overlay
+from gossip.errors import EngineError, GossipError, RemoteProtocolError, TransportError
+from gossip.exchange.clock import SwarmClock
+from gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn
+from gossip.overlay.catalogue import overlay as build_overlay
+from gossip.seeds import derive
+from node import manifest as manifests
+from node.config import Manifest, NodeConfig
+from node.daemon.budget import Budget
+from node.daemon.exchange import Exchange
+from node.daemon.handles import TaskStatus
+from node.daemon.membership import Membership
+from node.daemon.report import Report
+from node.daemon.supervisor import EngineSupervisor, StartEngine
+from node.daemon.training import Progress, Training
+from node.daemon.transfer import Transfer
+from node.engine import calls
+from node.identity import Identity
+from node.net.api import Network
+from robust.reputation import Reputation
+
+FAREWELL_S = 0.7  # for telling everybody that we leave
+LAST_SAVE_S = 1.2  # for the last checkpoint
+MANIFEST_PAUSE_S = 1.0  # first pause between attempts to fetch the manifest; doubles up to a minute
+SETTLE_S = 3.0  # a joiner looks so long for members before it decides that it is alone
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a node is made of.
+
+    Args:
+        identity: its key.
+        config: the volunteer's settings.
+        manifest: the swarm's agreement, or None to fetch it by `swarm` from the bootstrap peers.
+        swarm: swarm id.
+        checkpoint: path of the checkpoint file; "" for none.
+        export: path of the final model; "" for none.
+        open_network: opens its place in a network.
+        start_engine: opens one engine.
+        unix_time: seconds since 1970, for people and incarnations.
+        keep_manifest: told a fetched manifest, to store it.
+        farewell: say goodbye to the swarm when stopping.
+    """
+
+    identity: Identity
+    config: NodeConfig
+    manifest: Manifest | None
+    swarm: str
+    checkpoint: str
+    export: str
+    open_network: Callable[[], AbstractAsyncContextManager[Network]]
+    start_engine: StartEngine
+    unix_time: Callable[[], float]
+    keep_manifest: Callable[[Manifest], object]
+
+
+class Node:
+    """One node, running once.
+
+    Args:
+        parts: see Parts.
+        report: where events go.
+    """
+
+    def __init__(self, parts: Parts, report: Report) -> None:
+        self.parts = parts
+        self.report = report
+        self.manifest = parts.manifest
+        self.progress = Progress()
+        self.reputation = Reputation()
+        self.network: Network | None = None
+        self.membership: Membership | None = None
+        self.exchange: Exchange | None = None
+        self.engine: EngineSupervisor | None = None
+        self.training: Training | None = None
+        self.began = trio.current_time()
+        self.joined_late = False
+        self._incs = 0
+        self._listening = trio.Event()
+        self._stop = trio.Event()
+
+    # --- life ---------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Live until the run is finished and its linger over, or until `stop`.
+
+        Raises:
+            ConfigError: the person's input is wrong.
+            GossipError: the node cannot go on.
+        """
+        async with self.parts.open_network() as network, trio.open_nursery() as nursery:
+            self.network = network
+            self._listening.set()
+            self.report.event("listening", f"listening on {', '.join(network.addresses)}", addresses=network.addresses)
+            self.report.on_fault = self._punish
+            nursery.start_soon(self._stop_when_told, nursery.cancel_scope)
+            await self._live(network, nursery)
+            await self._leave()
+            nursery.cancel_scope.cancel()
+
+    def stop(self) -> None:
+        """End the run in order: farewell, checkpoint, done within three seconds."""
+        self._stop.set()
+
+    @property
+    def is_listening(self) -> bool:
+        """Peers can reach us."""
+        return self._listening.is_set()
+
+    async def listening(self) -> None:
+        """Wait until peers can reach us."""
+        await self._listening.wait()
+
+    async def _live(self, network: Network, nursery: trio.Nursery) -> None:
+        transfer = Transfer(network=network, report=self.report, manifest=self._manifest_bytes)
+        await nursery.start(transfer.serve)
+        self.progress.state = "joining"
+        manifest = self.manifest = self.manifest or await self._fetch_manifest(transfer, network)
+        self.engine = engine = EngineSupervisor(
+            start=self.parts.start_engine, opening=self._opening(manifest), silence_s=self.parts.config.engine_timeout_s, report=self.report
+        )  # fmt: skip
+        nursery.start_soon(engine.serve)
+        clock = SwarmClock(patience_s=math.inf)  # until the quorum
+        self.membership = membership = Membership(
+            network=network, identity=self.parts.identity, swarm=self.parts.swarm, section=manifest.membership, report=self.report,
+            seed=manifest.seed, incarnation=int(self.parts.unix_time() * 1000), clock=clock,
+        )  # fmt: skip
+        budget = Budget(manifest, self.parts.config)
+        self.exchange = exchange = Exchange(
+            network=network, engine=engine, report=self.report, manifest=manifest, swarm=self.parts.swarm, me=network.peer_id,
+            fresh_inc=self._fresh_inc, may=lambda peer: peer in membership.members, budget=budget,
+        )  # fmt: skip
+        engine.on_restart = exchange.reset_all
+        await engine.ready()
+        opened = engine.opened
+        assert opened is not None
+        self.progress.local_steps = opened.local_steps
+        self.progress.round = opened.round
+        transfer.give(engine, opened.schema)
+        await nursery.start(membership.serve)
+        await nursery.start(exchange.serve)
+        await nursery.start(self._follow_members, membership, exchange)
+        nursery.start_soon(membership.join, self.parts.config.bootstrap)
+        self.training = training = Training(
+            me=network.peer_id, manifest=manifest, salt=self.parts.swarm.encode(), overlay=self._overlay(manifest), engine=engine,
+            exchange=exchange, membership=membership, clock=clock, progress=self.progress, report=self.report,
+            checkpoint_s=self.parts.config.checkpoint_s,
+        )  # fmt: skip
+        start_round = await self._catch_up(transfer, engine, membership, opened)
+        await training.quorum()
+        await training.run(start_round)
+        await training.save(self.parts.export)
+        self.progress.state = "finished"
+        self.report.event("finished", f"all {manifest.pace.rounds} rounds done", round=self.progress.round)
+        await trio.sleep(self.parts.config.linger_s)
+
+    async def _stop_when_told(self, scope: trio.CancelScope) -> None:
+        await self._stop.wait()
+        await self._leave()
+        scope.cancel()
+
+    async def _leave(self) -> None:
+        if self.progress.state == "leaving":
+            return
+        finished = self.progress.state == "finished"
+        self.progress.state = "leaving"
+        with trio.CancelScope(shield=True):
+            if self.membership is not None:
+                with trio.move_on_after(FAREWELL_S):
+                    await self.membership.leave()
+            if self.training is not None and not finished:
+                with trio.move_on_after(LAST_SAVE_S):
+                    try:
+                        await self.training.save()
+                    except EngineError as error:
+                        self.report.event("cannot_save", str(error), level="warning")
+        self.report.event("left", "left the swarm in order")
+
+    # --- joining ------------------------------------------------------------------------------------------
+
+    async def _fetch_manifest(self, transfer: Transfer, network: Network) -> Manifest:
+        pause, said = MANIFEST_PAUSE_S, False
+        while True:
+            for address in self.parts.config.bootstrap:
+                try:
+                    peer = await network.dial(address)
+                    raw = await transfer.fetch_manifest(peer, self.parts.swarm)
+                    manifest = manifests.from_bytes(raw, self.parts.swarm, peer)
+                except RemoteProtocolError as error:
+                    self.report.fault(error.peer, error.reason)
+                except (TransportError, trio.TooSlowError):
+                    continue
+                else:
+                    self.parts.keep_manifest(manifest)
+                    return manifest
+            if not said:
+                told = ", ".join(self.parts.config.bootstrap)
+                self.report.event(
+                    "bootstrap_unreachable", f"no bootstrap peer answers ({told}); trying on", level="warning"
+                )
+                said = True
+            await trio.sleep(pause)
+            pause = min(2 * pause, 60.0)
+
+    async def _catch_up(
+        self, transfer: Transfer, engine: EngineSupervisor, membership: Membership, opened: calls.Opened
+    ) -> int:
+        """The round to start at: the checkpoint's, or that of a model fetched from members who are further."""
+        with trio.move_on_after(SETTLE_S if self.parts.config.bootstrap else 0.0):
+            while len(membership.members) < 2:  # noqa: ASYNC110 — a short look at the start
+                await trio.sleep(0.05)
+        others = sorted(peer for peer in membership.members if peer != self.parts.identity.peer_id)
+        if opened.resumed or not others:
+            return opened.round
+        turn = derive(0, self.parts.identity.peer_id) % len(others)
+        fetched = await transfer.fetch_state(others[turn:] + others[:turn], newer_than=opened.round)
+        if fetched is None:
+            return opened.round
+        reply = await engine.call(calls.Install(fetched.state, fetched.round))
+        if isinstance(reply, calls.Refused):
+            self.report.fault(fetched.peer, "state_refused")
+            return opened.round
+        self.joined_late = True
+        self.report.event(
+            "state_fetched", f"took the model of round {fetched.round} from {fetched.peer}", peer=fetched.peer
+        )
+        return fetched.round
+
+    def _opening(self, manifest: Manifest) -> calls.Open:
+        config = self.parts.config
+        shards = manifest.partition.shards
+        shard = config.shard if config.shard >= 0 else derive(0, "shard", self.parts.identity.peer_id)
+        return calls.Open(
+            manifest=manifest, data=config.data, shard=shard % shards, device=config.device, threads=config.threads,
+            checkpoint=self.parts.checkpoint, node=self.parts.identity.peer_id,
+        )  # fmt: skip
+
+    # --- reacting -----------------------------------------------------------------------------------------
+
+    async def _follow_members(
+        self, membership: Membership, exchange: Exchange, task_status: TaskStatus = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        events = membership.subscribe()
+        task_status.started()
+        async for event in events:
+            await self._member(event, exchange)
+
+    async def _member(self, event: MemberEvent, exchange: Exchange) -> None:
+        match event:
+            case Joined(peer=peer):
+                self.report.event("peer_joined", f"{peer} joined", peer=peer)
+            case Died(peer=peer):
+                self.report.event("peer_died", f"{peer} is gone; its flow is deleted", level="warning", peer=peer)
+                await exchange.revoke(peer, settled=True)
+            case Left(peer=peer):
+                self.report.event("peer_left", f"{peer} left", peer=peer)
+                await exchange.revoke(peer, settled=True)
+            case Reborn(peer=peer):
+                self.report.event("peer_reborn", f"{peer} came back as a new life; its old flow is deleted", peer=peer)
+                await exchange.revoke(peer, settled=True)
+            case _:
+                return
+
+    def _punish(self, peer: str, reason: str) -> None:
+        """A fault counts against a peer; enough of them shut it out for a while."""
+        now = trio.current_time()
+        before = self.reputation.verdict(peer, now)
+        verdict = self.reputation.fault(peer, reason, now)
+        if verdict == before or verdict.state == "ok":
+            return
+        self.report.event(
+            f"peer_{verdict.state}", f"{peer} is shut out for {verdict.until - now:.0f} s ({verdict.state})", level="warning", peer=peer
+        )  # fmt: skip
+        if self.network is not None:
+            self.network.refuse(peer, verdict.until)
+
+    # --- being asked --------------------------------------------------------------------------------------
+
+    async def command(self, op: str, fields: Mapping[str, object]) -> dict[str, object]:
+        """Carry out what came over the control socket.
+
+        Args:
+            op: leave, stop, evaluate or export.
+            fields: `path` for export.
+
+        Raises:
+            GossipError: it cannot be done now.
+        """
+        if op in {"leave", "stop"}:
+            self.stop()
+            return {}
+        if self.training is None or self.engine is None:
+            raise GossipError("the node is still starting")
+        if op == "evaluate":
+            await self.training.evaluate()
+            return {"metric": self.metric, "value": self.progress.value, "round": self.progress.value_round}
+        if op == "export":
+            path = Path(str(fields.get("path", "")))
+            if not path.is_absolute():
+                raise GossipError("export: path must be absolute")
+            reply = await self.engine.call(calls.Save(str(path)))
+            if isinstance(reply, calls.Refused):
+                raise GossipError(reply.reason)
+            return {"path": str(path)}
+        raise GossipError(f"unknown command {op!r}")
+
+    @property
+    def metric(self) -> str:
+        """The task's figure of merit; "" until the engine has opened."""
+        opened = self.engine.opened if self.engine is not None else None
+        return opened.metric if opened is not None else ""
+
+    # --- small parts --------------------------------------------------------------------------------------
+
+    def _manifest_bytes(self, swarm: str) -> bytes | None:
+        known = self.manifest is not None and swarm == self.parts.swarm
+        return manifests.to_bytes(self.manifest) if known and self.manifest is not None else None
+
+    def _overlay(self, manifest: Manifest) -> Overlay:
+        return build_overlay(manifest.overlay.kind, manifest.overlay.k, manifest.seed)
+
+    def _fresh_inc(self) -> int:
+        """A number that no earlier life of an edge is likely to have had."""
+        self._incs += 1
+        return derive(self._incs, "inc", self.parts.identity.peer_id, int(self.parts.unix_time() * 1e6)) >> 3

@@ -1,0 +1,135 @@
+"""A node in production: libp2p, an engine process, a control socket, signals. `starling run` ends here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+
+import trio
+
+from gossip.errors import ConfigError, GossipError
+from node.config import NodeConfig
+from node.daemon.app import Node, Parts
+from node.daemon.engine import open_engine
+from node.daemon.handles import TaskStatus
+from node.daemon.publish import Publisher
+from node.daemon.report import Report
+from node.daemon.snapshot import take_snapshot
+from node.identity import Identity
+from node.log import open_log
+from node.manifest import swarm_id
+from node.net.api import Network
+from node.net.libp2p import open_network
+from node.run_dir import RunDir
+
+Told = Callable[[tuple[str, ...]], None]
+
+
+def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told | None = None) -> None:
+    """Run the node in `run_dir` until it has finished, is told to leave, or is interrupted (SIGINT, SIGTERM).
+
+    Args:
+        run_dir: holds node.toml, and manifest.toml or an invite.
+        until_stdin_closes: also end when standard input does: a parent's way not to leave orphans.
+        on_listening: told our addresses once peers can reach us.
+
+    Raises:
+        ConfigError: something in the directory is wrong.
+        GossipError: the node cannot go on.
+    """
+    config = run_dir.read_config()
+    identity = Identity.load_or_create(run_dir.key)
+    manifest, invite = run_dir.read_manifest(), run_dir.read_invite()
+    if manifest is None and invite is None:
+        raise ConfigError(f"--dir: {run_dir.path} holds no manifest and no invite; start with `starling join INVITE`")
+    swarm = swarm_id(manifest) if manifest is not None else invite.swarm if invite is not None else ""
+    with open_log(run_dir.path, peer_id=identity.peer_id, run_id=f"{time.time_ns() // 1_000_000:x}") as log:
+        report = Report(log, clock=time.time, on_fault=lambda _peer, _reason: None)
+        parts = Parts(
+            identity=identity,
+            config=config,
+            manifest=manifest,
+            swarm=swarm,
+            checkpoint=str(run_dir.checkpoint),
+            export=str(run_dir.model),
+            open_network=partial(_open_network, identity, config, report),
+            start_engine=open_engine,
+            unix_time=time.time,
+            keep_manifest=run_dir.write_manifest,
+        )
+        try:
+            trio.run(_run, parts, report, run_dir, until_stdin_closes, on_listening)
+        except BaseExceptionGroup as group:
+            raise _first(group) from group
+
+
+def _open_network(identity: Identity, config: NodeConfig, report: Report) -> AbstractAsyncContextManager[Network]:
+    return open_network(
+        identity.seed, config.listen, config.announce, config.limits, report,
+        up_bytes_per_s=config.up_bytes_per_s, down_bytes_per_s=config.down_bytes_per_s,
+    )  # fmt: skip
+
+
+async def _run(
+    parts: Parts, report: Report, run_dir: RunDir, until_stdin_closes: bool, on_listening: Told | None
+) -> None:
+    node = Node(parts, report)
+    async with trio.open_nursery() as nursery:
+        publisher = Publisher(run_dir.path, partial(take_snapshot, node), node.command)
+        try:
+            await nursery.start(publisher.run)
+        except OSError as error:
+            report.event("no_control_socket", f"no control socket in {run_dir.path}: {error.strerror}", level="error")
+        await nursery.start(_until_told, node, until_stdin_closes, nursery.cancel_scope)
+        if on_listening is not None:
+            nursery.start_soon(_tell, node, on_listening)
+        await node.run()
+        nursery.cancel_scope.cancel()
+
+
+async def _tell(node: Node, on_listening: Told) -> None:
+    await node.listening()
+    assert node.network is not None
+    on_listening(node.network.addresses)
+
+
+async def _until_told(
+    node: Node, until_stdin_closes: bool, scope: trio.CancelScope, task_status: TaskStatus = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Stop in order at the first signal or the end of standard input; at once at a second signal."""
+    async with trio.open_nursery() as nursery:
+        if until_stdin_closes:
+            nursery.start_soon(_watch_stdin, node)
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            told = False
+            async for _number in signals:
+                if told or not node.is_listening:
+                    scope.cancel()
+                told = True
+                node.stop()
+
+
+async def _watch_stdin(node: Node) -> None:
+    async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
+        while await stdin.receive_some(4096):
+            pass
+    node.stop()
+
+
+def _first(group: BaseExceptionGroup) -> BaseException:
+    """The one a person should read: a ConfigError, else a GossipError, else whatever came first."""
+    for kind in (ConfigError, GossipError, KeyboardInterrupt):
+        found = group.subgroup(kind)
+        if found is not None:
+            group = found
+            break
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

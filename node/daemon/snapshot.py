@@ -1,0 +1,101 @@
+"""A node's state as one immutable StatusSnapshot."""
+
+from __future__ import annotations
+
+import trio
+
+from node.daemon.app import Node
+from node.status import VERSION, Exchanges, PeerStatus, StatusSnapshot
+
+
+def take_snapshot(node: Node) -> StatusSnapshot:
+    """The status of this moment; cheap enough for four times a second."""
+    now = trio.current_time()
+    parts, progress, network = node.parts, node.progress, node.network
+    manifest = node.manifest
+    opened = node.engine.opened if node.engine is not None else None
+    traffic = list(network.traffic.values()) if network is not None else []
+    uptime = now - node.began
+    sent, received = sum(t.bytes_sent for t in traffic), sum(t.bytes_received for t in traffic)
+    return StatusSnapshot(
+        version=VERSION,
+        peer=parts.identity.peer_id,
+        swarm=parts.swarm,
+        name=manifest.name if manifest is not None else "",
+        time_s=parts.unix_time(),
+        uptime_s=uptime,
+        state=progress.state,
+        problem=_problem(node),
+        task=manifest.task.kind if manifest is not None else "",
+        metric=node.metric,
+        higher_is_better=opened.higher_is_better if opened is not None else True,
+        algorithm=manifest.mix.kind if manifest is not None else "",
+        overlay=manifest.overlay.kind if manifest is not None else "",
+        parameters=opened.parameters if opened is not None else None,
+        device=opened.device if opened is not None else None,
+        round=progress.round,
+        rounds=manifest.pace.rounds if manifest is not None else 0,
+        local_steps=progress.local_steps,
+        steps_per_s=progress.steps_per_s,
+        loss=progress.loss,
+        value=progress.value,
+        value_round=progress.value_round,
+        members=len(node.membership.members) if node.membership is not None else 1,
+        bytes_sent=sent,
+        bytes_received=received,
+        payload_bytes=node.exchange.payload_bytes if node.exchange is not None else 0,
+        up_bytes_per_s=sent / uptime if uptime > 1.0 else None,
+        down_bytes_per_s=received / uptime if uptime > 1.0 else None,
+        exchanges=node.exchange.stats if node.exchange is not None else Exchanges(),
+        engine_restarts=node.engine.restarts if node.engine is not None else 0,
+        rejoined=opened.resumed if opened is not None else False,
+        joined_late=node.joined_late,
+        addresses=network.addresses if network is not None else (),
+        peers=_peers(node, now),
+        loss_curve=progress.losses.points,
+        value_curve=progress.values.points,
+        events=node.report.events,
+    )
+
+
+def _problem(node: Node) -> str | None:
+    """The first thing a person should know."""
+    members = len(node.membership.members) if node.membership is not None else 1
+    if node.progress.state == "joining" and node.manifest is None:
+        return "no bootstrap peer answers; ask a member for a fresh invite: `starling join INVITE`"
+    if node.progress.state == "waiting" and node.manifest is not None:
+        return f"waiting for {node.manifest.pace.quorum} members, {members} here; invite others with the string `starling invite` prints"
+    if node.training is not None and node.training.cannot_save:
+        return "checkpoints cannot be written; free some disk space"
+    if node.progress.state == "training" and members == 1:
+        return "nobody else is here; this node trains alone"
+    return None
+
+
+def _peers(node: Node, now: float) -> tuple[PeerStatus, ...]:
+    if node.membership is None or node.network is None or node.exchange is None:
+        return ()
+    rows = []
+    for peer, member in sorted(node.membership.table.items()):
+        if peer == node.parts.identity.peer_id:
+            continue
+        traffic = node.network.traffic.get(peer)
+        verdict = node.reputation.verdict(peer, now).state
+        state = {"quarantine": "quarantined", "ban": "banned"}.get(verdict, member.status)
+        heard = node.membership.last_heard(peer)
+        rows.append(
+            PeerStatus(
+                peer=peer,
+                state=state,  # type: ignore[arg-type]
+                edge=peer in node.exchange.edges,
+                round=node.exchange.round_of(peer),
+                rtt_s=node.membership.rtt(peer),
+                bytes_sent=traffic.bytes_sent if traffic is not None else 0,
+                bytes_received=traffic.bytes_received if traffic is not None else 0,
+                committed=node.exchange.committed(peer),
+                faults=node.report.faults_of(peer),
+                last_seen_s=now - heard if heard is not None else None,
+                addresses=member.record.addresses,
+            )
+        )
+    return tuple(rows)

@@ -1,0 +1,236 @@
+"""The node's run: local steps and exchanges, in one of two paces, until the rounds are done.
+
+steps   a round is K local steps, then this round's exchanges with whom the overlay names, then Mix. A node that hears of a later
+        round (it was suspended, restarted or joined late) jumps there; nobody waits for it.
+clock   the engine trains without pause; once a slot the node meets the next of its edges. Slots are counted on the swarm clock.
+
+Theory of operation: this file decides *when*; `exchange` does one round or one contact; `engine` computes; `membership` says who is
+there. An EngineError anywhere ends the current round only: the supervisor brings a new engine up and the loop goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import trio
+
+from gossip.api import Overlay
+from gossip.errors import EngineError
+from gossip.exchange.clock import SwarmClock
+from gossip.overlay.links import links
+from gossip.overlay.ranks import ranked
+from gossip.overlay.sticky import StickyEdges
+from node.config import Manifest
+from node.daemon.exchange import Exchange
+from node.daemon.handles import Reporter
+from node.daemon.report import Curve
+from node.daemon.supervisor import EngineSupervisor
+from node.engine import calls
+
+CLOCK_PATIENCE_S = 10.0  # for hearing the swarm's time from anybody
+STABLE_S = 0.5  # the member list must stand still for so long before round 0
+
+
+class Members(Protocol):
+    """What training needs of the membership service."""
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Everybody believed alive, this node included, sorted."""
+        ...
+
+    @property
+    def view(self) -> bytes:
+        """Digest of `members`."""
+        ...
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far this node is: written by training, read for the status."""
+
+    state: Literal["starting", "joining", "training", "waiting", "finished", "leaving", "failed"] = "starting"
+    round: int = 0
+    local_steps: int = 0
+    loss: float | None = None
+    value: float | None = None
+    value_round: int | None = None
+    steps_per_s: float | None = None
+    losses: Curve = field(default_factory=Curve)
+    values: Curve = field(default_factory=Curve)
+
+
+class Training:
+    """One node's run.
+
+    Args:
+        me: own peer id.
+        manifest: the swarm's agreement.
+        salt: mixes into the ranks: swarm id bytes.
+        overlay: built from the manifest.
+        engine, exchange, membership: the services.
+        clock: the swarm clock, fed by membership.
+        progress: where to write how far we are.
+        checkpoint_s: seconds between checkpoints.
+    """
+
+    def __init__(
+        self, *, me: str, manifest: Manifest, salt: bytes, overlay: Overlay, engine: EngineSupervisor, exchange: Exchange,
+        membership: Members, clock: SwarmClock, progress: Progress, report: Reporter, checkpoint_s: float,
+    ) -> None:  # fmt: skip
+        self._me = me
+        self._manifest = manifest
+        self._salt = salt
+        self._overlay = overlay
+        self._engine = engine
+        self._exchange = exchange
+        self._membership = membership
+        self._clock = clock
+        self._progress = progress
+        self._report = report
+        self._checkpoint_s = checkpoint_s
+        self._began = self._saved_at = trio.current_time()
+        self.cannot_save = False
+
+    async def quorum(self) -> None:
+        """Wait until enough members are there and their list stands still."""
+        needed = self._manifest.pace.quorum
+        self._progress.state = "waiting"
+        said = False
+        view, since = self._membership.view, trio.current_time()
+        while True:
+            now = trio.current_time()
+            if self._membership.view != view:
+                view, since = self._membership.view, now
+            if len(self._membership.members) >= needed and (needed == 1 or now - since >= STABLE_S):
+                break
+            if not said:
+                self._report.event("waiting_for_quorum", f"waiting for {needed} members before the first round")
+                said = True
+            await trio.sleep(0.05)
+        if self._manifest.pace.kind == "clock":
+            await self._synchronise()
+
+    async def _synchronise(self) -> None:
+        """Slots are counted from the quorum: the member with the lowest id begins the swarm clock, the others take it over."""
+        give_up_at = trio.current_time() + CLOCK_PATIENCE_S
+        while self._clock.time(trio.current_time()) < 0.0:
+            if self._me == min(self._membership.members) or trio.current_time() >= give_up_at:
+                self._clock.patience_s = 0.0
+            else:
+                await trio.sleep(0.05)
+
+    async def run(self, start_round: int) -> None:
+        """Train from `start_round` until the manifest's rounds are done (for ever if 0)."""
+        self._progress.state, self._progress.round = "training", start_round
+        if self._manifest.pace.kind == "steps":
+            await self._steps(start_round)
+        else:
+            await self._slots(start_round)
+
+    # --- steps pace ---------------------------------------------------------------------------------------
+
+    async def _steps(self, start: int) -> None:
+        pace, current = self._manifest.pace, start
+        while pace.rounds == 0 or current < pace.rounds:
+            try:
+                ahead = await self._one_round(current)
+            except EngineError as error:
+                self._report.event("engine_lost", str(error), level="warning", round=current)
+                await self._engine.ready()
+                ahead = self._exchange.behind
+            current = max(current + 1, min(ahead, pace.rounds) if pace.rounds else ahead)
+
+    async def _one_round(self, round: int) -> int:
+        pace = self._manifest.pace
+        self._exchange.computing(round, self._links(round), self._membership.view)
+        trained = await self._engine.call(calls.Train(round, pace.local_steps))
+        assert isinstance(trained, calls.Trained), trained
+        self._note(trained)
+        outcome = await self._exchange.round(round, self._links(round), self._membership.view)
+        if (round + 1) % pace.evaluate_every == 0 or round + 1 == pace.rounds:
+            await self.evaluate()
+        await self._save_when_due()
+        return outcome.behind
+
+    def _links(self, round: int) -> dict[str, float]:
+        order = ranked(self._membership.members, self._salt)
+        return dict(links(self._overlay, order, self._me, round))
+
+    # --- clock pace ---------------------------------------------------------------------------------------
+
+    async def _slots(self, start: int) -> None:
+        pace = self._manifest.pace
+        edges = StickyEdges(self._manifest.overlay.degree, self._salt)
+        self._exchange.welcome(edges.accept)
+        self._exchange.dropped = edges.drop
+        slot = start
+        while pace.rounds == 0 or slot < pace.rounds:
+            try:
+                trained = await self._engine.call(calls.Free(on=True, round=slot))
+                assert isinstance(trained, calls.Trained), trained
+                self._note(trained, slot)
+                with trio.move_on_after(pace.slot_s):
+                    await self._meet(edges, slot)
+                if (slot + 1) % pace.evaluate_every == 0:
+                    await self.evaluate()
+                await self._save_when_due()
+            except EngineError as error:
+                self._report.event("engine_lost", str(error), level="warning", round=slot)
+                await self._engine.ready()
+            await trio.sleep_until(self._clock.next_slot_at(trio.current_time(), pace.slot_s))
+            slot = max(slot + 1, self._clock.slot(trio.current_time(), pace.slot_s))
+        await self._engine.call(calls.Free(on=False, round=slot))
+        await self.evaluate()
+
+    async def _meet(self, edges: StickyEdges, slot: int) -> None:
+        """One contact: the next of our edges, or this slot's partners where the overlay is a schedule."""
+        members = self._membership.members
+        if self._manifest.overlay.kind == "sticky":
+            _opened, closed = edges.update(self._me, members)
+            for peer in closed:
+                await self._exchange.settle(peer)
+            await self._exchange.contact_next(edges.peers, slot)
+            return
+        for peer in self._links(slot):
+            await self._exchange.contact(peer, slot)
+
+    # --- both ---------------------------------------------------------------------------------------------
+
+    async def evaluate(self) -> None:
+        """Measure on held-out data and note it."""
+        evaluated = await self._engine.call(calls.Evaluate())
+        if isinstance(evaluated, calls.Evaluated):
+            self._progress.value, self._progress.value_round = evaluated.value, self._progress.round
+            self._progress.values.add(self._progress.round, self._elapsed(), evaluated.value)
+
+    async def save(self, export: str = "") -> None:
+        """Write the checkpoint; a full disk is said once and training goes on."""
+        self._saved_at = trio.current_time()
+        done = await self._engine.call(calls.Save(export))
+        if isinstance(done, calls.Refused):
+            if not self.cannot_save:
+                self._report.event("cannot_save", done.reason, level="error")
+            self.cannot_save = True
+        elif self.cannot_save:
+            self._report.event("saves_again", "checkpoints can be written again")
+            self.cannot_save = False
+
+    async def _save_when_due(self) -> None:
+        if trio.current_time() - self._saved_at >= self._checkpoint_s:
+            await self.save()
+
+    def _note(self, trained: calls.Trained, round: int | None = None) -> None:
+        progress = self._progress
+        steps = trained.local_steps - progress.local_steps
+        progress.round = trained.round if round is None else round
+        progress.local_steps = trained.local_steps
+        if steps > 0:
+            progress.loss = trained.loss
+            progress.losses.add(progress.round, self._elapsed(), trained.loss)
+            if trained.seconds > 0:
+                progress.steps_per_s = steps / trained.seconds
+
+    def _elapsed(self) -> float:
+        return trio.current_time() - self._began

@@ -1,0 +1,171 @@
+"""The run directory: every file a node reads or writes, by name. Nothing is written outside of it.
+
+node.toml          the volunteer's own settings (NodeConfig)
+manifest.toml      what the swarm agreed on; fetched on the first run after `join`
+invite             swarm id and bootstrap addresses, until the manifest is here
+identity.key       Ed25519 private key, mode 0600
+checkpoint.safetensors, model.safetensors, control.sock, log.jsonl, output.log
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from gossip.errors import ConfigError
+from node import invite as invites
+from node import manifest as manifests
+from node import settings
+from node.config import Manifest, NodeConfig
+from node.invite import Invite
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """Paths in one run directory.
+
+    Args:
+        path: the directory.
+    """
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path) -> Self:
+        """Make the directory if it is missing.
+
+        Raises:
+            ConfigError: it cannot be made or is a file.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--dir: {path} cannot be used: {error.strerror}; name another with --dir") from error
+        return cls(path.resolve())
+
+    @classmethod
+    def existing(cls, path: Path) -> Self:
+        """A directory that holds a node.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        run_dir = cls(path.resolve())
+        if not run_dir.config_file.exists():
+            raise ConfigError(
+                f"--dir: {path} holds no node; start one with `starling found MANIFEST.toml` or `starling join INVITE`"
+            )
+        return run_dir
+
+    @property
+    def config_file(self) -> Path:
+        """node.toml."""
+        return self.path / "node.toml"
+
+    @property
+    def manifest_file(self) -> Path:
+        """manifest.toml."""
+        return self.path / "manifest.toml"
+
+    @property
+    def invite_file(self) -> Path:
+        """The invite it was joined with."""
+        return self.path / "invite"
+
+    @property
+    def key(self) -> Path:
+        """identity.key."""
+        return self.path / "identity.key"
+
+    @property
+    def checkpoint(self) -> Path:
+        """checkpoint.safetensors."""
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def model(self) -> Path:
+        """The model alone, exported when the run is finished."""
+        return self.path / "model.safetensors"
+
+    @property
+    def output(self) -> Path:
+        """What a demo's node printed."""
+        return self.path / "output.log"
+
+    def write_config(self, config: NodeConfig) -> None:
+        """Store the volunteer's settings."""
+        self._write(self.config_file, settings.to_toml(config))
+
+    def read_config(self) -> NodeConfig:
+        """The volunteer's settings.
+
+        Raises:
+            ConfigError: the file is missing or wrong.
+        """
+        return settings.load(self.config_file, NodeConfig)
+
+    def write_manifest(self, manifest: Manifest) -> str:
+        """Store the manifest and return the swarm id."""
+        self._write(self.manifest_file, settings.to_toml(manifest))
+        return manifests.swarm_id(manifest)
+
+    def read_manifest(self) -> Manifest | None:
+        """The manifest, verified; None if it is not here yet.
+
+        Raises:
+            ConfigError: the file is wrong or its signature is.
+        """
+        if not self.manifest_file.exists():
+            return None
+        manifest = settings.load(self.manifest_file, Manifest)
+        manifests.verify(manifest)
+        return manifest
+
+    def write_invite(self, invite: Invite) -> None:
+        """Store the invite."""
+        self._write(self.invite_file, invites.encode(invite) + "\n")
+
+    def read_invite(self) -> Invite | None:
+        """The invite; None for the founder.
+
+        Raises:
+            ConfigError: it is damaged.
+        """
+        if not self.invite_file.exists():
+            return None
+        return invites.decode(self.invite_file.read_text().strip())
+
+    def swarm(self) -> str:
+        """The id of the swarm this node belongs to, "" if none is written down.
+
+        Raises:
+            ConfigError: the manifest or the invite is damaged.
+        """
+        manifest = self.read_manifest()
+        if manifest is not None:
+            return manifests.swarm_id(manifest)
+        invite = self.read_invite()
+        return invite.swarm if invite is not None else ""
+
+    def forget(self) -> None:
+        """Take back what founding wrote. The key stays: it belongs to no swarm."""
+        for path in (self.config_file, self.manifest_file):
+            path.unlink(missing_ok=True)
+
+    def last_words(self) -> str:
+        """The last line the node printed, for an error message."""
+        try:
+            lines = self.output.read_text(errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return lines[-1] if lines else f"it printed nothing; see {self.path}"
+
+    def _write(self, path: Path, text: str) -> None:
+        part = path.with_name(path.name + ".part")
+        try:
+            part.write_text(text)
+            os.replace(part, path)  # noqa: PTH105 - atomic
+        except OSError as error:
+            raise ConfigError(f"--dir: cannot write {path}: {error.strerror}; name another with --dir") from error

@@ -1,0 +1,142 @@
+"""Whole nodes in virtual time: the production daemon and engine over a memory network, with faults as rules.
+
+Run it under a clock that jumps when every task sleeps (`trio.testing.MockClock(autojump_threshold=0)`): an hour of a swarm takes as
+long as its computing. The same seed gives the same run, bit for bit, if trio's scheduler is made deterministic as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+from torch import Tensor
+
+from gossip.seeds import derive
+from node.config import Manifest, NodeConfig
+from node.daemon.app import Node, Parts
+from node.daemon.handles import EngineHandle
+from node.daemon.report import Report
+from node.engine.engine import Engine
+from node.identity import Identity
+from node.manifest import found, swarm_id
+from node.net.api import Network
+from node.net.faults import Rule
+from node.net.memory import MemoryHub, address_of
+from node.scenario.inline import open_inline
+
+EPOCH_S = 1_700_000_000.0  # unix time at which virtual time begins: any will do, but incarnations are unix times
+
+
+@dataclass(slots=True)
+class VirtualNode:
+    """One running node of a virtual swarm."""
+
+    node: Node
+    engine: Engine | None
+    scope: trio.CancelScope
+    ended: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def vector(self) -> Tensor:
+        """(d,) its live model."""
+        assert self.engine is not None
+        return self.engine.vector
+
+
+class VirtualSwarm:
+    """Nodes by index; node 0 founds.
+
+    Args:
+        manifest: task, algorithm, pace; signed here.
+        rules: faults, see `node.net.faults`; the list may be changed while the swarm runs.
+        step_cost_s: virtual seconds of a local step, by node index.
+        seed: of identities and of what the network leaves to chance.
+        config: every node's own settings; `shard` and `bootstrap` are filled in.
+    """
+
+    def __init__(
+        self, manifest: Manifest, *, rules: list[Rule] | None = None, step_cost_s: Callable[[int], float] = lambda _index: 1e-3,
+        seed: int = 0, config: NodeConfig | None = None,
+    ) -> None:  # fmt: skip
+        self._seed = seed
+        self.manifest = found(manifest, self.identity(0), int(EPOCH_S * 1000))
+        self.swarm = swarm_id(self.manifest)
+        self.hub = MemoryHub(rules or (), seed)
+        self.nodes: dict[int, VirtualNode] = {}
+        self._step_cost_s = step_cost_s
+        self._config = config or NodeConfig(linger_s=1e6, threads=0)
+        self._nursery: trio.Nursery | None = None
+
+    def identity(self, index: int) -> Identity:
+        """The key of a node: the same for the same seed."""
+        return Identity.from_seed(
+            b"".join(derive(self._seed, "identity", index, part).to_bytes(8, "little") for part in range(4))
+        )
+
+    @asynccontextmanager
+    async def running(self, nodes: int) -> AsyncIterator[None]:
+        """Start `nodes` nodes; on leaving all are stopped."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for index in range(nodes):
+                await self.start(index)
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def start(self, index: int, *, shard: int | None = None) -> VirtualNode:
+        """Start one node, for the first time or again after a crash; back when it is on the network."""
+        assert self._nursery is not None
+        identity = self.identity(index)
+        bootstrap = tuple(
+            address_of(other.node.parts.identity.peer_id) for at, other in sorted(self.nodes.items()) if at != index
+        )
+        shards = self.manifest.partition.shards
+        fields = {name: getattr(self._config, name) for name in self._config.__struct_fields__}
+        config = NodeConfig(
+            **{**fields, "bootstrap": bootstrap[:8], "shard": (index if shard is None else shard) % shards}
+        )
+        virtual = VirtualNode(None, None, trio.CancelScope())  # type: ignore[arg-type]
+
+        @asynccontextmanager
+        async def network() -> AsyncIterator[Network]:
+            place = self.hub.join(identity.peer_id, config.limits)
+            try:
+                yield place
+            finally:
+                if not virtual.scope.cancel_called:
+                    self.hub.crash(identity.peer_id)
+
+        @asynccontextmanager
+        async def engine() -> AsyncIterator[EngineHandle]:
+            virtual.engine = Engine(trio.current_time)
+            async with open_inline(virtual.engine, step_cost_s=self._step_cost_s(index)) as handle:
+                yield handle
+
+        parts = Parts(
+            identity=identity, config=config, manifest=self.manifest, swarm=self.swarm, checkpoint="", export="", open_network=network,
+            start_engine=engine, unix_time=lambda: EPOCH_S + trio.current_time(), keep_manifest=lambda _manifest: None,
+        )  # fmt: skip
+        virtual.node = Node(parts, Report(None, clock=parts.unix_time, on_fault=lambda _peer, _reason: None))
+        self.nodes[index] = virtual
+        self._nursery.start_soon(self._live, virtual)
+        await virtual.node.listening()
+        return virtual
+
+    async def _live(self, virtual: VirtualNode) -> None:
+        with virtual.scope:
+            await virtual.node.run()
+        virtual.ended.set()
+
+    async def crash(self, index: int) -> None:
+        """The node is gone from one moment to the next, without a word; its identity may start again later."""
+        virtual = self.nodes.pop(index)
+        self.hub.crash(virtual.node.parts.identity.peer_id)
+        virtual.scope.cancel()
+        await virtual.ended.wait()
+
+    async def finished(self) -> None:
+        """Wait until every living node has done its rounds."""
+        while not all(virtual.node.progress.state == "finished" for virtual in self.nodes.values()):  # noqa: ASYNC110 — a look costs no virtual time
+            await trio.sleep(0.05)
