@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "found": ("node.cli.operate:found", "Found a swarm: sign a manifest and print the invite."),
         "join": ("node.cli.operate:join", "Join a swarm by its invite."),
         "run": ("node.cli.operate:run", "Run the node of a run directory."),
+        "invite": ("node.cli.operate:invite", "Print an invite to the running node's swarm."),
         "leave": ("node.cli.operate:leave", "Leave the swarm in order and stop the running node."),
         "status": ("node.cli.view:status", "Say how a running node does."),
         "peers": ("node.cli.view:peers", "List the members a running node knows."),
@@ -80,9 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcome = starling.main(
             args=None if arguments is None else list(arguments), prog_name="starling", standalone_mode=False
         )
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return error.exit_code
+    except click.ClickException as error:
+        return _misused(error)
     except (KeyboardInterrupt, click.Abort):
         return 130
     except (GossipError, ControlError) as error:
@@ -96,6 +99,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return max(_failed(error) for error in _leaves(ours))
     return outcome if isinstance(outcome, int) else 0
+
+
+def _misused(error: click.ClickException) -> int:
+    """One line: what click objects to, and where the options are explained."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    said = " ".join(error.format_message().split()).removesuffix(".")
+    click.echo(f"starling: {said}; see `{context.command_path if context else 'starling'} --help`", err=True)
+    return error.exit_code
 
 
 def _failed(error: BaseException) -> int:

@@ -100,7 +100,9 @@ def test_wrong_usage_exits_with_2_and_says_so_on_standard_error(arguments, capsy
     assert main(arguments) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert "Usage: starling" in said.err
+    assert said.err.count("\n") == 1
+    assert "--help`" in said.err
+    assert arguments[-1] in said.err
 
 
 @pytest.mark.parametrize(

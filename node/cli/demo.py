@@ -1,0 +1,323 @@
+"""`starling demo`: a swarm of real node processes on this machine, watched while it learns, summed up in a table.
+
+Standard output is the table, or one JSON object. Progress goes to the terminal UI where a terminal is, else to standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from gossip.errors import ConfigError
+from node.cli.output import console, json_option
+from node.config import Manifest
+
+if TYPE_CHECKING:
+    from node.demo import Demo, Plan
+
+LINE_S = 5.0  # between lines where no terminal draws a bar
+CLOSE_S = 1.0  # for the terminal UI to restore the terminal
+PATH_TASKS = ("images", "text")  # they learn from files
+SHARE = re.compile(r"(?P<node>\d{1,6})@(?P<fraction>\d*\.?\d+)")
+HELP = "see `starling demo --help`"
+
+
+@click.command()
+@click.option("--nodes", type=int, default=8, show_default=True, help="How many nodes, at least 2.")
+@click.option("--task", default="digits", show_default=True, help="digits, images, text, quadratic or module:function.")
+@click.option("--rounds", type=int, help="Length of the run in rounds; default: the manifest's.")
+@click.option("--seconds", type=float, help="Length of the run in seconds instead.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of all shared chance.")
+@click.option(
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any key of `starling config show manifest`."
+)
+@click.option(
+    "--kill", "kills", multiple=True, metavar="I@FRACTION", help="Kill node I at this fraction of the run; it restarts."
+)
+@click.option("--join-late", type=float, metavar="FRACTION", help="One more node joins at this fraction of the run.")
+@json_option
+@click.option(
+    "--dir", "folder", metavar="DIR", type=click.Path(path_type=Path), help="Keep the nodes' directories here."
+)
+@click.option("--no-tui", is_flag=True, help="A progress bar instead of the terminal UI.")
+def demo(
+    nodes: int, task: str, rounds: int | None, seconds: float | None, seed: int, assignments: tuple[str, ...],
+    kills: tuple[str, ...], join_late: float | None, as_json: bool, folder: Path | None, no_tui: bool,
+) -> int:  # fmt: skip
+    """Run a swarm of real nodes on loopback and watch it learn.
+
+    Data are cut into as many parts as there are nodes, plus one with --join-late: compare such runs with each other only.
+    text is cut by_file unless --set partition says otherwise. quadratic has one bowl per node. images and text need
+    --set task.params.path=PATH.
+    """
+    from node.demo import Demo
+
+    plan = make_plan(nodes, task, rounds, seconds, seed, assignments, kills, join_late, folder)
+    try:
+        with _signals(), Demo(plan) as running:
+            click.echo(f"starting {plan.nodes} nodes in {running.folder}", err=True)
+            ui = not (as_json or no_tui) and all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr))
+            with closing(_display(running, ui=ui)) as display:
+                table = running.run(display.show)
+            failed = [(n, running.members[n]) for n, row in enumerate(table["nodes"]) if row["state"] == "failed"]
+            for number, member in failed:
+                click.echo(f"starling: node {number} failed: {member.run_dir.last_words()}", err=True)
+    except KeyboardInterrupt:
+        click.echo("starling: interrupted, all nodes are gone", err=True)
+        return 130
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(table))  # NaN becomes null
+    else:
+        _print(table)
+    if folder is not None:
+        click.echo(f"kept in {folder}", err=True)
+    return 1 if failed else 0
+
+
+# --- what to run ------------------------------------------------------------------------------------------------
+
+
+def make_plan(
+    nodes: int, task: str, rounds: int | None, seconds: float | None, seed: int, assignments: Sequence[str], kills: Sequence[str],
+    join_late: float | None, folder: Path | None,
+) -> Plan:  # fmt: skip
+    """The plan that the options ask for. What `--set` says goes before what is derived from other options.
+
+    Raises:
+        ConfigError: they cannot be had, or not together.
+    """
+    from node import settings
+    from node.cli.inspect import check
+    from node.demo import Plan
+
+    if nodes < 2:
+        raise ConfigError(f"--nodes: must be >= 2, got {nodes}; try `starling demo --nodes 2`")
+    if rounds is not None and seconds is not None:
+        raise ConfigError(
+            f"--seconds: excludes --rounds, got {seconds:g} and {rounds}; try `starling demo --seconds {seconds:g}`"
+        )
+    if rounds is not None and rounds < 1:
+        raise ConfigError(f"--rounds: must be >= 1, got {rounds}; for an open end try `starling demo --seconds 60`")
+    if seconds is not None and not 0 < seconds < float("inf"):
+        raise ConfigError(f"--seconds: must be > 0, got {seconds:g}; try `starling demo --seconds 60`")
+    if join_late is not None and not 0 < join_late < 1:
+        raise ConfigError(
+            f"--join-late: must be > 0 and < 1, a share of the run, got {join_late:g}; try `--join-late 0.5`"
+        )
+    planned = tuple(_kill(text, nodes) for text in kills)
+    parts = nodes + (join_late is not None)
+    kind = settings.apply_set(Manifest(), [f"task={task}", *assignments]).task.kind
+    derived = [f"task={task}", f"seed={seed}", f"pace.quorum={nodes}", f"partition.shards={parts}"]
+    derived += {"text": ["partition=by_file"], "quadratic": [f"task.params.nodes={parts}"]}.get(kind, [])
+    if rounds is not None:
+        derived.append(f"pace.rounds={rounds}")
+    if seconds is not None:
+        derived += ["pace.rounds=0", "optimizer.schedule=constant"]  # an end by the clock gives no schedule to aim at
+    manifest = settings.apply_set(Manifest(), [*derived, *assignments])
+    _check(manifest, nodes, seconds)
+    check(manifest)
+    return Plan(manifest=manifest, nodes=nodes, seconds=seconds, kill=planned, join_late=join_late, folder=folder)
+
+
+def _kill(text: str, nodes: int) -> tuple[int, float]:
+    match = SHARE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(f"--kill: must look like 2@0.4, a node and a share of the run, got {text!r}; {HELP}")
+    node, fraction = int(match["node"]), float(match["fraction"])
+    if node >= nodes:
+        raise ConfigError(
+            f"--kill: node must be in [0, {nodes}), got {text!r}; try `--kill {nodes - 1}@{match['fraction']}`"
+        )
+    if not 0 < fraction < 1:
+        raise ConfigError(f"--kill: the share must be > 0 and < 1, got {text!r}; try `--kill {node}@0.4`")
+    return node, fraction
+
+
+def _check(manifest: Manifest, nodes: int, seconds: float | None) -> None:
+    """What only a demo needs of a manifest."""
+    pace = manifest.pace
+    if pace.rounds == 0 and seconds is None:
+        raise ConfigError("pace.rounds: 0 is endless, but a demo ends; try `starling demo --seconds 60`")
+    if pace.rounds and seconds is not None:
+        raise ConfigError(
+            f"--seconds: excludes pace.rounds, got {seconds:g} and {pace.rounds}; drop `--set pace.rounds`"
+        )
+    if pace.quorum > nodes:
+        raise ConfigError(f"pace.quorum: must be <= --nodes = {nodes}, got {pace.quorum}; try `--nodes {pace.quorum}`")
+    path = manifest.task.params.get("path", "")
+    if manifest.task.kind in PATH_TASKS and not path:
+        raise ConfigError(
+            f"task.params.path: {manifest.task.kind} learns from files, got none; try `--set task.params.path=PATH`"
+        )
+    if path and not Path(str(path)).expanduser().exists():
+        raise ConfigError(f"task.params.path: {str(path)!r} does not exist; look with `ls {Path(str(path)).parent}`")
+
+
+# --- showing it -------------------------------------------------------------------------------------------------
+
+
+class Display(Protocol):
+    """Where progress is shown."""
+
+    def show(self, fraction: float, line: str) -> None:
+        """Show how far the run is, and one line about it; called several times a second."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        ...
+
+
+class Lines:
+    """A line every few seconds, for logs."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def show(self, fraction: float, line: str) -> None:
+        """Print it if it is time."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + LINE_S
+            click.echo(f"{fraction:4.0%}  {line}", err=True)
+
+    def close(self) -> None:
+        """Nothing to leave."""
+
+
+class Bar:
+    """A progress bar on standard error."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+        columns = (
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+        )
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task("", total=1.0)
+
+    def show(self, fraction: float, line: str) -> None:
+        """Move the bar."""
+        self._bar.start()
+        self._bar.update(self._task, completed=fraction, description=line)
+
+    def close(self) -> None:
+        """Take it away."""
+        self._bar.stop()
+
+
+class Terminal:
+    """The terminal UI as a process of its own on our terminal; a bar after a person has closed it.
+
+    Args:
+        folder: the demo's; a node's directory must be in it by the first `show`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._bar = Bar()
+        self._ui: subprocess.Popen[bytes] | None = None
+
+    def show(self, fraction: float, line: str) -> None:
+        """Open the UI, or move the bar if it was closed."""
+        if self._ui is None:
+            # Ctrl-C must reach this program too, and end the demo.
+            environment = {**os.environ, "TEXTUAL_ALLOW_SIGNALS": "1"}
+            self._ui = subprocess.Popen([sys.executable, "-m", "tui", str(self._folder)], env=environment)
+        elif self._ui.poll() is not None:
+            self._bar.show(fraction, line)
+
+    def close(self) -> None:
+        """Close the UI: SIGINT, upon which it restores the terminal."""
+        if self._ui is not None and self._ui.poll() is None:
+            self._ui.send_signal(signal.SIGINT)
+            try:
+                self._ui.wait(CLOSE_S)
+            except subprocess.TimeoutExpired:
+                self._ui.kill()
+                self._ui.wait()
+        self._bar.close()
+
+
+def _display(running: Demo, *, ui: bool) -> Display:
+    if ui:
+        return Terminal(running.folder)
+    return Bar() if sys.stderr.isatty() else Lines()
+
+
+def _print(table: dict[str, Any]) -> None:
+    """Nodes, then what it comes to."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from tui import format as show
+
+    metric = table["metric"] or "value"
+    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in ("peer", "state"):
+        shown.add_column(name, no_wrap=True)
+    for name in ("rounds", "steps", metric.replace("_", " "), "sent", "received", "exchanges"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for row in table["nodes"]:
+        notes = [
+            row["state"],
+            *(word for word, key in (("resumed", "rejoined"), ("late", "joined_late")) if row.get(key)),
+        ]
+        shown.add_row(
+            show.short(row["peer"]),
+            Text(", ".join(notes), style="" if row["state"] == "done" else "bold red"),
+            show.count(row.get("rounds")),
+            show.count(row.get("local_steps")),
+            show.figure(row.get("value")),
+            show.size(row.get("bytes_sent")),
+            show.size(row.get("bytes_received")),
+            show.count(row.get("exchanges", {}).get("committed")),
+        )
+    each, dense = table["bytes_per_exchange"], table["dense_bytes"]
+    less = f", {dense / each:.1f} times less than dense" if each and dense else ""
+    out = console()
+    out.print(shown)
+    out.print(
+        Text(
+            f"\n{metric}: mean {show.figure(table['mean'])}, min {show.figure(table['min'])}, max {show.figure(table['max'])}\n"
+            f"consensus distance {show.figure(table['consensus_distance'])}\n"
+            f"{show.size(each)} a node and exchange{less} ({show.size(dense)})\n"
+            f"{table['rounds']:,} rounds in {table['wall_s']:.1f} s"
+        ),
+        soft_wrap=True,
+    )
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """SIGTERM and a closed terminal end the demo in order, as Ctrl-C does; a second Ctrl-C does not disturb the tidying up."""
+    ours = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        for each in ours:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    before = {each: signal.signal(each, stop) for each in ours}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

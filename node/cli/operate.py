@@ -1,0 +1,322 @@
+"""`starling found`, `join` and `run`, and what one asks of a running node: `leave`, `eval`, `export`, `invite`.
+
+A directory that holds a node is never overwritten. What a person gives is checked before anything is written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar, Unpack
+
+import click
+import msgspec
+
+from gossip.errors import ConfigError, GossipError
+from node import control
+from node.cli.output import dir_option, json_option
+from node.config import Manifest, NodeConfig
+
+LEAVE_S = 5.0  # from the farewell to the end of the process
+SUFFIX = ".safetensors"
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Flags(TypedDict):
+    """The options that stand for keys of node.toml, as click gives them."""
+
+    data: str | None
+    device: str | None
+    shard: str | None
+    up: str | None
+    down: str | None
+    listen: tuple[str, ...]
+    announce: tuple[str, ...]
+    assignments: tuple[str, ...]
+
+
+def node_options(command: Command) -> Command:
+    """Options for the volunteer's own settings, and `--dir`."""
+    options = (
+        click.option(
+            "--data", metavar="PATH", help="Your own data, a file or a folder; else the task's built-in data."
+        ),
+        click.option("--device", metavar="auto|cpu|cuda|mps", help="Where to train; auto takes the fastest there is."),
+        click.option("--up", metavar="RATE", help="Send at most this: 10mbit, 2MB (a second). 0 is no cap."),
+        click.option("--down", metavar="RATE", help="Receive at most this."),
+        click.option(
+            "--listen", multiple=True, metavar="MULTIADDR", help="Where peers reach us: /ip4/0.0.0.0/tcp/4001."
+        ),
+        click.option(
+            "--announce", multiple=True, metavar="MULTIADDR", help="What to tell others instead, behind a NAT."
+        ),
+        click.option("--shard", metavar="I", help="Which part of built-in data; -1 derives it from the peer id."),
+        click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any key of `config show`."),
+        dir_option,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("file", metavar="[MANIFEST.toml]", required=False, type=click.Path(path_type=Path))
+@node_options
+def found(file: Path | None, run_dir: Path, **flags: Unpack[Flags]) -> None:
+    """Found a swarm: sign a manifest, start its first node and print the invite.
+
+    Without a file the manifest has its defaults, which --set changes: starling found --set task=digits --set pace.rounds=500.
+    Standard output is the invite alone. Ctrl-C stops the node; `starling run` goes on.
+    """
+    from node import manifest as manifests
+    from node import settings
+    from node.cli.inspect import check
+    from node.daemon import main as daemon
+    from node.identity import Identity
+    from node.run_dir import RunDir
+
+    ours, theirs = _split(flags["assignments"])
+    manifest = settings.apply_set(settings.load(file, Manifest) if file is not None else Manifest(), theirs)
+    check(manifest)
+    flags["assignments"] = ours
+    config = _configured(NodeConfig(), flags)
+    place = RunDir(run_dir)
+    if place.config_file.exists() or place.manifest_file.exists():
+        raise ConfigError(
+            f"--dir: {run_dir} holds a node already; go on with `starling run --dir {run_dir}`, or name another directory"
+        )
+    place = RunDir.create(run_dir)
+    signed = manifests.found(manifest, Identity.load_or_create(place.key), int(time.time() * 1000))
+    place.write_config(config)
+    swarm = place.write_manifest(signed)
+    _say(f"founded {signed.name} ({swarm}) in {place.path}; others join with `starling join` and this invite:")
+    try:
+        daemon.run(place, on_listening=partial(_print_invite, swarm))
+    except ConfigError:
+        if not place.checkpoint.exists():
+            place.forget()  # the engine refused what it was asked: the corrected command must not meet its remains
+        raise
+
+
+@click.command()
+@click.argument("invite")
+@node_options
+def join(invite: str, run_dir: Path, **flags: Unpack[Flags]) -> None:
+    """Join a swarm by its invite. In the directory of a node of that swarm: go on, with the options given now."""
+    from node import invite as invites
+    from node.daemon import main as daemon
+    from node.identity import Identity
+    from node.run_dir import RunDir
+
+    invited = invites.decode(invite)
+    ours, theirs = _split(flags["assignments"])
+    if theirs:
+        raise ConfigError(
+            f"--set: {theirs[0].partition('=')[0]!r} is the manifest's, which the founder signed, or nobody's; a node sets "
+            f"{', '.join(NodeConfig.__struct_fields__)}; see `starling config show node`"
+        )
+    flags["assignments"] = ours
+    _refuse_running(run_dir)
+    place = RunDir(run_dir)
+    config = NodeConfig()
+    if place.config_file.exists() or place.manifest_file.exists():
+        held = place.swarm()
+        if held != invited.swarm:
+            raise ConfigError(
+                f"--dir: {run_dir} holds a node of another swarm ({held}); name another directory, e.g. "
+                f"`starling join INVITE --dir {run_dir}-2`"
+            )
+        config = place.read_config()
+    config = _configured(config, flags)
+    place = RunDir.create(run_dir)
+    peer = Identity.load_or_create(place.key).peer_id
+    others = tuple(address for address in invited.bootstrap if not address.endswith(f"/p2p/{peer}"))
+    place.write_config(msgspec.structs.replace(config, bootstrap=others))
+    place.write_invite(invited)
+    _say(f"joining {invited.swarm} in {place.path}; look with `starling status --dir {run_dir}`, stop with Ctrl-C")
+    daemon.run(place)
+
+
+@click.command()
+@dir_option
+@click.option("--until-stdin-closes", is_flag=True, help="End also when standard input does, for a parent program.")
+def run(run_dir: Path, until_stdin_closes: bool) -> None:
+    """Run the node of a run directory: go on where it stopped."""
+    from node.daemon import main as daemon
+    from node.run_dir import RunDir
+
+    daemon.run(RunDir.existing(run_dir), until_stdin_closes=until_stdin_closes)
+
+
+@click.command()
+@dir_option
+def leave(run_dir: Path) -> None:
+    """Say goodbye to the swarm, save and stop. `starling run` comes back."""
+    with _asking(run_dir):
+        control.request(run_dir, "leave")
+    deadline = time.monotonic() + LEAVE_S
+    while _is_running(run_dir):
+        if time.monotonic() > deadline:
+            raise GossipError(
+                f"the node in {run_dir} is leaving, but has not ended yet; see `starling status --dir {run_dir}`"
+            )
+        time.sleep(0.05)
+    _say(f"left; come back with `starling run --dir {run_dir}`")
+
+
+@click.command("eval")
+@dir_option
+@json_option
+def evaluate(run_dir: Path, as_json: bool) -> None:
+    """Measure the running node's model on held-out data."""
+    with _asking(run_dir):
+        answer = control.request(run_dir, "evaluate")
+    if as_json:
+        click.echo(msgspec.json.encode(answer))
+        return
+    value = answer.get("value")
+    if not isinstance(value, float | int):
+        raise GossipError(f"the node in {run_dir} has not measured anything yet; try again")
+    click.echo(f"{answer.get('metric') or 'value'} {value:.6g} in round {answer.get('round')}")
+
+
+@click.command()
+@click.argument("file", metavar="FILE.safetensors", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@dir_option
+def export(file: Path, force: bool, run_dir: Path) -> None:
+    """Write the model to a safetensors file: the running node's, or the one that a finished run left behind."""
+    from node.run_dir import RunDir
+
+    target = file.expanduser().resolve()
+    if target.suffix != SUFFIX:
+        raise ConfigError(
+            f"export: {str(file)!r} must end in {SUFFIX}; try `starling export {file.with_suffix(SUFFIX)}`"
+        )
+    if not target.parent.is_dir():
+        raise ConfigError(f"export: {target.parent} is not a folder; try `mkdir -p {target.parent}`")
+    if target.is_dir() or (target.exists() and not force):
+        raise ConfigError(
+            f"export: {file} exists; name another file, or replace it with `starling export {file} --force`"
+        )
+    try:
+        with _asking(run_dir):
+            control.request(run_dir, "export", path=str(target))
+    except control.NotRunning:
+        model = RunDir(run_dir).model
+        if not model.exists():
+            raise
+        _copy(model, target)
+    _say(f"wrote {target} ({target.stat().st_size:,} bytes)")
+
+
+@click.command()
+@dir_option
+def invite(run_dir: Path) -> None:
+    """Print an invite to the running node's swarm."""
+    with _asking(run_dir):
+        told = control.status(run_dir)
+    if not told.addresses:
+        raise GossipError(f"the node in {run_dir} does not listen yet; try again in a moment")
+    _print_invite(told.swarm, told.addresses)
+
+
+# --- settings ---------------------------------------------------------------------------------------------------
+
+
+def _split(assignments: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """`--set`s of node.toml, and all others: the two have no key in common."""
+    heads = [(assignment.partition("=")[0].partition(".")[0].strip(), assignment) for assignment in assignments]
+    known = NodeConfig.__struct_fields__
+    return tuple(a for head, a in heads if head in known), tuple(a for head, a in heads if head not in known)
+
+
+def _configured(config: NodeConfig, flags: Flags) -> NodeConfig:
+    """`config` with what the options say; paths made absolute, so that `run` works from anywhere."""
+    from node import settings
+
+    plain = [
+        f"{key}={value}" for key, value in (("device", flags["device"]), ("shard", flags["shard"])) if value is not None
+    ]
+    config = settings.apply_set(config, [*flags["assignments"], *plain])
+    given: dict[str, Any] = {
+        key: value for key, value in (("listen", flags["listen"]), ("announce", flags["announce"])) if value
+    }
+    for flag, rate in (("up", flags["up"]), ("down", flags["down"])):
+        if rate is not None:
+            try:
+                given[f"{flag}_bytes_per_s"] = settings.parse_rate(rate)
+            except ConfigError as error:
+                why = str(error).removeprefix("rate: ")
+                raise ConfigError(f"--{flag}: {why}; try `--{flag} 10mbit`") from error
+    if flags["data"] is not None:
+        given["data"] = flags["data"]
+    config = msgspec.structs.replace(config, **given)
+    if not config.data:
+        return config
+    path = Path(config.data).expanduser().resolve()
+    if not path.exists():
+        raise ConfigError(f"--data: {config.data!r} does not exist; look with `ls {path.parent}`")
+    return msgspec.structs.replace(config, data=str(path))
+
+
+# --- the running node -------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _asking(run_dir: Path) -> Iterator[None]:
+    """Where no node answers: has there ever been one?
+
+    Raises:
+        ConfigError: no; it says how to begin.
+    """
+    from node.run_dir import RunDir
+
+    try:
+        yield
+    except control.NotRunning:
+        RunDir.existing(run_dir)
+        raise
+
+
+def _is_running(run_dir: Path) -> bool:
+    try:
+        control.connect(run_dir).close()
+    except control.NotRunning:
+        return False
+    return True
+
+
+def _refuse_running(run_dir: Path) -> None:
+    if _is_running(run_dir):
+        raise ConfigError(
+            f"--dir: a node is running in {run_dir}; see `starling status --dir {run_dir}`, or name another directory"
+        )
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Under another name first: a full disk leaves no half model."""
+    import shutil
+
+    part = target.with_name(target.name + ".part")
+    try:
+        shutil.copyfile(source, part)
+        part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise GossipError(f"export: cannot write {target}: {error.strerror}; name another file") from error
+
+
+def _print_invite(swarm: str, addresses: tuple[str, ...]) -> None:
+    from gossip.wire.schema import MAX_ADDRESSES
+    from node.invite import Invite, encode
+
+    click.echo(encode(Invite(swarm, addresses[:MAX_ADDRESSES])))
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
