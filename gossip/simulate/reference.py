@@ -24,8 +24,8 @@ Correct = Callable[[Tensor], Tensor]
 """A gradient (d,) -> the direction that the mixing algorithm wants stepped along instead."""
 Local = Callable[[int, int, Tensor, Correct], Tensor]
 """(node, round, x (d,), correct) -> x after the round's local steps; `correct` is to be called once a step."""
-Gain = Callable[[float, float, int], float]
-"""(theta, ratio of the support, round) -> flow per unit of difference."""
+Gain = Callable[[float, float], float]
+"""(theta, ratio of the support) -> flow per unit of difference."""
 Incarnation = Callable[[str, str], int]
 """(initiator, responder) -> the edge's incarnation."""
 
@@ -40,7 +40,7 @@ class Reference:
         mixer: mixing algorithm.
         terms: codecs and clip.
         selector: coordinates of an exchange; one that looks at earlier exchanges is not reproduced.
-        gain: the mixer's, with this swarm's rates and local steps.
+        gain: the mixer's, with this swarm's rate and local steps.
         seed: the swarm's.
         incarnation: of each edge.
     """
@@ -73,7 +73,7 @@ class Reference:
         gathered: list[list[Effect]] = [[] for _ in self.peers]
         for one, other, theta in links:
             i, j = sorted((one, other), key=lambda node: self.peers[node])
-            for node, effect in zip((i, j), self._exchange(i, j, round, theta, frozen), strict=True):
+            for node, effect in zip((i, j), self._exchange(i, j, theta, frozen), strict=True):
                 gathered[node].append(effect)
         for node, effects in enumerate(gathered):
             if effects:
@@ -87,13 +87,13 @@ class Reference:
 
         return correct
 
-    def _exchange(self, i: int, j: int, round: int, theta: float, frozen: Sequence[Tensor]) -> tuple[Effect, Effect]:
+    def _exchange(self, i: int, j: int, theta: float, frozen: Sequence[Tensor]) -> tuple[Effect, Effect]:
         """One transaction with initiator i -> what it does to i, and to j."""
         dim, dtype = frozen[i].numel(), frozen[i].dtype
         name, inc = edge(self.peers[i], self.peers[j]), self.incarnation(self.peers[i], self.peers[j])
         seq = self.turns[i, j] = self.turns.get((i, j), 0) + 1
         support = self.selector.select(frozen[i], None, derive(self.seed, "mask", name, inc), seq)
-        gain = self.gain(theta, support.ratio(dim), round)
+        gain = self.gain(theta, support.ratio(dim))
         chance = generator(self.seed, "quantize", name, inc, seq)
         request = self.terms.ask(frozen[i], support, chance)
         heard, theirs = self.terms.heard(request, dim, dtype)

@@ -60,18 +60,16 @@ class Exchanges:
         node: our own label.
         like: (D,) a vector of the shared one's length, dtype and device.
         mixer: knows the gain.
-        least_correction_lr: the smallest eta_c any initiator may rightly use.
+        correction_lr: eta_c of the gain.
     """
 
-    def __init__(
-        self, manifest: Manifest, *, node: str, like: Tensor, mixer: Mixer, least_correction_lr: float
-    ) -> None:
+    def __init__(self, manifest: Manifest, *, node: str, like: Tensor, mixer: Mixer, correction_lr: float) -> None:
         compress = manifest.compress
         self._manifest = manifest
         self._node = node
         self._dim, self._dtype, self._device = like.numel(), like.dtype, like.device
         self._mixer = mixer
-        self._least_correction_lr = least_correction_lr
+        self._correction_lr = correction_lr
         self.terms = Terms(
             quantizer(compress.request, like.dtype), quantizer(compress.response, like.dtype),
             manifest.mix.clip_norm, clip,
@@ -84,14 +82,13 @@ class Exchanges:
         self._met: dict[str, Tensor] = {}  # drift_top_k: (D,) our values when last exchanged with a peer
         self._wishes: dict[str, Indices] = {}  # drift_top_k: what a responder asked for
 
-    def offer(self, call: Offer, shared: Tensor, *, local_steps: float, correction_lr: float) -> Offered:
+    def offer(self, call: Offer, shared: Tensor, *, local_steps: float) -> Offered:
         """Initiator: our values on a support of our choice.
 
         Args:
             call: the transaction.
             shared: (D,) what to read.
             local_steps: K, done between two exchanges.
-            correction_lr: eta_c.
         """
         selector = self._select(call.budget_bytes, self._dim)
         seed = derive(self._manifest.seed, "mask", edge(self._node, call.peer), call.inc)
@@ -99,7 +96,7 @@ class Exchanges:
         wish = self._wishes.pop(call.peer, None)
         if wish is not None and isinstance(support, Indices):
             support = with_wish(support, wish, self._limit)
-        gain = self._mixer.gain(call.theta, support.ratio(self._dim), local_steps, correction_lr)
+        gain = self._mixer.gain(call.theta, support.ratio(self._dim), local_steps, self._correction_lr)
         payload = self.terms.ask(shared, support, self._chance(call.peer, call.inc, call.seq))
         self._offers[call.peer] = _Offer(call.inc, call.seq, support, call.theta, gain, support.take(shared))
         return Offered(payload, gain)
@@ -190,7 +187,7 @@ class Exchanges:
     def _most_gain(self, theta: float, ratio: float) -> float:
         pace = self._manifest.pace
         fewest = float(pace.local_steps) if pace.kind == "steps" else 1.0
-        return self._mixer.gain(theta, ratio, fewest, self._least_correction_lr) * (1.0 + _ROUNDING)
+        return self._mixer.gain(theta, ratio, fewest, self._correction_lr) * (1.0 + _ROUNDING)
 
     def _less_pending(self, shared: Tensor, peer: str) -> Tensor:
         others = [pending.effect for other, pending in sorted(self._pending.items()) if other != peer]

@@ -26,7 +26,7 @@ from gossip.errors import ConfigError
 from gossip.mix.catalogue import MIXERS
 from gossip.rng import generator
 from gossip.vector import as_named, bind, layout
-from node.config import MixSection
+from node.config import Manifest, MixSection
 from node.engine.calls import Open
 from node.engine.devices import device
 from node.engine.optim import correction_lr, optimizer, ramp, schedule
@@ -71,7 +71,7 @@ class Learner:
         self._good = self.x.clone()
         self.local_steps = 0
         self.undone = 0
-        self.correction_lr(0)  # refuses here, not at the first exchange
+        self.correction_lr = _correction_lr(manifest)
 
     # --- local steps --------------------------------------------------------------------------------------
 
@@ -101,23 +101,6 @@ class Learner:
     def mark_good(self) -> None:
         """Remember the model as the one to go back to when a step leaves the finite numbers."""
         self._good.copy_(self.x)
-
-    def correction_lr(self, round: int) -> float:
-        """Eta_c of the gain in `round`: without a late joiner's ramp, and never below the schedule's floor, as gains divide by it."""
-        section = self._manifest.optimizer
-        lr = max(self._schedule.at(round), self.least_lr)
-        return correction_lr(section, lr) if self._manifest.mix.kind == "pet" else lr
-
-    @property
-    def least_correction_lr(self) -> float:
-        """The smallest eta_c of any round."""
-        section = self._manifest.optimizer
-        return correction_lr(section, self.least_lr) if self._manifest.mix.kind == "pet" else self.least_lr
-
-    @property
-    def least_lr(self) -> float:
-        """Where the schedule ends."""
-        return self._manifest.optimizer.floor * self._manifest.optimizer.lr
 
     def _lr(self, round: int) -> float:
         ramped = 1.0
@@ -198,6 +181,17 @@ def _params(section: MixSection) -> dict[str, float]:
     if section.kind != "pet":
         return {}
     return {"kappa": section.kappa, "flow_limit": section.flow_limit, "settled_edges": section.settled_edges}
+
+
+def _correction_lr(manifest: Manifest) -> float:
+    """Eta_c of the gain, at the schedule's highest rate in every round.
+
+    Where lr decays, differences and their noise shrink with it; a gain that grew as 1/lr would keep the noise of the corrections as
+    large as it was. Measured on the digits, one label group a node, 10 % masks, K = 2: worst node .969 and .967 (two seeds) with the
+    highest rate, .858 and .958 with the current one; whole vectors do not care.
+    """
+    section = manifest.optimizer
+    return correction_lr(section, section.lr) if manifest.mix.kind == "pet" else section.lr
 
 
 def _finite(x: Tensor) -> bool:

@@ -67,7 +67,7 @@ class Session:
         self.learner = learner = Learner(opening)
         self._exchanges = Exchanges(
             opening.manifest, node=opening.node, like=learner.shared(), mixer=learner.mixer,
-            least_correction_lr=learner.least_correction_lr,
+            correction_lr=learner.correction_lr,
         )  # fmt: skip
         self._schema = learner.layout.digest
         self._checkpoints = None
@@ -181,9 +181,7 @@ class Session:
 
     def offer(self, call: calls.Offer) -> calls.Offered:
         """Initiator's values."""
-        return self._exchanges.offer(
-            call, self._readable(), local_steps=self._local_steps, correction_lr=self.learner.correction_lr(call.round)
-        )
+        return self._exchanges.offer(call, self._readable(), local_steps=self._local_steps)
 
     def answer(self, call: calls.Answer) -> calls.Answered:
         """Responder's difference."""

@@ -50,6 +50,7 @@ pairs = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MIXERS)
 @given(meetings=pairs, seed=seeds)
 @quick

@@ -66,8 +66,8 @@ def reference(agreed, selector):
             clip,
         ),
         selector=selector,
-        gain=lambda theta, ratio, turn: mixer.gain(
-            theta, ratio, agreed.pace.local_steps, correction_lr(agreed.optimizer, rates.at(turn))
+        gain=lambda theta, ratio: mixer.gain(
+            theta, ratio, agreed.pace.local_steps, correction_lr(agreed.optimizer, agreed.optimizer.lr)
         ),
         seed=agreed.seed,
     )
@@ -115,7 +115,7 @@ def bowls(kind, rounds, *, lr=0.05, local_steps=5, **params):
         mixer=mixer,
         terms=Terms(exact, exact, 0.0, clip),
         selector=Everything(),
-        gain=lambda theta, ratio, _round: mixer.gain(theta, ratio, local_steps, lr),
+        gain=lambda theta, ratio: mixer.gain(theta, ratio, local_steps, lr),
         seed=0,
     )
     local = descent(lambda node, x, _r, _s: data[node].bowl.A @ (x - data[node].bowl.b), steps=local_steps, lr=lr)
