@@ -1,7 +1,8 @@
 """One connection to one peer: a reading and a writing task around the yamux session, and streams for everybody else.
 
 Only the writing task touches the socket, so a cancelled `Stream.write` breaks its own stream and nothing else. Streams
-queue one piece at a time while the queue is short: a long frame on one lane delays another lane by a few pieces.
+queue one piece at a time while the queue is short: a long frame on one lane delays another lane by a few pieces, that
+is 0.2 MB or, under a cap on what is sent, half a second.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from node.net.libp2p import yamux
 from node.net.libp2p.noise import MAX_PLAIN_BYTES, Channel, ChannelBroken
 from node.net.limits import Pacer
 
-QUEUE_BYTES = 4 * MAX_PLAIN_BYTES
+QUEUE_BYTES = 2 * MAX_PLAIN_BYTES
 WRITE_STALL_S = 120.0  # for one piece: slower than two kilobytes a second is gone
 
 
@@ -132,6 +133,7 @@ class Connection:
         self.over = trio.Event()
         self._socket, self._channel, self._received = socket, channel, received
         self._up, self._down = up, down
+        self._queue_bytes = min(QUEUE_BYTES, 2 * up.piece_bytes)
         self._session = yamux.Session(dialler=not guest.inbound)
         self._streams: dict[int, Stream] = {}
         self._scope = trio.CancelScope()
@@ -190,11 +192,15 @@ class Connection:
 
     def may_queue(self, number: int) -> bool:
         """Whether `queue` would take something now."""
-        return number in self._streams and self._session.room(number) > 0 and len(self._session.outgoing) < QUEUE_BYTES
+        return (
+            number in self._streams
+            and self._session.room(number) > 0
+            and len(self._session.outgoing) < self._queue_bytes
+        )
 
     def queue(self, number: int, data: memoryview) -> int:
         """Take some of `data` to be sent; how many bytes."""
-        count = self._session.send(number, data)
+        count = self._session.send(number, data[: self._queue_bytes])
         self._queued.unpark_all()
         return count
 

@@ -17,7 +17,7 @@ import os
 import socket
 import traceback
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
 
@@ -283,7 +283,7 @@ class Libp2pNetwork:
             victim.cancel()
         connection = None
         try:
-            with scope:
+            with self._contained(host), scope:
                 connection = await self._secured(raw, block, expected=None)
         except HandshakeFailed:
             return
@@ -321,15 +321,24 @@ class Libp2pNetwork:
             self._events.put(Connected(connection.guest.peer))
         connections.append(connection)
 
+    @contextmanager
+    def _contained(self, whom: str) -> Iterator[None]:
+        """A mistake of ours that one peer can provoke ends that peer's connection, not the node."""
+        try:
+            yield
+        except HandshakeFailed:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever it is
+            self._report.event(
+                "connection_failed", f"closed a connection with {whom} after an internal error: {error!r}",
+                level="error", peer=whom, traceback="".join(traceback.format_exception(error)),
+            )  # fmt: skip
+
     async def _run(self, connection: Connection) -> None:
         peer = connection.guest.peer
         try:
-            await connection.run(self._serve_stream)
-        except Exception as error:  # noqa: BLE001  a mistake of ours that one peer can provoke must not end the node
-            self._report.event(
-                "connection_failed", f"closed the connection to {peer} after an internal error: {error!r}",
-                level="error", peer=peer, traceback="".join(traceback.format_exception(error)),
-            )  # fmt: skip
+            with self._contained(peer):
+                await connection.run(self._serve_stream)
         finally:
             connections = self._peer(peer).connections
             connections.remove(connection)
@@ -478,7 +487,9 @@ def _dialable(peer: str | None, known: Sequence[str]) -> Iterator[Endpoint]:
 
 def _tune(sock: trio.socket.SocketType) -> None:
     """Notice within half a minute that the other end lost its power, where the system can."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 25_000)):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    wanted = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 25_000))
+    with suppress(OSError):  # it is gone already
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in wanted:
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
