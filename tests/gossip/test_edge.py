@@ -1,0 +1,337 @@
+"""One edge as a table: in this state, on this event, these commands. The promises are in test_edge_properties."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from gossip.errors import LocalProtocolError, RemoteProtocolError
+from gossip.exchange.commands import (
+    AskAnswer,
+    AskApply,
+    Asked,
+    AskOffer,
+    DoCommit,
+    DoDrop,
+    DoRevoke,
+    DoSettle,
+    Ended,
+    Poked,
+    Send,
+)
+from gossip.exchange.edge import Edge
+from gossip.exchange.honest import MAX_INC
+from gossip.wire.schema import Ack, Busy, Close, Closed, Poke, Request, Reset, Response
+
+INC = 100
+VIEW = b"view-digest"
+
+
+def req(seq: int, committed: int = 0, inc: int = INC, theta: float = 0.5) -> Request:
+    return Request(inc, seq, committed, 7, VIEW, theta, 1.0, b"mine")
+
+
+def initiator(phase: str = "idle") -> Edge:
+    """The initiator after 2 committed transactions; the third is in `phase`."""
+    edge = Edge("a", "b", INC, known=True, agreed=True, committed=2, next_seq=3)
+    if phase != "idle":
+        edge.begin(7, VIEW, 0.5)
+    if phase in {"asking", "applying"}:
+        edge.offered(INC, 3, b"mine", 1.0)
+    if phase == "applying":
+        edge.receive(Response(INC, 3, b"diff"))
+    return edge
+
+
+def responder(phase: str = "idle") -> Edge:
+    """The responder after 2 committed transactions; the third is in `phase`."""
+    edge = Edge("b", "a", INC, known=True, agreed=True, committed=2, last_seen=2)
+    if phase != "idle":
+        edge.receive(req(3, 2))
+    if phase in {"answering", "answered"}:
+        edge.accept(INC, 3)
+    if phase == "answered":
+        edge.answered(INC, 3, b"diff")
+    return edge
+
+
+def ended(outcome: str, reason: str, role: str, seq: int = 3, size: int = 0) -> Ended:
+    return Ended(7, seq, outcome, reason, role, size)
+
+
+INITIATOR = [
+    ("idle", lambda e: e.begin(7, VIEW, 0.5), [AskOffer(INC, 3, 7, 0.5)]),
+    ("offering", lambda e: e.offered(INC, 3, b"mine", 1.0), [Send(req(3, 2))]),
+    ("offering", lambda e: e.offered(INC, 2, b"mine", 1.0), []),
+    ("offering", lambda e: e.offered(INC - 2, 3, b"mine", 1.0), []),
+    ("offering", lambda e: e.failed(INC, 3, "engine"), [ended("aborted", "engine", "initiator")]),
+    ("offering", lambda e: e.abort("timeout", "deadline"), [DoDrop(INC, 3), ended("timeout", "deadline", "initiator")]),
+    ("offering", lambda e: e.receive(Response(INC, 3, b"diff")), []),
+    ("offering", lambda e: e.retry(), []),
+    ("asking", lambda e: e.retry(), [Send(req(3, 2))]),
+    ("asking", lambda e: e.receive(Response(INC, 3, b"diff")), [AskApply(INC, 3, b"diff")]),
+    ("asking", lambda e: e.receive(Response(INC, 2, b"diff")), [Send(Ack(INC, 2))]),
+    ("asking", lambda e: e.receive(Response(INC, 1, b"diff")), []),
+    ("asking", lambda e: e.receive(Busy(INC, 3, "late", 9)), [DoDrop(INC, 3), ended("busy", "late", "initiator")]),
+    ("asking", lambda e: e.receive(Busy(INC, 2, "late", 9)), []),
+    ("asking", lambda e: e.abort("timeout", "deadline"), [DoDrop(INC, 3), ended("timeout", "deadline", "initiator")]),
+    ("asking", lambda e: e.receive(Poke(INC, 8, VIEW)), [Poked(Poke(INC, 8, VIEW))]),
+    ("asking", lambda e: e.receive(Reset(INC)), []),
+    ("asking", lambda e: e.receive(Reset(INC - 5)), [Send(Reset(INC))]),
+    ("asking", lambda e: e.receive(Reset(INC + 5)), [DoRevoke(), ended("aborted", "reset", "initiator")]),
+    ("asking", lambda e: e.reset(5), [DoRevoke(), ended("aborted", "reset", "initiator")]),
+    ("asking", lambda e: e.close(), [DoDrop(INC, 3), ended("aborted", "closing", "initiator"), Send(Close(INC, 2))]),
+    (
+        "asking",
+        lambda e: e.receive(Close(INC, 1)),
+        [DoDrop(INC, 3), ended("aborted", "closing", "initiator"), DoSettle(), Send(Closed(INC, 2))],
+    ),
+    ("applying", lambda e: e.receive(Response(INC, 3, b"diff")), []),
+    ("applying", lambda e: e.applied(INC, 3), [Send(Ack(INC, 3)), ended("committed", "", "initiator", size=4)]),
+    ("applying", lambda e: e.applied(INC - 2, 3), []),
+    ("applying", lambda e: e.failed(INC, 3, "refused"), [DoDrop(INC, 3), ended("aborted", "refused", "initiator")]),
+    ("applying", lambda e: e.abort("timeout", "deadline"), []),
+    ("applying", lambda e: e.receive(Busy(INC, 3, "busy", 9)), []),
+    ("applying", lambda e: e.retry(), []),
+    ("applying", lambda e: e.close(), []),
+    ("applying", lambda e: e.receive(Close(INC, 2)), []),
+    ("idle", lambda e: e.close(), [Send(Close(INC, 2))]),
+    ("idle", lambda e: e.receive(Response(INC, 2, b"diff")), [Send(Ack(INC, 2))]),
+    ("idle", lambda e: e.refuse_poke("late", 9), [Send(Busy(INC, 0, "late", 9))]),
+    ("idle", lambda e: e.retry(), []),
+]
+
+RESPONDER = [
+    ("idle", lambda e: e.receive(req(3, 2)), [Asked(req(3, 2))]),
+    ("idle", lambda e: e.receive(req(2, 1)), []),
+    ("idle", lambda e: e.receive(Ack(INC, 2)), []),
+    ("idle", lambda e: e.receive(Reset(INC)), [Send(Reset(INC))]),
+    ("idle", lambda e: e.receive(req(9, 0, INC - 1)), [Send(Reset(INC))]),
+    ("idle", lambda e: e.receive(req(1, 0, INC + 9)), [DoRevoke(), Asked(req(1, 0, INC + 9))]),
+    ("idle", lambda e: e.receive(Close(INC, 2)), [DoSettle(), Send(Closed(INC, 2))]),
+    ("idle", lambda e: e.poke(7, VIEW), [Send(Poke(INC, 7, VIEW))]),
+    ("asked", lambda e: e.accept(INC, 3), [AskAnswer(req(3, 2))]),
+    ("asked", lambda e: e.accept(INC, 2), []),
+    ("asked", lambda e: e.refuse(INC, 3, "view", 9), [Send(Busy(INC, 3, "view", 9)), ended("busy", "view", "responder")]),
+    ("asked", lambda e: e.refuse(INC, 4, "view", 9), []),
+    ("asked", lambda e: e.receive(req(3, 2)), []),
+    ("asked", lambda e: e.receive(req(4, 2)), [ended("aborted", "superseded", "responder"), Asked(req(4, 2))]),
+    ("asked", lambda e: e.close(), [ended("aborted", "closing", "responder"), Send(Close(INC, 2))]),
+    ("answering", lambda e: e.answered(INC, 3, b"diff"), [Send(Response(INC, 3, b"diff"))]),
+    ("answering", lambda e: e.answered(INC - 2, 3, b"diff"), []),
+    ("answering", lambda e: e.accept(INC, 3), []),
+    ("answering", lambda e: e.receive(req(3, 2)), []),
+    (
+        "answering",
+        lambda e: e.receive(req(5, 2)),
+        [DoDrop(INC, 3), ended("aborted", "superseded", "responder"), Asked(req(5, 2))],
+    ),
+    (
+        "answering",
+        lambda e: e.failed(INC, 3, "bad_payload"),
+        [Send(Busy(INC, 3, "engine", 7)), ended("aborted", "bad_payload", "responder")],
+    ),
+    ("answering", lambda e: e.failed(INC - 2, 3, "bad_payload"), []),
+    (
+        "answering",
+        lambda e: e.close(),
+        [DoDrop(INC, 3), ended("aborted", "closing", "responder"), Send(Close(INC, 2))],
+    ),
+    ("answered", lambda e: e.receive(req(3, 2)), [Send(Response(INC, 3, b"diff"))]),
+    ("answered", lambda e: e.retry(), [Send(Response(INC, 3, b"diff"))]),
+    ("answered", lambda e: e.receive(Ack(INC, 3)), [DoCommit(INC, 3), ended("committed", "", "responder", size=4)]),
+    ("answered", lambda e: e.receive(Ack(INC, 2)), []),
+    ("answered", lambda e: e.receive(req(2, 1)), []),
+    (
+        "answered",
+        lambda e: e.receive(req(4, 3)),
+        [DoCommit(INC, 3), ended("committed", "", "responder", size=4), Asked(req(4, 3))],
+    ),
+    (
+        "answered",
+        lambda e: e.receive(req(4, 2)),
+        [DoDrop(INC, 3), ended("aborted", "superseded", "responder"), Asked(req(4, 2))],
+    ),
+    (
+        "answered",
+        lambda e: e.receive(Close(INC, 3)),
+        [DoCommit(INC, 3), ended("committed", "", "responder", size=4), DoSettle(), Send(Closed(INC, 3))],
+    ),
+    (
+        "answered",
+        lambda e: e.receive(Close(INC, 2)),
+        [DoDrop(INC, 3), ended("aborted", "superseded", "responder"), DoSettle(), Send(Closed(INC, 2))],
+    ),
+    ("answered", lambda e: e.close(), [Send(Close(INC, 2))]),
+    ("answered", lambda e: e.receive(Reset(INC + 2)), [DoRevoke(), ended("aborted", "reset", "responder"), Send(Reset(INC + 2))]),
+    ("answered", lambda e: e.reset(5, settled=False), [DoRevoke(settled=False), ended("aborted", "reset", "responder")]),
+    ("answered", lambda e: e.abort("timeout", "deadline"), []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("phase", "event", "commands"), INITIATOR)
+def test_initiator(phase, event, commands):
+    """(state, event) -> commands, for the end with the lower id."""
+    assert event(initiator(phase)) == commands
+
+
+@pytest.mark.parametrize(("phase", "event", "commands"), RESPONDER)
+def test_responder(phase, event, commands):
+    """(state, event) -> commands, for the end with the higher id."""
+    assert event(responder(phase)) == commands
+
+
+FOREIGN = [
+    (initiator, req(3, 2), "wrong_role"),
+    (initiator, Ack(INC, 2), "wrong_role"),
+    (initiator, Busy(INC, 0, "late", 1), "wrong_role"),
+    (responder, Response(INC, 2, b""), "wrong_role"),
+    (responder, Busy(INC, 2, "late", 1), "wrong_role"),
+    (responder, Poke(INC, 1, VIEW), "wrong_role"),
+    (initiator, Response(INC, 3, b""), "answer_unasked"),
+    (initiator, Response(INC, 0, b""), "answer_unasked"),
+    (initiator, Busy(INC, 3, "late", 1), "answer_unasked"),
+    (responder, Ack(INC, 3), "proof_of_nothing"),
+    (responder, req(4, 3), "proof_of_nothing"),
+    (responder, Close(INC, 3), "proof_of_nothing"),
+    (initiator, Close(INC, 3), "proof_of_nothing"),
+    (responder, req(2, 2), "request_malformed"),
+    (responder, req(3, 2, theta=0.0), "request_malformed"),
+    (initiator, Closed(INC, 2), "closed_unasked"),
+    (responder, Closed(INC, 2), "closed_unasked"),
+    (responder, req(1, 0, MAX_INC + 1), "incarnation_too_large"),
+    (initiator, Reset(2**62), "incarnation_too_large"),
+]
+
+
+@pytest.mark.parametrize(("end", "message", "reason"), FOREIGN)
+def test_what_no_honest_peer_sends_is_a_fault_and_changes_nothing(end, message, reason):
+    """A liar can be penalised, and cannot move the machine by lying."""
+    edge = end()
+    before = dataclasses.asdict(edge)
+    with pytest.raises(RemoteProtocolError) as raised:
+        edge.receive(message)
+    assert (raised.value.peer, raised.value.reason) == (edge.peer, reason)
+    assert dataclasses.asdict(edge) == before
+
+
+def test_an_initiator_greets_before_its_first_request():
+    """Until both ends have one incarnation a vector would be sent in vain; the greeting can be repeated."""
+    edge = Edge("a", "b", INC)
+    assert edge.begin(7, VIEW, 0.5) == [Send(Reset(INC))] == edge.retry()
+    assert edge.receive(Reset(INC)) == [AskOffer(INC, 1, 7, 0.5)]
+
+
+def test_an_edge_made_anew_never_adopts_the_first_incarnation_it_hears():
+    """It may have forgotten a flow that the peer still holds; going above makes the peer delete it."""
+    edge = Edge("b", "a", 5)
+    assert edge.receive(req(9, 8, INC)) == [DoRevoke(), Send(Reset(INC + 2))]
+    assert edge.inc == INC + 2
+    assert edge.receive(Reset(INC + 9)) == [DoRevoke(), Send(Reset(INC + 9))], "from then on it may follow"
+
+
+def test_a_greeting_survives_a_change_of_incarnation():
+    """First contact is where incarnations change; the exchange that was wanted goes on in the one agreed."""
+    edge = Edge("a", "b", 5)
+    edge.begin(7, VIEW, 0.5)
+    assert edge.receive(Reset(INC)) == [DoRevoke(), Send(Reset(INC + 2))]
+    assert edge.receive(Reset(INC + 2)) == [AskOffer(INC + 2, 1, 7, 0.5)]
+
+
+def test_results_of_an_earlier_life_are_ignored():
+    """The engine may finish what was begun before a reset; the same seq in the new life is another transaction."""
+    edge = initiator("offering")
+    edge.reset(0)
+    edge.receive(Reset(edge.inc))
+    edge.begin(8, VIEW, 0.5)
+    assert edge.outstanding.seq == 1
+    assert edge.offered(INC, 1, b"old", 1.0) == []
+    assert edge.failed(INC, 1, "engine") == []
+    assert edge.applied(INC, 1) == []
+
+
+def test_a_reset_skips_a_number():
+    """Ours plus one must mean that the peer settled, and nothing else."""
+    edge = initiator()
+    edge.reset(0)
+    assert edge.inc == INC + 2
+    edge.reset(5000)
+    assert edge.inc == 5000
+
+
+def test_a_closing_end_begins_and_answers_nothing():
+    """Whatever would change the flow now could be settled at one end only."""
+    edge = responder()
+    edge.close()
+    assert edge.receive(req(3, 2)) == edge.poke(7, VIEW) == edge.retry() == [Send(Close(INC, 2))]
+    first = initiator()
+    first.close()
+    assert not first.ready
+    assert first.receive(Poke(INC, 7, VIEW)) == [Send(Close(INC, 2))]
+    with pytest.raises(LocalProtocolError):
+        first.begin(7, VIEW, 0.5)
+
+
+def test_closed_is_answered_again_from_memory():
+    """If Closed is lost the peer still holds the old life open; Reset would make it delete what we settled."""
+    edge = responder()
+    edge.receive(Close(INC, 2))
+    assert (edge.inc, edge.settled) == (INC + 1, (INC, 2))
+    assert edge.receive(Close(INC, 2)) == edge.receive(Ack(INC, 2)) == [Send(Closed(INC, 2))]
+    assert edge.receive(Closed(INC, 2)) == [], "two ends that both settled do not tell each other for ever"
+    assert edge.receive(Close(INC - 1, 0)) == [Send(Reset(INC + 1))]
+
+
+def test_a_closing_end_that_hears_of_the_next_life_asks_for_the_last_word():
+    """The peer settled, but only Closed tells whether it committed the pending transaction before."""
+    edge = responder("answered")
+    edge.close()
+    assert edge.receive(req(1, 0, INC + 1)) == [Send(Close(INC, 2))]
+    assert edge.receive(Closed(INC, 3)) == [
+        DoCommit(INC, 3), ended("committed", "", "responder", size=4), DoSettle(),
+    ]  # fmt: skip
+    assert edge.inc == INC + 1
+
+
+def test_an_initiator_that_is_applying_closes_when_it_knows():
+    """It cannot say what it committed before the engine says so."""
+    edge = initiator("applying")
+    edge.receive(Close(INC, 2))
+    assert edge.applied(INC, 3)[-1] == Send(Close(INC, 3))
+    edge = initiator("applying")
+    edge.close()
+    assert edge.failed(INC, 3, "refused")[-1] == Send(Close(INC, 2))
+
+
+def test_closing_before_anything_was_exchanged_needs_no_message():
+    """There is no flow to settle."""
+    edge = Edge("a", "b", INC)
+    edge.begin(7, VIEW, 0.5)
+    assert edge.close() == [ended("aborted", "closing", "initiator", seq=0)]
+    assert not edge.closing
+
+
+def test_a_refused_poke_ends_once():
+    """A repeated Busy must not resolve a later round."""
+    edge = responder()
+    edge.poke(7, VIEW)
+    assert edge.receive(Busy(INC, 0, "late", 9)) == [ended("busy", "late", "responder", seq=0)]
+    assert edge.receive(Busy(INC, 0, "late", 9)) == []
+    edge.poke(7, VIEW)
+    edge.receive(req(3, 2))
+    assert edge.receive(Busy(INC, 0, "busy", 9)) == [], "it came to an exchange all the same"
+
+
+def test_roles_and_bounds_of_our_own_side():
+    """Our bugs are exceptions, not messages."""
+    with pytest.raises(LocalProtocolError):
+        initiator().poke(7, VIEW)
+    with pytest.raises(LocalProtocolError):
+        responder().begin(7, VIEW, 0.5)
+    with pytest.raises(LocalProtocolError):
+        initiator("asking").begin(7, VIEW, 0.5)
+    with pytest.raises(ValueError, match="two ends"):
+        Edge("a", "a", INC)
+    with pytest.raises(ValueError, match="inc"):
+        Edge("a", "b", MAX_INC)
