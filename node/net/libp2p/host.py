@@ -12,18 +12,16 @@ Every task lives in the one nursery of `open_network`; a connection's task conta
 
 from __future__ import annotations
 
-import errno
-import os
-import socket
 import traceback
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 
 import trio
 
-from gossip.errors import ConfigError, LocalProtocolError, PeerUnreachable
+from gossip.errors import LocalProtocolError, PeerUnreachable
 from gossip.wire.schema import LANES, MAX_FRAME_BYTES, Lane
 from node.config import LimitsSection
 from node.daemon.handles import Reporter
@@ -35,11 +33,10 @@ from node.net.libp2p.connection import Connection, Guest, Stream, StreamBroken
 from node.net.libp2p.guards import Handshakes, make_room
 from node.net.libp2p.lanes import FrameTooLong, Unfinished, accept_lane, open_lane, read_frames, write_frame
 from node.net.libp2p.noise import HandshakeFailed, Identity, secure
+from node.net.libp2p.sockets import endpoint_of, first_of, listen_on, tune
 from node.net.limits import Pacer, TokenBucket
 
 HANDSHAKE_S = 10.0
-DIAL_S = 10.0
-NEXT_ADDRESS_S = 0.25  # head start of each address over the next (RFC 8305)
 MAX_DIALS = 32
 MAX_PEERS_REMEMBERED = 4096
 DRAIN_S = 0.4
@@ -92,8 +89,8 @@ async def open_network(
         ConfigError: an address is malformed or cannot be listened on.
     """
     identity = Identity.from_seed(private_key_bytes)
-    listeners = await _listen(listen)
-    told = [_endpoint("announce", address) for address in announce]
+    listeners = await listen_on(listen)
+    told = [endpoint_of("announce", address) for address in announce]
     bound = [listener.socket.getsockname()[:2] for listener in listeners]
     told = told or addresses.reachable(bound, identity.peer)
     manager = trio.open_nursery()
@@ -115,37 +112,6 @@ async def open_network(
         nursery.cancel_scope.cancel()
         await manager.__aexit__(None, None, None)
         network.close()
-
-
-def _endpoint(key: str, address: str) -> Endpoint:
-    try:
-        return addresses.parse(address)
-    except ValueError as error:
-        raise ConfigError(f"{key}: {error}") from error
-
-
-async def _listen(listen: Sequence[str]) -> list[trio.SocketListener]:
-    listeners: list[trio.SocketListener] = []
-    for address in listen:
-        endpoint = _endpoint("listen", address)
-        if not endpoint.protocol.startswith("ip"):
-            raise ConfigError(
-                f"listen: {address!r} is a name; listen on /ip4/… or /ip6/…, and put the name in announce"
-            )
-        try:
-            listeners += await trio.open_tcp_listeners(endpoint.port, host=endpoint.host)
-        except OSError as error:
-            for listener in listeners:
-                listener.socket.close()
-            hint = "; is a node running already? choose another port" if error.errno == errno.EADDRINUSE else ""
-            raise ConfigError(f"listen: {address!r}: {_reason(error)}{hint}") from error
-    return listeners
-
-
-def _reason(error: OSError | UnicodeError) -> str:
-    inner = error.__cause__.exceptions[0] if isinstance(error.__cause__, ExceptionGroup) else error  # trio's dialling
-    code = getattr(inner, "errno", None)
-    return os.strerror(code) if code is not None and code > 0 else str(inner)
 
 
 class Libp2pNetwork:
@@ -309,7 +275,7 @@ class Libp2pNetwork:
         await self._run(connection)
 
     async def _secured(self, raw: trio.SocketStream, block: str, expected: str | None) -> Connection:
-        _tune(raw.socket)
+        tune(raw.socket)
         peer, channel, received = await secure(raw, self._identity, expected)
         now = trio.current_time()
         guest = Guest(peer=peer, block=block, inbound=expected is None, since=now, useful_at=now)
@@ -411,38 +377,17 @@ class Libp2pNetwork:
         return connection
 
     async def _dial(self, peer: str, endpoints: Sequence[Endpoint], dial: _Dial) -> None:
-        reasons: list[str] = []
-        made: list[Connection] = []
-
-        async def attempt(endpoint: Endpoint, failed: trio.Event, scope: trio.CancelScope) -> None:
-            try:
-                connection = await self._connect(endpoint, peer)
-            except (OSError, UnicodeError) as error:  # the latter: a name that cannot be one
-                reasons.append(f"{endpoint.host}:{endpoint.port}: {_reason(error)}")
-            except HandshakeFailed as error:
-                reasons.append(f"{endpoint.host}:{endpoint.port}: {error}")
-            else:
-                made.append(connection)
-                scope.cancel()
-            failed.set()
-
         try:
-            with trio.move_on_after(DIAL_S) as patience:
-                async with self._dial_slots, trio.open_nursery() as nursery:
-                    for endpoint in endpoints:
-                        failed = trio.Event()
-                        nursery.start_soon(attempt, endpoint, failed, nursery.cancel_scope)
-                        with trio.move_on_after(NEXT_ADDRESS_S):
-                            await failed.wait()
+            async with self._dial_slots:
+                made, dial.reason = await first_of(endpoints, partial(self._connect, peer))
             for connection in made:
                 self._register(connection)
                 self._nursery.start_soon(self._run, connection)
         finally:
-            dial.reason = "; ".join(reasons + ["no answer"] * patience.cancelled_caught)[:300]
             del self._dials[peer]
             dial.done.set()
 
-    async def _connect(self, endpoint: Endpoint, peer: str) -> Connection:
+    async def _connect(self, peer: str, endpoint: Endpoint) -> Connection:
         raw = await trio.open_tcp_stream(endpoint.host, endpoint.port)
         connection = None
         try:
@@ -483,13 +428,3 @@ def _dialable(peer: str | None, known: Sequence[str]) -> Iterator[Endpoint]:
             continue
         if endpoint.port and (peer is None or endpoint.peer in ("", peer)):
             yield endpoint
-
-
-def _tune(sock: trio.socket.SocketType) -> None:
-    """Notice within half a minute that the other end lost its power, where the system can."""
-    wanted = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 25_000))
-    with suppress(OSError):  # it is gone already
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in wanted:
-            if hasattr(socket, name):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
