@@ -14,7 +14,7 @@ One wish is parked per peer, a newer replaces it. A wish for our open round comp
 or by a peer that the round does not link us to is refused as "view". A round ends when every link is resolved or at the deadline,
 which is learned from how long links took; a link that missed it is skipped, nobody is asked why.
 
-Every message tells how far its sender is; `behind` is the highest such round, so that the training loop can jump.
+Every message tells how far its sender is; `behind` is the highest credible one, so that the training loop can jump.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Literal
 
 from gossip.exchange.admission import MAX_SERVED, Admission, Now, Park, Refuse, Verdict, Wish
 from gossip.exchange.commands import Outcome
+from gossip.exchange.lead import credible_lead
 from gossip.exchange.waits import Waits
 from gossip.wire.schema import Request
 
@@ -68,8 +69,8 @@ class Rounds:
 
     @property
     def behind(self) -> int:
-        """Highest round heard of any peer, 0 if none."""
-        return max(self.seen.values(), default=0)
+        """The round the peers have credibly reached, 0 if none spoke."""
+        return credible_lead(self.seen.values())
 
     def theta(self, peer: str) -> float:
         """Mixing weight of a link of this round."""

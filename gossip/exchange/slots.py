@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from gossip.exchange.admission import MAX_SERVED, Admission, Now, Refuse, Wish
 from gossip.exchange.commands import Outcome
+from gossip.exchange.lead import credible_lead
 from gossip.exchange.waits import Waits
 from gossip.wire.schema import Request
 
@@ -55,8 +56,8 @@ class Slots:
 
     @property
     def behind(self) -> int:
-        """Highest slot heard of any peer, 0 if none."""
-        return max(self.seen.values(), default=0)
+        """The slot the peers have credibly reached, 0 if none spoke."""
+        return credible_lead(self.seen.values())
 
     def theta(self, peer: str) -> float:
         """Mixing weight of an exchange."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
-TRIES = 3
+TRIES = 6
 """A deadline leaves room for so many tries where answers are quick."""
 HASTE = 2.0
 """No retry before so many times the quickest answer of the peer: a payload on a slow link is under way, not lost."""

@@ -93,6 +93,7 @@ class Node:
         self.exchange: Exchange | None = None
         self.engine: EngineSupervisor | None = None
         self.training: Training | None = None
+        self._transfer: Transfer | None = None
         self.began = trio.current_time()
         self.joined_late = False
         self._incs = 0
@@ -132,7 +133,7 @@ class Node:
         await self._listening.wait()
 
     async def _live(self, network: Network, nursery: trio.Nursery) -> None:
-        transfer = Transfer(network=network, report=self.report, manifest=self._manifest_bytes)
+        transfer = self._transfer = Transfer(network=network, report=self.report, manifest=self._manifest_bytes)
         await nursery.start(transfer.serve)
         self.progress.state = "joining"
         manifest = self.manifest = self.manifest or await self._fetch_manifest(transfer, network)
@@ -164,9 +165,9 @@ class Node:
         self.training = training = Training(
             me=network.peer_id, manifest=manifest, salt=self.parts.swarm.encode(), overlay=self._overlay(manifest), engine=engine,
             exchange=exchange, membership=membership, clock=clock, progress=self.progress, report=self.report,
-            checkpoint_s=self.parts.config.checkpoint_s,
+            checkpoint_s=self.parts.config.checkpoint_s, fetch=self._fetch,
         )  # fmt: skip
-        start_round = await self._catch_up(transfer, engine, membership, opened)
+        start_round = await self._start_round(training, membership, opened)
         await training.quorum()
         await training.run(start_round)
         await training.save(self.parts.export)
@@ -222,28 +223,33 @@ class Node:
             await trio.sleep(pause)
             pause = min(2 * pause, 60.0)
 
-    async def _catch_up(
-        self, transfer: Transfer, engine: EngineSupervisor, membership: Membership, opened: calls.Opened
-    ) -> int:
+    async def _start_round(self, training: Training, membership: Membership, opened: calls.Opened) -> int:
         """The round to start at: the checkpoint's, or that of a model fetched from members who are further."""
         with trio.move_on_after(SETTLE_S if self.parts.config.bootstrap else 0.0):
             while len(membership.members) < 2:  # noqa: ASYNC110 — a short look at the start
                 await trio.sleep(0.05)
-        others = sorted(peer for peer in membership.members if peer != self.parts.identity.peer_id)
-        if opened.resumed or not others:
-            return opened.round
-        turn = derive(0, self.parts.identity.peer_id) % len(others)
-        fetched = await transfer.fetch_state(others[turn:] + others[:turn], newer_than=opened.round)
+        start = await training.catch_up(opened.round, opened.round + (training.patience if opened.resumed else 0))
+        self.joined_late = start > opened.round and not opened.resumed
+        return start
+
+    async def _fetch(self, newer_than: int) -> int | None:
+        """Take over the model of the furthest of a few members, if it is past round `newer_than`. -> its round"""
+        assert self._transfer is not None
+        assert self.membership is not None
+        assert self.engine is not None
+        me = self.parts.identity.peer_id
+        others = [peer for peer in self.membership.members if peer != me]
+        turn = derive(0, me) % max(1, len(others))
+        fetched = await self._transfer.fetch_state(others[turn:] + others[:turn], newer_than=newer_than)
         if fetched is None:
-            return opened.round
-        reply = await engine.call(calls.Install(fetched.state, fetched.round))
+            return None
+        reply = await self.engine.call(calls.Install(fetched.state, fetched.round))
         if isinstance(reply, calls.Refused):
             self.report.fault(fetched.peer, "state_refused")
-            return opened.round
-        self.joined_late = True
+            return None
         self.report.event(
-            "state_fetched", f"took the model of round {fetched.round} from {fetched.peer}", peer=fetched.peer
-        )
+            "state_fetched", f"took the model of round {fetched.round} from {fetched.peer}", peer=fetched.peer, round=fetched.round
+        )  # fmt: skip
         return fetched.round
 
     def _opening(self, manifest: Manifest) -> calls.Open:

@@ -51,7 +51,7 @@ class RoundOutcome:
     Args:
         round: which.
         outcomes: by peer.
-        behind: highest round heard of any peer.
+        behind: the round that peers have credibly reached.
     """
 
     round: int
@@ -117,7 +117,7 @@ class Exchange:
 
     @property
     def behind(self) -> int:
-        """Highest round (slot) heard of any peer."""
+        """The round (slot) that peers have credibly reached."""
         return self._pace.behind
 
     def committed(self, peer: str) -> int:
@@ -318,9 +318,11 @@ class Exchange:
                     if due:
                         retry_at[peer] = now + pace.waits.retry_s(peer)
                         self._nudge(peer)
-                    if self._runner(peer).edge.ready and (due or peer not in self._early):
+                    may_begin = self._runner(peer).edge.ready and (due or peer not in self._early)
+                    if may_begin and attempts[peer] < MAX_ATTEMPTS:
+                        attempts[peer] += 1
                         self._early.discard(peer)
-                        self._attempt(peer, attempts)
+                        self._begin(peer)
                 with trio.move_on_at(min([pace.waits.expires, *(retry_at[peer] for peer in pace.waiting)])):
                     await self._moved.wait()
                 now = trio.current_time()
@@ -330,13 +332,6 @@ class Exchange:
             for peer in pace.waiting:  # cancelled
                 pace.resolved(peer, pace.round, "timeout", now)
                 self._give_up(peer)
-
-    def _attempt(self, peer: str, attempts: Counter[str]) -> None:
-        if attempts[peer] == MAX_ATTEMPTS:
-            self._pace.resolved(peer, self._pace.round, "aborted", trio.current_time())
-            return
-        attempts[peer] += 1
-        self._begin(peer)
 
     def _nudge(self, peer: str) -> None:
         """Repeat what is not answered; where nothing is under way and we do not begin, ask the peer to."""

@@ -10,6 +10,7 @@ there. An EngineError anywhere ends the current round only: the supervisor bring
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -73,11 +74,13 @@ class Training:
         clock: the swarm clock, fed by membership.
         progress: where to write how far we are.
         checkpoint_s: seconds between checkpoints.
+        fetch: takes over a peer's model if it is past the given round -> its round, or None.
     """
 
     def __init__(
         self, *, me: str, manifest: Manifest, salt: bytes, overlay: Overlay, engine: EngineSupervisor, exchange: Exchange,
         membership: Members, clock: SwarmClock, progress: Progress, report: Reporter, checkpoint_s: float,
+        fetch: Callable[[int], Awaitable[int | None]],
     ) -> None:  # fmt: skip
         self._me = me
         self._manifest = manifest
@@ -90,6 +93,7 @@ class Training:
         self._progress = progress
         self._report = report
         self._checkpoint_s = checkpoint_s
+        self._fetch = fetch
         self._began = self._saved_at = trio.current_time()
         self.cannot_save = False
 
@@ -128,6 +132,8 @@ class Training:
             await self._steps(start_round)
         else:
             await self._slots(start_round)
+        if self._progress.value_round != self._progress.round:
+            await self.evaluate()
 
     # --- steps pace ---------------------------------------------------------------------------------------
 
@@ -136,11 +142,10 @@ class Training:
         while pace.rounds == 0 or current < pace.rounds:
             try:
                 ahead = await self._one_round(current)
+                current = await self._jump(current, ahead)
             except EngineError as error:
                 self._report.event("engine_lost", str(error), level="warning", round=current)
                 await self._engine.ready()
-                ahead = self._exchange.behind
-            current = max(current + 1, min(ahead, pace.rounds) if pace.rounds else ahead)
 
     async def _one_round(self, round: int) -> int:
         pace = self._manifest.pace
@@ -153,6 +158,31 @@ class Training:
             await self.evaluate()
         await self._save_when_due()
         return outcome.behind
+
+    async def _jump(self, current: int, ahead: int) -> int:
+        """The round after `current`, given that peers are at `ahead`: a long jump only with a model of theirs.
+
+        However long its download took, the round is then `ahead`: whoever fetched again until nobody was ahead might never begin.
+        """
+        following, last = current + 1, self._manifest.pace.rounds
+        far = following + self.patience
+        if ahead > far and await self.catch_up(following, far) <= far:
+            return following  # nobody who says so has a model to show for it
+        return max(following, min(ahead, last) if last else ahead)
+
+    async def catch_up(self, round: int, newer_than: int) -> int:
+        """Who is far behind has a stale model: take a peer's, with every flow deleted. -> the round it is at, else `round`"""
+        fetched = await self._fetch(newer_than)
+        if fetched is None:
+            return round
+        await self._exchange.reset_all()
+        self._progress.round = fetched
+        return fetched
+
+    @property
+    def patience(self) -> int:
+        """Rounds that a node may lag and still go on with its own model."""
+        return self._manifest.pace.ramp_rounds
 
     def _links(self, round: int) -> dict[str, float]:
         order = ranked(self._membership.members, self._salt)
@@ -182,7 +212,6 @@ class Training:
             await trio.sleep_until(self._clock.next_slot_at(trio.current_time(), pace.slot_s))
             slot = max(slot + 1, self._clock.slot(trio.current_time(), pace.slot_s))
         await self._engine.call(calls.Free(on=False, round=slot))
-        await self.evaluate()
 
     async def _meet(self, edges: StickyEdges, slot: int) -> None:
         """One contact: the next of our edges, or this slot's partners where the overlay is a schedule."""

@@ -2,7 +2,7 @@
 
 Giving: a query makes the engine hold a snapshot (one is reused while it is fresh); chunks are read from it by offset, so that an
 interrupted download resumes, from another peer too if it holds the same bytes. Taking: up to three peers are asked at once, the
-most advanced is downloaded, its SHA-256 and the parameters' schema are checked before the engine sees a byte.
+middle one by round is downloaded, its SHA-256 and the parameters' schema are checked before the engine sees a byte.
 
 What a peer can cost here: one snapshot per `SNAPSHOT_FRESH_S`, one chunk of 1 MiB per frame it may send.
 """
@@ -32,7 +32,7 @@ from node.daemon.handles import EngineHandle, Reporter, TaskStatus
 from node.engine import calls
 from node.net.api import Network
 
-SNAPSHOT_FRESH_S = 5.0
+SNAPSHOT_FRESH_S = 1.0
 REPLY_S = 10.0
 ASKED = 3
 TRIES_PER_CHUNK = 3
@@ -51,6 +51,10 @@ class FetchedState:
 class _Offer:
     peer: str
     offer: StateOffer
+
+
+def _by_round(offer: _Offer) -> tuple[int, str]:
+    return offer.offer.round, offer.peer
 
 
 class Transfer:
@@ -153,7 +157,9 @@ class Transfer:
         return reply.manifest
 
     async def fetch_state(self, peers: Sequence[str], newer_than: int) -> FetchedState | None:
-        """The most advanced model among a few peers; None if nobody is past round `newer_than`.
+        """A model that is neither the furthest nor the last of a few peers'; None if they are not past round `newer_than`.
+
+        The middle one by round: a peer that lies about its round is not believed before two others.
 
         Args:
             peers: whom to ask, best first; three are asked at a time.
@@ -161,8 +167,11 @@ class Transfer:
         """
         for start in range(0, len(peers), ASKED):
             offers = await self._offers(peers[start : start + ASKED])
-            ahead = [offer for offer in offers if offer.offer.size and offer.offer.round > newer_than]
-            for chosen in sorted(ahead, key=lambda item: (-item.offer.round, item.peer)):
+            ahead = sorted(
+                (offer for offer in offers if offer.offer.size and offer.offer.round > newer_than), key=_by_round
+            )
+            middle = (len(ahead) - 1) // 2
+            for chosen in ahead[middle:] + ahead[:middle][::-1]:
                 same = [item for item in ahead if item.offer.digest == chosen.offer.digest]
                 state = await self._download(chosen, same)
                 if state is not None:
