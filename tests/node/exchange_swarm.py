@@ -134,7 +134,7 @@ class Member:
             self.exchange.computing(turn, links(turn), VIEW)
             await trio.sleep(compute_s())
             outcome = await self.exchange.round(turn, links(turn), VIEW)
-            turn = max(turn + 1, min(outcome.behind, count))
+            turn = max(turn + 1, min(outcome.behind, count - 1))
 
 
 class Swarm:
