@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import msgspec
 import numpy as np
 
 from gossip.errors import ConfigError, GossipError
@@ -248,7 +249,7 @@ class Demo:
     def _fraction(self, elapsed_s: float) -> float:
         if self.plan.seconds is not None:
             return elapsed_s / self.plan.seconds
-        rounds = [m.snapshot.round + (m.finished) for m in self.members if m.snapshot is not None and not m.down]
+        rounds = [m.snapshot.round for m in self.members if m.snapshot is not None and not m.down]
         return float(np.median(rounds)) / self.plan.manifest.pace.rounds if rounds else 0.0
 
     def _kill(self, member: Member) -> None:
@@ -271,6 +272,9 @@ class Demo:
         )
         if (noticed and gone > REBIRTH_S) or gone > NOTICE_S:
             member.killed_at, member.reborn = None, True
+            if addresses := self._living_addresses():  # those it was started with may have been killed since
+                config = member.run_dir.read_config()
+                member.run_dir.write_config(msgspec.structs.replace(config, bootstrap=addresses))
             member.start()
 
     def _line(self) -> str:
@@ -302,7 +306,7 @@ class Demo:
         return {
             "swarm": self.swarm,
             "wall_s": round(self.ended - self.began, 3),
-            "rounds": max(s.round + (s.state == "finished") for s in told),
+            "rounds": max(s.round for s in told),
             "metric": told[0].metric,
             "mean": sum(values) / len(values) if values else None,
             "min": min(values, default=None),
@@ -327,7 +331,7 @@ class Demo:
         return {
             "peer": member.peer,
             "state": state,
-            "rounds": told.round + (told.state == "finished"),
+            "rounds": told.round,
             "local_steps": told.local_steps,
             "value": told.value,
             "bytes_sent": told.bytes_sent,

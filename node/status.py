@@ -84,6 +84,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     """d, scalars in the model."""
     device: str | None = None
     round: int = 0
+    """Rounds done."""
     rounds: int = 0
     """0: endless."""
     local_steps: int = 0

@@ -53,6 +53,7 @@ class Progress:
 
     state: Literal["starting", "joining", "training", "waiting", "finished", "leaving", "failed"] = "starting"
     round: int = 0
+    """Rounds (slots) done."""
     local_steps: int = 0
     loss: float | None = None
     value: float | None = None
@@ -253,7 +254,7 @@ class Training:
     def _note(self, trained: calls.Trained, round: int | None = None) -> None:
         progress = self._progress
         steps = trained.local_steps - progress.local_steps
-        progress.round = trained.round if round is None else round
+        progress.round = (trained.round if round is None else round) + 1
         progress.local_steps = trained.local_steps
         if steps > 0:
             progress.loss = trained.loss
