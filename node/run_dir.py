@@ -149,11 +149,6 @@ class RunDir:
         invite = self.read_invite()
         return invite.swarm if invite is not None else ""
 
-    def forget(self) -> None:
-        """Take back what founding wrote. The key stays: it belongs to no swarm."""
-        for path in (self.config_file, self.manifest_file):
-            path.unlink(missing_ok=True)
-
     def last_words(self) -> str:
         """The last line the node printed, for an error message."""
         try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 import click
 import msgspec
@@ -19,6 +19,9 @@ from gossip.errors import ConfigError, GossipError
 from node import control
 from node.cli.output import dir_option, json_option
 from node.config import Manifest, NodeConfig
+
+if TYPE_CHECKING:
+    from node.run_dir import RunDir
 
 LEAVE_S = 5.0  # from the farewell to the end of the process
 SUFFIX = ".safetensors"
@@ -91,15 +94,10 @@ def found(file: Path | None, run_dir: Path, **flags: Unpack[Flags]) -> None:
         )
     place = RunDir.create(run_dir)
     signed = manifests.found(manifest, Identity.load_or_create(place.key), int(time.time() * 1000))
-    place.write_config(config)
-    swarm = place.write_manifest(signed)
-    _say(f"founded {signed.name} ({swarm}) in {place.path}; others join with `starling join` and this invite:")
-    try:
-        daemon.run(place, on_listening=partial(_print_invite, swarm))
-    except ConfigError:
-        if not place.checkpoint.exists():
-            place.forget()  # the engine refused what it was asked: the corrected command must not meet its remains
-        raise
+    with _undone_if_refused(place):
+        place.write_config(config)
+        swarm = place.write_manifest(signed)
+        daemon.run(place, on_listening=partial(_tell_founder, signed.name, swarm, place.path))
 
 
 @click.command()
@@ -135,10 +133,11 @@ def join(invite: str, run_dir: Path, **flags: Unpack[Flags]) -> None:
     place = RunDir.create(run_dir)
     peer = Identity.load_or_create(place.key).peer_id
     others = tuple(address for address in invited.bootstrap if not address.endswith(f"/p2p/{peer}"))
-    place.write_config(msgspec.structs.replace(config, bootstrap=others))
-    place.write_invite(invited)
     _say(f"joining {invited.swarm} in {place.path}; look with `starling status --dir {run_dir}`, stop with Ctrl-C")
-    daemon.run(place)
+    with _undone_if_refused(place):
+        place.write_config(msgspec.structs.replace(config, bootstrap=others))
+        place.write_invite(invited)
+        daemon.run(place)
 
 
 @click.command()
@@ -264,6 +263,31 @@ def _configured(config: NodeConfig, flags: Flags) -> NodeConfig:
     return msgspec.structs.replace(config, data=str(path))
 
 
+@contextmanager
+def _undone_if_refused(place: RunDir) -> Iterator[None]:
+    """If the engine or the network refuses what is asked, the settings are as before: the corrected command meets no remains.
+
+    A node that has written a checkpoint since has lived, and keeps them.
+    """
+    files = (place.config_file, place.manifest_file, place.invite_file)
+    before = {path: path.read_bytes() if path.exists() else None for path in files}
+    saved = _modified_ns(place.checkpoint)
+    try:
+        yield
+    except ConfigError:
+        if _modified_ns(place.checkpoint) == saved:
+            for path, content in before.items():
+                if content is None:
+                    path.unlink(missing_ok=True)
+                else:
+                    path.write_bytes(content)
+        raise
+
+
+def _modified_ns(path: Path) -> int | None:
+    return path.stat().st_mtime_ns if path.exists() else None
+
+
 # --- the running node -------------------------------------------------------------------------------------------
 
 
@@ -316,6 +340,11 @@ def _print_invite(swarm: str, addresses: tuple[str, ...]) -> None:
     from node.invite import Invite, encode
 
     click.echo(encode(Invite(swarm, addresses[:MAX_ADDRESSES])))
+
+
+def _tell_founder(name: str, swarm: str, path: Path, addresses: tuple[str, ...]) -> None:
+    _say(f"founded {name} ({swarm}) in {path}; others join with `starling join` and this invite:")
+    _print_invite(swarm, addresses)
 
 
 def _say(text: str) -> None:
