@@ -88,7 +88,7 @@ class Ack(Message, frozen=True, tag="ack"):
 
 
 class Busy(Message, frozen=True, tag="bsy"):
-    """Responder -> initiator: not this one. `round` is the responder's own, so that who is behind can catch up."""
+    """Not this one: answer to a Request, or with seq 0 to a Poke. `round` is the sender's own, so that who is behind can catch up."""
 
     inc: Counter
     seq: Counter
@@ -105,7 +105,7 @@ class Poke(Message, frozen=True, tag="pok"):
 
 
 class Reset(Message, frozen=True, tag="rst"):
-    """My incarnation of this edge is `inc`: delete the flow and start from it (larger wins)."""
+    """My incarnation of this edge is `inc` (larger wins; who has a smaller one deletes its flow). Also the greeting of a new edge."""
 
     inc: Counter
 

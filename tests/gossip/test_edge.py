@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gossip.errors import LocalProtocolError, RemoteProtocolError
 from gossip.exchange.commands import (
@@ -214,6 +216,44 @@ def test_what_no_honest_peer_sends_is_a_fault_and_changes_nothing(end, message, 
         edge.receive(message)
     assert (raised.value.peer, raised.value.reason) == (edge.peer, reason)
     assert dataclasses.asdict(edge) == before
+
+
+INCS = st.sampled_from([INC - 2, INC - 1, INC, INC, INC, INC + 1, INC + 2, 2**62])
+SEQS = st.integers(0, 5)
+ANYTHING = st.one_of(
+    st.builds(req, SEQS, SEQS, INCS, st.sampled_from([0.0, 0.5])),
+    st.builds(Response, INCS, SEQS, st.just(b"diff")),
+    st.builds(Ack, INCS, SEQS),
+    st.builds(Busy, INCS, SEQS, st.sampled_from(["late", "early", "busy"]), SEQS),
+    st.builds(Poke, INCS, SEQS, st.just(VIEW)),
+    st.builds(Reset, INCS),
+    st.builds(Close, INCS, SEQS),
+    st.builds(Closed, INCS, SEQS),
+)
+
+
+@given(
+    st.sampled_from(
+        [Edge("a", "b", 5), Edge("b", "a", 5)]
+        + [initiator(phase) for phase in ("idle", "offering", "asking", "applying")]
+        + [responder(phase) for phase in ("idle", "asked", "answering", "answered")]
+    ),
+    st.lists(ANYTHING, max_size=8),
+)
+def test_whatever_a_peer_sends_the_machine_stands(start, messages):
+    """A liar gets faults and answers, at most one vector of work per message, and never an exception of another kind."""
+    edge = dataclasses.replace(start)
+    for message in messages:
+        try:
+            commands = edge.receive(message)
+        except RemoteProtocolError:
+            continue
+        assert sum(isinstance(command, AskOffer | AskApply | Asked) for command in commands) <= 1
+        assert sum(isinstance(command, Send) for command in commands) <= 2
+        for command in commands:
+            if isinstance(command, Asked):
+                edge.accept(command.request.inc, command.request.seq)
+                edge.answered(command.request.inc, command.request.seq, b"diff")
 
 
 def test_an_initiator_greets_before_its_first_request():

@@ -1,0 +1,48 @@
+"""Exchange messages byte for byte: another version of this program must still be understood."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gossip.errors import RemoteProtocolError
+from gossip.wire.frames import decode, encode
+from gossip.wire.schema import Ack, Busy, Close, Closed, Poke, Request, Reset, Response
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "exchange.json"
+VIEW = bytes(range(16))
+MESSAGES = {
+    "request": Request(2**60 + 7, 3, 2, 41, VIEW, 0.25, 0.75, b"\x00\x01values\xff"),
+    "response": Response(2**60 + 7, 3, b"\x02difference"),
+    "ack": Ack(2**60 + 7, 3),
+    "busy": Busy(2**60 + 7, 3, "late", 44),
+    "busy_to_a_poke": Busy(2**60 + 7, 0, "full", 44),
+    "poke": Poke(2**60 + 7, 41, VIEW),
+    "reset": Reset(2**60 + 7),
+    "close": Close(2**60 + 7, 3),
+    "closed": Closed(2**60 + 7, 3),
+}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_every_exchange_message_has_its_golden_bytes(name):
+    """Tags and field order never change; a node of tomorrow reads a node of today."""
+    golden = json.loads(GOLDEN.read_text())
+    assert encode(MESSAGES[name]).hex() == golden[name]
+    assert decode("exchange", "peer", bytes.fromhex(golden[name])) == MESSAGES[name]
+
+
+def test_the_golden_file_names_these_messages_only():
+    """A message that is gone is noticed, too."""
+    assert json.loads(GOLDEN.read_text()).keys() == MESSAGES.keys()
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_cut_frame_is_a_fault_of_the_peer(name):
+    """Whatever arrives, the answer is one exception type."""
+    frame = encode(MESSAGES[name])
+    for end in range(len(frame)):
+        with pytest.raises(RemoteProtocolError):
+            decode("exchange", "peer", frame[:end])

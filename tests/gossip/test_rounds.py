@@ -1,0 +1,191 @@
+"""Steps pace: who is answered when, and when a round is over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from gossip.exchange.admission import MAX_SERVED, Now, Park, Refuse, Verdict
+from gossip.exchange.rounds import MAX_PARKED, Rounds
+from gossip.exchange.waits import TRIES, Waits
+from gossip.wire.schema import Poke, Request
+
+VIEW, OTHER = b"view-digest", b"other-digest"
+
+
+@dataclass
+class Fixed:
+    """A deadline that learns nothing and remembers what it was told."""
+
+    wait: float = 3.0
+    told: list[float | None] = field(default_factory=list)
+
+    def observe(self, wait_s: float) -> None:
+        self.told.append(wait_s)
+
+    def observe_timeout(self) -> None:
+        self.told.append(None)
+
+    def wait_s(self) -> float:
+        return self.wait
+
+
+def req(round: int, view: bytes = VIEW, theta: float = 0.5, seq: int = 1) -> Request:
+    return Request(9, seq, 0, round, view, theta, 1.0, b"")
+
+
+def poke(round: int) -> Poke:
+    return Poke(9, round, VIEW)
+
+
+def rounds_at(round: int, phase: str, links: dict[str, float] | None = None) -> Rounds:
+    rounds = Rounds(Waits(Fixed()))
+    links = {"b": 0.5, "c": 0.25} if links is None else links
+    assert (rounds.compute(round, links, VIEW) if phase == "computing" else rounds.open(round, links, VIEW, 0.0)) == []
+    return rounds
+
+
+@pytest.mark.parametrize("make", [req, poke])
+@pytest.mark.parametrize(
+    ("phase", "theirs", "admission"),
+    [
+        ("computing", 4, Refuse("late")),
+        ("computing", 5, Park()),
+        ("computing", 6, Park()),
+        ("computing", 7, Refuse("early")),
+        ("exchanging", 4, Refuse("late")),
+        ("exchanging", 5, Now()),
+        ("exchanging", 6, Park()),
+        ("exchanging", 7, Refuse("early")),
+    ],
+)
+def test_what_a_wish_gets_depends_on_how_far_both_are(phase, theirs, admission, make):
+    """The table of the module's docstring."""
+    assert rounds_at(5, phase).admit("b", make(theirs), 1.0) == admission
+
+
+@pytest.mark.parametrize(
+    ("peer", "wish"),
+    [("b", req(5, OTHER)), ("stranger", req(5)), ("stranger", poke(5)), ("b", req(5, theta=0.25))],
+)
+def test_a_wish_of_another_overlay_is_refused(peer, wish):
+    """Weights of two different member lists, or made up, do not add up to a mixing matrix."""
+    assert rounds_at(5, "exchanging").admit(peer, wish, 1.0) == Refuse("view")
+
+
+def test_while_computing_only_what_can_never_fit_is_refused():
+    """Another member list may be ours by the time we open; a peer that agrees on ours and is no link of it stays none."""
+    rounds = rounds_at(5, "computing")
+    assert rounds.admit("b", req(5, OTHER), 1.0) == Park()
+    assert rounds.admit("stranger", req(5), 1.0) == Refuse("view")
+
+
+def test_parked_wishes_are_decided_when_the_round_opens():
+    """Early ones wait for our local steps instead of being told off; the newest of each peer counts."""
+    rounds = rounds_at(5, "computing")
+    rounds.admit("b", req(5, seq=1), 1.0)
+    rounds.admit("b", req(5, seq=2), 1.0)
+    rounds.admit("c", req(6), 1.0)
+    rounds.admit("d", req(5, OTHER), 1.0)
+    assert rounds.open(5, {"b": 0.5, "d": 0.5}, VIEW, 2.0) == [
+        Verdict("b", req(5, seq=2), Now()),
+        Verdict("d", req(5, OTHER), Refuse("view")),
+    ]
+    assert rounds.compute(6, {"c": 0.5}, VIEW) == []
+    assert rounds.open(6, {"c": 0.5}, VIEW, 3.0) == [Verdict("c", req(6), Now())]
+
+
+def test_a_jump_refuses_what_was_parked_for_the_rounds_between():
+    """Their senders must not wait for a round that will not come."""
+    rounds = rounds_at(5, "computing")
+    rounds.admit("b", req(5), 1.0)
+    rounds.admit("c", req(6), 1.0)
+    assert rounds.compute(6, {"c": 0.25}, VIEW) == [Verdict("b", req(5), Refuse("late"))]
+
+
+def test_parking_is_bounded():
+    """Anybody may send early; memory is ours."""
+    rounds = rounds_at(5, "computing", {})
+    for i in range(MAX_PARKED):
+        assert rounds.admit(f"p{i}", req(6), 1.0) == Park()
+    assert rounds.admit("one more", req(6), 1.0) == Refuse("full")
+    assert rounds.admit("p0", req(6, seq=2), 1.0) == Park(), "who is parked may replace its wish"
+
+
+def test_a_link_commits_at_most_once_in_a_round():
+    """Twice would weigh the peer double. Failed attempts may be repeated, but not without end."""
+    rounds = rounds_at(5, "exchanging")
+    for seq in range(MAX_SERVED):
+        assert rounds.admit("b", req(5, seq=seq), 1.0) == Now()
+    assert rounds.admit("b", req(5, seq=99), 1.0) == Refuse("busy")
+    assert rounds.admit("c", req(5, theta=0.25), 1.0) == Now()
+    rounds.resolved("c", 5, "committed", 1.0)
+    assert rounds.admit("c", req(5, theta=0.25, seq=2), 1.0) == Refuse("busy")
+
+
+def test_a_round_is_done_when_every_link_is_resolved():
+    """However it ended; what belongs to another round or comes twice means nothing."""
+    rounds = rounds_at(5, "exchanging")
+    assert rounds.waiting == ("b", "c")
+    rounds.resolved("b", 4, "committed", 1.0)
+    assert rounds.waiting == ("b", "c"), "a late commit of the round before"
+    rounds.resolved("b", 5, "committed", 1.5)
+    rounds.resolved("b", 5, "aborted", 1.6)
+    rounds.resolved("c", 5, "busy", 2.0)
+    assert rounds.done
+    assert rounds.outcomes == {"b": "committed", "c": "busy"}
+    assert rounds.waits.patience.told == [1.5], "only answers teach the deadline"
+
+
+def test_a_round_without_links_is_done_at_once():
+    """A lone node goes on."""
+    assert rounds_at(5, "exchanging", {}).done
+
+
+def test_at_the_deadline_what_is_left_is_a_timeout():
+    """Nobody waits for anybody for ever."""
+    rounds = rounds_at(5, "exchanging")
+    rounds.resolved("c", 5, "committed", 1.0)
+    assert rounds.tick(2.9) == ()
+    assert rounds.tick(3.0) == ("b",)
+    assert rounds.done
+    assert rounds.outcomes["b"] == "timeout"
+    assert rounds.waits.patience.told == [1.0, None]
+
+
+def test_after_its_close_a_round_answers_nobody():
+    """Its vector is mixed and thawed; the peer hears that it is late, and the next round's wishes are parked."""
+    rounds = rounds_at(5, "exchanging")
+    rounds.close()
+    assert rounds.admit("b", req(5), 4.0) == Refuse("late")
+    assert rounds.admit("b", req(6), 4.0) == Park()
+    assert rounds.waiting == ()
+
+
+def test_rounds_heard_of_peers_are_remembered_until_they_are_gone():
+    """So that who slept can jump, and a departed peer moves nobody."""
+    rounds = rounds_at(5, "computing")
+    rounds.admit("b", req(50), 1.0)
+    rounds.heard("b", 40)
+    assert rounds.seen == {"b": 50}
+    assert rounds.behind == 50
+    rounds.forget("b")
+    assert rounds.behind == 0
+
+
+def test_a_slow_link_is_not_tried_again_while_its_payload_is_under_way():
+    """A repeated request doubles the load of exactly the link that can bear it least."""
+    waits = Waits(Fixed(wait=6.0))
+    waits.begin(100.0)
+    assert waits.expires == 106.0
+    assert waits.retry_s("b") == 6.0 / TRIES
+    waits.answered("b", 104.0)
+    waits.begin(200.0)
+    assert waits.retry_s("b") == 8.0, "twice its quickest answer: later than the deadline"
+    assert waits.retry_s("c") == 6.0 / TRIES
+    waits.answered("b", 200.1)
+    assert waits.retry_s("b") == 6.0 / TRIES, "it was quick once, so it can be quick"
+    waits.forget("b")
+    waits.end()
+    assert waits.expires == float("inf")

@@ -1,0 +1,102 @@
+"""Clock pace: whom to visit, whom to answer."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossip.exchange.admission import MAX_SERVED, Now, Refuse
+from gossip.exchange.slots import Slots
+from gossip.exchange.waits import Waits
+from gossip.wire.schema import Poke, Request
+from tests.gossip.test_rounds import OTHER, VIEW, Fixed
+
+
+def slots() -> Slots:
+    return Slots(Waits(Fixed()), 0.5, VIEW)
+
+
+def req(view: bytes = VIEW, theta: float = 0.5) -> Request:
+    return Request(9, 1, 0, 123, view, theta, 1.0, b"")
+
+
+@given(n=st.integers(1, 9), rounds=st.integers(1, 5))
+def test_rotation_visits_every_edge_equally_often(n, rounds):
+    """Flows of all edges are kept fresh; a favourite would starve the others."""
+    core, edges = slots(), [f"p{i}" for i in range(n)]
+    visits = []
+    for slot in range(n * rounds):
+        core.enter(slot)
+        peer = core.next(edges, ())
+        core.visit(peer, float(slot))
+        core.resolved(peer, slot, "committed", float(slot))
+        visits.append(peer)
+    assert all(visits.count(peer) == rounds for peer in edges)
+
+
+def test_a_new_edge_is_visited_first_and_an_unresolved_one_passed_over():
+    """A new edge has no flow yet; on an unresolved one nothing can begin."""
+    core = slots()
+    for slot, peer in enumerate("ab"):
+        core.enter(slot)
+        core.visit(peer, 0.0)
+    assert core.next("abc", ()) == "c"
+    assert core.next("abc", {"c", "a"}) == "b"
+    assert core.next("abc", set("abc")) is None
+    assert core.next("", ()) is None
+
+
+def test_callers_are_capped_within_a_slot_but_not_who_we_visit():
+    """Computing goes first; a popular node must not encode all day. The next slot has room again."""
+    core = slots()
+    core.enter(1)
+    core.visit("partner", 0.0)
+    for i in range(MAX_SERVED):
+        assert core.admit(f"p{i}", req(), 0.1) == Now()
+    assert core.admit("one more", Poke(9, 1, VIEW), 0.1) == Refuse("busy")
+    assert core.admit("partner", req(), 0.1) == Now()
+    core.enter(1)
+    assert core.admit("one more", req(), 0.1) == Refuse("busy")
+    core.enter(2)
+    assert core.admit("one more", req(), 0.1) == Now()
+
+
+def test_another_swarm_another_weight_and_unwanted_edges_are_refused():
+    """The manifest fixes the weight; whether there is an edge is our choice too."""
+    core = slots()
+    assert core.admit("b", req(OTHER), 0.1) == Refuse("view")
+    assert core.admit("b", req(theta=0.25), 0.1) == Refuse("view")
+    core.welcome = lambda peer: peer == "friend"
+    assert core.admit("b", req(), 0.1) == Refuse("full")
+    assert core.admit("friend", req(), 0.1) == Now()
+    assert core.seen == {"b": 123, "friend": 123}
+
+
+def test_a_visit_ends_with_its_exchange_or_at_the_deadline():
+    """Whichever end began it: what counts is that the two met."""
+    core = slots()
+    core.visit("b", 10.0)
+    assert core.waiting == ("b",)
+    core.resolved("c", 0, "committed", 11.0)
+    assert not core.done
+    core.resolved("b", 77, "committed", 11.0)
+    assert core.done
+    assert core.outcomes == {"b": "committed"}
+    core.visit("b", 20.0)
+    assert core.tick(22.9) == ()
+    assert core.tick(23.0) == ("b",)
+    assert core.outcomes == {"b": "timeout"}
+    assert core.waits.patience.told == [1.0, None]
+
+
+def test_a_peer_that_is_gone_is_forgotten():
+    """Its slot number moves nobody, and if it comes back it is new."""
+    core = slots()
+    core.visit("b", 0.0)
+    core.heard("b", 9)
+    assert core.behind == 9
+    core.forget("b")
+    assert core.behind == 0
+    core.enter(1)
+    core.visit("a", 0.0)
+    assert core.next("ab", ()) == "b"
