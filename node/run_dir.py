@@ -4,12 +4,14 @@ node.toml          the volunteer's own settings (NodeConfig)
 manifest.toml      what the swarm agreed on; fetched on the first run after `join`
 invite             swarm id and bootstrap addresses, until the manifest is here
 identity.key       Ed25519 private key, mode 0600
+port               the port that was picked, to be picked again
 checkpoint.safetensors, model.safetensors, control.sock, log.jsonl, output.log
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -93,6 +95,26 @@ class RunDir:
     def output(self) -> Path:
         """What a demo's node printed."""
         return self.path / "output.log"
+
+    def with_kept_port(self, listen: tuple[str, ...]) -> tuple[str, ...]:
+        """`listen` with port 0 replaced by the one that was picked in an earlier run, if there was one."""
+        try:
+            port = int(self._port_file.read_text())
+        except (OSError, ValueError):
+            return listen
+        return tuple(
+            f"{address.removesuffix('/0')}/{port}" if address.endswith("/tcp/0") else address for address in listen
+        )
+
+    def keep_port(self, addresses: tuple[str, ...]) -> None:
+        """Remember the port of our first address; a directory that cannot be written is no reason to stop."""
+        if addresses:
+            with suppress(OSError):
+                self._port_file.write_text(addresses[0].split("/tcp/")[1].split("/")[0] + "\n")
+
+    @property
+    def _port_file(self) -> Path:
+        return self.path / "port"
 
     def write_config(self, config: NodeConfig) -> None:
         """Store the volunteer's settings."""

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -94,6 +95,7 @@ class Node:
         self.engine: EngineSupervisor | None = None
         self.training: Training | None = None
         self._transfer: Transfer | None = None
+        self._nursery: trio.Nursery | None = None
         self.began = trio.current_time()
         self.joined_late = False
         self._incs = 0
@@ -110,7 +112,7 @@ class Node:
             GossipError: the node cannot go on.
         """
         async with self.parts.open_network() as network, trio.open_nursery() as nursery:
-            self.network = network
+            self.network, self._nursery = network, nursery
             self._listening.set()
             self.report.event("listening", f"listening on {', '.join(network.addresses)}", addresses=network.addresses)
             self.report.on_fault = self._punish
@@ -288,7 +290,7 @@ class Node:
                 return
 
     def _punish(self, peer: str, reason: str) -> None:
-        """A fault counts against a peer; enough of them shut it out for a while."""
+        """A fault counts against a peer; enough of them shut it out for a while, and what it contributed to the correction is deleted."""
         now = trio.current_time()
         before = self.reputation.verdict(peer, now)
         verdict = self.reputation.fault(peer, reason, now)
@@ -299,6 +301,8 @@ class Node:
         )  # fmt: skip
         if self.network is not None:
             self.network.refuse(peer, verdict.until)
+        if self.exchange is not None and self._nursery is not None:
+            self._nursery.start_soon(partial(self.exchange.revoke, peer, settled=True))
 
     # --- being asked --------------------------------------------------------------------------------------
 

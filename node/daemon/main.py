@@ -6,8 +6,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import trio
@@ -57,7 +57,7 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told
             swarm=swarm,
             checkpoint=str(run_dir.checkpoint),
             export=str(run_dir.model),
-            open_network=partial(_open_network, identity, config, report),
+            open_network=partial(_open_network, identity, config, report, run_dir),
             start_engine=open_engine,
             unix_time=time.time,
             keep_manifest=run_dir.write_manifest,
@@ -68,11 +68,27 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told
             raise _first(group) from group
 
 
-def _open_network(identity: Identity, config: NodeConfig, report: Report) -> AbstractAsyncContextManager[Network]:
-    return open_network(
-        identity.seed, config.listen, config.announce, config.limits, report,
+@asynccontextmanager
+async def _open_network(
+    identity: Identity, config: NodeConfig, report: Report, run_dir: RunDir
+) -> AsyncIterator[Network]:
+    """Listen where the config says; a port that was picked once is tried again, so that invites stay good after a restart."""
+    opened = partial(
+        open_network, identity.seed, announce=config.announce, limits=config.limits, report=report,
         up_bytes_per_s=config.up_bytes_per_s, down_bytes_per_s=config.down_bytes_per_s,
     )  # fmt: skip
+    kept = run_dir.with_kept_port(config.listen)
+    async with AsyncExitStack() as stack:
+        try:
+            network = await stack.enter_async_context(opened(listen=kept))
+        except ConfigError:
+            if kept == config.listen:
+                raise
+            report.event("port_taken", "the port of the last run is taken; listening on another", level="warning")
+            network = await stack.enter_async_context(opened(listen=config.listen))
+        if not config.announce:
+            run_dir.keep_port(network.addresses)
+        yield network
 
 
 async def _run(
