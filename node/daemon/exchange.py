@@ -39,6 +39,9 @@ from node.net.api import Network
 from node.status import Exchanges
 
 MAX_ATTEMPTS = 4  # transactions begun on one link in one round
+MAX_LEAD = (
+    16  # rounds: nodes with no link for a while run ahead by several without a fault; wishes from further are told off
+)
 TRY_AGAIN = frozenset(
     {"reset", "superseded", "closing", "early"}
 )  # ends of a transaction after which its link is still open
@@ -51,7 +54,8 @@ class RoundOutcome:
     Args:
         round: which.
         outcomes: by peer.
-        behind: the round that peers have credibly reached.
+        behind: the round that peers have credibly reached, if they left us behind: one had done our round before us, or they are
+            further than anybody waits. Else `round`: who merely meets others less often has lost nothing.
     """
 
     round: int
@@ -80,7 +84,7 @@ class Exchange:
         waits = Waits(Deadline(pace.min_wait_s, pace.max_wait_s))
         self._pace: Rounds | Slots
         if pace.kind == "steps":
-            self._pace = Rounds(waits)
+            self._pace = Rounds(waits, MAX_LEAD)
         else:
             self._pace = Slots(waits, manifest.mix.theta, blake2b(swarm.encode(), digest_size=16).digest())
         self._network = network
@@ -96,6 +100,7 @@ class Exchange:
         self._moved = trio.Event()
         self._outcomes: Counter[Outcome] = Counter()
         self._committed: Counter[str] = Counter()
+        self._late = False  # a peer had done the open round before us
         self._early: set[str] = set()  # who told us that we are ahead: tried again in a while, not at once
         self.payload_bytes = 0
         self.dropped: Callable[[str], None] = lambda _peer: None
@@ -195,6 +200,8 @@ class Exchange:
             self.payload_bytes += ended.payload_bytes
         if ended.reason == "full":
             self.dropped(peer)
+        if ended.reason == "late" and ended.round == self._pace.round:
+            self._late = True
         if ended.reason == "early" and ended.role == "initiator":
             self._early.add(peer)
         if ended.reason not in TRY_AGAIN:
@@ -253,6 +260,7 @@ class Exchange:
             EngineError: the engine cannot mix.
         """
         rounds = self._rounds
+        self._late = False
         for peer in links:
             self._runner(peer)
         verdicts = rounds.open(round, links, view, trio.current_time())
@@ -267,7 +275,8 @@ class Exchange:
         reply = await self._engine.call(calls.Mix(round))
         if not isinstance(reply, calls.Done):
             raise EngineError(f"round {round} was not mixed: {reply}")
-        return RoundOutcome(round, outcomes, rounds.behind)
+        left_behind = self._late or rounds.behind > round + MAX_LEAD
+        return RoundOutcome(round, outcomes, rounds.behind if left_behind else round)
 
     # --- clock pace ---------------------------------------------------------------------------------------
 
@@ -358,14 +367,15 @@ class Exchange:
         inc = runner.edge.inc
         runner.feed(runner.edge.close())
         while runner.edge.closing:
-            moved = False
             with trio.move_on_after(self._pace.waits.patience.wait_s() / TRIES):
-                await self._moved.wait()
-                moved = True
-            if not moved:
-                runner.retry()
+                await self._reopened(runner)
+            runner.retry()
         await runner.rest()
         return runner.edge.settled is not None and runner.edge.settled[0] == inc
+
+    async def _reopened(self, runner: EdgeRunner) -> None:
+        while runner.edge.closing:
+            await self._moved.wait()
 
     async def revoke(self, peer: str, *, settled: bool) -> None:
         """The peer is gone, banned or reborn: delete its flow, what was settled too if `settled`."""
