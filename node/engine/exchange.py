@@ -114,7 +114,7 @@ class Exchanges:
         Raises:
             RemoteProtocolError: the payload, theta or gain is not what an honest initiator could send; nothing changed.
         """
-        if not 0.0 < call.theta <= 0.5:
+        if not 0.0 < call.theta < 1.0:  # which weight it must be, the daemon knows; base_k has links above a half
             raise RemoteProtocolError(call.peer, "theta_out_of_bounds")
         if exclusive:
             shared = self._less_pending(shared, call.peer)

@@ -288,7 +288,7 @@ def test_a_response_longer_than_the_agreed_clip_is_refused():
     ("theta", "gain", "reason"),
     [
         (0.0, 0.0, "theta_out_of_bounds"),
-        (0.51, 0.0, "theta_out_of_bounds"),
+        (1.0, 0.0, "theta_out_of_bounds"),
         (float("nan"), 0.0, "theta_out_of_bounds"),
         (0.5, -1e-9, "gain_out_of_bounds"),
         (0.5, float("nan"), "gain_out_of_bounds"),
