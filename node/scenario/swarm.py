@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import msgspec
 import trio
 from torch import Tensor
 
@@ -24,19 +26,33 @@ from node.manifest import found, swarm_id
 from node.net.api import Network
 from node.net.faults import Rule
 from node.net.memory import MemoryHub, address_of
-from node.scenario.inline import open_inline
+from node.scenario.inline import InlineEngine, open_inline
 
 EPOCH_S = 1_700_000_000.0  # unix time at which virtual time begins: any will do, but incarnations are unix times
 
 
 @dataclass(slots=True)
 class VirtualNode:
-    """One running node of a virtual swarm."""
+    """One running node of a virtual swarm.
+
+    Args:
+        node: the daemon.
+        engine: its engine as it is now; None before the first has opened.
+        handle: what the daemon calls that engine by.
+        scope: cancelled by a crash.
+        ended: the daemon ran to its end.
+    """
 
     node: Node
-    engine: Engine | None
-    scope: trio.CancelScope
+    engine: Engine | None = None
+    handle: InlineEngine | None = None
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     ended: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def peer_id(self) -> str:
+        """Its id."""
+        return self.node.parts.identity.peer_id
 
     @property
     def vector(self) -> Tensor:
@@ -54,11 +70,12 @@ class VirtualSwarm:
         step_cost_s: virtual seconds of a local step, by node index.
         seed: of identities and of what the network leaves to chance.
         config: every node's own settings; `shard` and `bootstrap` are filled in.
+        folder: where checkpoints go; None for no checkpoints, so that whoever comes back begins with a peer's model.
     """
 
     def __init__(
         self, manifest: Manifest, *, rules: list[Rule] | None = None, step_cost_s: Callable[[int], float] = lambda _index: 1e-3,
-        seed: int = 0, config: NodeConfig | None = None,
+        seed: int = 0, config: NodeConfig | None = None, folder: Path | None = None,
     ) -> None:  # fmt: skip
         self._seed = seed
         self.manifest = found(manifest, self.identity(0), int(EPOCH_S * 1000))
@@ -66,7 +83,8 @@ class VirtualSwarm:
         self.hub = MemoryHub(rules or (), seed)
         self.nodes: dict[int, VirtualNode] = {}
         self._step_cost_s = step_cost_s
-        self._config = config or NodeConfig(linger_s=1e6, threads=0)
+        self._config = config or NodeConfig(linger_s=1e6, threads=1)
+        self._folder = folder
         self._nursery: trio.Nursery | None = None
 
     def identity(self, index: int) -> Identity:
@@ -89,15 +107,9 @@ class VirtualSwarm:
         """Start one node, for the first time or again after a crash; back when it is on the network."""
         assert self._nursery is not None
         identity = self.identity(index)
-        bootstrap = tuple(
-            address_of(other.node.parts.identity.peer_id) for at, other in sorted(self.nodes.items()) if at != index
-        )
-        shards = self.manifest.partition.shards
-        fields = {name: getattr(self._config, name) for name in self._config.__struct_fields__}
-        config = NodeConfig(
-            **{**fields, "bootstrap": bootstrap[:8], "shard": (index if shard is None else shard) % shards}
-        )
-        virtual = VirtualNode(None, None, trio.CancelScope())  # type: ignore[arg-type]
+        bootstrap = tuple(address_of(other.peer_id) for at, other in sorted(self.nodes.items()) if at != index)
+        shard = (index if shard is None else shard) % self.manifest.partition.shards
+        config = msgspec.structs.replace(self._config, bootstrap=bootstrap[:8], shard=shard)
 
         @asynccontextmanager
         async def network() -> AsyncIterator[Network]:
@@ -111,15 +123,16 @@ class VirtualSwarm:
         @asynccontextmanager
         async def engine() -> AsyncIterator[EngineHandle]:
             virtual.engine = Engine(trio.current_time)
-            async with open_inline(virtual.engine, step_cost_s=self._step_cost_s(index)) as handle:
-                yield handle
+            async with open_inline(virtual.engine, step_cost_s=self._step_cost_s(index)) as virtual.handle:
+                yield virtual.handle
 
         parts = Parts(
-            identity=identity, config=config, manifest=self.manifest, swarm=self.swarm, checkpoint="", export="", open_network=network,
+            identity=identity, config=config, manifest=self.manifest, swarm=self.swarm,
+            checkpoint=str(self._folder / f"{index}.safetensors") if self._folder else "", export="", open_network=network,
             start_engine=engine, unix_time=lambda: EPOCH_S + trio.current_time(), keep_manifest=lambda _manifest: None,
         )  # fmt: skip
-        virtual.node = Node(parts, Report(None, clock=parts.unix_time, on_fault=lambda _peer, _reason: None))
-        self.nodes[index] = virtual
+        report = Report(None, clock=parts.unix_time, on_fault=lambda _peer, _reason: None)
+        virtual = self.nodes[index] = VirtualNode(Node(parts, report))
         self._nursery.start_soon(self._live, virtual)
         await virtual.node.listening()
         return virtual
@@ -132,8 +145,14 @@ class VirtualSwarm:
     async def crash(self, index: int) -> None:
         """The node is gone from one moment to the next, without a word; its identity may start again later."""
         virtual = self.nodes.pop(index)
-        self.hub.crash(virtual.node.parts.identity.peer_id)
+        self.hub.crash(virtual.peer_id)
         virtual.scope.cancel()
+        await virtual.ended.wait()
+
+    async def leave(self, index: int) -> None:
+        """The node is told to stop, says farewell and is gone."""
+        virtual = self.nodes.pop(index)
+        virtual.node.stop()
         await virtual.ended.wait()
 
     async def finished(self) -> None:

@@ -1,0 +1,113 @@
+"""One seed, one outcome: a swarm replays bit for bit, and it walks the trajectory that the mathematics prescribes."""
+
+import pytest
+import torch
+import trio
+from trio.testing import MockClock
+
+from node.config import (
+    CompressSection,
+    Manifest,
+    MixSection,
+    OptimizerSection,
+    OverlaySection,
+    PaceSection,
+    PartitionSection,
+    TaskSection,
+)
+from node.net.faults import loss
+from node.scenario.swarm import VirtualSwarm
+from tests.swarm.virtual import replayable
+from tests.swarm.walk import walk
+
+EXACT = CompressSection(select="full", request="identity", response="identity")
+CODED = CompressSection(select="full", request="fp16", response="int4")
+
+
+def agreement(n, *, overlay="sticky", mix="pet", compress=CODED, rounds=8, pace="steps"):
+    """Digits, cut by label so that the correction has work to do."""
+    lr = 0.02 if mix != "gradient_tracking" else 0.005
+    return Manifest(
+        seed=3,
+        task=TaskSection(kind="digits", params={"hidden": 16}),
+        partition=PartitionSection(kind="by_label", shards=n),
+        optimizer=OptimizerSection(lr=lr),
+        mix=MixSection(kind=mix, kappa=0.1, clip_norm=5.0),
+        overlay=OverlaySection(kind=overlay),
+        compress=compress,
+        pace=PaceSection(kind=pace, local_steps=4, rounds=rounds, quorum=n, slot_s=0.05),
+    )
+
+
+def outcome(agreed, n, seed, rules=()):
+    """(peer ids, (n, d) models, incarnation by pair, exchanges that did not commit) of one whole run."""
+
+    async def story():
+        swarm = VirtualSwarm(agreed, rules=list(rules), seed=seed)
+        async with swarm.running(n):
+            await swarm.finished()
+            nodes = [swarm.nodes[index] for index in range(n)]
+            edges = {(v.peer_id, peer): edge.inc for v in nodes for peer, edge in v.node.exchange.edges.items()}
+            stats = [v.node.exchange.stats for v in nodes]
+            failed = sum(s.aborted + s.busy + s.timeout for s in stats)
+            return [v.peer_id for v in nodes], torch.stack([v.vector for v in nodes]), edges, failed, swarm.swarm
+
+    return replayable(story, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [6, 8])
+@pytest.mark.parametrize("overlay", ["sticky", "base_k", "ring"])
+@pytest.mark.parametrize(("mix", "compress"), [("pet", CODED), ("dsgd", EXACT), ("gradient_tracking", EXACT)])
+def test_a_swarm_of_whole_nodes_walks_the_reference_trajectory_bit_for_bit(
+    deterministic_scheduler, n, overlay, mix, compress
+):
+    """Daemons, edges, frames, pipes and schedulers move vectors about; not one bit of any model may depend on them."""
+    deterministic_scheduler(n)
+    agreed = agreement(n, overlay=overlay, mix=mix, compress=compress)
+    peers, models, incs, failed, swarm = outcome(agreed, n, seed=n)
+    assert failed == 0
+    assert all(incs[peer, me] == inc for (me, peer), inc in incs.items())
+    expected = walk(agreed, swarm, peers, lambda one, other: incs[one, other])
+    for node, peer in enumerate(peers):
+        assert torch.equal(models[node], expected[node]), peer
+    assert not torch.equal(models[0], models[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pace", ["steps", "clock"])
+def test_a_seed_replays_bit_for_bit_with_all_its_faults(deterministic_scheduler, pace):
+    """What a failing seed is worth: the same losses, deadlines and chance again, and another outcome for another seed."""
+    outcomes = []
+    for seed in (1, 1, 2):
+        deterministic_scheduler(seed)
+        outcomes.append(outcome(agreement(6, pace=pace, rounds=12), 6, seed, [loss(0.3, seed)]))
+    (peers, models, incs, failed, _), (peers2, models2, incs2, failed2, _), (_, others, *_) = outcomes
+    assert failed > 0
+    assert (peers, incs, failed) == (peers2, incs2, failed2)
+    assert torch.equal(models, models2)
+    assert not torch.equal(models, others)
+
+
+def test_the_scheduler_shuffles_by_seed_alone(deterministic_scheduler):
+    """The fixture stands on private names of trio: this is the test that notices when they change."""
+
+    async def order():
+        woken = []
+
+        async def wake(name):
+            for _ in range(5):
+                await trio.lowlevel.checkpoint()
+                woken.append(name)
+
+        async with trio.open_nursery() as nursery:
+            for name in range(6):
+                nursery.start_soon(wake, name)
+        return woken
+
+    runs = []
+    for seed in (7, 7, 8):
+        deterministic_scheduler(seed)
+        runs.append(trio.run(order, clock=MockClock(autojump_threshold=0)))
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]

@@ -1,0 +1,85 @@
+"""The reference trajectory of a virtual swarm: the same task, data, optimiser and links, without daemons, frames or time."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from gossip.catalogue import build
+from gossip.compress.catalogue import quantizer
+from gossip.compress.select import Everything
+from gossip.mix.catalogue import MIXERS
+from gossip.mix.transaction import Terms
+from gossip.overlay.catalogue import overlay
+from gossip.overlay.links import links
+from gossip.overlay.ranks import ranked
+from gossip.rng import generator
+from gossip.simulate.reference import Local, Reference
+from gossip.vector import bind, layout
+from node.config import Manifest
+from node.engine.optim import correction_lr, optimizer, schedule
+from node.tasks.api import Source
+from node.tasks.catalogue import task
+from robust.clip import clip
+
+
+def walk(agreed: Manifest, swarm: str, peers: Sequence[str], incarnation: Callable[[str, str], int]) -> Tensor:
+    """(n, d) models after all rounds of whole vectors without a fault.
+
+    Args:
+        agreed: steps pace, compress.select = "full".
+        swarm: swarm id, which salts the ranks.
+        peers: peer id by shard.
+        incarnation: (peer, peer) -> their edge's.
+    """
+    start, local = _nodes(agreed, peers)
+    params = {"kappa": agreed.mix.kappa, "flow_limit": agreed.mix.flow_limit, "settled_edges": agreed.mix.settled_edges}
+    mixer = build("mix", MIXERS, agreed.mix.kind, params if agreed.mix.kind == "pet" else {})
+    rate = correction_lr(agreed.optimizer, agreed.optimizer.lr)
+    reference = Reference(
+        peers=peers,
+        x=start,
+        mixer=mixer,
+        terms=Terms(
+            quantizer(agreed.compress.request, start.dtype),
+            quantizer(agreed.compress.response, start.dtype),
+            agreed.mix.clip_norm,
+            clip,
+        ),
+        selector=Everything(),
+        gain=lambda theta, ratio: mixer.gain(theta, ratio, agreed.pace.local_steps, rate),
+        seed=agreed.seed,
+        incarnation=incarnation,
+    )
+    graph = overlay(agreed.overlay.kind, agreed.overlay.k, agreed.seed)
+    order = ranked(peers, swarm.encode())
+    for turn in range(agreed.pace.rounds):
+        met = [
+            (i, peers.index(peer), theta) for i, me in enumerate(peers) for peer, theta in links(graph, order, me, turn)
+        ]
+        reference.round(turn, local, [link for link in met if link[0] < link[1]])
+    return reference.x
+
+
+def _nodes(agreed: Manifest, peers: Sequence[str]) -> tuple[Tensor, Local]:
+    """Where all begin, (n, d), and their local steps, out of the parts that an engine is made of."""
+    made = task(agreed.task.kind, agreed.task.params)
+    rates = schedule(agreed.optimizer, agreed.pace.rounds)
+    nodes = []
+    for shard in range(len(peers)):
+        model = made.model(generator(agreed.seed, "model"))
+        x, gradient = bind(model, layout(model))
+        data = made.data(Source(None, agreed.partition, shard, agreed.seed), "cpu")
+        nodes.append((model, x, gradient, data, optimizer(agreed.optimizer, x)))
+
+    def local(node: int, turn: int, x: Tensor, correct: Callable[[Tensor], Tensor]) -> Tensor:
+        model, live, gradient, data, descent = nodes[node]
+        live.copy_(x)
+        for step in range(agreed.pace.local_steps):
+            chance = generator(agreed.seed, "batch", peers[node], turn * agreed.pace.local_steps + step)
+            gradient.zero_()
+            made.loss(model, data.batch(agreed.task.batch_size, chance)).backward()
+            descent.step(live, correct(gradient), rates.at(turn))
+        return live.clone()
+
+    return torch.stack([x.clone() for _, x, *_ in nodes]), local
