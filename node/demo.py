@@ -320,8 +320,9 @@ class Demo:
     def _row(self, member: Member) -> dict[str, Any]:
         told = member.snapshot
         state: NodeState = "failed"
-        if member.killed_at is not None:
-            state = "killed"
+        back = told is not None and told.state in {"training", "finished"}
+        if member.killed_at is not None or (member.reborn and not back and not member.down):
+            state = "killed"  # and not back in time
         elif told is not None and (member.finished or (self.plan.seconds is not None and not member.down)):
             state = "done"
         elif told is not None and told.state == "leaving":

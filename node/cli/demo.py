@@ -12,10 +12,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import click
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from node.demo import Demo, Plan
 
 LINE_S = 5.0  # between lines where no terminal draws a bar
-CLOSE_S = 1.0  # for the terminal UI to restore the terminal
+CLOSE_S = 0.8  # for the terminal UI to restore the terminal
 PATH_TASKS = ("images", "text")  # they learn from files
 SHARE = re.compile(r"(?P<node>\d{1,6})@(?P<fraction>\d*\.?\d+)")
 HELP = "see `starling demo --help`"
@@ -68,7 +68,7 @@ def demo(
         with _signals(), Demo(plan) as running:
             click.echo(f"starting {plan.nodes} nodes in {running.folder}", err=True)
             ui = not (as_json or no_tui) and all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr))
-            with closing(_display(running, ui=ui)) as display:
+            with _display(running, ui=ui) as display:
                 table = running.run(display.show)
             failed = [(n, running.members[n]) for n, row in enumerate(table["nodes"]) if row["state"] == "failed"]
             for number, member in failed:
@@ -170,14 +170,20 @@ def _check(manifest: Manifest, nodes: int, seconds: float | None) -> None:
 
 
 class Display(Protocol):
-    """Where progress is shown."""
+    """Where progress is shown. A context manager that leaves the terminal as it was."""
+
+    def __enter__(self) -> Self:
+        """Nothing is shown before the first `show`."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take it away."""
+        ...
 
     def show(self, fraction: float, line: str) -> None:
         """Show how far the run is, and one line about it; called several times a second."""
-        ...
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
         ...
 
 
@@ -187,14 +193,17 @@ class Lines:
     def __init__(self) -> None:
         self._next = 0.0
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Lines stay."""
+
     def show(self, fraction: float, line: str) -> None:
         """Print it if it is time."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + LINE_S
             click.echo(f"{fraction:4.0%}  {line}", err=True)
-
-    def close(self) -> None:
-        """Nothing to leave."""
 
 
 class Bar:
@@ -213,14 +222,16 @@ class Bar:
         self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
         self._task = self._bar.add_task("", total=1.0)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
     def show(self, fraction: float, line: str) -> None:
         """Move the bar."""
         self._bar.start()
         self._bar.update(self._task, completed=fraction, description=line)
-
-    def close(self) -> None:
-        """Take it away."""
-        self._bar.stop()
 
 
 class Terminal:
@@ -235,6 +246,16 @@ class Terminal:
         self._bar = Bar()
         self._ui: subprocess.Popen[bytes] | None = None
 
+    def __enter__(self) -> Self:
+        self._bar.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close(told=kind is KeyboardInterrupt)
+        self._bar.__exit__(kind, error, trace)
+
     def show(self, fraction: float, line: str) -> None:
         """Open the UI, or move the bar if it was closed."""
         if self._ui is None:
@@ -244,16 +265,20 @@ class Terminal:
         elif self._ui.poll() is not None:
             self._bar.show(fraction, line)
 
-    def close(self) -> None:
-        """Close the UI: SIGINT, upon which it restores the terminal."""
-        if self._ui is not None and self._ui.poll() is None:
-            self._ui.send_signal(signal.SIGINT)
+    def _close(self, *, told: bool) -> None:
+        """SIGINT, upon which the UI restores the terminal; a second one would stop it from doing so.
+
+        Args:
+            told: a Ctrl-C has reached it already, if it came from this terminal.
+        """
+        if self._ui is None:
+            return
+        for patience_s, action in ((CLOSE_S if told else 0.0, signal.SIGINT), (CLOSE_S, signal.SIGKILL)):
             try:
-                self._ui.wait(CLOSE_S)
+                self._ui.wait(patience_s)
             except subprocess.TimeoutExpired:
-                self._ui.kill()
-                self._ui.wait()
-        self._bar.close()
+                self._ui.send_signal(action)
+        self._ui.wait()
 
 
 def _display(running: Demo, *, ui: bool) -> Display:

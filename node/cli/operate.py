@@ -78,7 +78,6 @@ def found(file: Path | None, run_dir: Path, **flags: Unpack[Flags]) -> None:
     from node import manifest as manifests
     from node import settings
     from node.cli.inspect import check
-    from node.daemon import main as daemon
     from node.identity import Identity
     from node.run_dir import RunDir
 
@@ -97,7 +96,7 @@ def found(file: Path | None, run_dir: Path, **flags: Unpack[Flags]) -> None:
     with _undone_if_refused(place):
         place.write_config(config)
         swarm = place.write_manifest(signed)
-        daemon.run(place, on_listening=partial(_tell_founder, signed.name, swarm, place.path))
+        _start(place, on_listening=partial(_tell_founder, signed.name, swarm, place.path))
 
 
 @click.command()
@@ -106,7 +105,6 @@ def found(file: Path | None, run_dir: Path, **flags: Unpack[Flags]) -> None:
 def join(invite: str, run_dir: Path, **flags: Unpack[Flags]) -> None:
     """Join a swarm by its invite. In the directory of a node of that swarm: go on, with the options given now."""
     from node import invite as invites
-    from node.daemon import main as daemon
     from node.identity import Identity
     from node.run_dir import RunDir
 
@@ -137,7 +135,7 @@ def join(invite: str, run_dir: Path, **flags: Unpack[Flags]) -> None:
     with _undone_if_refused(place):
         place.write_config(msgspec.structs.replace(config, bootstrap=others))
         place.write_invite(invited)
-        daemon.run(place)
+        _start(place)
 
 
 @click.command()
@@ -145,10 +143,9 @@ def join(invite: str, run_dir: Path, **flags: Unpack[Flags]) -> None:
 @click.option("--until-stdin-closes", is_flag=True, help="End also when standard input does, for a parent program.")
 def run(run_dir: Path, until_stdin_closes: bool) -> None:
     """Run the node of a run directory: go on where it stopped."""
-    from node.daemon import main as daemon
     from node.run_dir import RunDir
 
-    daemon.run(RunDir.existing(run_dir), until_stdin_closes=until_stdin_closes)
+    _start(RunDir.existing(run_dir), until_stdin_closes=until_stdin_closes)
 
 
 @click.command()
@@ -261,6 +258,28 @@ def _configured(config: NodeConfig, flags: Flags) -> NodeConfig:
     if not path.exists():
         raise ConfigError(f"--data: {config.data!r} does not exist; look with `ls {path.parent}`")
     return msgspec.structs.replace(config, data=str(path))
+
+
+# --- the node's life --------------------------------------------------------------------------------------------
+
+
+def _start(
+    place: RunDir, *, until_stdin_closes: bool = False, on_listening: Callable[[tuple[str, ...]], None] | None = None
+) -> None:
+    """Run the node to its end. What the engine refuses gets the command to look with, if it names none.
+
+    Raises:
+        ConfigError: something that is set cannot be had.
+        GossipError: the node cannot go on.
+    """
+    from node.daemon import main as daemon
+
+    try:
+        daemon.run(place, until_stdin_closes=until_stdin_closes, on_listening=on_listening)
+    except ConfigError as error:
+        if "`" in str(error):
+            raise
+        raise ConfigError(f"{error}; see `starling config show`") from error
 
 
 @contextmanager

@@ -1,0 +1,360 @@
+"""`starling demo`: what its options come to, what is printed where, and how it ends. The swarm here is canned."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gossip.errors import ConfigError, GossipError
+from node import demo as swarm
+from node.cli import demo as command
+from node.cli.main import main
+from node.config import Manifest
+from node.demo import Demo, Member, Plan
+from node.run_dir import RunDir
+from node.status import VERSION, StatusSnapshot
+
+DONE = {
+    "peer": "12D3KooWabcdefg", "state": "done", "rounds": 30, "local_steps": 600, "value": 0.97, "bytes_sent": 123_456,
+    "bytes_received": 654_321, "exchanges": {"committed": 28, "aborted": 1, "busy": 0, "timeout": 2}, "rejoined": False,
+    "joined_late": False,
+}  # fmt: skip
+TABLE = {
+    "swarm": "s", "wall_s": 12.345, "rounds": 30, "metric": "accuracy", "mean": 0.97, "min": 0.96, "max": 0.98,
+    "consensus_distance": 0.0123, "bytes_per_exchange": 2400.0, "dense_bytes": 19_240,
+    "nodes": [DONE, {**DONE, "peer": "12D3KooWlateone", "joined_late": True, "rejoined": True}],
+}  # fmt: skip
+
+
+class Canned:
+    """Stands in for `node.demo.Demo`: no process, one table."""
+
+    def __init__(self, plan):
+        self.plan = plan
+        self.folder = plan.folder or Path("made-up")
+        words = SimpleNamespace(last_words=lambda: "the engine died 6 times")
+        self.members = [SimpleNamespace(run_dir=words)] * (plan.nodes + 1)
+        self.gone = False
+        self.table = TABLE
+        self.during = lambda: None
+        self.after = lambda: None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.after()
+        self.gone = True
+
+    def run(self, progress):
+        progress(0.0, "starting 8 nodes: 0 training")
+        progress(0.5, "8 nodes, round 15, accuracy 0.9")
+        self.during()
+        return self.table
+
+
+@pytest.fixture
+def canned(monkeypatch):
+    """The demo that the command will make; change it before calling the command."""
+    demo = Canned(Plan(Manifest()))
+
+    def make(plan):
+        demo.plan, demo.folder = plan, plan.folder or demo.folder
+        return demo
+
+    monkeypatch.setattr(swarm, "Demo", make)
+    return demo
+
+
+def planned(canned, *arguments):
+    assert main(["demo", *arguments]) == 0
+    return canned.plan
+
+
+# --- wrong input ------------------------------------------------------------------------------------------------
+
+WRONG = [
+    (["--nonsense"], ["--nonsense", "`starling demo --help`"]),
+    (["--nodes", "many"], ["--nodes", "'many'", "`starling demo --help`"]),
+    (["--nodes", "1"], ["--nodes", ">= 2", "1", "`starling demo --nodes 2`"]),
+    (["--rounds", "0"], ["--rounds", ">= 1", "`starling demo --seconds 60`"]),
+    (["--rounds", "5", "--seconds", "9"], ["--seconds", "--rounds", "9 and 5", "`starling demo --seconds 9`"]),
+    (["--seconds", "0"], ["--seconds", "> 0", "`starling demo --seconds 60`"]),
+    (["--seconds", "inf"], ["--seconds", "inf", "`starling demo --seconds 60`"]),
+    (["--seconds", "nan"], ["--seconds", "nan", "`starling demo --seconds 60`"]),
+    (["--seconds", "9", "--set", "pace.rounds=5"], ["--seconds", "pace.rounds", "`--set pace.rounds`"]),
+    (["--set", "pace.rounds=0"], ["pace.rounds", "0", "`starling demo --seconds 60`"]),
+    (["--set", "pace.quorum=9"], ["pace.quorum", "--nodes = 8", "9", "`--nodes 9`"]),
+    (["--set", "pce.rounds=5"], ["pce", "did you mean pace?", "`starling config show`"]),
+    (["--set", "rounds"], ["--set", "'rounds'", "`starling config show`"]),
+    (["--set", "pace.min_wait_s=99"], ["pace.min_wait_s", "99", "`--set pace.min_wait_s=10`"]),
+    (["--seed", "-1"], ["seed", "-1", ">= 0", "`starling config show`"]),
+    (["--kill", "2"], ["--kill", "'2'", "2@0.4", "`starling demo --help`"]),
+    (["--kill", "8@0.5"], ["--kill", "[0, 8)", "'8@0.5'", "`--kill 7@0.5`"]),
+    (["--kill", "2@1.5"], ["--kill", "< 1", "'2@1.5'", "`--kill 2@0.4`"]),
+    (["--kill", "2@0"], ["--kill", "> 0", "'2@0'", "`--kill 2@0.4`"]),
+    (["--join-late", "1"], ["--join-late", "< 1", "`--join-late 0.5`"]),
+    (["--join-late", "nan"], ["--join-late", "nan", "`--join-late 0.5`"]),
+    (["--task", "digit"], ["task.kind", "'digit'", "`--set task=digits`"]),
+    (["--task", "images"], ["task.params.path", "images", "`--set task.params.path=PATH`"]),
+    (["--task", "text", "--set", "task.params.path=/gone/x"], ["task.params.path", "'/gone/x'", "`ls /gone`"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG, ids=[" ".join(a) for a, _ in WRONG])
+def test_wrong_input_is_one_line_that_names_it_and_the_next_command(arguments, words, canned, capsys):
+    """Exit code 2, before anything is started."""
+    assert main(["demo", *arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("starling: ")
+    assert said.err.count("\n") == 1
+    for word in words:
+        assert word in said.err
+
+
+@pytest.mark.parametrize("folder", ["earlier", "file"])
+def test_a_folder_that_cannot_be_used_is_refused_and_left_alone(folder, tmp_path, capsys):
+    (tmp_path / "earlier" / "node-0").mkdir(parents=True)
+    (tmp_path / "file").write_text("mine")
+    assert main(["demo", "--dir", str(tmp_path / folder)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert str(tmp_path / folder) in said
+    assert "name another folder" in said
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------
+
+
+def test_the_defaults_are_the_manifest_s_with_one_shard_and_one_vote_per_node(canned):
+    manifest = planned(canned).manifest
+    assert manifest.pace.rounds == Manifest().pace.rounds
+    assert (manifest.pace.quorum, manifest.partition.shards, canned.plan.nodes) == (8, 8, 8)
+    assert manifest.task.kind == "digits"
+
+
+def test_every_option_reaches_the_plan(canned, tmp_path):
+    plan = planned(
+        canned, "--nodes", "4", "--rounds", "9", "--seed", "5", "--set", "mix=dsgd", "--kill", "2@0.4", "--kill", "0@.75",
+        "--join-late", "0.6", "--dir", str(tmp_path),
+    )  # fmt: skip
+    assert plan.kill == ((2, 0.4), (0, 0.75))
+    assert (plan.nodes, plan.join_late, plan.seconds, plan.folder) == (4, 0.6, None, tmp_path)
+    assert (plan.manifest.pace.rounds, plan.manifest.seed, plan.manifest.mix.kind) == (9, 5, "dsgd")
+    assert (plan.manifest.pace.quorum, plan.manifest.partition.shards) == (4, 5)  # a part for the one that joins late
+
+
+def test_seconds_make_an_endless_run_with_a_constant_step(canned, capsys):
+    """A schedule needs an end in rounds; the manifest's check would warn of any other."""
+    plan = planned(canned, "--seconds", "7.5")
+    assert (plan.seconds, plan.manifest.pace.rounds, plan.manifest.optimizer.schedule) == (7.5, 0, "constant")
+    assert "note:" not in capsys.readouterr().err
+
+
+def test_quadratic_has_a_bowl_for_each_node_also_the_late_one(canned):
+    manifest = planned(canned, "--task", "quadratic", "--nodes", "5", "--join-late", "0.5").manifest
+    assert manifest.task.params["nodes"] == manifest.partition.shards == 6
+
+
+@pytest.mark.parametrize(("assignments", "kind"), [([], "by_file"), (["partition=iid"], "iid")])
+def test_text_is_cut_by_file_unless_a_person_says_otherwise(assignments, kind, canned, tmp_path):
+    sets = [argument for each in (f"task.params.path={tmp_path}", *assignments) for argument in ("--set", each)]
+    assert planned(canned, "--task", "text", *sets).manifest.partition.kind == kind
+    assert planned(canned, "--set", "task=text", *sets).manifest.partition.kind == kind
+
+
+def test_set_goes_before_what_is_derived(canned):
+    manifest = planned(canned, "--set", "partition.shards=2", "--set", "pace.quorum=3").manifest
+    assert (manifest.partition.shards, manifest.pace.quorum) == (2, 3)
+
+
+# --- what is printed --------------------------------------------------------------------------------------------
+
+
+def test_json_is_exactly_one_object_and_progress_goes_elsewhere(canned, capsys):
+    canned.table = {**TABLE, "mean": float("nan")}
+    assert main(["demo", "--json"]) == 0
+    said = capsys.readouterr()
+    assert said.out.count("\n") == 1
+    assert json.loads(said.out) == {**TABLE, "mean": None}  # JSON knows no NaN
+    assert "8 nodes" in said.err
+
+
+def test_the_table_has_a_line_per_node_and_the_sum_of_it(canned, capsys):
+    assert main(["demo"]) == 0
+    out = capsys.readouterr().out
+    head, first, second = out.splitlines()[:3]
+    assert head.split() == ["peer", "state", "rounds", "steps", "accuracy", "sent", "received", "exchanges"]
+    assert first.split() == ["…abcdefg", "done", "30", "600", "0.970", "123", "kB", "654", "kB", "28"]
+    assert "done, resumed, late" in second
+    for words in (
+        "accuracy: mean 0.970, min 0.960, max 0.980", "consensus distance 0.012",
+        "2.4 kB a node and exchange, 8.0 times less than dense (19 kB)", "30 rounds in 12.3 s",
+    ):  # fmt: skip
+        assert words in out
+    assert "\x1b" not in out
+
+
+def test_without_a_terminal_progress_is_a_line_every_few_seconds(canned, monkeypatch, capsys):
+    """A log of a hundred lines a second is no log."""
+    now = iter([100.0, 100.0, 104.9, 105.1, 105.1])
+    monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    lines = command.Lines()
+    for fraction in (0.0, 0.25, 0.5):
+        lines.show(fraction, "8 nodes")
+    assert capsys.readouterr().err == "  0%  8 nodes\n 50%  8 nodes\n"
+
+
+def test_a_kept_folder_is_named(canned, tmp_path, capsys):
+    assert main(["demo", "--dir", str(tmp_path)]) == 0
+    assert f"kept in {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.real
+def test_the_terminal_ui_is_closed_by_one_sigint_and_a_bar_follows_when_a_person_closes_it(monkeypatch, tmp_path):
+    """A second SIGINT would stop it from restoring the terminal."""
+    log = tmp_path / "log"
+    ui = (
+        "import signal, sys, time; log = open(sys.argv[1], 'a', buffering=1)\n"
+        "signal.signal(signal.SIGINT, lambda *_: (log.write('int\\n'), time.sleep(0.1), sys.exit()))\n"
+        "log.write('up\\n'); time.sleep(30)"
+    )
+    popen = subprocess.Popen
+    monkeypatch.setattr(
+        command.subprocess, "Popen", lambda _arguments, env: popen([sys.executable, "-c", ui, str(log)], env=env)
+    )
+    bars = []
+    with command.Terminal(tmp_path) as terminal:
+        monkeypatch.setattr(terminal._bar, "show", lambda *shown: bars.append(shown))
+        terminal.show(0.0, "starting")
+        while not log.exists() or "up" not in log.read_text():
+            terminal.show(0.1, "starting")
+        assert bars == []
+    assert log.read_text() == "up\nint\n"
+    terminal.show(0.5, "going on")
+    assert bars == [(0.5, "going on")]
+
+
+# --- how it ends ------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_node_is_told_in_its_own_words_and_the_exit_code_is_1(canned, capsys):
+    canned.table = {**TABLE, "nodes": [DONE, {"peer": "12D3KooWfailed0", "state": "failed"}]}
+    assert main(["demo", "--json"]) == 1
+    said = capsys.readouterr()
+    assert "starling: node 1 failed: the engine died 6 times\n" in said.err
+    assert json.loads(said.out)["nodes"][1]["state"] == "failed"
+
+
+@pytest.mark.parametrize(("state", "code"), [("killed", 0), ("left", 0), ("done", 0)])
+def test_who_was_killed_on_purpose_or_left_is_no_failure(state, code, canned):
+    canned.table = {**TABLE, "nodes": [DONE, {**DONE, "state": state}]}
+    assert main(["demo"]) == code
+
+
+def test_a_failed_run_prints_nothing_on_standard_output(canned, capsys):
+    def fail():
+        raise GossipError("no node made a step for 90 s")
+
+    canned.during = fail
+    assert main(["demo", "--json"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.endswith("starling: no node made a step for 90 s\n")
+    assert canned.gone
+
+
+def test_ctrl_c_is_one_line_and_130_and_a_second_one_does_not_disturb_the_tidying_up(canned, capsys):
+    canned.during = canned.after = lambda: os.kill(os.getpid(), signal.SIGINT)
+    before = signal.getsignal(signal.SIGINT)
+    assert main(["demo"]) == 130
+    assert canned.gone
+    assert signal.getsignal(signal.SIGINT) is before
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines()[-1] == "starling: interrupted, all nodes are gone"
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_ends_take_the_nodes_down_too(number, canned):
+    """`timeout 60 starling demo` and a closed terminal."""
+    canned.during = lambda: os.kill(os.getpid(), number)
+    with pytest.raises(SystemExit) as ended:
+        main(["demo"])
+    assert ended.value.code == 128 + number
+    assert canned.gone
+
+
+# --- the orchestrator's own judgement -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"), [(None, 0), (ConfigError("a key"), 0), (KeyboardInterrupt(), 0), (GossipError("see the log"), 1)]
+)
+def test_a_temporary_folder_is_kept_only_for_a_failure_whose_logs_say_more(error, kept, folders):
+    def live():
+        with Demo(Plan(Manifest())):
+            if error is not None:
+                raise error
+
+    if error is None:
+        live()
+    else:
+        with pytest.raises(type(error)):
+            live()
+    assert len(list(folders.iterdir())) == kept
+
+
+@pytest.mark.parametrize(("code", "kind"), [(2, ConfigError), (1, GossipError)])
+def test_a_node_that_did_not_start_is_a_person_s_mistake_if_it_says_so(code, kind, tmp_path):
+    """Exit code 2 of a node is the demo's own: what is wrong is in the options, not in the machine."""
+    member = Member(0, RunDir.create(tmp_path), "12D3", process=SimpleNamespace(returncode=code))
+    member.run_dir.output.write_text("a line\nstarling: task.params: hidden: must be >= 1\n")
+    error = swarm._start_failed(member)
+    assert type(error) is kind
+    assert str(error).endswith("task.params: hidden: must be >= 1")
+    assert "starling:" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("told", "changes", "expected"),
+    [
+        ("finished", {}, "done"),
+        ("training", {}, "failed"),
+        ("training", {"seconds": 9.0}, "done"),
+        ("training", {"seconds": 9.0, "down": True}, "failed"),
+        ("leaving", {"down": True}, "left"),
+        ("training", {"seconds": 9.0, "down": True, "killed_at": 1.0}, "killed"),
+        ("starting", {"seconds": 9.0, "reborn": True}, "killed"),
+        ("waiting", {"seconds": 9.0, "reborn": True}, "killed"),
+        ("training", {"seconds": 9.0, "reborn": True}, "done"),
+        ("starting", {"reborn": True, "down": True}, "failed"),
+        (None, {"down": True}, "failed"),
+    ],
+)
+def test_what_became_of_a_node(told, changes, expected, tmp_path):
+    """Done is what the run asked for; killed is on purpose and not back in time; all else that is no farewell failed."""
+    snapshot = None if told is None else StatusSnapshot(VERSION, "12D3", "s", "n", 0.0, 0.0, told)
+    process = SimpleNamespace(poll=lambda: 1 if changes.get("down") else None)
+    member = Member(
+        0, RunDir.create(tmp_path), "12D3", process, snapshot,
+        killed_at=changes.get("killed_at"), reborn=changes.get("reborn", False),
+    )  # fmt: skip
+    assert Demo(Plan(Manifest(), seconds=changes.get("seconds")))._row(member)["state"] == expected

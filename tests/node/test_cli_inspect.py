@@ -1,0 +1,147 @@
+"""`manifest show|check` and `config show`: what is printed is a file again, and what is wrong is one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from node import manifest as manifests
+from node import settings
+from node.cli.inspect import BUILT_IN_TASKS
+from node.cli.main import main
+from node.config import Manifest, NodeConfig
+from node.identity import Identity
+from node.run_dir import RunDir
+from node.tasks.catalogue import TASKS
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """The default run directory is relative: every test has a working directory of its own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def founded():
+    return manifests.found(Manifest(name="birds", seed=7), Identity.from_seed(b"s" * 32), 1_700_000_000_000)
+
+
+WRONG = [
+    (["manifest", "check"], ["MANIFEST.toml", "`starling manifest check --help`"]),
+    (["manifest", "check", "gone.toml"], ["gone.toml", "cannot be read", "`ls -l gone.toml`"]),
+    (["manifest", "check", "m.toml"], ["m.toml", "pace.rounds", "'many'", "`starling config show`"]),
+    (["manifest", "check", "task.toml"], ["task.toml", "task.kind", "'imags'", "`--set task=images`"]),
+    (
+        ["manifest", "check", "late.toml"],
+        ["late.toml", "membership.suspicion_s", "0.1", "`--set membership.suspicion_s=2`"],
+    ),
+    (["manifest", "show"], ["--dir", "starling-node", "`starling found MANIFEST.toml`"]),
+    (["manifest", "paint"], ["'paint'", "`starling manifest --help`"]),
+    (["config", "show", "all"], ["config show", "'all'", "`starling config show`"]),
+    (["config", "show", "--colour"], ["--colour", "`starling config show --help`"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG, ids=[" ".join(a) for a, _ in WRONG])
+def test_wrong_input_is_one_line_that_names_it_and_the_next_command(arguments, words, here, capsys):
+    (here / "m.toml").write_text('[pace]\nrounds = "many"\n')
+    (here / "task.toml").write_text('[task]\nkind = "imags"\n')
+    (here / "late.toml").write_text("[membership]\nsuspicion_s = 0.1\n")
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("starling: ")
+    assert said.err.count("\n") == 1
+    for word in words:
+        assert word in said.err
+
+
+def test_the_names_of_built_in_tasks_are_those_of_the_catalogue():
+    """Listed twice, because the command line must not import torch."""
+    assert sorted(TASKS) == sorted(BUILT_IN_TASKS)
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_check_needs_no_torch(here):
+    (here / "m.toml").write_text("")
+    program = "import sys; from node.cli.main import main; print(main(['manifest', 'check', sys.argv[1]]), 'torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(here / "m.toml")], check=True, capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.stdout == "0 False\n"
+
+
+def test_check_finds_no_error_and_says_what_may_not_be_meant(here, capsys):
+    (here / "m.toml").write_text("[mix]\nclip_norm = 0.0\n")
+    assert main(["manifest", "check", "m.toml"]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines()[0].startswith("note: mix.clip_norm")
+    assert said.err.splitlines()[1] == "m.toml: no error found, not founded yet"
+
+
+def test_check_verifies_the_signature_of_a_founded_manifest(here, founded, capsys):
+    (here / "m.toml").write_text(settings.to_toml(founded))
+    assert main(["manifest", "check", "m.toml"]) == 0
+    assert manifests.swarm_id(founded) in capsys.readouterr().err
+    (here / "m.toml").write_text(settings.to_toml(founded).replace("seed = 7", "seed = 8"))
+    assert main(["manifest", "check", "m.toml"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("starling: m.toml: signature")
+    assert said.count("\n") == 1
+
+
+def test_show_prints_the_node_s_manifest_as_a_file_with_its_swarm(here, founded, capsys):
+    place = RunDir.create(here / "n")
+    place.write_config(NodeConfig())
+    place.write_manifest(founded)
+    assert main(["manifest", "show", "--dir", "n"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"# swarm {manifests.swarm_id(founded)}, signature good\n")
+    assert manifests.from_toml(out) == founded
+
+
+def test_show_fills_in_a_file_s_defaults(here, capsys):
+    (here / "m.toml").write_text('name = "birds"\n')
+    assert main(["manifest", "show", "m.toml"]) == 0
+    assert manifests.from_toml(capsys.readouterr().out) == Manifest(name="birds")
+
+
+def test_show_before_the_manifest_has_come_says_how_to_get_it(here, capsys):
+    RunDir.create(here / "n").write_config(NodeConfig())
+    assert main(["manifest", "show", "--dir", "n"]) == 2
+    assert "`starling run --dir n`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("part", "kind"), [("manifest", Manifest), ("node", NodeConfig)])
+def test_one_part_of_the_settings_is_a_file_to_begin_with(part, kind, capsys):
+    """`starling config show manifest > manifest.toml`, edit, `starling found manifest.toml`."""
+    assert main(["config", "show", part]) == 0
+    assert settings.from_toml(capsys.readouterr().out, kind) == kind()
+
+
+def test_config_show_prints_every_key_with_its_meaning(capsys):
+    assert main(["config", "show"]) == 0
+    out = capsys.readouterr().out
+    for words in ("[pace]", "rounds = 200", "endless", 'device = "auto"', "[limits]", "(defaults)"):
+        assert words in out
+
+
+def test_config_show_prints_what_the_node_in_the_directory_has(here, founded, capsys):
+    place = RunDir.create(here / "n")
+    place.write_config(NodeConfig(device="cpu"))
+    place.write_manifest(founded)
+    assert main(["config", "show", "--dir", "n"]) == 0
+    out = capsys.readouterr().out
+    assert "(n/node.toml)" in out
+    manifest, node = out.split("# The node's own settings")
+    assert tomllib.loads(manifest)["seed"] == 7
+    assert tomllib.loads("#" + node)["device"] == "cpu"

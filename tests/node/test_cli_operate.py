@@ -1,0 +1,380 @@
+"""Found, join, run and what one asks of a running node: wrong input is one line and changes nothing."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from gossip.errors import ConfigError
+from node import control, settings
+from node import manifest as manifests
+from node.cli.main import main
+from node.config import Manifest, NodeConfig
+from node.invite import Invite, decode, encode
+from node.run_dir import RunDir
+from tests.tui.canned import snapshot
+
+PEER = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
+ADDRESS = f"/ip4/127.0.0.1/tcp/4001/p2p/{PEER}"
+SWARM = "szqrpi3amiarlozqhdswsbdg7m5ou3swn"
+INVITE = encode(Invite(SWARM, (ADDRESS,)))
+
+
+class Daemon:
+    """Stands in for `node.daemon.main.run`: listens at once, and then ends as it is told."""
+
+    def __init__(self):
+        self.runs = []
+        self.refusal = None
+        self.lived = False
+
+    def __call__(self, run_dir, *, until_stdin_closes=False, on_listening=None):
+        self.runs.append((run_dir.path, until_stdin_closes))
+        if on_listening is not None:
+            on_listening((ADDRESS,))
+        if self.lived:
+            run_dir.checkpoint.touch()
+        if self.refusal is not None:
+            raise self.refusal
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """The default run directory is relative: every test has a working directory of its own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def daemon(monkeypatch):
+    fake = Daemon()
+    monkeypatch.setattr("node.daemon.main.run", fake)
+    return fake
+
+
+@pytest.fixture
+def running(monkeypatch):
+    """Pretends that a node runs everywhere; records what it was asked."""
+    asked = []
+    answers = {"evaluate": {"metric": "accuracy", "value": 0.97222, "round": 40}}
+
+    def request(run_dir, op, **fields):
+        asked.append((op, fields))
+        if op == "export":
+            Path(fields["path"]).write_bytes(b"model")
+        return answers.get(op, {})
+
+    monkeypatch.setattr(control, "request", request)
+    monkeypatch.setattr(control, "status", lambda run_dir: snapshot(swarm=SWARM, addresses=(ADDRESS,)))
+    asked.append(answers)
+    return asked
+
+
+def files(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+WRONG = [
+    (["found", "nowhere.toml"], ["nowhere.toml", "cannot be read", "`ls -l nowhere.toml`"]),
+    (["found", "--nonsense"], ["--nonsense", "`starling found --help`"]),
+    (["found", "--set", "pace.rouns=5"], ["pace.rouns", "did you mean pace.rounds?", "`starling config show`"]),
+    (["found", "--set", "pace.rounds=-4"], ["pace.rounds", "-4", ">= 0", "`starling config show`"]),
+    (["found", "--set", "task=digit"], ["task.kind", "'digit'", "`--set task=digits`"]),
+    (["found", "--set", "pace.min_wait_s=99"], ["pace.min_wait_s", "99", "`--set pace.min_wait_s=10`"]),
+    (["found", "--device", "gpu"], ["device", "'gpu'", "auto, cpu, cuda, mps", "`starling config show`"]),
+    (["found", "--shard", "two"], ["shard", "'two'", "`starling config show`"]),
+    (["found", "--up", "fast"], ["--up", "'fast'", "`--up 10mbit`"]),
+    (["found", "--down", "-1"], ["--down", "'-1'", "`--down 10mbit`"]),
+    (["found", "--data", "gone/x.npz"], ["--data", "'gone/x.npz'", "`ls "]),
+    (["join"], ["INVITE", "`starling join --help`"]),
+    (["join", "hello"], ["invite", "'hello'", "`starling invite`"]),
+    (["join", INVITE[:-1]], ["invite", "damaged", "`starling invite`"]),
+    (["join", INVITE, "--set", "pace.rounds=5"], ["--set", "'pace.rounds'", "`starling config show node`"]),
+    (["join", INVITE, "--data", "gone"], ["--data", "'gone'", "`ls "]),
+    (["run"], ["--dir", "starling-node", "`starling join INVITE`"]),
+    (["run", "--fast"], ["--fast", "`starling run --help`"]),
+    (["leave"], ["--dir", "starling-node", "`starling join INVITE`"]),
+    (["eval"], ["--dir", "starling-node", "`starling join INVITE`"]),
+    (["invite"], ["--dir", "starling-node", "`starling join INVITE`"]),
+    (["export", "m.safetensors"], ["--dir", "starling-node", "`starling join INVITE`"]),
+    (["export", "model.pt"], ["export", "'model.pt'", "`starling export model.safetensors`"]),
+    (["export", "gone/m.safetensors"], ["export", "gone", "`mkdir -p "]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG, ids=[" ".join(a)[:40] for a, _ in WRONG])
+def test_wrong_input_is_one_line_that_names_it_and_the_next_command(arguments, words, daemon, here, capsys):
+    """Exit code 2, standard output empty, nothing written, no node started."""
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("starling: ")
+    assert said.err.count("\n") == 1
+    for word in words:
+        assert word in said.err
+    assert files(here) == {}
+    assert daemon.runs == []
+
+
+def test_a_manifest_key_and_a_node_key_never_share_a_name():
+    """`found --set` takes both kinds and tells them apart by their first word."""
+    assert not set(Manifest.__struct_fields__) & set(NodeConfig.__struct_fields__)
+
+
+# --- found ------------------------------------------------------------------------------------------------------
+
+
+def test_found_prints_the_invite_alone_and_says_the_rest_to_people(daemon, here, capsys):
+    """`starling found m.toml | head -1` is the invite."""
+    assert main(["found"]) == 0
+    said = capsys.readouterr()
+    assert said.out.count("\n") == 1
+    invite = decode(said.out)
+    assert invite.bootstrap == (ADDRESS,)
+    place = RunDir.existing(here / "starling-node")
+    assert invite.swarm == place.swarm()
+    assert invite.swarm in said.err
+    assert daemon.runs == [(place.path, False)]
+
+
+def test_found_signs_what_the_file_and_set_say_and_stores_the_node_s_own_settings(daemon, here):
+    """Flags and `--set` of node keys go to node.toml, with paths that hold from any folder; all else to the manifest."""
+    (here / "m.toml").write_text('name = "birds"\n[pace]\nrounds = 7\n')
+    (here / "mine").mkdir()
+    command = [
+        "found",
+        "m.toml",
+        "--dir",
+        "n",
+        "--set",
+        "pace.local_steps=3",
+        "--set",
+        "linger_s=4",
+        "--set",
+        "limits.connections=9",
+    ]
+    flags = ["--data", "mine", "--device", "cpu", "--up", "8mbit", "--down", "2MB", "--shard", "3"]
+    assert main([*command, *flags, "--listen", "/ip4/0.0.0.0/tcp/1", "--announce", "/dns/me.example/tcp/1"]) == 0
+    place = RunDir.existing(here / "n")
+    manifest = place.read_manifest()  # verifies the signature
+    assert (manifest.name, manifest.pace.rounds, manifest.pace.local_steps) == ("birds", 7, 3)
+    config = place.read_config()
+    assert (config.data, config.device, config.shard) == (str(here / "mine"), "cpu", 3)
+    assert (config.up_bytes_per_s, config.down_bytes_per_s) == (1_000_000, 2_000_000)
+    assert (config.listen, config.announce) == (("/ip4/0.0.0.0/tcp/1",), ("/dns/me.example/tcp/1",))
+    assert (config.linger_s, config.limits.connections) == (4.0, 9)
+    assert stat.S_IMODE(place.key.stat().st_mode) == 0o600
+
+
+def test_found_notes_what_may_not_be_meant(daemon, capsys):
+    """A note is no error: the person may know better."""
+    assert main(["found", "--set", "mix.clip_norm=0"]) == 0
+    assert "note: mix.clip_norm" in capsys.readouterr().err
+
+
+def test_found_refuses_a_directory_that_holds_a_node(daemon, here, capsys):
+    """An identity and a run are not to be lost by typing a command twice."""
+    main(["found"])
+    before = files(here)
+    capsys.readouterr()
+    assert main(["found", "--set", "seed=9"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert "`starling run --dir starling-node`" in said.err
+    assert files(here) == before
+    assert len(daemon.runs) == 1
+
+
+def test_what_the_engine_refuses_leaves_no_node_behind_so_that_the_corrected_command_works(daemon, here, capsys):
+    """The task's parameters are checked by the engine, after the directory was made."""
+    daemon.refusal = ConfigError("task.params.model: must be one of cnn, mlp, got 'cn'")
+    assert main(["found", "--set", "task.params.model=cn"]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == f"starling: {daemon.refusal}; see `starling config show`"
+    place = RunDir(here / "starling-node")
+    assert not place.config_file.exists()
+    assert not place.manifest_file.exists()
+    daemon.refusal = None
+    assert main(["found", "--set", "task.params.model=cnn"]) == 0
+
+
+def test_a_node_that_has_lived_is_never_undone(daemon, here):
+    """A late refusal, such as of a damaged checkpoint, must not delete what the swarm knows."""
+    daemon.refusal, daemon.lived = ConfigError("checkpoint: damaged"), True
+    assert main(["found"]) == 2
+    assert RunDir.existing(here / "starling-node").read_manifest() is not None
+
+
+# --- join and run -----------------------------------------------------------------------------------------------
+
+
+def test_join_keeps_the_invite_and_its_addresses_and_starts_the_node(daemon, here, capsys):
+    """The manifest comes later, from a member: whoever holds the invite knows its hash."""
+    assert main(["join", f" {INVITE}\n", "--dir", "n", "--device", "cpu", "--up", "10mbit"]) == 0
+    place = RunDir.existing(here / "n")
+    assert place.read_invite() == Invite(SWARM, (ADDRESS,))
+    assert place.read_config() == NodeConfig(bootstrap=(ADDRESS,), device="cpu", up_bytes_per_s=1_250_000)
+    assert place.read_manifest() is None
+    assert daemon.runs == [(place.path, False)]
+    assert capsys.readouterr().out == ""
+
+
+def test_join_again_goes_on_with_the_old_settings_and_the_new_options(daemon, here):
+    """A fresh invite to the same swarm is how one comes back when its members have moved."""
+    main(["join", INVITE, "--device", "cpu", "--shard", "2"])
+    moved = ADDRESS.replace("4001", "4002")
+    key = (here / "starling-node" / "identity.key").read_bytes()
+    assert main(["join", encode(Invite(SWARM, (moved,))), "--shard", "3"]) == 0
+    place = RunDir.existing(here / "starling-node")
+    assert place.read_config() == NodeConfig(bootstrap=(moved,), device="cpu", shard=3)
+    assert place.key.read_bytes() == key
+
+
+def test_join_refuses_the_directory_of_another_swarm_s_node(daemon, here, capsys):
+    main(["join", INVITE])
+    before = files(here)
+    capsys.readouterr()
+    assert main(["join", encode(Invite("another", (ADDRESS,)))]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert SWARM in said
+    assert "`starling join INVITE --dir starling-node-2`" in said
+    assert files(here) == before
+
+
+def test_join_refuses_while_a_node_runs_there(daemon, here, monkeypatch, capsys):
+    """Before it touches that node's settings."""
+
+    class Connection:
+        def close(self):
+            pass
+
+    monkeypatch.setattr(control, "connect", lambda run_dir: Connection())
+    assert main(["join", INVITE]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "`starling status --dir starling-node`" in said
+    assert files(here) == {}
+
+
+def test_a_refused_join_leaves_the_settings_of_the_earlier_one(daemon, here):
+    main(["join", INVITE, "--device", "cpu"])
+    before = files(here)
+    daemon.refusal = ConfigError("device: 'cuda' is not on this machine, choose auto or one of cpu")
+    assert main(["join", INVITE, "--device", "cuda"]) == 2
+    assert files(here) == before
+
+
+def test_a_founder_who_joins_its_own_swarm_does_not_dial_itself(daemon, here, capsys):
+    main(["found"])
+    capsys.readouterr()
+    place = RunDir.existing(here / "starling-node")
+    own = place.read_manifest().founder
+    assert main(["join", encode(Invite(place.swarm(), (ADDRESS, ADDRESS.replace(PEER, own))))]) == 0
+    assert place.read_config().bootstrap == (ADDRESS,)
+
+
+@pytest.mark.parametrize("until_stdin_closes", [False, True])
+def test_run_goes_on_in_the_directory(until_stdin_closes, daemon, here):
+    place = RunDir.create(here / "n")
+    place.write_config(NodeConfig())
+    assert main(["run", "--dir", "n", *["--until-stdin-closes"] * until_stdin_closes]) == 0
+    assert daemon.runs == [(place.path, until_stdin_closes)]
+
+
+# --- the running node -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["leave"], ["eval"], ["invite"], ["export", "m.safetensors"]])
+def test_where_the_node_does_not_run_one_line_says_how_to_start_it(arguments, here, capsys):
+    RunDir.create(here / "n").write_config(NodeConfig())
+    assert main([*arguments, "--dir", "n"]) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert "`starling run --dir n`" in said.err
+
+
+def test_leave_waits_until_the_node_is_gone(running, monkeypatch, capsys):
+    """So that the next command finds no half-dead node."""
+    left = iter([False, False, True])
+
+    class Connection:
+        def close(self):
+            pass
+
+    def connect(run_dir):
+        if next(left):
+            raise control.NotRunning(run_dir)
+        return Connection()
+
+    monkeypatch.setattr(control, "connect", connect)
+    assert main(["leave"]) == 0
+    assert running[1:] == [("leave", {})]
+    assert next(left, None) is None
+    assert "`starling run --dir starling-node`" in capsys.readouterr().err
+
+
+def test_eval_prints_the_figure(running, capsys):
+    assert main(["eval"]) == 0
+    assert capsys.readouterr().out == "accuracy 0.97222 in round 40\n"
+
+
+def test_eval_json_is_the_answer(running, capsys):
+    assert main(["eval", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"metric": "accuracy", "value": 0.97222, "round": 40}
+
+
+def test_eval_without_a_figure_is_a_failure_not_a_zero(running, capsys):
+    running[0]["evaluate"] = {"metric": "", "value": None, "round": None}
+    assert main(["eval"]) == 1
+    assert "try again" in capsys.readouterr().err
+
+
+def test_export_asks_for_an_absolute_path_and_replaces_only_by_force(running, here, capsys):
+    """The node has a working directory of its own."""
+    target = here / "m.safetensors"
+    assert main(["export", "m.safetensors"]) == 0
+    assert running[-1] == ("export", {"path": str(target)})
+    capsys.readouterr()
+    target.write_bytes(b"precious")
+    assert main(["export", "m.safetensors"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "`starling export m.safetensors --force`" in said
+    assert target.read_bytes() == b"precious"
+    assert main(["export", "m.safetensors", "--force"]) == 0
+    assert target.read_bytes() == b"model"
+
+
+def test_export_takes_the_model_that_a_finished_run_left_behind(here, capsys):
+    place = RunDir.create(here / "n")
+    place.write_config(NodeConfig())
+    place.model.write_bytes(b"final")
+    assert main(["export", "m.safetensors", "--dir", "n"]) == 0
+    assert (here / "m.safetensors").read_bytes() == b"final"
+    assert capsys.readouterr().out == ""
+
+
+def test_invite_prints_the_addresses_of_now(running, capsys):
+    assert main(["invite"]) == 0
+    assert decode(capsys.readouterr().out) == Invite(SWARM, (ADDRESS,))
+
+
+def test_invite_before_the_node_listens_says_to_try_again(running, monkeypatch, capsys):
+    monkeypatch.setattr(control, "status", lambda run_dir: snapshot(addresses=()))
+    assert main(["invite"]) == 1
+    assert "try again" in capsys.readouterr().err
+
+
+def test_a_founded_manifest_can_be_a_template_for_another_swarm(daemon, here):
+    """Founder, time and signature are the new founder's."""
+    main(["found", "--dir", "a"])
+    first = RunDir.existing(here / "a").read_manifest()
+    (here / "m.toml").write_text(settings.to_toml(first))
+    assert main(["found", "m.toml", "--dir", "b"]) == 0
+    second = RunDir.existing(here / "b").read_manifest()
+    assert second.founder != first.founder
+    assert manifests.swarm_id(second) != manifests.swarm_id(first)
