@@ -38,13 +38,12 @@ from node.engine import calls
 from node.net.api import Network
 from node.status import Exchanges
 
-MAX_ATTEMPTS = 4  # transactions begun on one link in one round
-MAX_LEAD = (
-    16  # rounds: nodes with no link for a while run ahead by several without a fault; wishes from further are told off
-)
-TRY_AGAIN = frozenset(
-    {"reset", "superseded", "closing", "early"}
-)  # ends of a transaction after which its link is still open
+MAX_ATTEMPTS = 4
+"""Transactions begun on one link in one round."""
+MAX_LEAD = 16
+"""Rounds: nodes with no link for a while run ahead by several without a fault; wishes from further are told off."""
+TRY_AGAIN = frozenset({"reset", "superseded", "closing", "early"})
+"""Ends of a transaction after which its link is still open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +115,7 @@ class Exchange:
     @property
     def stats(self) -> Exchanges:
         """How exchanges ended, both ends counted."""
-        return Exchanges(
-            **{outcome: self._outcomes[outcome] for outcome in ("committed", "aborted", "busy", "timeout")}
-        )
+        return Exchanges(**self._outcomes)
 
     @property
     def behind(self) -> int:
