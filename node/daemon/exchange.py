@@ -97,7 +97,7 @@ class Exchange:
         self._around = Surroundings(network, engine, report, budget, fresh_inc, self._spawn, self._notice)
         self._nursery: trio.Nursery | None = None
         self._moved = trio.Event()
-        self._outcomes: Counter[Outcome] = Counter()
+        self._outcomes: Counter[str] = Counter()
         self._committed: Counter[str] = Counter()
         self._late = False  # a peer had done the open round before us
         self._early: set[str] = set()  # who told us that we are ahead: tried again in a while, not at once
