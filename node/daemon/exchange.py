@@ -258,8 +258,6 @@ class Exchange:
         """
         rounds = self._rounds
         self._late = False
-        for peer in links:
-            self._runner(peer)
         verdicts = rounds.open(round, links, view, trio.current_time())
         try:
             self._decide_all(verdicts)

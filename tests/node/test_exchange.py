@@ -56,6 +56,7 @@ async def test_a_round_of_two_averages_them_exactly():
         assert not swarm["a"].facts.faults
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlay", ["ring", "matching"])
 @virtual
 async def test_rounds_finish_and_sums_hold_with_a_third_of_the_frames_lost(overlay):
@@ -285,6 +286,7 @@ async def test_faults_of_peers_are_reported_and_change_nothing():
         assert a.exchange.stats.committed == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [0.0, 0.3])
 @virtual
 async def test_clock_pace_visits_edges_in_rotation_and_conserves(lost):
