@@ -1,0 +1,125 @@
+"""`starling` as a person runs it: processes in a session of their own, watched from outside, gone without a trace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from node import control
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {
+    **os.environ,
+    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    "OMP_NUM_THREADS": "1",  # several nodes share this machine
+}
+PATIENCE_S = 90.0  # for the slowest machine to start several nodes at once
+PROMISE_S = 3.0  # Ctrl-C ends a node, or a demo, within this time
+
+
+def until(what, true: Callable[[], object], patience_s=PATIENCE_S):
+    """The first truthy answer; processes have no event to wait for."""
+    deadline = time.monotonic() + patience_s
+    while not (answer := true()):
+        assert time.monotonic() < deadline, f"not within {patience_s:.0f} s: {what() if callable(what) else what}"
+        time.sleep(0.05)
+    return answer
+
+
+def starling(*arguments, cwd):
+    """One command that ends by itself -> what it printed on standard output."""
+    command = ["starling", *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def lives(process):
+    """Running, and not merely waiting for a parent that does not reap."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+class Shell:
+    """One command in a terminal of its own, its output in files.
+
+    Args:
+        line: as typed.
+        cwd: where.
+        name: of the two files.
+    """
+
+    def __init__(self, line, cwd, name):
+        self._out, self._err = cwd / f"{name}.out", cwd / f"{name}.err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                ["bash", "-c", f"exec {line}"],
+                cwd=cwd, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def out(self):
+        return self._out.read_text()
+
+    @property
+    def err(self):
+        return self._err.read_text()
+
+    def family(self):
+        """It and all that came of it."""
+        me = psutil.Process(self.process.pid)
+        return [me, *me.children(recursive=True)]
+
+    def ctrl_c(self):
+        """What the terminal does: SIGINT to the process group. -> exit code; nothing of it lives on after three seconds"""
+        family, began = self.family(), time.monotonic()
+        os.killpg(self.process.pid, signal.SIGINT)
+        code = self.process.wait(PATIENCE_S)
+        until(lambda: f"{self.err}: still there: {family}", lambda: not any(map(lives, family)), PROMISE_S)
+        took = time.monotonic() - began
+        assert took <= PROMISE_S, f"Ctrl-C took {took:.1f} s: {self.err}"
+        return code
+
+    def kill(self):
+        """SIGKILL to it alone, as an out-of-memory killer would. -> what came of it"""
+        _, *others = self.family()
+        self.process.kill()
+        self.process.wait()
+        return others
+
+
+@contextmanager
+def terminals():
+    """Open terminals with the function given; nothing that was started in them outlives the block."""
+    opened = []
+
+    def open_terminal(line, cwd, name):
+        opened.append(Shell(line, cwd, name))
+        return opened[-1]
+
+    try:
+        yield open_terminal
+    finally:
+        for shell in opened:
+            if shell.process.poll() is None:
+                for process in shell.family():
+                    process.kill()
+                shell.process.wait()
+
+
+def told(run_dir):
+    """The last word of the node in a directory; None while it does not answer."""
+    try:
+        return control.status(run_dir)
+    except control.ControlError:
+        return None

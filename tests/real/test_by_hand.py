@@ -1,0 +1,66 @@
+"""Two nodes as volunteers run them, and what a hard life does to them: killed engines, killed nodes, a network that goes on."""
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from tests.real.processes import PROMISE_S, lives, starling, terminals, told, until
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+ENDLESS = (
+    "--set pace.rounds=0 --set optimizer.schedule=constant --set partition.shards=2 --set pace.max_wait_s=1 "
+    "--set membership.suspicion_s=1"
+)
+OWN = "--listen /ip4/127.0.0.1/tcp/0 --set checkpoint_s=0.3"
+
+
+def training(run_dir, beyond=0):
+    now = told(run_dir)
+    return now if now is not None and now.state == "training" and now.round > beyond else None
+
+
+def engine_of(node):
+    (engine,) = psutil.Process(node.process.pid).children(recursive=True)
+    assert "node.engine.process" in engine.cmdline()
+    return engine
+
+
+def test_whoever_is_killed_comes_back_as_the_same_node_and_nobody_else_stops(tmp_path):
+    """A dead engine is replaced under a living node; a dead node takes its engine along, is mourned, and resumes its checkpoint."""
+    founder_dir, joiner_dir = tmp_path / "founder", tmp_path / "joiner"
+    with terminals() as terminal:
+        founder = terminal(f"starling found {ENDLESS} {OWN} --shard 0 --dir founder", tmp_path, "f")
+        invite = until(lambda: founder.err, lambda: founder.out)
+        joiner = terminal(f"starling join {invite.strip()} {OWN} --shard 1 --dir joiner", tmp_path, "j")
+        first = until(lambda: joiner.err, lambda: training(joiner_dir, beyond=5))
+        assert first.members == 2
+        assert not first.rejoined
+        assert starling("invite", "--dir", "founder", cwd=tmp_path) == invite
+
+        engine = engine_of(joiner)
+        os.kill(engine.pid, signal.SIGKILL)
+        mended = until("no new engine", lambda: (now := training(joiner_dir)) and now.engine_restarts == 1 and now)
+        assert mended.peer == first.peer
+        until("it does not train on", lambda: training(joiner_dir, beyond=mended.round))
+        until("no checkpoint", (joiner_dir / "checkpoint.safetensors").exists)
+
+        engine = engine_of(joiner)
+        joiner.kill()
+        until("the engine outlived its node", lambda: not lives(engine), PROMISE_S)
+        until("nobody noticed", lambda: (now := training(founder_dir)) and now.members == 1)
+        assert any(event.name == "peer_died" for event in told(founder_dir).events)
+        alone = training(founder_dir).round
+        until("the other stopped", lambda: training(founder_dir, beyond=alone))
+
+        joiner = terminal("starling run --dir joiner", tmp_path, "j2")
+        again = until(lambda: joiner.err, lambda: training(joiner_dir, beyond=first.round))
+        assert again.rejoined
+        assert (again.peer, again.addresses) == (first.peer, first.addresses)
+        until("they do not meet again", lambda: (now := training(joiner_dir)) and now.exchanges.committed > 2)
+        assert joiner.ctrl_c() == 0
+        assert founder.ctrl_c() == 0
+    for run_dir in (founder_dir, joiner_dir):
+        assert not (run_dir / "control.sock").exists()
