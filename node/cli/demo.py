@@ -26,6 +26,8 @@ from node.config import Manifest
 if TYPE_CHECKING:
     from node.demo import Demo, Plan
 
+ROUNDS = 400  # some fifteen seconds: long enough for a killed node to be missed, restarted and at par again
+LOOPBACK = ("membership.probe_s=0.5", "membership.timeout_s=0.25", "membership.suspicion_s=1.0")  # no link here is slow
 LINE_S = 5.0  # between lines where no terminal draws a bar
 CLOSE_S = 0.8  # for the terminal UI to restore the terminal
 PATH_TASKS = ("images", "text")  # they learn from files
@@ -36,7 +38,7 @@ HELP = "see `starling demo --help`"
 @click.command()
 @click.option("--nodes", type=int, default=8, show_default=True, help="How many nodes, at least 2.")
 @click.option("--task", default="digits", show_default=True, help="digits, images, text, quadratic or module:function.")
-@click.option("--rounds", type=int, help="Length of the run in rounds; default: the manifest's.")
+@click.option("--rounds", type=int, help=f"Length of the run in rounds; default: {ROUNDS}.")
 @click.option("--seconds", type=float, help="Length of the run in seconds instead.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of all shared chance.")
 @click.option(
@@ -120,11 +122,11 @@ def make_plan(
     planned = tuple(_kill(text, nodes) for text in kills)
     parts = nodes + (join_late is not None)
     kind = settings.apply_set(Manifest(), [f"task={task}", *assignments]).task.kind
-    derived = [f"task={task}", f"seed={seed}", f"pace.quorum={nodes}", f"partition.shards={parts}"]
+    derived = [f"task={task}", f"seed={seed}", f"pace.quorum={nodes}", f"partition.shards={parts}", *LOOPBACK]
     derived += {"text": ["partition=by_file"], "quadratic": [f"task.params.nodes={parts}"]}.get(kind, [])
-    if rounds is not None:
-        derived.append(f"pace.rounds={rounds}")
-    if seconds is not None:
+    if seconds is None:
+        derived.append(f"pace.rounds={rounds or ROUNDS}")
+    else:
         derived += ["pace.rounds=0", "optimizer.schedule=constant"]  # an end by the clock gives no schedule to aim at
     manifest = settings.apply_set(Manifest(), [*derived, *assignments])
     _check(manifest, nodes, seconds)

@@ -137,8 +137,11 @@ def test_a_folder_that_cannot_be_used_is_refused_and_left_alone(folder, tmp_path
 
 
 def test_the_defaults_are_the_manifest_s_with_one_shard_and_one_vote_per_node(canned):
-    manifest = planned(canned).manifest
-    assert manifest.pace.rounds == Manifest().pace.rounds
+    """Algorithm, overlay and codecs are what a volunteer gets; only length and failure detector are a demo's own."""
+    manifest, default = planned(canned).manifest, Manifest()
+    assert (manifest.mix, manifest.overlay, manifest.compress) == (default.mix, default.overlay, default.compress)
+    assert manifest.pace.rounds == command.ROUNDS
+    assert manifest.membership.suspicion_s < default.membership.suspicion_s
     assert (manifest.pace.quorum, manifest.partition.shards, canned.plan.nodes) == (8, 8, 8)
     assert manifest.task.kind == "digits"
 
