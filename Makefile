@@ -26,7 +26,7 @@ acceptance: $(VENV)/.ready
 	$(BIN)/python -m pytest -q -m acceptance --timeout 3600
 
 bench: $(VENV)/.ready
-	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.run; code=$$?; $(BIN)/python -m benchmarks.table && exit $$code
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -1,0 +1,104 @@
+"""Swarms of real node processes on loopback, by `starling demo --json`, for every case and seed of a recipe.
+
+Figures of a case `c`, over its seeds:
+
+    c.mean                 mean over seeds of the nodes' mean value (accuracy for digits)
+    c.least_mean           the lowest mean of a seed
+    c.min                  the worst node of all seeds
+    c.wall_s               the longest run, from the first process started to the last model read
+    c.bytes_per_exchange   payload bytes a node sends in an exchange
+    c.less_than_dense      4 bytes a parameter over the above
+    c.bytes_per_node       all that a node sent: payload, framing, repetitions, membership
+    c.exchanges_per_round  committed exchanges of a node and round
+
+Figures of the first case `a` against each other `b`: `a-b.mean` and `a-b.least` (mean and lowest over seeds of the difference between
+their means), `a/b.bytes_per_exchange` and `a/b.bytes_per_node`.
+
+The overlay, the masks and the partition come from the seed; which exchange misses its deadline comes from the machine. So two runs
+of one seed differ, the more the busier the machine is.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+
+from benchmarks import facts
+from benchmarks.recipes import DemoRecipe
+from benchmarks.results import Run
+
+
+def measure(recipe: DemoRecipe) -> list[Run]:
+    """Run everything, seed by seed, so that a busy spell of the machine hits all cases alike.
+
+    Raises:
+        RuntimeError: a demo failed.
+    """
+    return [run(recipe, case, seed) for seed in recipe.seeds for case in recipe.cases]
+
+
+def run(recipe: DemoRecipe, case: str, seed: int) -> Run:
+    """One demo: what it printed, and what it was.
+
+    Raises:
+        RuntimeError: it failed; its own words are on standard error.
+    """
+    before = facts.load()
+    done = subprocess.run(
+        [sys.executable, "-m", "node.cli.main", *arguments(recipe, case, seed)],
+        stdout=subprocess.PIPE, env=facts.environment(), cwd=facts.ROOT, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise RuntimeError(f"{case}, seed {seed}: `starling demo` ended with {done.returncode}")
+    table: Run = json.loads(done.stdout)
+    return {"case": case, "seed": seed, "load": [before, facts.load()], **table}
+
+
+def arguments(recipe: DemoRecipe, case: str, seed: int) -> list[str]:
+    """The command line of one demo, without `starling`."""
+    words = ["demo", "--json", "--no-tui", "--nodes", str(recipe.nodes), "--seed", str(seed)]
+    if recipe.rounds is not None:
+        words += ["--rounds", str(recipe.rounds)]
+    for assignment in (*recipe.set, *recipe.cases[case]):
+        words += ["--set", assignment]
+    return words
+
+
+def figures(recipe: DemoRecipe, runs: Sequence[Run]) -> dict[str, float]:
+    """What the runs come to."""
+    by_case = {case: [run for run in runs if run["case"] == case] for case in recipe.cases}
+    told = {f"{case}.{name}": value for case in by_case for name, value in _figures(by_case[case])}
+    first, *others = by_case
+    for other in others:
+        told |= _compare(first, other, by_case, told)
+    return told
+
+
+def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, float]]:
+    nodes = [node for run in runs for node in run["nodes"]]
+    exchanged = fmean(run["bytes_per_exchange"] for run in runs)
+    yield "mean", fmean(run["mean"] for run in runs)
+    yield "least_mean", min(run["mean"] for run in runs)
+    yield "min", min(run["min"] for run in runs)
+    yield "wall_s", max(run["wall_s"] for run in runs)
+    yield "bytes_per_exchange", exchanged
+    yield "less_than_dense", runs[0]["dense_bytes"] / exchanged
+    yield "bytes_per_node", fmean(node["bytes_sent"] for node in nodes)
+    yield (
+        "exchanges_per_round",
+        sum(node["exchanges"]["committed"] for node in nodes) / sum(node["rounds"] for node in nodes),
+    )
+
+
+def _compare(
+    first: str, other: str, by_case: Mapping[str, Sequence[Run]], told: Mapping[str, float]
+) -> dict[str, float]:
+    differences = [a["mean"] - b["mean"] for a, b in zip(by_case[first], by_case[other], strict=True)]
+    ratios = {
+        f"{first}/{other}.{name}": told[f"{first}.{name}"] / told[f"{other}.{name}"]
+        for name in ("bytes_per_exchange", "bytes_per_node")
+    }
+    return {f"{first}-{other}.mean": fmean(differences), f"{first}-{other}.least": min(differences), **ratios}

@@ -1,0 +1,72 @@
+"""Where and on what a figure was measured: without this it means nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).parents[1]
+PRODUCT = ("gossip", "robust", "node", "tui")
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine and the code on it."""
+
+    cpu: str
+    cores: int
+    memory_gb: float
+    system: str
+    python: str
+    torch: str
+    libp2p: str
+    commit: str
+    """"" outside of a checkout."""
+    modified: bool
+    """The product differs from the commit."""
+
+
+def gather() -> Facts:
+    """The facts of this machine and this checkout."""
+    import psutil
+
+    return Facts(
+        cpu=_cpu(),
+        cores=os.cpu_count() or 0,
+        memory_gb=round(psutil.virtual_memory().total / 1e9, 1),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        torch=version("torch"),
+        libp2p=version("libp2p"),
+        commit=_git("rev-parse", "HEAD"),
+        modified=bool(_git("status", "--porcelain", "--", *PRODUCT)),
+    )
+
+
+def load() -> float:
+    """Processes that want a core, averaged over a minute. Beyond the number of cores, clocks measure the neighbours too."""
+    return round(os.getloadavg()[0], 2)
+
+
+def environment() -> dict[str, str]:
+    """Environment of measured processes: this checkout, and byte code kept as on a volunteer's machine."""
+    told = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    return {**told, "PYTHONPATH": str(ROOT)}
+
+
+def _cpu() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
