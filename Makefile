@@ -1,8 +1,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Compose 2 if the docker program has it, else compose 1.
+COMPOSE ?= $(if $(shell docker compose version 2>/dev/null),docker compose,docker-compose)
 
-.PHONY: demo test check acceptance bench clean
+.PHONY: demo test check acceptance bench docker clean
 
 # Every target sets up what it needs: a virtual environment with the exact versions of constraints.txt.
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -27,6 +29,9 @@ acceptance: $(VENV)/.ready
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.run; code=$$?; $(BIN)/python -m benchmarks.table && exit $$code
+
+docker:
+	$(COMPOSE) -p starling -f docker/compose.yaml up --build --scale volunteer=3
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

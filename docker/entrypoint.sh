@@ -1,0 +1,31 @@
+#!/bin/sh
+# What a container runs. `found`, `join` and `run` start the node of /data and show its log; all else is a `starling` command.
+#
+#   found [MANIFEST.toml] [OPTIONS]
+#   join [INVITE] [OPTIONS]
+#   run
+#
+# A /data that holds a node already goes on with it, whatever was asked: a container may be started any number of times.
+# INVITE_FILE, if set, is where `found` writes the invite and where `join` waits for it.
+set -eu
+
+case ${1-} in
+    found | join | run) ;;
+    *) exec starling "$@" ;;
+esac
+
+# The node writes lines for people only to a terminal, but always to its log: shown from where it ends now.
+log=/data/log.jsonl
+touch "$log"
+tail -c "+$(($(wc -c <"$log") + 1))" -F "$log" 2>/dev/null &
+
+if [ -e /data/node.toml ]; then
+    set -- run
+elif [ -n "${INVITE_FILE-}" ] && [ "$1" = found ]; then
+    exec >"$INVITE_FILE"
+elif [ -n "${INVITE_FILE-}" ] && [ "$1" = join ]; then
+    shift
+    until [ -s "$INVITE_FILE" ]; do sleep 0.5; done
+    set -- join "$(cat "$INVITE_FILE")" "$@"
+fi
+exec starling "$@" --dir /data
