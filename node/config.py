@@ -185,6 +185,8 @@ class NodeConfig(Section, frozen=True):
     """Multiaddrs with /p2p/ID of members to join through; filled from the invite."""
     data: str = ""
     """The volunteer's own data (file or folder); empty: the task's built-in data, one shard of it."""
+    trust: bool = False
+    """Agree that the manifest names code (module:function) or files (task.params.path) of this machine."""
     shard: Annotated[int, Meta(ge=-1)] = -1
     """Which part of built-in data; -1 derives it from the peer id."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import msgspec
 import numpy as np
 
 from gossip.errors import ConfigError, GossipError
@@ -177,7 +176,8 @@ class Demo:
         run_dir = RunDir.create(self.folder / f"node-{index}")
         count = self.plan.nodes + 2
         config = NodeConfig(
-            listen=("/ip4/127.0.0.1/tcp/0",), bootstrap=bootstrap, shard=index % self.plan.manifest.partition.shards, device="cpu",
+            listen=("/ip4/127.0.0.1/tcp/0",), bootstrap=bootstrap, device="cpu", trust=True,
+            shard=index % self.plan.manifest.partition.shards,
             threads=1, checkpoint_s=2.0, linger_s=3600.0, limits=LimitsSection(connections=4 * count, connections_per_ip=4 * count),
         )  # fmt: skip
         run_dir.write_config(config)
@@ -272,9 +272,6 @@ class Demo:
         )
         if (noticed and gone > REBIRTH_S) or gone > NOTICE_S:
             member.killed_at, member.reborn = None, True
-            if addresses := self._living_addresses():  # those it was started with may have been killed since
-                config = member.run_dir.read_config()
-                member.run_dir.write_config(msgspec.structs.replace(config, bootstrap=addresses))
             member.start()
 
     def _line(self) -> str:

@@ -4,7 +4,7 @@ node.toml          the volunteer's own settings (NodeConfig)
 manifest.toml      what the swarm agreed on; fetched on the first run after `join`
 invite             swarm id and bootstrap addresses, until the manifest is here
 identity.key       Ed25519 private key, mode 0600
-port               the port that was picked, to be picked again
+port, peers        the port that was picked and where members were, for the next run
 checkpoint.safetensors, model.safetensors, control.sock, log.jsonl, output.log
 """
 
@@ -111,6 +111,22 @@ class RunDir:
         if addresses:
             with suppress(OSError):
                 self._port_file.write_text(addresses[0].split("/tcp/")[1].split("/")[0] + "\n")
+
+    def remember_peers(self, addresses: tuple[str, ...]) -> None:
+        """Keep where members were, for the next run."""
+        with suppress(ConfigError):
+            self._write(self._peers_file, "".join(f"{address}\n" for address in addresses))
+
+    def known_peers(self) -> tuple[str, ...]:
+        """Where members were when we last looked."""
+        try:
+            return tuple(self._peers_file.read_text().split())[:64]
+        except (OSError, UnicodeDecodeError):
+            return ()
+
+    @property
+    def _peers_file(self) -> Path:
+        return self.path / "peers"
 
     @property
     def _port_file(self) -> Path:

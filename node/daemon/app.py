@@ -19,7 +19,7 @@ from pathlib import Path
 import trio
 
 from gossip.api import Overlay
-from gossip.errors import EngineError, GossipError, RemoteProtocolError, TransportError
+from gossip.errors import ConfigError, EngineError, GossipError, RemoteProtocolError, TransportError
 from gossip.exchange.clock import SwarmClock
 from gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn
 from gossip.overlay.catalogue import overlay as build_overlay
@@ -42,6 +42,7 @@ from robust.reputation import Reputation
 FAREWELL_S = 0.7  # for telling everybody that we leave
 LAST_SAVE_S = 1.2  # for the last checkpoint
 MANIFEST_PAUSE_S = 1.0  # first pause between attempts to fetch the manifest; doubles up to a minute
+MAX_REMEMBERED = 16  # addresses of members kept for the next run
 SETTLE_S = 3.0  # a joiner looks so long for members before it decides that it is alone
 
 
@@ -60,7 +61,8 @@ class Parts:
         start_engine: opens one engine.
         unix_time: seconds since 1970, for people and incarnations.
         keep_manifest: told a fetched manifest, to store it.
-        farewell: say goodbye to the swarm when stopping.
+        known: addresses of members of an earlier run, tried like bootstrap peers.
+        remember: told the addresses of some members now and then, for the next run.
     """
 
     identity: Identity
@@ -73,6 +75,8 @@ class Parts:
     start_engine: StartEngine
     unix_time: Callable[[], float]
     keep_manifest: Callable[[Manifest], object]
+    known: tuple[str, ...] = ()
+    remember: Callable[[tuple[str, ...]], object] = lambda _addresses: None
 
 
 class Node:
@@ -100,6 +104,7 @@ class Node:
         self.joined_late = False
         self._incs = 0
         self._listening = trio.Event()
+        self._ready = trio.Event()
         self._stop = trio.Event()
 
     # --- life ---------------------------------------------------------------------------------------------
@@ -134,11 +139,18 @@ class Node:
         """Wait until peers can reach us."""
         await self._listening.wait()
 
+    async def ready(self) -> None:
+        """Wait until peers can reach us and the engine has taken the manifest and the data."""
+        await self._listening.wait()
+        await self._ready.wait()
+
     async def _live(self, network: Network, nursery: trio.Nursery) -> None:
         transfer = self._transfer = Transfer(network=network, report=self.report, manifest=self._manifest_bytes)
         await nursery.start(transfer.serve)
         self.progress.state = "joining"
         manifest = self.manifest = self.manifest or await self._fetch_manifest(transfer, network)
+        if manifest.founder != network.peer_id:
+            _consent(manifest, self.parts.config)
         self.engine = engine = EngineSupervisor(
             start=self.parts.start_engine, opening=self._opening(manifest), silence_s=self.parts.config.engine_timeout_s, report=self.report
         )  # fmt: skip
@@ -157,20 +169,21 @@ class Node:
         await engine.ready()
         opened = engine.opened
         assert opened is not None
+        self._ready.set()
         self.progress.local_steps = opened.local_steps
         self.progress.round = opened.round
         transfer.give(engine, opened.schema)
         await nursery.start(membership.serve)
         await nursery.start(exchange.serve)
         await nursery.start(self._follow_members, membership, exchange)
-        nursery.start_soon(membership.join, self.parts.config.bootstrap)
+        nursery.start_soon(membership.join, self._contacts())
         self.training = training = Training(
             me=network.peer_id, manifest=manifest, salt=self.parts.swarm.encode(), overlay=self._overlay(manifest), engine=engine,
             exchange=exchange, membership=membership, clock=clock, progress=self.progress, report=self.report,
             checkpoint_s=self.parts.config.checkpoint_s, fetch=self._fetch,
         )  # fmt: skip
         start_round = await self._start_round(training, membership, opened)
-        await training.quorum()
+        await training.quorum(begun=start_round > 0)
         await training.run(start_round)
         await training.save(self.parts.export)
         self.progress.state = "finished"
@@ -204,7 +217,7 @@ class Node:
     async def _fetch_manifest(self, transfer: Transfer, network: Network) -> Manifest:
         pause, said = MANIFEST_PAUSE_S, False
         while True:
-            for address in self.parts.config.bootstrap:
+            for address in self._contacts():
                 try:
                     peer = await network.dial(address)
                     raw = await transfer.fetch_manifest(peer, self.parts.swarm)
@@ -217,7 +230,7 @@ class Node:
                     self.parts.keep_manifest(manifest)
                     return manifest
             if not said:
-                told = ", ".join(self.parts.config.bootstrap)
+                told = ", ".join(self._contacts())
                 self.report.event(
                     "bootstrap_unreachable", f"no bootstrap peer answers ({told}); trying on", level="warning"
                 )
@@ -227,7 +240,7 @@ class Node:
 
     async def _start_round(self, training: Training, membership: Membership, opened: calls.Opened) -> int:
         """The round to start at: the checkpoint's, or that of a model fetched from members who are further."""
-        with trio.move_on_after(SETTLE_S if self.parts.config.bootstrap else 0.0):
+        with trio.move_on_after(SETTLE_S if self._contacts() else 0.0):
             while len(membership.members) < 2:  # noqa: ASYNC110 — a short look at the start
                 await trio.sleep(0.05)
         start = await training.catch_up(opened.round, opened.round + (training.patience if opened.resumed else 0))
@@ -254,6 +267,10 @@ class Node:
         )  # fmt: skip
         return fetched.round
 
+    def _contacts(self) -> tuple[str, ...]:
+        """Bootstrap peers and members of an earlier run."""
+        return tuple(dict.fromkeys((*self.parts.config.bootstrap, *self.parts.known)))
+
     def _opening(self, manifest: Manifest) -> calls.Open:
         config = self.parts.config
         shards = manifest.partition.shards
@@ -272,6 +289,8 @@ class Node:
         task_status.started()
         async for event in events:
             await self._member(event, exchange)
+            present = [member for peer, member in membership.table.items() if member.present and peer != membership.me]
+            self.parts.remember(tuple(f for member in present for f in member.record.addresses[:1])[:MAX_REMEMBERED])
 
     async def _member(self, event: MemberEvent, exchange: Exchange) -> None:
         match event:
@@ -353,3 +372,21 @@ class Node:
         """A number that no earlier life of an edge is likely to have had."""
         self._incs += 1
         return derive(self._incs, "inc", self.parts.identity.peer_id, int(self.parts.unix_time() * 1e6)) >> 3
+
+
+def _consent(manifest: Manifest, config: NodeConfig) -> None:
+    """A manifest is somebody else's word: it may name code or files of this machine only if its owner agrees.
+
+    Raises:
+        ConfigError: it does, and the owner has not agreed.
+    """
+    task = manifest.task
+    if config.trust:
+        return
+    if ":" in task.kind:
+        wants = f"task.kind: this swarm wants to run {task.kind!r} of your installation"
+    elif "path" in task.params and not config.data:
+        wants = f"task.params.path: this swarm wants to read {task.params['path']!r} on your machine"
+    else:
+        return
+    raise ConfigError(f"{wants}; join with --data PATH of your own, or with --set trust=true if you agree")

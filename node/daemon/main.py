@@ -36,7 +36,7 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told
     Args:
         run_dir: holds node.toml, and manifest.toml or an invite.
         until_stdin_closes: also end when standard input does: a parent's way not to leave orphans.
-        on_listening: told our addresses once peers can reach us.
+        on_listening: told our addresses once peers can reach us and the engine has taken the manifest and the data.
 
     Raises:
         ConfigError: something in the directory is wrong.
@@ -61,6 +61,8 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told
             start_engine=open_engine,
             unix_time=time.time,
             keep_manifest=run_dir.write_manifest,
+            known=run_dir.known_peers(),
+            remember=run_dir.remember_peers,
         )
         try:
             trio.run(_run, parts, report, run_dir, until_stdin_closes, on_listening)
@@ -109,7 +111,7 @@ async def _run(
 
 
 async def _tell(node: Node, on_listening: Told) -> None:
-    await node.listening()
+    await node.ready()
     assert node.network is not None
     on_listening(node.network.addresses)
 

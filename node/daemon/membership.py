@@ -77,6 +77,11 @@ class Membership:
     # --- what others ask ------------------------------------------------------------------------------------
 
     @property
+    def me(self) -> str:
+        """Own peer id."""
+        return self._network.peer_id
+
+    @property
     def members(self) -> tuple[str, ...]:
         """Peers believed alive, in order, ourselves included."""
         return self._view.alive

@@ -98,9 +98,9 @@ class Training:
         self._began = self._saved_at = trio.current_time()
         self.cannot_save = False
 
-    async def quorum(self) -> None:
-        """Wait until enough members are there and their list stands still."""
-        needed = self._manifest.pace.quorum
+    async def quorum(self, *, begun: bool) -> None:
+        """Wait until enough members are there and their list stands still; once training has begun a lone node goes on."""
+        needed = 1 if begun else self._manifest.pace.quorum
         self._progress.state = "waiting"
         said = False
         view, since = self._membership.view, trio.current_time()

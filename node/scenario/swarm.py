@@ -83,7 +83,7 @@ class VirtualSwarm:
         self.hub = MemoryHub(rules or (), seed)
         self.nodes: dict[int, VirtualNode] = {}
         self._step_cost_s = step_cost_s
-        self._config = config or NodeConfig(linger_s=1e6, threads=1)
+        self._config = config or NodeConfig(linger_s=1e6, threads=1, trust=True)
         self._folder = folder
         self._nursery: trio.Nursery | None = None
 
