@@ -75,6 +75,11 @@ class Shell:
     def err(self):
         return self._err.read_text()
 
+    def first_line(self):
+        """What it printed first, once that is whole; "" before."""
+        line, end, _ = self.out.partition("\n")
+        return line if end else ""
+
     def family(self):
         """It and all that came of it."""
         me = psutil.Process(self.process.pid)

@@ -33,12 +33,12 @@ def test_whoever_is_killed_comes_back_as_the_same_node_and_nobody_else_stops(tmp
     founder_dir, joiner_dir = tmp_path / "founder", tmp_path / "joiner"
     with terminals() as terminal:
         founder = terminal(f"starling found {ENDLESS} {OWN} --shard 0 --dir founder", tmp_path, "f")
-        invite = until(lambda: founder.err, lambda: founder.out)
-        joiner = terminal(f"starling join {invite.strip()} {OWN} --shard 1 --dir joiner", tmp_path, "j")
+        invite = until(lambda: founder.err, founder.first_line)
+        joiner = terminal(f"starling join {invite} {OWN} --shard 1 --dir joiner", tmp_path, "j")
         first = until(lambda: joiner.err, lambda: training(joiner_dir, beyond=5))
         assert first.members == 2
         assert not first.rejoined
-        assert starling("invite", "--dir", "founder", cwd=tmp_path) == invite
+        assert starling("invite", "--dir", "founder", cwd=tmp_path) == f"{invite}\n"
 
         engine = engine_of(joiner)
         os.kill(engine.pid, signal.SIGKILL)

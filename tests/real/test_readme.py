@@ -1,0 +1,154 @@
+"""What the documentation says is there, is there; what the README tells people to type, works."""
+
+import json
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+
+from node.cli.main import COMMANDS, starling
+from node.config import Manifest
+from node.settings import from_toml
+from tests.real.processes import ENVIRONMENT, ROOT, terminals, told, until
+
+README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(?P<language>\w+)(?: (?P<name>\w+))?\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = {match["name"]: match["text"] for match in FENCE.finditer(README) if match["name"]}
+FOLDERS = ("gossip", "robust", "node", "tui", "tests", "docs", "examples", "benchmarks", "newsfragments")
+PLACE = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*[\w/]|\w+\.(?:toml|txt|md)|Makefile)`")
+PLACES_OF_A_NODE = {"node.toml", "manifest.toml"}
+
+
+def lines(name):
+    return [line.partition("#")[0].strip() for line in BLOCKS[name].splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_place_a_page_names_is_there(page):
+    """Links between pages, and files named in the text."""
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (page.parent / target).exists(), f"link to {target}"
+    for place in set(PLACE.findall(text)) - PLACES_OF_A_NODE:
+        assert (ROOT / place).exists(), f"file {place}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_test_a_page_names_is_there(page):
+    """A claim names the test that shows it."""
+    names = set(re.findall(r"`(test_\w+)`", page.read_text()))
+    written = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py")) if names else ""
+    assert names <= set(re.findall(r"def (test_\w+)", written))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_a_page_shows_exists_with_its_options(page):
+    shown = re.findall(r"(?:^|`)(starling [a-z][^`\n#]*)", page.read_text(), re.MULTILINE)
+    for line in shown:
+        words = line.split()[1:]
+        command, context = starling, click.Context(starling)
+        while isinstance(command, click.Group) and words and (inner := command.get_command(context, words[0])):
+            command, words = inner, words[1:]
+        assert command is not starling, line
+        options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        assert {word for word in words if word.startswith("--")} <= options, line
+
+
+def test_the_readme_names_every_make_target_that_a_newcomer_needs():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`|&& )make ([a-z]+)", README, re.MULTILINE))
+    assert {"demo", "test", "check", "bench", "acceptance"} <= named <= targets
+
+
+def test_the_table_of_algorithms_covers_the_configuration():
+    """What can be chosen is explained: every mixing algorithm, overlay, codec and selector."""
+    sections = {
+        name: msgspec.structs.asdict(section)
+        for name, section in msgspec.structs.asdict(Manifest()).items()
+        if isinstance(section, msgspec.Struct)
+    }
+    for section, key in (("mix", "kind"), ("overlay", "kind"), ("compress", "select"), ("compress", "response")):
+        kind = type(getattr(Manifest(), section))
+        choices = next(f for f in msgspec.inspect.type_info(kind).fields if f.name == key).type.values
+        for choice in set(choices) - {"full", "identity"}:  # these two are no algorithms
+            assert re.search(rf"\b{choice}\b", README), f"{section}.{key} = {choice}"
+    for section, key, default in re.findall(r"^\| `(\w+)\.(\w+)` \| `([^`]+)` \|", README, re.MULTILINE):
+        assert str(sections[section][key]) == default
+
+
+def test_the_example_is_a_manifest_in_which_four_can_meet():
+    text = (ROOT / "examples/digits.toml").read_text()
+    manifest = from_toml(text, Manifest)
+    assert manifest.pace.quorum == manifest.partition.shards == 4
+    assert set(tomllib.loads(text)) <= set(Manifest.__struct_fields__)
+
+
+def test_every_command_is_in_the_readme_or_in_operating():
+    told_of = README + (ROOT / "docs/operating.md").read_text()
+    assert {name for name in COMMANDS if not re.search(rf"starling {name}\b", told_of)} == set()
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_four_nodes_by_hand_do_what_the_readme_says(tmp_path):
+    """Found, join three times, look, export, leave, Ctrl-C: the blocks as they stand, each line in a terminal of its own."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    with terminals() as terminal:
+        source, found = lines("found")
+        assert source == "source .venv/bin/activate"  # whose PATH this process has already
+        founder = terminal(found, tmp_path, "terminal-1")
+        invite = until(lambda: founder.err, founder.first_line)
+        assert invite.startswith("starling1:")
+        joiners = [
+            terminal(line.replace("INVITE", invite), tmp_path, f"terminal-{number}")
+            for number, line in enumerate(lines("join"), start=2)
+        ]
+        folders = [tmp_path / f"starling-{number}" for number in range(1, 5)]
+        until(
+            lambda: [folder.name for folder in folders if told(folder) is None],
+            lambda: all((now := told(folder)) and now.state == "finished" for folder in folders),
+        )
+        printed = {line: shell(line, tmp_path) for line in lines("look")}
+        status = json.loads(printed["starling status --dir starling-2 --json"])
+        assert (status["round"], status["rounds"], status["members"]) == (100, 100, 4)
+        assert status["value"] >= 0.9
+        assert "100/100" in printed["starling status --dir starling-2"]
+        assert printed["starling peers --dir starling-2"].count(" alive ") == 3
+        assert re.match(r"accuracy 0\.9\d+ in round 100$", printed["starling eval --dir starling-2"].strip())
+        model = shell(f"python -c '{BLOCKS['model']}'", tmp_path)
+        assert "(64, 64)" in model
+        assert joiners[0].process.wait(5) == 0
+        for node in (founder, *joiners[1:]):
+            assert node.ctrl_c() == 0
+    assert founder.out.strip() == invite
+    assert all("Traceback" not in node.err for node in (founder, *joiners))
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_the_readme_s_way_to_look_at_settings_works():
+    first, second = (shell(line, ROOT) for line in lines("show"))
+    assert "kappa = 0.3" in first
+    assert second == ""
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_what_make_demo_runs_is_a_command():
+    """Its recipe is not run here again: tests/real/test_demo.py runs shorter ones."""
+    recipe = re.search(r"^demo:.*\n\t\$\(BIN\)/(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe
+    assert "Run a swarm of real nodes" in shell(f"{recipe[1]} --help", ROOT)
+
+
+def shell(line, cwd: Path):
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, f"{line}: {done.stderr}"
+    return done.stdout
