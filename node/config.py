@@ -115,7 +115,7 @@ class PaceSection(Section, frozen=True):
     slot_s: Positive = 1.0
     """clock: seconds between a node's exchanges. steps: the time in which one exchange should be over, for the byte budget."""
     max_wait_s: Positive = 10.0
-    """steps: the adaptive deadline never exceeds this."""
+    """steps: the adaptive deadline, counted from when peers as slow as half our speed are ready, never exceeds this."""
     min_wait_s: Positive = 0.25
     """steps: nor falls below this."""
     ramp_rounds: Count = 20

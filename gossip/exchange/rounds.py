@@ -11,8 +11,9 @@ While computing nobody is answered: the vector that exchanges read is not there 
     above                   early                             early
 
 One wish is parked per peer, a newer replaces it. A wish for our open round computed from another member list, with another weight
-or by a peer that the round does not link us to is refused as "view". A round ends when every link is resolved or at the deadline,
-which is learned from how long links took; a link that missed it is skipped, nobody is asked why.
+or by a peer that the round does not link us to is refused as "view". A round ends when every link is resolved or at its deadline,
+which is learned from how long links took; a link that missed it is skipped, nobody is asked why. A peer that has gone on to a later
+round (`passed`) does not come back for ours.
 
 Every message tells how far its sender is; `behind` is the highest credible one, so that the training loop can jump.
 """
@@ -72,6 +73,10 @@ class Rounds:
         """The round the peers have credibly reached, 0 if none spoke."""
         return credible_lead(self.seen.values())
 
+    def passed(self, peer: str) -> bool:
+        """The peer has done the open round."""
+        return self.seen.get(peer, 0) > self.round
+
     def theta(self, peer: str) -> float:
         """Mixing weight of a link of this round."""
         return self.links[peer]
@@ -82,10 +87,12 @@ class Rounds:
         self.waits.end()
         return self._enter(round, links, view, 0.0)
 
-    def open(self, round: int, links: Mapping[str, float], view: bytes, now: float) -> list[Verdict]:
-        """Local steps are done, exchanges begin. -> decisions on what was parked"""
+    def open(
+        self, round: int, links: Mapping[str, float], view: bytes, now: float, lag_s: float = 0.0
+    ) -> list[Verdict]:
+        """Local steps are done, exchanges begin; `lag_s` as in `Waits.begin`. -> decisions on what was parked"""
         self.phase = "exchanging"
-        self.waits.begin(now)
+        self.waits.begin(now, lag_s)
         self.outcomes, self._served = {}, {}
         return self._enter(round, links, view, now)
 
@@ -138,11 +145,11 @@ class Rounds:
         if outcome == "committed":
             self.waits.answered(peer, now)
         elif outcome == "timeout":
-            self.waits.missed()
+            self.waits.missed(peer)
 
     def tick(self, now: float) -> tuple[str, ...]:
         """Past the deadline every link still waiting is a timeout. -> those peers, sorted"""
-        late = self.waiting if now >= self.waits.expires else ()
+        late = tuple(peer for peer in self.waiting if now >= self.waits.until(peer))
         for peer in late:
             self.resolved(peer, self.round, "timeout", now)
         return late

@@ -113,7 +113,7 @@ class Slots:
         if outcome == "committed":
             self.waits.answered(peer, now)
         elif outcome == "timeout":
-            self.waits.missed()
+            self.waits.missed(peer)
 
     def tick(self, now: float) -> tuple[str, ...]:
         """Past the deadline the visit is a timeout. -> the peer visited"""

@@ -40,15 +40,30 @@ class Waits:
 
     patience: Patience
     expires: float = inf
-    """When to give up; infinite while nobody is waited for."""
+    """When to give up; infinite while nobody is waited for. Who was late the last time has less, see `until`."""
     _opened: float = 0.0
     _wait_s: float = inf
+    _lag_s: float = 0.0
     _quickest: dict[str, float] = field(default_factory=dict)
+    _late: set[str] = field(default_factory=set)
 
-    def begin(self, now: float) -> None:
-        """Waiting begins."""
-        self._opened, self._wait_s = now, self.patience.wait_s()
+    def begin(self, now: float, lag_s: float = 0.0) -> None:
+        """Waiting begins.
+
+        A peer may be later than we are without a fault: it waited for another. So whoever was in time the last time gets two `lag_s`
+        beyond what was learned, who was late one: a node that waits for a straggler is still waited for itself, where equal patience
+        with all would let one straggler drive everybody apart.
+
+        Args:
+            now: seconds.
+            lag_s: the time of a round's local steps: what a peer at work may lack.
+        """
+        self._opened, self._wait_s, self._lag_s = now, self.patience.wait_s() + 2.0 * lag_s, lag_s
         self.expires = now + self._wait_s
+
+    def until(self, peer: str) -> float:
+        """When to give `peer` up."""
+        return self.expires - self._lag_s if peer in self._late else self.expires
 
     def end(self) -> None:
         """Nobody is waited for any more."""
@@ -61,13 +76,16 @@ class Waits:
     def answered(self, peer: str, now: float) -> None:
         """The exchange with `peer` committed."""
         wait_s = now - self._opened
+        self._late.discard(peer)
         self.patience.observe(wait_s)
         self._quickest[peer] = min(wait_s, FORGETTING * self._quickest.get(peer, inf))
 
-    def missed(self) -> None:
-        """A peer did not answer in time."""
+    def missed(self, peer: str) -> None:
+        """The peer did not answer in time."""
+        self._late.add(peer)
         self.patience.observe_timeout()
 
     def forget(self, peer: str) -> None:
         """A peer is gone."""
         self._quickest.pop(peer, None)
+        self._late.discard(peer)

@@ -14,6 +14,7 @@ A round's end waits for the engine to have done what edges asked of it, then mix
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ from node.status import Exchanges
 
 MAX_ATTEMPTS = 4
 """Transactions begun on one link in one round."""
+MAX_JUMP = 8
+"""Rounds forward on the word of a few peers."""
 MAX_LEAD = 16
 """Rounds: nodes with no link for a while run ahead by several without a fault; wishes from further are told off."""
 TRY_AGAIN = frozenset({"reset", "superseded", "closing", "early"})
@@ -99,7 +102,8 @@ class Exchange:
         self._moved = trio.Event()
         self._outcomes: Counter[str] = Counter()
         self._committed: Counter[str] = Counter()
-        self._late = False  # a peer had done the open round before us
+        self._since = math.inf  # when the local steps of the round began
+        self._late: set[str] = set()  # who had done the open round before us
         self._early: set[str] = set()  # who told us that we are ahead: tried again in a while, not at once
         self.payload_bytes = 0
         self.dropped: Callable[[str], None] = lambda _peer: None
@@ -198,7 +202,7 @@ class Exchange:
         if ended.reason == "full":
             self.dropped(peer)
         if ended.reason == "late" and ended.round == self._pace.round:
-            self._late = True
+            self._late.add(peer)
         if ended.reason == "early" and ended.role == "initiator":
             self._early.add(peer)
         if ended.reason not in TRY_AGAIN:
@@ -243,6 +247,7 @@ class Exchange:
             links: peer -> mixing weight, as far as known yet.
             view: digest of the member list.
         """
+        self._since = trio.current_time()
         self._decide_all(self._rounds.compute(round, links, view))
 
     async def round(self, round: int, links: Mapping[str, float], view: bytes) -> RoundOutcome:
@@ -257,8 +262,10 @@ class Exchange:
             EngineError: the engine cannot mix.
         """
         rounds = self._rounds
-        self._late = False
-        verdicts = rounds.open(round, links, view, trio.current_time())
+        self._late.clear()
+        now = trio.current_time()
+        verdicts = rounds.open(round, links, view, now, max(0.0, now - self._since))
+        self._since = math.inf
         try:
             self._decide_all(verdicts)
             await self._until_resolved()
@@ -270,8 +277,15 @@ class Exchange:
         reply = await self._engine.call(calls.Mix(round))
         if not isinstance(reply, calls.Done):
             raise EngineError(f"round {round} was not mixed: {reply}")
-        left_behind = self._late or rounds.behind > round + MAX_LEAD
-        return RoundOutcome(round, outcomes, rounds.behind if left_behind else round)
+        return RoundOutcome(round, outcomes, self._left_behind(round))
+
+    def _left_behind(self, round: int) -> int:
+        """Where peers are if they have left us behind; one liar moves us by MAX_JUMP at most."""
+        rounds = self._rounds
+        if rounds.behind > round + MAX_LEAD:
+            return rounds.behind
+        told = max((rounds.seen.get(peer, 0) for peer in self._late), default=round)
+        return min(told, round + MAX_JUMP)
 
     # --- clock pace ---------------------------------------------------------------------------------------
 
@@ -317,6 +331,7 @@ class Exchange:
         retry_at = {peer: now + pace.waits.retry_s(peer) for peer in pace.waiting}
         try:
             while not pace.done:
+                self._give_up_passed(now)
                 for peer in pace.waiting:
                     due = now >= retry_at[peer]
                     if due:
@@ -327,8 +342,9 @@ class Exchange:
                         attempts[peer] += 1
                         self._early.discard(peer)
                         self._begin(peer)
-                with trio.move_on_at(min([pace.waits.expires, *(retry_at[peer] for peer in pace.waiting)])):
-                    await self._moved.wait()
+                if not pace.done:
+                    with trio.move_on_at(min(min(pace.waits.until(peer), retry_at[peer]) for peer in pace.waiting)):
+                        await self._moved.wait()
                 now = trio.current_time()
                 for peer in pace.tick(now):
                     self._give_up(peer)
@@ -336,6 +352,19 @@ class Exchange:
             for peer in pace.waiting:  # cancelled
                 pace.resolved(peer, pace.round, "timeout", now)
                 self._give_up(peer)
+
+    def _give_up_passed(self, now: float) -> None:
+        """Steps pace: a peer that has gone on to a later round does not come back for a link of ours."""
+        pace = self._pace
+        if not isinstance(pace, Rounds):
+            return
+        for peer in pace.waiting:
+            edge = self._runner(peer).edge
+            under_way = any(it is not None and it.round == pace.round for it in (edge.outstanding, edge.pending))
+            if pace.passed(peer) and not under_way:
+                self._outcomes["busy"] += 1
+                self._late.add(peer)
+                pace.resolved(peer, pace.round, "busy", now)
 
     def _nudge(self, peer: str) -> None:
         """Repeat what is not answered; where nothing is under way and we do not begin, ask the peer to."""

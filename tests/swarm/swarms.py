@@ -1,0 +1,107 @@
+"""What stories of swarms have in common: what is agreed on, and how to look at the ledgers."""
+
+from typing import Any
+
+import torch
+import trio
+
+from node.config import (
+    CompressSection,
+    Manifest,
+    MixSection,
+    OptimizerSection,
+    PaceSection,
+    PartitionSection,
+    TaskSection,
+)
+from node.engine import calls
+from node.scenario.swarm import VirtualNode, VirtualSwarm
+
+STEP_S = 0.02  # what a local step costs in a story: a round of ten takes a fifth of a second
+
+
+def digits(
+    nodes: int, *, seed: int = 0, pace: str = "steps", mix: str = "pet", compress=None, **rounds: Any
+) -> Manifest:
+    """Real digits, unevenly cut; keyword arguments beyond those named go to the pace."""
+    return Manifest(
+        seed=seed,
+        task=TaskSection(kind="digits"),
+        partition=PartitionSection(shards=nodes),
+        optimizer=OptimizerSection(schedule="constant"),
+        mix=MixSection(kind=mix),
+        compress=compress or CompressSection(),
+        pace=PaceSection(
+            kind=pace, **{"local_steps": 10, "rounds": 60, "quorum": nodes, "slot_s": 0.2, "max_wait_s": 1.0} | rounds
+        ),
+    )
+
+
+def story(agreed: Manifest, seed: int, *rules, slow: dict[int, float] | None = None, **options: Any) -> VirtualSwarm:
+    """A swarm whose nodes are all as fast, but for those in `slow`: index -> times slower."""
+    slower = slow or {}
+    return VirtualSwarm(
+        agreed, rules=list(rules), seed=seed, step_cost_s=lambda i: STEP_S * slower.get(i, 1.0), **options
+    )
+
+
+async def until(fact, patience_s: float = 200.0) -> float:
+    """Wait for a fact about a swarm -> virtual seconds it took."""
+    began = trio.current_time()
+    with trio.fail_after(patience_s):
+        while not fact():  # noqa: ASYNC110 — a look costs no virtual time
+            await trio.sleep(0.01)
+    return trio.current_time() - began
+
+
+def rounds_done(swarm: VirtualSwarm, count: int) -> bool:
+    """Whether every living node has done so many rounds."""
+    return all(virtual.node.progress.round >= count for virtual in swarm.nodes.values())
+
+
+def agree(swarm: VirtualSwarm, *nodes: int) -> bool:
+    """Whether the given nodes (all that live, if none is given) see each other and nobody else."""
+    chosen = [swarm.nodes[index] for index in nodes or swarm.nodes]
+    expected = tuple(sorted(virtual.peer_id for virtual in chosen))
+    return all(
+        virtual.node.membership is not None and virtual.node.membership.members == expected for virtual in chosen
+    )
+
+
+def events(virtual: VirtualNode) -> list[str]:
+    """Names of what a node reported."""
+    return [event.name for event in virtual.node.report.events]
+
+
+async def drain(swarm: VirtualSwarm) -> None:
+    """Let every edge say what it still has to say, on a network that loses nothing."""
+    swarm.hub.rules.clear()
+    for _ in range(3):
+        for virtual in swarm.nodes.values():
+            for runner in virtual.node.exchange._runners.values():
+                runner.feed(runner.edge.greet())
+                runner.retry()
+        await trio.sleep(1.0)
+    for virtual in swarm.nodes.values():
+        if swarm.manifest.pace.kind == "steps":
+            await virtual.node.engine.call(calls.Mix(swarm.manifest.pace.rounds))
+
+
+def assert_flows_cancel(swarm: VirtualSwarm) -> float:
+    """Every flow is the bitwise negative of the other end's, and the corrections of the living sum to zero.
+
+    Settled flows count: an edge closed in order keeps its flow on both ends. -> the largest |c| there is
+    """
+    held = {virtual.peer_id: virtual.engine.mixing for virtual in swarm.nodes.values()}
+    for me, ledger in held.items():
+        for peer, other in held.items():
+            if me < peer:
+                for one, two in ((ledger.flows, other.flows), (ledger.settled, other.settled)):
+                    zero = torch.zeros_like(ledger.total)
+                    assert torch.equal(one.get(peer, zero), -two.get(me, zero)), (me, peer)
+        strangers = (ledger.flows.keys() | ledger.settled.keys()) - held.keys()
+        assert not strangers, f"{me} keeps flows of {strangers}"
+    totals = torch.stack([ledger.total for ledger in held.values()])
+    largest = float(totals.abs().max())
+    assert float(totals.sum(0).abs().max()) <= 1e-5 * largest
+    return largest
