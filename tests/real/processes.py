@@ -25,11 +25,11 @@ PATIENCE_S = 90.0  # for the slowest machine to start several nodes at once
 PROMISE_S = 3.0  # Ctrl-C ends a node, or a demo, within this time
 
 
-def until(what, true: Callable[[], object], patience_s=PATIENCE_S):
+def until(complaint, true: Callable[[], object], patience_s=PATIENCE_S):
     """The first truthy answer; processes have no event to wait for."""
     deadline = time.monotonic() + patience_s
     while not (answer := true()):
-        assert time.monotonic() < deadline, f"not within {patience_s:.0f} s: {what() if callable(what) else what}"
+        assert time.monotonic() < deadline, complaint
         time.sleep(0.05)
     return answer
 
@@ -75,6 +75,15 @@ class Shell:
     def err(self):
         return self._err.read_text()
 
+    def until(self, true: Callable[[], object]):
+        """The first truthy answer, while the command runs."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (answer := true()):
+            assert self.process.poll() is None, f"it ended with {self.process.returncode}: {self.err}"
+            assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {self.err}"
+            time.sleep(0.05)
+        return answer
+
     def first_line(self):
         """What it printed first, once that is whole; "" before."""
         line, end, _ = self.out.partition("\n")
@@ -90,7 +99,7 @@ class Shell:
         family, began = self.family(), time.monotonic()
         os.killpg(self.process.pid, signal.SIGINT)
         code = self.process.wait(PATIENCE_S)
-        until(lambda: f"{self.err}: still there: {family}", lambda: not any(map(lives, family)), PROMISE_S)
+        until(f"still there after {PROMISE_S:.0f} s: {family}", lambda: not any(map(lives, family)), PROMISE_S)
         took = time.monotonic() - began
         assert took <= PROMISE_S, f"Ctrl-C took {took:.1f} s: {self.err}"
         return code

@@ -6,7 +6,7 @@ import signal
 import psutil
 import pytest
 
-from tests.real.processes import PROMISE_S, lives, starling, terminals, told, until
+from tests.real.processes import PATIENCE_S, PROMISE_S, lives, starling, terminals, told, until
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -33,9 +33,9 @@ def test_whoever_is_killed_comes_back_as_the_same_node_and_nobody_else_stops(tmp
     founder_dir, joiner_dir = tmp_path / "founder", tmp_path / "joiner"
     with terminals() as terminal:
         founder = terminal(f"starling found {ENDLESS} {OWN} --shard 0 --dir founder", tmp_path, "f")
-        invite = until(lambda: founder.err, founder.first_line)
+        invite = founder.until(founder.first_line)
         joiner = terminal(f"starling join {invite} {OWN} --shard 1 --dir joiner", tmp_path, "j")
-        first = until(lambda: joiner.err, lambda: training(joiner_dir, beyond=5))
+        first = joiner.until(lambda: training(joiner_dir, beyond=5))
         assert first.members == 2
         assert not first.rejoined
         assert starling("invite", "--dir", "founder", cwd=tmp_path) == f"{invite}\n"
@@ -56,7 +56,7 @@ def test_whoever_is_killed_comes_back_as_the_same_node_and_nobody_else_stops(tmp
         until("the other stopped", lambda: training(founder_dir, beyond=alone))
 
         joiner = terminal("starling run --dir joiner", tmp_path, "j2")
-        again = until(lambda: joiner.err, lambda: training(joiner_dir, beyond=first.round))
+        again = joiner.until(lambda: training(joiner_dir, beyond=first.round))
         assert again.rejoined
         assert (again.peer, again.addresses) == (first.peer, first.addresses)
         until("they do not meet again", lambda: (now := training(joiner_dir)) and now.exchanges.committed > 2)
@@ -64,3 +64,23 @@ def test_whoever_is_killed_comes_back_as_the_same_node_and_nobody_else_stops(tmp
         assert founder.ctrl_c() == 0
     for run_dir in (founder_dir, joiner_dir):
         assert not (run_dir / "control.sock").exists()
+
+
+def test_a_stranger_s_manifest_runs_code_of_this_machine_only_if_its_owner_agrees(tmp_path):
+    """Installed code, but the founder chose which: `join` refuses before anything is imported, and leaves no half-made node."""
+    with terminals() as terminal:
+        founder = terminal(
+            f"starling found {ENDLESS} --set task=node.tasks.digits:Digits {OWN} --shard 0 --dir founder", tmp_path, "f"
+        )
+        invite = founder.until(founder.first_line)
+        refused = terminal(f"starling join {invite} {OWN} --shard 1 --dir joiner", tmp_path, "j")
+        assert refused.process.wait(PATIENCE_S) == 2
+        *_, words = refused.err.splitlines()
+        assert words.startswith("starling: task.kind: this swarm wants to run 'node.tasks.digits:Digits'")
+        assert "--set trust=true" in words
+        assert not (tmp_path / "joiner" / "node.toml").exists()
+
+        agreed = terminal(f"starling join {invite} {OWN} --shard 1 --set trust=true --dir joiner", tmp_path, "j2")
+        agreed.until(lambda: training(tmp_path / "joiner"))
+        assert agreed.ctrl_c() == 0
+        assert founder.ctrl_c() == 0

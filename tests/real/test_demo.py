@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from node.cli.main import main
-from tests.real.processes import ENVIRONMENT, terminals, told, until
+from tests.real.processes import ENVIRONMENT, terminals, told
 
 TABLE = {
     "swarm", "wall_s", "rounds", "metric", "mean", "min", "max", "consensus_distance", "bytes_per_exchange", "dense_bytes", "nodes",
@@ -64,7 +64,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing_behind(tmp_path):
     """No node, no engine, and an exit code that says why."""
     with terminals() as terminal:
         running = terminal("starling demo --nodes 2 --rounds 100000 --no-tui --dir kept", tmp_path, "demo")
-        until(lambda: running.err, lambda: (now := told(tmp_path / "kept" / "node-1")) and now.round > 2)
+        running.until(lambda: (now := told(tmp_path / "kept" / "node-1")) and now.round > 2)
         assert len(running.family()) == 5  # two nodes with an engine each
         assert running.ctrl_c() == 130
         assert "interrupted" in running.err

@@ -13,7 +13,7 @@ import pytest
 from node.cli.main import COMMANDS, starling
 from node.config import Manifest
 from node.settings import from_toml
-from tests.real.processes import ENVIRONMENT, ROOT, terminals, told, until
+from tests.real.processes import ENVIRONMENT, ROOT, terminals, told
 
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -102,17 +102,15 @@ def test_four_nodes_by_hand_do_what_the_readme_says(tmp_path):
         source, found = lines("found")
         assert source == "source .venv/bin/activate"  # whose PATH this process has already
         founder = terminal(found, tmp_path, "terminal-1")
-        invite = until(lambda: founder.err, founder.first_line)
+        invite = founder.until(founder.first_line)
         assert invite.startswith("starling1:")
         joiners = [
             terminal(line.replace("INVITE", invite), tmp_path, f"terminal-{number}")
             for number, line in enumerate(lines("join"), start=2)
         ]
         folders = [tmp_path / f"starling-{number}" for number in range(1, 5)]
-        until(
-            lambda: [folder.name for folder in folders if told(folder) is None],
-            lambda: all((now := told(folder)) and now.state == "finished" for folder in folders),
-        )
+        for folder in folders:
+            founder.until(lambda folder=folder: (now := told(folder)) and now.state == "finished")
         printed = {line: shell(line, tmp_path) for line in lines("look")}
         status = json.loads(printed["starling status --dir starling-2 --json"])
         assert (status["round"], status["rounds"], status["members"]) == (100, 100, 4)
