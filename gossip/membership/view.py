@@ -15,7 +15,6 @@ A suspect counts as alive: the digest changes when a member is gone, not when so
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -23,11 +22,11 @@ from typing import Literal
 
 from gossip.errors import RemoteProtocolError
 from gossip.membership.events import Changed, Died, Joined, Left, MemberEvent, Reborn, Suspected
+from gossip.overlay.ranks import digest
 from gossip.wire.schema import Record
 
 MAX_MEMBERS = 4096
 TOMBSTONE_S = 3600.0
-DIGEST_BYTES = 16
 
 Status = Literal["alive", "suspect", "dead", "left"]
 
@@ -44,15 +43,6 @@ class Member:
     def present(self) -> bool:
         """In the alive set."""
         return self.status in {"alive", "suspect"}
-
-
-def members_digest(peers: Iterable[str]) -> bytes:
-    """16 bytes that are equal where the sets of peers are equal."""
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for peer in sorted(set(peers)):
-        raw = peer.encode()
-        digest.update(len(raw).to_bytes(2, "little") + raw)
-    return digest.digest()
 
 
 def life(record: Record) -> tuple[int, int]:
@@ -165,7 +155,7 @@ class View:
     def _listed(self) -> tuple[tuple[str, ...], bytes]:
         if self._cached is None:
             alive = tuple(sorted(peer for peer, member in self._members.items() if member.present))
-            self._cached = alive, members_digest(alive)
+            self._cached = alive, digest(alive)
         return self._cached
 
     def _make_room(self) -> bool:

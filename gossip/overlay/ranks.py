@@ -22,8 +22,8 @@ def ranked(members: Iterable[str], salt: bytes) -> tuple[str, ...]:
 
 
 def digest(members: Iterable[str]) -> bytes:
-    """8 bytes that name the set: nodes exchange on a schedule only if theirs are equal."""
-    state = hashlib.blake2b(digest_size=8)
+    """16 bytes that name the set: nodes exchange on a schedule only if theirs are equal."""
+    state = hashlib.blake2b(digest_size=16)
     for member in sorted(set(members)):
         raw = member.encode()
         state.update(len(raw).to_bytes(4, "little") + raw)

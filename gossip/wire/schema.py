@@ -35,7 +35,6 @@ Counter = Annotated[int, Meta(ge=0, le=2**62)]
 PeerId = Annotated[str, Meta(min_length=1, max_length=128)]
 Address = Annotated[str, Meta(max_length=256)]
 Digest = Annotated[bytes, Meta(min_length=8, max_length=32)]
-Reason = Annotated[str, Meta(max_length=64)]
 Payload = Annotated[bytes, Meta(max_length=MAX_PAYLOAD_BYTES)]
 Weight = Annotated[float, Meta(ge=0.0, le=1.0)]  # base_k: 128/129 where 129 nodes meet in pairs
 Finite = Annotated[float, Meta(ge=-1e12, le=1e12)]

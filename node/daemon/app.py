@@ -384,9 +384,11 @@ def _consent(manifest: Manifest, config: NodeConfig) -> None:
     if config.trust:
         return
     if ":" in task.kind:
-        wants = f"task.kind: this swarm wants to run {task.kind!r} of your installation"
-    elif "path" in task.params and not config.data:
-        wants = f"task.params.path: this swarm wants to read {task.params['path']!r} on your machine"
-    else:
-        return
-    raise ConfigError(f"{wants}; join with --data PATH of your own, or with --set trust=true if you agree")
+        raise ConfigError(
+            f"task.kind: this swarm wants to run {task.kind!r} of your installation; join with --set trust=true if you agree"
+        )
+    if "path" in task.params and not config.data:
+        raise ConfigError(
+            f"task.params.path: this swarm wants to read {task.params['path']!r} on your machine; join with --data PATH of "
+            "your own, or with --set trust=true if you agree"
+        )
