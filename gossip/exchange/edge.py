@@ -2,7 +2,8 @@
 
 Promise. Whatever is lost, repeated, reordered, refused or restarted: the flows of the two ends add up to the sum of what the
 initiator has committed and the responder has yet to, and to zero once the ends have talked. Source: Pairwise Edge Tracking, flows as
-in Jesus, Baquero and Almeida 2015 (doi:10.1016/j.jpdc.2015.02.003), made safe for loss by commits on proof and for crashes by an incarnation.
+in Jesus, Baquero and Almeida 2015 (doi:10.1016/j.jpdc.2015.02.003), made safe for loss
+by commits on proof and for crashes by an incarnation.
 
 Roles. The end with the lower peer id initiates; one stream in one direction makes both ends add the same numbers in the same order, so
 that flows stay each other's negative bit for bit even where rounding and clamping do not commute. The other end pokes.
