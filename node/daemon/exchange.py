@@ -83,7 +83,8 @@ class Exchange:
         fresh_inc: Callable[[], int], may: Callable[[str], bool], budget: Budget,
     ) -> None:  # fmt: skip
         pace = manifest.pace
-        waits = Waits(Deadline(pace.min_wait_s, pace.max_wait_s))
+        longest_s = pace.max_wait_s if pace.kind == "steps" else pace.slot_s  # a visit is over when its slot is
+        waits = Waits(Deadline(min(pace.min_wait_s, longest_s), longest_s))
         self._pace: Rounds | Slots
         if pace.kind == "steps":
             self._pace = Rounds(waits, MAX_LEAD)
