@@ -10,6 +10,7 @@ there. An EngineError anywhere ends the current round only: the supervisor bring
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -95,7 +96,8 @@ class Training:
         self._report = report
         self._checkpoint_s = checkpoint_s
         self._fetch = fetch
-        self._began = self._saved_at = trio.current_time()
+        self._began = trio.current_time()
+        self._saved_at = -math.inf  # so the first round is kept at once: whoever dies early can resume as well
         self.cannot_save = False
 
     async def quorum(self, *, begun: bool) -> None:
