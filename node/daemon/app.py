@@ -19,7 +19,7 @@ from pathlib import Path
 import trio
 
 from gossip.api import Overlay
-from gossip.errors import ConfigError, EngineError, GossipError, RemoteProtocolError, TransportError
+from gossip.errors import ConfigError, GossipError, RemoteProtocolError, TransportError
 from gossip.exchange.clock import SwarmClock
 from gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn
 from gossip.overlay.catalogue import overlay as build_overlay
@@ -206,10 +206,7 @@ class Node:
                     await self.membership.leave()
             if self.training is not None and not finished:
                 with trio.move_on_after(LAST_SAVE_S):
-                    try:
-                        await self.training.save()
-                    except EngineError as error:
-                        self.report.event("cannot_save", str(error), level="warning")
+                    await self.training.save()
         self.report.event("left", "left the swarm in order")
 
     # --- joining ------------------------------------------------------------------------------------------

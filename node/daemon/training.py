@@ -135,8 +135,12 @@ class Training:
             await self._steps(start_round)
         else:
             await self._slots(start_round)
-        if self._progress.value_round != self._progress.round:
-            await self.evaluate()
+        while self._progress.value_round != self._progress.round:
+            try:
+                await self.evaluate()
+            except EngineError as error:
+                await self._recover(error)
+            await trio.sleep(0.01)  # somebody else's evaluation may be under way
 
     # --- steps pace ---------------------------------------------------------------------------------------
 
@@ -147,8 +151,7 @@ class Training:
                 ahead = await self._one_round(current)
                 current = await self._jump(current, ahead)
             except EngineError as error:
-                self._report.event("engine_lost", str(error), level="warning", round=current)
-                await self._engine.ready()
+                await self._recover(error)
 
     async def _one_round(self, round: int) -> int:
         pace = self._manifest.pace
@@ -210,8 +213,7 @@ class Training:
                     await self.evaluate()
                 await self._save_when_due()
             except EngineError as error:
-                self._report.event("engine_lost", str(error), level="warning", round=slot)
-                await self._engine.ready()
+                await self._recover(error)
             await trio.sleep_until(self._clock.next_slot_at(trio.current_time(), pace.slot_s))
             slot = max(slot + 1, self._clock.slot(trio.current_time(), pace.slot_s))
         await self._engine.call(calls.Free(on=False, round=slot))
@@ -230,6 +232,11 @@ class Training:
 
     # --- both ---------------------------------------------------------------------------------------------
 
+    async def _recover(self, error: EngineError) -> None:
+        """The engine is lost: say so and wait for the next one."""
+        self._report.event("engine_lost", str(error), level="warning", round=self._progress.round)
+        await self._engine.ready()
+
     async def evaluate(self) -> None:
         """Measure on held-out data and note it."""
         evaluated = await self._engine.call(calls.Evaluate())
@@ -238,16 +245,18 @@ class Training:
             self._progress.values.add(self._progress.round, self._elapsed(), evaluated.value)
 
     async def save(self, export: str = "") -> None:
-        """Write the checkpoint; a full disk is said once and training goes on."""
+        """Write the checkpoint; what cannot be saved is said once and training goes on."""
         self._saved_at = trio.current_time()
-        done = await self._engine.call(calls.Save(export))
-        if isinstance(done, calls.Refused):
-            if not self.cannot_save:
-                self._report.event("cannot_save", done.reason, level="error")
-            self.cannot_save = True
-        elif self.cannot_save:
+        try:
+            done = await self._engine.call(calls.Save(export))
+            reason = done.reason if isinstance(done, calls.Refused) else ""
+        except EngineError as error:
+            reason = str(error)
+        if reason and not self.cannot_save:
+            self._report.event("cannot_save", reason, level="error")
+        elif self.cannot_save and not reason:
             self._report.event("saves_again", "checkpoints can be written again")
-            self.cannot_save = False
+        self.cannot_save = bool(reason)
 
     async def _save_when_due(self) -> None:
         if trio.current_time() - self._saved_at >= self._checkpoint_s:
