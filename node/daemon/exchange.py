@@ -24,7 +24,7 @@ import trio
 
 from gossip.errors import EngineError, LocalProtocolError, RemoteProtocolError
 from gossip.exchange.admission import Admission, Now, Refuse, Verdict, Wish
-from gossip.exchange.commands import Asked, Ended, Outcome, Poked
+from gossip.exchange.commands import Asked, Ended, Outcome, Pending, Poked
 from gossip.exchange.deadline import Deadline
 from gossip.exchange.edge import Edge
 from gossip.exchange.rounds import Rounds
@@ -145,6 +145,7 @@ class Exchange:
         """Answer peers until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            nursery.start_soon(self._chase)
             try:
                 task_status.started()
                 async for inbound in self._network.inbound("exchange"):
@@ -154,6 +155,17 @@ class Exchange:
                         self._report.fault(error.peer, error.reason)
             finally:
                 self._nursery = None
+
+    async def _chase(self) -> None:
+        """Ask again for proofs that were lost: no link may lead to that peer any more, and half a transaction biases the swarm for good."""
+        waited: dict[str, Pending | None] = {}
+        while True:
+            await trio.sleep(self._pace.waits.patience.wait_s())
+            now = {peer: runner.edge.pending for peer, runner in self._runners.items()}
+            for peer, pending in now.items():
+                if pending is not None and pending is waited.get(peer) and peer not in self._pace.waiting:
+                    self._runners[peer].retry()
+            waited = now
 
     def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
         if self._nursery is not None:  # else we are stopping: there is no more work

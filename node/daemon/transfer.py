@@ -35,7 +35,8 @@ from node.net.api import Network
 
 SNAPSHOT_FRESH_S = 1.0
 REPLY_S = 10.0
-ASK_AGAIN_S = 1.0  # a small answer that is not there by then was lost; a chunk may be under way on a slow line
+ASK_AGAIN_S = 1.0  # an answer that is not there by then was lost …
+SLOW_BYTES_PER_S = 128 << 10  # … unless it is long, and under way on a slow line
 ASKED = 3
 TRIES_PER_CHUNK = 3
 
@@ -211,7 +212,8 @@ class Transfer:
             source = sources[failures % len(sources)]
             query = ChunkQuery(source.offer.snapshot, len(received))
             try:
-                reply = await self._ask(source.peer, "chunk", query.offset, query)
+                expected = min(MAX_CHUNK_BYTES, chosen.offer.size - query.offset)
+                reply = await self._ask(source.peer, "chunk", query.offset, query, expected)
             except (TransportError, trio.TooSlowError):
                 reply = None
             data = reply.data if isinstance(reply, Chunk) and reply.snapshot == source.offer.snapshot else b""
@@ -229,14 +231,14 @@ class Transfer:
 
     # --- request and reply over frames --------------------------------------------------------------------
 
-    async def _ask(self, peer: str, kind: str, key: int, query: Message) -> Message:
+    async def _ask(self, peer: str, kind: str, key: int, query: Message, expected_bytes: int = 0) -> Message:
         send, receive = trio.open_memory_channel[Message](1)
         self._waiting[(peer, kind, key)] = send
         try:
             with trio.fail_after(REPLY_S):
                 while True:
                     await self._network.send(peer, "state", frames.encode(query))
-                    with trio.move_on_after(REPLY_S if isinstance(query, ChunkQuery) else ASK_AGAIN_S):
+                    with trio.move_on_after(ASK_AGAIN_S + expected_bytes / SLOW_BYTES_PER_S):
                         return await receive.receive()
         finally:
             self._waiting.pop((peer, kind, key), None)
