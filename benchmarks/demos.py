@@ -9,10 +9,11 @@ Figures of a case `c`, over its seeds:
     c.bytes_per_exchange   payload bytes a node sends in an exchange
     c.less_than_dense      4 bytes a parameter over the above
     c.bytes_per_node       all that a node sent: payload, framing, repetitions, membership
+    c.sent_over_payload    all that was sent over the payload of committed exchanges: more where a busy machine had nodes ask twice
     c.exchanges_per_round  committed exchanges of a node and round
 
-Figures of the first case `a` against each other `b`: `a-b.mean` and `a-b.least` (mean and lowest over seeds of the difference between
-their means), `a/b.bytes_per_exchange` and `a/b.bytes_per_node`.
+Figures where a case `a` is compared with `b`: `a-b.mean` and `a-b.least` (mean and lowest over seeds of the difference between their
+means), `a/b.bytes_per_exchange` and `a/b.bytes_per_node`.
 
 The overlay, the masks and the partition come from the seed; which exchange misses its deadline comes from the machine. So two runs
 of one seed differ, the more the busier the machine is.
@@ -29,6 +30,8 @@ from statistics import fmean
 from benchmarks import facts
 from benchmarks.recipes import DemoRecipe
 from benchmarks.results import Run
+
+RATIOS = ("bytes_per_exchange", "bytes_per_node")
 
 
 def measure(recipe: DemoRecipe) -> list[Run]:
@@ -71,14 +74,13 @@ def figures(recipe: DemoRecipe, runs: Sequence[Run]) -> dict[str, float]:
     """What the runs come to."""
     by_case = {case: [run for run in runs if run["case"] == case] for case in recipe.cases}
     told = {f"{case}.{name}": value for case in by_case for name, value in _figures(by_case[case])}
-    first, *others = by_case
-    for other in others:
-        told |= _compare(first, other, by_case, told)
-    return told
+    return told | _compare(*recipe.compare, by_case, told) if recipe.compare is not None else told
 
 
 def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, float]]:
     nodes = [node for run in runs for node in run["nodes"]]
+    sent, rounds = (sum(node[key] for node in nodes) for key in ("bytes_sent", "rounds"))
+    committed = sum(node["exchanges"]["committed"] for node in nodes)
     exchanged = fmean(run["bytes_per_exchange"] for run in runs)
     yield "mean", fmean(run["mean"] for run in runs)
     yield "least_mean", min(run["mean"] for run in runs)
@@ -86,19 +88,12 @@ def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, float]]:
     yield "wall_s", max(run["wall_s"] for run in runs)
     yield "bytes_per_exchange", exchanged
     yield "less_than_dense", runs[0]["dense_bytes"] / exchanged
-    yield "bytes_per_node", fmean(node["bytes_sent"] for node in nodes)
-    yield (
-        "exchanges_per_round",
-        sum(node["exchanges"]["committed"] for node in nodes) / sum(node["rounds"] for node in nodes),
-    )
+    yield "bytes_per_node", sent / len(nodes)
+    yield "sent_over_payload", sent / (exchanged * committed)
+    yield "exchanges_per_round", committed / rounds
 
 
-def _compare(
-    first: str, other: str, by_case: Mapping[str, Sequence[Run]], told: Mapping[str, float]
-) -> dict[str, float]:
-    differences = [a["mean"] - b["mean"] for a, b in zip(by_case[first], by_case[other], strict=True)]
-    ratios = {
-        f"{first}/{other}.{name}": told[f"{first}.{name}"] / told[f"{other}.{name}"]
-        for name in ("bytes_per_exchange", "bytes_per_node")
-    }
-    return {f"{first}-{other}.mean": fmean(differences), f"{first}-{other}.least": min(differences), **ratios}
+def _compare(a: str, b: str, by_case: Mapping[str, Sequence[Run]], told: Mapping[str, float]) -> dict[str, float]:
+    differences = [x["mean"] - y["mean"] for x, y in zip(by_case[a], by_case[b], strict=True)]
+    ratios = {f"{a}/{b}.{name}": told[f"{a}.{name}"] / told[f"{b}.{name}"] for name in RATIOS}
+    return {f"{a}-{b}.mean": fmean(differences), f"{a}-{b}.least": min(differences), **ratios}

@@ -16,6 +16,7 @@ FOLDER = Path(__file__).parent / "recipes"
 
 AtLeastOne = Annotated[int, Meta(ge=1)]
 Nodes = Annotated[int, Meta(ge=2)]
+Name = Annotated[str, Meta(pattern="^[a-z0-9_]+$")]
 
 
 class Common(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,8 +39,15 @@ class DemoRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="demo"
     """None: the demo's default."""
     set: tuple[str, ...] = ()
     """`--set` of every case."""
-    cases: dict[str, tuple[str, ...]] = msgspec.field(default_factory=lambda: {"default": ()})
-    """Name -> `--set` of this case alone. The first is compared with each of the others."""
+    cases: dict[Name, tuple[str, ...]] = msgspec.field(default_factory=lambda: {"default": ()})
+    """Name -> `--set` of this case alone."""
+    compare: tuple[Name, Name] | None = None
+    """Two cases, of which the first should be better at equal bytes."""
+
+    def __post_init__(self) -> None:
+        """The cases compared exist."""
+        if self.compare is not None and not set(self.compare) <= self.cases.keys():
+            raise ValueError(f"compare: must name two of {', '.join(self.cases)}, got {', '.join(self.compare)}")
 
 
 class StartupRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="startup"):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
 from benchmarks import results
@@ -14,7 +15,7 @@ BEGIN, END = "<!-- results: made by `python -m benchmarks.table` -->", "<!-- end
 
 
 def show(result: Result) -> str:
-    """One result: its circumstances and every figure beside its bound."""
+    """One result: its circumstances, what was asked, and all figures."""
     facts = result.facts
     commit = f"{facts.commit[:10] or 'no commit'}{' with changes' if facts.modified else ''}"
     circumstances = (
@@ -22,10 +23,11 @@ def show(result: Result) -> str:
         f"Python {facts.python}, torch {facts.torch}, libp2p {facts.libp2p}; "
         f"load average {result.load[0]:.1f} before, {result.load[1]:.1f} after."
     )
-    rows = [_row(verdict) for verdict in results.verdicts(result.recipe, result.figures)]
-    heading = ["| figure | measured | asked | met |", "|---|---:|---:|---|"]
-    lines = [f"### {result.name}", "", result.recipe.title, "", circumstances, "", *heading, *rows]
-    return "\n".join(lines)
+    bounded = [verdict for verdict in results.verdicts(result.recipe, result.figures) if verdict.met is not None]
+    parts = [f"### {result.name}", result.recipe.title, circumstances]
+    if bounded:
+        parts.append(_grid([["asked", "bound", "measured", "met"], *map(_asked, bounded)]))
+    return "\n\n".join([*parts, *map(_grid, _grouped(result.figures))])
 
 
 def page(text: str, shown: Sequence[Result]) -> str:
@@ -42,11 +44,26 @@ def page(text: str, shown: Sequence[Result]) -> str:
     return f"{head}{BEGIN}\n\n{tables}\n\n{END}{tail}"
 
 
-def _row(verdict: Verdict) -> str:
+def _asked(verdict: Verdict) -> list[str]:
     low, high = verdict.bounds
-    asked = ", ".join(f"{sign} {_number(bound)}" for sign, bound in (("≥", low), ("≤", high)) if bound is not None)
-    met = {None: "", True: "yes", False: "**no**"}[verdict.met]
-    return f"| `{verdict.figure}` | {_number(verdict.value)} | {asked} | {met} |"
+    bound = ", ".join(f"{sign} {_number(value)}" for sign, value in (("≥", low), ("≤", high)) if value is not None)
+    return [f"`{verdict.figure}`", bound, _number(verdict.value), "yes" if verdict.met else "**no**"]
+
+
+def _grouped(figures: Mapping[str, float]) -> Iterator[list[list[str]]]:
+    """A figure is called group.column: groups that have the same columns share a table."""
+    groups: dict[str, dict[str, str]] = {}
+    for name, value in figures.items():
+        group, _, column = name.partition(".")
+        groups.setdefault(group, {})[column] = _number(value)
+    for columns, rows in groupby(groups.items(), key=lambda item: tuple(item[1])):
+        yield [["", *columns], *([f"`{group}`", *cells.values()] for group, cells in rows)]
+
+
+def _grid(rows: Sequence[Sequence[str]]) -> str:
+    """Markdown; the first row is the heading."""
+    head, *body = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([head, "|---" + "|---:" * (len(rows[0]) - 1) + "|", *body])
 
 
 def _number(value: float) -> str:

@@ -15,7 +15,7 @@ FACTS = Facts(
     cpu="a cpu", cores=2, memory_gb=1.5, system="Linux", python="3.11.7", torch="2", libp2p="0.8", commit="c" * 40,
     modified=False,
 )  # fmt: skip
-TWO = DemoRecipe(title="two cases", seeds=(1, 2), cases={"a": (), "b": ("mix=dsgd",)})
+TWO = DemoRecipe(title="two cases", seeds=(1, 2), cases={"a": (), "b": ("mix=dsgd",)}, compare=("a", "b"))
 
 
 def demo_run(case: str, seed: int, mean: float, **over: object) -> results.Run:
@@ -59,7 +59,16 @@ def test_every_command_line_is_one_that_the_demo_takes(path):
         make_plan(recipe.nodes, "digits", recipe.rounds, None, recipe.seeds[0], sets, (), None, None)
 
 
-@pytest.mark.parametrize("text", ["title = 'x'", "kind = 'demo'", "kind = 'demo'\ntitle = 'x'\nnodse = 3", "kind = ["])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "title = 'x'",
+        "kind = 'demo'",
+        "kind = 'demo'\ntitle = 'x'\nnodse = 3",
+        "kind = [",
+        "kind = 'demo'\ntitle = 'x'\ncompare = ['a', 'b']",
+    ],
+)
 def test_a_wrong_recipe_is_one_line_that_names_the_file(tmp_path, text):
     path = tmp_path / "wrong.toml"
     path.write_text(text)
@@ -96,6 +105,7 @@ def test_figures_of_a_case_are_over_its_seeds():
     assert figures["default.bytes_per_exchange"] == 80.0
     assert figures["default.less_than_dense"] == 5.0
     assert figures["default.bytes_per_node"] == 600
+    assert figures["default.sent_over_payload"] == 2400 / (80 * 20)
     assert figures["default.exchanges_per_round"] == 0.5
 
 
@@ -168,10 +178,18 @@ def test_the_table_names_circumstances_figures_bounds_and_verdicts():
     assert "commit" not in shown
     assert "cccccccccc;" in shown
     assert "load average 0.5 before, 1.0 after" in shown
-    assert "| `a.mean` | 0.95 | ≥ 0.9, ≤ 1 | yes |" in shown
-    assert "| `a.bytes_per_node` | 1,234,567 |  |  |" in shown
+    assert "| `a.mean` | ≥ 0.9, ≤ 1 | 0.95 | yes |" in shown
+    assert "|  | mean | bytes_per_node |\n|---|---:|---:|\n| `a` | 0.95 | 1,234,567 |" in shown
     missed = msgspec.structs.replace(result(), figures={"a.mean": 0.5})
-    assert "| `a.mean` | 0.5 | ≥ 0.9, ≤ 1 | **no** |" in table.show(missed)
+    assert "| `a.mean` | ≥ 0.9, ≤ 1 | 0.5 | **no** |" in table.show(missed)
+
+
+def test_cases_share_a_table_and_other_figures_have_their_own():
+    """Five cases of nine figures are five rows, not forty-five."""
+    figures = {"a.mean": 0.1, "a.min": 0.2, "b.mean": 0.3, "b.min": 0.4, "a-b.mean": -0.2}
+    shown = table.show(msgspec.structs.replace(result(), recipe=DemoRecipe(title="x"), figures=figures))
+    both = "|  | mean | min |\n|---|---:|---:|\n| `a` | 0.1 | 0.2 |\n| `b` | 0.3 | 0.4 |"
+    assert shown.endswith(f"{both}\n\n|  | mean |\n|---|---:|\n| `a-b` | -0.2 |")
 
 
 def test_the_page_keeps_its_words_and_gets_new_tables():
