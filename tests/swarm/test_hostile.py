@@ -1,0 +1,276 @@
+"""One liar in a swarm of whole nodes: it joins in order, takes part honestly for a while, and then sends what it likes.
+
+The liar is a node like the others whose frames are rewritten on their way out, so it speaks every handshake well enough to be heard.
+Honest nodes must finish as if it were not there, count what it did by reason, shut it out and delete its flow.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from functools import cache
+from statistics import mean
+
+import msgspec
+import pytest
+
+from gossip.compress.header import HEADER
+from gossip.wire.frames import decode, encode
+from gossip.wire.schema import MAX_FRAME_BYTES, Ack, Busy, Chunk, Message, Poke, Request, Response, StateOffer
+from node.config import MixSection
+from tests.swarm.swarms import assert_flows_cancel, digits, drain, events, rounds_done, story, until
+from tests.swarm.virtual import replayable
+
+HONEST = 5
+ROUNDS = 40
+POINTS = 0.02
+LONGEST = bytes(MAX_FRAME_BYTES["exchange"])
+NUMBERLESS = ("not_finite", "bad_scale", "bad_code")
+
+Forge = Callable[[Message], list[Message | bytes]]
+"""What the liar sends in place of an honest message."""
+
+
+def replaced(kind: type[Message] | tuple[type[Message], ...], **changes: object) -> Forge:
+    """Some fields of one kind of message."""
+    return lambda message: [msgspec.structs.replace(message, **changes) if isinstance(message, kind) else message]
+
+
+def payload(kind: type[Request | Response], forged: Callable[[bytes], bytes]) -> Forge:
+    """The vector in a message."""
+
+    def forge(message: Message) -> list[Message | bytes]:
+        return [replaced(kind, payload=forged(message.payload))(message)[0] if isinstance(message, kind) else message]
+
+    return forge
+
+
+def filled(kind: type[Request | Response], pattern: bytes) -> Forge:
+    """Every value the same bytes."""
+    size = HEADER.size
+    return payload(kind, lambda honest: honest[:size] + (pattern * len(honest))[: len(honest) - size])
+
+
+def of_dim(dim: int) -> Callable[[bytes], bytes]:
+    def forged(honest: bytes) -> bytes:
+        version, kind, code, _ = HEADER.unpack_from(honest)
+        return HEADER.pack(version, kind, code, dim) + honest[HEADER.size :]
+
+    return forged
+
+
+def replay() -> Forge:
+    """Every request, and after it once more the last sixteen of that edge."""
+    sent: defaultdict[int, list[Message]] = defaultdict(list)
+
+    def forge(message: Message) -> list[Message | bytes]:
+        if isinstance(message, Request):
+            sent[message.inc].append(message)
+            return [message, *sent[message.inc][-16:]]
+        return [message]
+
+    return forge
+
+
+def and_unasked(message: Message) -> list[Message | bytes]:
+    """Answers to questions that nobody asked."""
+    return [message, Response(message.inc, message.seq + 1000, b"")] if isinstance(message, Response) else [message]
+
+
+def at_the_end_of_time(message: Message) -> list[Message | bytes]:
+    return replaced((Request, Poke, Busy), round=2**62)(message)
+
+
+LOWEST, HIGHEST = min, max
+"""Of all peer ids: the liar begins every exchange it takes part in, or answers."""
+
+ATTACKS = {
+    "garbage": (LOWEST, lambda _: [b"\xc1" * 100], ("frame_not_msgpack",)),
+    "the longest frame there may be": (LOWEST, lambda _: [LONGEST], ("frame_not_msgpack",)),
+    "no message": (HIGHEST, lambda _: [b"\x93\xa3req\x01\x02"], ("frame_not_a_message",)),
+    "values that are no numbers": (LOWEST, filled(Request, b"\x00\x7e"), NUMBERLESS),
+    "infinite values": (LOWEST, filled(Request, b"\x00\x7c"), NUMBERLESS),
+    "differences that are no numbers": (HIGHEST, filled(Response, b"\xff"), NUMBERLESS),
+    "a vector of another dimension": (LOWEST, payload(Request, of_dim(2**40)), ("wrong_dim",)),
+    "a difference of another dimension": (HIGHEST, payload(Response, of_dim(7)), ("wrong_dim",)),
+    "a thousand times too long a vector": (LOWEST, payload(Request, lambda p: p * 1000), ("bad_length",)),
+    "an empty vector": (HIGHEST, payload(Response, lambda _: b""), ("bad_length",)),
+    "too much gain": (LOWEST, replaced(Request, gain=1e6), ("gain_out_of_bounds",)),
+    "no weight": (LOWEST, replaced(Request, theta=0.0), ("request_malformed",)),
+    "all the weight": (LOWEST, replaced(Request, theta=1.0), ()),
+    "proof of what never was": (LOWEST, replaced(Ack, seq=2**40), ("proof_of_nothing",)),
+    "old requests": (LOWEST, replay(), ()),
+    "answers nobody asked for": (HIGHEST, and_unasked, ("answer_unasked",)),
+    "the end of time, asking": (LOWEST, at_the_end_of_time, ()),
+    "the end of time, answering": (HIGHEST, at_the_end_of_time, ()),
+    "an incarnation above all": (LOWEST, replaced(Message, inc=2**62), ("incarnation_too_large",)),
+}
+"""name -> (where the liar stands, what it does, the reason for which it is blamed; none if it is only ignored)"""
+
+
+def lie(network, lane: str, forge: Forge, to: Callable[[str], bool]) -> None:
+    """Rewrite what a place in the network sends on one lane to those peers of which `to` says so at that moment."""
+    honest = network.send
+
+    async def send(peer, on, frame):
+        messages = forge(decode(on, "", frame)) if on == lane and to(peer) else [frame]
+        for message in messages:
+            await honest(peer, on, message if isinstance(message, bytes) else encode(message))
+
+    network.send = send
+
+
+def outsider(swarm, place) -> int:
+    """An index whose peer id is the lowest or highest."""
+    ids = {swarm.identity(index).peer_id: index for index in range(HONEST)}
+    candidates = {swarm.identity(index).peer_id: index for index in range(HONEST, 100)}
+    chosen = place(candidates)
+    assert place([chosen, *ids]) == chosen
+    return candidates[chosen]
+
+
+def agreement(quorum):
+    agreed = digits(HONEST + 1, rounds=ROUNDS, quorum=quorum)
+    return msgspec.structs.replace(agreed, mix=MixSection(kappa=0.1))
+
+
+def values(swarm):
+    return [virtual.node.progress.value for virtual in swarm.nodes.values()]
+
+
+@cache
+def undisturbed() -> float:
+    """Mean accuracy of the honest nodes among themselves."""
+
+    async def among_themselves():
+        swarm = story(agreement(HONEST), 1)
+        async with swarm.running(HONEST):
+            await swarm.finished()
+            return mean(values(swarm))
+
+    return replayable(among_themselves, 1)
+
+
+async def joined(swarm, index: int):
+    """Start the liar; from now on `swarm` is the honest nodes alone."""
+    liar = await swarm.start(index)
+    del swarm.nodes[index]
+    return liar
+
+
+def holders(swarm, peer: str) -> list[int]:
+    """Nodes whose correction still has a part of this peer's."""
+    ledgers = {index: virtual.engine.mixing for index, virtual in swarm.nodes.items()}
+    return [index for index, ledger in ledgers.items() if peer in ledger.flows.keys() | ledger.settled.keys()]
+
+
+async def assert_nothing_remains(swarm, liar: str) -> None:
+    """Without the liar's flows the honest nodes' corrections sum to zero as if it had never been there."""
+    await drain(swarm)
+    for virtual in swarm.nodes.values():
+        await virtual.node.exchange.revoke(liar, settled=True)
+    assert_flows_cancel(swarm)
+
+
+def replays(scheduler, attacked) -> None:
+    """Run one story and, before it, the one that it is compared with."""
+    scheduler(1)
+    undisturbed()
+    scheduler(1)
+    replayable(attacked, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_liar_changes_nothing_for_honest_nodes_but_that_it_is_shut_out(deterministic_scheduler, attack):
+    """Each attack for itself: what it is blamed for must be what it did."""
+    place, forge, reasons = ATTACKS[attack]
+
+    async def attacked():
+        swarm = story(agreement(HONEST + 1), 1)
+        async with swarm.running(HONEST):
+            liar = await joined(swarm, outsider(swarm, place))
+            lie(liar.node.network, "exchange", forge, lambda _peer: rounds_done(swarm, 8))
+            await until(lambda: rounds_done(swarm, 7))
+            assert holders(swarm, liar.peer_id)
+            await swarm.finished()
+            assert mean(values(swarm)) >= undisturbed() - POINTS
+            for virtual in swarm.nodes.values():
+                node, counts = virtual.node, virtual.node.report.faults.get(liar.peer_id, {})
+                assert node.progress.round == ROUNDS
+                assert node.progress.local_steps >= 0.8 * ROUNDS * 10  # nobody was talked into skipping rounds
+                assert node.report.faults.keys() <= {liar.peer_id}  # the honest blame no one else
+                assert set(counts) <= set(reasons)
+                shut_out = bool({"peer_quarantine", "peer_ban"} & set(events(virtual)))
+                assert shut_out == (sum(counts.values()) >= 2)
+                assert shut_out == node.network.refuses(liar.peer_id)
+            shut_out_by = [i for i, v in swarm.nodes.items() if v.node.network.refuses(liar.peer_id)]
+            assert bool(shut_out_by) == bool(reasons)
+            assert not set(shut_out_by) & set(holders(swarm, liar.peer_id))
+            await assert_nothing_remains(swarm, liar.peer_id)
+
+    replays(deterministic_scheduler, attacked)
+
+
+@pytest.mark.slow
+def test_a_liar_that_torments_one_node_only_does_not_part_it_from_the_others(deterministic_scheduler):
+    """The victim shuts it out while the others still trade with it; they must go on agreeing on who is a member, or the victim would
+    be refused by everybody."""
+
+    async def attacked():
+        swarm = story(agreement(HONEST + 1), 1)
+        async with swarm.running(HONEST):
+            liar, victim = await joined(swarm, outsider(swarm, LOWEST)), swarm.nodes[2]
+            aimed = replaced(Request, gain=1e6)
+            lie(
+                liar.node.network, "exchange", aimed, lambda peer: peer == victim.peer_id and rounds_done(swarm, 8),
+            )  # fmt: skip
+            await until(lambda: victim.node.network.refuses(liar.peer_id))
+            committed, began = victim.node.exchange.stats.committed, victim.node.progress.round
+            await swarm.finished()
+            assert len({virtual.node.membership.view for virtual in swarm.nodes.values()}) == 1
+            assert victim.node.exchange.stats.committed - committed > (ROUNDS - began) / 3
+            assert victim.node.progress.value >= undisturbed() - 2 * POINTS
+            assert [i for i, v in swarm.nodes.items() if v.node.network.refuses(liar.peer_id)] == [2]
+            await assert_nothing_remains(swarm, liar.peer_id)
+
+    replays(deterministic_scheduler, attacked)
+
+
+STATE_LIES = {
+    "an endless model": (replaced(StateOffer, size=2**62), "state_of_another_model"),
+    "a model of other parameters": (replaced(StateOffer, schema=bytes(32)), "state_of_another_model"),
+    "another digest": (replaced(StateOffer, round=1, digest=bytes(32)), "state_digest_mismatch"),
+    "spoilt bytes": (
+        lambda m: replaced(Chunk, data=bytes(len(getattr(m, "data", b""))))(replaced(StateOffer, round=1)(m)[0]),
+        "state_digest_mismatch",
+    ),
+    "nothing behind it": (
+        lambda m: replaced(Chunk, data=b"")(replaced(StateOffer, round=1)(m)[0]), None
+    ),
+}  # fmt: skip
+"""name -> (what it does when asked for its model, the reason for which it is blamed)"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("told", STATE_LIES)
+def test_a_late_joiner_takes_an_honest_model_although_a_liar_offers_one_too(deterministic_scheduler, told):
+    """The liar claims an early round where that makes its model the middle one of those offered, which is taken first."""
+    forge, reason = STATE_LIES[told]
+
+    async def attacked():
+        swarm = story(agreement(2), 1)
+        async with swarm.running(1):
+            liar = await joined(swarm, outsider(swarm, LOWEST))
+            lie(liar.node.network, "state", forge, lambda _peer: True)
+            await until(lambda: rounds_done(swarm, 12))
+            late = await swarm.start(2)
+            await swarm.finished()
+            assert late.node.joined_late
+            assert late.node.progress.local_steps <= 30 * 10  # it began at an honest round, not at the first
+            assert late.node.report.faults.get(liar.peer_id, {}) == ({reason: 1} if reason else {})
+            assert late.node.report.faults.keys() <= {liar.peer_id}
+            taken = [event.text for event in late.node.report.events if event.name == "state_fetched"]
+            assert taken
+            assert all(swarm.nodes[0].peer_id in text for text in taken)
+
+    deterministic_scheduler(1)
+    replayable(attacked, 1)
