@@ -15,8 +15,8 @@ Figures of a case `c`, over its seeds:
 Figures where a case `a` is compared with `b`: `a-b.mean` and `a-b.least` (mean and lowest over seeds of the difference between their
 means), `a/b.bytes_per_exchange` and `a/b.bytes_per_node`.
 
-The overlay, the masks and the partition come from the seed; which exchange misses its deadline comes from the machine. So two runs
-of one seed differ, the more the busier the machine is.
+Initial model and partition come from the seed. Every run has nodes with new identities, so overlay, batches and rounding differ between
+two runs of one seed, and so does what the machine makes late.
 """
 
 from __future__ import annotations
