@@ -1,0 +1,116 @@
+"""The swarm of the acceptance rows: 16 quadratic bowls, lost frames, and nodes that crash and join for half of the run.
+
+The tables were made with nodes that wake at random and meet whom they like at no cost of time. Here production code runs in steps
+pace: the clock pace answers peers between two local steps, and five of them a slot are too few to let a lost frame be sent again.
+So a node takes part in one exchange per K local steps, where a node of the tables takes part in two on average.
+"""
+
+from dataclasses import dataclass
+
+import trio
+
+from gossip.seeds import derive
+from node.config import (
+    CompressSection,
+    Manifest,
+    MembershipSection,
+    MixSection,
+    OptimizerSection,
+    PaceSection,
+    PartitionSection,
+    TaskSection,
+)
+from node.net.faults import loss
+from node.scenario.swarm import VirtualSwarm
+from node.tasks.catalogue import task
+
+POOL = 80  # bowls: 16 nodes to begin with, the others join
+NODES = 16
+LOCAL_STEPS = 5
+STEP_S = 0.01
+FEWEST = 5  # nobody crashes in a smaller swarm
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was reached.
+
+    Args:
+        errors: at every tenth of the run: mean over the living of ‖x_i − x*‖² / ‖x*‖², x* the optimum of their bowls alone.
+        alive: nodes at the end.
+        crashed, joined: how often.
+    """
+
+    errors: tuple[float, ...]
+    alive: int
+    crashed: int
+    joined: int
+
+
+async def row(seed: int, rounds: int, *, mix: str = "pet", dim: int = 200, lr: float = 0.1, churn: float = 0.03) -> Row:
+    """One acceptance row: loss .3 on every lane, K = 5 exact gradients, exact codecs, whole vectors, kappa .1.
+
+    Args:
+        seed: of the problem, the faults and the churn.
+        rounds: T; nodes crash and join from its first tenth to its half.
+        mix: pet, dsgd or gradient_tracking.
+        dim: d.
+        lr: eta of the local steps, constant.
+        churn: chance of a crash in a round, and of a join.
+    """
+    swarm = VirtualSwarm(agreement(seed, rounds, mix, dim, lr), seed=seed, step_cost_s=lambda _index: STEP_S)
+    errors: list[float] = []
+    crashed, joined, played = 0, 0, 0
+    async with swarm.running(NODES):
+        while not _reached(swarm):
+            await trio.sleep(STEP_S)
+        swarm.hub.rules.append(loss(0.3, seed))
+        while played < rounds:
+            await trio.sleep(STEP_S)
+            while played < min(rounds, _reached(swarm)):
+                if rounds // 10 <= played < rounds // 2:
+                    if _happens(churn, seed, "crash", played) and len(swarm.nodes) >= FEWEST:
+                        living = sorted(swarm.nodes)
+                        await swarm.crash(living[derive(seed, "who", played) % len(living)])
+                        crashed += 1
+                    if _happens(churn, seed, "join", played) and NODES + joined < POOL:
+                        await swarm.start(NODES + joined)
+                        joined += 1
+                played += 1
+                if played % (rounds // 10) == 0:
+                    errors.append(error(swarm))
+        return Row(tuple(errors), len(swarm.nodes), crashed, joined)
+
+
+def agreement(seed: int, rounds: int, mix: str, dim: int, lr: float) -> Manifest:
+    """Exact gradients, exact codecs: nothing but the algorithm and the faults."""
+    return Manifest(
+        seed=seed,
+        task=TaskSection(kind="quadratic", params={"nodes": POOL, "dim": dim, "dtype": "float64"}),
+        partition=PartitionSection(shards=POOL),
+        optimizer=OptimizerSection(lr=lr, momentum=0.0, schedule="constant"),
+        mix=MixSection(kind=mix, kappa=0.1, clip_norm=0.0),
+        compress=CompressSection(select="full", request="identity", response="identity"),
+        membership=MembershipSection(probe_s=5.0, timeout_s=0.1, suspicion_s=0.6, sync_s=5.0),
+        pace=PaceSection(
+            local_steps=LOCAL_STEPS, rounds=0, quorum=NODES, min_wait_s=0.02, max_wait_s=0.1, evaluate_every=10 * rounds
+        ),
+    )
+
+
+def error(swarm: VirtualSwarm) -> float:
+    """How far the living are from their common optimum."""
+    section = swarm.manifest.task
+    best = task(section.kind, section.params).optimum(sorted(swarm.nodes), swarm.manifest.seed)
+    distances = [float((virtual.vector - best).square().sum()) for virtual in swarm.nodes.values() if virtual.engine]
+    return sum(distances) / len(distances) / float(best.square().sum())
+
+
+def _reached(swarm: VirtualSwarm) -> int:
+    """The round that half of the living have done."""
+    done = sorted(virtual.node.progress.round for virtual in swarm.nodes.values())
+    return done[len(done) // 2]
+
+
+def _happens(chance: float, seed: int, what: str, played: int) -> bool:
+    return derive(seed, what, played) / 2**63 < chance
