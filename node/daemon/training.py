@@ -31,6 +31,7 @@ from node.daemon.supervisor import EngineSupervisor
 from node.engine import calls
 
 CLOCK_PATIENCE_S = 10.0  # for hearing the swarm's time from anybody
+RECOVERY_ROUNDS = 10  # in which a node that was late and keeps up comes back to all of its local steps
 STABLE_S = 0.5  # the member list must stand still for so long before round 0
 
 
@@ -96,6 +97,7 @@ class Training:
         self._report = report
         self._checkpoint_s = checkpoint_s
         self._fetch = fetch
+        self._local_steps = manifest.pace.local_steps  # of the next round in steps pace
         self._began = trio.current_time()
         self._saved_at = -math.inf  # so the first round is kept at once: whoever dies early can resume as well
         self.cannot_save = False
@@ -149,14 +151,16 @@ class Training:
         while pace.rounds == 0 or current < pace.rounds:
             try:
                 ahead = await self._one_round(current)
-                current = await self._jump(current, ahead)
+                following = await self._jump(current, ahead)
+                self._fit(following - current)
+                current = following
             except EngineError as error:
                 await self._recover(error)
 
     async def _one_round(self, round: int) -> int:
         pace = self._manifest.pace
         self._exchange.computing(round, self._links(round), self._membership.view)
-        trained = await self._engine.call(calls.Train(round, pace.local_steps))
+        trained = await self._engine.call(calls.Train(round, self._local_steps))
         assert isinstance(trained, calls.Trained), trained
         self._note(trained)
         outcome = await self._exchange.round(round, self._links(round), self._membership.view)
@@ -175,6 +179,18 @@ class Training:
         if ahead > far and await self.catch_up(following, far) <= far:
             return following  # nobody who says so has a model to show for it
         return max(following, min(ahead, last) if last else ahead)
+
+    def _fit(self, passed: int) -> None:
+        """While `passed` rounds went by for the others we did one: do fewer local steps, more again round by round while we keep up.
+
+        A node that is several times slower would else be late for every exchange, and train alone. The gain stays that of all K
+        local steps, so the correction errs to the small side.
+        """
+        most = self._manifest.pace.local_steps
+        if passed > 1:
+            self._local_steps = max(1, self._local_steps // passed)
+        else:
+            self._local_steps = min(most, self._local_steps + max(1, most // RECOVERY_ROUNDS))
 
     async def catch_up(self, round: int, newer_than: int) -> int:
         """Who is far behind has a stale model: take a peer's, with every flow deleted. -> the round it is at, else `round`"""

@@ -164,10 +164,10 @@ async def test_an_engine_that_dies_is_restarted_and_its_edges_begin_anew_at_both
             assert assert_flows_cancel(swarm) > 0.0
 
 
-@virtual(1)
-async def test_a_node_five_times_slower_does_not_stop_the_others(seed):
+@virtual(1, 2)
+async def test_a_node_five_times_slower_neither_stops_the_others_nor_is_left_to_itself(seed):
     """A round of the others ends, at worst, one adaptive deadline and one round of local steps after its own: less than three times
-    an undisturbed one. Were the slow node waited for it would be five."""
+    an undisturbed one. Were the slow node waited for it would be five. It does fewer local steps a round, and so is in time for some."""
 
     async def fast_s(slower):
         swarm = story(damped(digits(6, rounds=60)), seed, slow=slower)
@@ -176,13 +176,13 @@ async def test_a_node_five_times_slower_does_not_stop_the_others(seed):
             fast = [swarm.nodes[index].node.progress for index in range(5)]
             took_s = await until(lambda: all(progress.state == "finished" for progress in fast))
             await swarm.finished()
-            return took_s, values(swarm)
+            return took_s, values(swarm), swarm.nodes[5].node.exchange.stats.committed
 
-    even_s, _ = await fast_s({})
-    slowed_s, reached = await fast_s({5: 5.0})
+    even_s, *_ = await fast_s({})
+    slowed_s, reached, met = await fast_s({5: 5.0})
     assert slowed_s < 3.0 * even_s
-    del reached[5]
-    assert min(reached.values()) > LEARNED - POINTS  # a sixth of the data is seldom heard
+    assert met > 6
+    assert min(reached.values()) > LEARNED - POINTS
 
 
 @virtual(1)
