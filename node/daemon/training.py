@@ -153,7 +153,7 @@ class Training:
                 ahead = await self._one_round(current)
                 following = await self._jump(current, ahead)
                 self._fit(following - current)
-                current = following
+                self._progress.round = current = following
             except EngineError as error:
                 await self._recover(error)
 
