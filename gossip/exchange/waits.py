@@ -81,8 +81,10 @@ class Waits:
         self._quickest[peer] = min(wait_s, FORGETTING * self._quickest.get(peer, inf))
 
     def missed(self, peer: str) -> None:
-        """The peer did not answer in time."""
+        """The peer did not answer in time. Perhaps its quickest answer was none, but one of several tries: retry sooner."""
         self._late.add(peer)
+        if peer in self._quickest:
+            self._quickest[peer] /= 2.0
         self.patience.observe_timeout()
 
     def forget(self, peer: str) -> None:

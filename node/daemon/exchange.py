@@ -157,15 +157,25 @@ class Exchange:
                 self._nursery = None
 
     async def _chase(self) -> None:
-        """Ask again for proofs that were lost: no link may lead to that peer any more, and half a transaction biases the swarm for good."""
-        waited: dict[str, Pending | None] = {}
+        """Ask again for proofs that were lost, ever more rarely: an initiator that gave up is silent.
+
+        No link may lead to that peer any more, and half a transaction biases the swarm for good.
+        """
+        asked: dict[str, tuple[Pending, int]] = {}
+        turn = 0
         while True:
             await trio.sleep(self._pace.waits.patience.wait_s())
-            now = {peer: runner.edge.pending for peer, runner in self._runners.items()}
-            for peer, pending in now.items():
-                if pending is not None and pending is waited.get(peer) and peer not in self._pace.waiting:
+            turn += 1
+            pending = {peer: runner.edge.pending for peer, runner in self._runners.items()}
+            asked = {
+                peer: asked[peer] if peer in asked and asked[peer][0] is it else (it, turn)
+                for peer, it in pending.items()
+                if it is not None
+            }
+            for peer, (_, since) in asked.items():
+                age = turn - since
+                if age & -age == age > 0 and peer not in self._pace.waiting:
                     self._runners[peer].retry()
-            waited = now
 
     def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
         if self._nursery is not None:  # else we are stopping: there is no more work
