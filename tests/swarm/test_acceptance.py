@@ -1,43 +1,43 @@
-"""The acceptance row on whole nodes: 16 nodes, 30 % of all frames lost, nodes that crash and join for half of the run.
-
-Three algorithms on the same faults. Plain averaging ends at a floor that different data cause. A textbook tracker loses the share of
-whoever crashed, for ever. Flows per edge are deleted with their edge: once membership is at rest the error falls to rounding.
-"""
+"""The tables' claim, on production code: after 30 % loss and crash churn PET ends at the optimum of those who live, others do not."""
 
 import pytest
 
-from tests.swarm.churn import Row, row
-from tests.swarm.virtual import replayable
-
-SEED = 1
+from tests.swarm.churn import row
+from tests.swarm.virtual import virtual
 
 
-def played(scheduler, mix: str, *, rounds: int, dim: int) -> Row:
-    """One row, replayable."""
-    scheduler(SEED)
-    return replayable(lambda: row(SEED, rounds, mix=mix, dim=dim), SEED)
+@virtual(2)
+async def test_pet_finds_the_optimum_of_the_living_after_loss_and_churn(seed):
+    """Quadratic bowls, d = 50: while nodes crash and join the error stays; once they stop it falls, and does not stop falling."""
+    reached = await row(seed, 300, dim=50)
+    assert reached.crashed >= 1
+    assert reached.joined >= 1
+    assert reached.errors[-1] < 1e-8
+    assert reached.errors[-1] < 0.1 * reached.errors[-2] < 0.01 * reached.errors[-3]
 
 
-@pytest.mark.slow
-def test_after_churn_only_flows_per_edge_go_on_to_the_optimum(deterministic_scheduler):
-    """300 rounds: the reference is at 1e-5 after some 100 undisturbed ones, and averaging stays above 1e-2 whatever the time."""
-    pet, dsgd, tracking = (
-        played(deterministic_scheduler, mix, rounds=300, dim=50) for mix in ("pet", "dsgd", "gradient_tracking")
-    )
-    assert pet.crashed >= 1
-    assert pet.joined >= 1
-    assert pet.errors[-1] < 1e-4
-    assert pet.errors[-1] < pet.errors[-3] / 10  # and still falling
-    assert dsgd.errors[-1] > 1e-2
-    assert tracking.errors[-1] > 100 * pet.errors[-1]
-    assert tracking.errors[-1] > tracking.errors[-3] / 10  # stuck
+@virtual(2)
+async def test_averaging_alone_stops_at_its_floor(seed):
+    """Each node pulls towards its own optimum, and no number of rounds ends that."""
+    reached = await row(seed, 100, dim=50, mix="dsgd")
+    assert min(reached.errors) > 1e-3
+
+
+@virtual(2)
+async def test_textbook_tracking_keeps_the_bias_that_the_crashed_left(seed):
+    """Its trackers sum to the gradients of all who ever were there; nothing can take out the share of the crashed."""
+    reached = await row(seed, 200, dim=50, mix="gradient_tracking")
+    assert reached.crashed >= 1
+    assert reached.errors[-1] > 1e-4
+    assert reached.errors[-1] > 0.5 * reached.errors[-2]
 
 
 @pytest.mark.acceptance
-def test_the_full_row_falls_towards_machine_precision(deterministic_scheduler):
-    """2,000 rounds, d = 200, some twenty crashes and thirty joins; one exchange a node and round, half of the reference's."""
-    pet = played(deterministic_scheduler, "pet", rounds=2000, dim=200)
-    assert pet.crashed >= 10
-    assert pet.joined >= 10
-    assert pet.errors[-1] < 1e-15
-    assert pet.errors[-1] < pet.errors[-2]
+@pytest.mark.timeout(3600)
+@virtual(1)
+async def test_the_row_of_the_table(seed):
+    """d = 200, T = 2,000, churn .03 a round until half-time. Table: PET 8e-31, averaging 1e-1, tracking with churn 1e-2 to 2e-1."""
+    pet = await row(seed, 2000)
+    assert pet.errors[-1] < 8e-29
+    assert (await row(seed, 2000, mix="dsgd")).errors[-1] > 1e-3
+    assert (await row(seed, 2000, mix="gradient_tracking")).errors[-1] > 1e20 * pet.errors[-1]
