@@ -172,7 +172,7 @@ class Node:
         self._ready.set()
         self.progress.local_steps = opened.local_steps
         self.progress.round = opened.round
-        transfer.give(engine, opened.schema)
+        transfer.give(engine, opened)
         await nursery.start(membership.serve)
         await nursery.start(exchange.serve)
         await nursery.start(self._follow_members, membership, exchange)

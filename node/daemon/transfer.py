@@ -38,6 +38,8 @@ REPLY_S = 10.0
 ASK_AGAIN_S = 1.0  # an answer that is not there by then was lost …
 SLOW_BYTES_PER_S = 128 << 10  # … unless it is long, and under way on a slow line
 ASKED = 3
+WIDEST_SCALAR = 8  # bytes of a float64
+STATE_HEADER_BYTES = 64 << 10
 TRIES_PER_CHUNK = 3
 
 
@@ -67,7 +69,6 @@ class Transfer:
         network: to send and receive.
         report: for events and faults.
         manifest: canonical bytes of a manifest by swarm id, or None.
-        max_state_bytes: larger offers are refused.
     """
 
     def __init__(
@@ -76,21 +77,21 @@ class Transfer:
         network: Network,
         report: Reporter,
         manifest: Callable[[str], bytes | None],
-        max_state_bytes: int = 4 << 30,
     ) -> None:
         self._network = network
         self._report = report
         self._manifest = manifest
-        self._max_state_bytes = max_state_bytes
+        self._max_state_bytes = 0
         self._engine: EngineHandle | None = None
         self._schema = b""
         self._held: tuple[calls.Held, float] | None = None
         self._waiting: dict[tuple[str, str, int], trio.MemorySendChannel[Message]] = {}
         self._nonce = 0
 
-    def give(self, engine: EngineHandle, schema: bytes) -> None:
-        """From now on this engine's model is given to who asks."""
-        self._engine, self._schema, self._held = engine, schema, None
+    def give(self, engine: EngineHandle, opened: calls.Opened) -> None:
+        """From now on this engine's model is given to who asks, and offers of other models or of more bytes are refused."""
+        self._engine, self._schema, self._held = engine, opened.schema, None
+        self._max_state_bytes = WIDEST_SCALAR * opened.parameters + STATE_HEADER_BYTES
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Answer and route frames until cancelled."""

@@ -200,11 +200,11 @@ def test_the_gain_shrinks_with_the_local_steps_that_fit_between_exchanges():
             engines["a"].step()
         exchange(engines, "a", "b", seq=seq)
         gains.append(done(engines["a"], calls.Offer("b", 0, 100 + seq, 0, 0.5, 0)).gain)
-    eta = 0.02 / (1 - 0.9)
-    assert gains[-1] == pytest.approx(2 * 0.3 * 0.5 / (16 * eta), rel=0.05)
+    kappa, eta = agreed.mix.kappa, 0.02 / (1 - 0.9)
+    assert gains[-1] == pytest.approx(2 * kappa * 0.5 / (16 * eta), rel=0.05)
     for _ in range(100):
         engines["a"].step()
-    assert done(engines["a"], calls.Offer("b", 0, 200, 0, 0.5, 0)).gain == pytest.approx(2 * 0.3 * 0.5 / (100 * eta))
+    assert done(engines["a"], calls.Offer("b", 0, 200, 0, 0.5, 0)).gain == pytest.approx(2 * kappa * 0.5 / (100 * eta))
 
 
 # --- hostile bytes -----------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ def test_four_nodes_by_hand_do_what_the_readme_says(tmp_path):
 @pytest.mark.slow
 def test_the_readme_s_way_to_look_at_settings_works():
     first, second = (shell(line, ROOT) for line in lines("show"))
-    assert "kappa = 0.3" in first
+    assert "kappa = 0.1" in first
     assert second == ""
 
 
