@@ -39,7 +39,7 @@ def test_changed_settings_survive_both_forms():
 def test_shown_settings_explain_themselves():
     """The docstrings of `node.config` are the documentation: no second copy can go stale."""
     shown = settings.render(Manifest())
-    assert "# Over `pace.rounds`; constant where rounds = 0 (endless).\nschedule = \"cosine\"\n" in shown
+    assert '# Over `pace.rounds`; constant where rounds = 0 (endless).\nschedule = "cosine"\n' in shown
     assert "# The local optimiser.\n[optimizer]\n" in shown
 
 
