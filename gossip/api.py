@@ -1,11 +1,11 @@
 """The shapes that algorithm parts fit into. Structural: nothing inherits from these.
 
-Shapes: d parameters, k kept coordinates.
+Shapes: d parameters, k kept coordinates, D numbers of the shared vector, E numbers kept per edge; "…" is nothing for one node,
+and one or more dimensions of nodes or edges in a simulator: everything here is row by row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gossip.compress.support import Support
 
-__all__ = ["Effect", "Mixer", "Overlay", "Quantizer", "Selector"]
+__all__ = ["Averaging", "Effect", "Mixer", "Overlay", "Phase", "Quantizer", "Selector", "Swapped", "Swapping"]
 
 
 class Quantizer(Protocol):
@@ -54,8 +54,27 @@ class Selector(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Phase:
+    """Where in a run a node is.
+
+    Args:
+        round: >= 0.
+        local_steps: K, done since the last exchange; a mean where it is measured.
+        lr: eta_c, what one local step along a unit direction moves a parameter by, in the long run (momentum included), > 0.
+        first: this round's exchanges begin an averaging; true in every round of an overlay without global averages.
+        last: they complete it.
+    """
+
+    round: int
+    local_steps: float
+    lr: float
+    first: bool = True
+    last: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Effect:
-    """What one committed exchange does to one end.
+    """What one committed exchange of a difference does to one end.
 
     Args:
         peer: the other end.
@@ -72,41 +91,118 @@ class Effect:
     gain: float
 
 
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """What one committed swap of messages tells one end: each has what the other sent, or neither has.
+
+    Args:
+        peer: the other end.
+        sent: (D,) our message as the peer decoded it; None if we had nothing to say.
+        received: (D,) the peer's.
+        mine: (D,) our shared vector when the message was made.
+        give: weight the peer gives to what we send.
+        take: weight we give to what the peer sends.
+    """
+
+    peer: str
+    sent: Tensor | None
+    received: Tensor | None
+    mine: Tensor
+    give: float
+    take: float
+
+
+class Averaging(Protocol):
+    """What an exchange is where both ends apply one difference v with opposite signs, x ± θ·v."""
+
+    def size(self, shared: int) -> int:
+        """E: 0, or `shared` where flows are kept."""
+        ...
+
+    def gain(self, theta: float, ratio: float, phase: Phase) -> float:
+        """Flow per unit of difference on a link of weight theta, for a support that is `ratio` of the shared vector."""
+        ...
+
+    def flow(self, kept: Tensor, moved: Tensor) -> Tensor:
+        """Flow (…, k) after `moved` (…, k) = gain·v was added. An odd function, one rounding at a time."""
+        ...
+
+
+class Swapping(Protocol):
+    """What an exchange is where each end sends a message of its own, and both know that both arrived.
+
+    Of one swap `sent` comes first, then `received`; with an unreliable network one may happen without the other.
+    """
+
+    def begin(self, origin: Tensor) -> Tensor:
+        """(…, E) what is kept of a new edge, given the shared vector (…, D) that all nodes began with."""
+        ...
+
+    def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
+        """(…, D) what to tell the peer, before compression.
+
+        Args:
+            kept: (…, E) of this edge.
+            mine: (…, D) shared vector.
+            give: weight the peer gives to it, a number or (…, 1), > 0.
+        """
+        ...
+
+    def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
+        """The message (…, D), as decoded, is out -> what is kept (…, E), change of our shared vector (…, D)."""
+        ...
+
+    def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
+        """The peer's message (…, D) is here -> what is kept (…, E), change of our shared vector (…, D)."""
+        ...
+
+
 class Mixer(Protocol):
     """A mixing algorithm as seen from one node: pure functions over an opaque state.
 
-    `width` is how many d-vectors are exchanged side by side (1: the model; 2: model and tracker).
+    The state is None, or a frozen dataclass whose fields are all tensors with the leading dimensions of x.
+    A round: local steps along `correct`; `publish`; exchanges about `shared`; `absorb`.
     """
 
     @property
-    def width(self) -> int:
-        """Vectors side by side, 1 or 2."""
+    def edge(self) -> Averaging | Swapping:
+        """What an exchange is."""
+        ...
+
+    @property
+    def asynchronous(self) -> bool:
+        """May run in clock pace, where `publish` follows every local step and `absorb` every exchange."""
+        ...
+
+    @property
+    def static(self) -> bool:
+        """Needs one symmetric mixing matrix that never changes."""
+        ...
+
+    def size(self, dim: int) -> int:
+        """D for d parameters."""
         ...
 
     def start(self, x: Tensor) -> Any:
-        """State for a model x (d,)."""
+        """State for a model x (…, d)."""
         ...
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
-        """The direction the local optimiser sees instead of `gradient` (d,), and the new state."""
+        """The direction the local optimiser sees instead of `gradient` (…, d), and the new state."""
+        ...
+
+    def publish(self, state: Any, x: Tensor, phase: Phase) -> tuple[Tensor, Any]:
+        """Local steps are done: x (…, d) as it shall be, and the new state."""
         ...
 
     def shared(self, state: Any, x: Tensor) -> Tensor:
-        """(width·d,) what exchanges are about."""
+        """(…, D) what exchanges are about."""
         ...
 
-    def absorb(self, state: Any, x: Tensor, effects: Sequence[Effect]) -> tuple[Tensor, Any]:
-        """Add committed effects, in the given order -> new x (d,), new state."""
+    def absorb(self, state: Any, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Any]:
+        """The shared vector (…, D) is now this, all changes added -> new x (…, d), new state. Called without exchanges as well."""
         ...
 
-    def settle(self, state: Any, peer: str) -> Any:
-        """The edge to `peer` was closed in order."""
-        ...
-
-    def revoke(self, state: Any, peer: str, *, settled: bool) -> Any:
-        """Delete what `peer` contributed to the correction."""
-        ...
-
-    def gain(self, theta: float, ratio: float, local_steps: float, lr: float) -> float:
-        """Flow per unit of difference for a link of weight theta, support share `ratio`, K local steps at rate lr."""
+    def corrected(self, state: Any, flows: Tensor) -> Any:
+        """The sum (…, D) of the flows of all our edges is now this. Only where `edge` keeps flows."""
         ...

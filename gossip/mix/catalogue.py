@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TypeGuard
 
-from gossip.api import Mixer
+from gossip.api import Averaging, Mixer, Swapping
 from gossip.mix.dsgd import Dsgd
 from gossip.mix.gradient_tracking import GradientTracking
 from gossip.mix.pet import Pet
@@ -13,3 +14,8 @@ from gossip.mix.pet import Pet
 MIXERS: Mapping[str, Callable[..., Mixer]] = MappingProxyType(
     {"pet": Pet, "dsgd": Dsgd, "gradient_tracking": GradientTracking}
 )
+
+
+def swaps(edge: Averaging | Swapping) -> TypeGuard[Swapping]:
+    """Whether ends swap messages of their own instead of applying one difference."""
+    return hasattr(edge, "message")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
-from gossip.api import Effect
+from gossip.api import Phase
+from gossip.mix.plain import Plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +21,13 @@ class Dsgd:
     Source: Lian et al. 2017 (arXiv:1705.09056); pairwise and asynchronous: Lian et al. 2018 (arXiv:1710.06952).
     """
 
-    @property
-    def width(self) -> int:
+    edge: ClassVar[Plain] = Plain()
+    asynchronous: ClassVar[bool] = True
+    static: ClassVar[bool] = False
+
+    def size(self, dim: int) -> int:
         """One vector: the model."""
-        return 1
+        return dim
 
     def start(self, x: Tensor) -> None:
         """There is no state."""
@@ -32,23 +36,17 @@ class Dsgd:
         """The gradient itself."""
         return gradient, None
 
+    def publish(self, state: None, x: Tensor, phase: Phase) -> tuple[Tensor, None]:
+        """As it is."""
+        return x, None
+
     def shared(self, state: None, x: Tensor) -> Tensor:
         """The model itself."""
         return x
 
-    def absorb(self, state: None, x: Tensor, effects: Sequence[Effect]) -> tuple[Tensor, None]:
-        """x[S] += θ·v for each effect in turn."""
-        x = x.clone()
-        for effect in effects:
-            x[effect.support.index(x.numel())] += effect.theta * effect.value
-        return x, None
+    def absorb(self, state: None, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, None]:
+        """The averaged model."""
+        return shared, None
 
-    def settle(self, state: None, peer: str) -> None:
-        """Nothing to keep."""
-
-    def revoke(self, state: None, peer: str, *, settled: bool) -> None:
-        """Nothing to delete."""
-
-    def gain(self, theta: float, ratio: float, local_steps: float, lr: float) -> float:
-        """No flows."""
-        return 0.0
+    def corrected(self, state: None, flows: Tensor) -> None:
+        """There are no flows."""

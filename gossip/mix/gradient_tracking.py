@@ -5,18 +5,19 @@ Shapes: d parameters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gossip.api import Effect
+from gossip.api import Phase
+from gossip.mix.plain import Plain
 
 
 @dataclass(frozen=True, slots=True)
 class Tracker:
-    """y, the running estimate of the mean gradient, and the last gradient it contains; both (d,)."""
+    """y, the running estimate of the mean gradient, and the last gradient it contains; both (…, d)."""
 
     y: Tensor
     previous: Tensor
@@ -33,10 +34,13 @@ class GradientTracking:
     Source: Nedić, Olshevsky and Shi 2017 (arXiv:1607.03218); local steps: Nguyen et al. 2022 (arXiv:2210.04757).
     """
 
-    @property
-    def width(self) -> int:
+    edge: ClassVar[Plain] = Plain()
+    asynchronous: ClassVar[bool] = True
+    static: ClassVar[bool] = False
+
+    def size(self, dim: int) -> int:
         """Two vectors: model and tracker."""
-        return 2
+        return 2 * dim
 
     def start(self, x: Tensor) -> Tracker:
         """Zeros: the first local step sets y to the first gradient."""
@@ -47,26 +51,19 @@ class GradientTracking:
         y = state.y + (gradient - state.previous)
         return y, Tracker(y, gradient.clone())
 
+    def publish(self, state: Tracker, x: Tensor, phase: Phase) -> tuple[Tensor, Tracker]:
+        """As it is."""
+        return x, state
+
     def shared(self, state: Tracker, x: Tensor) -> Tensor:
-        """(2d,): x, then y."""
-        return torch.cat((x, state.y))
+        """(…, 2d): x, then y."""
+        return torch.cat((x, state.y), dim=-1)
 
-    def absorb(self, state: Tracker, x: Tensor, effects: Sequence[Effect]) -> tuple[Tensor, Tracker]:
-        """(x, y)[S] += θ·v for each effect in turn."""
-        both = self.shared(state, x)
-        for effect in effects:
-            both[effect.support.index(both.numel())] += effect.theta * effect.value
-        d = x.numel()
-        return both[:d].clone(), Tracker(both[d:].clone(), state.previous)
+    def absorb(self, state: Tracker, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Tracker]:
+        """Model and tracker, mixed alike."""
+        mixed, y = shared.tensor_split(2, dim=-1)
+        return mixed.clone(), Tracker(y.clone(), state.previous)
 
-    def settle(self, state: Tracker, peer: str) -> Tracker:
-        """What moved between trackers cannot be told apart by peer."""
+    def corrected(self, state: Tracker, flows: Tensor) -> Tracker:
+        """There are no flows."""
         return state
-
-    def revoke(self, state: Tracker, peer: str, *, settled: bool) -> Tracker:
-        """What moved between trackers cannot be told apart by peer."""
-        return state
-
-    def gain(self, theta: float, ratio: float, local_steps: float, lr: float) -> float:
-        """No flows: the tracker is mixed like the model."""
-        return 0.0

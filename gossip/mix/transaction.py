@@ -7,6 +7,8 @@
 Both ends then apply the same v, the initiator +v and the responder −v: what the quantiser and the clip took away was taken from
 both. All of it happens on the CPU, as v is defined by the response's bytes and not by some device's arithmetic.
 
+Where ends swap messages of their own instead, each says `tell` and hears `told`, and keeps both as the bytes say.
+
 Shapes: d coordinates of the shared vector, k of one exchange.
 """
 
@@ -89,6 +91,21 @@ class Terms:
         if self.clip(v, self.clip_norm * (1.0 + _ROUNDING))[1]:
             raise ValueError("clip_norm_exceeded")
         return v, wish
+
+    def tell(self, message: Tensor | None, support: Support, generator: Generator) -> bytes:
+        """The payload of a message (D,) that is swapped: its values on the support; nothing at all for None."""
+        if message is None:
+            return b""
+        return codec.encode(support.take(message).cpu(), support, self.response, message.numel(), generator)
+
+    def told(self, payload: bytes, dim: int, dtype: torch.dtype) -> Tensor | None:
+        """The message (dim,) of a payload, zero off its support, or None for nothing. Raises ValueError with a snake_case reason."""
+        if not payload:
+            return None
+        support, values = codec.decode(payload, dim, dtype, (self.response,))
+        message = torch.zeros(dim, dtype=dtype)
+        message[support.index(dim)] = values
+        return message
 
 
 def edge(a: str, b: str) -> str:

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from gossip.api import Effect, Mixer, Selector
+from gossip.api import Averaging, Effect, Mixer, Phase, Selector, Swapped, Swapping
+from gossip.compress.support import Support
+from gossip.mix import ledger
+from gossip.mix.catalogue import swaps
+from gossip.mix.ledger import Ledger
 from gossip.mix.transaction import Terms, edge
 from gossip.rng import generator
 from gossip.seeds import derive
@@ -24,10 +28,10 @@ Correct = Callable[[Tensor], Tensor]
 """A gradient (d,) -> the direction that the mixing algorithm wants stepped along instead."""
 Local = Callable[[int, int, Tensor, Correct], Tensor]
 """(node, round, x (d,), correct) -> x after the round's local steps; `correct` is to be called once a step."""
-Gain = Callable[[float, float], float]
-"""(theta, ratio of the support) -> flow per unit of difference."""
 Incarnation = Callable[[str, str], int]
 """(initiator, responder) -> the edge's incarnation."""
+Meeting = tuple[int, int, float, float]
+"""(i, j, w_ij, w_ji): w_ij is the weight i gives to what it receives from j."""
 
 
 @dataclass(slots=True)
@@ -36,11 +40,10 @@ class Reference:
 
     Args:
         peers: peer id of each node; of two, the lesser initiates.
-        x: (n, d) the models to start from; moved.
+        x: (n, d) the models to start from, all alike where ends swap messages; moved.
         mixer: mixing algorithm.
         terms: codecs and clip.
         selector: coordinates of an exchange; one that looks at earlier exchanges is not reproduced.
-        gain: the mixer's, with this swarm's rate and local steps.
         seed: the swarm's.
         incarnation: of each edge.
     """
@@ -50,35 +53,39 @@ class Reference:
     mixer: Mixer
     terms: Terms
     selector: Selector
-    gain: Gain
     seed: int
     incarnation: Incarnation = lambda _initiator, _responder: 0
     states: list[Any] = field(init=False)
+    ledgers: list[Ledger] = field(init=False)
+    kept: list[dict[str, Tensor]] = field(init=False)
     turns: dict[tuple[int, int], int] = field(init=False, default_factory=dict)
+    _origin: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         self.states = [self.mixer.start(row) for row in self.x]
+        self._origin = self.mixer.shared(self.states[0], self.x[0]).clone()
+        self.ledgers = [ledger.opened(self._origin) for _ in self.peers]
+        self.kept = [{} for _ in self.peers]
 
-    def round(self, round: int, local: Local, links: Iterable[tuple[int, int, float]]) -> None:
+    def round(self, phase: Phase, local: Local | None, meetings: Iterable[Meeting]) -> None:
         """Local steps of every node, then all exchanges on the vectors frozen after them.
 
         Args:
-            round: >= 0.
-            local: the local steps.
-            links: (node, node, theta), each pair at most once.
+            phase: of this round.
+            local: the local steps; None in a round without.
+            meetings: each pair at most once.
         """
         for node in range(len(self.peers)):
-            self.x[node] = local(node, round, self.x[node].clone(), self._correct(node))
+            if local is not None:
+                self.x[node] = local(node, phase.round, self.x[node].clone(), self._correct(node))
+            self.x[node], self.states[node] = self.mixer.publish(self.states[node], self.x[node].clone(), phase)
         frozen = [self.mixer.shared(state, x.clone()) for state, x in zip(self.states, self.x, strict=True)]
-        gathered: list[list[Effect]] = [[] for _ in self.peers]
-        for one, other, theta in links:
-            i, j = sorted((one, other), key=lambda node: self.peers[node])
-            for node, effect in zip((i, j), self._exchange(i, j, theta, frozen), strict=True):
-                gathered[node].append(effect)
-        for node, effects in enumerate(gathered):
-            if effects:
-                ordered = sorted(effects, key=lambda effect: effect.peer)
-                self.x[node], self.states[node] = self.mixer.absorb(self.states[node], self.x[node], ordered)
+        if swaps(self.mixer.edge):
+            mixed = self._swapped(self.mixer.edge, frozen, meetings)
+        else:
+            mixed = self._averaged(cast("Averaging", self.mixer.edge), frozen, meetings, phase)
+        for node, shared in enumerate(mixed):
+            self.x[node], self.states[node] = self.mixer.absorb(self.states[node], self.x[node], shared, phase)
 
     def _correct(self, node: int) -> Correct:
         def correct(gradient: Tensor) -> Tensor:
@@ -87,13 +94,30 @@ class Reference:
 
         return correct
 
-    def _exchange(self, i: int, j: int, theta: float, frozen: Sequence[Tensor]) -> tuple[Effect, Effect]:
+    def _averaged(
+        self, averaging: Averaging, frozen: Sequence[Tensor], meetings: Iterable[Meeting], phase: Phase
+    ) -> list[Tensor]:
+        """Exchanges of differences -> the shared vectors after them."""
+        gathered: list[list[Effect]] = [[] for _ in self.peers]
+        for one, other, forth, back in meetings:
+            i, j = sorted((one, other), key=lambda node: self.peers[node])
+            for node, effect in zip((i, j), self._exchange(i, j, (forth + back) / 2.0, frozen, phase), strict=True):
+                gathered[node].append(effect)
+        mixed = []
+        for node, effects in enumerate(gathered):
+            ordered = sorted(effects, key=lambda effect: effect.peer)
+            shared, self.ledgers[node] = ledger.average(averaging, self.ledgers[node], frozen[node], ordered)
+            mixed.append(shared)
+            if averaging.size(1):
+                self.states[node] = self.mixer.corrected(self.states[node], self.ledgers[node].total)
+        return mixed
+
+    def _exchange(self, i: int, j: int, theta: float, frozen: Sequence[Tensor], phase: Phase) -> tuple[Effect, Effect]:
         """One transaction with initiator i -> what it does to i, and to j."""
         dim, dtype = frozen[i].numel(), frozen[i].dtype
-        name, inc = edge(self.peers[i], self.peers[j]), self.incarnation(self.peers[i], self.peers[j])
-        seq = self.turns[i, j] = self.turns.get((i, j), 0) + 1
+        name, inc, seq = self._begin(i, j)
         support = self.selector.select(frozen[i], None, derive(self.seed, "mask", name, inc), seq)
-        gain = self.gain(theta, support.ratio(dim))
+        gain = cast("Averaging", self.mixer.edge).gain(theta, support.ratio(dim), phase)
         chance = generator(self.seed, "quantize", name, inc, seq)
         request = self.terms.ask(frozen[i], support, chance)
         heard, theirs = self.terms.heard(request, dim, dtype)
@@ -101,6 +125,45 @@ class Reference:
         response, _ = self.terms.answer(heard.take(frozen[j]).cpu(), theirs, heard, dim, chance)
         v, _ = self.terms.read(response, support, dim, dtype)
         return Effect(self.peers[j], support, v, theta, gain), Effect(self.peers[i], support, -v, theta, gain)
+
+    def _swapped(self, swapping: Swapping, frozen: Sequence[Tensor], meetings: Iterable[Meeting]) -> list[Tensor]:
+        """Swaps of messages -> the shared vectors after them."""
+        gathered: list[list[Swapped]] = [[] for _ in self.peers]
+        for one, other, w_one, w_other in meetings:
+            i, j, w_i, w_j = (one, other, w_one, w_other)
+            if self.peers[other] < self.peers[one]:
+                i, j, w_i, w_j = (other, one, w_other, w_one)
+            name, inc, seq = self._begin(i, j)
+            said = {
+                i: self._tell(swapping, i, j, w_j, frozen[i], (name, inc, seq)),
+                j: self._tell(swapping, j, i, w_i, frozen[j], (name, inc, seq)),
+            }
+            gathered[i].append(Swapped(self.peers[j], said[i], said[j], frozen[i], w_j, w_i))
+            gathered[j].append(Swapped(self.peers[i], said[j], said[i], frozen[j], w_i, w_j))
+        mixed = []
+        for node, done in enumerate(gathered):
+            ordered = sorted(done, key=lambda swapped: swapped.peer)
+            shared, self.kept[node] = ledger.swap(swapping, self.kept[node], frozen[node], self._origin, ordered)
+            mixed.append(shared)
+        return mixed
+
+    def _tell(
+        self, swapping: Swapping, me: int, peer: int, give: float, mine: Tensor, turn: tuple[str, int, int]
+    ) -> Tensor | None:
+        """What `me` tells `peer`, as it arrives."""
+        name, inc, seq = turn
+        if give == 0.0:
+            return None
+        kept = self.kept[me].get(self.peers[peer])
+        message = swapping.message(swapping.begin(self._origin) if kept is None else kept, mine, give)
+        support: Support = self.selector.select(message, None, derive(self.seed, "mask", name, inc), seq)
+        chance = generator(self.seed, "quantize", name, inc, seq, self.peers[me])
+        return self.terms.told(self.terms.tell(message, support, chance), mine.numel(), mine.dtype)
+
+    def _begin(self, i: int, j: int) -> tuple[str, int, int]:
+        """Name, incarnation and sequence number of the next transaction on an edge."""
+        seq = self.turns[i, j] = self.turns.get((i, j), 0) + 1
+        return edge(self.peers[i], self.peers[j]), self.incarnation(self.peers[i], self.peers[j]), seq
 
 
 def descent(gradient: Callable[[int, Tensor, int, int], Tensor], *, steps: int, lr: float) -> Local:

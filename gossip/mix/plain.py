@@ -1,0 +1,26 @@
+"""Exchanges that average and leave nothing behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gossip.api import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """x_i + θ·v and x_j − θ·v: no flows. Satisfies `gossip.api.Averaging`."""
+
+    def size(self, shared: int) -> int:
+        """Nothing is kept."""
+        return 0
+
+    def gain(self, theta: float, ratio: float, phase: Phase) -> float:
+        """No flows."""
+        return 0.0
+
+    def flow(self, kept: Tensor, moved: Tensor) -> Tensor:
+        """Stays as it is."""
+        return kept
