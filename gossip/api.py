@@ -59,10 +59,11 @@ class Phase:
 
     Args:
         round: >= 0.
-        local_steps: K, done since the last exchange; a mean where it is measured.
+        local_steps: K, done since the last exchange; a mean where it is measured, 0 in a round that only mixes.
         lr: eta_c, what one local step along a unit direction moves a parameter by, in the long run (momentum included), > 0.
         first: this round's exchanges begin an averaging; true in every round of an overlay without global averages.
         last: they complete it.
+        turn: number of that averaging, counted from 0.
     """
 
     round: int
@@ -70,6 +71,7 @@ class Phase:
     lr: float
     first: bool = True
     last: bool = True
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)

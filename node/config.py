@@ -17,6 +17,10 @@ AtLeastOne = Annotated[int, Meta(ge=1)]
 Scalar = str | int | float | bool
 
 
+RATED = frozenset({"pet", "k_gt", "quasi_global"})
+"""Mixing algorithms that divide by the rate, so that with adamw they must be told `optimizer.correction_lr`."""
+
+
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every section: unknown keys are errors, keys are given by name."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TypeGuard
+
+from typing_extensions import TypeIs
 
 from gossip.api import Averaging, Mixer, Swapping
 from gossip.mix.dsgd import Dsgd
@@ -16,6 +17,6 @@ MIXERS: Mapping[str, Callable[..., Mixer]] = MappingProxyType(
 )
 
 
-def swaps(edge: Averaging | Swapping) -> TypeGuard[Swapping]:
+def swaps(edge: Averaging | Swapping) -> TypeIs[Swapping]:
     """Whether ends swap messages of their own instead of applying one difference."""
     return hasattr(edge, "message")

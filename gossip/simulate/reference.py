@@ -83,7 +83,7 @@ class Reference:
         if swaps(self.mixer.edge):
             mixed = self._swapped(self.mixer.edge, frozen, meetings)
         else:
-            mixed = self._averaged(cast("Averaging", self.mixer.edge), frozen, meetings, phase)
+            mixed = self._averaged(self.mixer.edge, frozen, meetings, phase)
         for node, shared in enumerate(mixed):
             self.x[node], self.states[node] = self.mixer.absorb(self.states[node], self.x[node], shared, phase)
 

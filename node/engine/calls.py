@@ -55,10 +55,17 @@ class Opened(Call, frozen=True, tag="opened"):
 
 
 class Train(Call, frozen=True, tag="train"):
-    """Steps pace: do the `steps` local steps of `round`, freeze, reply. -> Trained"""
+    """Steps pace: do the `steps` local steps of `round`, freeze, reply. -> Trained
+
+    Args:
+        first, last, turn: the averaging that its exchanges belong to, as in `gossip.api.Phase`.
+    """
 
     round: int
     steps: int
+    first: bool = True
+    last: bool = True
+    turn: int = 0
 
 
 class Trained(Call, frozen=True, tag="trained"):
@@ -88,6 +95,8 @@ class Offer(Call, frozen=True, tag="offer"):
         inc, seq: of the edge's transaction: they seed the support, with the swarm's seed.
         theta: mixing weight of the link.
         budget_bytes: what both payloads together may cost; 0 = no limit known.
+        give: weight the peer gives to what we send, where links have a direction; else theta.
+        take: weight we give to what the peer sends, likewise.
     """
 
     peer: str
@@ -96,6 +105,8 @@ class Offer(Call, frozen=True, tag="offer"):
     round: int
     theta: float
     budget_bytes: int
+    give: float | None = None
+    take: float | None = None
 
 
 class Offered(Call, frozen=True, tag="offered"):
@@ -106,7 +117,7 @@ class Offered(Call, frozen=True, tag="offered"):
 
 
 class Answer(Call, frozen=True, tag="answer"):
-    """Responder: compute, remember as pending and encode the difference. -> Answered, or Refused if the payload is bad"""
+    """Responder: compute, remember as pending and encode our part; weights as in Offer. -> Answered, or Refused if the payload is bad"""
 
     peer: str
     inc: int
@@ -115,6 +126,8 @@ class Answer(Call, frozen=True, tag="answer"):
     theta: float
     gain: float
     payload: bytes
+    give: float | None = None
+    take: float | None = None
 
 
 class Answered(Call, frozen=True, tag="answered"):

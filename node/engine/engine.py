@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from gossip.mix.ledger import Ledger
 from node.engine import calls
 from node.engine.session import Session
 
@@ -42,9 +43,15 @@ class Engine:
 
     @property
     def mixing(self) -> Any:
-        """The mixing algorithm's state, e.g. a `gossip.mix.pet.Ledger`. For simulations and tests."""
+        """The mixing algorithm's state. For simulations and tests."""
         assert self._session is not None
         return self._session.learner.state
+
+    @property
+    def ledger(self) -> Ledger:
+        """The flows of all edges. For simulations and tests."""
+        assert self._session is not None
+        return self._session.learner.ledger
 
     def step(self) -> calls.Trained | calls.Evaluated | None:
         """One slice while `busy`: one local step, or a batch of an evaluation. The reply to Train or Evaluate if that was its last."""

@@ -1,25 +1,26 @@
-"""The engine's half of transactions under way: what was offered, what was answered, and the effect a commit has.
+"""The engine's half of transactions under way: what was offered, what was answered, and what a commit does.
 
 One transaction at a time per peer; the daemon's edges see to the order. Nothing here touches the model: vectors come in and
-`Effect`s go out, so a refused payload changes nothing.
+`Effect`s or `Swapped`s go out, so a refused payload changes nothing.
 
 Shapes: d parameters, D = width·d coordinates of the shared vector, k of one exchange.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
 
-from gossip.api import Effect, Mixer, Selector
+from gossip.api import Averaging, Effect, Mixer, Phase, Selector, Swapped, Swapping
 from gossip.compress.budget import plan
 from gossip.compress.catalogue import quantizer
 from gossip.compress.select import DriftTopK, Everything, Mask, TopK, kept, with_wish
 from gossip.compress.support import Indices, Support
 from gossip.errors import LocalProtocolError, RemoteProtocolError
+from gossip.mix.catalogue import swaps
 from gossip.mix.transaction import Terms, edge
 from gossip.rng import generator
 from gossip.seeds import derive
@@ -28,18 +29,28 @@ from node.engine.calls import Answer, Answered, Apply, Commit, Drop, Offer, Offe
 from robust.clip import clip
 
 _ROUNDING = 1e-6  # by which two machines may differ over a gain
+Done = Effect | Swapped
 
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """We are the initiator. `mine` (k,) are the values offered."""
+    """We are the initiator.
+
+    Args:
+        support: of the difference; None where messages are swapped.
+        mine: (k,) the values offered on the support, or (D,) the vector our message was made of.
+        sent: (D,) our message as the peer will decode it; None for no message.
+    """
 
     inc: int
     seq: int
-    support: Support
+    support: Support | None
     theta: float
     gain: float
+    give: float
+    take: float
     mine: Tensor
+    sent: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +59,7 @@ class _Pending:
 
     inc: int
     seq: int
-    effect: Effect
+    done: Done
     mine: Tensor
 
 
@@ -58,20 +69,26 @@ class Exchanges:
     Args:
         manifest: codecs, clip, seeds.
         node: our own label.
-        like: (D,) a vector of the shared one's length, dtype and device.
-        mixer: knows the gain.
+        origin: (D,) the shared vector that all nodes began with.
+        mixer: knows what an exchange is.
         correction_lr: eta_c of the gain.
+        remembered: what is kept per edge, where messages are swapped.
     """
 
-    def __init__(self, manifest: Manifest, *, node: str, like: Tensor, mixer: Mixer, correction_lr: float) -> None:
+    def __init__(
+        self, manifest: Manifest, *, node: str, origin: Tensor, mixer: Mixer, correction_lr: float,
+        remembered: Callable[[], Mapping[str, Tensor]],
+    ) -> None:  # fmt: skip
         compress = manifest.compress
         self._manifest = manifest
         self._node = node
-        self._dim, self._dtype, self._device = like.numel(), like.dtype, like.device
-        self._mixer = mixer
+        self._origin = origin
+        self._dim, self._dtype, self._device = origin.numel(), origin.dtype, origin.device
+        self._edge = mixer.edge
         self._correction_lr = correction_lr
+        self._remembered = remembered
         self.terms = Terms(
-            quantizer(compress.request, like.dtype), quantizer(compress.response, like.dtype),
+            quantizer(compress.request, origin.dtype), quantizer(compress.response, origin.dtype),
             manifest.mix.clip_norm, clip,
         )  # fmt: skip
         self._select = _selection(compress, self.terms)
@@ -82,27 +99,39 @@ class Exchanges:
         self._met: dict[str, Tensor] = {}  # drift_top_k: (D,) our values when last exchanged with a peer
         self._wishes: dict[str, Indices] = {}  # drift_top_k: what a responder asked for
 
-    def offer(self, call: Offer, shared: Tensor, *, local_steps: float) -> Offered:
-        """Initiator: our values on a support of our choice.
+    # --- the four calls of a transaction ------------------------------------------------------------------
+
+    def offer(self, call: Offer, shared: Tensor, *, local_steps: float, exclusive: bool) -> Offered:
+        """Initiator: our values on a support of our choice, or our message.
 
         Args:
             call: the transaction.
             shared: (D,) what to read.
             local_steps: K, done between two exchanges.
+            exclusive: as in `answer`.
         """
+        if swaps(self._edge):
+            mine = self._less_under_way(shared, call.peer) if exclusive else shared
+            payload, sent = self._tell(self._edge, call, mine)
+            give, take = _weights(call)
+            self._offers[call.peer] = _Offer(
+                call.inc, call.seq, None, call.theta, 0.0, give, take, mine.clone(), sent
+            )  # fmt: skip
+            return Offered(payload, 0.0)
         selector = self._select(call.budget_bytes, self._dim)
-        seed = derive(self._manifest.seed, "mask", edge(self._node, call.peer), call.inc)
-        support = selector.select(shared, self._met.get(call.peer), seed, call.seq)
+        support = selector.select(shared, self._met.get(call.peer), self._seed(call), call.seq)
         wish = self._wishes.pop(call.peer, None)
         if wish is not None and isinstance(support, Indices):
             support = with_wish(support, wish, self._limit)
-        gain = self._mixer.gain(call.theta, support.ratio(self._dim), local_steps, self._correction_lr)
-        payload = self.terms.ask(shared, support, self._chance(call.peer, call.inc, call.seq))
-        self._offers[call.peer] = _Offer(call.inc, call.seq, support, call.theta, gain, support.take(shared))
+        gain = self._gain(self._edge, call.theta, support.ratio(self._dim), local_steps)
+        payload = self.terms.ask(shared, support, self._chance(call))
+        self._offers[call.peer] = _Offer(
+            call.inc, call.seq, support, call.theta, gain, call.theta, call.theta, support.take(shared)
+        )  # fmt: skip
         return Offered(payload, gain)
 
     def answer(self, call: Answer, shared: Tensor, *, exclusive: bool) -> Answered:
-        """Responder: the difference, kept until it is committed or dropped.
+        """Responder: the difference or our message, kept until it is committed or dropped.
 
         Args:
             call: with the request's payload.
@@ -117,23 +146,38 @@ class Exchanges:
         if not 0.0 < call.theta < 1.0:  # which weight it must be, the daemon knows; base_k has links above a half
             raise RemoteProtocolError(call.peer, "theta_out_of_bounds")
         if exclusive:
-            shared = self._less_pending(shared, call.peer)
+            shared = self._less_under_way(shared, call.peer)
         try:
-            support, theirs = self.terms.heard(call.payload, self._dim, self._dtype)
-            if not 0.0 <= call.gain <= self._most_gain(call.theta, support.ratio(self._dim)):
-                raise RemoteProtocolError(call.peer, "gain_out_of_bounds")
-            mine = support.take(shared).cpu()
-            chance = self._chance(call.peer, call.inc, call.seq)
-            wish = self._wish(call, shared)
-            payload, v = self.terms.answer(mine, theirs, support, self._dim, chance, wish)
+            if swaps(self._edge):
+                return self._answer_swap(self._edge, call, shared)
+            return self._answer_difference(self._edge, call, shared)
         except ValueError as error:
             raise RemoteProtocolError(call.peer, str(error)) from error
+
+    def _answer_difference(self, averaging: Averaging, call: Answer, shared: Tensor) -> Answered:
+        support, theirs = self.terms.heard(call.payload, self._dim, self._dtype)
+        most = self._gain(averaging, call.theta, support.ratio(self._dim), self._fewest_steps)
+        if not 0.0 <= call.gain <= most * (1.0 + _ROUNDING):
+            raise ValueError("gain_out_of_bounds")
+        mine = support.take(shared).cpu()
+        wish = self._wish(call, shared)
+        payload, v = self.terms.answer(mine, theirs, support, self._dim, self._chance(call), wish)
         effect = Effect(call.peer, support, -v.to(self._device), call.theta, call.gain)
         self._pending[call.peer] = _Pending(call.inc, call.seq, effect, mine.to(self._device))
         return Answered(payload)
 
-    def apply(self, call: Apply) -> Effect:
-        """Initiator: the effect of the response; the offer is spent.
+    def _answer_swap(self, swapping: Swapping, call: Answer, shared: Tensor) -> Answered:
+        if call.gain != 0.0:
+            raise ValueError("gain_out_of_bounds")
+        received = self._told(call.payload)
+        payload, sent = self._tell(swapping, call, shared)
+        give, take = _weights(call)
+        done = Swapped(call.peer, sent, received, shared.clone(), give, take)
+        self._pending[call.peer] = _Pending(call.inc, call.seq, done, done.mine)
+        return Answered(payload)
+
+    def apply(self, call: Apply) -> Done:
+        """Initiator: what the response does; the offer is spent.
 
         Raises:
             RemoteProtocolError: the payload is not what an honest responder could send; nothing changed.
@@ -142,20 +186,25 @@ class Exchanges:
         offer = self._offers.get(call.peer)
         if offer is None or (offer.inc, offer.seq) != (call.inc, call.seq):
             raise LocalProtocolError(f"nothing was offered to {call.peer} in transaction {call.seq}")
-        limit = self._limit if self._drifts else 0
+        wish: Indices | None = None
+        done: Done
         try:
-            v, wish = self.terms.read(call.payload, offer.support, self._dim, self._dtype, limit)
+            if offer.support is None:
+                done = Swapped(call.peer, offer.sent, self._told(call.payload), offer.mine, offer.give, offer.take)
+            else:
+                limit = self._limit if self._drifts else 0
+                v, wish = self.terms.read(call.payload, offer.support, self._dim, self._dtype, limit)
+                done = Effect(call.peer, offer.support, v.to(self._device), offer.theta, offer.gain)
         except ValueError as error:
             raise RemoteProtocolError(call.peer, str(error)) from error
         del self._offers[call.peer]
         if wish is not None:
             self._wishes[call.peer] = wish
-        effect = Effect(call.peer, offer.support, v.to(self._device), offer.theta, offer.gain)
-        self._note(effect, offer.mine)
-        return effect
+        self._note(done, offer.mine)
+        return done
 
-    def commit(self, call: Commit) -> Effect:
-        """Responder: the effect of what was answered; it is no longer pending.
+    def commit(self, call: Commit) -> Done:
+        """Responder: what the answer does; it is no longer pending.
 
         Raises:
             LocalProtocolError: there is no such answer.
@@ -164,8 +213,8 @@ class Exchanges:
         if pending is None or (pending.inc, pending.seq) != (call.inc, call.seq):
             raise LocalProtocolError(f"nothing is pending with {call.peer} in transaction {call.seq}")
         del self._pending[call.peer]
-        self._note(pending.effect, pending.mine)
-        return pending.effect
+        self._note(pending.done, pending.mine)
+        return pending.done
 
     def drop(self, call: Drop) -> None:
         """Forget one transaction, if it is there."""
@@ -184,19 +233,33 @@ class Exchanges:
         for kept_by_peer in (self._offers, self._pending, self._met, self._wishes):
             kept_by_peer.clear()
 
-    def _most_gain(self, theta: float, ratio: float) -> float:
-        pace = self._manifest.pace
-        fewest = float(pace.local_steps) if pace.kind == "steps" else 1.0
-        return self._mixer.gain(theta, ratio, fewest, self._correction_lr) * (1.0 + _ROUNDING)
+    # --- differences --------------------------------------------------------------------------------------
 
-    def _less_pending(self, shared: Tensor, peer: str) -> Tensor:
-        others = [pending.effect for other, pending in sorted(self._pending.items()) if other != peer]
-        if not others:
-            return shared
-        shared = shared.clone()
-        for effect in others:
-            shared[effect.support.index(self._dim)] += effect.theta * effect.value
-        return shared
+    def _gain(self, averaging: Averaging, theta: float, ratio: float, local_steps: float) -> float:
+        return averaging.gain(theta, ratio, Phase(0, local_steps, self._correction_lr))
+
+    @property
+    def _fewest_steps(self) -> float:
+        pace = self._manifest.pace
+        return float(pace.local_steps) if pace.kind == "steps" else 1.0
+
+    def _less_under_way(self, shared: Tensor, peer: str) -> Tensor:
+        """The vector as it will be when transactions with others are committed, as far as we know what they take."""
+        changed = shared
+        for other, pending in sorted(self._pending.items()):
+            if other == peer:
+                continue
+            match pending.done:
+                case Effect(_, support, value, theta, _):
+                    changed = changed.clone() if changed is shared else changed
+                    changed[support.index(self._dim)] += theta * value
+                case Swapped(_, sent, _, mine, give, _):
+                    changed = changed + self._given(other, sent, mine, give)
+        if swaps(self._edge):
+            for other, offer in sorted(self._offers.items()):
+                if other != peer:
+                    changed = changed + self._given(other, offer.sent, offer.mine, offer.give)
+        return changed
 
     def _wish(self, call: Answer, shared: Tensor) -> Indices | None:
         if not self._drifts:
@@ -204,14 +267,52 @@ class Exchanges:
         support = self._select(0, self._dim).select(shared, self._met.get(call.peer), 0, call.seq)
         return support if isinstance(support, Indices) else None
 
-    def _note(self, effect: Effect, mine: Tensor) -> None:
+    def _note(self, done: Done, mine: Tensor) -> None:
         """Both ends now hold about the same here: what differs later has drifted."""
-        if self._drifts:
-            met = self._met.setdefault(effect.peer, torch.zeros(self._dim, dtype=self._dtype, device=self._device))
-            met[effect.support.index(self._dim)] = mine + effect.theta * effect.value
+        if self._drifts and isinstance(done, Effect):
+            met = self._met.setdefault(done.peer, torch.zeros(self._dim, dtype=self._dtype, device=self._device))
+            met[done.support.index(self._dim)] = mine + done.theta * done.value
 
-    def _chance(self, peer: str, inc: int, seq: int) -> Generator:
-        return generator(self._manifest.seed, "quantize", edge(self._node, peer), inc, seq)
+    # --- messages -----------------------------------------------------------------------------------------
+
+    def _tell(self, swapping: Swapping, call: Offer | Answer, mine: Tensor) -> tuple[bytes, Tensor | None]:
+        """The payload of our message to a peer, and the message as it will be decoded there."""
+        give, _ = _weights(call)
+        if give == 0.0:
+            return b"", None
+        message = swapping.message(self._kept(swapping, call.peer), mine, give)
+        budget = call.budget_bytes if isinstance(call, Offer) else 0
+        support = self._select(budget, self._dim).select(message, None, self._seed(call), call.seq)
+        payload = self.terms.tell(message, support, self._chance(call, self._node))
+        return payload, self._told(payload)
+
+    def _told(self, payload: bytes) -> Tensor | None:
+        message = self.terms.told(payload, self._dim, self._dtype)
+        return None if message is None else message.to(self._device)
+
+    def _given(self, peer: str, sent: Tensor | None, mine: Tensor, give: float) -> Tensor:
+        if sent is None:
+            return torch.zeros_like(mine)
+        assert swaps(self._edge)
+        return self._edge.sent(self._kept(self._edge, peer), sent, mine, give)[1]
+
+    def _kept(self, swapping: Swapping, peer: str) -> Tensor:
+        kept_of_edge = self._remembered().get(peer)
+        return swapping.begin(self._origin) if kept_of_edge is None else kept_of_edge
+
+    # --- chance -------------------------------------------------------------------------------------------
+
+    def _seed(self, call: Offer | Answer) -> int:
+        return derive(self._manifest.seed, "mask", edge(self._node, call.peer), call.inc)
+
+    def _chance(self, call: Offer | Answer, *labels: str) -> Generator:
+        name = edge(self._node, call.peer)
+        return generator(self._manifest.seed, "quantize", name, call.inc, call.seq, *labels)
+
+
+def _weights(call: Offer | Answer) -> tuple[float, float]:
+    """(give, take) of a link: what the peer weighs our words by, and we the peer's."""
+    return (call.theta if call.give is None else call.give, call.theta if call.take is None else call.take)
 
 
 def _selection(section: CompressSection, terms: Terms) -> Callable[[int, int], Selector]:

@@ -14,21 +14,26 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gossip.api import Effect
-from gossip.catalogue import build
+from gossip.api import Effect, Phase, Swapped
+from gossip.compress.support import Full
 from gossip.errors import ConfigError
-from gossip.mix.catalogue import MIXERS
+from gossip.mix import ledger
+from gossip.mix.catalogue import swaps
+from gossip.mix.ledger import Ledger
+from gossip.mix.plain import Plain
 from gossip.rng import generator
 from gossip.vector import as_named, bind, layout
-from node.config import Manifest, MixSection
+from node.config import RATED, Manifest
 from node.engine.calls import Open
 from node.engine.devices import device
+from node.engine.mixing import mixer
 from node.engine.optim import correction_lr, optimizer, ramp, schedule
 from node.tasks.api import Source
 from node.tasks.catalogue import task
@@ -36,6 +41,7 @@ from node.tasks.evaluate import Progress, Result, evaluate
 
 EVALUATION_BATCH = 256  # held-out samples of a slice: about the work of a local step
 _X = "x"
+PLAIN = Plain()
 _OPTIMIZER = "optimizer."
 
 
@@ -63,8 +69,12 @@ class Learner:
         except ValueError as error:
             raise ConfigError(f"task.kind: {manifest.task.kind!r}: {error}") from error
         self.x, self._gradient = bind(self._model, self.layout)
-        self.mixer = build("mix", MIXERS, manifest.mix.kind, _params(manifest.mix))
-        self.state: Any = self.mixer.start(self.x)
+        self.mixer = mixer(manifest.mix)
+        self.origin = self.mixer.shared(self.mixer.start(self.x), self.x).clone()
+        self.state: Any = None
+        self.ledger = ledger.opened(self.origin)
+        self.kept: dict[str, Tensor] = {}
+        self._begin()
         self._optimizer = optimizer(manifest.optimizer, self.x)
         self._schedule = schedule(manifest.optimizer, manifest.pace.rounds)
         self._joined_at: int | None = None
@@ -110,23 +120,72 @@ class Learner:
 
     # --- mixing -------------------------------------------------------------------------------------------
 
+    def phase(self, round: int, local_steps: float) -> Phase:
+        """Where `round` is, at its rate of learning."""
+        rate = self._lr(round)
+        lr = self.correction_lr * rate / self._manifest.optimizer.lr if rate else self.correction_lr
+        return Phase(round, local_steps, lr)
+
+    def publish(self, phase: Phase) -> None:
+        """Local steps are done."""
+        before = self.x.clone()
+        x, self.state = self.mixer.publish(self.state, before, phase)
+        if x is not before:
+            self.x.copy_(x)
+
     def shared(self) -> Tensor:
-        """(width·d,) what exchanges are about, as it is now; changes with the model where it is the model."""
+        """(D,) what exchanges are about, as it is now; changes with the model where it is the model."""
         return self.mixer.shared(self.state, self.x)
 
-    def absorb(self, effects: Sequence[Effect]) -> None:
-        """Add committed effects, in the given order."""
+    def absorb(self, done: Sequence[Effect | Swapped], phase: Phase) -> None:
+        """Add what was committed, in the given order; in steps pace once a round, whether anything was committed or not."""
+        shared = self.shared()
+        swapped = [swap for swap in done if isinstance(swap, Swapped)]
+        if swapped:
+            assert swaps(self.mixer.edge)
+            shared, self.kept = ledger.swap(self.mixer.edge, self.kept, shared, self.origin, swapped)
+        effects = [effect for effect in done if isinstance(effect, Effect)]
         if effects:
-            x, self.state = self.mixer.absorb(self.state, self.x, effects)
-            self.x.copy_(x)
+            shared = self._book(effects, shared)
+        x, self.state = self.mixer.absorb(self.state, self.x.clone(), shared, phase)
+        self.x.copy_(x)
+
+    def flow_only(self, done: Effect | Swapped) -> Effect:
+        """Book an effect's flow, or what a swap leaves on its edge, ahead of its round -> what is left to do to the vector."""
+        shared = torch.zeros_like(self.origin)
+        if isinstance(done, Effect):
+            self._book([done], shared)
+            return replace(done, gain=0.0)
+        assert swaps(self.mixer.edge)
+        change, self.kept = ledger.swap(self.mixer.edge, self.kept, shared, self.origin, [done])
+        return Effect(done.peer, Full(), change, 1.0, 0.0)
+
+    def _book(self, effects: Sequence[Effect], shared: Tensor) -> Tensor:
+        rule = PLAIN if swaps(self.mixer.edge) else self.mixer.edge
+        shared, self.ledger = ledger.average(rule, self.ledger, shared, effects)
+        if any(effect.gain for effect in effects):
+            self.state = self.mixer.corrected(self.state, self.ledger.total)
+        return shared
 
     def settle(self, peer: str) -> None:
         """The edge was closed in order."""
-        self.state = self.mixer.settle(self.state, peer)
+        self.kept.pop(peer, None)
+        self._correct(ledger.settle(self.ledger, peer, self._manifest.mix.settled_edges))
 
     def revoke(self, peer: str, *, settled: bool) -> None:
         """The peer is gone."""
-        self.state = self.mixer.revoke(self.state, peer, settled=settled)
+        self.kept.pop(peer, None)
+        self._correct(ledger.revoke(self.ledger, peer, settled=settled))
+
+    def _correct(self, changed: Ledger) -> None:
+        self.ledger = changed
+        self.state = self.mixer.corrected(self.state, changed.total)
+
+    def _begin(self) -> None:
+        """A mixer that starts anew, without edges."""
+        self.state = self.mixer.start(self.x.clone())
+        self.ledger = ledger.opened(self.origin)
+        self.kept = {}
 
     # --- looking and keeping ------------------------------------------------------------------------------
 
@@ -168,19 +227,13 @@ class Learner:
     def _replace(self, x: Tensor) -> None:
         self.x.copy_(x)
         self._good.copy_(x)
-        self.state = self.mixer.start(self.x)
+        self._begin()
 
     def _check(self, x: Tensor | None) -> None:
         if x is None or x.shape != self.x.shape or x.dtype != self.x.dtype:
             raise ValueError("holds another model")
         if not _finite(x):
             raise ValueError("holds numbers that are not finite")
-
-
-def _params(section: MixSection) -> dict[str, float]:
-    if section.kind != "pet":
-        return {}
-    return {"kappa": section.kappa, "flow_limit": section.flow_limit, "settled_edges": section.settled_edges}
 
 
 def _correction_lr(manifest: Manifest) -> float:
@@ -191,7 +244,8 @@ def _correction_lr(manifest: Manifest) -> float:
     highest rate, .858 and .958 with the current one; whole vectors do not care.
     """
     section = manifest.optimizer
-    return correction_lr(section, section.lr) if manifest.mix.kind == "pet" else section.lr
+    unasked = section.kind == "adamw" and section.correction_lr == 0.0 and manifest.mix.kind not in RATED
+    return section.lr if unasked else correction_lr(section, section.lr)
 
 
 def _finite(x: Tensor) -> bool:

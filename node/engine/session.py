@@ -12,12 +12,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
 
-from gossip.api import Effect
+from gossip.api import Effect, Phase, Swapped
 from gossip.errors import ConfigError, LocalProtocolError
 from node.engine import blob, calls
 from node.engine.checkpoint import Checkpoint, Checkpoints, swarm_of
@@ -66,8 +66,8 @@ class Session:
         self._pace = opening.manifest.pace
         self.learner = learner = Learner(opening)
         self._exchanges = Exchanges(
-            opening.manifest, node=opening.node, like=learner.shared(), mixer=learner.mixer,
-            correction_lr=learner.correction_lr,
+            opening.manifest, node=opening.node, origin=learner.origin, mixer=learner.mixer,
+            correction_lr=learner.correction_lr, remembered=lambda: learner.kept,
         )  # fmt: skip
         self._schema = learner.layout.digest
         self._checkpoints = None
@@ -80,9 +80,10 @@ class Session:
             resumed = self._resume(self._checkpoints.load(), opening.checkpoint)
         self._tally = _Tally(clock())
         self._left = 0  # local steps of a granted round
+        self._granted = calls.Train(0, 0)
         self._free = False
         self._frozen: Tensor | None = None
-        self._gathered: list[Effect] = []
+        self._gathered: list[Effect | Swapped] = []
         self._evaluation: Iterator[Progress | Result] | None = None
         self._evaluate_next = True
         self._apart = self._pace.local_steps / 2.0  # mean local steps between any two exchanges of ours
@@ -122,6 +123,7 @@ class Session:
         self._evaluate_next = True
         self._tally.note(self.learner.local_step(self._round))
         if self._free:
+            self.learner.publish(self.learner.phase(self._round, 1.0))
             return None
         self._left -= 1
         return self._freeze() if self._left == 0 else None
@@ -135,8 +137,18 @@ class Session:
                 return None
 
     def _freeze(self) -> calls.Trained:
+        self.learner.publish(self._phase)
         self._frozen = self.learner.shared().clone()
         return self._trained()
+
+    @property
+    def _phase(self) -> Phase:
+        """Of the round granted last, in steps pace."""
+        granted = self._granted
+        return replace(
+            self.learner.phase(granted.round, float(granted.steps)),
+            first=granted.first, last=granted.last, turn=granted.turn,
+        )  # fmt: skip
 
     def _trained(self) -> calls.Trained:
         tally, now = self._tally, self._clock()
@@ -150,7 +162,7 @@ class Session:
         if self._pace.kind != "steps" or self._computing:
             raise LocalProtocolError("a round is granted in steps pace, one at a time")
         self._thaw()
-        self._round = call.round
+        self._round, self._granted = call.round, call
         self._tally = _Tally(self._clock())
         self._left = call.steps
         return None if call.steps > 0 else self._freeze()
@@ -172,16 +184,21 @@ class Session:
         return calls.Done()
 
     def _thaw(self) -> None:
+        """What was committed since the last Mix counts in this one."""
+        if self._frozen is None:
+            return
         self._frozen = None
         gathered, self._gathered = self._gathered, []
-        self.learner.absorb(sorted(gathered, key=lambda effect: effect.peer))  # stable: each peer's in order
+        self.learner.absorb(sorted(gathered, key=lambda done: done.peer), self._phase)  # stable: each peer's in order
         self.learner.mark_good()
 
     # --- calls: exchanges ---------------------------------------------------------------------------------
 
     def offer(self, call: calls.Offer) -> calls.Offered:
         """Initiator's values."""
-        return self._exchanges.offer(call, self._readable(), local_steps=self._local_steps)
+        return self._exchanges.offer(
+            call, self._readable(), local_steps=self._local_steps, exclusive=self._pace.kind == "clock"
+        )
 
     def answer(self, call: calls.Answer) -> calls.Answered:
         """Responder's difference."""
@@ -203,14 +220,14 @@ class Session:
     def settle(self, call: calls.Settle) -> calls.Done:
         """The edge was closed in order."""
         self._exchanges.forget(call.peer)
-        self._absorb_now(call.peer)
+        self._book_now(call.peer)
         self.learner.settle(call.peer)
         return calls.Done()
 
     def revoke(self, call: calls.Revoke) -> calls.Done:
         """The peer is gone. What it committed stays in the model; only its flow goes."""
         self._exchanges.forget(call.peer)
-        self._absorb_now(call.peer)
+        self._book_now(call.peer)
         self.learner.revoke(call.peer, settled=call.settled)
         return calls.Done()
 
@@ -221,20 +238,20 @@ class Session:
             raise LocalProtocolError("there is no frozen vector between Mix and the end of the next Train")
         return self._frozen
 
-    def _take(self, effect: Effect) -> calls.Done:
+    def _take(self, done: Effect | Swapped) -> calls.Done:
         if self._pace.kind == "steps":
-            self._gathered.append(effect)
+            self._gathered.append(done)
         else:
-            done = self.learner.local_steps
-            self._apart += _AVERAGED * (done - self._last_exchange - self._apart)
-            self._last_exchange = done
-            self.learner.absorb([effect])
+            steps = self.learner.local_steps
+            phase = self.learner.phase(self._round, float(steps - self._last_exchange))
+            self._apart += _AVERAGED * (phase.local_steps - self._apart)
+            self._last_exchange = steps
+            self.learner.absorb([done], phase)
         return calls.Done()
 
-    def _absorb_now(self, peer: str) -> None:
+    def _book_now(self, peer: str) -> None:
         """Before a peer's flow is settled or deleted, what has gathered must be in it, or it would grow anew at Mix."""
-        self.learner.absorb([effect for effect in self._gathered if effect.peer == peer])
-        self._gathered = [effect for effect in self._gathered if effect.peer != peer]
+        self._gathered = [self.learner.flow_only(done) if done.peer == peer else done for done in self._gathered]
 
     @property
     def _local_steps(self) -> float:

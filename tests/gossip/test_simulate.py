@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from gossip.api import Phase
 from gossip.catalogue import build
 from gossip.compress.catalogue import quantizer
 from gossip.compress.select import Everything, Mask, TopK
@@ -12,6 +13,7 @@ from gossip.rng import generator
 from gossip.simulate.reference import Reference, consensus_distance, descent
 from gossip.vector import bind, layout
 from node.config import CompressSection, MixSection
+from node.engine.mixing import mixer
 from node.engine.optim import correction_lr, optimizer, schedule
 from node.tasks.api import Source
 from node.tasks.catalogue import task
@@ -23,12 +25,17 @@ PEERS = ("d", "a", "c", "b")  # not in order: ranks are not peer ids
 
 def ring(round):
     """Two links a node."""
-    return [(k, (k + 1) % 4, 1.0 / 3.0) for k in range(4)]
+    return [(k, (k + 1) % 4, 1.0 / 3.0, 1.0 / 3.0) for k in range(4)]
 
 
 def matching(round):
     """A partner a round."""
-    return ([(0, 1, 0.5), (2, 3, 0.5)], [(1, 2, 0.5), (3, 0, 0.5)], [(0, 2, 0.5), (1, 3, 0.5)])[round % 3]
+    return [(i, j, 0.5, 0.5) for i, j in (((0, 1), (2, 3)), ((1, 2), (3, 0)), ((0, 2), (1, 3)))[round % 3]]
+
+
+def phase(agreed, round):
+    """Where a round is; flows are gained at the highest rate."""
+    return Phase(round, agreed.pace.local_steps, correction_lr(agreed.optimizer, agreed.optimizer.lr))
 
 
 def reference(agreed, selector):
@@ -52,13 +59,11 @@ def reference(agreed, selector):
             optimiser.step(live, correct(gradient), rates.at(round))
         return live.clone()
 
-    params = {"kappa": agreed.mix.kappa, "flow_limit": agreed.mix.flow_limit, "settled_edges": 8}
-    mixer = build("mix", MIXERS, agreed.mix.kind, params if agreed.mix.kind == "pet" else {})
     dtype = nodes[0][1].dtype
     swarm = Reference(
         peers=PEERS,
         x=torch.stack([node[1].clone() for node in nodes]),
-        mixer=mixer,
+        mixer=mixer(agreed.mix),
         terms=Terms(
             quantizer(agreed.compress.request, dtype),
             quantizer(agreed.compress.response, dtype),
@@ -66,9 +71,6 @@ def reference(agreed, selector):
             clip,
         ),
         selector=selector,
-        gain=lambda theta, ratio: mixer.gain(
-            theta, ratio, agreed.pace.local_steps, correction_lr(agreed.optimizer, agreed.optimizer.lr)
-        ),
         seed=agreed.seed,
     )
     return swarm, local
@@ -92,11 +94,11 @@ def test_engines_walk_the_reference_trajectory_bit_for_bit(mix, select, selector
         mix=MixSection(kind=mix, clip_norm=0.5), compress=CompressSection(select=select), rounds=6, local_steps=4
     )
     engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate(PEERS)}
-    play(engines, agreed, lambda turn: [(PEERS[i], PEERS[j], theta) for i, j, theta in links(turn)])
+    play(engines, agreed, lambda turn: [(PEERS[i], PEERS[j], theta) for i, j, theta, _ in links(turn)])
     swarm, local = reference(agreed, selector)
     start = swarm.x.clone()
     for turn in range(agreed.pace.rounds):
-        swarm.round(turn, local, links(turn))
+        swarm.round(phase(agreed, turn), local, links(turn))
     assert not torch.equal(swarm.x, start)
     for node, peer in enumerate(PEERS):
         assert torch.equal(swarm.x[node], x_of(engines[peer])), peer
@@ -107,20 +109,18 @@ def bowls(kind, rounds, *, lr=0.05, local_steps=5, **params):
     agreed = manifest("quadratic", params={"nodes": 4, "dim": 20, "dtype": "float64"})
     made = task(agreed.task.kind, agreed.task.params)
     data = [made.data(Source(None, agreed.partition, shard, 0), "cpu") for shard in range(4)]
-    mixer = build("mix", MIXERS, kind, params)
     exact = quantizer("identity", torch.float64)
     swarm = Reference(
         peers=PEERS,
         x=torch.zeros(4, 20, dtype=torch.float64),
-        mixer=mixer,
+        mixer=build("mix", MIXERS, kind, params),
         terms=Terms(exact, exact, 0.0, clip),
         selector=Everything(),
-        gain=lambda theta, ratio: mixer.gain(theta, ratio, local_steps, lr),
         seed=0,
     )
     local = descent(lambda node, x, _r, _s: data[node].bowl.A @ (x - data[node].bowl.b), steps=local_steps, lr=lr)
     for turn in range(rounds):
-        swarm.round(turn, local, matching(turn))
+        swarm.round(Phase(turn, local_steps, lr), local, matching(turn))
     best = made.optimum(range(4), 0)
     error = (swarm.x - best).square().sum(1).mean() / best.square().sum()
     return float(error), consensus_distance(swarm.x)
@@ -129,7 +129,7 @@ def bowls(kind, rounds, *, lr=0.05, local_steps=5, **params):
 @pytest.mark.slow
 def test_tracked_swarms_reach_the_common_optimum_and_plain_averaging_stops_short():
     """The claim the product is built on, on nodes that each would go somewhere else."""
-    pet = {"kappa": 0.2, "flow_limit": 1e6, "settled_edges": 8}
+    pet = {"kappa": 0.2, "flow_limit": 1e6}
     for kind, lr, params in (("pet", 0.05, pet), ("gradient_tracking", 0.02, {})):
         error, distance = bowls(kind, 600, lr=lr, **params)
         assert error < 1e-10
@@ -141,6 +141,7 @@ def test_tracked_swarms_reach_the_common_optimum_and_plain_averaging_stops_short
 
 def test_of_two_nodes_the_one_with_the_lesser_peer_id_initiates():
     """As edges do; who asks and who answers decides whose values are rounded."""
-    swarm, local = reference(manifest(rounds=1, local_steps=1), Mask(0.5))
-    swarm.round(0, local, matching(0))
+    agreed = manifest(rounds=1, local_steps=1)
+    swarm, local = reference(agreed, Mask(0.5))
+    swarm.round(phase(agreed, 0), local, matching(0))
     assert swarm.turns == {(1, 0): 1, (3, 2): 1}

@@ -63,8 +63,8 @@ def x_of(engine):
 
 
 def state_of(engine):
-    """The mixer's state."""
-    return engine.mixing
+    """The flows of its edges."""
+    return engine.ledger
 
 
 def exchange(engines, i, j, *, seq, round=0, theta=0.5, inc=0, budget=0):

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from gossip.catalogue import build
+from gossip.api import Phase
 from gossip.compress.catalogue import quantizer
 from gossip.compress.select import Everything
-from gossip.mix.catalogue import MIXERS
 from gossip.mix.transaction import Terms
 from gossip.overlay.catalogue import overlay
 from gossip.overlay.links import links
@@ -17,6 +16,7 @@ from gossip.rng import generator
 from gossip.simulate.reference import Local, Reference
 from gossip.vector import bind, layout
 from node.config import Manifest
+from node.engine.mixing import mixer
 from node.engine.optim import correction_lr, optimizer, schedule
 from node.tasks.api import Source
 from node.tasks.catalogue import task
@@ -33,13 +33,11 @@ def walk(agreed: Manifest, swarm: str, peers: Sequence[str], incarnation: Callab
         incarnation: (peer, peer) -> their edge's.
     """
     start, local = _nodes(agreed, peers)
-    params = {"kappa": agreed.mix.kappa, "flow_limit": agreed.mix.flow_limit, "settled_edges": agreed.mix.settled_edges}
-    mixer = build("mix", MIXERS, agreed.mix.kind, params if agreed.mix.kind == "pet" else {})
     rate = correction_lr(agreed.optimizer, agreed.optimizer.lr)
     reference = Reference(
         peers=peers,
         x=start,
-        mixer=mixer,
+        mixer=mixer(agreed.mix),
         terms=Terms(
             quantizer(agreed.compress.request, start.dtype),
             quantizer(agreed.compress.response, start.dtype),
@@ -47,7 +45,6 @@ def walk(agreed: Manifest, swarm: str, peers: Sequence[str], incarnation: Callab
             clip,
         ),
         selector=Everything(),
-        gain=lambda theta, ratio: mixer.gain(theta, ratio, agreed.pace.local_steps, rate),
         seed=agreed.seed,
         incarnation=incarnation,
     )
@@ -55,9 +52,12 @@ def walk(agreed: Manifest, swarm: str, peers: Sequence[str], incarnation: Callab
     order = ranked(peers, swarm.encode())
     for turn in range(agreed.pace.rounds):
         met = [
-            (i, peers.index(peer), theta) for i, me in enumerate(peers) for peer, theta in links(graph, order, me, turn)
+            (i, peers.index(peer), theta, theta)
+            for i, me in enumerate(peers)
+            for peer, theta in links(graph, order, me, turn)
         ]
-        reference.round(turn, local, [link for link in met if link[0] < link[1]])
+        phase = Phase(turn, agreed.pace.local_steps, rate)
+        reference.round(phase, local, [link for link in met if link[0] < link[1]])
     return reference.x
 
 
