@@ -1,117 +1,127 @@
-"""Strictly increasing indices as few bytes: gaps in a Rice code, or a bitmap where that is smaller.
+"""Strictly increasing indices as few bytes, within 2 % of log2 C(d, k) bits for random ones up to k/d = 10 %, and less where they cluster.
 
-Rice: the first byte is b, which d and k determine; then the low b bits of all gaps; then, from a new byte, each gap's high part in
-unary, zeros ended by a one. Keeping the two parts apart lets both be coded without a loop over indices. Bitmap: a first byte 255, then
-d bits. Within 2 % of log2 C(d, k) for random indices up to k/d = 10 %.
+    flat        one of the three layouts of `gossip.compress.rice`, whose first bytes are 0 … 31, 254 and 255
+    clustered   253 · log2 of the width u8 · occupied blocks u32 · length of their list in bytes u32 · list of the occupied blocks ·
+                list of the indices as they are when the occupied blocks are pushed together; both lists flat
 
-Source: Golomb 1966; Rice 1979; b after Kiely 2004, with ln 2 · d/k the median gap.
+Little-endian. Clustered is what top-k inside a seeded mask, or in a few rows and layers of a model, looks like: its list is then near
+the entropy bound of what is left free, which no code of single gaps is. Widths are the mask's block of 64, 256 and 4,096. The smallest
+layout is taken, flat before clustered, the smallest width of equal ones: so a list has one encoding, and only that one decodes.
 
 Shapes: d parameters, k kept coordinates.
 """
 
 from __future__ import annotations
 
-import math
+import struct
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from gossip.compress import rice
+
 IndexArray = npt.NDArray[np.int64]
-_BITMAP = 255
+
+_CLUSTERED = 253
+_CLUSTERS = struct.Struct("<BBII")
+_WIDTHS = (6, 8, 12)  # log2
 
 
-def rice_parameter(count: int, dim: int) -> int:
-    """max(0, round(log2(ln 2 · d/k))), by comparisons alone, so that no two mathematical libraries can disagree."""
-    median = math.log(2.0) * dim / count
-    b = 0
-    while median * median >= 2.0 ** (2 * b + 1):
-        b += 1
-    return b
+@dataclass(frozen=True, slots=True)
+class _Clusters:
+    """The two lists of the clustered layout, planned; `shift` is log2 of the width."""
+
+    shift: int
+    outer: rice.Plan
+    inner: rice.Plan
+
+    @property
+    def size(self) -> int:
+        return _CLUSTERS.size + self.outer.size + self.inner.size
 
 
 def size(indices: IndexArray, dim: int) -> int:
     """Bytes that `encode` gives."""
-    return 1 + min(_rice_bytes(indices, dim), _bitmap_bytes(dim))
+    return _plan(indices, dim).size
 
 
 def encode(indices: IndexArray, dim: int) -> bytes:
     """(k,) strictly increasing, 0 <= index < dim, k >= 1 -> canonical bytes."""
-    if _rice_bytes(indices, dim) > _bitmap_bytes(dim):
-        present = np.zeros(dim, np.uint8)
-        present[indices] = 1
-        return bytes([_BITMAP]) + np.packbits(present).tobytes()
-    b = rice_parameter(indices.size, dim)
-    gaps = _gaps(indices)
-    low = np.empty((indices.size, b), np.uint8)
-    for bit in range(b):
-        low[:, bit] = (gaps >> (b - 1 - bit)) & 1
-    ends = np.cumsum((gaps >> b) + 1) - 1
-    unary = np.zeros(int(ends[-1]) + 1, np.uint8)
-    unary[ends] = 1
-    return bytes([b]) + np.packbits(low).tobytes() + np.packbits(unary).tobytes()
+    planned = _plan(indices, dim)
+    if isinstance(planned, rice.Plan):
+        return rice.encode(planned)
+    return _head(planned) + rice.encode(planned.outer) + rice.encode(planned.inner)
 
 
 def decode(data: bytes, count: int, dim: int) -> IndexArray:
     """The (count,) indices below `dim` that `encode` made `data` from.
 
-    Lengths are checked before anything is allocated, and no array is longer than max(d, k·b, 4k) items.
+    Lengths are checked before anything is allocated, and no array takes more than max(d, 8·len(data), 64k) bytes.
 
     Raises:
         ValueError: "bad_indices", for anything encode cannot have made.
     """
-    if not data or not 1 <= count <= dim:
-        raise ValueError("bad_indices")
-    if data[0] == _BITMAP:
-        indices = _decode_bitmap(data[1:], count, dim)
-        canonical = _rice_bytes(indices, dim) > _bitmap_bytes(dim)
+    indices = (_decode_clusters if data[:1] == bytes([_CLUSTERED]) else rice.decode)(data, count, dim)
+    planned = _plan(indices, dim)
+    if isinstance(planned, rice.Plan):
+        canonical = data.startswith(rice.head(planned))
     else:
-        indices = _decode_rice(data, count, dim)
-        canonical = len(data) - 1 <= _bitmap_bytes(dim)
+        head = _head(planned)
+        canonical = data.startswith(head + rice.head(planned.outer))
+        canonical &= data.startswith(rice.head(planned.inner), len(head) + planned.outer.size)
     if not canonical:
         raise ValueError("bad_indices")
     return indices
 
 
-def _decode_bitmap(data: bytes, count: int, dim: int) -> IndexArray:
-    if len(data) != _bitmap_bytes(dim):
-        raise ValueError("bad_indices")
-    bits = np.unpackbits(np.frombuffer(data, np.uint8))
-    if np.count_nonzero(bits) != count or bits[dim:].any():
-        raise ValueError("bad_indices")
-    return np.flatnonzero(bits).astype(np.int64)
+def _plan(indices: IndexArray, dim: int) -> rice.Plan | _Clusters:
+    """The smallest layout."""
+    best: rice.Plan | _Clusters = rice.plan(indices, dim)
+    for shift in _WIDTHS:
+        clusters = _clusters(indices, dim, shift)
+        if clusters is not None and clusters.size < best.size:
+            best = clusters
+    return best
 
 
-def _decode_rice(data: bytes, count: int, dim: int) -> IndexArray:
-    b = rice_parameter(count, dim)
-    end = 1 + -(-count * b // 8)
-    longest = -(-(count + (dim >> b)) // 8)  # the high parts of gaps that sum to less than d
-    if data[0] != b or not 1 <= len(data) - end <= longest:
+def _clusters(indices: IndexArray, dim: int, shift: int) -> _Clusters | None:
+    """None where about as many of the N blocks are occupied as k random indices would: N(1 − exp(−k/N)) >= Nk/(N + k)."""
+    blocks = indices >> shift
+    first = np.empty(blocks.size, np.bool_)
+    first[0] = True
+    np.not_equal(blocks[1:], blocks[:-1], out=first[1:])
+    occupied, count, total = int(np.count_nonzero(first)), indices.size, _blocks_in(dim, shift)
+    if occupied * (total + count) >= total * count:
+        return None
+    inner = np.cumsum(first) - 1
+    inner <<= shift
+    inner |= indices & ((1 << shift) - 1)
+    return _Clusters(shift, rice.plan(blocks[first], total), rice.plan(inner, occupied << shift))
+
+
+def _head(planned: _Clusters) -> bytes:
+    return _CLUSTERS.pack(_CLUSTERED, planned.shift, planned.outer.gaps.size, planned.outer.size)
+
+
+def _decode_clusters(data: bytes, count: int, dim: int) -> IndexArray:
+    if not 1 <= count <= dim or not _CLUSTERS.size < len(data) <= rice.longest(count, dim):
+        raise ValueError("bad_indices")  # longer, and the flat list would be smaller
+    _, shift, occupied, length = _CLUSTERS.unpack_from(data)
+    end = _CLUSTERS.size + length
+    if shift not in _WIDTHS or not occupied <= count <= occupied << shift or end >= len(data):
         raise ValueError("bad_indices")
-    unary = np.unpackbits(np.frombuffer(data[end:], np.uint8))
-    if np.count_nonzero(unary) != count or not unary[-8:].any():
-        raise ValueError("bad_indices")
-    bits = np.unpackbits(np.frombuffer(data[1:end], np.uint8))
-    if bits[count * b :].any():
-        raise ValueError("bad_indices")
-    low = bits[: count * b].reshape(count, b)
-    gaps = (np.diff(np.flatnonzero(unary), prepend=-1) - 1).astype(np.int64)
-    for bit in range(b):
-        gaps = (gaps << 1) | low[:, bit]
-    indices: IndexArray = np.cumsum(gaps + 1) - 1
+    outer = rice.decode(data[_CLUSTERS.size : end], occupied, _blocks_in(dim, shift))
+    indices = rice.decode(data[end:], count, occupied << shift)
+    rank = indices >> shift
+    if rank[0] != 0 or rank[-1] != occupied - 1 or (rank[1:] - rank[:-1] > 1).any():
+        raise ValueError("bad_indices")  # an occupied block has nothing in it
+    indices &= (1 << shift) - 1
+    indices |= outer[rank] << shift
     if indices[-1] >= dim:
         raise ValueError("bad_indices")
     return indices
 
 
-def _gaps(indices: IndexArray) -> IndexArray:
-    return np.diff(indices, prepend=-1) - 1
-
-
-def _rice_bytes(indices: IndexArray, dim: int) -> int:
-    b = rice_parameter(indices.size, dim)
-    high = int((_gaps(indices) >> b).sum()) + indices.size
-    return -(-indices.size * b // 8) + -(-high // 8)
-
-
-def _bitmap_bytes(dim: int) -> int:
-    return -(-dim // 8)
+def _blocks_in(dim: int, shift: int) -> int:
+    return -(-dim >> shift)
