@@ -1,4 +1,4 @@
-"""The base-(k+1) overlay: exact averaging in O(log n) rounds for every n, with at most k peers per round.
+"""The base-(k+1) overlay: exact averaging in O(log n) rounds for every n, with at most k peers per round. And its parts.
 
 Theory of operation. A *hyper-hypercube* over m positions, m = f_1 · f_2 · …, all f <= k+1, writes a position in that
 mixed radix and averages over one digit per round: every round is a set of cliques, and after all digits everyone holds
@@ -46,8 +46,7 @@ class BaseK:
     symmetric: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k must be >= 1, got {self.k}")
+        _check(self.k)
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
         """At most k entries; `round` is taken modulo the period."""
@@ -57,6 +56,78 @@ class BaseK:
     def period(self, n: int) -> int:
         """Length of the schedule: at most 2 log_{k+1}(n) + 2."""
         return max(1, _plan(n, self.k).length)
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleBaseK:
+    """The simple schedule alone: exact for every n like `BaseK`, often longer, never shorter.
+
+    Args:
+        k: most peers a node meets in one round, >= 1.
+    """
+
+    k: int
+    symmetric: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check(self.k)
+
+    def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
+        """At most k entries; `round` is taken modulo the period."""
+        plan = _simple(n, self.k)
+        return plan.row(rank, round % plan.length) if plan.length else {}
+
+    def period(self, n: int) -> int:
+        """Length of the schedule: at most 2 log_{k+1}(n) + 2."""
+        return max(1, _simple(n, self.k).length)
+
+
+@dataclass(frozen=True, slots=True)
+class HyperHypercube:
+    """The k-peer hyper-hypercube alone: exact in one period from any round on, its rounds in any order.
+
+    Defined where all prime factors of n are at most k + 1.
+
+    Args:
+        k: most peers a node meets in one round, >= 1.
+    """
+
+    k: int
+    symmetric: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check(self.k)
+
+    def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
+        """At most k entries: the others of a clique.
+
+        Raises:
+            ValueError: n has a prime factor above k + 1.
+        """
+        factors = self._factors(n)
+        return _clique(rank, factors, round % len(factors)) if factors else {}
+
+    def period(self, n: int) -> int:
+        """Number of factors, the fewest in 2 … k + 1 with product n.
+
+        Raises:
+            ValueError: n has a prime factor above k + 1.
+        """
+        return max(1, len(self._factors(n)))
+
+    def _factors(self, n: int) -> tuple[int, ...]:
+        factors = _factors(n, self.k)
+        if factors is None:
+            raise ValueError(
+                f"hyper_hypercube with k = {self.k} needs members whose prime factors are at most k + 1 = {self.k + 1}, "
+                f"got {n} (Takezawa et al. 2023, arXiv:2305.11420); base_k takes any number"
+            )
+        return factors
+
+
+def _check(k: int) -> None:
+    if k < 1:
+        raise ValueError(f"k must be >= 1, got {k}")
 
 
 def _clique(position: int, factors: tuple[int, ...], digit: int, unit: int = 1) -> dict[int, float]:
@@ -163,6 +234,7 @@ def _plan(n: int, k: int) -> _Simple | _Full:
     return full if full.length < simple.length else simple
 
 
+@lru_cache(maxsize=64)
 def _simple(n: int, k: int) -> _Simple:
     whole = _factors(n, k)
     if whole is not None:

@@ -53,3 +53,33 @@ class StaticExponential:
     def period(self, n: int) -> int:
         """1."""
         return 1
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Everybody meets everybody, weight 1/n: the exact average in one round, at n − 1 messages a node."""
+
+    symmetric: ClassVar[bool] = True
+
+    def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
+        """N − 1 entries."""
+        return {other: 1.0 / n for other in range(n) if other != rank}
+
+    def period(self, n: int) -> int:
+        """1."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Nobody meets anybody: for local SGD between global averages (`gossip.overlay.periodic`), and as the zero of a table."""
+
+    symmetric: ClassVar[bool] = True
+
+    def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
+        """Empty."""
+        return {}
+
+    def period(self, n: int) -> int:
+        """1."""
+        return 1

@@ -23,13 +23,17 @@ def matrix(overlay: Overlay, n: int, round: int) -> Matrix:
     for i in range(n):
         for j, weight in overlay.row(i, n, round).items():
             W[i, j] = weight
-    W[np.diag_indices(n)] = 1.0 - W.sum(axis=1)
-    return W
+    return _with_rest(W)
 
 
 def symmetrised(W: Matrix) -> Matrix:
     """(W + Wᵀ)/2: doubly stochastic if W is, and usable by pairwise exchanges."""
     return (W + W.T) / 2.0
+
+
+def lazy(W: Matrix) -> Matrix:
+    """(I + W)/2: without negative eigenvalues if W is symmetric."""
+    return (np.eye(len(W)) + W) / 2.0
 
 
 def metropolis_hastings(adjacency: NDArray[np.bool_]) -> Matrix:
@@ -40,7 +44,33 @@ def metropolis_hastings(adjacency: NDArray[np.bool_]) -> Matrix:
     """
     edges = adjacency & ~np.eye(len(adjacency), dtype=bool)
     degrees = edges.sum(axis=1)
-    W = np.where(edges, 1.0 / (1.0 + np.maximum.outer(degrees, degrees)), 0.0)
+    return _with_rest(np.where(edges, 1.0 / (1.0 + np.maximum.outer(degrees, degrees)), 0.0))
+
+
+def max_degree(adjacency: NDArray[np.bool_]) -> Matrix:
+    """W_ij = 1/(1 + largest degree) on edges, the rest on the diagonal: symmetric and doubly stochastic.
+
+    Args:
+        adjacency: (n, n) symmetric; its diagonal is ignored.
+    """
+    edges = adjacency & ~np.eye(len(adjacency), dtype=bool)
+    return _with_rest(edges / (1.0 + edges.sum(axis=1).max()))
+
+
+def uniform(adjacency: NDArray[np.bool_]) -> Matrix:
+    """W_ij = 1/(1 + deg i) on the row's edges and on the diagonal: row-stochastic, for models that are pulled.
+
+    Who pushes gives every listener and itself an equal share, which is column-stochastic: `uniform(hears.T).T`.
+
+    Args:
+        adjacency: (n, n), [i, j] if i hears j; its diagonal is ignored.
+    """
+    edges = adjacency & ~np.eye(len(adjacency), dtype=bool)
+    return _with_rest(edges / (1.0 + edges.sum(axis=1, keepdims=True)))
+
+
+def _with_rest(W: Matrix) -> Matrix:
+    """W with a diagonal that makes rows sum to 1; changes W."""
     W[np.diag_indices(len(W))] = 1.0 - W.sum(axis=1)
     return W
 

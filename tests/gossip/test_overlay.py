@@ -9,24 +9,45 @@ import numpy as np
 import pytest
 
 from gossip.errors import ConfigError
-from gossip.overlay.catalogue import OVERLAYS, overlay
+from gossip.overlay.catalogue import OVERLAYS, check, overlay
+from gossip.overlay.equitopo import UndirectedEquiDyn
+from gossip.overlay.grid import Grid
+from gossip.overlay.lazy import Lazy
 from gossip.overlay.links import links
 from gossip.overlay.one_peer import Hypercube, OnePeerExponential, RandomMatching
-from gossip.overlay.static import Ring, StaticExponential
+from gossip.overlay.periodic import Periodic
+from gossip.overlay.static import Alone, Ring, StaticExponential
 from gossip.overlay.sticky import Sticky
 from gossip.overlay.weights import matrix, metropolis_hastings, residual, spectral_gap, symmetrised
 from node.config import OverlaySection
 
 KINDS = sorted(OVERLAYS)
+VARIANTS = {
+    **{kind: {"kind": kind} for kind in KINDS},
+    "grid max_degree": {"kind": "grid", "weights": "max_degree"},
+    "erdos_renyi max_degree": {"kind": "erdos_renyi", "weights": "max_degree", "factor": 0.5},
+    "lazy grid": {"kind": "grid", "weights": "lazy"},
+    "lazy one_peer_exponential": {"kind": "one_peer_exponential", "weights": "lazy"},
+    "ou_equi_dyn eta 1": {"kind": "ou_equi_dyn", "eta": 1.0},
+    "d_equi_static wide": {"kind": "d_equi_static", "basis": 30},
+    "periodic ring": {"kind": "ring", "average_every": 4},
+    "periodic base_k overlap": {"kind": "base_k", "average_every": 3, "overlap": True},
+    "periodic directed": {"kind": "one_peer_exponential", "average_every": 3},
+}
+APERIODIC = {"random_matching", "od_equi_dyn", "ou_equi_dyn", "ou_equi_dyn eta 1", "rendezvous"}
 
 
-def make(kind, k=2):
-    return overlay(kind, k=k, seed=11)
+def make(name, k=2):
+    return overlay(k=k, seed=11, **VARIANTS[name])
 
 
-def sizes(kind, largest):
+def sizes(name, largest):
     """Every n for which the kind is defined."""
-    return [n for n in range(1, largest + 1) if kind != "hypercube" or n & (n - 1) == 0]
+    defined = {
+        "hypercube": lambda n: n & (n - 1) == 0,
+        "hyper_hypercube": lambda n: 2**20 * 3**20 % n == 0,
+    }.get(name, bool)
+    return [n for n in range(1, largest + 1) if defined(n)]
 
 
 def rounds(part, n, most=12):
@@ -40,11 +61,11 @@ def product(part, n, count, start=0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_matrix_is_doubly_stochastic_and_nonnegative(kind):
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_matrix_is_doubly_stochastic_and_nonnegative(name):
     """Row sums keep a consensus, column sums keep the average: the two facts every convergence proof begins with."""
-    part = make(kind)
-    for n in sizes(kind, 64):
+    part = make(name)
+    for n in sizes(name, 64):
         for r in rounds(part, n, most=6):
             W = matrix(part, n, r)
             assert W.min() >= 0.0, (n, r)
@@ -53,23 +74,23 @@ def test_every_matrix_is_doubly_stochastic_and_nonnegative(kind):
             assert not part.symmetric or (W == W.T).all(), (n, r)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_sequence_repeats_after_its_period(kind):
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_sequence_repeats_after_its_period(name):
     """Nodes that take the round modulo the period, and those that do not, meet the same peers."""
-    part = make(kind)
-    for n in (1, 2, 4, 8, 16) if kind == "hypercube" else (1, 2, 3, 5, 6, 12, 15):
+    part = make(name)
+    for n in set(sizes(name, 16)) & {1, 2, 3, 4, 5, 6, 8, 12, 15, 16}:
         period = part.period(n)
+        assert (period is None) == (name in APERIODIC)
         if period is None:
-            assert kind == "random_matching"
             continue
         for r in (0, 1, period - 1):
             assert (matrix(part, n, r) == matrix(part, n, r + period)).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_row_names_others_only_and_gives_them_positive_weight(kind):
-    part = make(kind)
-    for n in sizes(kind, 20):
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_row_names_others_only_and_gives_them_positive_weight(name):
+    part = make(name)
+    for n in sizes(name, 20):
         for rank in range(n):
             row = part.row(rank, n, 3)
             assert rank not in row
@@ -77,11 +98,11 @@ def test_a_row_names_others_only_and_gives_them_positive_weight(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_both_ends_of_a_link_give_it_the_same_weight_and_the_links_apply_the_symmetrised_matrix(kind):
+@pytest.mark.parametrize("name", VARIANTS)
+def test_both_ends_of_a_link_give_it_the_same_weight_and_the_links_apply_the_symmetrised_matrix(name):
     """Exchanges are antisymmetric: one theta per link, the same bits at both ends, or the average moves."""
-    part = make(kind)
-    for n in sizes(kind, 33):
+    part = make(name)
+    for n in sizes(name, 33):
         peers = [f"peer{i:02}" for i in range(n)]
         for r in rounds(part, n, most=4):
             applied = np.eye(n)
@@ -97,7 +118,7 @@ def test_both_ends_of_a_link_give_it_the_same_weight_and_the_links_apply_the_sym
 
 def test_links_are_sorted_and_a_stranger_or_a_lone_member_has_none():
     peers = ("c", "a", "d", "b")
-    for part in map(make, KINDS):
+    for part in map(make, VARIANTS):
         mine = links(part, peers, "a", 0)
         assert list(mine) == sorted(mine)
         assert links(part, peers, "elsewhere", 0) == ()
@@ -248,13 +269,72 @@ def test_the_sticky_schedule_mixes_about_as_fast_as_random_matchings(n):
 
 def test_the_catalogue_has_the_names_of_the_configuration_and_gives_each_kind_what_it_takes():
     (names,) = (get_args(f.type) for f in msgspec.structs.fields(OverlaySection) if f.name == "kind")
-    assert set(OVERLAYS) == set(names)
+    assert set(names) <= set(OVERLAYS)
     assert overlay("sticky", k=1, seed=4) == Sticky(4)
     assert overlay("ring", k=1, seed=4) == Ring()
-    with pytest.raises(ConfigError, match="choose one of base_k"):
-        overlay("mobius", k=1, seed=4)
-    with pytest.raises(ConfigError, match="k must be >= 1"):
-        overlay("base_k", k=0, seed=4)
+    assert overlay("ou_equi_dyn", k=1, seed=4, eta=0.25) == UndirectedEquiDyn(4, 0.25)
+    assert overlay("grid", k=1, seed=4, weights="lazy") == Lazy(Grid())
+    assert overlay("alone", k=2, seed=4, average_every=5, overlap=True) == Periodic(Alone(), 5, 2, overlap=True)
+
+
+WRONG = [
+    ({"kind": "mobius"}, "overlay.kind: 'mobius' is unknown, choose one of alone, base_k"),
+    ({"kind": "mobius", "weights": "uniform"}, "overlay.kind: 'mobius' is unknown"),
+    ({"kind": "base_k", "k": 0}, "overlay: k must be >= 1, got 0"),
+    ({"kind": "simple_base_k", "k": 0}, "k must be >= 1"),
+    ({"kind": "hyper_hypercube", "k": 0}, "k must be >= 1"),
+    ({"kind": "ring", "eta": 0.5}, "overlay.eta: ring has no such key"),
+    (
+        {"kind": "grid", "weights": "fair"},
+        "weights must be one of metropolis_hastings, max_degree, uniform, got 'fair'",
+    ),
+    ({"kind": "torus", "weights": "uniform"}, "overlay.weights: torus has a rule of its own"),
+    ({"kind": "half_random", "weights": "fair"}, "weights must be one of"),
+    ({"kind": "erdos_renyi", "weights": "fair"}, "weights must be one of"),
+    ({"kind": "erdos_renyi", "factor": 0.0}, "factor must be > 0, got 0.0: .* not connected"),
+    ({"kind": "od_equi_dyn", "eta": 0.0}, r"eta must be in \(0, 1\], got 0.0"),
+    ({"kind": "ou_equi_dyn", "eta": 1.5}, r"eta must be in \(0, 1\], got 1.5"),
+    ({"kind": "d_equi_static", "basis": 0}, "basis must be >= 1, got 0"),
+    ({"kind": "u_equi_static", "basis": 0}, "basis must be >= 1, got 0"),
+    ({"kind": "ring", "average_every": -1}, "average_every must be >= 1, got -1"),
+    ({"kind": "ring", "average_every": 2, "k": 0}, "k must be >= 1, got 0"),
+    ({"kind": "ring", "overlap": True}, "overlay.overlap: there is nothing to overlap with"),
+]
+
+
+@pytest.mark.parametrize(("asked", "said"), WRONG)
+def test_what_cannot_be_had_is_refused_with_the_key_and_the_bound(asked, said):
+    with pytest.raises(ConfigError, match=said):
+        overlay(**{"k": 1, "seed": 4, **asked})
+
+
+REFUSED = [
+    ({"kind": "base_k", "k": 3}, 3, "overlay.k: must be < n = 3, got 3: .*2305.11420.*try k = 2"),
+    ({"kind": "simple_base_k", "k": 9}, 5, "must be < n = 5, got 9"),
+    ({"kind": "hyper_hypercube", "k": 4}, 4, "must be < n = 4, got 4"),
+    ({"kind": "ring", "k": 6, "average_every": 3}, 6, "must be < n = 6, got 6"),
+    ({"kind": "base_k", "k": 6, "average_every": 3, "weights": "lazy"}, 6, "must be < n = 6, got 6"),
+    (
+        {"kind": "hyper_hypercube", "k": 2},
+        10,
+        r"k = 2 needs members whose prime factors are at most k \+ 1 = 3, got 10",
+    ),
+    ({"kind": "hypercube", "average_every": 9}, 12, "power of two of members, got 12: the next one is 16"),
+    ({"kind": "half_random"}, 5000, "at most 4096 members, got 5000"),
+    ({"kind": "d_equi_static", "basis": 1}, 64, "1 shifts leaves at most 0.8 .* 64 members, take about 2 ln n = 9"),
+]
+
+
+@pytest.mark.parametrize(("asked", "n", "said"), REFUSED)
+def test_what_cannot_be_had_for_so_many_members_is_refused_where_their_number_is_known(asked, n, said):
+    with pytest.raises(ConfigError, match=said):
+        check(overlay(**{"k": 1, "seed": 4, **asked}), n)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_everything_else_passes_the_check_down_to_a_lone_member(name):
+    for n in sizes(name, 20):
+        check(make(name, k=1 if n < 3 else 2), n)
 
 
 def test_metropolis_hastings_needs_only_degrees_and_is_doubly_stochastic():

@@ -1,0 +1,154 @@
+"""Graphs drawn once from a seed and then kept: every pair of members is an edge with the same probability.
+
+Every node draws the whole graph, the same one, and keeps the last few; a draw that is not connected is thrown away.
+
+Source: Erdős and Rényi 1959, "On random graphs I" (connectivity from p = ln n / n on).
+
+Shapes: n members, ranks 0 … n − 1.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.overlay.rules import checked, edge_weight
+from gossip.seeds import derive
+
+MOST_HALF = 4096
+"""Members of the largest half-random graph: its n²/4 edges are held in memory, 34 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErdosRenyi:
+    """Each pair is an edge with probability p = (1 + factor) ln n / n: about (1 + factor) ln n neighbors.
+
+    The spectral gap does not shrink with n: about 0.2 for factor 1.
+
+    Args:
+        seed: root seed of the swarm, 0 <= seed < 2**63.
+        factor: > 0. At 0 and below, large graphs are not connected.
+        weights: a rule of `gossip.overlay.rules`.
+    """
+
+    seed: int
+    factor: float = 1.0
+    weights: str = "metropolis_hastings"
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.factor < math.inf:
+            raise ValueError(
+                f"factor must be > 0, got {self.factor}: with p <= ln n / n a large graph is not connected "
+                "(Erdős and Rényi 1959)"
+            )
+        checked(self.weights)
+
+    @property
+    def symmetric(self) -> bool:
+        """Unless weights are uniform."""
+        return self.weights != "uniform"
+
+    def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
+        """About (1 + factor) ln n entries, at least one for n > 1."""
+        return _row(_graph(self.seed, n, _share(n, self.factor)), rank, self.weights)
+
+    def period(self, n: int) -> int:
+        """1."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class HalfRandom:
+    """Each pair is an edge with probability 1/2: about n/2 neighbors, and a spectral gap that grows towards 1.
+
+    Args:
+        seed: root seed of the swarm, 0 <= seed < 2**63.
+        weights: a rule of `gossip.overlay.rules`.
+    """
+
+    seed: int
+    weights: str = "metropolis_hastings"
+
+    def __post_init__(self) -> None:
+        checked(self.weights)
+
+    @property
+    def symmetric(self) -> bool:
+        """Unless weights are uniform."""
+        return self.weights != "uniform"
+
+    def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
+        """About n/2 entries.
+
+        Raises:
+            ValueError: n > MOST_HALF.
+        """
+        if n > MOST_HALF:
+            raise ValueError(
+                f"half_random takes at most {MOST_HALF} members, got {n}: it holds n²/4 edges; take erdos_renyi"
+            )
+        return _row(_graph(self.seed, n, 1 << 31), rank, self.weights)
+
+    def period(self, n: int) -> int:
+        """1."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """Rank i's neighbors are others[ends[i] : ends[i + 1]], ascending."""
+
+    others: NDArray[np.int32]
+    ends: NDArray[np.int64]
+    degrees: NDArray[np.int64]
+    largest: int
+
+
+def _share(n: int, factor: float) -> int:
+    """Edge probability in units of 2⁻³²: so coarse that no two machines' logarithms make different graphs of it."""
+    return round(min(1.0, (1.0 + factor) * math.log(n) / n) * (1 << 32))
+
+
+def _row(graph: _Graph, rank: int, weights: str) -> dict[int, float]:
+    others = graph.others[graph.ends[rank] : graph.ends[rank + 1]]
+    return {
+        other: edge_weight(weights, len(others), theirs, graph.largest)
+        for other, theirs in zip(others.tolist(), graph.degrees[others].tolist(), strict=True)
+    }
+
+
+@lru_cache(maxsize=4)
+def _graph(seed: int, n: int, share: int) -> _Graph:
+    """The first connected draw."""
+    return next(graph for attempt in itertools.count() if _connected(graph := _draw(seed, n, share, attempt)))
+
+
+def _draw(seed: int, n: int, share: int, attempt: int) -> _Graph:
+    """From raw Philox words, which numpy promises never to change: one a pair, an edge if its upper half is below `share`."""
+    words = np.random.Philox(key=derive(seed, "graph", n, share, attempt))
+    above = [i + 1 + np.flatnonzero(words.random_raw(n - 1 - i) >> 32 < share) for i in range(n)]
+    lower = np.repeat(np.arange(n), [len(row) for row in above])
+    upper = np.concatenate(above)
+    here, there = np.concatenate([lower, upper]), np.concatenate([upper, lower])
+    others = there[np.lexsort((there, here))].astype(np.int32)
+    degrees = np.bincount(here, minlength=n)
+    return _Graph(others, np.concatenate([[0], np.cumsum(degrees)]), degrees, int(degrees.max()))
+
+
+def _connected(graph: _Graph) -> bool:
+    reached = np.zeros(len(graph.degrees), dtype=bool)
+    reached[0] = True
+    waiting = [0]
+    while waiting:
+        rank = waiting.pop()
+        others = graph.others[graph.ends[rank] : graph.ends[rank + 1]]
+        fresh = others[~reached[others]]
+        reached[fresh] = True
+        waiting.extend(fresh.tolist())
+    return bool(reached.all())
