@@ -1,0 +1,97 @@
+"""A2CiD2: a second copy of the model gives averaging a momentum in continuous time, for slow overlays.
+
+Shapes: d parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gossip.api import Phase
+from gossip.mix.plain import Plain
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """x̃ − x (…, d): how far the second copy is ahead. Local steps move both copies alike, so they leave it alone."""
+
+    lead: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class A2Cid2:
+    """Pairwise averaging in which x and its copy x̃ pull at each other, at rate η = 1/(2·√(χ1·χ2)).
+
+        local step       x, x̃ −= lr·g
+        after dt steps   (x, x̃) <- exp(dt·[[−η, η], [η, −η]])·(x, x̃)
+        exchange         x += θ·v,   x̃ += √(χ1/χ2)·θ·v
+
+    An exchange is about x as it is after the pull at both ends, so one v changes both copies of both ends: Σ x and Σ x̃ are
+    kept. (The authors' code sends x before it, so that the two ends differ a little.) With θ = 1/2 these are the
+    paper's α and α̃. Only one copy is exchanged.
+
+    Averaging takes √(χ1·χ2) instead of χ1: much on a ring, nothing on well connected overlays, where χ1 ≈ χ2.
+    Where data differ the models stay away from the optimum as with `Dsgd`.
+
+    Source: Nabli, Belilovsky and Oyallon 2023 (arXiv:2306.08289).
+
+    Args:
+        chi1: χ1 of `gossip.overlay.spectrum.chi`, in local steps, > 0.
+        chi2: χ2, likewise, in (0, χ1].
+    """
+
+    chi1: float
+    chi2: float
+    edge: ClassVar[Plain] = Plain()
+    asynchronous: ClassVar[bool] = True
+    static: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.chi1 < math.inf:
+            raise ValueError(f"chi1 must be positive and finite, got {self.chi1}")
+        if not 0.0 < self.chi2 <= self.chi1:
+            raise ValueError(f"chi2 must be in (0, chi1 = {self.chi1}], got {self.chi2}")
+
+    @property
+    def eta(self) -> float:
+        """Rate at which the copies approach each other, per local step."""
+        return 0.5 / math.sqrt(self.chi1 * self.chi2)
+
+    @property
+    def ahead(self) -> float:
+        """α̃/α: how much more an exchange moves x̃ than x, >= 1."""
+        return math.sqrt(self.chi1 / self.chi2)
+
+    def size(self, dim: int) -> int:
+        """One vector: the model."""
+        return dim
+
+    def start(self, x: Tensor) -> Lead:
+        """Both copies are alike."""
+        return Lead(torch.zeros_like(x))
+
+    def correct(self, state: Lead, gradient: Tensor) -> tuple[Tensor, Lead]:
+        """The gradient itself."""
+        return gradient, state
+
+    def publish(self, state: Lead, x: Tensor, phase: Phase) -> tuple[Tensor, Lead]:
+        """The copies have pulled at each other for as long as the local steps took."""
+        lead = state.lead * math.exp(-2.0 * self.eta * phase.local_steps)
+        return x + (state.lead - lead) / 2.0, Lead(lead)
+
+    def shared(self, state: Lead, x: Tensor) -> Tensor:
+        """The model itself."""
+        return x
+
+    def absorb(self, state: Lead, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Lead]:
+        """The averaged model; the copy moves further than it."""
+        return shared, Lead(state.lead + (self.ahead - 1.0) * (shared - x))
+
+    def corrected(self, state: Lead, flows: Tensor) -> Lead:
+        """There are no flows."""
+        return state

@@ -1,0 +1,91 @@
+"""K-GT: gradient tracking over whole rounds of local steps.
+
+Shapes: d parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gossip.api import Phase
+from gossip.mix.plain import Plain
+
+
+@dataclass(frozen=True, slots=True)
+class Tracking:
+    """All (…, d).
+
+    Args:
+        c: correction, gradient units.
+        origin: the model at the end of the last round.
+        v: mean direction of this round's local steps.
+    """
+
+    c: Tensor
+    origin: Tensor
+    v: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class KGt:
+    """K local steps along g + c; then v = (x before − x)/(K·η_c) is mixed like x, and c += (mixed v) − v.
+
+    Invariant: Σ_i c_i = 0 through every antisymmetric exchange, so the mean model follows the mean gradient. A node that
+    departs or restarts takes its c along, and the others are biased for ever, as with `GradientTracking`.
+
+    c begins at 0, which converges like the paper's mean_j g_j(x_0) − g_i(x_0) and needs no exchange before the first.
+    A round without local steps has v = 0 and leaves c alone.
+
+    Source: Liu, Lin, Koloskova and Stich 2023 (arXiv:2301.01313), Algorithm 1.
+
+    Args:
+        eta_s: global step size, > 0: the share of a round's displacement that is kept. 1 keeps the model as it is.
+    """
+
+    eta_s: float = 1.0
+    edge: ClassVar[Plain] = Plain()
+    asynchronous: ClassVar[bool] = False
+    static: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.eta_s < math.inf:
+            raise ValueError(f"eta_s must be positive and finite, got {self.eta_s}")
+
+    def size(self, dim: int) -> int:
+        """Two vectors: model and mean direction."""
+        return 2 * dim
+
+    def start(self, x: Tensor) -> Tracking:
+        """No correction."""
+        return Tracking(torch.zeros_like(x), x.clone(), torch.zeros_like(x))
+
+    def correct(self, state: Tracking, gradient: Tensor) -> tuple[Tensor, Tracking]:
+        """The direction g + c."""
+        return gradient + state.c, state
+
+    def publish(self, state: Tracking, x: Tensor, phase: Phase) -> tuple[Tensor, Tracking]:
+        """Finds v; with eta_s other than 1 the model takes that share of its way."""
+        if phase.local_steps == 0.0:
+            return x, Tracking(state.c, state.origin, torch.zeros_like(x))
+        v = (state.origin - x) / (phase.local_steps * phase.lr)
+        if self.eta_s != 1.0:
+            x = state.origin + self.eta_s * (x - state.origin)
+        return x, Tracking(state.c, state.origin, v)
+
+    def shared(self, state: Tracking, x: Tensor) -> Tensor:
+        """(…, 2d): x, then v."""
+        return torch.cat((x, state.v), dim=-1)
+
+    def absorb(self, state: Tracking, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Tracking]:
+        """The averaged model; c moves by what mixing changed in v."""
+        mixed, v = shared.tensor_split(2, dim=-1)
+        return mixed.clone(), Tracking(state.c + (v - state.v), mixed.clone(), v.clone())
+
+    def corrected(self, state: Tracking, flows: Tensor) -> Tracking:
+        """There are no flows."""
+        return state

@@ -1,0 +1,103 @@
+"""A swarm as one matrix product a round: the table values of mixing algorithms, with their production functions on all rows at once.
+
+Exchanges are exact and of whole vectors, and W is applied as it is given, directed or not: what swarms on real edges do is the
+business of the reference trajectory and the simulator.
+
+Shapes: n nodes, d parameters, D numbers of the shared vector.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossip.api import Mixer, Phase
+from gossip.mix.catalogue import swaps
+from gossip.overlay.api import Overlay
+from gossip.overlay.weights import matrix
+from tests.gossip.quadratics import relative_error
+
+LOST = 1e8
+"""A model with a larger coordinate has diverged."""
+
+
+def matrices(overlay: Overlay, n: int) -> list[Tensor]:
+    """W (n, n) of each round of a period."""
+    period = overlay.period(n)
+    assert period is not None
+    return [torch.from_numpy(matrix(overlay, n, turn)) for turn in range(period)]
+
+
+def cycle(Ws: list[Tensor]) -> Callable[[int], Tensor]:
+    """Round -> W, over and over."""
+    return lambda turn: Ws[turn % len(Ws)]
+
+
+def walk(
+    mixer: Mixer,
+    W: Callable[[int], Tensor],
+    gradient: Callable[[Tensor], Tensor],
+    x: Tensor,
+    *,
+    lr: float,
+    steps: int = 1,
+    momentum: float = 0.0,
+    phase: Callable[[int], Phase] | None = None,
+) -> Iterator[Tensor]:
+    """The models (n, d) after each round, without end.
+
+    Args:
+        mixer: any whose exchanges are about a difference.
+        W: round -> (n, n).
+        gradient: models (n, d) -> the gradients that the nodes see; called once a local step.
+        x: (n, d) the models to start from.
+        lr: of a local step, x <- x − lr·m with m <- momentum·m + direction.
+        steps: local steps of a round.
+        momentum: of the local optimiser, in [0, 1).
+        phase: round -> its phase, whose local_steps are done; by default each round is like the other.
+    """
+    assert not swaps(mixer.edge)
+    state: Any = mixer.start(x)
+    m = torch.zeros_like(x)
+    flows = torch.zeros_like(mixer.shared(state, x))
+    turn = 0
+    while True:
+        now = phase(turn) if phase else Phase(turn, steps, lr / (1.0 - momentum))
+        for _ in range(int(now.local_steps)):
+            direction, state = mixer.correct(state, gradient(x))
+            m = momentum * m + direction
+            x = x - lr * m
+        x, state = mixer.publish(state, x, now)
+        shared = mixer.shared(state, x)
+        mixed = W(turn) @ shared
+        if now.local_steps and (gain := mixer.edge.gain(1.0, 1.0, now)):
+            flows = mixer.edge.flow(flows, gain * (mixed - shared))
+            state = mixer.corrected(state, flows)
+        x, state = mixer.absorb(state, x, mixed, now)
+        yield x
+        turn += 1
+
+
+def iterate(
+    mixer: Mixer,
+    W: Callable[[int], Tensor],
+    gradient: Callable[[Tensor], Tensor],
+    x: Tensor,
+    rounds: int,
+    **options: Any,
+) -> Tensor | None:
+    """The models (n, d) after `rounds`, or None if they diverged on the way. `options` as of `walk`."""
+    for turn, after in enumerate(walk(mixer, W, gradient, x, **options), 1):
+        x = after
+        if (turn % 50 == 0 or turn == rounds) and not bool((x.abs() < LOST).all()):
+            return None
+        if turn == rounds:
+            break
+    return x
+
+
+def error(x: Tensor | None, x_star: Tensor) -> float:
+    """The relative squared error, infinite for models that diverged."""
+    return np.inf if x is None else relative_error(x, x_star)
