@@ -1,13 +1,51 @@
-"""Error feedback: what a compressor dropped is owed to the next vector.
+"""Error feedback: what becomes of what a compressor drops. Every scheme has one shape.
+
+    sender      state = start(x);  message, state = compress(state, update, compressor, generator)
+    receiver    estimate = receive(held, message)
+
+The message is what crosses the wire and what every receiver adds: to the model for "none", "ef", "dgc" and "demo", whose estimate is the
+message itself; to its copy of the sender's estimate h for "ef21", "ef21_sgdm" and "econtrol". A receiver keeps one `held` per sender, the
+last estimate, zeros at first. The sender's own h is in its state and equals it bit for bit, so these three need every message, in
+order. `restore(state, message)` is for a message that nobody got.
+
+Pure functions of tensors (…, d): leading dimensions are nodes side by side, and the compressor is given them all at once
+(`gossip.compress.rows.Rows` makes such a one of a compressor of single vectors). Updates are gradients, or steps lr·gradient; a state
+has the unit of the updates that went in.
 
 Shapes: d parameters.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import torch
 from torch import Generator, Tensor
 
 from gossip.compress.chain import Compressor
+
+
+class Feedback(Protocol):
+    """What a scheme does at the sender (start, compress, restore) and at the receiver (receive)."""
+
+    def start(self, x: Tensor) -> Any:
+        """The sender's state before the first update, for vectors shaped like x (…, d)."""
+        ...
+
+    def compress(self, state: Any, update: Tensor, compressor: Compressor, generator: Generator) -> tuple[Tensor, Any]:
+        """Update (…, d) -> message (…, d) and the new state."""
+        ...
+
+    def receive(self, held: Tensor, message: Tensor) -> Tensor:
+        """The sender's update as far as its messages tell (…, d): to be used, and held until its next message."""
+        ...
+
+    def restore(self, state: Any, message: Tensor) -> Any:
+        """The state after all, if nobody got `message`."""
+        ...
 
 
 def compress_with_feedback(
@@ -24,10 +62,350 @@ def compress_with_feedback(
 
     Args:
         compressor: any contraction.
-        x: (d,) finite.
-        memory: (d,), in units of x; zeros at first.
+        x: (…, d) finite.
+        memory: (…, d), in units of x; zeros at first.
         generator: chance for the compressor.
     """
     owed = x + memory
     compressed = compressor.compress(owed, generator)
     return compressed, owed - compressed
+
+
+@dataclass(frozen=True, slots=True)
+class NoFeedback:
+    """What is dropped is forgotten. Right for unbiased compressors; a biased one keeps its bias for ever."""
+
+    def start(self, x: Tensor) -> None:
+        """Nothing to keep."""
+        return
+
+    def compress(
+        self, state: None, update: Tensor, compressor: Compressor, generator: Generator
+    ) -> tuple[Tensor, None]:
+        """The compressed update."""
+        return compressor.compress(update, generator), None
+
+    def receive(self, held: Tensor, message: Tensor) -> Tensor:
+        """The message."""
+        return message
+
+    def restore(self, state: None, message: Tensor) -> None:
+        """What is lost is lost."""
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFeedback:
+    """EF, also known as MEM-SGD: what was dropped is owed to the next update.
+
+    Σ updates = Σ messages + memory, so the model plus what is still owed moves as if nothing were compressed. With data that differ
+    between nodes and a constant rate it ends near the optimum, not at it. The memory has the update's unit: feed lr·gradient and a
+    changed rate needs nothing, feed gradients and the memory must be scaled by old rate over new.
+
+    Source: Stich, Cordonnier and Jaggi 2018 (arXiv:1809.07599); Karimireddy et al. 2019 (arXiv:1901.09847).
+    """
+
+    def start(self, x: Tensor) -> Tensor:
+        """Nothing owed."""
+        return torch.zeros_like(x)
+
+    def compress(
+        self, state: Tensor, update: Tensor, compressor: Compressor, generator: Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Q(update + owed), and what is owed now."""
+        return compress_with_feedback(compressor, update, state, generator)
+
+    def receive(self, held: Tensor, message: Tensor) -> Tensor:
+        """The message."""
+        return message
+
+    def restore(self, state: Tensor, message: Tensor) -> Tensor:
+        """What did not arrive is owed again."""
+        return state + message
+
+
+@dataclass(frozen=True, slots=True)
+class Ef21:
+    """EF21: send the compressed change of the gradient since the last estimate, h += Q(g − h) at both ends.
+
+    With full gradients the estimates become exact and so does the optimum, at a constant rate and however the data differ. With
+    small batches their noise is not averaged out: then `Ef21Sgdm`.
+
+    Source: Richtárik, Sokolov and Fatkhullin 2021 (arXiv:2106.05203).
+    """
+
+    def start(self, x: Tensor) -> Tensor:
+        """The estimate h that the receivers hold: zeros."""
+        return torch.zeros_like(x)
+
+    def compress(
+        self, state: Tensor, update: Tensor, compressor: Compressor, generator: Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Q(g − h), and h with that added."""
+        message = compressor.compress(update - state, generator)
+        return message, state + message
+
+    def receive(self, held: Tensor, message: Tensor) -> Tensor:
+        """The receiver's copy of h, by the same addition."""
+        return held + message
+
+    def restore(self, state: Tensor, message: Tensor) -> Tensor:
+        """The old h but for one rounding; who still has the state from before should take that, it is just what the receivers hold."""
+        return state - message
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Averaged:
+    """State of `Ef21Sgdm`: the running mean v of the gradients (…, d), None before the first, and the estimate h (…, d)."""
+
+    mean: Tensor | None
+    estimate: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Ef21Sgdm:
+    """EF21 of a running mean of the gradients: v ← (1 − beta)·v + beta·g, then h += Q(v − h).
+
+    The mean takes the noise out before compression could keep it in, so small batches will do.
+
+    Source: Fatkhullin, Tyurin and Richtárik 2023, Algorithm 1 (arXiv:2305.15155).
+
+    Args:
+        beta: weight of the newest gradient, in (0, 1]; 1 is EF21.
+    """
+
+    beta: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.beta <= 1.0:
+            raise ValueError(f"beta must be in (0, 1], got {self.beta}")
+
+    def start(self, x: Tensor) -> Averaged:
+        """No gradient yet; the receivers hold zeros."""
+        return Averaged(None, torch.zeros_like(x))
+
+    def compress(
+        self, state: Averaged, update: Tensor, compressor: Compressor, generator: Generator
+    ) -> tuple[Tensor, Averaged]:
+        """Q(v − h), and v and h with what is new."""
+        mean = update if state.mean is None else (1.0 - self.beta) * state.mean + self.beta * update
+        message = compressor.compress(mean - state.estimate, generator)
+        return message, Averaged(mean, state.estimate + message)
+
+    def receive(self, held: Tensor, message: Tensor) -> Tensor:
+        """The receiver's copy of h, by the same addition."""
+        return held + message
+
+    def restore(self, state: Averaged, message: Tensor) -> Averaged:
+        """The old h but for one rounding, as in `Ef21`; v is the sender's alone."""
+        return replace(state, estimate=state.estimate - message)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Controlled:
+    """State of `EControl`: what is owed (…, d), and the estimate h (…, d)."""
+
+    memory: Tensor
+    estimate: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class EControl:
+    """EF21 that also owes: q = Q(control·e + g − h), h += q, e += g − h.
+
+    The control keeps the two kinds of feedback from amplifying each other; with control 1 they do, and it is unstable. Exact for full
+    gradients like EF21, and with noise n nodes gain what they should.
+
+    Source: Gao, Islamov and Stich 2023, Algorithm 2 (arXiv:2311.05645); there the control is δ/400 in theory and of order δ in practice.
+
+    Args:
+        control: share of the memory that enters each message, in (0, 1]; about the compressor's contraction δ.
+    """
+
+    control: float = 0.02
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.control <= 1.0:
+            raise ValueError(f"control must be in (0, 1], got {self.control}")
+
+    def start(self, x: Tensor) -> Controlled:
+        """Nothing owed; the receivers hold zeros."""
+        return Controlled(torch.zeros_like(x), torch.zeros_like(x))
+
+    def compress(
+        self, state: Controlled, update: Tensor, compressor: Compressor, generator: Generator
+    ) -> tuple[Tensor, Controlled]:
+        """The message q, and e and h with what is new."""
+        message = compressor.compress(self.control * state.memory + update - state.estimate, generator)
+        estimate = state.estimate + message
+        return message, Controlled(state.memory + update - estimate, estimate)
+
+    def receive(self, held: Tensor, message: Tensor) -> Tensor:
+        """The receiver's copy of h, by the same addition."""
+        return held + message
+
+    def restore(self, state: Controlled, message: Tensor) -> Controlled:
+        """The old h but for one rounding, as in `Ef21`, and the message owed."""
+        return Controlled(state.memory + message, state.estimate - message)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Accumulated:
+    """State of `Dgc`: momentum u and velocity v not yet sent, both (…, d)."""
+
+    momentum: Tensor
+    velocity: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Dgc:
+    """Deep gradient compression: momentum is taken before compression, and what is sent loses its momentum.
+
+    u ← m·u + g, v ← v + u, send Q(v), v −= Q(v), and u = 0 where something was sent: old momentum must not push on a coordinate that is
+    up to date. Where everything is sent each round this is plain SGD, not momentum SGD; without the masking it is momentum SGD.
+
+    Deviation: where the paper sets v to 0 at sent coordinates we subtract the message: the same if values are sent exactly, and
+    what a quantizer takes off stays owed.
+
+    Source: Lin et al. 2018 (arXiv:1712.01887). The ratio of its warm-up is `warm_up_ratio`.
+
+    Args:
+        momentum: m, in [0, 1).
+        nesterov: u ← m·(u + g), v ← v + u + g instead.
+        factor_masking: zero u where something was sent.
+        clip_norm: bound of a gradient's norm if there were one node; 0 is none.
+        nodes: n; each clips its gradient at clip_norm/√n, because norms of n independent gradients add up to √n times one.
+    """
+
+    momentum: float = 0.9
+    nesterov: bool = False
+    factor_masking: bool = True
+    clip_norm: float = 0.0
+    nodes: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.momentum < 1.0:
+            raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
+        if not self.clip_norm >= 0.0:
+            raise ValueError(f"clip_norm must be >= 0, got {self.clip_norm}")
+        if self.nodes < 1:
+            raise ValueError(f"nodes must be >= 1, got {self.nodes}")
+
+    def start(self, x: Tensor) -> Accumulated:
+        """Nothing accumulated."""
+        return Accumulated(torch.zeros_like(x), torch.zeros_like(x))
+
+    def compress(
+        self, state: Accumulated, update: Tensor, compressor: Compressor, generator: Generator
+    ) -> tuple[Tensor, Accumulated]:
+        """Q(v), and u and v without what was sent."""
+        gradient = self._clipped(update)
+        if self.nesterov:
+            momentum = self.momentum * (state.momentum + gradient)
+            velocity = state.velocity + momentum + gradient
+        else:
+            momentum = self.momentum * state.momentum + gradient
+            velocity = state.velocity + momentum
+        message = compressor.compress(velocity, generator)
+        if self.factor_masking:
+            momentum = torch.where(message == 0, momentum, 0.0)
+        return message, Accumulated(momentum, velocity - message)
+
+    def receive(self, held: Tensor, message: Tensor) -> Tensor:
+        """The message."""
+        return message
+
+    def restore(self, state: Accumulated, message: Tensor) -> Accumulated:
+        """What did not arrive is owed again. The momentum masked for it stays lost: nobody kept it."""
+        return replace(state, velocity=state.velocity + message)
+
+    def _clipped(self, gradient: Tensor) -> Tensor:
+        if self.clip_norm == 0.0:
+            return gradient
+        norm = gradient.norm(dim=-1, keepdim=True)
+        bound = self.clip_norm / self.nodes**0.5
+        return torch.where(norm > bound, gradient * (bound / norm.clamp_min(bound)), gradient)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoupledMomentum:
+    """DeMo: of the momentum, what is sent is taken out: M ← decay·M + g, q = Q(M), M −= q.
+
+    Fast components of the momentum are shared at once, slow ones stay at home until they have grown. Made for the largest cosine
+    coefficients of each chunk (`gossip.compress.dct.DctTopK`), and for a step along the sign of the mean message: `sign_step`.
+
+    Source: Peng, Quesnelle and Kingma 2024, Algorithm 1 (arXiv:2411.19870).
+
+    Args:
+        decay: of the momentum, in [0, 1); 1 would be error feedback.
+    """
+
+    decay: float = 0.999
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.decay < 1.0:
+            raise ValueError(f"decay must be in [0, 1), got {self.decay}")
+
+    def start(self, x: Tensor) -> Tensor:
+        """No momentum."""
+        return torch.zeros_like(x)
+
+    def compress(
+        self, state: Tensor, update: Tensor, compressor: Compressor, generator: Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Q(M), and M without it."""
+        return compress_with_feedback(compressor, update, self.decay * state, generator)
+
+    def receive(self, held: Tensor, message: Tensor) -> Tensor:
+        """The message."""
+        return message
+
+    def restore(self, state: Tensor, message: Tensor) -> Tensor:
+        """What did not arrive is momentum again."""
+        return state + message
+
+
+def sign_step(x: Tensor, mean_message: Tensor, lr: float, weight_decay: float = 0.0) -> Tensor:
+    """DeMo's step: x·(1 − lr·weight_decay) − lr·sign(mean message).
+
+    Every coordinate moves by lr or not at all, so one peer's outlier moves nothing further; but where data differ the sign of a mean is not
+    the mean of anything, and the optimum is missed.
+
+    Args:
+        x: (…, d).
+        mean_message: (…, d), summed in one fixed order, or replicas drift apart.
+        lr: > 0.
+        weight_decay: >= 0.
+    """
+    return x * (1.0 - lr * weight_decay) - lr * mean_message.sign()
+
+
+def warm_up_ratio(epoch: int, final: float, first: float = 0.25) -> float:
+    """DGC's share of coordinates sent in an epoch of the warm-up: 25 %, 6.25 %, 1.56 %, .4 %, and then `final`.
+
+    Source: Lin et al. 2018, section 3.3 (arXiv:1712.01887).
+
+    Args:
+        epoch: counted from 0.
+        final: the ratio after the warm-up, in (0, 1].
+        first: of epoch 0, in (0, 1); the ratio falls by this factor in each.
+
+    Raises:
+        ValueError: a ratio is out of bounds.
+    """
+    if not 0.0 < final <= 1.0 or not 0.0 < first < 1.0:
+        raise ValueError(f"final must be in (0, 1] and first in (0, 1), got {final}, {first}")
+    return max(final, first ** (epoch + 1))
+
+
+FEEDBACKS: Mapping[str, Callable[..., Feedback]] = MappingProxyType(
+    {
+        "none": NoFeedback,
+        "ef": ErrorFeedback,
+        "ef21": Ef21,
+        "ef21_sgdm": Ef21Sgdm,
+        "econtrol": EControl,
+        "dgc": Dgc,
+        "demo": DecoupledMomentum,
+    }
+)
