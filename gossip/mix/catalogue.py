@@ -9,23 +9,29 @@ from typing_extensions import TypeIs
 
 from gossip.api import Averaging, Mixer, Swapping
 from gossip.mix.a2cid2 import A2Cid2
-from gossip.mix.dsgd import Dsgd
+from gossip.mix.dsgd import choco, dsgd
 from gossip.mix.exact_diffusion import d2, exact_diffusion
-from gossip.mix.gradient_tracking import GradientTracking
+from gossip.mix.gradient_tracking import beer, gradient_tracking
 from gossip.mix.k_gt import KGt
 from gossip.mix.pet import Pet
+from gossip.mix.push_sum import PushSum
 from gossip.mix.quasi_global import QuasiGlobal
+from gossip.mix.r_fast import r_fast
 
 MIXERS: Mapping[str, Callable[..., Mixer]] = MappingProxyType(
     {
         "pet": Pet,
-        "dsgd": Dsgd,
-        "gradient_tracking": GradientTracking,
+        "dsgd": dsgd,
+        "gradient_tracking": gradient_tracking,
         "k_gt": KGt,
         "quasi_global": QuasiGlobal,
         "exact_diffusion": exact_diffusion,
         "d2": d2,
         "a2cid2": A2Cid2,
+        "choco": choco,
+        "beer": beer,
+        "push_sum": PushSum,
+        "r_fast": r_fast,
     }
 )
 

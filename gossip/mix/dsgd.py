@@ -1,13 +1,17 @@
-"""Plain decentralised SGD: average with neighbors, no correction."""
+"""Plain decentralised SGD: average with neighbors, no correction. CHOCO: the same, of copies that compressed messages keep up.
+
+Shapes: d parameters.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from torch import Tensor
 
 from gossip.api import Phase
+from gossip.mix.copies import Copies
 from gossip.mix.plain import Plain
 
 Order = Literal["atc", "awc"]
@@ -36,16 +40,25 @@ class Dsgd:
 
     Args:
         order: "atc" or "awc".
+        edge: how models are averaged.
     """
 
     order: Order = "atc"
-    edge: ClassVar[Plain] = Plain()
-    asynchronous: ClassVar[bool] = True
-    static: ClassVar[bool] = False
+    edge: Plain | Copies = field(default_factory=Plain)
 
     def __post_init__(self) -> None:
         if self.order not in get_args(Order):
             raise ValueError(f"order must be one of {', '.join(get_args(Order))}, got {self.order!r}")
+
+    @property
+    def asynchronous(self) -> bool:
+        """As the edge allows."""
+        return not self.edge.static
+
+    @property
+    def static(self) -> bool:
+        """As the edge needs."""
+        return self.edge.static
 
     def size(self, dim: int) -> int:
         """One vector: the model."""
@@ -77,3 +90,13 @@ class Dsgd:
     def corrected(self, state: Origin | None, flows: Tensor) -> Origin | None:
         """There are no flows."""
         return state
+
+
+def dsgd(order: Order = "atc") -> Dsgd:
+    """DSGD."""
+    return Dsgd(order)
+
+
+def choco(gamma: float) -> Dsgd:
+    """CHOCO-SGD: DSGD of public copies, with a consensus step γ in (0, 1]."""
+    return Dsgd(edge=Copies(gamma))

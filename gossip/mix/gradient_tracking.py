@@ -5,14 +5,15 @@ Shapes: d parameters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from gossip.api import Phase
+from gossip.mix.copies import Copies
 from gossip.mix.plain import Plain
+from gossip.mix.running_sums import PullPush
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,22 @@ class GradientTracking:
     kept for comparison and for clusters where nobody leaves. `Pet` is the one to use among volunteers.
 
     Source: Nedić, Olshevsky and Shi 2017 (arXiv:1607.03218); local steps: Nguyen et al. 2022 (arXiv:2210.04757).
+
+    Args:
+        edge: how model and tracker are averaged.
     """
 
-    edge: ClassVar[Plain] = Plain()
-    asynchronous: ClassVar[bool] = True
-    static: ClassVar[bool] = False
+    edge: Plain | Copies | PullPush = field(default_factory=Plain)
+
+    @property
+    def asynchronous(self) -> bool:
+        """As the edge allows."""
+        return not self.edge.static
+
+    @property
+    def static(self) -> bool:
+        """As the edge needs."""
+        return self.edge.static
 
     def size(self, dim: int) -> int:
         """Two vectors: model and tracker."""
@@ -67,3 +79,19 @@ class GradientTracking:
     def corrected(self, state: Tracker, flows: Tensor) -> Tracker:
         """There are no flows."""
         return state
+
+
+def gradient_tracking() -> GradientTracking:
+    """DIGing."""
+    return GradientTracking()
+
+
+def beer(gamma: float) -> GradientTracking:
+    """BEER: gradient tracking of public copies, with a consensus step γ in (0, 1].
+
+    Deviation: BEER takes the gradient before it averages, at the x that was compressed; here it is taken after, at the x that
+    averaging led to, as everywhere in this package. Model and tracker are compressed as one vector.
+
+    Source: Zhao et al. 2022 (arXiv:2201.13320).
+    """
+    return GradientTracking(Copies(gamma))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -12,6 +13,8 @@ from gossip.api import Phase
 @dataclass(frozen=True, slots=True)
 class Plain:
     """x_i + θ·v and x_j − θ·v: no flows. Satisfies `gossip.api.Averaging`."""
+
+    static: ClassVar[bool] = False
 
     def size(self, shared: int) -> int:
         """Nothing is kept."""
