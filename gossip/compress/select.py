@@ -43,7 +43,7 @@ class Mask:
     block: int = BLOCK
 
     def __post_init__(self) -> None:
-        _check_ratio(self.ratio)
+        check_ratio(self.ratio)
         if not 1 <= self.block < 2**16:
             raise ValueError(f"block must be in [1, 65535], got {self.block}")
 
@@ -72,7 +72,7 @@ class TopK:
     ratio: float
 
     def __post_init__(self) -> None:
-        _check_ratio(self.ratio)
+        check_ratio(self.ratio)
 
     def contraction(self, dim: int) -> float:
         """δ = k/d."""
@@ -97,7 +97,7 @@ class DriftTopK:
     ratio: float
 
     def __post_init__(self) -> None:
-        _check_ratio(self.ratio)
+        check_ratio(self.ratio)
 
     def contraction(self, dim: int) -> float:
         """δ = k/d of ‖x − reference‖²."""
@@ -133,7 +133,8 @@ def kept(ratio: float, total: int) -> int:
     return max(1, math.ceil(ratio * total * (1 - 1e-12)))
 
 
-def _check_ratio(ratio: float) -> None:
+def check_ratio(ratio: float) -> None:
+    """Raises ValueError unless ratio is in (0, 1]."""
     if not 0.0 < ratio <= 1.0:
         raise ValueError(f"ratio must be in (0, 1], got {ratio}")
 
