@@ -17,10 +17,6 @@ AtLeastOne = Annotated[int, Meta(ge=1)]
 Scalar = str | int | float | bool
 
 
-RATED = frozenset({"pet", "k_gt", "quasi_global"})
-"""Mixing algorithms that divide by the rate, so that with adamw they must be told `optimizer.correction_lr`."""
-
-
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every section: unknown keys are errors, keys are given by name."""
 
@@ -66,7 +62,10 @@ class OptimizerSection(Section, frozen=True):
 class MixSection(Section, frozen=True):
     """How models are mixed."""
 
-    kind: Literal["pet", "dsgd", "gradient_tracking"] = "pet"
+    kind: Literal[
+        "pet", "dsgd", "gradient_tracking", "k_gt", "quasi_global", "exact_diffusion", "d2", "a2cid2", "choco", "beer",
+        "push_sum", "r_fast", "psgd", "outer",
+    ] = "pet"  # fmt: skip
     kappa: Annotated[float, Meta(ge=0, le=0.5)] = 0.1
     """pet: damping of the correction. At most 0.1 for whole vectors, 0.3 for masks of a tenth; more drifts apart under faults."""
     theta: Annotated[float, Meta(gt=0, le=0.5)] = 0.5
@@ -77,18 +76,60 @@ class MixSection(Section, frozen=True):
     """pet: bound of every |c_ij| coordinate, in gradient units."""
     settled_edges: Annotated[int, Meta(ge=0, le=64)] = 8
     """pet: flows of orderly closed edges kept revocable."""
+    order: Literal["atc", "awc"] = "atc"
+    """dsgd: adapt then combine, or adapt while combining (local steps start from the model before mixing)."""
+    eta_s: Annotated[float, Meta(gt=0)] = 1.0
+    """k_gt: outer rate of the averaged local steps."""
+    beta: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    """quasi_global: momentum of the mixed displacement; goes with optimizer.momentum = 0."""
+    chi1: Positive = 1.0
+    """a2cid2: χ1 of the overlay, in local steps; `starling overlay show` prints both."""
+    chi2: Positive = 1.0
+    """a2cid2: χ2 of the overlay, at most χ1."""
+    gamma: Annotated[float, Meta(gt=0, le=1)] = 0.02
+    """choco, beer: consensus step, about twice the share of coordinates sent; a little more diverges."""
+    outer_lr: Positive = 0.7
+    """outer: rate of the outer step."""
+    outer_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    """outer: momentum of the outer step. Without overlay.average_every too much of it drives nodes apart, which is refused."""
+    nesterov: bool = True
+    """outer: look ahead."""
+    pull: Annotated[float, Meta(ge=0)] = 0.0
+    """outer: consensus step of the anchors, for averages with neighbors only; doubles the bytes."""
+    fragments: Annotated[int, Meta(ge=1, le=1024)] = 1
+    """outer: parts of the model that are averaged in turn."""
+    keep: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    """outer: share of the own model that an outer step leaves, where local steps go on meanwhile."""
+    penalty: Annotated[float, Meta(ge=0)] = 0.0
+    """outer: weight of staleness against the outer step."""
+    outer_clip: Annotated[float, Meta(ge=0)] = 0.0
+    """outer: bound of every coordinate of the outer momentum; 0 is off."""
 
 
 class OverlaySection(Section, frozen=True):
     """Who meets whom."""
 
     kind: Literal[
-        "ring", "static_exponential", "one_peer_exponential", "hypercube", "base_k", "random_matching", "sticky"
-    ] = "sticky"
+        "sticky", "ring", "grid", "torus", "static_exponential", "erdos_renyi", "half_random", "d_equi_static",
+        "u_equi_static", "complete", "alone", "one_peer_exponential", "hypercube", "hyper_hypercube", "simple_base_k",
+        "base_k", "random_matching", "od_equi_dyn", "ou_equi_dyn", "rendezvous",
+    ] = "sticky"  # fmt: skip
     k: Annotated[int, Meta(ge=1, le=8)] = 1
-    """base_k: most peers a node meets in one round."""
+    """base_k, simple_base_k, hyper_hypercube, and sweeps of average_every: most peers a node meets in one round."""
     degree: Annotated[int, Meta(ge=1, le=32)] = 6
     """sticky, clock pace: edges a node keeps."""
+    weights: Literal["", "lazy", "metropolis_hastings", "uniform", "max_degree"] = ""
+    """Rule for mixing weights; "" is the kind's own. lazy: half of it, for every kind; the others where degrees differ."""
+    average_every: Count = 0
+    """steps pace: after every so many rounds with local steps an exact average of all, by a sweep of base-(k+1). 0: none."""
+    overlap: bool = False
+    """average_every: local steps go on during a sweep."""
+    factor: Annotated[float, Meta(ge=0)] = 0.0
+    """erdos_renyi: a of the edge probability (1 + a) ln n / n; 0 is its own default."""
+    basis: Count = 0
+    """d_equi_static, u_equi_static: shifts drawn; 0 is its own default."""
+    eta: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """od_equi_dyn, ou_equi_dyn: share of the basis graph; 0 is its own default."""
 
 
 class CompressSection(Section, frozen=True):

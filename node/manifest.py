@@ -14,14 +14,18 @@ import msgpack
 import msgspec
 
 from gossip.errors import ConfigError, RemoteProtocolError
+from gossip.mix.facts import FACTS
+from gossip.mix.stability import disagreement_factor
 from node import identity, settings
-from node.config import Manifest
+from node.config import Manifest, MixSection, OverlaySection
 from node.identity import Identity
+from node.overlay import overlay_of
 
 MAX_BYTES = 64 << 10
 _ID_BYTES = 20
 _SIGN_DOMAIN = b"starling/manifest/1\0"
 _KNOWN_KAPPA = 0.3
+_SOME = 16  # members, a number for which every overlay exists: one that stands still for so many does for all
 
 
 def to_bytes(manifest: Manifest) -> bytes:
@@ -129,12 +133,13 @@ def check(manifest: Manifest) -> list[str]:
         ConfigError: it cannot work.
     """
     optimizer, mix, pace, timing = manifest.optimizer, manifest.mix, manifest.pace, manifest.membership
-    compress, overlay = manifest.compress, manifest.overlay
+    compress, overlay, facts = manifest.compress, manifest.overlay, FACTS[manifest.mix.kind]
     if not manifest.name.isprintable():
         raise ConfigError(f"name: must be printable, got {manifest.name!r}; try `--set name=starling`")
-    if optimizer.kind == "adamw" and mix.kind == "pet" and optimizer.correction_lr == 0.0:
+    if optimizer.kind == "adamw" and facts.rated and optimizer.correction_lr == 0.0:
         raise ConfigError(
-            "optimizer.correction_lr: must be > 0 with optimizer=adamw and mix=pet, got 0; try `--set optimizer.correction_lr=0.5`"
+            f"optimizer.correction_lr: must be > 0 with optimizer=adamw and mix={mix.kind}, got 0; "
+            "try `--set optimizer.correction_lr=0.5`"
         )
     if pace.min_wait_s > pace.max_wait_s:
         raise ConfigError(
@@ -146,6 +151,7 @@ def check(manifest: Manifest) -> list[str]:
             f"membership.suspicion_s: must be >= 2 membership.timeout_s = {2 * timing.timeout_s:g}, got {timing.suspicion_s:g}, "
             f"else a live member has no time to refute; try `--set membership.suspicion_s={4 * timing.timeout_s:g}`"
         )
+    _check_algorithm(manifest)
     warnings = []
     if pace.kind == "clock" and overlay.kind != "sticky":
         warnings.append(
@@ -171,6 +177,63 @@ def check(manifest: Manifest) -> list[str]:
     if mix.clip_norm == 0.0:
         warnings.append("mix.clip_norm: 0 is off, so one lying peer can ruin the model; for members you trust only")
     return warnings
+
+
+def _check_algorithm(manifest: Manifest) -> None:
+    """Whether mixing algorithm, overlay, pace and codecs go together.
+
+    Raises:
+        ConfigError: they do not, and why.
+    """
+    mix, overlay, pace, compress = manifest.mix, manifest.overlay, manifest.pace, manifest.compress
+    graph, facts = overlay_of(manifest), FACTS[mix.kind]
+    if pace.kind == "clock" and not facts.asynchronous:
+        raise ConfigError(
+            f"mix.kind: {mix.kind} counts on rounds and cannot run in clock pace; try `--set pace.kind=steps`, or mix=pet"
+        )
+    if pace.kind == "clock" and overlay.average_every:
+        raise ConfigError(
+            "overlay.average_every: an exact average takes rounds, got clock pace; try `--set pace.kind=steps`"
+        )
+    if facts.static and not (graph.symmetric and graph.period(_SOME) == 1):
+        raise ConfigError(
+            f"mix.kind: {mix.kind} needs one symmetric mixing matrix that never changes, on overlay={overlay.kind} it diverges "
+            "(Yuan et al. 2018, arXiv:1702.05122); try `--set overlay.kind=ring`, or mix=pet"
+        )
+    if facts.exact and (compress.response != "identity" or compress.select != "full"):
+        raise ConfigError(
+            f"compress.response: {mix.kind} sends running sums, of which nothing may be left out, got {compress.response} and "
+            f"select = {compress.select}; try `--set compress.response=identity --set compress.select=full`"
+        )
+    if mix.kind == "quasi_global" and (manifest.optimizer.kind != "sgd" or manifest.optimizer.momentum):
+        raise ConfigError(
+            f"optimizer.momentum: quasi_global brings its own (mix.beta), so sgd's must be 0, got {manifest.optimizer.kind} with "
+            f"{manifest.optimizer.momentum:g}; try `--set optimizer.momentum=0`"
+        )
+    if mix.kind == "psgd" and overlay.kind != "complete":
+        raise ConfigError(
+            f"overlay.kind: psgd sends every update to everybody, got {overlay.kind}; try `--set overlay.kind=complete`"
+        )
+    if mix.kind == "outer":
+        _check_outer(mix, overlay)
+
+
+def _check_outer(mix: MixSection, overlay: OverlaySection) -> None:
+    if overlay.average_every:
+        if overlay.kind != "alone":
+            raise ConfigError(
+                f"overlay.kind: outer steps average by overlay.average_every, so nobody meets between, got {overlay.kind}; "
+                "try `--set overlay.kind=alone`"
+            )
+        return
+    pull = mix.pull or mix.outer_lr
+    factor = disagreement_factor(mix.outer_momentum, pull, nesterov=mix.nesterov)
+    if factor >= 1.0:
+        raise ConfigError(
+            f"mix.outer_momentum: {mix.outer_momentum:g} with {'mix.pull' if mix.pull else 'mix.outer_lr'} = {pull:g} and averages of "
+            f"pairs multiplies the variance of the nodes by {factor:.3g} a round, must be < 1 (docs/algorithms.md, outer steps); "
+            "try `--set mix.outer_momentum=0.5`, or exact averages: overlay=alone, average_every=1"
+        )
 
 
 def _hash(raw: bytes) -> str:

@@ -13,6 +13,7 @@ from gossip.mix.dsgd import choco, dsgd
 from gossip.mix.exact_diffusion import d2, exact_diffusion
 from gossip.mix.gradient_tracking import beer, gradient_tracking
 from gossip.mix.k_gt import KGt
+from gossip.mix.outer import Outer
 from gossip.mix.pet import Pet
 from gossip.mix.push_sum import PushSum
 from gossip.mix.quasi_global import QuasiGlobal
@@ -32,6 +33,7 @@ MIXERS: Mapping[str, Callable[..., Mixer]] = MappingProxyType(
         "beer": beer,
         "push_sum": PushSum,
         "r_fast": r_fast,
+        "outer": Outer,
     }
 )
 

@@ -36,6 +36,17 @@ def links(overlay: Overlay, ranked: Sequence[str], me: str, round: int) -> tuple
     return tuple(sorted((ranked[j], theta) for j, theta in weights.items()))
 
 
+def directions(overlay: Overlay, ranked: Sequence[str], me: str, round: int) -> dict[str, tuple[float, float]]:
+    """{peer: (weight it gives to what we send, weight we give to what it sends)} for every link of `me`. Arguments as in `links`."""
+    if me not in ranked:
+        return {}
+    n = len(ranked)
+    rank = ranked.index(me)
+    row = overlay.row(rank, n, round)
+    column = row if overlay.symmetric else _column(overlay, rank, n, round)
+    return {ranked[j]: (column.get(j, 0.0), row.get(j, 0.0)) for j in row.keys() | column.keys()}
+
+
 def _column(overlay: Overlay, rank: int, n: int, round: int) -> Mapping[int, float]:
     """{j: weight that j gives to rank}. Mirrored shifts where the overlay is circulant, else every row is asked."""
     if isinstance(overlay, Circulant):

@@ -117,3 +117,8 @@ def stage(overlay: Overlay, n: int, round: int) -> Stage:
         round: >= 0.
     """
     return overlay.stage(n, round) if isinstance(overlay, Periodic) else ORDINARY
+
+
+def turn(overlay: Overlay, n: int, round: int) -> int:
+    """Number of the averaging that this round belongs to: of its cycle, or of the round itself unless the overlay is Periodic."""
+    return round // overlay.cycle(n) if isinstance(overlay, Periodic) else round

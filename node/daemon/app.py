@@ -18,11 +18,9 @@ from pathlib import Path
 
 import trio
 
-from gossip.api import Overlay
 from gossip.errors import ConfigError, GossipError, RemoteProtocolError, TransportError
 from gossip.exchange.clock import SwarmClock
 from gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn
-from gossip.overlay.catalogue import overlay as build_overlay
 from gossip.seeds import derive
 from node import manifest as manifests
 from node.config import Manifest, NodeConfig
@@ -37,6 +35,7 @@ from node.daemon.transfer import Transfer
 from node.engine import calls
 from node.identity import Identity
 from node.net.api import Network
+from node.overlay import overlay_of
 from robust.reputation import Reputation
 
 FAREWELL_S = 0.7  # for telling everybody that we leave
@@ -178,7 +177,7 @@ class Node:
         await nursery.start(self._follow_members, membership, exchange)
         nursery.start_soon(membership.join, self._contacts())
         self.training = training = Training(
-            me=network.peer_id, manifest=manifest, salt=self.parts.swarm.encode(), overlay=self._overlay(manifest), engine=engine,
+            me=network.peer_id, manifest=manifest, salt=self.parts.swarm.encode(), overlay=overlay_of(manifest), engine=engine,
             exchange=exchange, membership=membership, clock=clock, progress=self.progress, report=self.report,
             checkpoint_s=self.parts.config.checkpoint_s, fetch=self._fetch,
         )  # fmt: skip
@@ -361,9 +360,6 @@ class Node:
     def _manifest_bytes(self, swarm: str) -> bytes | None:
         known = self.manifest is not None and swarm == self.parts.swarm
         return manifests.to_bytes(self.manifest) if known and self.manifest is not None else None
-
-    def _overlay(self, manifest: Manifest) -> Overlay:
-        return build_overlay(manifest.overlay.kind, manifest.overlay.k, manifest.seed)
 
     def _fresh_inc(self) -> int:
         """A number that no earlier life of an edge is likely to have had."""

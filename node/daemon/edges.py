@@ -80,6 +80,7 @@ class Surroundings:
     Args:
         network, engine, report: the node's.
         budget: bytes of an exchange.
+        weights: (give, take) of the link to a peer where messages are swapped, (None, None) for the link's one weight.
         fresh_inc: a random number in [0, 2**60].
         spawn: starts a task that lives no longer than the exchange service.
         notice: told what the pace must know.
@@ -89,6 +90,7 @@ class Surroundings:
     engine: EngineHandle
     report: Reporter
     budget: Budget
+    weights: Callable[[str], tuple[float | None, float | None]]
     fresh_inc: Callable[[], int]
     spawn: Callable[[Callable[[], Awaitable[None]]], None]
     notice: Callable[[str, Notice], None]
@@ -183,7 +185,9 @@ class EdgeRunner:
         peer, edge = self._peer, self.edge
         match command:
             case AskOffer(inc, seq, round, theta):
-                offer = calls.Offer(peer, inc, seq, round, theta, self._around.budget(peer))
+                offer = calls.Offer(
+                    peer, inc, seq, round, theta, self._around.budget(peer), *self._around.weights(peer)
+                )  # fmt: skip
                 reply = await self._call(offer)
                 if isinstance(reply, calls.Offered):
                     self.feed(edge.offered(inc, seq, reply.payload, reply.gain))
@@ -191,7 +195,10 @@ class EdgeRunner:
                     self.feed(edge.failed(inc, seq, self._why(reply)))
             case AskAnswer(request):
                 inc, seq = request.inc, request.seq
-                answer = calls.Answer(peer, inc, seq, request.round, request.theta, request.gain, request.payload)
+                answer = calls.Answer(
+                    peer, inc, seq, request.round, request.theta, request.gain, request.payload,
+                    *self._around.weights(peer),
+                )  # fmt: skip
                 reply = await self._call(answer)
                 if isinstance(reply, calls.Answered):
                     self.feed(edge.answered(inc, seq, reply.payload))

@@ -98,7 +98,12 @@ class Exchange:
         self._may = may
         self._budget = budget
         self._runners: dict[str, EdgeRunner] = {}
-        self._around = Surroundings(network, engine, report, budget, fresh_inc, self._spawn, self._notice)
+        self.directions: Mapping[str, tuple[float, float]] = {}
+        """Steps pace: (give, take) of this round's links, where they are not the same both ways."""
+        self._around = Surroundings(
+            network, engine, report, budget, lambda peer: self.directions.get(peer, (None, None)), fresh_inc,
+            self._spawn, self._notice,
+        )  # fmt: skip
         self._nursery: trio.Nursery | None = None
         self._moved = trio.Event()
         self._outcomes: Counter[str] = Counter()

@@ -20,7 +20,8 @@ import trio
 from gossip.api import Overlay
 from gossip.errors import EngineError
 from gossip.exchange.clock import SwarmClock
-from gossip.overlay.links import links
+from gossip.overlay.links import directions, links
+from gossip.overlay.periodic import stage, turn
 from gossip.overlay.ranks import ranked
 from gossip.overlay.sticky import StickyEdges
 from node.config import Manifest
@@ -160,14 +161,24 @@ class Training:
     async def _one_round(self, round: int) -> int:
         pace = self._manifest.pace
         self._exchange.computing(round, self._links(round), self._membership.view)
-        trained = await self._engine.call(calls.Train(round, self._local_steps))
+        trained = await self._engine.call(self._grant(round))
         assert isinstance(trained, calls.Trained), trained
         self._note(trained)
+        if not self._overlay.symmetric:
+            order = ranked(self._membership.members, self._salt)
+            self._exchange.directions = directions(self._overlay, order, self._me, round)
         outcome = await self._exchange.round(round, self._links(round), self._membership.view)
         if (round + 1) % pace.evaluate_every == 0 or round + 1 == pace.rounds:
             await self.evaluate()
         await self._save_when_due()
         return outcome.behind
+
+    def _grant(self, round: int) -> calls.Train:
+        """The round's local steps, none where it belongs to a sweep of averaging."""
+        n = len(self._membership.members)
+        now = stage(self._overlay, n, round)
+        steps = self._local_steps if now.local else 0
+        return calls.Train(round, steps, now.first, now.last, turn(self._overlay, n, round))
 
     async def _jump(self, current: int, ahead: int) -> int:
         """The round after `current`, given that peers are at `ahead`: a long jump only with a model of theirs.

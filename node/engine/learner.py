@@ -26,11 +26,12 @@ from gossip.compress.support import Full
 from gossip.errors import ConfigError
 from gossip.mix import ledger
 from gossip.mix.catalogue import swaps
+from gossip.mix.facts import FACTS
 from gossip.mix.ledger import Ledger
 from gossip.mix.plain import Plain
 from gossip.rng import generator
 from gossip.vector import as_named, bind, layout
-from node.config import RATED, Manifest
+from node.config import Manifest
 from node.engine.calls import Open
 from node.engine.devices import device
 from node.engine.mixing import mixer
@@ -244,7 +245,7 @@ def _correction_lr(manifest: Manifest) -> float:
     highest rate, .858 and .958 with the current one; whole vectors do not care.
     """
     section = manifest.optimizer
-    unasked = section.kind == "adamw" and section.correction_lr == 0.0 and manifest.mix.kind not in RATED
+    unasked = section.kind == "adamw" and section.correction_lr == 0.0 and not FACTS[manifest.mix.kind].rated
     return section.lr if unasked else correction_lr(section, section.lr)
 
 

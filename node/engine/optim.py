@@ -46,6 +46,10 @@ class Optimizer(Protocol):
         """
         ...
 
+    def share(self, state: Mapping[str, Tensor]) -> None:
+        """Use these tensors themselves as the memory: for who keeps that of many nodes in one array."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class Sgd:
@@ -75,6 +79,10 @@ class Sgd:
     def state_dict(self) -> dict[str, Tensor]:
         """`momentum`: (d,)."""
         return {"momentum": self._m}
+
+    def share(self, state: Mapping[str, Tensor]) -> None:
+        """See `Optimizer.share`."""
+        self._m = state["momentum"]
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """See `Optimizer.load`."""
@@ -123,6 +131,10 @@ class AdamW:
     def state_dict(self) -> dict[str, Tensor]:
         """`mean` and `square`: (d,); `steps`: (1,) int64 on the CPU."""
         return {"mean": self._m, "square": self._v, "steps": self._steps}
+
+    def share(self, state: Mapping[str, Tensor]) -> None:
+        """See `Optimizer.share`."""
+        self._m, self._v, self._steps = state["mean"], state["square"], state["steps"]
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """See `Optimizer.load`."""

@@ -1,0 +1,165 @@
+"""Outer steps: many local steps, then one optimiser step of the swarm on how far they led.
+
+Shapes: d parameters, F fragments, D = ⌈d/F⌉ coordinates that are averaged at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gossip.api import Phase
+from gossip.mix.plain import Plain
+
+_TINY = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Anchored:
+    """Where a node's outer optimiser is.
+
+    Args:
+        anchor: φ (…, d), the model after the last outer step.
+        momentum: m (…, d), in units of the model.
+        mean: (…, D) models being averaged.
+        mean_anchor: (…, D) anchors being averaged.
+        own: (…, D) the own model when that began.
+        turn: (…, 1) number of the averaging, as a whole number.
+    """
+
+    anchor: Tensor
+    momentum: Tensor
+    mean: Tensor
+    mean_anchor: Tensor
+    own: Tensor
+    turn: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """Local SGD's descendants by parameters. With Δ = mean model − anchor, over those that were averaged:
+
+        push = lr·Δ/Λ − pull·(φ − mean anchor);   m <- μ·m + push;   φ <- φ + (push + μ·m, or m without nesterov)
+
+    and the model becomes keep·(model) + (1 − keep)·φ. What is averaged is a copy taken when the averaging began, so local steps may
+    go on meanwhile; an overlay with global averages makes the mean exact, any other makes it the mean with neighbors.
+
+        DiLoCo            lr .7, momentum .9, nesterov, exact averages             Douillard et al. 2023 (arXiv:2311.08105)
+        Streaming DiLoCo  the same in fragments, averages that overlap, keep .5    Douillard et al. 2025 (arXiv:2501.18512)
+        NoLoCo            lr .7, momentum .5, pull .3 … 1, one peer a round        Kolehmainen et al. 2025 (arXiv:2506.10911)
+        CO2               overlap, penalty and clip above 0                        Sun et al. 2024 (arXiv:2401.16265)
+        FedAvg            lr 1, momentum 0, exact averages                         McMahan et al. 2017 (arXiv:1602.05629)
+
+    CO2 names no constants for its penalty; ours is Λ = 1 + penalty·‖model now − model then‖/‖Δ‖, at most what the overlap undid.
+    With neighbors instead of exact averages large momentum drives anchors apart: `gossip.mix.stability` has the bound.
+
+    Args:
+        outer_lr: outer rate, > 0.
+        outer_momentum: in [0, 1).
+        nesterov: look ahead.
+        pull: consensus step of the anchors, >= 0; 0 where averages are exact, which spares half of the bytes.
+        fragments: F, coordinates f, f + F, f + 2F … are averaged together in turn f, >= 1.
+        keep: share of the own model that an outer step leaves, in [0, 1).
+        penalty: weight of staleness, >= 0.
+        outer_clip: bound of every |m| coordinate, in units of the model; 0 is off.
+    """
+
+    outer_lr: float = 0.7
+    outer_momentum: float = 0.9
+    nesterov: bool = True
+    pull: float = 0.0
+    fragments: int = 1
+    keep: float = 0.0
+    penalty: float = 0.0
+    outer_clip: float = 0.0
+    edge: ClassVar[Plain] = Plain()
+    asynchronous: ClassVar[bool] = False
+    static: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.outer_lr < math.inf:
+            raise ValueError(f"outer_lr must be positive and finite, got {self.outer_lr}")
+        if not 0.0 <= self.outer_momentum < 1.0:
+            raise ValueError(f"outer_momentum must be in [0, 1), got {self.outer_momentum}")
+        if self.fragments < 1:
+            raise ValueError(f"fragments must be >= 1, got {self.fragments}")
+        if not 0.0 <= self.keep < 1.0:
+            raise ValueError(f"keep must be in [0, 1), a model that keeps all never mixes, got {self.keep}")
+        for name in ("pull", "penalty", "outer_clip"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be >= 0 and finite, got {getattr(self, name)}")
+
+    def size(self, dim: int) -> int:
+        """One fragment, beside it that of the anchor where it is pulled."""
+        return -(-dim // self.fragments) * (2 if self.pull else 1)
+
+    def start(self, x: Tensor) -> Anchored:
+        """Anchored where it begins."""
+        first = self._cut(x, 0)
+        turn = torch.zeros((*x.shape[:-1], 1), dtype=torch.int64, device=x.device)
+        return Anchored(x.clone(), torch.zeros_like(x), first, first.clone(), first.clone(), turn)
+
+    def correct(self, state: Anchored, gradient: Tensor) -> tuple[Tensor, Anchored]:
+        """The gradient itself."""
+        return gradient, state
+
+    def publish(self, state: Anchored, x: Tensor, phase: Phase) -> tuple[Tensor, Anchored]:
+        """Where an averaging begins, copy what it is about."""
+        if not phase.first:
+            return x, state
+        own = self._cut(x, phase.turn)
+        return x, replace(
+            state, mean=own, mean_anchor=self._cut(state.anchor, phase.turn), own=own.clone(),
+            turn=torch.full_like(state.turn, phase.turn),
+        )  # fmt: skip
+
+    def shared(self, state: Anchored, x: Tensor) -> Tensor:
+        """The copies as averaged so far."""
+        return torch.cat((state.mean, state.mean_anchor), dim=-1) if self.pull else state.mean
+
+    def absorb(self, state: Anchored, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Anchored]:
+        """Keep the averages; the last one is followed by the outer step."""
+        d = state.mean.shape[-1]
+        state = replace(state, mean=shared[..., :d].clone())
+        if self.pull:
+            state = replace(state, mean_anchor=shared[..., d:].clone())
+        return self._step(state, x) if phase.last else (x, state)
+
+    def corrected(self, state: Anchored, flows: Tensor) -> Anchored:
+        """There are no flows."""
+        return state
+
+    def _step(self, state: Anchored, x: Tensor) -> tuple[Tensor, Anchored]:
+        turn = int(state.turn.reshape(-1)[0])
+        anchor, momentum, model = (self._cut(vector, turn) for vector in (state.anchor, state.momentum, x))
+        delta = state.mean - state.mean_anchor
+        if self.penalty:
+            drift = torch.linalg.vector_norm(model - state.own, dim=-1, keepdim=True)
+            length = torch.linalg.vector_norm(delta, dim=-1, keepdim=True)
+            delta = delta / (1.0 + self.penalty * drift / (length + _TINY))
+        push = self.outer_lr * delta - self.pull * (anchor - state.mean_anchor)
+        momentum = self.outer_momentum * momentum + push
+        if self.outer_clip:
+            momentum = momentum.clamp(-self.outer_clip, self.outer_clip)
+        anchor = anchor + (push + self.outer_momentum * momentum if self.nesterov else momentum)
+        model = self.keep * model + (1.0 - self.keep) * anchor
+        return self._put(x, model, turn), replace(
+            state, anchor=self._put(state.anchor, anchor, turn), momentum=self._put(state.momentum, momentum, turn)
+        )
+
+    def _cut(self, x: Tensor, turn: int) -> Tensor:
+        """(…, d) -> (…, D): every F-th coordinate from turn mod F on, zeros where there is none."""
+        return self._table(x)[..., turn % self.fragments].clone()
+
+    def _put(self, x: Tensor, values: Tensor, turn: int) -> Tensor:
+        table = self._table(x).clone()
+        table[..., turn % self.fragments] = values
+        return table.flatten(-2)[..., : x.shape[-1]].clone()
+
+    def _table(self, x: Tensor) -> Tensor:
+        padded = torch.nn.functional.pad(x, (0, -x.shape[-1] % self.fragments))
+        return padded.reshape(*padded.shape[:-1], -1, self.fragments)

@@ -1,0 +1,31 @@
+"""The torch-free facts that manifests are checked by are those of the algorithms themselves."""
+
+import inspect
+
+import pytest
+
+from gossip.mix.catalogue import MIXERS, swaps
+from gossip.mix.facts import FACTS
+from node.config import MixSection
+from node.engine.mixing import mixer
+
+
+def test_facts_are_known_of_exactly_the_algorithms_there_are():
+    assert FACTS.keys() == MIXERS.keys()
+
+
+@pytest.mark.parametrize("kind", MIXERS)
+def test_what_is_said_of_an_algorithm_is_so(kind):
+    made, facts = mixer(MixSection(kind=kind)), FACTS[kind]
+    assert made.asynchronous == facts.asynchronous
+    assert made.static == facts.static
+    assert swaps(made.edge) == facts.swaps
+    assert getattr(made.edge, "exact", False) == facts.exact
+
+
+@pytest.mark.parametrize("kind", MIXERS)
+def test_every_parameter_of_an_algorithm_is_a_key_of_the_manifest(kind):
+    """With the same default, unless the algorithm leaves it to the manifest."""
+    for name, parameter in inspect.signature(MIXERS[kind]).parameters.items():
+        default = getattr(MixSection(), name)
+        assert parameter.default in (parameter.empty, default)
