@@ -38,6 +38,14 @@ class Full:
         """What to index a (dim,) vector with, to read the values or to add to them."""
         return slice(None)
 
+    def spread(self, values: Tensor, dim: int) -> Tensor:
+        """What `values` (k,) change a (dim,) vector by, at `index`."""
+        return values
+
+    def add(self, x: Tensor, values: Tensor) -> Tensor:
+        """To x (d,) the vector that `values` (k,) stand for -> a new (d,)."""
+        return x + values
+
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
@@ -88,12 +96,20 @@ class Blocks:
         index = (first[:, None] + np.arange(self.block)).reshape(-1)
         return torch.from_numpy(index[: self.size(dim)])  # ascending: what a short last block lacks is at the end
 
+    def spread(self, values: Tensor, dim: int) -> Tensor:
+        """What `values` (k,) change a (dim,) vector by, at `index`."""
+        return values
+
+    def add(self, x: Tensor, values: Tensor) -> Tensor:
+        """To x (d,) the vector that `values` (k,) stand for -> a new (d,)."""
+        return _plus(x, self.index(x.numel()), values)
+
     def _chosen(self, blocks: int) -> npt.NDArray[np.int64]:
         """(count,) the block numbers, ascending."""
         if self.start >= blocks or self.count > blocks:
             raise ValueError(f"start {self.start} and count {self.count} do not fit {blocks} blocks")
         positions = np.arange(self.start, self.start + self.count) % blocks
-        return np.sort(_permutation(self.seed, blocks)[positions])
+        return np.sort(permutation(self.seed, blocks)[positions])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,6 +150,14 @@ class Indices:
         """(k,) int64, ascending."""
         return self.indices
 
+    def spread(self, values: Tensor, dim: int) -> Tensor:
+        """What `values` (k,) change a (dim,) vector by, at `index`."""
+        return values
+
+    def add(self, x: Tensor, values: Tensor) -> Tensor:
+        """To x (d,) the vector that `values` (k,) stand for -> a new (d,)."""
+        return _plus(x, self.indices, values)
+
 
 Support = Full | Blocks | Indices
 
@@ -143,8 +167,14 @@ def blocks_in(dim: int, block: int = BLOCK) -> int:
     return -(-dim // block)
 
 
+def _plus(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
+    x = x.clone()
+    x[index] += values
+    return x
+
+
 @lru_cache(maxsize=16)  # a node visits its few edges in turn; 16 bound the memory at 16/block int64 vectors
-def _permutation(seed: int, blocks: int) -> npt.NDArray[np.int64]:
+def permutation(seed: int, blocks: int) -> npt.NDArray[np.int64]:
     """(blocks,) read-only. Raw Philox words and a stable sort, both of which numpy promises never to change."""
     order = np.argsort(np.random.Philox(key=seed).random_raw(blocks), kind="stable")
     order.flags.writeable = False
