@@ -66,11 +66,9 @@ class Chain:
         return self.selector.contraction(dim) * (1.0 - self.quantizer.omega)
 
     def compress(self, x: Tensor, generator: Generator) -> Tensor:
-        """x: (d,) finite -> Q(x): (d,), zero outside the support."""
+        """x: (d,) finite -> Q(x): (d,), in the support's subspace."""
         seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
         support = self.selector.select(x, None, seed, 0)
         values = support.take(x)
         decoded = self.quantizer.decode(self.quantizer.encode(values, generator), values.numel())
-        compressed = torch.zeros_like(x)
-        compressed[support.index(x.numel())] = decoded.to(x)
-        return compressed
+        return support.add(torch.zeros_like(x), decoded.to(x))

@@ -1,4 +1,4 @@
-"""Which coordinates of a flat vector an exchange is about. Always in ascending order, each at most once.
+"""What part of a flat vector an exchange is about. Coordinates are always in ascending order, each at most once.
 
 Indices live on the CPU, wherever the vector is: torch takes them for a vector on any device.
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,37 @@ import torch
 from torch import Tensor
 
 from gossip.compress.header import BLOCK
+
+
+class Support(Protocol):
+    """A subspace that an exchange is about: k numbers that stand for a vector, and how to add that vector.
+
+    Here: coordinates. Beside these `gossip.compress.low_rank.Factors` and `gossip.compress.dct.Atoms`, whose numbers are coefficients.
+    """
+
+    def take(self, x: Tensor) -> Tensor:
+        """(d,) -> (k,), a copy: what of x lies in the subspace."""
+        ...
+
+    def size(self, dim: int) -> int:
+        """How many numbers for a vector of `dim`."""
+        ...
+
+    def ratio(self, dim: int) -> float:
+        """Share of `dim`, in (0, 1]."""
+        ...
+
+    def index(self, dim: int) -> slice | Tensor:
+        """Which coordinates of a (dim,) vector may change."""
+        ...
+
+    def spread(self, values: Tensor, dim: int) -> Tensor:
+        """What `values` (k,) change a (dim,) vector by, at `index`. Odd to the bit: −values change it by just the opposite."""
+        ...
+
+    def add(self, x: Tensor, values: Tensor) -> Tensor:
+        """To x (d,) the vector that `values` (k,) stand for -> a new (d,)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +189,6 @@ class Indices:
     def add(self, x: Tensor, values: Tensor) -> Tensor:
         """To x (d,) the vector that `values` (k,) stand for -> a new (d,)."""
         return _plus(x, self.indices, values)
-
-
-Support = Full | Blocks | Indices
 
 
 def blocks_in(dim: int, block: int = BLOCK) -> int:
