@@ -1,13 +1,23 @@
 """Supports name coordinates the same way on every machine; selectors choose them exactly."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.compress.select import DriftTopK, Everything, Mask, TopK, kept, with_wish
+from gossip.catalogue import build
+from gossip.compress import codec
+from gossip.compress.catalogue import SELECTORS
+from gossip.compress.quantize import Fp16, Int4
+from gossip.compress.select import DriftTopK, Mask, TopK, kept, with_wish
+from gossip.compress.select_approximate import ChunkTopK, SampledTopK, _at_least
+from gossip.compress.select_random import Cocktail, RandomK, finest_block
 from gossip.compress.support import Blocks, Full, Indices, blocks_in
 from gossip.rng import generator
+
+RATED = [name for name in SELECTORS if name != "full"]
 
 
 def indices(*values):
@@ -131,25 +141,42 @@ def test_drift_top_k_counts_a_peer_never_met_as_met_at_zero():
     assert DriftTopK(0.1).select(x, None, 0, 0) == TopK(0.1).select(x, None, 0, 0)
 
 
-@pytest.mark.parametrize("selector", [Everything(), Mask(0.3), TopK(0.3), DriftTopK(0.3)])
-def test_selectors_modify_nothing_and_repeat_themselves(selector):
-    x, reference = gaussian(500), gaussian(500, "reference")
-    before = x.clone(), reference.clone()
-    assert selector.select(x, reference, 3, 4) == selector.select(x, reference, 3, 4)
-    assert torch.equal(x, before[0])
-    assert torch.equal(reference, before[1])
+def made(name, **params):
+    return build("compress", SELECTORS, name, params)
 
 
-@pytest.mark.parametrize("selector", [Mask(1.0), TopK(1.0), DriftTopK(1.0)])
-def test_a_ratio_of_one_is_the_whole_vector(selector):
-    assert selector.select(torch.zeros(100), None, 0, 0) == Full()
+@pytest.mark.parametrize("selector", [made("full"), *(made(name, ratio=0.1) for name in RATED)], ids=["full", *RATED])
+class TestEverySelector:
+    def test_modifies_nothing_and_repeats_itself(self, selector):
+        """The same seed and turn name the same coordinates: a simulated run can be replayed."""
+        x, reference = gaussian(5000), gaussian(5000, "reference")
+        before = x.clone(), reference.clone()
+        assert selector.select(x, reference, 3, 4) == selector.select(x, reference, 3, 4)
+        assert torch.equal(x, before[0])
+        assert torch.equal(reference, before[1])
+
+    @pytest.mark.parametrize("dim", [1, 2, 63, 64, 65, 1000])
+    def test_its_support_crosses_the_wire(self, selector, dim):
+        x = gaussian(dim)
+        support = selector.select(x, None, 5, 2)
+        payload = codec.encode(support.take(x), support, Fp16(), dim, generator(0))
+        assert codec.decode(payload, dim, torch.float32, [Fp16()])[0].take(x).equal(support.take(x))
+
+    def test_works_on_vectors_of_either_precision_and_on_zeros(self, selector):
+        for x in (gaussian(300).double(), torch.zeros(300)):
+            assert 1 <= selector.select(x, None, 0, 0).size(300) <= 300
 
 
-@pytest.mark.parametrize("selector", [Mask, TopK, DriftTopK])
+@pytest.mark.parametrize("name", RATED)
 @pytest.mark.parametrize("ratio", [0.0, -0.1, 1.1, float("nan")])
-def test_a_ratio_outside_zero_to_one_is_refused(selector, ratio):
-    with pytest.raises(ValueError, match=r"ratio must be in \(0, 1\]"):
-        selector(ratio)
+def test_a_ratio_outside_zero_to_one_is_refused(name, ratio):
+    with pytest.raises(ValueError, match=r"ratio must be in \(0, "):
+        SELECTORS[name](ratio)
+
+
+@pytest.mark.parametrize("name", [name for name in RATED if name != "cocktail"])
+def test_a_ratio_of_one_is_the_whole_vector(name):
+    assert made(name, ratio=1.0).select(torch.zeros(100), None, 0, 0) == Full()
 
 
 def test_a_ratio_times_a_size_is_rounded_up_but_not_for_a_rounding_error():
@@ -174,3 +201,161 @@ def test_a_wish_is_granted_after_our_own_coordinates_up_to_the_limit(own, wish, 
 def test_a_wish_cannot_shrink_our_own_support():
     with pytest.raises(ValueError, match="limit"):
         with_wish(indices(1, 2), indices(3), 1)
+
+
+def test_random_k_draws_single_coordinates_without_replacement():
+    support = RandomK(0.1).select(torch.zeros(1000), None, 0, 0)
+    assert isinstance(support, Blocks)
+    assert support.block == 1
+    assert support.size(1000) == len(set(support.index(1000).tolist())) == 100
+
+
+def test_random_k_scaled_up_is_unbiased_and_its_error_is_the_published_omega():
+    """E (d/k)·x_S = x and E‖(d/k)·x_S − x‖² = (d/k − 1)‖x‖², the two numbers its theory uses. Within five standard errors."""
+    dim, share, draws = 50, 0.1, 4000
+    x = gaussian(dim)
+    scaled = torch.zeros(draws, dim)
+    for turn in range(draws):
+        support = RandomK(share).select(x, None, 0, turn)
+        scaled[turn, support.index(dim)] = support.take(x) / share
+    deviation = x.abs() * math.sqrt(1 / share - 1) / math.sqrt(draws)
+    assert ((scaled.mean(0) - x).abs() <= 5 * deviation).all()
+    errors = (scaled - x).square().sum(1)
+    assert abs(errors.mean() - (1 / share - 1) * x.square().sum()) <= 5 * errors.std() / math.sqrt(draws)
+
+
+def test_random_k_draws_afresh_in_every_turn_and_from_every_seed():
+    drawn = [RandomK(0.1).select(torch.zeros(1000), None, seed, turn) for seed in (1, 2) for turn in (0, 1)]
+    assert len({tuple(support.index(1000).tolist()) for support in drawn}) == 4
+
+
+@pytest.mark.parametrize("dim", [1, 65_535, 65_536, 65_537, 131_072, 10**6, 64 * 65_536, 64 * 65_536 + 1, 10**7])
+def test_random_k_draws_the_shortest_blocks_that_a_payload_may_name(dim):
+    """The receiver sorts a permutation of the blocks, so it takes no more of them than 65,536 or one for every 64 coordinates."""
+    block = finest_block(dim)
+    support = Blocks(1, 0, 1, block)
+    if blocks_in(dim, block) > 1:
+        payload = codec.encode(torch.zeros(support.size(dim)), support, Fp16(), dim, generator(0))
+        assert codec.decode(payload, dim, torch.float32, [Fp16()])[0] == support
+    if block > 1:
+        finer = Blocks(1, 0, 1, block - 1)
+        payload = codec.encode(torch.zeros(finer.size(dim)), finer, Fp16(), dim, generator(0))
+        with pytest.raises(ValueError, match="bad_support"):
+            codec.decode(payload, dim, torch.float32, [Fp16()])
+
+
+numbers = st.lists(st.integers(-3, 3), min_size=1, max_size=300)
+
+
+@given(values=numbers, ratio=st.floats(0.01, 1.0), seed=st.integers(0, 2**62))
+@settings(max_examples=80, deadline=None)
+def test_a_sampled_threshold_keeps_the_largest_and_nearly_as_many_as_asked_for(values, ratio, seed):
+    """Whatever the sample said: from .8 k to 1.3 k of them, and none left out is larger than one kept."""
+    x = torch.tensor(values, dtype=torch.float32)
+    k = kept(ratio, x.numel())
+    index = torch.arange(x.numel())[SampledTopK(ratio).select(x, None, seed, 0).index(x.numel())]
+    assert 0.8 * k <= index.numel() <= 1.3 * k
+    left = torch.ones(x.numel(), dtype=torch.bool)
+    left[index] = False
+    assert x[index].abs().min() >= x[left].abs().max() if left.any() else index.numel() == x.numel()
+
+
+@pytest.mark.parametrize("spread", ["light", "heavy"])
+def test_a_sampled_threshold_is_near_the_exact_one_on_large_vectors(spread):
+    x = gaussian(200_000)
+    if spread == "heavy":
+        x = x / gaussian(200_000, "below").abs().clamp_min(1e-3)
+    counts = [SampledTopK(0.01).select(x, None, 0, turn).size(200_000) for turn in range(20)]
+    assert all(0.8 * 2000 <= count <= 1.3 * 2000 for count in counts)
+    assert sum(counts) / 20 == pytest.approx(2000, rel=0.05)
+    assert len(set(counts)) > 1  # another turn, another sample
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2])
+@pytest.mark.parametrize("largest", [1.0, 1e9], ids=["alike", "of all magnitudes"])
+def test_a_sample_that_misleads_costs_time_and_not_coordinates(offset, largest):
+    """The thousand that matter lie where every third coordinate is looked at, or where none is: so the threshold is far too
+    high, or far too low. What is kept is still among the largest, and enough."""
+    x = gaussian(100_000) * 1e-6
+    x[offset : 30 * 1000 : 30] = torch.logspace(0, math.log10(largest), 1000)
+    support = SampledTopK(0.01).select(x, None, 0, 0)
+    assert 800 <= support.size(100_000) <= 1300
+    left = x.abs().scatter(0, support.indices, 0.0)
+    assert support.take(x).abs().min() >= left.max()
+
+
+def test_a_sampled_threshold_of_zero_makes_no_list_of_all_places():
+    """Every coordinate passes it; eight bytes for each would be twice the vector itself."""
+    x = torch.zeros(1_000_000)
+    assert _at_least(x, 0.0, 40_000) is None
+    assert SampledTopK(0.01).select(x, None, 0, 0) == TopK(0.01).select(x, None, 0, 0)
+
+
+@given(values=numbers, ratio=st.floats(0.01, 1.0), chunk=st.integers(64, 100))
+@settings(max_examples=60, deadline=None)
+def test_chunk_top_k_is_exact_top_k_of_every_chunk(values, ratio, chunk):
+    """So it inherits the bound of top-k for every vector, breaks ties alike, and always sends equally many."""
+    x = torch.tensor(values, dtype=torch.float32)
+    support = ChunkTopK(ratio, chunk).select(x, None, 0, 0)
+    expected = []
+    for start in range(0, x.numel(), chunk):
+        part = x[start : start + chunk]
+        index = TopK(ratio).select(part, None, 0, 0).index(part.numel())
+        expected += (start + torch.arange(part.numel())[index]).tolist()
+    assert torch.arange(x.numel())[support.index(x.numel())].tolist() == expected
+
+
+@pytest.mark.parametrize("chunk", [63, 4097])
+def test_chunks_out_of_bounds_are_refused(chunk):
+    with pytest.raises(ValueError, match=r"chunk must be in \[64, 4096\]"):
+        ChunkTopK(0.1, chunk)
+
+
+def test_chunks_are_worked_off_in_pieces_with_the_same_result():
+    x = gaussian(600_000)
+    support = ChunkTopK(0.01, 4096).select(x, None, 0, 0)
+    parts = [TopK(0.01).select(part, None, 0, 0).indices + 4096 * n for n, part in enumerate(x.split(4096))]
+    assert torch.equal(support.indices, torch.cat(parts))
+
+
+def test_cocktail_keeps_the_largest_inside_this_turns_mask():
+    x, cocktail = gaussian(10_000), Cocktail(0.02)
+    for turn in range(3):
+        mask = Mask(0.1).select(x, None, 7, turn)
+        inside = mask.take(x).abs()
+        threshold = inside.sort(descending=True).values[kept(0.2, inside.numel()) - 1]
+        expected = mask.index(10_000)[inside >= threshold]
+        assert torch.equal(cocktail.select(x, None, 7, turn).indices, expected)
+
+
+def test_cocktail_looks_at_every_block_before_any_twice():
+    """A coordinate that is never the largest of the whole vector has its turn all the same."""
+    x = torch.ones(6400)
+    x[::64] = 2.0
+    visited = torch.zeros(6400)
+    for turn in range(10):
+        visited[Cocktail(0.1 / 64, 1 / 64).select(x, None, 0, turn).indices] += 1
+    assert torch.equal(visited, x - 1)
+
+
+def test_cocktail_that_keeps_all_of_its_mask_is_the_mask():
+    assert Cocktail(0.1, 1.0).select(gaussian(6400), None, 3, 2) == Mask(0.1).select(gaussian(6400), None, 3, 2)
+
+
+def test_cocktail_with_a_mask_of_everything_is_top_k():
+    assert Cocktail(0.2, 0.2).select(gaussian(6400), None, 3, 2) == TopK(0.2).select(gaussian(6400), None, 3, 2)
+
+
+@pytest.mark.parametrize(("ratio", "keep"), [(0.3, 0.2), (0.0, 0.2), (0.1, 0.0), (0.1, 1.1)])
+def test_cocktail_cannot_send_more_than_it_keeps_of_everything(ratio, keep):
+    with pytest.raises(ValueError, match="must be in"):
+        Cocktail(ratio, keep)
+
+
+@pytest.mark.parametrize(("keep", "published"), [(0.2, 0.1825), (0.08, 0.133)])
+def test_cocktail_in_four_bits_takes_no_more_bits_a_parameter_than_published(keep, published):
+    """p (1 + keep (4 + 16/128)) with p = .1: a bitmap over the mask and a scale for 128 values. Ours has a scale for 64."""
+    dim = 500_000
+    assert 0.1 * (1 + keep * (4 + 16 / 128)) == pytest.approx(published, abs=5e-4)
+    support = Cocktail(0.1 * keep, keep).select(gaussian(dim), None, 1, 0)
+    assert 8 * codec.size(support, Int4(), dim) / dim < published
