@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gossip.compress import rice
+from gossip.compress.rice import Bytes
 
 IndexArray = npt.NDArray[np.int64]
 
@@ -54,7 +55,7 @@ def encode(indices: IndexArray, dim: int) -> bytes:
     return _head(planned) + rice.encode(planned.outer) + rice.encode(planned.inner)
 
 
-def decode(data: bytes, count: int, dim: int) -> IndexArray:
+def decode(data: Bytes, count: int, dim: int) -> IndexArray:
     """The (count,) indices below `dim` that `encode` made `data` from.
 
     Lengths are checked before anything is allocated, and no array takes more than max(d, 8·len(data), 64k) bytes.
@@ -65,11 +66,11 @@ def decode(data: bytes, count: int, dim: int) -> IndexArray:
     indices = (_decode_clusters if data[:1] == bytes([_CLUSTERED]) else rice.decode)(data, count, dim)
     planned = _plan(indices, dim)
     if isinstance(planned, rice.Plan):
-        canonical = data.startswith(rice.head(planned))
+        canonical = _begins(data, rice.head(planned))
     else:
         head = _head(planned)
-        canonical = data.startswith(head + rice.head(planned.outer))
-        canonical &= data.startswith(rice.head(planned.inner), len(head) + planned.outer.size)
+        inner = data[len(head) + planned.outer.size :]
+        canonical = _begins(data, head + rice.head(planned.outer)) and _begins(inner, rice.head(planned.inner))
     if not canonical:
         raise ValueError("bad_indices")
     return indices
@@ -104,7 +105,11 @@ def _head(planned: _Clusters) -> bytes:
     return _CLUSTERS.pack(_CLUSTERED, planned.shift, planned.outer.gaps.size, planned.outer.size)
 
 
-def _decode_clusters(data: bytes, count: int, dim: int) -> IndexArray:
+def _begins(data: Bytes, head: bytes) -> bool:
+    return bool(data[: len(head)] == head)
+
+
+def _decode_clusters(data: Bytes, count: int, dim: int) -> IndexArray:
     if not 1 <= count <= dim or not _CLUSTERS.size < len(data) <= rice.longest(count, dim):
         raise ValueError("bad_indices")  # longer, and the flat list would be smaller
     _, shift, occupied, length = _CLUSTERS.unpack_from(data)

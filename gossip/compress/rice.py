@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 Numbers = npt.NDArray[np.integer[Any]]  # (k,) int32 or int64
+Bytes = bytes | memoryview
 Bits = npt.NDArray[np.uint8]  # one bit an item
 
 BLOCK = 128
@@ -109,7 +110,7 @@ def encode(planned: Plan) -> bytes:
     return first + np.packbits(np.concatenate(low)).tobytes() + _unary(gaps >> parameters)
 
 
-def decode(data: bytes, count: int, dim: int) -> npt.NDArray[np.int64]:
+def decode(data: Bytes, count: int, dim: int) -> npt.NDArray[np.int64]:
     """The (count,) numbers below `dim` that `data` says.
 
     No other bytes with the same head say them; that this is the head of their plan is the caller's to check.
@@ -203,7 +204,7 @@ def _unary(high: Numbers) -> bytes:
     return np.packbits(bits).tobytes()
 
 
-def _decode_bitmap(data: bytes, count: int, dim: int) -> npt.NDArray[np.int64]:
+def _decode_bitmap(data: Bytes, count: int, dim: int) -> npt.NDArray[np.int64]:
     if len(data) != _bytes(dim):
         raise ValueError("bad_indices")
     bits = np.unpackbits(np.frombuffer(data, np.uint8))
@@ -212,7 +213,7 @@ def _decode_bitmap(data: bytes, count: int, dim: int) -> npt.NDArray[np.int64]:
     return _places(bits)
 
 
-def _decode_one(data: bytes, b: int, count: int, dim: int) -> npt.NDArray[np.int64]:
+def _decode_one(data: Bytes, b: int, count: int, dim: int) -> npt.NDArray[np.int64]:
     end = _bytes(count * b)
     gaps = _from_unary(data[end:], count)
     low = _padded_bits(data[:end], count * b)
@@ -222,7 +223,7 @@ def _decode_one(data: bytes, b: int, count: int, dim: int) -> npt.NDArray[np.int
     return _sum(gaps, dim)
 
 
-def _decode_per_block(data: bytes, count: int, dim: int) -> npt.NDArray[np.int64]:
+def _decode_per_block(data: Bytes, count: int, dim: int) -> npt.NDArray[np.int64]:
     blocks = -(-count // BLOCK)
     start = _bytes(_PARAMETER_BITS * blocks)
     each = _from_low_bits(_padded_bits(data[:start], _PARAMETER_BITS * blocks), _PARAMETER_BITS).astype(np.uint8)
@@ -242,7 +243,7 @@ def _decode_per_block(data: bytes, count: int, dim: int) -> npt.NDArray[np.int64
     return _sum(gaps, dim)
 
 
-def _padded_bits(data: bytes, count: int) -> Bits:
+def _padded_bits(data: Bytes, count: int) -> Bits:
     """The (count,) bits of exactly as many bytes as they need, filled up with zeros."""
     bits = np.unpackbits(np.frombuffer(data, np.uint8))
     if not count <= bits.size < count + 8 or bits[count:].any():
@@ -255,7 +256,7 @@ def _places(bits: Bits) -> npt.NDArray[np.int64]:
     return np.flatnonzero(bits.view(np.bool_)).astype(np.int64, copy=False)
 
 
-def _from_unary(data: bytes, count: int) -> npt.NDArray[np.int64]:
+def _from_unary(data: Bytes, count: int) -> npt.NDArray[np.int64]:
     bits = np.unpackbits(np.frombuffer(data, np.uint8))
     if np.count_nonzero(bits) != count or not bits[-8:].any():
         raise ValueError("bad_indices")

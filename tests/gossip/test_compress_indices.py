@@ -78,6 +78,7 @@ def test_round_trip(case):
     indices, dim = case
     data = encode(indices, dim)
     assert decode(data, indices.size, dim).tolist() == indices.tolist()
+    assert decode(memoryview(data), indices.size, dim).tolist() == indices.tolist()
     assert len(data) == size(indices, dim) <= 2 + dim // 8 + 1
 
 
