@@ -9,6 +9,7 @@ from typing_extensions import TypeIs
 
 from gossip.api import Averaging, Mixer, Swapping
 from gossip.mix.a2cid2 import A2Cid2
+from gossip.mix.all_gather import psgd
 from gossip.mix.dsgd import choco, dsgd
 from gossip.mix.exact_diffusion import d2, exact_diffusion
 from gossip.mix.gradient_tracking import beer, gradient_tracking
@@ -33,6 +34,7 @@ MIXERS: Mapping[str, Callable[..., Mixer]] = MappingProxyType(
         "beer": beer,
         "push_sum": PushSum,
         "r_fast": r_fast,
+        "psgd": psgd,
         "outer": Outer,
     }
 )
