@@ -124,7 +124,7 @@ class Learner:
     def phase(self, round: int, local_steps: float) -> Phase:
         """Where `round` is, at its rate of learning."""
         rate = self._lr(round)
-        lr = self.correction_lr * rate / self._manifest.optimizer.lr if rate else self.correction_lr
+        lr = self.correction_lr * (rate / self._manifest.optimizer.lr) if rate else self.correction_lr
         return Phase(round, local_steps, lr)
 
     def publish(self, phase: Phase) -> None:

@@ -1,5 +1,6 @@
 """One seed, one outcome: a swarm replays bit for bit, and it walks the trajectory that the mathematics prescribes."""
 
+import msgspec
 import pytest
 import torch
 import trio
@@ -72,6 +73,48 @@ def test_a_swarm_of_whole_nodes_walks_the_reference_trajectory_bit_for_bit(
     for node, peer in enumerate(peers):
         assert torch.equal(models[node], expected[node]), peer
     assert not torch.equal(models[0], models[1])
+
+
+STATIC = OverlaySection(kind="ring")
+AVERAGED = OverlaySection(kind="alone", average_every=2)
+ALGORITHMS = {
+    "k_gt": (MixSection(kind="k_gt", clip_norm=5.0), OverlaySection(kind="base_k", k=2), CODED),
+    "quasi_global": (MixSection(kind="quasi_global"), OverlaySection(), CODED),
+    "exact_diffusion": (MixSection(kind="exact_diffusion"), STATIC, EXACT),
+    "d2": (MixSection(kind="d2"), OverlaySection(kind="complete"), EXACT),
+    "a2cid2": (MixSection(kind="a2cid2", chi1=4.0, chi2=2.0), OverlaySection(kind="random_matching"), CODED),
+    "awc": (MixSection(kind="dsgd", order="awc"), OverlaySection(kind="static_exponential"), CODED),
+    "choco": (MixSection(kind="choco", gamma=0.5), STATIC, CODED),
+    "beer": (MixSection(kind="beer", gamma=0.5), STATIC, EXACT),
+    "push_sum": (MixSection(kind="push_sum"), OverlaySection(kind="one_peer_exponential"), EXACT),
+    "r_fast": (MixSection(kind="r_fast"), OverlaySection(kind="static_exponential"), EXACT),
+    "local_sgd": (MixSection(kind="dsgd"), AVERAGED, EXACT),
+    "diloco": (MixSection(kind="outer"), AVERAGED, CODED),
+    "streaming": (
+        MixSection(kind="outer", fragments=3, keep=0.5),
+        OverlaySection(kind="alone", average_every=2, overlap=True), CODED,
+    ),
+    "noloco": (
+        MixSection(kind="outer", outer_momentum=0.5, nesterov=False, pull=0.5), OverlaySection(kind="random_matching"), CODED,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_runs_on_whole_nodes_as_it_is_written(deterministic_scheduler, name):
+    """From the manifest to the last bit: rounds that only average, links with a direction, messages that are swapped."""
+    deterministic_scheduler(1)
+    mix, overlay, compress = ALGORITHMS[name]
+    agreed = msgspec.structs.replace(agreement(5, compress=compress, rounds=9), mix=mix, overlay=overlay)
+    momentum = 0.0 if name == "quasi_global" else 0.5
+    rate = OptimizerSection(lr=0.005, momentum=momentum, schedule="constant")
+    agreed = msgspec.structs.replace(agreed, optimizer=rate)
+    peers, models, incs, failed, swarm = outcome(agreed, 5, seed=2)
+    assert failed == 0
+    expected = walk(agreed, swarm, peers, lambda one, other: incs[one, other])
+    for node, peer in enumerate(peers):
+        assert torch.equal(models[node], expected[node]), peer
 
 
 @pytest.mark.slow

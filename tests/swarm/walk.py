@@ -9,8 +9,8 @@ from gossip.api import Phase
 from gossip.compress.catalogue import quantizer
 from gossip.compress.select import Everything
 from gossip.mix.transaction import Terms
-from gossip.overlay.catalogue import overlay
-from gossip.overlay.links import links
+from gossip.overlay.links import directions
+from gossip.overlay.periodic import stage, turn
 from gossip.overlay.ranks import ranked
 from gossip.rng import generator
 from gossip.simulate.reference import Local, Reference
@@ -18,6 +18,7 @@ from gossip.vector import bind, layout
 from node.config import Manifest
 from node.engine.mixing import mixer
 from node.engine.optim import correction_lr, optimizer, schedule
+from node.overlay import overlay_of
 from node.tasks.api import Source
 from node.tasks.catalogue import task
 from robust.clip import clip
@@ -48,16 +49,18 @@ def walk(agreed: Manifest, swarm: str, peers: Sequence[str], incarnation: Callab
         seed=agreed.seed,
         incarnation=incarnation,
     )
-    graph = overlay(agreed.overlay.kind, agreed.overlay.k, agreed.seed)
+    graph = overlay_of(agreed)
     order = ranked(peers, swarm.encode())
-    for turn in range(agreed.pace.rounds):
+    for number in range(agreed.pace.rounds):
         met = [
-            (i, peers.index(peer), theta, theta)
+            (i, peers.index(peer), take, give)
             for i, me in enumerate(peers)
-            for peer, theta in links(graph, order, me, turn)
+            for peer, (give, take) in directions(graph, order, me, number).items()
         ]
-        phase = Phase(turn, agreed.pace.local_steps, rate)
-        reference.round(phase, local, [link for link in met if link[0] < link[1]])
+        now = stage(graph, len(peers), number)
+        steps = agreed.pace.local_steps if now.local else 0
+        phase = Phase(number, steps, rate, now.first, now.last, turn(graph, len(peers), number))
+        reference.round(phase, local if now.local else None, [link for link in met if link[0] < link[1]])
     return reference.x
 
 
@@ -72,14 +75,17 @@ def _nodes(agreed: Manifest, peers: Sequence[str]) -> tuple[Tensor, Local]:
         data = made.data(Source(None, agreed.partition, shard, agreed.seed), "cpu")
         nodes.append((model, x, gradient, data, optimizer(agreed.optimizer, x)))
 
-    def local(node: int, turn: int, x: Tensor, correct: Callable[[Tensor], Tensor]) -> Tensor:
+    done = [0] * len(peers)
+
+    def local(node: int, round: int, x: Tensor, correct: Callable[[Tensor], Tensor]) -> Tensor:
         model, live, gradient, data, descent = nodes[node]
         live.copy_(x)
-        for step in range(agreed.pace.local_steps):
-            chance = generator(agreed.seed, "batch", peers[node], turn * agreed.pace.local_steps + step)
+        for _ in range(agreed.pace.local_steps):
+            chance = generator(agreed.seed, "batch", peers[node], done[node])
+            done[node] += 1
             gradient.zero_()
             made.loss(model, data.batch(agreed.task.batch_size, chance)).backward()
-            descent.step(live, correct(gradient), rates.at(turn))
+            descent.step(live, correct(gradient), rates.at(round))
         return live.clone()
 
     return torch.stack([x.clone() for _, x, *_ in nodes]), local
