@@ -1,0 +1,65 @@
+"""PowerSGD: low rank with error feedback, each power iteration going on where the last one ended.
+
+Shapes: d parameters, k coefficients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from gossip.api import Quantizer
+from gossip.compress.low_rank import Factors, LowRank
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Warm:
+    """State of `PowerSgd`: what is owed (d,), and the right bases to go on from."""
+
+    memory: Tensor
+    directions: Factors
+
+
+@dataclass(frozen=True, slots=True)
+class PowerSgd:
+    """Of M = update + owed: P = orthonormal(M Q), message P (Mᵀ P)ᵀ, and Mᵀ P is the next Q.
+
+    The rank-r part of what changes slowly is found within a few rounds, because the iteration never starts over.
+    Shaped like a `gossip.compress.feedback.Feedback` whose compressor has a state of its own. Between two peers who keep each other's last
+    result no basis need be found anew at all: PowerGossip, `Factors.turned` after each exchange.
+
+    Source: Vogels, Karimireddy and Jaggi 2019, Algorithms 1 and 2 (arXiv:1905.13727). Deviations: P is rounded to fp16, Mᵀ P to
+    what the quantizer makes of it, and the message is exactly what a receiver of those gets.
+
+    Args:
+        low_rank: which matrices, what rank.
+        quantizer: of the coefficients.
+        seed: of the first directions.
+    """
+
+    low_rank: LowRank
+    quantizer: Quantizer
+    seed: int = 0
+
+    def start(self, x: Tensor) -> Warm:
+        """Nothing owed; random directions. x: (d,)."""
+        return Warm(torch.zeros_like(x), self.low_rank.start(self.seed))
+
+    def compress(self, state: Warm, update: Tensor, generator: Generator) -> tuple[Tensor, Warm]:
+        """Update (d,) finite -> message (d,) and the new state."""
+        owed = update + state.memory
+        support = state.directions.step(owed)
+        values = support.take(owed)
+        decoded = self.quantizer.decode(self.quantizer.encode(values, generator), values.numel()).to(owed)
+        message = support.spread(decoded, owed.numel())
+        return message, Warm(owed - message, support.turned(decoded))
+
+    def receive(self, held: Tensor, message: Tensor) -> Tensor:
+        """The message."""
+        return message
+
+    def restore(self, state: Warm, message: Tensor) -> Warm:
+        """What did not arrive is owed again; the directions found stay."""
+        return Warm(state.memory + message, state.directions)
