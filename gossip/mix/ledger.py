@@ -41,11 +41,12 @@ def average(edge: Averaging, ledger: Ledger, shared: Tensor, effects: Sequence[E
     shared, total, flows = shared.clone(), ledger.total.clone(), dict(ledger.flows)
     for effect in effects:
         index = effect.support.index(shared.numel())
-        shared[index] += effect.theta * effect.value
+        change = effect.support.spread(effect.value, shared.numel())
+        shared[index] += effect.theta * change
         if effect.gain == 0.0:
             continue
         flow = flows[effect.peer].clone() if effect.peer in flows else torch.zeros_like(shared)
-        flow[index] = edge.flow(flow[index], effect.gain * effect.value)
+        flow[index] = edge.flow(flow[index], effect.gain * change)
         flows[effect.peer] = flow
         total[index] = _sum(ledger.rest, flows, ledger.settled, index)
     return shared, Ledger(total, ledger.rest, flows, ledger.settled)

@@ -103,9 +103,7 @@ class Terms:
         if not payload:
             return None
         support, values = codec.decode(payload, dim, dtype, (self.response,))
-        message = torch.zeros(dim, dtype=dtype)
-        message[support.index(dim)] = values
-        return message
+        return support.add(torch.zeros(dim, dtype=dtype), values)
 
 
 def edge(a: str, b: str) -> str:

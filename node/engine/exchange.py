@@ -14,19 +14,17 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from gossip.api import Averaging, Effect, Mixer, Phase, Selector, Swapped, Swapping
-from gossip.compress.budget import plan
-from gossip.compress.catalogue import quantizer
-from gossip.compress.select import DriftTopK, Everything, Mask, TopK, kept, with_wish
+from gossip.api import Averaging, Effect, Mixer, Phase, Swapped, Swapping
+from gossip.compress.select import kept, with_wish
 from gossip.compress.support import Indices, Support
 from gossip.errors import LocalProtocolError, RemoteProtocolError
 from gossip.mix.catalogue import swaps
-from gossip.mix.transaction import Terms, edge
+from gossip.mix.transaction import edge
 from gossip.rng import generator
 from gossip.seeds import derive
-from node.config import CompressSection, Manifest
+from node.config import Manifest
 from node.engine.calls import Answer, Answered, Apply, Commit, Drop, Offer, Offered
-from robust.clip import clip
+from node.engine.compression import selection, terms
 
 _ROUNDING = 1e-6  # by which two machines may differ over a gain
 Done = Effect | Swapped
@@ -87,11 +85,9 @@ class Exchanges:
         self._edge = mixer.edge
         self._correction_lr = correction_lr
         self._remembered = remembered
-        self.terms = Terms(
-            quantizer(compress.request, origin.dtype), quantizer(compress.response, origin.dtype),
-            manifest.mix.clip_norm, clip,
-        )  # fmt: skip
-        self._select = _selection(compress, self.terms)
+        self.terms = terms(manifest, origin.dtype)
+        request = self.terms.response if swaps(mixer.edge) else self.terms.request
+        self._select = selection(compress, request, self.terms.response)
         self._drifts = compress.select == "drift_top_k"
         self._limit = kept(compress.ratio, self._dim)
         self._offers: dict[str, _Offer] = {}
@@ -252,7 +248,7 @@ class Exchanges:
             match pending.done:
                 case Effect(_, support, value, theta, _):
                     changed = changed.clone() if changed is shared else changed
-                    changed[support.index(self._dim)] += theta * value
+                    changed[support.index(self._dim)] += theta * support.spread(value, self._dim)
                 case Swapped(_, sent, _, mine, give, _):
                     changed = changed + self._given(other, sent, mine, give)
         if swaps(self._edge):
@@ -313,24 +309,3 @@ class Exchanges:
 def _weights(call: Offer | Answer) -> tuple[float, float]:
     """(give, take) of a link: what the peer weighs our words by, and we the peer's."""
     return (call.theta if call.give is None else call.give, call.theta if call.take is None else call.take)
-
-
-def _selection(section: CompressSection, terms: Terms) -> Callable[[int, int], Selector]:
-    """(budget in bytes or 0, D) -> the selector of one exchange."""
-
-    def within(budget_bytes: int, dim: int) -> Selector:
-        limits = [limit for limit in (budget_bytes, section.budget_bytes) if limit > 0]
-        return Mask(plan(min(limits, default=0), dim, terms.request, terms.response))
-
-    match section.select:
-        case "budget":
-            return within
-        case "full":
-            selector: Selector = Everything()
-        case "mask":
-            selector = Mask(section.ratio)
-        case "top_k":
-            selector = TopK(section.ratio)
-        case "drift_top_k":
-            selector = DriftTopK(section.ratio / 2.0)  # the other half of the ratio is for the other end's wishes
-    return lambda _budget_bytes, _dim: selector
