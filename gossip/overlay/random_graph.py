@@ -130,15 +130,36 @@ def _graph(seed: int, n: int, share: int) -> _Graph:
 
 
 def _draw(seed: int, n: int, share: int, attempt: int) -> _Graph:
-    """From raw Philox words, which numpy promises never to change: one a pair, an edge if its upper half is below `share`."""
-    words = np.random.Philox(key=derive(seed, "graph", n, share, attempt))
-    above = [i + 1 + np.flatnonzero(words.random_raw(n - 1 - i) >> 32 < share) for i in range(n)]
-    lower = np.repeat(np.arange(n), [len(row) for row in above])
-    upper = np.concatenate(above)
-    here, there = np.concatenate([lower, upper]), np.concatenate([upper, lower])
-    others = there[np.lexsort((there, here))].astype(np.int32)
-    degrees = np.bincount(here, minlength=n)
-    return _Graph(others, np.concatenate([[0], np.cumsum(degrees)]), degrees, int(degrees.max()))
+    """Every pair an edge with probability `share` / 2³²."""
+    first = np.concatenate([[0], np.cumsum(np.arange(n - 1, 0, -1))])  # pair (i, i + 1), (i, j) going row by row
+    pairs = _hits(derive(seed, "graph", n, share, attempt), int(first[-1]), share)
+    lower = np.searchsorted(first, pairs, side="right") - 1
+    upper = pairs - first[lower] + lower + 1
+    both = np.sort(np.concatenate([lower * n + upper, upper * n + lower]))
+    degrees = np.bincount(both // n, minlength=n)
+    return _Graph((both % n).astype(np.int32), np.concatenate([[0], np.cumsum(degrees)]), degrees, int(degrees.max()))
+
+
+def _hits(key: int, count: int, share: int) -> NDArray[np.int64]:
+    """Which of `count` trials succeed, each with probability `share` / 2³²: from gap to gap, so that misses cost nothing.
+
+    Integers all the way from raw Philox words, which numpy promises never to change: a gap is at least k with probability
+    (1 − share/2³²)ᵏ, which `longer` has in units of 2⁻⁶⁴ for some 44 / probability many k.
+    """
+    if not count:
+        return np.zeros(0, dtype=np.int64)
+    longer = [1 << 64]
+    while longer[-1]:
+        longer.append(longer[-1] * ((1 << 32) - share) >> 32)
+    ascending = np.array(longer[:0:-1], dtype=np.uint64)
+    words = np.random.Philox(key=key)
+    found = [np.array([-1])]
+    while found[-1][-1] < count:
+        drawn = words.random_raw(count * share // (1 << 32) + 64)
+        gaps = len(ascending) - np.searchsorted(ascending, drawn, side="right")
+        found.append(found[-1][-1] + np.cumsum(gaps + 1))
+    hits = np.concatenate(found[1:])
+    return hits[hits < count]
 
 
 def _connected(graph: _Graph) -> bool:
