@@ -88,6 +88,8 @@ class MixSection(Section, frozen=True):
     """a2cid2: χ2 of the overlay, at most χ1."""
     gamma: Annotated[float, Meta(gt=0, le=1)] = 0.02
     """choco, beer: consensus step, about twice the share of coordinates sent; a little more diverges."""
+    feedback: Literal["none", "ef", "ef21", "ef21_sgdm", "econtrol", "dgc"] = "ef"
+    """psgd: what becomes of what compression drops."""
     outer_lr: Positive = 0.7
     """outer: rate of the outer step."""
     outer_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
@@ -135,14 +137,27 @@ class OverlaySection(Section, frozen=True):
 class CompressSection(Section, frozen=True):
     """What crosses the wire."""
 
-    select: Literal["budget", "full", "mask", "top_k", "drift_top_k"] = "budget"
-    """budget: full vectors where they fit the byte budget of an exchange, else a seeded mask as large as fits."""
+    select: Annotated[str, Meta(min_length=1, max_length=64)] = "budget"
+    """budget: full vectors where they fit the byte budget of an exchange, else a seeded mask as large as fits.
+
+    Or full, mask, random_k, top_k, top_k_sampled, chunk_top_k, cocktail, drift_top_k, or a package's; docs/algorithms.md compares them.
+    """
     ratio: Annotated[float, Meta(gt=0, le=1)] = 0.1
-    """mask, top_k, drift_top_k: share of the coordinates in one exchange."""
-    request: Literal["identity", "fp16"] = "fp16"
-    """Codec of the initiator's values."""
-    response: Literal["identity", "fp16", "int8", "int4"] = "int4"
-    """Codec of the difference that both ends apply."""
+    """Share of the coordinates in one exchange."""
+    keep: Annotated[float, Meta(gt=0, le=1)] = 0.2
+    """cocktail: share of a mask's coordinates that is kept."""
+    chunk: Annotated[int, Meta(ge=1, lt=2**16)] = 4096
+    """chunk_top_k: coordinates of a chunk."""
+    request: Annotated[str, Meta(min_length=1, max_length=64)] = "fp16"
+    """Codec of the initiator's values: identity, fp16, bf16, or any of those of `response`."""
+    response: Annotated[str, Meta(min_length=1, max_length=64)] = "int4"
+    """Codec of the difference that both ends apply, or of messages that are swapped.
+
+    identity, fp16, bf16, int8 … int2 (by chance), int8_nearest … int2_nearest, qsgd127 … qsgd1, sign, fp8_e4m3, fp8_e5m2, fp4_e2m1,
+    fp4_e3m0, or a package's.
+    """
+    params: dict[str, Scalar] = {}
+    """Handed to the selector of a package."""
     budget_bytes: Annotated[int, Meta(ge=0)] = 0
     """budget: bytes one exchange may cost (both directions). 0: from the measured rate, the slot and the volunteer's cap."""
 

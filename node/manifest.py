@@ -13,10 +13,11 @@ from typing import Any
 import msgpack
 import msgspec
 
+from gossip.compress import names
 from gossip.errors import ConfigError, RemoteProtocolError
 from gossip.mix.facts import FACTS
 from gossip.mix.stability import disagreement_factor
-from node import identity, settings
+from node import identity, plugins, settings
 from node.config import Manifest, MixSection, OverlaySection
 from node.identity import Identity
 from node.overlay import overlay_of
@@ -187,6 +188,16 @@ def _check_algorithm(manifest: Manifest) -> None:
     """
     mix, overlay, pace, compress = manifest.mix, manifest.overlay, manifest.pace, manifest.compress
     graph, facts = overlay_of(manifest), FACTS[mix.kind]
+    if compress.select != "budget":
+        plugins.check_name("compress.select", plugins.SELECTORS, names.SELECTORS, compress.select)
+    for key in ("request", "response"):
+        codec = getattr(compress, key)
+        plugins.check_name(f"compress.{key}", plugins.QUANTIZERS, names.QUANTIZERS, codec)
+        if codec in names.EXPANSIVE:
+            raise ConfigError(
+                f"compress.{key}: {codec} rounds by chance with an expected error larger than the values, so differences would grow "
+                f"(Alistarh et al. 2017, arXiv:1610.02132, Lemma 3.1); try `--set compress.{key}={names.EXPANSIVE[codec]}`"
+            )
     if pace.kind == "clock" and not facts.asynchronous:
         raise ConfigError(
             f"mix.kind: {mix.kind} counts on rounds and cannot run in clock pace; try `--set pace.kind=steps`, or mix=pet"
