@@ -53,6 +53,11 @@ class Engine:
         assert self._session is not None
         return self._session.learner.ledger
 
+    @property
+    def undone(self) -> int:
+        """Local steps taken back so far. For simulations and tests."""
+        return 0 if self._session is None else self._session.learner.undone
+
     def step(self) -> calls.Trained | calls.Evaluated | None:
         """One slice while `busy`: one local step, or a batch of an evaluation. The reply to Train or Evaluate if that was its last."""
         assert self._session is not None

@@ -16,13 +16,15 @@ from gossip.catalogue import build
 from gossip.errors import ConfigError
 from node.config import Scalar
 from node.tasks.api import Task
+from node.tasks.diagonal import Diagonal
 from node.tasks.digits import Digits
 from node.tasks.images import Images
+from node.tasks.logistic import Logistic
 from node.tasks.quadratic import Quadratic
 from node.tasks.text import Text
 
 TASKS: Mapping[str, Callable[..., Task]] = MappingProxyType(
-    {"digits": Digits, "images": Images, "quadratic": Quadratic, "text": Text}
+    {"digits": Digits, "images": Images, "quadratic": Quadratic, "diagonal": Diagonal, "logistic": Logistic, "text": Text}
 )
 
 MEMBERS = ("metric", "higher_is_better", "model", "data", "loss", "score")

@@ -56,6 +56,11 @@ class Point(nn.Module):
         return self.x
 
 
+def gradient_noise(like: Tensor, sigma: float, generator: Generator) -> Tensor:
+    """(d,) of N(0, sigma²), of the dtype and on the device of `like` (d,)."""
+    return torch.randn(like.shape, generator=generator, dtype=like.dtype).mul_(sigma).to(like.device)
+
+
 @dataclass(frozen=True, slots=True)
 class QuadraticData:
     """One node's bowl, and the sum of all for testing; satisfies `node.tasks.api.Data`."""
@@ -73,9 +78,7 @@ class QuadraticData:
         """The bowl, with fresh gradient noise N(0, sigma²) a coordinate; `size` does not matter."""
         if self.sigma == 0.0:
             return self.bowl
-        b = self.bowl.b
-        noise = torch.randn(b.shape, generator=generator, dtype=b.dtype).mul_(self.sigma).to(b.device)
-        return Bowl(self.bowl.A, b, noise)
+        return Bowl(self.bowl.A, self.bowl.b, gradient_noise(self.bowl.b, self.sigma, generator))
 
     def held_out(self, size: int) -> Iterator[Bowl]:
         """One batch: the mean of all nodes' bowls but for a constant, lowest at x*."""
@@ -143,7 +146,7 @@ class Quadratic:
             raise ConfigError(f"shard: must be in [0, {self.nodes}), task.params.nodes, got {source.shard}")
         total, _ = self._sums(source.seed, range(self.nodes))
         return QuadraticData(
-            bowl=self._placed(self._bowl(source.seed, source.shard), device),
+            bowl=self._placed(self.bowl(source.seed, source.shard), device),
             whole=self._placed(Bowl(total / self.nodes, self.optimum(range(self.nodes), source.seed)), device),
             sigma=float(self.noise),
         )
@@ -163,7 +166,8 @@ class Quadratic:
         best: Tensor = torch.linalg.solve(total, pull)
         return best
 
-    def _bowl(self, seed: int, node: int) -> Bowl:
+    def bowl(self, seed: int, node: int) -> Bowl:
+        """Of one node, without noise, float64."""
         chance = derived(seed, "quadratic", node)
         Q, _ = torch.linalg.qr(torch.randn(self.dim, self.dim, generator=chance, dtype=torch.float64))
         curvature = torch.logspace(-math.log10(self.condition), 0, self.dim, dtype=torch.float64)
@@ -177,7 +181,7 @@ class Quadratic:
         total = torch.zeros(self.dim, self.dim, dtype=torch.float64)
         pull = torch.zeros(self.dim, dtype=torch.float64)
         for node in nodes:
-            bowl = self._bowl(seed, node)
+            bowl = self.bowl(seed, node)
             total += bowl.A
             pull += bowl.A @ bowl.b
         return total, pull

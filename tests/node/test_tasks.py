@@ -13,7 +13,7 @@ from node.tasks.evaluate import Result, evaluate
 from tests.node.tasksupport import built_in, seeded, write_mnist, write_texts
 
 
-@pytest.fixture(params=["digits", "digits_cnn", "images", "images_cnn", "quadratic", "quadratic_noisy", "text"])
+@pytest.fixture(params=["digits", "digits_cnn", "images", "images_cnn", "quadratic", "quadratic_noisy", "diagonal", "logistic", "text"])
 def made(request, tmp_path):
     """(task, data) of each kind, small."""
     match request.param:
@@ -28,6 +28,10 @@ def made(request, tmp_path):
         case "text":
             params = {"path": str(write_texts(tmp_path)), "context": 16, "width": 8, "layers": 2, "heads": 2}
             return task("text", params), built_in("iid", 3, 1)
+        case "diagonal":
+            return task("diagonal", {"dim": 5, "nodes": 4, "spread": 0.1}), built_in(shards=4, shard=1)
+        case "logistic":
+            return task("logistic", {"dim": 5, "nodes": 4, "skew": 0.5}), built_in(shards=4, shard=1)
         case _:
             noise = 0.5 if request.param == "quadratic_noisy" else 0.0
             return task("quadratic", {"dim": 5, "nodes": 4, "noise": noise}), built_in(shards=4, shard=1)
@@ -45,7 +49,7 @@ def equal(one, two) -> bool:
 
 
 def test_every_kind_of_the_catalogue_is_tested_here():
-    assert set(TASKS) == {"digits", "images", "quadratic", "text"}
+    assert set(TASKS) == {"digits", "images", "quadratic", "diagonal", "logistic", "text"}
 
 
 def test_every_node_starts_with_the_same_model(made):
