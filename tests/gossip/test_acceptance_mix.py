@@ -212,8 +212,8 @@ def damped(kappa, steps):
 def test_corrections_make_local_steps_exact(mixer, options, name, want):
     """n = 16, 600 rounds: upper bounds, or divergence.
 
-    K-GT's ring is limited by the rate of mixing: 5e-13, 1e-8, 8e-7, 4e-6 measured, six times more than from corrections that
-    begin at mean_j g_j(x_0) − g_i(x_0). The one-vector correction is sound on changing overlays with damping only. On the
+    K-GT's ring is limited by the rate of mixing: 5e-13, 1e-8, 8e-7, 4e-6 measured, up to six times more than from corrections
+    that begin at mean_j g_j(x_0) − g_i(x_0). The one-vector correction is sound on changing overlays with damping only. On the
     directed overlay without damping at K = 5 it has grown by ten orders of magnitude, if not out of bounds.
     """
     got = measured(mixer, overlay(name, 16), 600, **options)
