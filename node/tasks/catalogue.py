@@ -24,7 +24,14 @@ from node.tasks.quadratic import Quadratic
 from node.tasks.text import Text
 
 TASKS: Mapping[str, Callable[..., Task]] = MappingProxyType(
-    {"digits": Digits, "images": Images, "quadratic": Quadratic, "diagonal": Diagonal, "logistic": Logistic, "text": Text}
+    {
+        "digits": Digits,
+        "images": Images,
+        "quadratic": Quadratic,
+        "diagonal": Diagonal,
+        "logistic": Logistic,
+        "text": Text,
+    }
 )
 
 MEMBERS = ("metric", "higher_is_better", "model", "data", "loss", "score")

@@ -13,7 +13,19 @@ from node.tasks.evaluate import Result, evaluate
 from tests.node.tasksupport import built_in, seeded, write_mnist, write_texts
 
 
-@pytest.fixture(params=["digits", "digits_cnn", "images", "images_cnn", "quadratic", "quadratic_noisy", "diagonal", "logistic", "text"])
+@pytest.fixture(
+    params=[
+        "digits",
+        "digits_cnn",
+        "images",
+        "images_cnn",
+        "quadratic",
+        "quadratic_noisy",
+        "diagonal",
+        "logistic",
+        "text",
+    ]
+)
 def made(request, tmp_path):
     """(task, data) of each kind, small."""
     match request.param:
