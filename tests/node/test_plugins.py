@@ -1,0 +1,258 @@
+"""Parts from other packages: found by name, imported only when named, and never able to stand for a built-in one.
+
+The packages are those of docs/extending.md, made from its own code blocks.
+"""
+
+import importlib
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from gossip.catalogue import build
+from gossip.compress import codec
+from gossip.compress.catalogue import PLUGIN_CODES, QUANTIZERS, SELECTORS, by_code, quantizer
+from gossip.compress.chain import Chain
+from gossip.compress.quantize import Float32, Fp16, Int4
+from gossip.errors import ConfigError
+from gossip.rng import generator
+from node import plugins
+from node.config import CompressSection
+from node.engine.compression import selection
+from node.plugins import catalogue_with_plugins, check_name
+
+PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
+BLOCKS = re.findall(r"```(?:python|toml)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
+PACKAGES = list(zip(BLOCKS[0::2], BLOCKS[1::2], strict=True))  # a module, then its pyproject.toml
+
+
+class Shelf:
+    """A folder of installed packages, as `pip install` leaves them."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def install(self, pyproject, **modules):
+        project = tomllib.loads(pyproject)["project"]
+        for name, source in modules.items():
+            (self.folder / f"{name}.py").write_text(source)
+        info = self.folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+        )
+        lines = [
+            f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+            for group, entries in project["entry-points"].items()
+        ]
+        (info / "entry_points.txt").write_text("\n".join(lines))
+        importlib.invalidate_caches()
+
+    def offer(self, package, name, value, group=plugins.SELECTORS, **modules):
+        self.install(
+            f'[project]\nname = "{package}"\nversion = "1.0"\n[project.entry-points."{group}"]\n{name} = "{value}"\n',
+            **modules,
+        )
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield Shelf(tmp_path)
+    for module in set(sys.modules) - before:
+        if getattr(sys.modules[module], "__file__", None) and Path(sys.modules[module].__file__).is_relative_to(
+            tmp_path
+        ):
+            del sys.modules[module]
+
+
+@pytest.fixture
+def documented(shelf):
+    """Both packages of the page, installed."""
+    for (file, source), (_, pyproject) in PACKAGES:
+        shelf.install(pyproject, **{file.removesuffix(".py"): source})
+    return shelf
+
+
+def selectors():
+    return catalogue_with_plugins(plugins.SELECTORS, SELECTORS)
+
+
+def selector(name, ratio=0.1, **params):
+    """As the engine makes it from a manifest."""
+    section = CompressSection(select=name, ratio=ratio, params=params)
+    return selection(section, Fp16(), Int4())(0, 1000)
+
+
+def test_the_documented_selector_and_quantizer_are_used_by_name_and_cross_the_wire(documented):
+    """From the page to a payload: what a reader who copies it gets."""
+    every_nth = selector("every_nth")
+    fp24 = quantizer("fp24", torch.float32, catalogue_with_plugins(plugins.QUANTIZERS, QUANTIZERS))
+    x = torch.randn(1000, generator=generator(0))
+    support = every_nth.select(x, None, 3, 4)
+    payload = codec.encode(support.take(x), support, fp24, 1000, generator(1))
+    received, values = codec.decode(payload, 1000, torch.float32, [fp24])
+    assert received == support
+    assert torch.equal(received.index(1000), torch.arange(7, 1000, 10))
+    assert torch.allclose(values, support.take(x), rtol=2**-15, atol=0)
+    assert payload[2] == 128 in PLUGIN_CODES
+
+
+def test_the_documented_selector_takes_twenty_lines():
+    lines = [line for line in PACKAGES[0][0][1].splitlines() if line.strip()]
+    assert len(lines) <= 20
+
+
+def test_the_documented_parts_keep_the_contraction_they_promise(documented):
+    """Every coordinate has its turn: over n exchanges exactly 1/n of ‖x‖² on average."""
+    every_nth = selector("every_nth")
+    fp24 = quantizer("fp24", torch.float32, catalogue_with_plugins(plugins.QUANTIZERS, QUANTIZERS))
+    x = torch.randn(1000, generator=generator(0), dtype=torch.float64)
+    shares = [every_nth.select(x, None, 0, turn).take(x).square().sum() / x.square().sum() for turn in range(10)]
+    assert sum(shares).item() / 10 == pytest.approx(every_nth.contraction(1000))
+    compressor = Chain(every_nth, fp24)
+    errors = [(x - compressor.compress(x, generator(seed))).square().sum() for seed in range(60)]
+    assert sum(errors) / 60 <= (1 - compressor.contraction(1000) * 0.9) * x.square().sum()
+
+
+def test_the_documented_quantizer_refuses_what_it_cannot_have_written(documented):
+    fp24 = quantizer("fp24", torch.float32, catalogue_with_plugins(plugins.QUANTIZERS, QUANTIZERS))
+    for data, reason in ((b"\0" * 5, "bad_length"), (b"\0\x80\x7f", "not_finite")):
+        with pytest.raises(ValueError, match=reason):
+            fp24.decode(data, 1)
+
+
+def test_bad_parameters_of_a_package_are_one_line_as_those_of_built_in_parts(documented):
+    with pytest.raises(ConfigError, match=r"^compress: ratio must be in \(0, 1\], got 2.0$"):
+        selector("every_nth", 2.0)
+    with pytest.raises(ConfigError, match=r"compress.n: every_nth has no such key, it takes ratio"):
+        selector("every_nth", n=3)
+
+
+def test_a_catalogue_lists_built_in_and_offered_names_in_order(documented):
+    catalogue = selectors()
+    assert list(catalogue) == sorted([*SELECTORS, "every_nth"])
+    assert len(catalogue) == len(SELECTORS) + 1
+    assert catalogue["top_k"] is SELECTORS["top_k"]
+    assert "every_nth" in catalogue
+    assert "nothing" not in catalogue
+    with pytest.raises(KeyError):
+        catalogue["nothing"]
+
+
+def test_without_packages_a_catalogue_is_the_built_in_one(shelf):
+    assert dict(selectors()) == dict(SELECTORS)
+
+
+def test_a_package_is_imported_when_it_is_named_and_not_before(documented):
+    """Nobody pays for, or is harmed by, what no manifest names."""
+    catalogue = selectors()
+    check_name("compress.select", plugins.SELECTORS, SELECTORS, "every_nth")
+    assert "every_nth" in catalogue
+    build("compress", catalogue, "top_k", {"ratio": 0.1})
+    assert "every_nth" not in sys.modules
+    assert catalogue["every_nth"].__name__ == "EveryNth"
+    assert "every_nth" in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("value", "source", "reason"),
+    [
+        ("broken:Part", "import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        ("broken:Part", "raise RuntimeError('two\\nlines')", "RuntimeError: two lines"),
+        ("broken:Part", "def (", "SyntaxError"),
+        ("broken:Part", "", "AttributeError: module 'broken' has no attribute 'Part'"),
+        ("absent:Part", "", "ModuleNotFoundError: No module named 'absent'"),
+        ("broken:Part", "Part = 3", "must be a class or function, got broken:Part, a int"),
+    ],
+)
+def test_a_broken_package_is_one_line_that_names_it_and_what_to_do(shelf, value, source, reason):
+    shelf.offer("starling-broken", "bad", value, broken=source)
+    with pytest.raises(ConfigError) as caught:
+        selector("bad")
+    message = str(caught.value)
+    assert reason in message
+    assert "'bad' of starling-broken" in message
+    assert "pip install --upgrade starling-broken" in message
+    assert "\n" not in message
+    assert selector("top_k") == SELECTORS["top_k"](0.1)  # what nobody named harms nobody
+
+
+def test_a_package_cannot_stand_for_a_built_in_part(shelf):
+    """Else installing one thing would change what another name means, on this machine only."""
+    shelf.offer("starling-impostor", "top_k", "impostor:Part", impostor="Part = dict")
+    for look_up in (
+        lambda: selector("top_k"),
+        lambda: check_name("compress.select", plugins.SELECTORS, SELECTORS, "top_k"),
+    ):
+        with pytest.raises(ConfigError, match="'top_k' is built in, but starling-impostor offers another"):
+            look_up()
+
+
+def test_two_packages_cannot_share_a_name(shelf):
+    shelf.offer("starling-b", "both", "b:Part", b="Part = dict")
+    shelf.offer("starling-a", "both", "a:Part", a="Part = dict")
+    for look_up in (
+        lambda: selectors()["both"],
+        lambda: check_name("compress.select", plugins.SELECTORS, SELECTORS, "both"),
+    ):
+        with pytest.raises(
+            ConfigError, match="offered by starling-a and starling-b; keep one: `pip uninstall starling-b`"
+        ):
+            look_up()
+
+
+def test_a_group_offers_only_its_own(documented):
+    assert "fp24" not in selectors()
+    with pytest.raises(ConfigError, match="'fp24'"):
+        check_name("compress.select", plugins.SELECTORS, SELECTORS, "fp24")
+
+
+def test_a_name_that_is_not_installed_is_an_error_that_says_so(shelf):
+    """A manifest from elsewhere may name anything; peers cannot be asked for the code."""
+    shelf.offer("starling-other", "other", "other:Part")
+    with pytest.raises(ConfigError) as caught:
+        check_name("compress.select", plugins.SELECTORS, ("full", "mask"), "every_nth")
+    assert str(caught.value) == (
+        "compress.select: 'every_nth' is neither built in nor offered by a package installed on this machine, and peers send names, "
+        "never code; `pip install` the package that offers it (starling.selectors), or choose one of full, mask, other"
+    )
+    assert str(caught.value)[:130] in " ".join(PAGE.split())
+
+
+@pytest.mark.parametrize("code", [5, 127, 256, -1])
+def test_a_packages_quantizer_has_a_code_of_its_own_range(shelf, code):
+    """A built-in code to come could otherwise mean something else to old peers."""
+    shelf.offer(
+        "starling-coarse", "coarse", "coarse:Coarse", plugins.QUANTIZERS, coarse=f"class Coarse:\n    code = {code}"
+    )
+    with pytest.raises(ConfigError, match=rf"code of 'coarse' must be in \[128, 255\], got {code}"):
+        quantizer("coarse", torch.float32, catalogue_with_plugins(plugins.QUANTIZERS, QUANTIZERS))
+
+
+def test_built_in_codes_leave_the_packages_range_alone():
+    built_in = [quantizer(name, torch.float32) for name in QUANTIZERS]
+    assert not {made.code for made in built_in} & set(PLUGIN_CODES)
+
+
+def test_checking_a_name_imports_no_torch():
+    """The daemon and the command line do it, and never import torch."""
+    code = (
+        "import sys; from gossip.compress import names; from node import plugins;"
+        "plugins.check_name('compress.select', plugins.SELECTORS, names.SELECTORS, 'top_k'); sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_two_quantizers_with_one_code_are_refused():
+    class Mine:
+        code = 3
+
+    assert by_code({"fp16": Fp16(), "half": Fp16(), "float32": Float32()}) == {3: Fp16(), 1: Float32()}
+    with pytest.raises(ConfigError, match="'fp16' and 'mine' have the same code 3"):
+        by_code({"fp16": Fp16(), "mine": Mine()})
