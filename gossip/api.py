@@ -31,7 +31,7 @@ class Quantizer(Protocol):
         """(k,) finite -> canonical bytes."""
         ...
 
-    def decode(self, data: bytes, count: int) -> Tensor:
+    def decode(self, data: bytes | memoryview, count: int) -> Tensor:
         """Bytes -> (count,) finite. Raises ValueError unless `data` is exactly what encode could have made for `count` values."""
         ...
 

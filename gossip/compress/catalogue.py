@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 import torch
 
 from gossip.api import Quantizer, Selector
 from gossip.catalogue import build
-from gossip.compress.quantize import Float32, Float64, Fp16, Int4, Int8, identity
+from gossip.compress.quantize import Bf16, Float32, Float64, Fp16, identity, integer, minifloat, qsgd, sign
+from gossip.compress.quantize.minifloats import FORMATS
 from gossip.compress.select import DriftTopK, Everything, Mask, TopK
 from gossip.compress.select_approximate import ChunkTopK, SampledTopK
 from gossip.compress.select_random import Cocktail, RandomK
@@ -29,29 +31,43 @@ SELECTORS: Mapping[str, Callable[..., Selector]] = MappingProxyType(
     }
 )
 QUANTIZERS: Mapping[str, Callable[..., Quantizer]] = MappingProxyType(
-    {"identity": identity, "fp16": Fp16, "int8": Int8, "int4": Int4}
+    {
+        "identity": identity,
+        "fp16": Fp16,
+        "bf16": Bf16,
+        **{f"int{bits}": partial(integer, bits) for bits in (8, 6, 5, 4, 3, 2)},
+        **{f"int{bits}_nearest": partial(integer, bits, nearest=True) for bits in (8, 6, 5, 4, 3, 2)},
+        **{f"qsgd{levels}": partial(qsgd, levels) for levels in (127, 31, 15, 7, 3, 1)},
+        "sign": sign,
+        **{name: partial(minifloat, name) for name in FORMATS},
+    }
 )
 PLUGIN_CODES = range(128, 256)  # of packages; built-in codes stay below, so that neither can take the other's
 
 
-def by_code(quantizers: Iterable[Quantizer]) -> Mapping[int, Quantizer]:
+def by_code(named: Mapping[str, Quantizer]) -> Mapping[int, Quantizer]:
     """What each code on the wire stands for.
 
+    Args:
+        named: quantizers by the names a person knows them by.
+
     Raises:
-        ConfigError: two kinds of quantizer share a code.
+        ConfigError: two of different types share a code. Of one type they may: those that only round differently decode alike.
     """
-    found: dict[int, Quantizer] = {}
-    for quantizer in quantizers:
-        other = found.setdefault(quantizer.code, quantizer)
-        if type(other) is not type(quantizer):
+    names: dict[int, str] = {}
+    for name, quantizer in named.items():
+        other = names.setdefault(quantizer.code, name)
+        if type(named[other]) is not type(quantizer):
             raise ConfigError(
-                f"compress: {type(other).__name__} and {type(quantizer).__name__} share code {quantizer.code} on the wire; "
-                "name another codec for one of request and response"
+                f"compress: {other!r} and {name!r} have the same code {quantizer.code} on the wire; name another for one of them"
             )
-    return MappingProxyType(found)
+    return MappingProxyType({code: named[name] for code, name in names.items()})
 
 
-BY_CODE = by_code((Float32(), Float64(), Fp16(), Int8(), Int4()))
+BY_CODE = by_code(
+    {"float32": Float32(), "float64": Float64()}
+    | {name: make() for name, make in QUANTIZERS.items() if name != "identity"}
+)
 
 
 def quantizer(

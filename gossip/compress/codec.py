@@ -47,7 +47,7 @@ def encode(values: Tensor, support: Support, quantizer: Quantizer, dim: int, gen
     """
     assert values.shape == (support.size(dim),), "values do not match the support"
     kind, described = _describe(support, dim)
-    return _header(kind, quantizer, dim) + described + quantizer.encode(values, generator)
+    return b"".join((_header(kind, quantizer, dim), described, quantizer.encode(values, generator)))
 
 
 def decode(data: bytes, dim: int, dtype: torch.dtype, allowed: Sequence[Quantizer]) -> tuple[Support, Tensor]:
@@ -81,7 +81,7 @@ def decode(data: bytes, dim: int, dtype: torch.dtype, allowed: Sequence[Quantize
             (count, length), body = _unpack(LISTING, body)
             if not 1 <= count < dim or len(body) != length + quantizer.size(count):
                 raise ValueError("bad_support")
-            support = Indices(torch.from_numpy(coding.decode(body[:length], count, dim)))
+            support = Indices(torch.from_numpy(coding.decode(bytes(body[:length]), count, dim)))
             body = body[length:]
         case _:
             raise ValueError("bad_support")
@@ -105,7 +105,7 @@ def encode_values(
     """
     kind = Kind.IMPLIED if wish is None else Kind.IMPLIED_AND_WISH
     tail = b"" if wish is None else _listing(wish, dim)
-    return _header(kind, quantizer, dim) + quantizer.encode(values, generator) + tail
+    return b"".join((_header(kind, quantizer, dim), quantizer.encode(values, generator), tail))
 
 
 def decode_values(
@@ -166,9 +166,9 @@ def _listing(support: Indices, dim: int) -> bytes:
     return LISTING.pack(support.size(dim), len(coded)) + coded
 
 
-def _open(data: bytes, dim: int, allowed: Sequence[Quantizer]) -> tuple[int, Quantizer, bytes]:
-    """The kind, the quantizer and what follows the header."""
-    (version, kind, code, sent_dim), body = _unpack(HEADER, data)
+def _open(data: bytes, dim: int, allowed: Sequence[Quantizer]) -> tuple[int, Quantizer, memoryview]:
+    """The kind, the quantizer and what follows the header; not a copy."""
+    (version, kind, code, sent_dim), body = _unpack(HEADER, memoryview(data))
     if version != VERSION:
         raise ValueError("bad_version")
     if sent_dim != dim:
@@ -179,23 +179,26 @@ def _open(data: bytes, dim: int, allowed: Sequence[Quantizer]) -> tuple[int, Qua
     return kind, quantizer, body
 
 
-def _unpack(layout: struct.Struct, data: bytes) -> tuple[tuple[Any, ...], bytes]:
+def _unpack(layout: struct.Struct, data: memoryview) -> tuple[tuple[Any, ...], memoryview]:
     if len(data) < layout.size:
         raise ValueError("bad_length")
     return layout.unpack_from(data), data[layout.size :]
 
 
-def _wish(data: bytes, dim: int, limit: int) -> Indices:
+def _wish(data: memoryview, dim: int, limit: int) -> Indices:
     (count, length), body = _unpack(LISTING, data)
     if not 1 <= count <= min(limit, dim) or len(body) != length:
         raise ValueError("bad_wish")
-    return Indices(torch.from_numpy(coding.decode(body, count, dim)))
+    return Indices(torch.from_numpy(coding.decode(bytes(body), count, dim)))
 
 
-def _values(data: bytes, count: int, quantizer: Quantizer, dtype: torch.dtype) -> Tensor:
+def _values(data: memoryview, count: int, quantizer: Quantizer, dtype: torch.dtype) -> Tensor:
     if len(data) != quantizer.size(count):
         raise ValueError("bad_length")
-    values = quantizer.decode(data, count).to(dtype)
+    values = quantizer.decode(data, count)
+    if torch.finfo(values.dtype).max <= torch.finfo(dtype).max:
+        return values.to(dtype)
+    values = values.to(dtype)
     if not bool(torch.isfinite(values).all()):  # a float64 may not fit a float32
         raise ValueError("not_finite")
     return values
