@@ -156,12 +156,23 @@ def left(overlay: Overlay, n: int, count: int, start: int = 0) -> float:
 
 
 def gap(overlay: Overlay, n: int, count: int) -> float:
-    """Spectral gap per round of `count` rounds, 1 − ‖∏W − J‖₂^(1/count): 1 if they average exactly. Dense.
+    """Spectral gap per round of `count` rounds, 1 − ‖∏W − J‖₂^(1/count): 1 if they average exactly by design. Dense.
 
-    For one round of a static overlay it is the spectral gap of W.
+    For one round of a static overlay it is the spectral gap of W. It is taken over fewer rounds where all disagreement decays to
+    EXACT before.
     """
-    share = left(overlay, n, count)
-    return 1.0 if share <= EXACT else 1.0 - share ** (1.0 / count)
+    P = np.eye(n)
+    used = 0
+    for each in sequence(overlay, n, count):
+        further = each.dense() @ P
+        now = float(np.linalg.norm(further - 1.0 / n))
+        if now <= EXACT:
+            if now <= LEAP * float(np.linalg.norm(P - 1.0 / n)):
+                return 1.0
+            break
+        P = further
+        used += 1
+    return 1.0 - residual(P) ** (1.0 / used)
 
 
 def finite_time(overlay: Overlay, n: int, most: int) -> int | None:

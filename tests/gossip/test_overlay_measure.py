@@ -133,6 +133,12 @@ def test_the_gap_is_that_of_the_matrix_or_of_the_period():
     assert measure.gap(Alone(), 4, 1) == pytest.approx(0.0)
 
 
+def test_the_gap_of_a_long_sequence_is_not_that_of_rounding():
+    """After 300 rounds of decay nothing is left but rounding; the rate is that of the rounds before."""
+    assert measure.gap(ErdosRenyi(3), 40, 300) == pytest.approx(measure.gap(ErdosRenyi(3), 40, 1), abs=0.01)
+    assert 0.1 < measure.gap(RandomMatching(3), 40, 300) < 0.5
+
+
 def test_finite_time_is_the_first_round_with_the_exact_average_or_never():
     assert measure.finite_time(BaseK(1), 33, 64) == 11
     assert measure.finite_time(BaseK(1), 33, 10) is None
