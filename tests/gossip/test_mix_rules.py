@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from gossip.api import Phase
 from gossip.catalogue import build
+from gossip.compress.catalogue import quantizer
+from gossip.compress.select import Everything
 from gossip.errors import ConfigError
 from gossip.mix.a2cid2 import A2Cid2
 from gossip.mix.catalogue import MIXERS
@@ -19,11 +21,14 @@ from gossip.mix.exact_diffusion import ExactDiffusion, d2, exact_diffusion
 from gossip.mix.gradient_tracking import GradientTracking
 from gossip.mix.k_gt import KGt
 from gossip.mix.quasi_global import QuasiGlobal
+from gossip.mix.transaction import Terms
 from gossip.overlay.one_peer import Hypercube, RandomMatching
 from gossip.overlay.spectrum import check_static, chi
 from gossip.overlay.static import Ring, StaticExponential
 from gossip.overlay.weights import matrix
 from gossip.rng import generator
+from gossip.simulate.reference import Reference, descent
+from robust.clip import clip
 from tests.gossip.matrix_walk import cycle, iterate, walk
 from tests.gossip.quadratics import gradients, quadratics
 
@@ -145,6 +150,21 @@ def test_a_round_without_exchanges_leaves_the_published_model_bit_for_bit(rule):
     x, state = rule.publish(state, x + gaussian(N, D, seed=3), PHASE)
     after, _ = rule.absorb(state, x, rule.shared(state, x), PHASE)
     assert torch.equal(after, x)
+
+
+@every_rule
+def test_exchanges_on_edges_do_what_the_matrix_does(rule):
+    """The same functions called node by node with encoded differences, and on all rows with W: equal to rounding."""
+    A, b, _ = quadratics(N, D)
+    start = torch.zeros(N, D, dtype=torch.float64)
+    exact = quantizer("identity", torch.float64)
+    swarm = Reference("abcd", start.clone(), rule, Terms(exact, exact, 0.0, clip), Everything(), seed=0)
+    local = descent(lambda node, x, _round, _step: A[node] @ (x - b[node]), steps=K, lr=LR)
+    for turn in range(10):
+        swarm.round(Phase(turn, K, LR), local, [(i, (i + 1) % N, 1 / 3, 1 / 3) for i in range(N)])
+    W = torch.from_numpy(matrix(Ring(), N, 0))
+    product = iterate(rule, lambda _: W, lambda x: gradients(A, b, x), start, 10, lr=LR, steps=K)
+    torch.testing.assert_close(swarm.x, product, rtol=1e-11, atol=1e-12)
 
 
 @every_rule
