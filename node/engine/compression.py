@@ -12,7 +12,7 @@ import torch
 from gossip.api import Quantizer, Selector
 from gossip.catalogue import build
 from gossip.compress.budget import plan
-from gossip.compress.catalogue import QUANTIZERS, SELECTORS, quantizer
+from gossip.compress.catalogue import QUANTIZERS, SELECTORS, by_code, quantizer
 from gossip.compress.select import Mask
 from gossip.mix.transaction import Terms
 from node import plugins
@@ -29,15 +29,12 @@ def terms(manifest: Manifest, dtype: torch.dtype) -> Terms:
     """What the swarm agreed on for every exchange.
 
     Raises:
-        ConfigError: a codec that is neither built in nor installed here.
+        ConfigError: a codec that is neither built in nor installed here, or two that share a code.
     """
     section, known = manifest.compress, plugins.catalogue_with_plugins(plugins.QUANTIZERS, QUANTIZERS)
-    return Terms(
-        quantizer(section.request, dtype, known),
-        quantizer(section.response, dtype, known),
-        manifest.mix.clip_norm,
-        clip,
-    )
+    codecs = {name: quantizer(name, dtype, known) for name in (section.request, section.response)}
+    by_code(codecs)
+    return Terms(codecs[section.request], codecs[section.response], manifest.mix.clip_norm, clip)
 
 
 def selection(

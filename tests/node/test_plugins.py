@@ -21,8 +21,8 @@ from gossip.compress.quantize import Float32, Fp16, Int4
 from gossip.errors import ConfigError
 from gossip.rng import generator
 from node import plugins
-from node.config import CompressSection
-from node.engine.compression import selection
+from node.config import CompressSection, Manifest
+from node.engine.compression import selection, terms
 from node.plugins import catalogue_with_plugins, check_name
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
@@ -247,6 +247,15 @@ def test_checking_a_name_imports_no_torch():
         "plugins.check_name('compress.select', plugins.SELECTORS, names.SELECTORS, 'top_k'); sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_manifest_cannot_use_two_packages_with_one_code(documented):
+    """What is a request and what an answer would look alike on the wire."""
+    documented.offer("starling-also", "also", "also:Also", plugins.QUANTIZERS, also="class Also:\n    code = 128")
+    for request, response in (("fp24", "fp24"), ("fp24", "int4")):
+        terms(Manifest(compress=CompressSection(request=request, response=response)), torch.float32)
+    with pytest.raises(ConfigError, match="'fp24' and 'also' have the same code 128"):
+        terms(Manifest(compress=CompressSection(request="fp24", response="also")), torch.float32)
 
 
 def test_two_quantizers_with_one_code_are_refused():
