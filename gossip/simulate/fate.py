@@ -50,12 +50,16 @@ class Change:
     """Who is no longer there and who is new, before a round.
 
     Args:
-        crashed: rows, ascending.
+        crashed: rows that fell silent.
         joined: (row, alive row whose model it takes), in order.
+        left: rows that said goodbye.
+        closed: pairs of rows that closed their edge in order and go on.
     """
 
     crashed: tuple[int, ...] = ()
     joined: tuple[tuple[int, int], ...] = ()
+    left: tuple[int, ...] = ()
+    closed: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,4 +107,20 @@ def churn(faults: Faults, seed: int, round: int, alive: Tensor, used: Tensor) ->
         alive: (N,) bool.
         used: (N,) bool: rows that were alive at any time. A newcomer takes the lowest row never used; without one nobody joins.
     """
-    raise NotImplementedError
+    if not faults.churn_from <= round < faults.churn_until:
+        return Change()
+    chance = generator(seed, "churn", round)
+    living, fresh = alive.nonzero().view(-1).tolist(), (~used).nonzero().view(-1).tolist()
+    many = min(_count(faults.crashes, chance), max(0, len(living) - faults.fewest))
+    crashed = [living.pop(_below(len(living), chance)) for _ in range(many)]
+    joined = [(row, living[_below(len(living), chance)]) for row in fresh[: _count(faults.joins, chance)]]
+    return Change(tuple(sorted(crashed)), tuple(joined))
+
+
+def _count(rate: float, chance: torch.Generator) -> int:
+    """A whole number whose expectation is `rate`."""
+    return math.floor(rate + float(torch.rand((), dtype=torch.float64, generator=chance)))
+
+
+def _below(limit: int, chance: torch.Generator) -> int:
+    return int(torch.randint(limit, (), generator=chance))

@@ -3,33 +3,47 @@
     x (N, d)   ── step × K ──▶ publish ──▶ shared (N, D) ── exchanges, batched ──▶ absorb ──▶ x
 
 Every number comes out of the same mixing, selecting, rounding and clipping functions on the same seeds in the same order as in a whole
-node, so without faults a round gives the bits of `gossip.simulate.reference`. What faults do is data (`gossip.simulate.fate`), who
-meets whom is data (`gossip.simulate.meetings`), and how long it all takes is arithmetic beside it (`gossip.simulate.clocks`).
+node, so on a CPU and without faults a round gives the bits of `gossip.simulate.reference`. What faults do is data
+(`gossip.simulate.fate`), who meets whom is data (`gossip.simulate.meetings`), and how long it all takes is arithmetic beside it
+(`gossip.simulate.clocks`).
 
 A run is a loop of the caller's:
 
-    change = churn(faults, seed, round, swarm.alive, swarm.used)
-    swarm.change(change)
+    swarm.change(churn(faults, seed, round, swarm.alive, swarm.used))
     meetings = schedule.at(round, swarm.alive.numpy())
     done = swarm.round(phase, step, steps, meetings, fate(faults, seed, round, len(meetings)))
+
+Memory beside x: one copy of the shared vectors; the state of the mixing algorithm; where flows are kept one vector per edge that was
+ever used and lives, and one per node.
 
 Shapes: N rows, n of them alive, d parameters, D numbers of the shared vector, E numbers kept per edge, m meetings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from gossip.api import Mixer, Phase, Selector
+from gossip.mix.catalogue import swaps
 from gossip.mix.transaction import Terms
-from gossip.simulate.fate import Change, Fate
+from gossip.simulate.average import Differences
+from gossip.simulate.edges import Edges, Pair
+from gossip.simulate.fate import Change, Fate, kind
+from gossip.simulate.flows import Flows
 from gossip.simulate.meetings import Meetings
+from gossip.simulate.memory import Memory
+from gossip.simulate.reference import consensus_distance
+from gossip.simulate.rows import Table, table
+from gossip.simulate.state import Rows, States, chunks
+from gossip.simulate.swap import Swaps
+from gossip.simulate.turn import Turn
 
 Correct = Callable[[Tensor], Tensor]
 """Gradients (r, d) -> the directions that the mixing algorithm wants stepped along instead."""
@@ -39,18 +53,20 @@ Step = Callable[[Tensor, int, int, Tensor, Correct], Tensor]
 It calls `correct` once, must not modify x, and may be called for any rows in any order: what it keeps (momentum, say) is its own, by row.
 """
 
+_NUMBERS = 1 << 18
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Done:
     """What came of a round's meetings. All (m,), in their order.
 
     Args:
-        committed: at the initiator, and at the responder unless `unproven`.
+        committed: at the initiator, and at the responder unless `unproven`. Of messages with fates of their own: both arrived.
         unproven: the responder does not know yet.
         initiator: row.
         responder: row.
         request_bytes: payload from initiator to responder; counted where lost as well.
-        response_bytes: payload from responder to initiator; likewise.
+        response_bytes: payload from responder to initiator; 0 where lost.
     """
 
     committed: NDArray[np.bool_]
@@ -72,10 +88,16 @@ class Swarm:
         terms: codecs and clip.
         selector: coordinates of an exchange.
         seed: the swarm's.
-        alive: (N,) bool on the CPU; all by default. Rows that are not alive wait for `join`.
+        alive: (N,) bool on the CPU. Rows that are not alive wait for `change`.
         atomic: a swap of messages happens at both ends or at none. False: each message has its own fate, which only an edge whose
             memory makes up for lost messages (running sums) survives.
-        rows_at_once: rows given to `step` at a time; None: all. Some 2^18/d keeps a cheap step within the cache.
+        rows_at_once: rows given to `step` and the mixing algorithm at a time. None: some million bytes, which the cache holds.
+        wish_limit: most coordinates of an exchange where the responder wishes for some as well, by the same selector; 0: it does not.
+        drifts: the selector looks at what was held at the last exchange. Always so with wishes.
+        settled_edges: edges closed in order whose flows can still be revoked, per node.
+
+    Raises:
+        ValueError: shapes that do not fit, peers alike.
     """
 
     peers: Sequence[str]
@@ -87,21 +109,82 @@ class Swarm:
     alive: Tensor
     atomic: bool = True
     rows_at_once: int | None = None
+    wish_limit: int = 0
+    drifts: bool = False
+    settled_edges: int = 8
     used: Tensor = field(init=False)
     """(N,) bool: rows that were alive at any time."""
-    state: Any = field(init=False)
-    """The mixer's, batched: None, or a dataclass of tensors (N, …)."""
+    _states: States = field(init=False)
+    _edges: Edges = field(init=False)
+    _vectors: Table = field(init=False)
+    _flows: Flows | None = field(init=False)
+    _exchanges: Differences | Swaps = field(init=False)
+
+    def __post_init__(self) -> None:
+        n = len(self.peers)
+        if self.x.dim() != 2 or self.x.shape[0] != n or self.alive.shape != (n,):
+            raise ValueError(
+                f"x must be ({n}, d) and alive ({n},) for {n} peers, got {tuple(self.x.shape)}, {tuple(self.alive.shape)}"
+            )
+        self.alive = self.alive.cpu().bool().clone()
+        self.used = self.alive.clone()
+        self._states = States(self.mixer, self.x)
+        self._edges = Edges(self.peers, self.seed)
+        width, edge = self.mixer.size(self.x.shape[1]), self.mixer.edge
+        self._vectors = table(n, width, self.x)
+        self._flows = None
+        if swaps(edge):
+            x, state = self._states.of(slice(0, 1))
+            origin = self.mixer.shared(state, x)[0].clone()
+            self._exchanges = Swaps(
+                edge, self.terms, self.selector, self._edges, Memory(edge.begin(origin)), self.atomic
+            )  # fmt: skip
+            return
+        if edge.size(width):
+            self._flows = Flows(edge, self._edges.rank, table(n, width, self.x), self.settled_edges)
+        met = Memory(torch.zeros_like(self._vectors.rows[0])) if self.drifts or self.wish_limit else None
+        self._exchanges = Differences(
+            edge, self.terms, self.selector, self._edges, self._flows, met, self.wish_limit
+        )  # fmt: skip
+
+    # --- membership ---------------------------------------------------------------------------------------
 
     def change(self, change: Change) -> None:
-        """Nodes crash, then others join.
+        """Nodes leave and crash, then edges are closed, then others join.
 
-        A crash voids the edges of that row: its flows and pending answers are deleted at both ends. Who joins has the model of its
-        source, a fresh state and no edges.
+        A node that is gone voids its edges: flows and pending answers are deleted at both ends. Who leaves in order lets its neighbors
+        know what it had committed before. Who joins has the model of its source, a fresh state and no edges.
 
         Raises:
-            ValueError: a row that crashes is not alive, one that joins is, or its source is not.
+            ValueError: a row that goes is not alive, one that joins is, or its source is not.
         """
-        raise NotImplementedError
+        for row in (*change.left, *change.crashed):
+            if not self.alive[row]:
+                raise ValueError(f"row {row} cannot go, it is not alive")
+        phase = Phase(0, 1.0, 1.0)  # nothing that is done here divides by it
+        self._resolve([pair for row in change.left for pair in self._edges.of(row)], phase)
+        for row in (*change.left, *change.crashed):
+            pairs = self._edges.gone(row)
+            for pair in pairs:
+                self._exchanges.void(pair)
+            if self._flows is not None:
+                self._corrected(self._flows.void(row, pairs))
+            self.alive[row] = False
+        closed = [self._edges.pair(one, other) for one, other in change.closed]
+        self._resolve(closed, phase)
+        for pair in closed:
+            self._exchanges.void(pair)
+            self._edges.closed(pair)
+            if self._flows is not None:
+                self._flows.settle(pair)
+                self._corrected(pair)
+        for row, source in change.joined:
+            if self.alive[row] or not self.alive[source]:
+                raise ValueError(f"row {row} cannot join from {source}: the one must not be alive and the other must")
+            self._states.join(row, source)
+            self.alive[row] = self.used[row] = True
+
+    # --- the two paces ------------------------------------------------------------------------------------
 
     def round(
         self,
@@ -114,7 +197,7 @@ class Swarm:
         """Steps pace: local steps of all alive, then all exchanges on the vectors frozen after them, then absorb.
 
         Args:
-            phase: of this round.
+            phase: of this round. Where `steps` are given row by row, `publish` and `absorb` are told each row's own number instead.
             step: one local step; None in a round without.
             steps: K, or for each row (N,) how many it manages this round.
             meetings: among rows alive.
@@ -123,7 +206,18 @@ class Swarm:
         Raises:
             ValueError: "not_finite": the swarm has diverged.
         """
-        raise NotImplementedError
+        parts = list(self._parts(phase, steps))
+        for rows, at, own, count in parts:
+            before = x, state = self._states.of(at)
+            x, state = self._work(step, phase.round, 0, count, rows, x, state)
+            x, state = self.mixer.publish(state, x, own)
+            self._states.put(at, before, x, state)
+            self._vectors.rows[at] = self.mixer.shared(state, x)
+        turn = self._turn(meetings, fate, phase)
+        sizes = self._exchanges.exchange(turn)
+        for _, at, own, _ in parts:
+            self._absorb(at, self._states.of(at), self._vectors.rows[at], own)
+        return _done(turn, sizes.request, sizes.response, atomic=self._atomic)
 
     def slot(
         self,
@@ -135,20 +229,159 @@ class Swarm:
     ) -> Done:
         """Clock pace: local steps of all alive, `publish` after each, then visits one after the other on the live vectors, absorbing each.
 
-        Visits that share no row happen at once: the outcome is that of their order.
+        Visits that share no row are computed together: the outcome is that of their order.
 
         Args:
-            phase: of this slot; `local_steps` is between two exchanges of a node.
+            phase: of this slot; its `local_steps` are those between two exchanges of a node.
             step: one local step; None in a slot without.
             steps: K, or for each row (N,): 0 for who does not compute in this slot.
-            visits: a pair may come more than once.
+            visits: among rows alive; a pair may come more than once.
             fate: of the visits; None: kind.
 
         Raises:
-            ValueError: "not_finite": the swarm has diverged; or the mixer is not asynchronous.
+            ValueError: "not_finite": the swarm has diverged; or the mixing algorithm is not asynchronous.
         """
-        raise NotImplementedError
+        if not self.mixer.asynchronous:
+            raise ValueError("this mixing algorithm needs rounds: it cannot run in clock pace")
+        one = replace(phase, local_steps=1.0)
+        for rows, at, _, count in self._parts(phase, steps):
+            before = x, state = self._states.of(at)
+            for number in range(count if step is not None else 0):
+                x, state = self._work(step, phase.round, number, 1, rows, x, state)
+                x, state = self.mixer.publish(state, x, one)
+            self._states.put(at, before, x, state)
+        request, response = np.zeros(len(visits), np.int64), np.zeros(len(visits), np.int64)
+        turn = self._turn(visits, fate, phase)
+        for places in in_turn(turn.asking, turn.answering):
+            request[places], response[places] = self._visit(turn, places)
+        return _done(turn, request, response, atomic=self._atomic)
+
+    def _visit(self, turn: Turn, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Some of a slot's visits, which share no row -> bytes."""
+        rows = np.unique(np.concatenate((turn.asking[places], turn.answering[places])))
+        at = torch.from_numpy(rows)
+        before = x, state = self._states.of(at)
+        vectors = table(len(rows), self._vectors.width, self.x)
+        vectors.rows.copy_(self.mixer.shared(state, x))
+        sizes = self._exchanges.exchange(self._exchanges.less_pending(turn.of(places, vectors, rows)))
+        self._absorb(at, before, vectors.rows, turn.phase)
+        return sizes.request, sizes.response
+
+    # --- looking ------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> Any:
+        """The mixing algorithm's, all rows: None, or a dataclass of tensors (N, …)."""
+        return self._states.of(slice(None))[1]
+
+    @property
+    def flows(self) -> Flows | None:
+        """Of all edges, where there are any."""
+        return self._flows
+
+    @property
+    def _atomic(self) -> bool:
+        return self.atomic or isinstance(self._exchanges, Differences)
+
+    @property
+    def pending(self) -> int:
+        """Answers whose responders do not know yet that they were committed."""
+        return len(self._exchanges.late)
 
     def consensus_distance(self) -> float:
         """Xi of the models alive: Xi² = (1/n) Σ ‖x_i − x̄‖²."""
-        raise NotImplementedError
+        return consensus_distance(self.x[self.alive.to(self.x.device)])
+
+    # --- parts --------------------------------------------------------------------------------------------
+
+    def _parts(
+        self, phase: Phase, steps: int | NDArray[np.int64]
+    ) -> Iterator[tuple[NDArray[np.int64], Rows, Phase, int]]:
+        """Rows alive that do equally many local steps: which, where, their phase, how many."""
+        alive = np.flatnonzero(self.alive.numpy())
+        most = self.rows_at_once or max(1, _NUMBERS // self.x.shape[1])
+        if isinstance(steps, int):
+            counts, own = np.full(len(alive), steps), phase
+        else:
+            counts = steps[alive]
+        for count in np.unique(counts).tolist():
+            if not isinstance(steps, int):
+                own = replace(phase, local_steps=float(count))
+            for rows, at in chunks(alive[counts == count], most):
+                yield rows, at, own, count
+
+    def _work(
+        self, step: Step | None, round: int, first: int, count: int, rows: NDArray[np.int64], x: Tensor, state: Any
+    ) -> tuple[Tensor, Any]:
+        """Local steps `first` to `first` + `count` of some rows."""
+        if step is None:
+            return x, state
+        held = [state]
+
+        def correct(gradient: Tensor) -> Tensor:
+            direction, held[0] = self.mixer.correct(held[0], gradient)
+            return direction
+
+        named = torch.from_numpy(rows)
+        for number in range(first, first + count):
+            x = step(named, round, number, x, correct)
+        return x, held[0]
+
+    def _turn(self, meetings: Meetings, fate: Fate | None, phase: Phase) -> Turn:
+        """The exchanges of all meetings, each begun by the lesser peer id."""
+        fate = kind(len(meetings)) if fate is None else fate
+        rank = self._edges.rank
+        turned = rank[meetings.other] < rank[meetings.one]
+        asking, answering = np.where(turned, (meetings.other, meetings.one), (meetings.one, meetings.other))
+        forth, back = np.where(turned, (meetings.back, meetings.forth), (meetings.forth, meetings.back))
+        pairs = list(zip(asking.tolist(), answering.tolist(), strict=True))
+        lost = fate.lost.numpy()
+        return Turn(
+            self._vectors, self._vectors, self._vectors, np.arange(len(self.peers)), asking, answering, pairs, forth, back,
+            phase, lost, fate.unproven.numpy() & ~lost, fate.forth_lost.numpy(), fate.back_lost.numpy(),
+        )  # fmt: skip
+
+    def _absorb(self, at: Rows, before: tuple[Tensor, Any], shared: Tensor, phase: Phase) -> None:
+        x, state = before
+        if self._flows is not None:
+            state = self.mixer.corrected(state, self._flows.totals.rows[at])
+        x, state = self.mixer.absorb(state, x, shared, phase)
+        self._states.put(at, before, x, state)
+
+    def _corrected(self, rows: Sequence[int]) -> None:
+        """Flows of these rows were deleted."""
+        if self._flows is None or not rows:
+            return
+        self._flows.everywhere(rows)
+        at = torch.as_tensor(rows)
+        before = x, state = self._states.of(at)
+        self._states.put(at, before, x, self.mixer.corrected(state, self._flows.totals.rows[at]))
+
+    def _resolve(self, pairs: Sequence[Pair], phase: Phase) -> None:
+        """Before edges are closed in order, responders hear what initiators have committed."""
+        for pair in pairs:
+            if pair in self._exchanges.late and self.mixer.asynchronous:
+                rows = np.asarray(sorted(pair))
+                met = Meetings(rows[:1], rows[1:], np.ones(1), np.ones(1))
+                at = torch.from_numpy(rows)
+                before = x, state = self._states.of(at)
+                vectors = table(2, self._vectors.width, self.x)
+                vectors.rows.copy_(self.mixer.shared(state, x))
+                self._exchanges.hear(self._turn(met, None, phase).of(np.zeros(1, np.int64), vectors, rows))
+                self._absorb(at, before, vectors.rows, phase)
+
+
+def in_turn(asking: NDArray[np.int64], answering: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Places of exchanges in batches that name no row twice, each after all earlier ones that share a row with it."""
+    last: dict[int, int] = {}
+    batch = np.empty(len(asking), np.int64)
+    for place, (i, j) in enumerate(zip(asking.tolist(), answering.tolist(), strict=True)):
+        batch[place] = last[i] = last[j] = max(last.get(i, -1), last.get(j, -1)) + 1
+    for number in range(int(batch.max(initial=-1)) + 1):
+        yield np.flatnonzero(batch == number)
+
+
+def _done(turn: Turn, request: NDArray[np.int64], response: NDArray[np.int64], *, atomic: bool) -> Done:
+    committed = ~turn.lost if atomic else ~(turn.forth_lost | turn.back_lost)
+    unproven = turn.unproven if atomic else np.zeros_like(turn.unproven)
+    return Done(committed, unproven, turn.asking, turn.answering, request, response)
