@@ -4,11 +4,13 @@ A request says its support (`encode`, `decode`). A response is about the support
 alone (`encode_values`, `decode_values`) and, if the responder chooses coordinates by drift, its wish for the next exchange.
 
     request    header · support · values
+               support: nothing, blocks, a listing, or a subspace as `Atoms` and `Factors` describe themselves
     response   header · values [· listing · wish]
 
 Lengths, counts and codes are checked before anything is allocated for them; what follows the last part is an error; every payload that
 decodes has only this one encoding of its support. A ValueError's text is one snake_case reason, fit for counting:
-bad_length, bad_version, bad_support, bad_indices, bad_wish, wrong_dim, unknown_codec, not_finite, bad_scale, bad_code, bad_padding.
+bad_length, bad_version, bad_support, bad_indices, bad_basis, bad_wish, wrong_dim, unknown_codec, not_finite, bad_scale, bad_code,
+bad_padding.
 
 Shapes: d parameters, k kept coordinates.
 """
@@ -24,7 +26,9 @@ from torch import Generator, Tensor
 
 from gossip.api import Quantizer
 from gossip.compress import indices as coding
+from gossip.compress.dct import Atoms
 from gossip.compress.header import BLOCK, BLOCKS, HEADER, LISTING, VERSION, Kind
+from gossip.compress.low_rank import Factors, LowRank
 from gossip.compress.support import Blocks, Full, Indices, Support, blocks_in
 
 _ALWAYS_ALLOWED_BLOCKS = (
@@ -50,7 +54,9 @@ def encode(values: Tensor, support: Support, quantizer: Quantizer, dim: int, gen
     return b"".join((_header(kind, quantizer, dim), described, quantizer.encode(values, generator)))
 
 
-def decode(data: bytes, dim: int, dtype: torch.dtype, allowed: Sequence[Quantizer]) -> tuple[Support, Tensor]:
+def decode(
+    data: bytes, dim: int, dtype: torch.dtype, allowed: Sequence[Quantizer], low_rank: LowRank | None = None
+) -> tuple[Support, Tensor]:
     """The support and the (k,) values of a request.
 
     Args:
@@ -58,6 +64,7 @@ def decode(data: bytes, dim: int, dtype: torch.dtype, allowed: Sequence[Quantize
         dim: d, the length that both ends agreed on.
         dtype: of the values returned.
         allowed: quantizers that may have been used.
+        low_rank: rank and matrices that both ends agreed on; None: low-rank subspaces are an error.
 
     Raises:
         ValueError: a snake_case reason.
@@ -83,6 +90,10 @@ def decode(data: bytes, dim: int, dtype: torch.dtype, allowed: Sequence[Quantize
                 raise ValueError("bad_support")
             support = Indices(torch.from_numpy(coding.decode(bytes(body[:length]), count, dim)))
             body = body[length:]
+        case Kind.ATOMS:
+            support, body = Atoms.parse(body, dim)
+        case Kind.FACTORS if low_rank is not None:
+            support, body = low_rank.parse(body, dim)
         case _:
             raise ValueError("bad_support")
     return support, _values(body, support.size(dim), quantizer, dtype)
@@ -153,6 +164,10 @@ def _header(kind: Kind, quantizer: Quantizer, dim: int) -> bytes:
 
 
 def _describe(support: Support, dim: int) -> tuple[Kind, bytes]:
+    if isinstance(support, Atoms):
+        return Kind.ATOMS, support.describe(dim)
+    if isinstance(support, Factors):
+        return Kind.FACTORS, support.describe()
     if support.size(dim) == dim:
         return Kind.FULL, b""
     if isinstance(support, Blocks):

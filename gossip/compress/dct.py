@@ -13,22 +13,23 @@ Shapes: d parameters, k coefficients, N chunk size.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from gossip.compress import indices as coding
+from gossip.compress.header import ATOMS, LISTING
 from gossip.compress.select import TopK, kept
 from gossip.compress.support import Full, Indices
 
+Data = TypeVar("Data", bytes, memoryview)
 MAX_CHUNK = 1024  # a peer names it, and the table for it takes 8·N² bytes
 _GRID = 2.0**24
 _SKEW = 2.0**-16  # bound of how far the rounded tables are from orthonormal
-_HEAD = struct.Struct("<HII")  # chunk, count, length of the coded indices
 
 
 def dct(x: Tensor, chunk: int) -> Tensor:
@@ -97,19 +98,20 @@ class Atoms:
     def describe(self, dim: int) -> bytes:
         """Chunk size, and the coded indices of the coefficients."""
         coded = coding.encode(self.chosen.indices.numpy(), dim)
-        return _HEAD.pack(self.chunk, self.chosen.size(dim), len(coded)) + coded
+        return ATOMS.pack(self.chunk) + LISTING.pack(self.chosen.size(dim), len(coded)) + coded
 
     @classmethod
-    def parse(cls, data: bytes, dim: int) -> tuple[Atoms, bytes]:
+    def parse(cls, data: Data, dim: int) -> tuple[Atoms, Data]:
         """A support from a peer's bytes, and what follows it.
 
         Raises:
             ValueError: bad_length, bad_support, bad_indices.
         """
-        if len(data) < _HEAD.size:
+        start = ATOMS.size + LISTING.size
+        if len(data) < start:
             raise ValueError("bad_length")
-        chunk, count, length = _HEAD.unpack_from(data)
-        coded, rest = data[_HEAD.size : _HEAD.size + length], data[_HEAD.size + length :]
+        (chunk,), (count, length) = ATOMS.unpack_from(data), LISTING.unpack_from(data, ATOMS.size)
+        coded, rest = bytes(data[start : start + length]), data[start + length :]
         if not 2 <= chunk <= MAX_CHUNK or not 1 <= count < dim:
             raise ValueError("bad_support")
         if len(coded) != length:

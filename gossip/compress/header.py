@@ -3,6 +3,8 @@
     header   version u8 · kind u8 · quantizer code u8 · dim u64
     blocks   seed u64 · start u32 · count u32 · block u16
     listing  count u32 · length of the coded indices in bytes u32
+    atoms    chunk u16
+    factors  side u8
 
 All little-endian. Kinds are never reused; the version is raised only when an old reader would misread.
 """
@@ -17,6 +19,8 @@ BLOCK = 64  # coordinates that a seeded mask moves together
 HEADER = struct.Struct("<BBBQ")
 BLOCKS = struct.Struct("<QIIH")
 LISTING = struct.Struct("<II")
+ATOMS = struct.Struct("<H")
+FACTORS = struct.Struct("<B")
 
 
 class Kind(IntEnum):
@@ -27,3 +31,5 @@ class Kind(IntEnum):
     BLOCKS = 2
     INDICES = 3
     IMPLIED_AND_WISH = 4
+    ATOMS = 5
+    FACTORS = 6

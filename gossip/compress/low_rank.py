@@ -15,15 +15,18 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gossip.compress.header import FACTORS
 from gossip.compress.support import Full
 from gossip.rng import generator
 from gossip.vector import Layout
 
+Data = TypeVar("Data", bytes, memoryview)
 _FP16 = 2
 _SKEW = 0.25  # how far from orthonormal a peer's basis may be: rounding to fp16 takes one of rank r to 2⁻¹⁰·r at most
 
@@ -164,7 +167,7 @@ class Factors:
     def describe(self) -> bytes:
         """Which side, then the bases as little-endian fp16, each direction's numbers after the other's."""
         sides = [basis.mT.contiguous().cpu().numpy().astype("<f2").tobytes() for basis in self.bases]
-        return bytes([self.left]) + b"".join(sides)
+        return FACTORS.pack(self.left) + b"".join(sides)
 
     def _unpack(self, matrix: Matrix, basis: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """The coefficients (r, other side) of one matrix, and those after them."""
@@ -221,7 +224,7 @@ class LowRank:
         start = self.start(seed)
         return start.step(x if reference is None else x - reference) if start.matrices else Full()
 
-    def parse(self, data: bytes, dim: int) -> tuple[Factors, bytes]:
+    def parse(self, data: Data, dim: int) -> tuple[Factors, Data]:
         """A support of this rank and these matrices from a peer's bytes, and what follows it.
 
         Raises:
@@ -230,11 +233,11 @@ class LowRank:
         factored = self.factored
         if self.matrices and self.matrices[-1].end > dim:
             raise ValueError("wrong_dim")
-        if not data:
+        if len(data) < FACTORS.size:
             raise ValueError("bad_length")
-        if data[0] > 1 or not factored:
+        (left,), rest = FACTORS.unpack_from(data), data[FACTORS.size :]
+        if left > 1 or not factored:
             raise ValueError("bad_support")
-        left, rest = bool(data[0]), data[1:]
         bases = []
         for matrix in factored:
             side = matrix.rows if left else matrix.cols
@@ -244,7 +247,7 @@ class LowRank:
             numbers = np.frombuffer(rest[:length], "<f2").astype(np.float32).reshape(self.rank, side)
             bases.append(_checked(torch.from_numpy(numbers).mT))
             rest = rest[length:]
-        return Factors(factored, tuple(bases), left), rest
+        return Factors(factored, tuple(bases), bool(left)), rest
 
 
 def _check_order(matrices: tuple[Matrix, ...]) -> None:

@@ -22,6 +22,7 @@ from torch import Generator, Tensor
 
 from gossip.api import Quantizer
 from gossip.compress import codec
+from gossip.compress.low_rank import LowRank
 from gossip.compress.support import Indices, Support
 
 Clip = Callable[[Tensor, float], tuple[Tensor, bool]]
@@ -39,12 +40,14 @@ class Terms:
         response: quantizer of the difference.
         clip_norm: no difference that is applied is longer than this, >= 0; 0 is off.
         clip: (v, norm) -> v shortened to the norm, and whether it was longer; an odd function of v. ValueError if not finite.
+        low_rank: rank and matrices of low-rank exchanges; None: there are none.
     """
 
     request: Quantizer
     response: Quantizer
     clip_norm: float
     clip: Clip
+    low_rank: LowRank | None = None
 
     def ask(self, shared: Tensor, support: Support, generator: Generator) -> bytes:
         """The request's payload: the values of `shared` (d,) on the support."""
@@ -52,7 +55,7 @@ class Terms:
 
     def heard(self, payload: bytes, dim: int, dtype: torch.dtype) -> tuple[Support, Tensor]:
         """Support and (k,) values of a request. Raises ValueError with a snake_case reason."""
-        return codec.decode(payload, dim, dtype, (self.request,))
+        return codec.decode(payload, dim, dtype, (self.request,), self.low_rank)
 
     def answer(
         self,
@@ -102,7 +105,7 @@ class Terms:
         """The message (dim,) of a payload, zero off its support, or None for nothing. Raises ValueError with a snake_case reason."""
         if not payload:
             return None
-        support, values = codec.decode(payload, dim, dtype, (self.response,))
+        support, values = codec.decode(payload, dim, dtype, (self.response,), self.low_rank)
         return support.add(torch.zeros(dim, dtype=dtype), values)
 
 
