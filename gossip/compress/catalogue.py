@@ -11,6 +11,7 @@ import torch
 
 from gossip.api import Quantizer, Selector
 from gossip.catalogue import build
+from gossip.compress.dct import DctTopK
 from gossip.compress.quantize import Bf16, Float32, Float64, Fp16, identity, integer, minifloat, qsgd, sign
 from gossip.compress.quantize.minifloats import FORMATS
 from gossip.compress.select import DriftTopK, Everything, Mask, TopK
@@ -28,6 +29,7 @@ SELECTORS: Mapping[str, Callable[..., Selector]] = MappingProxyType(
         "chunk_top_k": ChunkTopK,
         "cocktail": Cocktail,
         "drift_top_k": DriftTopK,
+        "dct_top_k": DctTopK,
     }
 )
 QUANTIZERS: Mapping[str, Callable[..., Quantizer]] = MappingProxyType(

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-SELECTORS = ("full", "mask", "random_k", "top_k", "top_k_sampled", "chunk_top_k", "cocktail", "drift_top_k")
+SELECTORS = (
+    "full",
+    "mask",
+    "random_k",
+    "top_k",
+    "top_k_sampled",
+    "chunk_top_k",
+    "cocktail",
+    "drift_top_k",
+    "dct_top_k",
+)
 QUANTIZERS = (
     "identity", "fp16", "bf16",
     *(f"int{bits}{rounding}" for rounding in ("", "_nearest") for bits in (8, 6, 5, 4, 3, 2)),
