@@ -14,16 +14,15 @@ from hypothesis import strategies as st
 
 from gossip.catalogue import build
 from gossip.compress.chain import Chain
+from gossip.compress.dgc import Dgc, warm_up_ratio
 from gossip.compress.feedback import (
     FEEDBACKS,
-    Dgc,
     EControl,
     Ef21,
     Ef21Sgdm,
     ErrorFeedback,
     NoFeedback,
     sign_step,
-    warm_up_ratio,
 )
 from gossip.compress.multi_step import MultiStep
 from gossip.compress.quantize import Float64, Int4, Int8
