@@ -25,6 +25,8 @@ SMALL = 128
 """Members up to which that is done some thousand times."""
 WATCHED = 60
 """Rounds of the consensus error in a plot, and of a comparison unless said otherwise."""
+OPTIONAL = MappingProxyType({"expected": "expected_contraction", "χ1, χ2": "chi_rounds"})
+"""Lines of `show` that are left out where there is no such measure."""
 REACHED = 1e-9
 """Consensus error at which a comparison takes the average as reached."""
 LOWEST = 1e-15
@@ -175,6 +177,7 @@ def _facts(part: Overlay, n: int, round: int) -> dict[str, Any]:
     dense = n <= DENSE
     exact = measure.finite_time(part, n, horizon) if dense else None
     phases = measure.phases(part, n, exact) if exact and exact <= 64 and n <= SMALL else None
+    chi = _chi(part, n, horizon) if dense else None
     return {
         "symmetric": part.symmetric,
         "period": period,
@@ -187,8 +190,22 @@ def _facts(part: Overlay, n: int, round: int) -> dict[str, Any]:
         "left_out_of_phase": max(phases) if phases else None,
         "left_after_measured_rounds": measure.left(part, n, horizon) if dense else None,
         "expected_contraction": measure.contraction(part, n, 10 * n) if period is None and n <= SMALL else None,
+        "chi_rounds": chi,
         "edges": list(zip(here.to.tolist(), here.source.tolist(), here.weight.tolist(), strict=True)),
     }
+
+
+def _chi(part: Overlay, n: int, count: int) -> tuple[float, float] | None:
+    """χ1 and χ2 in rounds, from how often pairs meet in `count` rounds; None where not all are connected."""
+    from gossip.overlay import measure
+    from gossip.overlay.spectrum import chi
+    from gossip.overlay.weights import symmetrised
+
+    met = [each.dense() for each in measure.sequence(part, n, count)]
+    try:
+        return chi(2.0 * symmetrised(sum(met[1:], met[0])) / count)
+    except ValueError:
+        return None
 
 
 def _degree(degree: Any) -> dict[str, float]:
@@ -214,10 +231,10 @@ def _print_facts(name: str, n: int, round: int, facts: Mapping[str, Any]) -> Non
         "finite time": _rounds(facts["finite_time_rounds"]) if facts["finite_time_rounds"] else "–",
         "exactness": _exactness(facts, over, dense=n <= DENSE),
         "expected": f"{_figure(facts['expected_contraction'])} of a squared disagreement is left by a round, at worst",
+        "χ1, χ2": f"{_figures(facts['chi_rounds'])} rounds; times pace.local_steps they are mix.chi1 and mix.chi2 of a2cid2",
         "rank 0 hears": _cut(", ".join(heard), 60) or "nobody",
     }
-    if facts["expected_contraction"] is None:
-        del rows["expected"]
+    rows = {what: text for what, text in rows.items() if facts[OPTIONAL.get(what, "edges")] is not None}
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -231,6 +248,10 @@ def _print_facts(name: str, n: int, round: int, facts: Mapping[str, Any]) -> Non
         )
         return
     out.print(Text(f"\nround {round}\n" + drawing.chords(n, [(i, j) for i, j, _ in facts["edges"]])), soft_wrap=True)
+
+
+def _figures(values: tuple[float, float] | None) -> str:
+    return ", ".join(map(_figure, values or (None, None)))
 
 
 def _exactness(facts: Mapping[str, Any], over: str, *, dense: bool) -> str:
@@ -256,7 +277,7 @@ def _spread(degree: Mapping[str, float]) -> str:
 
 
 def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
+    return "–" if value is None else f"{round(value, 12) + 0.0:.4g}"
 
 
 def _cut(text: str, length: int) -> str:

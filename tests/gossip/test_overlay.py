@@ -269,7 +269,7 @@ def test_the_sticky_schedule_mixes_about_as_fast_as_random_matchings(n):
 
 def test_the_catalogue_has_the_names_of_the_configuration_and_gives_each_kind_what_it_takes():
     (names,) = (get_args(f.type) for f in msgspec.structs.fields(OverlaySection) if f.name == "kind")
-    assert set(names) <= set(OVERLAYS)
+    assert set(OVERLAYS) == set(names)
     assert overlay("sticky", k=1, seed=4) == Sticky(4)
     assert overlay("ring", k=1, seed=4) == Ring()
     assert overlay("ou_equi_dyn", k=1, seed=4, eta=0.25) == UndirectedEquiDyn(4, 0.25)

@@ -1,6 +1,7 @@
 """`starling overlay`: what is measured and drawn, the exact JSON of a comparison, and one line for what cannot be had."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +100,17 @@ def test_show_says_what_an_overlay_drawn_anew_each_round_can_be_expected_to_do(c
     assert "none, every round is drawn anew" in out
     (line,) = (line for line in out.splitlines() if line.startswith("expected"))
     assert float(line.split()[1]) == pytest.approx(0.53, abs=0.08)
+
+
+def test_show_gives_the_two_times_that_a2cid2_wants_to_know(capsys):
+    """Of a ring: 1/λ_2 of its Laplacian, and half the resistance between two neighbors; each pair meets 2/3 times a round."""
+    out = json.loads(said(capsys, "show", "ring", "-n", "16", "--json"))
+    slowest = 2 / 3 * (2 - 2 * math.cos(2 * math.pi / 16))
+    assert out["chi_rounds"] == pytest.approx([1 / slowest, 0.5 * 3 / 2 * 15 / 16])
+    assert "mix.chi1 and mix.chi2" in said(capsys, "show", "ring", "-n", "16")
+    alone = said(capsys, "show", "alone", "-n", "4")
+    assert "spectral gap  0\n" in "\n".join(line.rstrip() for line in alone.splitlines()) + "\n"
+    assert "χ1" not in alone
 
 
 def test_a_large_swarm_is_measured_by_its_rows_and_not_drawn(capsys):
