@@ -56,7 +56,7 @@ def test_the_gaps_of_random_graphs_are_those_of_the_table(kind, column, n):
 
 def test_the_static_exponential_gap_is_two_by_tau_plus_one_exactly_for_even_n_and_larger_for_odd_n_up_to_256():
     """Ying et al. 2021, theorem 1, at every n: the matrix is circulant, so its eigenvalues are a Fourier transform."""
-    for n in range(3, 257):
+    for n in range(2, 257):
         tau = (n - 1).bit_length()
         rho = left(StaticExponential().shifts(n, 0), n)
         bound = (tau - 1) / (tau + 1)
@@ -186,3 +186,31 @@ def test_a_row_among_ten_thousand_members_costs_fifty_microseconds(kind):
     for rank in range(n):
         assert len(part.row(rank, n, 5)) <= 60
     assert (time.process_time() - before) / n <= 50e-6
+
+
+@pytest.mark.parametrize(
+    ("n", "gap"),
+    [(5, 0.7500), (7, 0.6464), (9, 0.5582), (15, 0.5101), (17, 0.4524), (31, 0.4377), (33, 0.3922), (63, 0.3891)],
+)
+def test_the_static_exponential_gap_is_larger_for_odd_n(n, gap):
+    assert spectral_gap(matrix(StaticExponential(), n, 0)) == pytest.approx(gap, abs=5e-5)
+    assert gap > 2 / (math.ceil(math.log2(n)) + 1)
+
+
+@pytest.mark.parametrize(
+    ("n", "gap"), [(8, 0.1953), (16, 0.0507), (25, 0.0209), (33, 0.0120), (36, 0.0101), (64, 0.0032), (100, 0.0013)]
+)
+def test_the_ring_gap_shrinks_with_the_square_of_n(n, gap):
+    W = matrix(Ring(), n, 0)
+    assert spectral_gap(W) == pytest.approx(gap, abs=5e-5)
+    assert spectral_gap(W) == pytest.approx(2 / 3 * (1 - math.cos(2 * math.pi / n)), abs=1e-12)
+    assert np.allclose(W, metropolis_hastings(W > 0))
+
+
+def test_metropolis_hastings_needs_only_degrees_and_is_doubly_stochastic():
+    star = np.zeros((5, 5), dtype=bool)
+    star[0, 1:] = star[1:, 0] = True
+    W = metropolis_hastings(star)
+    assert W[0, 1] == 1 / 5
+    assert W[1, 1] == pytest.approx(4 / 5)
+    assert np.allclose(W.sum(axis=0), 1.0)
