@@ -7,6 +7,7 @@ Shapes: n members, ranks 0 … n − 1; e weights > 0 beside the diagonal; W (n,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
@@ -172,7 +173,7 @@ def gap(overlay: Overlay, n: int, count: int) -> float:
             break
         P = further
         used += 1
-    return 1.0 - residual(P) ** (1.0 / used)
+    return 1.0 - math.pow(residual(P), 1.0 / used)
 
 
 def finite_time(overlay: Overlay, n: int, most: int) -> int | None:
