@@ -140,14 +140,17 @@ class CompressSection(Section, frozen=True):
     select: Annotated[str, Meta(min_length=1, max_length=64)] = "budget"
     """budget: full vectors where they fit the byte budget of an exchange, else a seeded mask as large as fits.
 
-    Or full, mask, random_k, top_k, top_k_sampled, chunk_top_k, cocktail, drift_top_k, or a package's; docs/algorithms.md compares them.
+    Or full, mask, random_k, top_k, top_k_sampled, chunk_top_k, layered, cocktail, drift_top_k, dct_top_k, low_rank, or a package's;
+    docs/algorithms.md compares them.
     """
     ratio: Annotated[float, Meta(gt=0, le=1)] = 0.1
     """Share of the coordinates in one exchange."""
     keep: Annotated[float, Meta(gt=0, le=1)] = 0.2
     """cocktail: share of a mask's coordinates that is kept."""
-    chunk: Annotated[int, Meta(ge=1, lt=2**16)] = 4096
-    """chunk_top_k: coordinates of a chunk."""
+    chunk: Annotated[int, Meta(ge=0, le=4096)] = 0
+    """chunk_top_k, dct_top_k: coordinates of a chunk; 0 is the selector's own default."""
+    rank: Annotated[int, Meta(ge=1, le=1024)] = 4
+    """low_rank: directions per matrix."""
     request: Annotated[str, Meta(min_length=1, max_length=64)] = "fp16"
     """Codec of the initiator's values: identity, fp16, bf16, or any of those of `response`."""
     response: Annotated[str, Meta(min_length=1, max_length=64)] = "int4"
@@ -159,7 +162,7 @@ class CompressSection(Section, frozen=True):
     params: dict[str, Scalar] = {}
     """Handed to the selector of a package."""
     budget_bytes: Annotated[int, Meta(ge=0)] = 0
-    """budget: bytes one exchange may cost (both directions). 0: from the measured rate, the slot and the volunteer's cap."""
+    """budget, layered: bytes one exchange may cost (both directions). 0: from the measured rate, the slot and the volunteer's cap."""
 
 
 class PaceSection(Section, frozen=True):

@@ -163,7 +163,7 @@ def check(manifest: Manifest) -> list[str]:
         warnings.append(
             "overlay.kind: hypercube is defined for 2, 4, 8, 16 … members only; `--set overlay=base_k` takes any number"
         )
-    if compress.budget_bytes and compress.select != "budget":
+    if compress.budget_bytes and compress.select not in {"budget", "layered"}:
         warnings.append(
             f"compress.budget_bytes: has no effect with compress.select = {compress.select}; `--set compress.select=budget`"
         )

@@ -12,6 +12,8 @@ import torch
 from gossip.api import Quantizer, Selector
 from gossip.catalogue import build
 from gossip.compress.dct import DctTopK
+from gossip.compress.layers import Layered
+from gossip.compress.low_rank import LowRank
 from gossip.compress.quantize import Bf16, Float32, Float64, Fp16, identity, integer, minifloat, qsgd, sign
 from gossip.compress.quantize.minifloats import FORMATS
 from gossip.compress.select import DriftTopK, Everything, Mask, TopK
@@ -29,6 +31,8 @@ SELECTORS: Mapping[str, Callable[..., Selector]] = MappingProxyType(
         "chunk_top_k": ChunkTopK,
         "cocktail": Cocktail,
         "drift_top_k": DriftTopK,
+        "low_rank": LowRank,
+        "layered": Layered,
         "dct_top_k": DctTopK,
     }
 )

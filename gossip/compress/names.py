@@ -13,6 +13,8 @@ SELECTORS = (
     "chunk_top_k",
     "cocktail",
     "drift_top_k",
+    "low_rank",
+    "layered",
     "dct_top_k",
 )
 QUANTIZERS = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,8 +14,11 @@ from gossip.api import Quantizer, Selector
 from gossip.catalogue import build
 from gossip.compress.budget import plan
 from gossip.compress.catalogue import QUANTIZERS, SELECTORS, by_code, quantizer
-from gossip.compress.select import Mask
+from gossip.compress.layers import layers_of
+from gossip.compress.low_rank import LowRank, matrices_of
+from gossip.compress.select import Mask, kept
 from gossip.mix.transaction import Terms
+from gossip.vector import Layout
 from node import plugins
 from node.config import CompressSection, Manifest
 from robust.clip import clip
@@ -25,8 +29,25 @@ Selection = Callable[[int, int], Selector]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-def terms(manifest: Manifest, dtype: torch.dtype) -> Terms:
-    """What the swarm agreed on for every exchange.
+def parts(layout: Layout, dim: int) -> Mapping[str, Any]:
+    """What selectors may want to know of a shared vector (dim,) that consists of whole models, side by side; else nothing.
+
+    Args:
+        layout: of a model.
+        dim: D.
+    """
+    copies, rest = divmod(dim, layout.dim)
+    if rest:
+        return _NOTHING
+    offsets = [copy * layout.dim for copy in range(copies)]
+    return {
+        "matrices": tuple(replace(m, offset=m.offset + offset) for offset in offsets for m in matrices_of(layout)),
+        "layers": tuple((first + offset, size) for offset in offsets for first, size in layers_of(layout)),
+    }
+
+
+def terms(manifest: Manifest, dtype: torch.dtype, facts: Mapping[str, Any] = _NOTHING) -> Terms:
+    """What the swarm agreed on for every exchange. `facts` as in `selection`.
 
     Raises:
         ConfigError: a codec that is neither built in nor installed here, or two that share a code.
@@ -34,7 +55,11 @@ def terms(manifest: Manifest, dtype: torch.dtype) -> Terms:
     section, known = manifest.compress, plugins.catalogue_with_plugins(plugins.QUANTIZERS, QUANTIZERS)
     codecs = {name: quantizer(name, dtype, known) for name in (section.request, section.response)}
     by_code(codecs)
-    return Terms(codecs[section.request], codecs[section.response], manifest.mix.clip_norm, clip)
+    request, response = codecs[section.request], codecs[section.response]
+    low_rank = None
+    if section.select == "low_rank":
+        low_rank = build("compress", {"low_rank": LowRank}, "low_rank", _given(section, LowRank, facts))
+    return Terms(request, response, manifest.mix.clip_norm, clip, low_rank)
 
 
 def selection(
@@ -46,24 +71,43 @@ def selection(
         section: of the manifest. Of its keys a selector gets those its constructor takes; one of a package `params` as well.
         request: codec of what the initiator sends.
         response: codec of what the responder sends.
-        facts: further arguments for constructors that take them, by name.
+        facts: further arguments for constructors that take them, by name; see `parts`.
 
     Raises:
         ConfigError: a selector that is neither built in nor installed here, or a value it refuses.
     """
 
+    def limit(budget_bytes: int) -> int:
+        return min((limit for limit in (budget_bytes, section.budget_bytes) if limit > 0), default=0)
+
     def within(budget_bytes: int, dim: int) -> Selector:
-        limits = [limit for limit in (budget_bytes, section.budget_bytes) if limit > 0]
-        return Mask(plan(min(limits, default=0), dim, request, response))
+        return Mask(plan(limit(budget_bytes), dim, request, response))
+
+    def by_layer(budget_bytes: int, dim: int) -> Selector:
+        # Of a budget the request gets its share; without one, what the ratio's coordinates take with a byte for each index.
+        count = kept(section.ratio, dim)
+        asked, answered = request.size(count) + count, response.size(count)
+        budget = limit(budget_bytes) * asked // (asked + answered) or asked
+        layered = {"layers": facts.get("layers"), "budget_bytes": budget, "quantizer": request}
+        return build(
+            "compress", SELECTORS, "layered", {key: value for key, value in layered.items() if value is not None}
+        )
 
     if section.select == BUDGET:
         return within
+    if section.select == "layered":
+        return by_layer
     known = plugins.catalogue_with_plugins(plugins.SELECTORS, SELECTORS)
-    taken = inspect.signature(known[section.select]).parameters if section.select in known else {}
-    given = {key: value for key in taken if (value := getattr(section, key, facts.get(key))) is not None}
+    given = _given(section, known[section.select], facts) if section.select in known else {}
     if section.select == "drift_top_k":
         given["ratio"] = section.ratio / 2.0  # the other half is for the other end's wishes
     if section.select not in SELECTORS:
         given |= section.params
     selector = build("compress", known, section.select, given)
     return lambda _budget_bytes, _dim: selector
+
+
+def _given(section: CompressSection, constructor: Callable[..., Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The constructor's arguments, from the section or from the facts; 0 in the section leaves it its own default."""
+    taken = inspect.signature(constructor).parameters
+    return {key: value for key in taken if (value := getattr(section, key, 0) or facts.get(key))}

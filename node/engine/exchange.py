@@ -22,9 +22,10 @@ from gossip.mix.catalogue import swaps
 from gossip.mix.transaction import edge
 from gossip.rng import generator
 from gossip.seeds import derive
+from gossip.vector import Layout
 from node.config import Manifest
 from node.engine.calls import Answer, Answered, Apply, Commit, Drop, Offer, Offered
-from node.engine.compression import selection, terms
+from node.engine.compression import parts, selection, terms
 
 _ROUNDING = 1e-6  # by which two machines may differ over a gain
 Done = Effect | Swapped
@@ -68,13 +69,14 @@ class Exchanges:
         manifest: codecs, clip, seeds.
         node: our own label.
         origin: (D,) the shared vector that all nodes began with.
+        layout: of the model.
         mixer: knows what an exchange is.
         correction_lr: eta_c of the gain.
         remembered: what is kept per edge, where messages are swapped.
     """
 
     def __init__(
-        self, manifest: Manifest, *, node: str, origin: Tensor, mixer: Mixer, correction_lr: float,
+        self, manifest: Manifest, *, node: str, origin: Tensor, layout: Layout, mixer: Mixer, correction_lr: float,
         remembered: Callable[[], Mapping[str, Tensor]],
     ) -> None:  # fmt: skip
         compress = manifest.compress
@@ -85,9 +87,10 @@ class Exchanges:
         self._edge = mixer.edge
         self._correction_lr = correction_lr
         self._remembered = remembered
-        self.terms = terms(manifest, origin.dtype)
+        facts = parts(layout, self._dim)
+        self.terms = terms(manifest, origin.dtype, facts)
         request = self.terms.response if swaps(mixer.edge) else self.terms.request
-        self._select = selection(compress, request, self.terms.response)
+        self._select = selection(compress, request, self.terms.response, facts)
         self._drifts = compress.select == "drift_top_k"
         self._limit = kept(compress.ratio, self._dim)
         self._offers: dict[str, _Offer] = {}

@@ -66,7 +66,7 @@ class Session:
         self._pace = opening.manifest.pace
         self.learner = learner = Learner(opening)
         self._exchanges = Exchanges(
-            opening.manifest, node=opening.node, origin=learner.origin, mixer=learner.mixer,
+            opening.manifest, node=opening.node, origin=learner.origin, layout=learner.layout, mixer=learner.mixer,
             correction_lr=learner.correction_lr, remembered=lambda: learner.kept,
         )  # fmt: skip
         self._schema = learner.layout.digest

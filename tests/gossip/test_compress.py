@@ -1,5 +1,6 @@
 """Every compressor keeps the promise the convergence proofs rest on."""
 
+import inspect
 import math
 
 import pytest
@@ -15,7 +16,9 @@ from gossip.compress.quantize import Float32, Float64, integer
 from gossip.compress.select import Everything, TopK
 from gossip.rng import generator
 
-SELECTED = {name: {} if name == "full" else {"ratio": 0.1} for name in SELECTORS}
+SELECTED = {"full": {}} | {
+    name: {"ratio": 0.1} for name, make in SELECTORS.items() if "ratio" in inspect.signature(make).parameters
+}
 CONTRACTIONS = [name for name, make in QUANTIZERS.items() if make().omega < 1]
 PAIRS = [(select, name) for select in SELECTED for name in ("identity", "fp16", "int8", "int4")]
 PAIRS += [("top_k", name) for name in CONTRACTIONS if ("top_k", name) not in PAIRS]
