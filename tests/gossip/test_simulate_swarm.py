@@ -1,0 +1,207 @@
+"""A swarm as matrices gives the bits of a swarm as a loop over its nodes, whatever it mixes, selects, rounds and clips with."""
+
+from dataclasses import fields
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from gossip.api import Phase
+from gossip.compress.catalogue import quantizer
+from gossip.compress.dct import DctTopK
+from gossip.compress.low_rank import LowRank, Matrix
+from gossip.compress.select import Everything, Mask, TopK
+from gossip.compress.select_random import RandomK
+from gossip.mix.catalogue import MIXERS
+from gossip.mix.transaction import Terms
+from gossip.overlay.base_k import BaseK
+from gossip.overlay.one_peer import OnePeerExponential
+from gossip.overlay.static import Ring
+from gossip.overlay.sticky import Sticky
+from gossip.simulate.fate import Change
+from gossip.simulate.meetings import Schedule
+from gossip.simulate.reference import Reference, descent
+from gossip.simulate.swarm import Swarm
+from robust.clip import clip
+
+NODES, DIM, LR, STEPS = 7, 150, 0.1, 3
+PEERS = ("g", "c", "a", "f", "b", "e", "d")  # rows are not in the order of peer ids
+PARAMS = {
+    "pet": {"kappa": 0.3, "flow_limit": 0.5}, "choco": {"gamma": 0.3}, "beer": {"gamma": 0.3},
+    "a2cid2": {"chi1": 9.0, "chi2": 2.0}, "outer": {"pull": 0.3},
+}  # fmt: skip
+OVERLAYS = {"ring": Ring(), "sticky": Sticky(3), "base_k": BaseK(2), "one_peer": OnePeerExponential()}
+SELECTORS = {"full": Everything(), "mask": Mask(0.3), "top_k": TopK(0.2)}
+CODECS = {"exact": ("identity", "identity"), "four_bits": ("fp16", "int4"), "eight_bits": ("int8", "int8")}
+CASES = list(product(MIXERS, SELECTORS, CODECS, OVERLAYS))
+
+
+def mixer(name):
+    return MIXERS[name](**PARAMS.get(name, {}))
+
+
+def terms(request, response, clip_norm=1.0, dtype=torch.float32, low_rank=None):
+    return Terms(quantizer(request, dtype), quantizer(response, dtype), clip_norm, clip, low_rank)
+
+
+class Both:
+    """The loop and the matrix, on bowls along the axes: their gradients are the same bits one by one and all together."""
+
+    def __init__(self, mixing, agreed, selector, dtype=torch.float32, **more):
+        chance = torch.Generator().manual_seed(7)
+        self.a = torch.rand(NODES, DIM, generator=chance).add(0.1).to(dtype)
+        self.b = torch.randn(NODES, DIM, generator=chance).to(dtype)
+        x = torch.full((NODES, DIM), 0.25, dtype=dtype)
+        self.loop = Reference(PEERS, x.clone(), mixing, agreed, selector, 5)
+        self.matrix = Swarm(PEERS, x.clone(), mixing, agreed, selector, 5, torch.ones(NODES, dtype=torch.bool), **more)
+        self.local = descent(lambda node, x, _round, _step: self.a[node] * (x - self.b[node]), steps=STEPS, lr=LR)
+
+    def step(self, rows, round, number, x, correct):
+        return x - LR * correct(self.a[rows] * (x - self.b[rows]))
+
+    def round(self, number, overlay):
+        phase = Phase(number, float(STEPS), LR, turn=number)
+        meetings = Schedule(overlay, PEERS, b"salt").at(number, np.ones(NODES, bool))
+        columns = (meetings.one, meetings.other, meetings.forth, meetings.back)
+        self.loop.round(phase, self.local, zip(*(column.tolist() for column in columns), strict=True))
+        return self.matrix.round(phase, self.step, STEPS, meetings)
+
+    def check(self):
+        assert torch.equal(self.loop.x, self.matrix.x)
+        for node, state in enumerate(self.loop.states):
+            for kept in () if state is None else fields(state):
+                assert torch.equal(getattr(state, kept.name), getattr(self.matrix.state, kept.name)[node]), kept.name
+
+
+def walk(name, select, codecs, overlay):
+    both = Both(mixer(name), terms(*CODECS[codecs]), SELECTORS[select])
+    for number in range(4):
+        before = both.matrix.x.clone()
+        both.round(number, OVERLAYS[overlay])
+        both.check()
+        assert not torch.equal(both.matrix.x, before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "select", "codecs", "overlay"), CASES[:36:3] + CASES[36::7])
+def test_the_matrix_walks_the_loops_trajectory_bit_for_bit(name, select, codecs, overlay):
+    """The one promise that makes a simulation of thousands an experiment with the product, and not with a likeness of it.
+
+    Some of all cases; `test_every_case_walks_the_loops_trajectory_bit_for_bit` has the rest.
+    """
+    walk(name, select, codecs, overlay)
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize(("name", "select", "codecs", "overlay"), CASES)
+def test_every_case_walks_the_loops_trajectory_bit_for_bit(name, select, codecs, overlay):
+    walk(name, select, codecs, overlay)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "selector",
+    [RandomK(0.2), Mask(0.3, block=7), DctTopK(0.2, 64), LowRank(2, (Matrix(10, 10, 12),))],
+    ids=lambda selector: type(selector).__name__,
+)
+@pytest.mark.parametrize("name", ["pet", "gradient_tracking", "choco"])
+def test_supports_of_any_kind_move_the_same_bits(name, selector):
+    """Scattered coordinates, blocks that fit no table, waves and low-rank factors: a support is what it says of itself."""
+    low_rank = selector if isinstance(selector, LowRank) else None
+    both = Both(mixer(name), terms("fp16", "int4", low_rank=low_rank), selector)
+    for number in range(3):
+        both.round(number, Ring())
+        both.check()
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 0.05, 100.0])
+def test_clipping_off_always_and_never_gives_the_same_bits(clip_norm):
+    """Where the quantiser lengthens what was just clipped, values shrink and are rounded anew by the same stream of chance."""
+    both = Both(mixer("pet"), terms("fp16", "int4", clip_norm), Mask(0.5))
+    for number in range(3):
+        both.round(number, Ring())
+        both.check()
+
+
+@pytest.mark.parametrize("name", ["pet", "k_gt", "push_sum"])
+def test_double_precision_gives_the_same_bits(name):
+    both = Both(mixer(name), terms("identity", "identity", dtype=torch.float64), Everything(), torch.float64)
+    for number in range(3):
+        both.round(number, OnePeerExponential())
+        both.check()
+
+
+@pytest.mark.parametrize("name", ["pet", "gradient_tracking", "outer", "push_sum"])
+def test_how_many_rows_are_computed_together_changes_no_bit(name):
+    """It is for speed alone: what the processor's cache holds."""
+    few = Both(mixer(name), terms("fp16", "int8"), Everything(), rows_at_once=2)
+    for number in range(3):
+        few.round(number, Ring())
+        few.check()
+
+
+def test_bytes_are_those_of_the_payloads():
+    """Counted without encoding anything, so they had better be right."""
+    for selector, codecs in product((Everything(), Mask(0.3), TopK(0.2)), CODECS.values()):
+        agreed = terms(*codecs)
+        both = Both(mixer("pet"), agreed, selector)
+        x = both.matrix.x.clone() - 0.1 * both.a * (both.matrix.x - both.b)
+        both.matrix.x.copy_(x)
+        meetings = Schedule(Ring(), PEERS, b"salt").at(0, np.ones(NODES, bool))
+        done = both.matrix.round(Phase(0, 1.0, LR), None, 0, meetings)
+        for place, row in enumerate(done.initiator.tolist()):
+            life = both.matrix._edges._lives[row, int(done.responder[place])]
+            support = selector.select(x[row], None, life.seed, 1)
+            asked = agreed.ask(x[row], support, torch.Generator())
+            mine, (heard, theirs) = support.take(x[done.responder[place]]), agreed.heard(asked, DIM, x.dtype)
+            answered, _ = agreed.answer(mine, theirs, heard, DIM, torch.Generator())
+            assert (done.request_bytes[place], done.response_bytes[place]) == (len(asked), len(answered))
+
+
+def test_a_swarm_in_which_nodes_were_never_alive_is_that_of_the_others():
+    """Spare rows for those who will join take no part, wherever they are; between others they make copies of what are views else."""
+    mixing, agreed = mixer("pet"), terms("fp16", "int4")
+    both = Both(mixing, agreed, Mask(0.3))
+    living = torch.tensor([0, 1, 3, 4, 5, 7, 8])
+    peers = (*PEERS[:2], "aa", *PEERS[2:5], "bb", *PEERS[5:])
+    alive = torch.zeros(9, dtype=torch.bool).index_fill(0, living, value=True)
+    start = torch.zeros(9, DIM).index_copy(0, living, both.matrix.x)
+    more = Swarm(peers, start, mixing, agreed, Mask(0.3), 5, alive, rows_at_once=3)
+
+    def step(rows, round, number, x, correct):
+        own = torch.searchsorted(living, rows)
+        return x - LR * correct(both.a[own] * (x - both.b[own]))
+
+    for number in range(4):
+        both.round(number, Sticky(3))
+        meetings = Schedule(Sticky(3), peers, b"salt").at(number, alive.numpy())
+        more.round(Phase(number, float(STEPS), LR), step, STEPS, meetings)
+    assert torch.equal(more.x[living], both.matrix.x)
+    assert not more.x[~alive].any()
+    assert more.consensus_distance() == both.matrix.consensus_distance()
+
+
+def test_a_swarm_that_does_not_fit_together_is_refused():
+    mixing, agreed, alive = mixer("pet"), terms("fp16", "int4"), torch.ones(3, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"x must be \(3, d\)"):
+        Swarm(("a", "b", "c"), torch.zeros(2, 4), mixing, agreed, Everything(), 0, alive)
+    with pytest.raises(ValueError, match="peers must differ"):
+        Swarm(("a", "b", "a"), torch.zeros(3, 4), mixing, agreed, Everything(), 0, alive)
+    swarm = Swarm(("a", "b", "c"), torch.zeros(3, 4), mixing, agreed, Everything(), 0, alive)
+    swarm.change(Change(crashed=(1,)))
+    with pytest.raises(ValueError, match="row 1 cannot go"):
+        swarm.change(Change(crashed=(1,)))
+    with pytest.raises(ValueError, match="row 0 cannot join"):
+        swarm.change(Change(joined=((0, 2),)))
+    with pytest.raises(ValueError, match="needs rounds"):
+        Swarm(("a", "b", "c"), torch.zeros(3, 4), mixer("k_gt"), agreed, Everything(), 0, alive).slot(
+            Phase(0, 1.0, 0.1), None, 0, Schedule(Ring(), ("a", "b", "c"), b"").at(0, np.ones(3, bool))
+        )
+
+
+def test_a_swarm_that_diverges_says_so():
+    both = Both(mixer("dsgd"), terms("fp16", "int4"), Everything())
+    both.matrix.x[2, 3] = torch.inf
+    with pytest.raises(ValueError, match="not_finite"):
+        both.matrix.round(Phase(0, 1.0, LR), None, 0, Schedule(Ring(), PEERS, b"").at(0, np.ones(NODES, bool)))
