@@ -216,6 +216,11 @@ def _check_algorithm(manifest: Manifest) -> None:
             f"compress.response: {mix.kind} sends running sums, of which nothing may be left out, got {compress.response} and "
             f"select = {compress.select}; try `--set compress.response=identity --set compress.select=full`"
         )
+    if overlay.weights == "uniform" and not facts.exact:
+        raise ConfigError(
+            f"overlay.weights: uniform weights sum to 1 only one way, which is for push_sum and r_fast, got mix={mix.kind}; "
+            "try `--set overlay.weights=metropolis_hastings`"
+        )
     if mix.kind == "quasi_global" and (manifest.optimizer.kind != "sgd" or manifest.optimizer.momentum):
         raise ConfigError(
             f"optimizer.momentum: quasi_global brings its own (mix.beta), so sgd's must be 0, got {manifest.optimizer.kind} with "

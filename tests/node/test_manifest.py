@@ -16,6 +16,7 @@ from node import manifest as manifests
 from node import settings
 from node.config import Manifest
 from node.identity import Identity
+from node.overlay import check_members
 
 FOUNDER = Identity.from_seed(bytes(32))
 GOLDEN = Path(__file__).parents[1] / "golden" / "manifest.json"
@@ -181,3 +182,41 @@ def test_what_is_perhaps_not_meant_is_one_warning(assignments, key):
 )
 def test_what_is_fine_passes_in_silence(assignments):
     assert manifests.check(changed(*assignments)) == []
+
+
+@pytest.mark.parametrize(
+    ("assignments", "key", "why"),
+    [
+        (["mix=d2"], "mix.kind", "never changes"),
+        (["mix=exact_diffusion", "overlay=static_exponential"], "mix.kind", "symmetric"),
+        (["mix=choco", "overlay=ring", "overlay.average_every=5"], "mix.kind", "never changes"),
+        (["mix=k_gt", "pace=clock"], "mix.kind", "clock pace"),
+        (["overlay=alone", "overlay.average_every=5", "pace=clock"], "overlay.average_every", "clock pace"),
+        (["mix=push_sum"], "compress.response", "running sums"),
+        (["mix=quasi_global"], "optimizer.momentum", "its own"),
+        (["mix=psgd", "overlay=ring"], "overlay.kind", "everybody"),
+        (["mix=outer", "overlay.average_every=5"], "overlay.kind", "nobody meets between"),
+        (["mix=outer", "mix.nesterov=false", "mix.outer_lr=0.5"], "mix.outer_momentum", "must be < 1"),
+        (["compress.response=int2"], "compress.response", "expected error"),
+        (["compress.select=every_nth"], "compress.select", "neither built in nor offered"),
+        (["overlay=erdos_renyi", "overlay.weights=uniform"], "overlay.weights", "one way"),
+        (["overlay.overlap=true"], "overlay.overlap", "average_every"),
+        (["overlay.eta=0.5"], "overlay.eta", "sticky"),
+        (["mix=k_gt", "optimizer=adamw"], "optimizer.correction_lr", "adamw"),
+    ],
+)
+def test_parts_that_do_not_go_together_are_refused_before_anything_starts(assignments, key, why):
+    """In one line that names the key and the reason, for the founder and for everybody who is handed the manifest."""
+    with pytest.raises(ConfigError, match=rf"^{key}\b.*{why}") as refused:
+        manifests.check(changed(*assignments))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("assignments", "n"),
+    [(["overlay=base_k", "overlay.k=4"], 4), (["overlay=hypercube"], 6)],
+)
+def test_who_knows_the_number_of_members_refuses_what_so_many_cannot_have(assignments, n):
+    with pytest.raises(ConfigError):
+        check_members(changed(*assignments), n)
+    check_members(changed("overlay=base_k", "overlay.k=3"), n)
