@@ -10,6 +10,7 @@ import click
 import msgspec
 import pytest
 
+from gossip.compress import names
 from node.cli.main import COMMANDS, starling
 from node.config import Manifest
 from node.settings import from_toml
@@ -72,7 +73,9 @@ def test_the_table_of_algorithms_covers_the_configuration():
         for name, section in msgspec.structs.asdict(Manifest()).items()
         if isinstance(section, msgspec.Struct)
     }
-    for section, key in (("mix", "kind"), ("overlay", "kind"), ("compress", "select"), ("compress", "response")):
+    for choice in set(names.SELECTORS) - {"full"}:
+        assert re.search(rf"\b{choice}\b", README), f"compress.select = {choice}"
+    for section, key in (("mix", "kind"), ("overlay", "kind")):
         kind = type(getattr(Manifest(), section))
         choices = next(f for f in msgspec.inspect.type_info(kind).fields if f.name == key).type.values
         for choice in set(choices) - {"full", "identity"}:  # these two are no algorithms
@@ -125,6 +128,17 @@ def test_four_nodes_by_hand_do_what_the_readme_says(tmp_path):
             assert node.ctrl_c() == 0
     assert founder.out.strip() == invite
     assert all("Traceback" not in node.err for node in (founder, *joiners))
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_the_readme_s_way_to_compare_works():
+    """Each line as it stands, from the checkout that a reader has."""
+    show, compare, simulate, bench = (shell(line, ROOT) for line in lines("compare"))
+    assert "spectral gap" in show
+    assert "base_k" in compare
+    assert "accuracy" in simulate
+    assert "int4" in bench
 
 
 @pytest.mark.real
