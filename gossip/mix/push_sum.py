@@ -42,7 +42,8 @@ class PushSum:
     A node that gives and does not receive has its weight halved each round, and its steps grow as 1/w. Below the floor it waits: it
     neither gives nor steps, and its model stays as it is, until it has received. Nothing of m and w is lost over it. A node that
     crashes takes its m and w along, of the same kind as those that stay: the mean moves, and no bias remains.
-    Where data differ the models stay away from the optimum as with `Dsgd`.
+    Where data differ the models stay away from the optimum as with `Dsgd`. Under an optimiser whose steps do not scale with the gradient
+    (AdamW) 1/w is lost and a node counts by its weight.
 
     Source: Assran et al. 2019 (arXiv:1811.10792); running sums: Spiridonoff, Olshevsky and Paschalidis 2020 (arXiv:1811.03982).
     Deviation: sums instead of shares in each message; the floor.

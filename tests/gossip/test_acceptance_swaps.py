@@ -12,6 +12,7 @@ from gossip.mix.dsgd import choco
 from gossip.mix.gradient_tracking import beer
 from gossip.mix.push_sum import PushSum
 from gossip.mix.r_fast import leave, r_fast
+from gossip.overlay.one_peer import RandomMatching
 from gossip.overlay.static import Ring, StaticExponential
 from gossip.overlay.weights import matrix, metropolis_hastings
 from tests.gossip.quadratics import gradients, quadratics, relative_error
@@ -90,6 +91,27 @@ def test_beer_reaches_the_optimum_linearly_in_its_window(wide, graph, gamma, lr,
 def test_beer_diverges_beyond_it(wide):
     seen = errors(beer(0.05), exponential(16), wide, 0.02, halves(4), [2000, 4000, 6000, 8000])
     assert not seen[-1] < 10.0
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.3])
+@pytest.mark.parametrize("overlay", [Ring(), RandomMatching(0)], ids=lambda overlay: type(overlay).__name__)
+@pytest.mark.parametrize(("algorithm", "highest"), [(choco(0.05), 0.25), (beer(0.05), 0.1)], ids=["choco", "beer"])
+def test_copies_per_edge_stand_lost_swaps_and_changing_overlays(algorithm, highest, overlay, loss):
+    """Top-1 % of 200, swaps at both ends or at neither: slower than on a fixed overlay without loss, but nothing drifts apart."""
+    n, dim, lr = 16, 200, 0.02
+    A, b, best = quadratics(n, dim)
+    chance = torch.Generator().manual_seed(5)
+    links = torch.from_numpy(matrix(overlay, n, 0) > 0) if overlay.period(n) else torch.ones(n, n, dtype=torch.bool)
+    swarm = Ends(algorithm, torch.zeros(n, dim, dtype=torch.float64), links)
+    compress, seen = (top if algorithm.size(1) == 1 else halves)(2), []
+    for turn in range(3000):
+        swarm.step(lambda x: gradients(A, b, x), lr)
+        lost = torch.rand(len(swarm.src), generator=chance) < loss
+        swarm.swap(torch.from_numpy(matrix(overlay, n, turn)), lost=lost, atomic=True, compress=compress)
+        if turn % 1000 == 999:
+            seen.append(relative_error(swarm.x, best))
+    assert seen[-1] < highest
+    assert seen[-1] < 1.1 * seen[0]
 
 
 # --- push-sum ----------------------------------------------------------------------------------------------
