@@ -23,6 +23,7 @@ from node.identity import Identity
 from node.overlay import overlay_of
 
 MAX_BYTES = 64 << 10
+_MAX_ITEMS = 256  # of any list: room for them is made at once, and they may lie a thousand deep in each other
 _ID_BYTES = 20
 _SIGN_DOMAIN = b"starling/manifest/1\0"
 _KNOWN_KAPPA = 0.3
@@ -91,7 +92,7 @@ def from_bytes(raw: bytes, swarm: str, peer: str) -> Manifest:
     if len(raw) > MAX_BYTES or _hash(raw) != swarm:
         raise RemoteProtocolError(peer, "manifest_hash")
     try:
-        plain = msgpack.unpackb(raw, raw=False, strict_map_key=True, max_ext_len=0)
+        plain = msgpack.unpackb(raw, raw=False, max_array_len=_MAX_ITEMS, max_ext_len=0, object_pairs_hook=_table)
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
         raise RemoteProtocolError(peer, "manifest_not_msgpack") from error
     if not isinstance(plain, dict):
@@ -259,6 +260,14 @@ def _hash(raw: bytes) -> str:
 
 def _sorted(plain: Any) -> Any:
     return {key: _sorted(plain[key]) for key in sorted(plain)} if isinstance(plain, dict) else plain
+
+
+def _table(pairs: list[tuple[object, object]]) -> dict[str, object]:
+    """A table of a manifest. Raises ValueError for keys that are no text, as TOML and our own bytes never have them."""
+    table = {key: value for key, value in pairs if isinstance(key, str)}
+    if len(table) < len(pairs):
+        raise ValueError("a key is no text, or there twice")
+    return table
 
 
 def _another_version(why: str) -> ConfigError:
