@@ -82,8 +82,7 @@ class Fate:
 
 def kind(meetings: int) -> Fate:
     """Nothing goes wrong."""
-    nothing = torch.zeros(meetings, dtype=torch.bool)
-    return Fate(nothing, nothing, nothing, nothing)
+    return Fate(*torch.zeros((4, meetings), dtype=torch.bool))
 
 
 def fate(faults: Faults, seed: int, round: int, meetings: int) -> Fate:
