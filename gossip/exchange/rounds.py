@@ -15,7 +15,7 @@ or by a peer that the round does not link us to is refused as "view". A round en
 which is learned from how long links took; a link that missed it is skipped, nobody is asked why. A peer that has gone on to a later
 round (`passed`) does not come back for ours.
 
-Every message tells how far its sender is; `behind` is the highest credible one, so that the training loop can jump.
+Every message tells how far its sender is; `heard.lead` is the highest credible one, so that the training loop can jump.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Literal
 
 from gossip.exchange.admission import MAX_SERVED, Admission, Now, Park, Refuse, Verdict, Wish
 from gossip.exchange.commands import Outcome
-from gossip.exchange.lead import credible_lead
+from gossip.exchange.heard import Heard
 from gossip.exchange.waits import Waits
 from gossip.wire.schema import Request
 
@@ -53,8 +53,8 @@ class Rounds:
     """Digest of the member list the links come from."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """Of the links resolved so far."""
-    seen: dict[str, int] = field(default_factory=dict)
-    """Highest round heard of each peer."""
+    heard: Heard = field(default_factory=Heard)
+    """What peers said of how far they are."""
     _served: dict[str, int] = field(default_factory=dict)
     _parked: dict[str, Wish] = field(default_factory=dict)
 
@@ -68,14 +68,9 @@ class Rounds:
         """Every link of the open round is resolved."""
         return not self.waiting
 
-    @property
-    def behind(self) -> int:
-        """The round the peers have credibly reached, 0 if none spoke."""
-        return credible_lead(self.seen.values())
-
     def passed(self, peer: str) -> bool:
         """The peer has done the open round."""
-        return self.seen.get(peer, 0) > self.round
+        return self.heard.of(peer) > self.round
 
     def theta(self, peer: str) -> float:
         """Mixing weight of a link of this round."""
@@ -102,19 +97,15 @@ class Rounds:
         self.waits.end()
         self.round, self.links, self.view = self.round + 1, {}, b""
 
-    def heard(self, peer: str, round: int) -> None:
-        """A peer said that it is at `round`."""
-        self.seen[peer] = max(round, self.seen.get(peer, 0))
-
     def forget(self, peer: str) -> None:
         """A peer is gone: what it said counts no more."""
-        self.seen.pop(peer, None)
+        self.heard.forget(peer)
         self._parked.pop(peer, None)
         self.waits.forget(peer)
 
     def admit(self, peer: str, wish: Wish, now: float) -> Admission:
         """Decide on a wish; one that is parked comes back as a Verdict."""
-        self.heard(peer, wish.round)
+        self.heard.note(peer, wish.round)
         if wish.round < self.round:
             return Refuse("late")
         if wish.round > self.round + self.max_lead:

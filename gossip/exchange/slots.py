@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gossip.exchange.admission import MAX_SERVED, Admission, Now, Refuse, Wish
 from gossip.exchange.commands import Outcome
-from gossip.exchange.lead import credible_lead
+from gossip.exchange.heard import Heard
 from gossip.exchange.waits import Waits
 from gossip.wire.schema import Request
 
@@ -39,8 +39,8 @@ class Slots:
     """Whom, until it is resolved."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """Of this visit, once resolved."""
-    seen: dict[str, int] = field(default_factory=dict)
-    """Highest slot heard of each peer."""
+    heard: Heard = field(default_factory=Heard)
+    """What peers said of how far they are."""
     _served: int = 0
     _visited: dict[str, int] = field(default_factory=dict)
 
@@ -53,11 +53,6 @@ class Slots:
     def done(self) -> bool:
         """No visit is under way."""
         return self.visiting is None
-
-    @property
-    def behind(self) -> int:
-        """The slot the peers have credibly reached, 0 if none spoke."""
-        return credible_lead(self.seen.values())
 
     def theta(self, peer: str) -> float:
         """Mixing weight of an exchange."""
@@ -79,19 +74,15 @@ class Slots:
         self.waits.begin(now)
         self._visited[peer] = self.round
 
-    def heard(self, peer: str, round: int) -> None:
-        """A peer said that it is at slot `round`."""
-        self.seen[peer] = max(round, self.seen.get(peer, 0))
-
     def forget(self, peer: str) -> None:
         """A peer is gone."""
-        self.seen.pop(peer, None)
+        self.heard.forget(peer)
         self._visited.pop(peer, None)
         self.waits.forget(peer)
 
     def admit(self, peer: str, wish: Wish, now: float) -> Admission:
         """Decide on a wish."""
-        self.heard(peer, wish.round)
+        self.heard.note(peer, wish.round)
         if wish.view != self.view or (isinstance(wish, Request) and wish.theta != self.weight):
             return Refuse("view")
         if not self.welcome(peer):

@@ -130,7 +130,7 @@ class Exchange:
     @property
     def behind(self) -> int:
         """The round (slot) that peers have credibly reached."""
-        return self._pace.behind
+        return self._pace.heard.lead
 
     def committed(self, peer: str) -> int:
         """Exchanges committed with `peer`."""
@@ -138,7 +138,7 @@ class Exchange:
 
     def round_of(self, peer: str) -> int | None:
         """Highest round (slot) heard of `peer`."""
-        return self._pace.seen.get(peer)
+        return self._pace.heard.rounds.get(peer)
 
     def welcome(self, accept: Callable[[str], bool]) -> None:
         """Clock pace: ask `accept` whether a calling peer may have an edge; without, everybody may."""
@@ -193,7 +193,7 @@ class Exchange:
         runner = self._runner(peer)
         runner.feed(runner.edge.receive(message))
         if isinstance(message, Busy):
-            self._pace.heard(peer, message.round)
+            self._pace.heard.note(peer, message.round)
         self._move()
 
     def _runner(self, peer: str) -> EdgeRunner:
@@ -310,9 +310,9 @@ class Exchange:
     def _left_behind(self, round: int) -> int:
         """Where peers are if they have left us behind; one liar moves us by MAX_JUMP at most."""
         rounds = self._rounds
-        if rounds.behind > round + MAX_LEAD:
-            return rounds.behind
-        told = max((rounds.seen.get(peer, 0) for peer in self._late), default=round)
+        if rounds.heard.lead > round + MAX_LEAD:
+            return rounds.heard.lead
+        told = max((rounds.heard.of(peer) for peer in self._late), default=round)
         return min(told, round + MAX_JUMP)
 
     # --- clock pace ---------------------------------------------------------------------------------------

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
-from gossip.errors import ConfigError
 from gossip.rng import generator as derived
 from node.tasks.api import Source
-from node.tasks.checks import choice, real, whole
+from node.tasks.checks import choice, own_problem, real, whole
 from node.tasks.quadratic import DTYPES, Point, gradient_noise
 
 
@@ -117,14 +116,7 @@ class Diagonal:
         Raises:
             ConfigError: a path is given, or there are not as many shards as bowls.
         """
-        if source.path is not None:
-            raise ConfigError(f"data: diagonal draws its own problem and reads no files, got {source.path}")
-        if source.partition.shards != self.nodes:
-            raise ConfigError(
-                f"partition.shards: must be task.params.nodes = {self.nodes}, got {source.partition.shards}"
-            )
-        if not 0 <= source.shard < self.nodes:
-            raise ConfigError(f"shard: must be in [0, {self.nodes}), task.params.nodes, got {source.shard}")
+        own_problem("diagonal", source, self.nodes)
         dtype = DTYPES[self.dtype]
         a, b = self.bowl(source.seed, source.shard)
         total, pull = self._sums(source.seed, range(self.nodes))

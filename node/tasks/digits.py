@@ -28,7 +28,7 @@ from node.tasks.labelled import (
     classification_score,
     labelled,
 )
-from node.tasks.networks import cnn, mlp
+from node.tasks.networks import classifier
 
 SIDE = 8
 PIXELS = SIDE * SIDE
@@ -71,9 +71,7 @@ class Digits:
 
     def model(self, generator: Generator) -> nn.Module:
         """A fresh classifier with He initialisation."""
-        if self.network == "cnn":
-            return cnn(1, SIDE, SIDE, self.hidden, CLASSES, generator)
-        return mlp(PIXELS, self.hidden, CLASSES, generator)
+        return classifier(self.network, (1, SIDE, SIDE), self.hidden, CLASSES, generator)
 
     def data(self, source: Source, device: str) -> LabelledData:
         """Our shard of the built-in digits, or all of the volunteer's own file.

@@ -23,7 +23,7 @@ from node.tasks.labelled import (
     classification_score,
     labelled,
 )
-from node.tasks.networks import cnn, mlp
+from node.tasks.networks import classifier
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -92,9 +92,9 @@ class Images:
 
     def model(self, generator: Generator) -> nn.Module:
         """A fresh classifier with He initialisation."""
-        if self.network == "cnn":
-            return cnn(self.channels, self.height, self.width, self.hidden, self.classes, generator)
-        return mlp(self.channels * self.height * self.width, self.hidden, self.classes, generator)
+        return classifier(
+            self.network, (self.channels, self.height, self.width), self.hidden, self.classes, generator
+        )  # fmt: skip
 
     def data(self, source: Source, device: str) -> LabelledData:
         """Our shard of the built-in images, or all of the volunteer's own.

@@ -16,10 +16,9 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import softplus
 
-from gossip.errors import ConfigError
 from gossip.rng import generator as derived
 from node.tasks.api import Source
-from node.tasks.checks import choice, real, whole
+from node.tasks.checks import choice, own_problem, real, whole
 from node.tasks.quadratic import DTYPES, Point
 
 Samples = tuple[Tensor, Tensor]
@@ -104,14 +103,7 @@ class Logistic:
         Raises:
             ConfigError: a path is given, or there are not as many shards as nodes.
         """
-        if source.path is not None:
-            raise ConfigError(f"data: logistic draws its own problem and reads no files, got {source.path}")
-        if source.partition.shards != self.nodes:
-            raise ConfigError(
-                f"partition.shards: must be task.params.nodes = {self.nodes}, got {source.partition.shards}"
-            )
-        if not 0 <= source.shard < self.nodes:
-            raise ConfigError(f"shard: must be in [0, {self.nodes}), task.params.nodes, got {source.shard}")
+        own_problem("logistic", source, self.nodes)
         dtype = DTYPES[self.dtype]
         drawn = [self.drawn(source.seed, node) for node in range(self.nodes)]
         best = _optimum(drawn, self.mu).to(device, dtype)

@@ -11,6 +11,13 @@ import torch
 from torch import Generator, nn
 
 
+def classifier(network: str, shape: tuple[int, int, int], hidden: int, classes: int, generator: Generator) -> nn.Module:
+    """An "mlp" or a "cnn" for images of `shape` (channels, height, width); the former takes them flat."""
+    if network == "cnn":
+        return cnn(*shape, hidden, classes, generator)
+    return mlp(math.prod(shape), hidden, classes, generator)
+
+
 def mlp(features: int, hidden: int, classes: int, generator: Generator) -> nn.Module:
     """(m, features) -> (m, classes): one hidden layer with ReLU; d = (features + 1) · hidden + (hidden + 1) · classes."""
     return he_init(nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, classes)), generator)

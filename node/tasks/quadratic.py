@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
-from gossip.errors import ConfigError
 from gossip.rng import generator as derived
 from node.tasks.api import Source
-from node.tasks.checks import choice, real, whole
+from node.tasks.checks import choice, own_problem, real, whole
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -136,14 +135,7 @@ class Quadratic:
         Raises:
             ConfigError: a path is given, or there are not as many shards as bowls.
         """
-        if source.path is not None:
-            raise ConfigError(f"data: quadratic draws its own problem and reads no files, got {source.path}")
-        if source.partition.shards != self.nodes:
-            raise ConfigError(
-                f"partition.shards: must be task.params.nodes = {self.nodes}, got {source.partition.shards}"
-            )
-        if not 0 <= source.shard < self.nodes:
-            raise ConfigError(f"shard: must be in [0, {self.nodes}), task.params.nodes, got {source.shard}")
+        own_problem("quadratic", source, self.nodes)
         total, _ = self._sums(source.seed, range(self.nodes))
         return QuadraticData(
             bowl=self._placed(self.bowl(source.seed, source.shard), device),

@@ -167,11 +167,11 @@ def test_rounds_heard_of_peers_are_remembered_until_they_are_gone():
     """So that who slept can jump, and a departed peer moves nobody."""
     rounds = rounds_at(5, "computing")
     rounds.admit("b", req(50), 1.0)
-    rounds.heard("b", 40)
-    assert rounds.seen == {"b": 50}
-    assert rounds.behind == 50
+    rounds.heard.note("b", 40)
+    assert rounds.heard.rounds == {"b": 50}
+    assert rounds.heard.lead == 50
     rounds.forget("b")
-    assert rounds.behind == 0
+    assert rounds.heard.lead == 0
 
 
 def test_a_slow_link_is_not_tried_again_while_its_payload_is_under_way():

@@ -69,7 +69,7 @@ def test_another_swarm_another_weight_and_unwanted_edges_are_refused():
     core.welcome = lambda peer: peer == "friend"
     assert core.admit("b", req(), 0.1) == Refuse("full")
     assert core.admit("friend", req(), 0.1) == Now()
-    assert core.seen == {"b": 123, "friend": 123}
+    assert core.heard.rounds == {"b": 123, "friend": 123}
 
 
 def test_a_visit_ends_with_its_exchange_or_at_the_deadline():
@@ -93,10 +93,10 @@ def test_a_peer_that_is_gone_is_forgotten():
     """Its slot number moves nobody, and if it comes back it is new."""
     core = slots()
     core.visit("b", 0.0)
-    core.heard("b", 9)
-    assert core.behind == 9
+    core.heard.note("b", 9)
+    assert core.heard.lead == 9
     core.forget("b")
-    assert core.behind == 0
+    assert core.heard.lead == 0
     core.enter(1)
     core.visit("a", 0.0)
     assert core.next("ab", ()) == "b"

@@ -39,7 +39,7 @@ def test_each_link_of_a_round_has_its_own_deadline():
 def test_who_speaks_of_a_later_round_has_passed_ours():
     rounds = Rounds(Waits(Deadline(1.0, 1.0)))
     rounds.open(4, {"b": 0.5}, b"view", 0.0)
-    rounds.heard("b", 4)
+    rounds.heard.note("b", 4)
     assert not rounds.passed("b")
-    rounds.heard("b", 5)
+    rounds.heard.note("b", 5)
     assert rounds.passed("b")
