@@ -1,0 +1,156 @@
+"""Who meets whom in a simulated swarm: what each node would work out for itself, for all of them at once."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossip.overlay.base_k import BaseK
+from gossip.overlay.equitopo import DirectedEquiDyn, UndirectedEquiStatic
+from gossip.overlay.links import links
+from gossip.overlay.one_peer import Hypercube, OnePeerExponential, RandomMatching
+from gossip.overlay.periodic import Periodic
+from gossip.overlay.ranks import digest, ranked
+from gossip.overlay.static import Ring, StaticExponential
+from gossip.overlay.sticky import Sticky, StickyEdges
+from gossip.simulate.crowd import Crowd
+from gossip.simulate.fate import Faults
+from gossip.simulate.meetings import Schedule, pairs
+from gossip.simulate.rings import Rings
+
+PEERS = tuple(f"peer {(7 * number) % 23:02d}" for number in range(23))
+OVERLAYS = (
+    Ring(), StaticExponential(), OnePeerExponential(), RandomMatching(3), Sticky(3), BaseK(2), Periodic(Ring(), 4),
+    DirectedEquiDyn(3), UndirectedEquiStatic(3),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda overlay: type(overlay).__name__)
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 13])
+def test_every_node_has_the_links_that_it_would_compute_itself(overlay, n):
+    """The same peers with the same weights to the bit, among the living alone, and each pair once."""
+    alive = np.zeros(len(PEERS), bool)
+    alive[np.random.default_rng(n).permutation(len(PEERS))[:n]] = True
+    members = ranked((PEERS[row] for row in np.flatnonzero(alive)), b"salt")
+    schedule = Schedule(overlay, PEERS, b"salt")
+    for number in (0, 1, 2, 9, 10):
+        met = schedule.at(number, alive)
+        found = {PEERS[row]: [] for row in np.flatnonzero(alive)}
+        for one, other, forth, back in zip(met.one, met.other, met.forth, met.back, strict=True):
+            found[PEERS[one]].append((PEERS[other], (forth + back) / 2.0))
+            found[PEERS[other]].append((PEERS[one], (forth + back) / 2.0))
+        for peer, told in found.items():
+            assert tuple(sorted(told)) == links(overlay, members, peer, number), (peer, number)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda overlay: type(overlay).__name__)
+def test_weights_are_those_of_the_matrix_in_either_direction(overlay):
+    """A swap of messages needs what each end gives to the other's, not their mean."""
+    for number in range(4):
+        one, other, forth, back = pairs(overlay, 13, number)
+        weights = {(int(a), int(b)): w for a, b, w in zip(one, other, forth, strict=True)}
+        weights |= {(int(b), int(a)): w for a, b, w in zip(one, other, back, strict=True)}
+        rows = {(a, b): w for a in range(13) for b, w in overlay.row(a, 13, number).items()}
+        assert {pair: weight for pair, weight in weights.items() if weight} == rows
+        assert len(weights) == 2 * len(one)
+
+
+def test_rounds_that_come_again_are_remembered_until_members_change():
+    schedule, alive = Schedule(OnePeerExponential(), PEERS, b""), np.ones(len(PEERS), bool)
+    first = schedule.at(0, alive)
+    assert schedule.at(5, alive) is first
+    fewer = alive.copy()
+    fewer[4] = False
+    assert 4 not in schedule.at(0, fewer).one
+    assert schedule.at(0, alive) is not first
+    assert np.array_equal(schedule.at(0, alive).one, first.one)
+
+
+def test_an_overlay_that_is_undefined_for_so_many_says_so():
+    with pytest.raises(ValueError, match="power of two"):
+        Schedule(Hypercube(), PEERS, b"").at(0, np.ones(len(PEERS), bool))
+
+
+# --- lasting edges -----------------------------------------------------------------------------------------
+
+
+def settle(nodes):
+    """All have heard of the change; each looks in turn and tells the others, until nobody does anything."""
+    for me, node in nodes.items():
+        node._look(me, frozenset(nodes) - {me})
+        node._edges &= node._alive
+    moved = True
+    while moved:
+        moved = False
+        for me in sorted(nodes):
+            opened, closed = nodes[me].update(me, nodes.keys())
+            assert all(nodes[peer].accept(me) for peer in opened)
+            for peer in closed:
+                nodes[peer].drop(me)
+            moved |= bool(opened or closed)
+
+
+@pytest.mark.slow
+@given(degree=st.integers(1, 7), seed=st.integers(0, 2**32), size=st.integers(2, len(PEERS)))
+@settings(max_examples=15, deadline=None)
+def test_lasting_edges_are_those_that_nodes_come_to(degree, seed, size):
+    """Rings kept for all at once, touched only beside who came or went, against a `StickyEdges` in every node."""
+    chance, peers = np.random.default_rng(seed), PEERS[:size]
+    rings, nodes = Rings(peers, degree, b"salt"), {}
+    for _ in range(15):
+        alive = [row for row in range(size) if peers[row] in nodes]
+        gone = [row for row in alive if chance.random() < 0.15]
+        come = [row for row in range(size) if row not in alive and chance.random() < 0.3]
+        before = {(row, other) for row in alive for other in rings.edges[row]}
+        moved = rings.change(gone, come)
+        for row in gone:
+            del nodes[peers[row]]
+        nodes |= {peers[row]: StickyEdges(degree, b"salt") for row in come}
+        settle(nodes)
+        rows = {peer: row for row, peer in enumerate(peers)}
+        assert rings.alive == len(nodes)
+        for peer, node in nodes.items():
+            assert tuple(sorted(peers[other] for other in rings.edges[rows[peer]])) == node.peers
+            assert tuple(peers[other] for other in rings.targets(rows[peer])) == node.targets
+        after = {(rows[peer], other) for peer in nodes for other in rings.edges[rows[peer]]}
+        both_ways = [
+            {pair for one in moves for pair in (one, one[::-1])} for moves in (moved.void, moved.closed, moved.opened)
+        ]
+        assert (before - both_ways[0] | both_ways[2]) - both_ways[1] == after
+
+
+# --- members and overlay alone -----------------------------------------------------------------------------
+
+
+def test_a_crowd_keeps_its_ranks_its_digest_and_its_edges_through_churn():
+    crowd = Crowd(PEERS, np.arange(23) < 15, Sticky(3), 4, b"salt")
+    rounds = list(crowd.run(Faults(crashes=0.5, joins=0.5), 1, 20))
+    members = [PEERS[row] for row in np.flatnonzero(crowd.alive)]
+    assert crowd.view == digest(members) == rounds[-1].view
+    assert rounds[-1].members == len(members) == 15 + sum(r.joined - r.crashed for r in rounds)
+    assert sum(r.joined for r in rounds) == 8
+    assert sum(r.crashed for r in rounds) > 4
+    met = crowd.meetings(19)
+    for peer in members:
+        told = {PEERS[b] for a, b in zip(met.one, met.other, strict=True) if PEERS[a] == peer}
+        told |= {PEERS[a] for a, b in zip(met.one, met.other, strict=True) if PEERS[b] == peer}
+        assert told == {other for other, _ in links(Sticky(3), ranked(members, b"salt"), peer, 19)}
+    assert all(len(set(r.view)) > 1 and r.most <= 4 + 2 for r in rounds)
+    assert (
+        list(Crowd(PEERS, np.arange(23) < 15, Sticky(3), 4, b"salt").run(Faults(crashes=0.5, joins=0.5), 1, 20))
+        == rounds
+    )
+
+
+@pytest.mark.slow
+def test_who_comes_or_goes_among_thousands_moves_a_handful_of_edges():
+    """So the cost of churn is that of the churn, not of the swarm."""
+    peers = [f"peer {number}" for number in range(3100)]
+    crowd = Crowd(peers, np.arange(3100) < 3000, Sticky(3), 6, b"salt")
+    rounds = list(crowd.run(Faults(crashes=2, joins=2), 1, 20))
+    moved = sum(r.joined + r.crashed for r in rounds)
+    assert moved == 80
+    assert sum(r.opened for r in rounds) < 6 * moved
+    assert sum(r.closed for r in rounds) < moved
+    assert all(1490 <= r.meetings <= 1500 for r in rounds)  # one of an odd cycle rests
+    assert all(5.9 < r.degree < 7.0 and r.most <= 8 for r in rounds)
