@@ -231,6 +231,12 @@ def _check_algorithm(manifest: Manifest) -> None:
         raise ConfigError(
             f"overlay.kind: psgd sends every update to everybody, got {overlay.kind}; try `--set overlay.kind=complete`"
         )
+    drawn = [name for name in (compress.select, compress.response) if name in names.CHANCY]
+    if mix.kind == "psgd" and mix.feedback in {"ef21", "ef21_sgdm", "econtrol"} and drawn:
+        raise ConfigError(
+            f"mix.feedback: {mix.feedback} adds up messages, so replicas drift apart unless all peers are told the same, but "
+            f"{' and '.join(drawn)} draw; try `--set compress.select=top_k --set compress.response=fp16`, or mix.feedback=ef"
+        )
     if mix.kind == "outer":
         _check_outer(mix, overlay)
 

@@ -25,3 +25,10 @@ QUANTIZERS = (
 )  # fmt: skip
 EXPANSIVE = MappingProxyType({"int2": "int2_nearest", "qsgd3": "qsgd7", "qsgd1": "sign"})
 """Codecs whose expected squared error may exceed ‖x‖², which no difference or feedback loop stands, and what to take instead."""
+CHANCY = frozenset(
+    {
+        "budget", "mask", "random_k", "cocktail", "top_k_sampled", "low_rank",
+        *(f"int{bits}" for bits in (8, 6, 5, 4, 3, 2)), *(f"qsgd{levels}" for levels in (127, 31, 15, 7, 3, 1)),
+    }
+)  # fmt: skip
+"""Selectors and codecs that draw, so that what a node tells differs from peer to peer."""
