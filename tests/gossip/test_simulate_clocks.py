@@ -113,16 +113,15 @@ def story(step_s, rounds, **more):
 
 
 def test_a_straggler_neither_stops_the_others_nor_is_left_to_itself():
-    """Fifty times slower: the others pass on and wait for it less than two of their rounds each; it does fewer local steps, and is met again."""
+    """Five times slower: the others wait at worst a deadline and one round of their own for it; it does fewer local steps, and is met."""
     fair, _, never = story([0.1] * 8, 60)
-    slow, steps, late = story([0.1] * 7 + [5.0], 60)
+    slow, steps, late = story([0.1] * 7 + [0.5], 60)
     assert not never.any()
     assert slow.now_s[:7].max() < 3.0 * fair.now_s.max()
     assert late[:20, 7].any()
     assert not late[-20:, 7].all()
-    assert steps[:, :7].min() == 20
-    assert 0 < steps[-20:, 7].max() < 20
-    assert (steps[:, 7] == 0).any()
+    assert steps[:, :7].mean() > 19.0
+    assert 0.0 < steps[-20:, 7].mean() < 10.0
 
 
 def test_a_node_a_little_slower_is_waited_for():
