@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gossip.compress.header import BLOCK
+from gossip.compress.largest import largest
 from gossip.compress.support import Blocks, Full, Indices, Support, blocks_in
 
 
@@ -80,7 +81,7 @@ class TopK:
 
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
         """x: (d,) finite -> the largest of it."""
-        return _largest(x.abs(), kept(self.ratio, x.numel()))
+        return _largest(x, None, kept(self.ratio, x.numel()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,7 @@ class DriftTopK:
 
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
         """x, reference: (d,) finite -> where they differ most."""
-        drift = x if reference is None else x - reference
-        return _largest(drift.abs(), kept(self.ratio, x.numel()))
+        return _largest(x, reference, kept(self.ratio, x.numel()))
 
 
 def with_wish(support: Indices, wish: Indices, limit: int) -> Indices:
@@ -139,12 +139,6 @@ def check_ratio(ratio: float) -> None:
         raise ValueError(f"ratio must be in (0, 1], got {ratio}")
 
 
-def _largest(magnitude: Tensor, count: int) -> Support:
-    """The `count` largest of (d,): all above the count-th largest value, then those equal to it in order of index."""
-    if count == magnitude.numel():
-        return Full()
-    threshold = magnitude.topk(count, sorted=False).values.min()
-    above = magnitude > threshold
-    ties = (magnitude == threshold).nonzero().view(-1)
-    above[ties[: count - int(above.sum())]] = True
-    return Indices(above.nonzero().view(-1).cpu())
+def _largest(x: Tensor, reference: Tensor | None, count: int) -> Support:
+    """Where |x − reference| (d,) is largest, in `count` places."""
+    return Full() if count == x.numel() else Indices(largest(x, count, reference).cpu())

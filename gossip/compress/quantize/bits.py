@@ -15,11 +15,12 @@ from torch import Tensor
 _WHOLE = {1: torch.int64, 2: torch.int32, 4: torch.int16}  # width -> a word that folds into exactly one byte
 
 
-def pack(codes: Tensor, width: int, out: Tensor) -> None:
+def pack(codes: Tensor, width: int, spare: Tensor, out: Tensor) -> None:
     """Write codes as bit fields.
 
     Args:
         codes: (8·r,) int8, contiguous, changed. Of each the lowest `width` bits count.
+        spare: (r,) int64 to work in.
         width: bits of a code, in [1, 8].
         out: (width·r,) uint8, contiguous.
     """
@@ -28,13 +29,12 @@ def pack(codes: Tensor, width: int, out: Tensor) -> None:
         return
     words = codes.view(torch.int64)
     words &= _lanes(8, 0, width)
-    moved = torch.empty_like(words)
     lane, field = 8, width
     while lane < (8 * 8 // width if width in _WHOLE else 64):
-        torch.bitwise_right_shift(words, lane - field, out=moved)
-        moved &= _lanes(2 * lane, field, field)
+        torch.bitwise_right_shift(words, lane - field, out=spare)
+        spare &= _lanes(2 * lane, field, field)
         words &= _lanes(2 * lane, 0, field)
-        words |= moved
+        words |= spare
         lane, field = 2 * lane, 2 * field
     if width in _WHOLE:
         out.copy_(words.view(_WHOLE[width]))  # what is above the lowest byte is dropped, and is 0
@@ -42,12 +42,13 @@ def pack(codes: Tensor, width: int, out: Tensor) -> None:
         out.view(-1, width).copy_(words.view(torch.uint8).view(-1, 8)[:, :width])
 
 
-def unpack(packed: Tensor, width: int, out: Tensor) -> None:
+def unpack(packed: Tensor, width: int, spare: Tensor, out: Tensor) -> None:
     """Read bit fields.
 
     Args:
         packed: (width·r,) uint8, contiguous.
         width: bits of a code, in [1, 8].
+        spare: (r,) int64 to work in.
         out: (8·r,) int8, contiguous; gets the codes without sign, in [0, 2**width) modulo 256.
     """
     if width == 8:
@@ -61,13 +62,12 @@ def unpack(packed: Tensor, width: int, out: Tensor) -> None:
         words.zero_()
         out.view(torch.uint8).view(-1, 8)[:, :width].copy_(packed.view(-1, width))
         lane, field = 64, 8 * width
-    moved = torch.empty_like(words)
     while lane > 8:
         lane, field = lane // 2, field // 2
-        torch.bitwise_left_shift(words, lane - field, out=moved)
-        moved &= _lanes(2 * lane, lane, field)
+        torch.bitwise_left_shift(words, lane - field, out=spare)
+        spare &= _lanes(2 * lane, lane, field)
         words &= _lanes(2 * lane, 0, field)
-        words |= moved
+        words |= spare
 
 
 def _lanes(lane: int, offset: int, field: int) -> int:

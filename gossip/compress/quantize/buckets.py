@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +29,42 @@ from gossip.compress.quantize.grid import Grid
 
 BUCKET = 64
 _LARGEST_FLOAT = torch.finfo(torch.float32).max
-_CHUNK = 1 << 18
+_CHUNK = 1 << 19
 _CHUNK_ELSEWHERE = 1 << 25
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffers:
+    """Memory for one chunk.
+
+    Args:
+        work: (r, B) float32.
+        spare: (r, B) float32.
+        words: (r, B/4) int64; `codes` are in the same place, as they are made when the words have been used.
+        spare_words: likewise.
+        codes: (r, B) int8.
+    """
+
+    BYTES: ClassVar[int] = 12  # a value
+
+    work: Tensor
+    spare: Tensor
+    words: Tensor
+    spare_words: Tensor
+    codes: Tensor
+
+    @staticmethod
+    def within(memory: Tensor, buckets: int, bucket: int) -> _Buffers:
+        """Cut out of (>= 12·r·B,) uint8."""
+        size = buckets * bucket
+        words, spare_words = (memory[start : start + 2 * size].view(torch.int64) for start in (8 * size, 10 * size))
+        return _Buffers(
+            work=memory[: 4 * size].view(torch.float32).view(buckets, bucket),
+            spare=memory[4 * size : 8 * size].view(torch.float32).view(buckets, bucket),
+            words=words.view(buckets, -1),
+            spare_words=spare_words,
+            codes=memory[8 * size : 9 * size].view(torch.int8).view(buckets, bucket),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +108,14 @@ class Bucketed:
         word = dither.draw(generator, device) if self.grid.by_chance else None
         sent = torch.empty(buckets, dtype=torch.int16, device=device)
         packed = torch.empty(buckets * per_bucket, dtype=torch.uint8, device=device)
-        for start, end, work, spare in self._chunks(buckets, device):
-            _load(values[start * self.bucket : end * self.bucket], work)
+        for start, end, buffers in self._chunks(buckets, device):
             number = torch.arange(start, end, device=device)
-            step, codes = self._round(work, spare, number, count, word)
+            step = self._round(values[start * self.bucket : end * self.bucket], buffers, number, count, word)
             sent[start:end] = steps.to_wire(step)
-            bits.pack(codes.view(-1), self.grid.width, packed[start * per_bucket : end * per_bucket])
+            target = packed[start * per_bucket : end * per_bucket]
+            bits.pack(
+                buffers.codes.view(-1), self.grid.width, buffers.spare_words[: buffers.codes.numel() // 8], target
+            )
         return b"".join((sent.cpu().numpy().data, packed.cpu().numpy()[: self._code_bytes(count)].data))
 
     def decode(self, data: bytes | memoryview, count: int, device: torch.device | str = "cpu") -> Tensor:
@@ -91,18 +128,21 @@ class Bucketed:
         step = steps.from_wire(raw[: 2 * buckets], grid.least, grid.largest, device)
         packed = raw[2 * buckets :]
         values = empty(count, device)
-        for start, end, work, spare in self._chunks(buckets, device):
-            codes = torch.empty(work.shape, dtype=torch.int8, device=device)
+        for start, end, buffers in self._chunks(buckets, device):
             part = _upload(packed[start * per_bucket : end * per_bucket], (end - start) * per_bucket, device)
-            bits.unpack(part, grid.width, codes.view(-1))
+            bits.unpack(part, grid.width, buffers.spare_words[: buffers.codes.numel() // 8], buffers.codes.view(-1))
             target = values[start * self.bucket : end * self.bucket]
-            if bool(codes.view(-1)[target.numel() :].any()):
+            work = buffers.work
+            if target.numel() < work.numel() and bool(buffers.codes.view(-1)[target.numel() :].any()):
                 raise ValueError("bad_padding")
-            grid.values(codes, work)
-            peak = torch.abs(work, out=spare).amax(1)
+            grid.values(buffers.codes, work)
+            peak = torch.abs(work, out=buffers.spare).amax(1)
             if not bool(grid.plausible(work, peak, step[start:end]).all()):
                 raise ValueError("bad_code")
-            target.copy_(work.mul_(step[start:end].unsqueeze(1)).view(-1)[: target.numel()])
+            if target.numel() == work.numel():
+                torch.mul(work, step[start:end].unsqueeze(1), out=target.view(work.shape))
+            else:
+                target.copy_(work.mul_(step[start:end].unsqueeze(1)).view(-1)[: target.numel()])
         return values
 
     def through(self, values: Tensor, chance: Tensor) -> Tensor:
@@ -119,50 +159,61 @@ class Bucketed:
             ValueError: "not_finite".
         """
         count, device = values.shape[-1], values.device
-        per_row = max(self._buckets(count), 1)
-        flat = torch.nn.functional.pad(values.detach(), (0, -count % self.bucket)).reshape(-1)
+        if values.numel() == 0:
+            return torch.empty(values.shape, device=device)
+        per_row = self._buckets(count)
+        flat = values.detach()
+        if count % self.bucket:
+            flat = torch.nn.functional.pad(flat, (0, -count % self.bucket))
+        flat = flat.reshape(-1)
         words = chance.to(device).reshape(-1) if self.grid.by_chance else None
         rounded = torch.empty(flat.numel() // self.bucket, self.bucket, device=device)
-        for start, end, work, spare in self._chunks(rounded.shape[0], device):
-            _load(flat[start * self.bucket : end * self.bucket], work)
+        for start, end, buffers in self._chunks(rounded.shape[0], device):
             number = torch.arange(start, end, device=device)
             word = None if words is None else words[number // per_row]
-            step, codes = self._round(work, spare, number % per_row, count, word)
-            self.grid.values(codes, work)
-            torch.mul(work, step.unsqueeze(1), out=rounded[start:end])
-        return rounded.view(*values.shape[:-1], -1)[..., :count] if count else torch.empty(values.shape, device=device)
+            part = flat[start * self.bucket : end * self.bucket]
+            step = self._round(part, buffers, number % per_row, count, word)
+            self.grid.values(buffers.codes, buffers.work)
+            torch.mul(buffers.work, step.unsqueeze(1), out=rounded[start:end])
+        return rounded.view(*values.shape[:-1], -1)[..., :count]
 
-    def _round(
-        self, work: Tensor, spare: Tensor, number: Tensor, count: int, word: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Values -> steps (r,), codes (r, B).
+    def _round(self, values: Tensor, buffers: _Buffers, number: Tensor, count: int, word: Tensor | None) -> Tensor:
+        """Values (<= r·B,) -> steps (r,), and the codes in `buffers`.
 
         Args:
-            work: (r, B) the values; changed.
-            spare: (r, B); changed.
+            values: those of r buckets, finite; the last bucket may have fewer than B.
+            buffers: for r buckets.
             number: (r,) the bucket's number in its vector.
             count: k; the last bucket of a vector may have fewer values than B.
             word: (r,) or (1,), or None if nothing is rounded by chance.
-        """
-        grid = self.grid
-        torch.abs(work, out=spare)
-        peak = spare.amax(1)
-        if not bool(torch.isfinite(peak).all()):
-            raise ValueError("not_finite")
-        length = (count - number * self.bucket).clamp_(max=self.bucket)
-        step = steps.least_steps(grid.measure(spare, peak, length), grid.least, grid.largest)
-        work /= torch.where(step > 0, step, math.inf).unsqueeze(1)
-        if word is not None:
-            work.add_(dither.dither(word, number, spare), alpha=dither.UNIT)
-        return step, grid.codes(work)
 
-    def _chunks(self, buckets: int, device: torch.device) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-        """First and last bucket of each chunk, and two buffers (r, B) that are the same ones each time."""
+        Raises:
+            ValueError: "not_finite".
+        """
+        grid, work, spare = self.grid, buffers.work, buffers.spare
+        source = _float32(values, work)
+        torch.abs(source, out=spare)
+        peak = spare.amax(1)
+        if not math.isfinite(float(peak.amax())):
+            raise ValueError("not_finite")
+        length: Tensor | int = self.bucket
+        if count % self.bucket:
+            length = (count - number * self.bucket).clamp_(max=self.bucket)
+        step, divisor = steps.least_steps(grid.measure(spare, peak, length), grid.least, grid.largest)
+        torch.div(source, divisor.unsqueeze(1), out=work)
+        if word is not None:
+            noise = dither.dither(word, number, buffers.words, buffers.spare_words.view_as(buffers.words))
+            work.add_(spare.copy_(noise), alpha=dither.UNIT)
+        grid.codes(work, buffers.codes)
+        return step
+
+    def _chunks(self, buckets: int, device: torch.device) -> Iterator[tuple[int, int, _Buffers]]:
+        """First and last bucket of each chunk, and buffers for it, which are the same memory each time."""
         many = max(1, (_CHUNK if device.type == "cpu" else _CHUNK_ELSEWHERE) // self.bucket)
-        work, spare = torch.empty(2, min(many, buckets), self.bucket, device=device)
+        memory = empty(min(many, buckets) * self.bucket * _Buffers.BYTES, device, torch.uint8)
         for start in range(0, buckets, many):
             end = min(start + many, buckets)
-            yield start, end, work[: end - start], spare[: end - start]
+            yield start, end, _Buffers.within(memory, end - start, self.bucket)
 
     def _buckets(self, count: int) -> int:
         return -(-count // self.bucket)
@@ -171,15 +222,22 @@ class Bucketed:
         return -(-count * self.grid.width // 8)
 
 
-def _load(part: Tensor, work: Tensor) -> None:
-    """Some values into a chunk's buffer, and zeros up to its end. Raises ValueError("not_finite")."""
-    if part.dtype == torch.float64:
-        if not bool(torch.isfinite(part).all()):
+def _float32(values: Tensor, buffer: Tensor) -> Tensor:
+    """Values as (r, B) float32 with zeros up to the end: themselves if they are that already, else in the buffer.
+
+    Raises:
+        ValueError: "not_finite".
+    """
+    if values.dtype == torch.float32 and values.numel() == buffer.numel() and values.is_contiguous():
+        return values.view_as(buffer)
+    if values.dtype == torch.float64:
+        if not bool(torch.isfinite(values).all()):
             raise ValueError("not_finite")
-        part = part.clamp(-_LARGEST_FLOAT, _LARGEST_FLOAT)
-    flat = work.view(-1)
-    flat[: part.numel()].copy_(part)
-    flat[part.numel() :].zero_()
+        values = values.clamp(-_LARGEST_FLOAT, _LARGEST_FLOAT)
+    flat = buffer.view(-1)
+    flat[: values.numel()].copy_(values)
+    flat[values.numel() :].zero_()
+    return buffer
 
 
 def _upload(part: npt.NDArray[np.uint8], length: int, device: torch.device) -> Tensor:

@@ -28,18 +28,21 @@ def draw(generator: Generator, device: torch.device) -> Tensor:
     return torch.randint(2**62, (1,), generator=generator, device=generator.device).to(device)
 
 
-def dither(words: Tensor, bucket: Tensor, out: Tensor) -> Tensor:
-    """Fill `out` with the numbers of some buckets, times 65536.
+def dither(words: Tensor, bucket: Tensor, z: Tensor, t: Tensor) -> Tensor:
+    """The numbers of some buckets, times 65536.
 
     Args:
         words: (r,) int64, or (1,) for all: the word of chance of each bucket's vector.
         bucket: (r,) int64, the bucket's number in its vector.
-        out: (r, B) float32 with B a multiple of 4.
+        z: (r, B/4) int64 to work in; the result shares its memory.
+        t: another.
+
+    Returns:
+        (r, B) int16.
     """
-    per_bucket = out.shape[1] // 4
-    lane = torch.arange(1, per_bucket + 1, device=out.device) * _int64(_GAMMA)
-    z = (words + bucket * _int64(per_bucket * _GAMMA)).unsqueeze(1) + lane
-    t = torch.empty_like(z)
+    per_bucket = z.shape[1]
+    lane = torch.arange(1, per_bucket + 1, device=z.device) * _int64(_GAMMA)
+    torch.add((words + bucket * _int64(per_bucket * _GAMMA)).unsqueeze(1), lane, out=z)
     for shift, factor in _MIX:
         _shift(z, shift, t)
         z ^= t
@@ -47,7 +50,7 @@ def dither(words: Tensor, bucket: Tensor, out: Tensor) -> Tensor:
     _shift(z, _LAST_SHIFT, t)
     z ^= t
     z |= _ODD
-    return out.copy_(z.view(torch.int16))
+    return z.view(torch.int16)
 
 
 def _shift(z: Tensor, shift: int, out: Tensor) -> None:

@@ -47,18 +47,18 @@ class Grid(Protocol):
         """Bound of the relative squared error with buckets of so many values."""
         ...
 
-    def measure(self, magnitude: Tensor, peak: Tensor, length: Tensor) -> Tensor:
+    def measure(self, magnitude: Tensor, peak: Tensor, length: Tensor | int) -> Tensor:
         """What sets the step of each bucket: t (r,), and the step is the least with L·step >= t.
 
         Args:
             magnitude: (r, B) |x|, may be changed.
             peak: (r,) the largest of each bucket, finite.
-            length: (r,) values of each bucket that are no padding, >= 1.
+            length: (r,) or one for all: values of a bucket that are no padding, >= 1.
         """
         ...
 
-    def codes(self, ratio: Tensor) -> Tensor:
-        """ratio: (r, B) x/step, may be changed -> (r, B) int8, contiguous: the nearest number's code; L's for what is larger."""
+    def codes(self, ratio: Tensor, out: Tensor) -> None:
+        """ratio: (r, B) x/step, may be changed -> `out` (r, B) int8 gets the nearest number's code; L's for what is larger."""
         ...
 
     def values(self, codes: Tensor, out: Tensor) -> None:

@@ -88,13 +88,13 @@ class MaxIntegers:
         levels = _levels(self.width)
         return omega_to_nearest(range(levels + 1), bucket) if self.nearest else omega_by_chance(levels, bucket)
 
-    def measure(self, magnitude: Tensor, peak: Tensor, length: Tensor) -> Tensor:
+    def measure(self, magnitude: Tensor, peak: Tensor, length: Tensor | int) -> Tensor:
         """The largest magnitude."""
         return peak
 
-    def codes(self, ratio: Tensor) -> Tensor:
+    def codes(self, ratio: Tensor, out: Tensor) -> None:
         """Rounded; of two equally near ones the even."""
-        return _round(ratio, self.width)
+        _round(ratio, self.largest, out)
 
     def values(self, codes: Tensor, out: Tensor) -> None:
         """Two's complement."""
@@ -138,14 +138,14 @@ class NormIntegers:
         s, root = self.levels / (1 + ROUNDING), math.sqrt(bucket)
         return root / s - 1 if 2 * s <= root else (root / (2 * s)) ** 2
 
-    def measure(self, magnitude: Tensor, peak: Tensor, length: Tensor) -> Tensor:
+    def measure(self, magnitude: Tensor, peak: Tensor, length: Tensor | int) -> Tensor:
         """The norm; of shares of the peak, whose squares neither overflow nor vanish."""
         magnitude /= torch.where(peak > 0, peak, 1.0).unsqueeze(1)
         return (peak * magnitude.square_().sum(1).sqrt()).clamp_(max=torch.finfo(peak.dtype).max)
 
-    def codes(self, ratio: Tensor) -> Tensor:
+    def codes(self, ratio: Tensor, out: Tensor) -> None:
         """Rounded."""
-        return _round(ratio, self.width)
+        _round(ratio, self.largest, out)
 
     def values(self, codes: Tensor, out: Tensor) -> None:
         """Two's complement."""
@@ -162,9 +162,8 @@ def _levels(bits: int) -> int:
     return (1 << (bits - 1)) - 1
 
 
-def _round(ratio: Tensor, bits: int) -> Tensor:
-    levels = _levels(bits)
-    return ratio.round_().clamp_(-levels, levels).to(torch.int8)
+def _round(ratio: Tensor, largest: float, out: Tensor) -> None:
+    out.copy_(ratio.round_().clamp_(-largest, largest))
 
 
 def _extend(codes: Tensor, bits: int, out: Tensor) -> None:

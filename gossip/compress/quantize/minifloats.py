@@ -69,11 +69,11 @@ class Minifloats:
         """See the function."""
         return omega_to_nearest([self._number(code) for code in range(self.top + 1)], bucket)
 
-    def measure(self, magnitude: Tensor, peak: Tensor, length: Tensor) -> Tensor:
+    def measure(self, magnitude: Tensor, peak: Tensor, length: Tensor | int) -> Tensor:
         """The largest magnitude."""
         return peak
 
-    def codes(self, ratio: Tensor) -> Tensor:
+    def codes(self, ratio: Tensor, out: Tensor) -> None:
         """Of two equally near numbers the one with the even mantissa."""
         negative = ratio < 0
         ratio.abs_()
@@ -82,7 +82,7 @@ class Minifloats:
         mantissa = ratio.div_(power.view(torch.float32)).mul_(2.0**self.mantissa).round_()
         codes = power.sub_(first).bitwise_right_shift_(23 - self.mantissa).add_(mantissa.to(torch.int32))
         negative &= codes > 0
-        return codes.clamp_(max=self.top).add_(negative, alpha=1 << (self.width - 1)).to(torch.int8)
+        out.copy_(codes.clamp_(max=self.top).add_(negative, alpha=1 << (self.width - 1)))
 
     def values(self, codes: Tensor, out: Tensor) -> None:
         """By a table."""

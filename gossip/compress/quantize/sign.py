@@ -43,14 +43,14 @@ class Signs:
         """1 − δ: with mean μ and step μ(1 + e) the error is ‖x‖² − Bμ²(1 − e²)."""
         return 1.0 - (1.0 - ROUNDING**2) / bucket
 
-    def measure(self, magnitude: Tensor, peak: Tensor, length: Tensor) -> Tensor:
+    def measure(self, magnitude: Tensor, peak: Tensor, length: Tensor | int) -> Tensor:
         """The mean magnitude; of shares of the peak, whose sum does not overflow."""
         magnitude /= torch.where(peak > 0, peak, 1.0).unsqueeze(1)
         return peak * (magnitude.sum(1) / length)
 
-    def codes(self, ratio: Tensor) -> Tensor:
+    def codes(self, ratio: Tensor, out: Tensor) -> None:
         """1 where negative."""
-        return (ratio < 0).view(torch.int8)
+        torch.lt(ratio, 0.0, out=out)
 
     def values(self, codes: Tensor, out: Tensor) -> None:
         """0 -> 1, 1 -> −1."""

@@ -31,15 +31,25 @@ def bounds(least: float, largest: float) -> tuple[float, float]:
     return _SMALLEST / min(1.0, least), min(_LARGEST, 2.0 ** (126 - math.floor(math.log2(largest))))
 
 
-def least_steps(measured: Tensor, least: float, largest: float) -> Tensor:
-    """(m,) t, finite -> (m,) float32: the least bfloat16 s with largest·s >= t, within the bounds; 0 where t is negligible."""
+def least_steps(measured: Tensor, least: float, largest: float) -> tuple[Tensor, Tensor]:
+    """Steps, and what to divide by.
+
+    Args:
+        measured: (m,) float32 t, finite.
+        least: the grid's least positive number.
+        largest: its largest.
+
+    Returns:
+        (m,) float32: the least bfloat16 s with largest·s >= t, within the bounds, and 0 where t is negligible; (m,) the same, but
+        infinity for 0, so that the ratio is 0 there.
+    """
     smallest, limit = bounds(least, largest)
-    wanted = (measured / largest).clamp_(max=limit)
-    raised = (wanted.view(torch.int32) + 0xFFFF) & ~0xFFFF
-    steps = raised.view(torch.float32)
-    short = (steps * largest < measured) & (steps < limit)  # the division may have gone down; this product is exact
-    steps = torch.where(short, (raised + 0x10000).view(torch.float32), steps)
-    return torch.where(wanted < smallest, 0.0, steps)
+    wanted = measured / largest
+    raised = (wanted.view(torch.int32) + 0xFFFF).bitwise_and_(~0xFFFF)
+    short = raised.view(torch.float32) * largest < measured  # the division may have gone down; this product is exact
+    steps = raised.add_(short, alpha=0x10000).view(torch.float32).clamp_(max=limit)
+    negligible = wanted < smallest
+    return steps.masked_fill(negligible, 0.0), steps.masked_fill_(negligible, math.inf)
 
 
 def to_wire(steps: Tensor) -> Tensor:
