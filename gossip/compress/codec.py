@@ -29,6 +29,7 @@ from gossip.compress import indices as coding
 from gossip.compress.dct import Atoms
 from gossip.compress.header import BLOCK, BLOCKS, HEADER, LISTING, VERSION, Kind
 from gossip.compress.low_rank import Factors, LowRank
+from gossip.compress.quantize import Bucketed, Float
 from gossip.compress.support import Blocks, Full, Indices, Support, blocks_in
 
 _ALWAYS_ALLOWED_BLOCKS = (
@@ -51,7 +52,7 @@ def encode(values: Tensor, support: Support, quantizer: Quantizer, dim: int, gen
     """
     assert values.shape == (support.size(dim),), "values do not match the support"
     kind, described = _describe(support, dim)
-    return b"".join((_header(kind, quantizer, dim), described, quantizer.encode(values, generator)))
+    return b"".join((_header(kind, quantizer, dim), described, *_pieces(values, quantizer, generator)))
 
 
 def decode(
@@ -116,7 +117,7 @@ def encode_values(
     """
     kind = Kind.IMPLIED if wish is None else Kind.IMPLIED_AND_WISH
     tail = b"" if wish is None else _listing(wish, dim)
-    return b"".join((_header(kind, quantizer, dim), quantizer.encode(values, generator), tail))
+    return b"".join((_header(kind, quantizer, dim), *_pieces(values, quantizer, generator), tail))
 
 
 def decode_values(
@@ -157,6 +158,13 @@ def values_size(support: Support, quantizer: Quantizer, dim: int, wish: Indices 
     """Bytes of a response's payload."""
     tail = 0 if wish is None else len(_listing(wish, dim))
     return HEADER.size + quantizer.size(support.size(dim)) + tail
+
+
+def _pieces(values: Tensor, quantizer: Quantizer, generator: Generator) -> tuple[bytes | memoryview, ...]:
+    """The values' bytes: not yet joined where the quantizer lets us, which saves a copy."""
+    if isinstance(quantizer, Bucketed | Float):
+        return quantizer.pieces(values, generator)
+    return (quantizer.encode(values, generator),)
 
 
 def _header(kind: Kind, quantizer: Quantizer, dim: int) -> bytes:

@@ -103,11 +103,15 @@ class Bucketed:
 
     def encode(self, values: Tensor, generator: Generator) -> bytes:
         """(k,) finite -> bytes. Draws one word, or nothing without chance. Raises ValueError("not_finite")."""
+        return b"".join(self.pieces(values, generator))
+
+    def pieces(self, values: Tensor, generator: Generator) -> tuple[memoryview, ...]:
+        """What `encode` joins, for who puts more before or after it: joining copies everything."""
         values, device, count = values.detach(), values.device, values.numel()
         buckets, per_bucket = self._buckets(count), self._code_bytes(self.bucket)
         word = dither.draw(generator, device) if self.grid.by_chance else None
         sent = torch.empty(buckets, dtype=torch.int16, device=device)
-        packed = torch.empty(buckets * per_bucket, dtype=torch.uint8, device=device)
+        packed = empty(buckets * per_bucket, device, torch.uint8)
         for start, end, buffers in self._chunks(buckets, device):
             number = torch.arange(start, end, device=device)
             step = self._round(values[start * self.bucket : end * self.bucket], buffers, number, count, word)
@@ -116,7 +120,7 @@ class Bucketed:
             bits.pack(
                 buffers.codes.view(-1), self.grid.width, buffers.spare_words[: buffers.codes.numel() // 8], target
             )
-        return b"".join((sent.cpu().numpy().data, packed.cpu().numpy()[: self._code_bytes(count)].data))
+        return sent.cpu().numpy().data, packed.cpu().numpy()[: self._code_bytes(count)].data
 
     def decode(self, data: bytes | memoryview, count: int, device: torch.device | str = "cpu") -> Tensor:
         """Bytes -> (count,) float32 on `device`. Raises ValueError: bad_length, bad_scale, bad_code, bad_padding."""

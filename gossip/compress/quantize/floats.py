@@ -58,11 +58,15 @@ class Float:
 
     def encode(self, values: Tensor, generator: Generator) -> bytes:
         """(k,) finite -> bytes. Draws nothing. Raises ValueError("not_finite")."""
+        return b"".join(self.pieces(values, generator))
+
+    def pieces(self, values: Tensor, generator: Generator) -> tuple[memoryview, ...]:
+        """What `encode` joins, for who puts more before or after it: joining copies everything."""
         values = values.detach()
         rounded = empty(values.numel(), values.device, self.layout)
         for start, end in _chunks(values.numel(), values.device):
             _round(values[start:end], rounded[start:end])
-        return rounded.cpu().view(torch.uint8).numpy().tobytes()
+        return (rounded.cpu().view(torch.uint8).numpy().data,)
 
     def decode(self, data: bytes | memoryview, count: int, device: torch.device | str = "cpu") -> Tensor:
         """Bytes -> (count,) float32, or float64 where that was sent, on `device`. Raises ValueError: bad_length, not_finite."""
