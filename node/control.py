@@ -164,9 +164,7 @@ def request(run_dir: Path, op: str, *, timeout_s: float = REPLY_S, **fields: obj
     Raises:
         ControlError: it cannot be reached, said no, or did not answer in time.
     """
-    answer = json.loads(_ask(run_dir, {"op": op, **fields}, timeout_s))
-    if not isinstance(answer, dict):
-        raise ControlError(f"the node in {run_dir} gave an answer that is none")
+    answer = _answer(_ask(run_dir, {"op": op, **fields}, timeout_s), run_dir)
     return {key: value for key, value in answer.items() if key != "ok"}
 
 
@@ -230,7 +228,7 @@ class _Lines:
         for line in lines:
             if line.startswith(b'{"ok":false'):
                 self.close()
-                raise ControlError(str(json.loads(line)["error"]))
+                raise ControlError(str(_answer(line, self._run_dir).get("error", "the node says no and not why")))
 
     def close(self) -> None:
         self._socket.close()
@@ -246,6 +244,16 @@ def _ask(run_dir: Path, message: dict[str, object], timeout_s: float) -> bytes:
     if not lines:
         raise ControlError(f"the node in {run_dir} did not answer within {timeout_s:.0f} s")
     return lines[0]
+
+
+def _answer(line: bytes, run_dir: Path) -> dict[str, object]:
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        raise ControlError(f"the node in {run_dir} gave an answer that is none")
+    return answer
 
 
 def _snapshot(line: bytes) -> StatusSnapshot:

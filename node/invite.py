@@ -82,7 +82,9 @@ def _unpack(text: str) -> Invite:
     packed, checksum = raw[:-_CHECKSUM_BYTES], raw[-_CHECKSUM_BYTES:]
     if checksum != _checksum(packed):
         raise ValueError("the checksum does not fit")
-    swarm, bootstrap = msgpack.unpackb(packed, raw=False)
+    swarm, bootstrap = msgpack.unpackb(packed, raw=False, max_array_len=MAX_ADDRESSES)
+    if not isinstance(swarm, str) or not isinstance(bootstrap, list):
+        raise TypeError("not a swarm id and a list of addresses")
     return Invite(swarm, tuple(bootstrap))
 
 

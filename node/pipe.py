@@ -64,7 +64,7 @@ def decode_request(body: bytes) -> tuple[int, Request]:
     """
     try:
         return _REQUESTS.decode(body)
-    except msgspec.DecodeError as error:
+    except (ValueError, msgspec.DecodeError, RecursionError) as error:
         raise LocalProtocolError(f"not a request: {error}") from error
 
 
@@ -76,7 +76,7 @@ def decode_reply(body: bytes) -> tuple[int, Reply | Failed]:
     """
     try:
         return _REPLIES.decode(body)
-    except msgspec.DecodeError as error:
+    except (ValueError, msgspec.DecodeError, RecursionError) as error:
         raise LocalProtocolError(f"not a reply: {error}") from error
 
 

@@ -130,7 +130,7 @@ def decode(line: bytes) -> StatusSnapshot:
     """
     try:
         snapshot = msgspec.json.decode(line, type=StatusSnapshot)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"not a status snapshot: {error}") from error
     if snapshot.version != VERSION:
         raise ValueError(f"status snapshot version {snapshot.version}, this program reads {VERSION}")

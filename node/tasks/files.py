@@ -28,6 +28,7 @@ BAD_FILE = (
     OSError,
     EOFError,
     ValueError,
+    TypeError,
     RuntimeError,
     NotImplementedError,
     zipfile.BadZipFile,
@@ -37,6 +38,7 @@ BAD_FILE = (
 """What gzip, zipfile and NumPy raise on damaged, truncated, encrypted or foreign files."""
 
 IDX_UINT8 = 0x08
+_PIECE_BYTES = 1 << 20
 
 MAX_HEADER_BYTES = 4096
 
@@ -71,7 +73,9 @@ def _idx(file: IO[bytes] | gzip.GzipFile, rank: int) -> NDArray[np.uint8]:
     size = math.prod(shape)
     if not 0 < size <= MAX_BYTES:
         raise ValueError(f"its header says {size} bytes, allowed are 1 to {MAX_BYTES}")
-    data = file.read(size)
+    data = bytearray()
+    while len(data) < size and (piece := file.read(min(size - len(data), _PIECE_BYTES))):  # memory for what is there
+        data += piece
     if len(data) != size or file.read(1):
         raise ValueError(f"its header says {size} bytes of data, it has {'more' if len(data) == size else len(data)}")
     return np.frombuffer(data, np.uint8).reshape(shape)
