@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gossip.rng import generator
@@ -78,6 +80,11 @@ class Fate:
     unproven: Tensor
     forth_lost: Tensor
     back_lost: Tensor
+
+    def of(self, places: NDArray[np.int64]) -> Fate:
+        """What becomes of some of the meetings."""
+        at = torch.from_numpy(places)
+        return Fate(self.lost[at], self.unproven[at], self.forth_lost[at], self.back_lost[at])
 
 
 def kind(meetings: int) -> Fate:

@@ -1,0 +1,111 @@
+"""The swarm on which mixing algorithms are compared under faults: volunteers who are slow, lose messages, crash and join.
+
+A node wakes, does K local steps with its whole gradient, and then one exchange with a random neighbor; a fifth of the nodes wake five
+times less often; a round is as many wakes as there are nodes. Neighbors are those of lasting edges, six each. Every message is lost on
+its own. While members come and go somebody crashes silently now and then, and somebody new, with a bowl of their own, takes the
+model of a member. The error is that of those alive against the optimum of those alive.
+
+Shapes: N bowls of d parameters.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from gossip.api import Mixer, Phase, Selector
+from gossip.compress.quantize import Float64
+from gossip.mix.transaction import Terms
+from gossip.simulate.fate import Change, Faults, churn, fate
+from gossip.simulate.meetings import Meetings
+from gossip.simulate.rings import Rings
+from gossip.simulate.swarm import Swarm, in_turn
+from robust.clip import clip
+from tests.gossip.quadratics import quadratics
+
+LOCAL_STEPS, DEGREE, THETA = 5, 6, 0.5
+STRAGGLERS, SLOWER = 0.2, 5.0
+EXACT = Terms(Float64(), Float64(), 0.0, clip)
+
+
+@dataclass
+class Volunteers:
+    """n nodes to begin with, as many again in reserve."""
+
+    n: int
+    mixer: Mixer
+    selector: Selector
+    lr: float
+    faults: Faults
+    seed: int = 3
+    dim: int = 200
+    terms: Terms = EXACT
+    more: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self):
+        rows, self.chance = 2 * self.n, np.random.default_rng(self.seed)
+        self.A, self.b, _ = quadratics(rows, self.dim, self.seed + 7)
+        self.peers = [f"peer {number:03d}" for number in range(rows)]
+        self.rate = np.where(self.chance.random(rows) < STRAGGLERS, 1.0 / SLOWER, 1.0)
+        alive, x = torch.arange(rows) < self.n, torch.zeros(rows, self.dim, dtype=torch.float64)
+        self.swarm = Swarm(self.peers, x, self.mixer, self.terms, self.selector, self.seed, alive, **self.more)
+        self.rings = Rings(self.peers, min(DEGREE, self.n - 1), b"volunteers")
+        self.rings.change((), range(self.n))
+
+    def run(self, rounds):
+        for number in range(rounds):
+            self.come_and_go(number)
+            self.wake(number) if self.mixer.asynchronous else self.match(number)
+        return self.error
+
+    @property
+    def living(self):
+        return np.flatnonzero(self.swarm.alive.numpy())
+
+    @property
+    def error(self):
+        """mean_i ‖x_i − x*‖² / ‖x*‖² with x* of those alive."""
+        A, b = self.A[self.living], self.b[self.living]
+        best = torch.linalg.solve(A.sum(0), torch.einsum("nij,nj->i", A, b))
+        return float((self.swarm.x[self.living] - best).square().sum(1).mean() / best.square().sum())
+
+    def come_and_go(self, number):
+        change = churn(self.faults, self.seed, number, self.swarm.alive, self.swarm.used)
+        if change != Change():
+            moved = self.rings.change(change.crashed, [row for row, _ in change.joined])
+            self.swarm.change(Change(change.crashed, change.joined, (), moved.closed))
+
+    def step(self, rows, round, number, x, correct):
+        gradient = torch.einsum("nij,nj->ni", self.A[rows], x - self.b[rows])
+        return x - self.lr * correct(gradient)
+
+    def wake(self, number):
+        """Wakes one after the other; those that share no node are done together."""
+        living = self.living
+        waking = self.chance.choice(living, len(living), p=self.rate[living] / self.rate[living].sum())
+        met = np.array([self.chance.choice(sorted(self.rings.edges[row])) for row in waking])
+        fates, phase = fate(self.faults, self.seed, number, len(waking)), Phase(number, float(LOCAL_STEPS), self.lr)
+        for places in in_turn(waking, met):
+            steps = np.zeros(len(self.peers), np.int64)
+            steps[waking[places]] = LOCAL_STEPS
+            half = np.full(len(places), THETA)
+            self.swarm.slot(
+                phase, self.step, steps, Meetings(waking[places], met[places], half, half), fates.of(places)
+            )
+
+    def match(self, number):
+        """Of algorithms that need rounds: everybody steps, then a random matching along lasting edges."""
+        free, pairs = set(self.living.tolist()), []
+        for row in self.chance.permutation(self.living).tolist():
+            partners = sorted(self.rings.edges[row] & free) if row in free else []
+            if partners:
+                other = int(self.chance.choice(partners))
+                free -= {row, other}
+                pairs.append((row, other))
+        one, other = np.array(pairs, np.int64).reshape(-1, 2).T
+        half = np.full(len(pairs), THETA)
+        fates = fate(self.faults, self.seed, number, len(pairs))
+        self.swarm.round(
+            Phase(number, float(LOCAL_STEPS), self.lr), self.step, LOCAL_STEPS,
+            Meetings(one.copy(), other.copy(), half, half), fates,
+        )  # fmt: skip
