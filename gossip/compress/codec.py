@@ -32,9 +32,7 @@ from gossip.compress.low_rank import Factors, LowRank
 from gossip.compress.quantize import Bucketed, Float
 from gossip.compress.support import Blocks, Full, Indices, Support, blocks_in
 
-_ALWAYS_ALLOWED_BLOCKS = (
-    1 << 16
-)  # small vectors may be cut finer than BLOCK; a permutation of more blocks costs too much
+_ALWAYS_ALLOWED_BLOCKS = 1 << 16  # small vectors may be cut finer than BLOCK; a permutation of more costs too much
 
 
 def encode(values: Tensor, support: Support, quantizer: Quantizer, dim: int, generator: Generator) -> bytes:
@@ -55,8 +53,23 @@ def encode(values: Tensor, support: Support, quantizer: Quantizer, dim: int, gen
     return b"".join((_header(kind, quantizer, dim), described, *_pieces(values, quantizer, generator)))
 
 
+def encode_from(x: Tensor, support: Support, quantizer: Quantizer, generator: Generator) -> bytes:
+    """A request's payload: what x (d,) has on the support. On the device of x until the bytes are packed; all of x is not copied first.
+
+    Raises:
+        ValueError: "not_finite".
+    """
+    values = x if isinstance(support, Full) else support.take(x)
+    return encode(values, support, quantizer, x.numel(), generator)
+
+
 def decode(
-    data: bytes, dim: int, dtype: torch.dtype, allowed: Sequence[Quantizer], low_rank: LowRank | None = None
+    data: bytes,
+    dim: int,
+    dtype: torch.dtype,
+    allowed: Sequence[Quantizer],
+    low_rank: LowRank | None = None,
+    device: torch.device | str = "cpu",
 ) -> tuple[Support, Tensor]:
     """The support and the (k,) values of a request.
 
@@ -66,6 +79,7 @@ def decode(
         dtype: of the values returned.
         allowed: quantizers that may have been used.
         low_rank: rank and matrices that both ends agreed on; None: low-rank subspaces are an error.
+        device: of the values returned; there the bytes are unpacked.
 
     Raises:
         ValueError: a snake_case reason.
@@ -97,7 +111,7 @@ def decode(
             support, body = low_rank.parse(body, dim)
         case _:
             raise ValueError("bad_support")
-    return support, _values(body, support.size(dim), quantizer, dtype)
+    return support, _values(body, support.size(dim), quantizer, dtype, device)
 
 
 def encode_values(
@@ -146,7 +160,7 @@ def decode_values(
             body = body[:size]
         case _:
             raise ValueError("bad_support")
-    return _values(body, support.size(dim), quantizer, dtype), wish
+    return _values(body, support.size(dim), quantizer, dtype, "cpu"), wish
 
 
 def size(support: Support, quantizer: Quantizer, dim: int) -> int:
@@ -215,10 +229,13 @@ def _wish(data: memoryview, dim: int, limit: int) -> Indices:
     return Indices(torch.from_numpy(coding.decode(bytes(body), count, dim)))
 
 
-def _values(data: memoryview, count: int, quantizer: Quantizer, dtype: torch.dtype) -> Tensor:
+def _values(
+    data: memoryview, count: int, quantizer: Quantizer, dtype: torch.dtype, device: torch.device | str
+) -> Tensor:
     if len(data) != quantizer.size(count):
         raise ValueError("bad_length")
-    values = quantizer.decode(data, count)
+    there = (device,) if isinstance(quantizer, Bucketed | Float) else ()  # the others' bytes are unpacked on the CPU
+    values = quantizer.decode(data, count, *there).to(device)
     if torch.finfo(values.dtype).max <= torch.finfo(dtype).max:
         return values.to(dtype)
     values = values.to(dtype)

@@ -1,0 +1,1 @@
+"""Measurements that a volunteer can repeat on their own machine."""

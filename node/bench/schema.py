@@ -1,0 +1,46 @@
+"""What a codec measurement says, and which ones are made unless others are named. Torch-free: the command line reads it."""
+
+from __future__ import annotations
+
+import msgspec
+
+CODECS = (
+    "full+fp16",
+    "full+int8",
+    "full+int4",
+    "mask:0.1+int4",
+    "top_k:0.01+int4",
+    "top_k:0.01+fp16",
+    "torch.topk:0.01+numpy",
+)
+"""SELECTOR[:RATIO]+QUANTIZER. The last is the baseline: torch.topk, indices as int32 and values as float32, as numpy packs them."""
+BASELINE = "torch.topk"
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One codec at one length. Speeds are bytes of the dense float32 vector over seconds, in 10^9; the best of the repetitions."""
+
+    codec: str
+    d: int
+    encode_gb_s: float
+    """From the vector to the payload, with the selection."""
+    decode_gb_s: float
+    """From the payload to support and values."""
+    round_trip_gb_s: float
+    """Both, one after the other."""
+    bytes_per_parameter: float
+    """Of the payload."""
+    index_bits_over_entropy: float | None
+    """Bits of a coordinate's index over log2 C(d, k)/k; None where no indices are sent."""
+    peak_extra_bytes: int | None
+    """The most memory that encoding took beyond the vector, or decoding beyond the payload, with their results.
+
+    None where the system does not tell."""
+    memcpy_gb_s: float
+    """A copy of the vector into memory that is there already, on the same threads in the same process."""
+
+
+class Cases(msgspec.Struct, frozen=True):
+    """What the command prints."""
+
+    cases: tuple[Case, ...]

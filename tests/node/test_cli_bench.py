@@ -1,0 +1,140 @@
+"""`starling bench codec`: what it prints, what it refuses, and that its figures are what they are called."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from gossip.errors import ConfigError, GossipError
+from node.bench import codec
+from node.bench.schema import CODECS, Case
+from node.cli import bench
+from node.cli.main import main
+
+KEYS = {
+    "codec", "d", "encode_gb_s", "decode_gb_s", "round_trip_gb_s", "bytes_per_parameter", "index_bits_over_entropy",
+    "peak_extra_bytes", "memcpy_gb_s",
+}  # fmt: skip
+
+
+def a_case(name, d, repeat, device, threads):
+    return Case(
+        codec=name, d=d, encode_gb_s=2.0, decode_gb_s=float(threads), round_trip_gb_s=1.5, bytes_per_parameter=0.5,
+        index_bits_over_entropy=None, peak_extra_bytes=None if repeat == 9 else 4 * d, memcpy_gb_s=10.0,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_codec_is_measured_in_a_process_of_its_own(capsys):
+    """The whole way once: figures that fit each other, progress apart from data."""
+    assert main(["bench", "codec", "--d", "200000", "--codec", "top_k:0.01+int4", "--repeat", "2", "--json"]) == 0
+    out, err = capsys.readouterr()
+    (case,) = json.loads(out)["cases"]
+    assert case.keys() == KEYS
+    assert (case["codec"], case["d"]) == ("top_k:0.01+int4", 200_000)
+    times = 1 / case["encode_gb_s"] + 1 / case["decode_gb_s"]
+    assert times == pytest.approx(1 / case["round_trip_gb_s"], rel=1e-6)
+    assert case["bytes_per_parameter"] == pytest.approx(
+        0.0153, abs=0.0005
+    )  # 8.1 bits of index and 4.25 of value, for 1 %
+    assert 1.0 <= case["index_bits_over_entropy"] < 1.15
+    assert case["memcpy_gb_s"] > 0
+    assert err == "1/1  top_k:0.01+int4  d = 200,000\n"
+
+
+@pytest.mark.slow
+def test_the_child_refuses_what_it_does_not_know_in_one_line(capsys):
+    assert main(["bench", "codec", "--d", "100", "--codec", "mask:2+int4"]) == 2
+    err = capsys.readouterr().err.splitlines()
+    assert err == [
+        "1/1  mask:2+int4  d = 100",
+        "starling: --codec mask:2+int4: codec: ratio must be in (0, 1], got 2.0",
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--d", "0"], ["--d", "99999999999"], ["--repeat", "0"], ["--threads", "-1"], ["--d", "many"]]
+)
+def test_impossible_numbers_are_refused_before_anything_starts(arguments, monkeypatch):
+    monkeypatch.setattr(bench, "_measure", None)
+    assert main(["bench", "codec", *arguments]) == 2
+
+
+def test_all_codecs_at_every_length_on_all_cores_unless_told_otherwise(monkeypatch, capsys):
+    monkeypatch.setattr(bench, "_measure", a_case)
+    monkeypatch.setattr(bench, "_cores", lambda: 7)
+    assert main(["bench", "codec", "--d", "1000", "--d", "2000", "--json"]) == 0
+    cases = json.loads(capsys.readouterr().out)["cases"]
+    assert [(case["codec"], case["d"]) for case in cases] == [(name, d) for d in (1000, 2000) for name in CODECS]
+    assert {case["decode_gb_s"] for case in cases} == {7.0}
+
+
+def test_the_table_shows_memory_as_a_share_of_the_vector_and_a_dash_for_what_is_not_known(monkeypatch, capsys):
+    monkeypatch.setattr(bench, "_measure", a_case)
+    assert main(["bench", "codec", "--codec", "full+int4"]) == 0
+    row = capsys.readouterr().out.splitlines()[1].split()
+    assert row[:2] == ["full+int4", "10,000,000"]
+    assert row[-3:] == ["–", "1.000", "10.00"]
+    assert main(["bench", "codec", "--codec", "full+int4", "--repeat", "9"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[-2] == "–"
+
+
+def test_a_child_that_dies_is_an_error_that_says_so(monkeypatch):
+    monkeypatch.setattr(
+        subprocess, "run", lambda words, **_: subprocess.CompletedProcess(words, -9, stdout="", stderr="")
+    )
+    with pytest.raises(GossipError, match=r"full.int4 at d = 10: its process ended with -9; it may need"):
+        bench._measure("full+int4", 10, 1, "cpu", 1)
+
+
+def test_the_command_line_does_not_import_torch():
+    program = (
+        "import sys; from node.cli.main import main; main(['bench', 'codec', '--help']); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.endswith("False\n")
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_every_codec_measured_gives_back_what_it_took(name):
+    """A fast codec that loses the vector measures nothing."""
+    timed, x = codec.coder(name, 6400, "cpu"), torch.randn(6400, generator=torch.Generator().manual_seed(1))
+    where, values = timed.decode(timed.encode(x, 3))
+    taken = x[where] if isinstance(where, torch.Tensor) else where.take(x)
+    assert ((values - taken).square().sum() / taken.square().sum()) < 0.04
+
+
+def test_entropy_is_that_of_choosing_k_of_d():
+    assert codec.entropy_bits(10, 3) == pytest.approx(math.log2(math.comb(10, 3)))
+    assert codec.entropy_bits(10**8, 10**6) / 10**6 == pytest.approx(8.079, abs=0.001)
+
+
+def test_the_peak_is_what_was_taken_and_freed_in_between():
+    """Neither what was there before, nor what is left in the end."""
+    kept = np.ones(20_000_000, np.uint8)
+    extra, left = codec.peak_extra("cpu", lambda: int(np.ones(50_000_000, np.uint8).sum()) + int(kept[0]))
+    assert left == 50_000_001
+    if extra is None:
+        pytest.skip("this system does not tell")
+    assert extra == pytest.approx(50e6, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("int4", r"must be SELECTOR\[:RATIO\]\+QUANTIZER, got 'int4'"),
+        ("mask:x+int4", r"must be SELECTOR\[:RATIO\]\+QUANTIZER"),
+        ("mask+int4", "mask needs it"),
+        ("nothing:0.1+int4", "'nothing' is unknown, choose one of"),
+        ("full+int9", "'int9' is unknown, choose one of"),
+    ],
+)
+def test_an_unknown_codec_is_a_config_error(name, said):
+    with pytest.raises(ConfigError, match=said):
+        codec.coder(name, 100, "cpu")
