@@ -213,6 +213,8 @@ def _allowed(wanted: types.Type) -> str:
             return " or ".join(_allowed(choice) for choice in choices)
         case types.VarTupleType(item_type=item):
             return f"a list, each {_allowed(item)}"
+        case types.TupleType(item_types=items):
+            return f"a list of {', '.join(_allowed(item) for item in items)}"
         case types.DictType(value_type=value):
             return f"a table, each value {_allowed(value)}"
         case _:
@@ -290,7 +292,13 @@ def _render(config: Section, prefix: str, lines: list[str]) -> None:
 
 @cache
 def _meanings(kind: type[Section]) -> Mapping[str, tuple[str, ...]]:
-    """The string below each field of a section, which only its source keeps."""
+    """The string below each field of a section, which only its source keeps; or that of the section it adds to."""
+    base = kind.__base__
+    inherited = _meanings(base) if base is not None and base is not Section and issubclass(base, Section) else {}
+    return {**inherited, **_own_meanings(kind)}
+
+
+def _own_meanings(kind: type[Section]) -> dict[str, tuple[str, ...]]:
     tree = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(tree, ast.ClassDef)
     found: dict[str, tuple[str, ...]] = {}

@@ -37,7 +37,7 @@ HELP = "see `starling demo --help`"
 
 @click.command()
 @click.option("--nodes", type=int, default=8, show_default=True, help="How many nodes, at least 2.")
-@click.option("--task", default="digits", show_default=True, help="digits, images, text, quadratic or module:function.")
+@click.option("--task", default="digits", show_default=True, help="A built-in task or module:function.")
 @click.option("--rounds", type=int, help=f"Length of the run in rounds; default: {ROUNDS}.")
 @click.option("--seconds", type=float, help="Length of the run in seconds instead.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of all shared chance.")
@@ -60,8 +60,8 @@ def demo(
     """Run a swarm of real nodes on loopback and watch it learn.
 
     Data are cut into as many parts as there are nodes, plus one with --join-late: compare such runs with each other only.
-    text is cut by_file unless --set partition says otherwise. quadratic has one bowl per node. images and text need
-    --set task.params.path=PATH.
+    text is cut by_file unless --set partition says otherwise. quadratic, diagonal and logistic have one problem per node. images
+    and text need --set task.params.path=PATH.
     """
     from node.demo import Demo
 
@@ -104,6 +104,7 @@ def make_plan(
     from node import settings
     from node.cli.inspect import check
     from node.demo import Plan
+    from node.simulate.schema import PER_NODE_TASKS
 
     if nodes < 2:
         raise ConfigError(f"--nodes: must be >= 2, got {nodes}; try `starling demo --nodes 2`")
@@ -123,7 +124,8 @@ def make_plan(
     parts = nodes + (join_late is not None)
     kind = settings.apply_set(Manifest(), [f"task={task}", *assignments]).task.kind
     derived = [f"task={task}", f"seed={seed}", f"pace.quorum={nodes}", f"partition.shards={parts}", *LOOPBACK]
-    derived += {"text": ["partition=by_file"], "quadratic": [f"task.params.nodes={parts}"]}.get(kind, [])
+    derived += ["partition=by_file"] if kind == "text" else []
+    derived += [f"task.params.nodes={parts}"] if kind in PER_NODE_TASKS else []
     if seconds is None:
         derived.append(f"pace.rounds={rounds or ROUNDS}")
     else:

@@ -92,18 +92,25 @@ def config() -> None:
 
 
 @config.command("show")
-@click.argument("part", metavar="[manifest|node]", required=False)
+@click.argument("part", metavar="[manifest|node|scenario]", required=False)
 @dir_option
 def show_config(part: str | None, run_dir: Path) -> None:
     """Print every setting with its meaning: those of the node in --dir, or the defaults where there is none.
 
     Two TOML files in one listing; name one part to get a file: starling config show manifest > manifest.toml
+
+    scenario prints the defaults of what `starling simulate` reads.
     """
     from node import settings
     from node.run_dir import RunDir
+    from node.simulate.schema import Scenario
 
-    if part not in {None, "manifest", "node"}:
-        raise ConfigError(f"config show: must be manifest or node, got {part!r}; try `starling config show`")
+    if part not in {None, "manifest", "node", "scenario"}:
+        raise ConfigError(f"config show: must be manifest, node or scenario, got {part!r}; try `starling config show`")
+    if part == "scenario":
+        click.echo("# A scenario: what `starling simulate` reads (defaults)")
+        click.echo(settings.render(Scenario()), nl=False)
+        return
     place = RunDir(run_dir)
     held = place.config_file.exists()
     if part != "node":

@@ -24,6 +24,7 @@ from node.control import ControlError
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "demo": ("node.cli.demo:demo", "Run a local swarm of real nodes and watch it learn."),
+        "simulate": ("node.cli.simulate:simulate", "Simulate swarms of thousands of nodes, and sweeps of them."),
         "found": ("node.cli.operate:found", "Found a swarm: sign a manifest and print the invite."),
         "join": ("node.cli.operate:join", "Join a swarm by its invite."),
         "run": ("node.cli.operate:run", "Run the node of a run directory."),

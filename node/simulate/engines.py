@@ -1,0 +1,61 @@
+"""Both engines behind one function, and what of a scenario only they can check."""
+
+from __future__ import annotations
+
+import torch
+
+from gossip.errors import ConfigError, GossipError
+from node.engine.compression import terms
+from node.engine.mixing import mixer
+from node.simulate import build, vectorised, whole
+from node.simulate.results import Outcome, Progress
+from node.simulate.schema import Scenario, manifest
+from node.tasks.catalogue import task
+
+
+def check(scenario: Scenario) -> None:
+    """Task, mixing algorithm, codecs and selector take the values they are given.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    agreed = manifest(scenario)
+    if scenario.simulate.model:
+        task(agreed.task.kind, agreed.task.params)
+        mixing, codecs = mixer(agreed.mix), terms(agreed, torch.float32)
+        build.selector(scenario, codecs, mixing.edge, 1)
+
+
+def simulate(scenario: Scenario, progress: Progress) -> Outcome:
+    """One run.
+
+    Args:
+        scenario: without a sweep, checked.
+        progress: told as rounds pass.
+
+    Raises:
+        ConfigError: the task or its data cannot be had.
+        GossipError: the swarm came to a halt.
+    """
+    torch.set_num_threads(scenario.simulate.threads)
+    run = whole.run if scenario.simulate.engine == "whole" else vectorised.run
+    try:
+        return run(scenario, progress)
+    except BaseExceptionGroup as group:  # of a trio nursery
+        ours = group.subgroup(GossipError)
+        if ours is None:
+            raise
+        raise _first(ours) from group
+
+
+def _first(group: BaseExceptionGroup[GossipError]) -> GossipError:
+    """A person's mistake if there is one, else whatever came first."""
+    leaves = list(_leaves(group))
+    return next((error for error in leaves if isinstance(error, ConfigError)), leaves[0])
+
+
+def _leaves(group: BaseExceptionGroup[GossipError]) -> list[GossipError]:
+    found: list[GossipError] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found

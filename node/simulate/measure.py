@@ -1,0 +1,84 @@
+"""What is known of a swarm at one moment: the same figures for both engines.
+
+Shapes: n living nodes, d parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gossip.simulate.reference import consensus_distance
+from node.simulate.problem import Problem
+from node.simulate.results import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What it took so far: virtual time, and per node that ever was the bytes sent and exchanges committed."""
+
+    seconds: float
+    bytes_per_node: float
+    exchanges_per_node: float
+
+
+@dataclass(slots=True)
+class Measure:
+    """Rows of one run.
+
+    Args:
+        problem: knows the metric; None without a model: then the metric is Ξ² over what it was at first.
+        sample: nodes measured where measuring is not cheap, evenly spread; 0: all.
+    """
+
+    problem: Problem | None
+    sample: int
+    rows: list[Row] = field(default_factory=list)
+    _first: float = 0.0
+
+    @property
+    def metric(self) -> str:
+        """Its name."""
+        return "consensus_error" if self.problem is None else self.problem.metric
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Which way it improves."""
+        return self.problem is not None and self.problem.higher_is_better
+
+    def add(self, round: int, cost: Cost, x: Tensor, alive: Sequence[int]) -> Row:
+        """One evaluation after `round` rounds of the models x (n, d) of the rows `alive` (n), ascending."""
+        apart = consensus_distance(x.double())
+        if self.problem is None:
+            self._first = self._first or apart
+            error = (apart / self._first) ** 2 if self._first else 0.0
+            row = _row(round, cost, len(alive), apart, error, None, error, [error])
+        else:
+            value, loss = self.problem.score(x.mean(0), alive)
+            values = self.problem.values(x[self._sampled(len(alive))], alive)
+            row = _row(round, cost, len(alive), apart, value, loss, sum(values) / len(values), values)
+        self.rows.append(row)
+        return row
+
+    def line(self) -> str:
+        """The latest in a few words."""
+        row = self.rows[-1]
+        return f"{self.metric.replace('_', ' ')} {row.mean:.4g}, {row.alive} nodes"
+
+    def _sampled(self, count: int) -> slice | Tensor:
+        assert self.problem is not None
+        if self.problem.cheap or not 0 < self.sample < count:
+            return slice(None)
+        return torch.arange(self.sample) * count // self.sample
+
+
+def _row(
+    round: int, cost: Cost, alive: int, apart: float, mean_model: float, loss: float | None, mean: float, values: Sequence[float]
+) -> Row:  # fmt: skip
+    return Row(
+        round=round, seconds=cost.seconds, bytes_per_node=cost.bytes_per_node, exchanges_per_node=cost.exchanges_per_node,
+        alive=alive, loss=loss, mean_model=mean_model, mean=mean, min=min(values), max=max(values), consensus_distance=apart,
+    )  # fmt: skip

@@ -1,0 +1,113 @@
+"""Whether a scenario can be simulated, as far as keys say without torch; checked before anything starts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from gossip.errors import ConfigError
+from gossip.mix.facts import FACTS
+from gossip.overlay import catalogue as overlays
+from node import manifest as manifests
+from node.overlay import overlay_of
+from node.simulate.schema import PATH_TASKS, Scenario, joiners, manifest
+from node.simulate.sweep import Cell
+
+WHOLE_NODES = 64  # of the whole engine: each costs some milliseconds of computing a round
+
+
+def check(cells: tuple[Cell, ...]) -> list[str]:
+    """Rules between fields, for every run.
+
+    Returns:
+        Warnings, one line each, without repetition.
+
+    Raises:
+        ConfigError: one run cannot be had; of several, the line says which.
+    """
+    warnings: dict[str, None] = {}
+    for cell in cells:
+        try:
+            warnings |= dict.fromkeys(check_one(cell.scenario))
+        except ConfigError as error:
+            raise ConfigError(f"{error} (in the run with {cell.title})" if cell.labels else str(error)) from error
+    return list(warnings)
+
+
+def check_one(scenario: Scenario) -> list[str]:
+    """Rules of one run: those of its manifest, and those of simulation."""
+    simulate, faults, pace = scenario.simulate, scenario.faults, scenario.pace
+    if pace.rounds == 0:
+        raise ConfigError("pace.rounds: must be >= 1, got 0: a simulation ends; try `--set pace.rounds=200`")
+    if faults.loss == 1.0:
+        raise ConfigError("faults.loss: must be < 1, got 1: nothing would arrive; try `--set faults.loss=0.3`")
+    if faults.churn_until and faults.churn_until <= faults.churn_from:
+        raise ConfigError(
+            f"faults.churn_until: must be > faults.churn_from = {faults.churn_from}, got {faults.churn_until}; "
+            "try `--set faults.churn_until=0`, which is never"
+        )
+    for begin, end, share in faults.partitions:
+        if end <= begin or not 0.0 < share < 1.0:
+            raise ConfigError(
+                f"faults.partitions: must be [from round, a later round, a share > 0 and < 1], got [{begin}, {end}, {share:g}]; "
+                "try `--set faults.partitions=[[100, 150, 0.5]]`"
+            )
+    if joiners(scenario) > 1_000_000:
+        raise ConfigError(f"faults.join: must bring at most 1000000 nodes in all, got {joiners(scenario)}")
+    _check_task(scenario)
+    warnings = manifests.check(manifest(scenario))
+    _check_members(scenario)
+    if simulate.engine == "whole":
+        _check_whole(scenario)
+    if not simulate.model and pace.kind == "clock":
+        raise ConfigError("simulate.model: false averages round by round; try `--set pace.kind=steps`")
+    return warnings
+
+
+def _check_task(scenario: Scenario) -> None:
+    """Files that are not there are missed before all runs, not in the middle of them."""
+    kind, path = scenario.task.kind, str(scenario.task.params.get("path", ""))
+    if kind in PATH_TASKS and not path:
+        raise ConfigError(f"task.params.path: {kind} learns from files, got none; try `--set task.params.path=PATH`")
+    if path and not Path(path).expanduser().exists():
+        raise ConfigError(f"task.params.path: {path!r} does not exist; look with `ls {Path(path).parent}`")
+
+
+def _check_members(scenario: Scenario) -> None:
+    """Whether mixing and overlay stand as many members as there will be."""
+    nodes, faults = scenario.simulate.nodes, scenario.faults
+    graph, kind = overlay_of(manifest(scenario)), scenario.overlay.kind
+    changes = bool(faults.crash or faults.leave or faults.join)
+    if changes and FACTS[scenario.mix.kind].static:
+        raise ConfigError(
+            f"mix.kind: {scenario.mix.kind} needs one mixing matrix that never changes, but faults bring and take nodes; "
+            "try `--set mix=pet`, or `--set faults.crash=0`"
+        )
+    if scenario.pace.kind == "clock" and kind == "sticky":
+        return  # rings exist for any number
+    overlays.check(graph, nodes)
+    if changes:
+        try:
+            overlays.check(graph, nodes + 1)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; nodes come and go here; try `--set overlay=sticky`") from error
+
+
+def _check_whole(scenario: Scenario) -> None:
+    if not scenario.simulate.model:
+        raise ConfigError("simulate.model: whole nodes have one; try `--set simulate.engine=vectorised`")
+    if scenario.simulate.nodes > WHOLE_NODES:
+        raise ConfigError(
+            f"simulate.nodes: must be <= {WHOLE_NODES} with engine = whole, got {scenario.simulate.nodes}; "
+            "try `--set simulate.engine=vectorised`"
+        )
+
+
+def detection_s(scenario: Scenario) -> float:
+    """Seconds until the members have noticed a crash: a probe that meets the dead, its timeout, and the time to refute.
+
+    Each member probes one other in `probe_s`, so that the dead is probed with probability 1 − 1/e in each such period.
+    Source: Das, Gupta and Motivala 2002, SWIM (doi:10.1109/DSN.2002.1028914), section 3.2.
+    """
+    timing = scenario.membership
+    return timing.probe_s / (1.0 - 1.0 / math.e) + timing.timeout_s + timing.suspicion_s

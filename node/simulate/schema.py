@@ -1,0 +1,156 @@
+"""Every key of a scenario file, with its meaning, default and bounds. What a manifest says is in `node.config`, and means the same here."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from node.config import (
+    AtLeastOne,
+    CompressSection,
+    Count,
+    Manifest,
+    MembershipSection,
+    MixSection,
+    OptimizerSection,
+    OverlaySection,
+    PaceSection,
+    PartitionSection,
+    Positive,
+    Scalar,
+    Section,
+    TaskSection,
+)
+
+NonNegative = Annotated[float, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+_SIGMAS = 5.0
+PATH_TASKS = ("images", "text")  # they learn from files
+PER_NODE_TASKS = (
+    "quadratic",
+    "diagonal",
+    "logistic",
+)  # every node has a problem of its own, drawn for `task.params.nodes` of them
+
+
+class SimulateSection(Section, frozen=True):
+    """How many nodes, and how they are simulated."""
+
+    nodes: Annotated[int, Meta(ge=2, le=100_000)] = 16
+    """Nodes that begin."""
+    engine: Literal["vectorised", "whole"] = "vectorised"
+    """vectorised: all models as rows of one array, thousands of nodes. whole: the daemon and engine that volunteers run, frame by
+    frame in virtual time, dozens of nodes."""
+    model: bool = True
+    """false: no model and no data. Members, overlay and one random number a node that is averaged: tens of thousands of nodes."""
+    seed: Annotated[int, Meta(ge=0, le=2**62)] = 0
+    """Root of all chance: the swarm's own and that of faults and networks."""
+    sample: Count = 32
+    """Nodes whose own models are evaluated, evenly spread, besides the mean model. 0: all."""
+    target: float = 0.0
+    """Value of the metric whose first crossing by the mean over nodes is reported in rounds, seconds and bytes. 0: none."""
+    threads: AtLeastOne = 1
+    """Torch threads of one run. Results may differ in the last bits between different numbers of threads."""
+
+
+class FaultsSection(Section, frozen=True):
+    """What goes wrong."""
+
+    loss: Share = 0.0
+    """Probability that a message is lost."""
+    tries: AtLeastOne = 6
+    """vectorised: how often a message that got no answer is sent in all, within a round or slot. About as often as nodes do it."""
+    straggler_share: Share = 0.0
+    """Share of the nodes that compute slower than others."""
+    straggler_factor: Annotated[float, Meta(ge=1, le=10_000)] = 5.0
+    """How many times slower."""
+    crash: NonNegative = 0.0
+    """Nodes of the whole swarm that vanish in one round, on average; never the last two."""
+    leave: NonNegative = 0.0
+    """Nodes that leave in order in one round, on average."""
+    join: NonNegative = 0.0
+    """New nodes that join in one round, on average. Each takes a member's model, and a shard that nobody had yet while there is one."""
+    churn_from: Count = 0
+    """First round of crashes, leaves and joins."""
+    churn_until: Count = 0
+    """The round before which they end. 0: they never do."""
+    partitions: tuple[tuple[Count, Count, Share], ...] = ()
+    """Splits of the network: [from round, until round, share of the nodes on one side]."""
+
+
+class NetworkSection(Section, frozen=True):
+    """What takes how long, in virtual seconds."""
+
+    step_s: Positive = 0.01
+    """One local step of a node that is no straggler."""
+    latency_s: NonNegative = 0.02
+    """A message is under way for so long, its bytes come on top."""
+    bytes_per_s: NonNegative = 0.0
+    """Rate of a node's link, each way. 0: unlimited."""
+    spread: Annotated[float, Meta(ge=0, le=3)] = 0.0
+    """Rates are log-normal around bytes_per_s with this standard deviation of the natural logarithm: 1 is a factor of 2.7."""
+    rates: tuple[Positive, ...] = ()
+    """Bytes a second by node, over again from the first where there are more nodes. Instead of bytes_per_s and spread."""
+
+
+class SweepSection(Section, frozen=True):
+    """Several runs from one file: every combination of the values of every key."""
+
+    seeds: tuple[Annotated[int, Meta(ge=0, le=2**62)], ...] = ()
+    """Values of simulate.seed."""
+    grid: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Dotted key -> list of values. Keys that go together, "mix.kind, optimizer.lr", take lists of lists."""
+
+
+class ShardsSection(PartitionSection, frozen=True):
+    """How data are split among nodes."""
+
+    shards: Count = 0
+    """How many parts are cut. 0: one for each node that there will ever be. Node i has part i, over again where there are more nodes."""
+
+
+class Scenario(Section, frozen=True):
+    """One file, one or more runs."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)] = "scenario"
+    simulate: SimulateSection = SimulateSection()
+    task: TaskSection = TaskSection()
+    partition: ShardsSection = ShardsSection()
+    optimizer: OptimizerSection = OptimizerSection()
+    mix: MixSection = MixSection()
+    overlay: OverlaySection = OverlaySection()
+    compress: CompressSection = CompressSection()
+    pace: PaceSection = PaceSection()
+    membership: MembershipSection = MembershipSection()
+    faults: FaultsSection = FaultsSection()
+    network: NetworkSection = NetworkSection()
+    sweep: SweepSection = SweepSection()
+
+
+def joiners(scenario: Scenario) -> int:
+    """Most nodes that will join, but for a chance of one in millions: rows and shards are kept for them, later ones find none."""
+    faults, rounds = scenario.faults, scenario.pace.rounds
+    during = max(0, min(rounds, faults.churn_until or rounds) - faults.churn_from)
+    whole, rest = divmod(faults.join, 1.0)
+    spread = _SIGMAS * math.sqrt(during * rest * (1.0 - rest))
+    return int(whole) * during + min(during if rest else 0, math.ceil(during * rest + spread))
+
+
+def manifest(scenario: Scenario) -> Manifest:
+    """What the swarm of a scenario agrees on. All nodes begin together, so that the quorum is everybody."""
+    nodes = scenario.simulate.nodes
+    parts = scenario.partition.shards or nodes + joiners(scenario)
+    task = scenario.task
+    if task.kind in PER_NODE_TASKS and "nodes" not in task.params:
+        task = msgspec.structs.replace(task, params=dict[str, Scalar](task.params) | {"nodes": parts})
+    cut = {key: getattr(scenario.partition, key) for key in PartitionSection.__struct_fields__}
+    partition = PartitionSection(**(cut | {"shards": parts}))
+    return Manifest(
+        name=scenario.name, seed=scenario.simulate.seed, task=task, partition=partition, optimizer=scenario.optimizer, mix=scenario.mix,
+        overlay=scenario.overlay, compress=scenario.compress, membership=scenario.membership,
+        pace=msgspec.structs.replace(scenario.pace, quorum=nodes),
+    )  # fmt: skip

@@ -1,0 +1,96 @@
+"""From one scenario with a grid to the runs it stands for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gossip.errors import ConfigError
+from node import settings
+from node.config import Scalar
+from node.simulate.schema import Scenario, SweepSection
+
+MAX_CELLS = 10_000
+_SEED = "simulate.seed"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run of a sweep.
+
+    Args:
+        labels: what sets it apart from the others: dotted key -> value. Empty where there is one run only.
+        scenario: with an empty sweep.
+    """
+
+    labels: Mapping[str, Scalar]
+    scenario: Scenario
+
+    @property
+    def title(self) -> str:
+        """Its labels in one line."""
+        return ", ".join(f"{key} = {value}" for key, value in self.labels.items())
+
+
+def cells(scenario: Scenario) -> tuple[Cell, ...]:
+    """All runs, the last key of the file changing fastest and seeds fastest of all.
+
+    Raises:
+        ConfigError: an unknown key, a value it does not take, or too many runs.
+    """
+    axes = [_axis(key, values) for key, values in _flat(scenario.sweep.grid, "")]
+    if scenario.sweep.seeds:
+        axes.append([{_SEED: seed} for seed in scenario.sweep.seeds])
+    count = 1
+    for axis in axes:
+        count *= len(axis)
+    if count > MAX_CELLS:
+        raise ConfigError(f"sweep: must be at most {MAX_CELLS} runs, got {count}; try fewer values")
+    alone = msgspec.structs.replace(scenario, sweep=SweepSection())
+    found = []
+    for combination in itertools.product(*axes):
+        labels = {key: value for part in combination for key, value in part.items()}
+        try:
+            found.append(Cell(labels, settings.apply_set(alone, [_assignment(*item) for item in labels.items()])))
+        except ConfigError as error:
+            raise ConfigError(f"sweep.grid: {error}") from error
+    return tuple(found)
+
+
+def _flat(grid: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Unquoted dotted keys are tables to TOML."""
+    for key, value in grid.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _axis(key: str, values: object) -> list[dict[str, Scalar]]:
+    """The settings that one key of the grid goes through."""
+    if not isinstance(values, list | tuple) or not values:
+        raise ConfigError(f"sweep.grid: {key}: must be a list of values, got {values!r}; try `{key} = [1, 2]`")
+    names = [name.strip() for name in key.split(",")]
+    axis = []
+    for value in values:
+        together = value if len(names) > 1 else [value]
+        if not isinstance(together, list | tuple) or len(together) != len(names):
+            raise ConfigError(
+                f"sweep.grid: {key}: must be lists of {len(names)} values, got {value!r}; try `[[1, 2], [3, 4]]`"
+            )
+        for name, each in zip(names, together, strict=True):
+            if not isinstance(each, str | int | float | bool):
+                raise ConfigError(f"sweep.grid: {name}: must be text or a number, got {each!r}; try `{name} = [1, 2]`")
+            if name.split(".")[0] == "sweep":
+                raise ConfigError(f"sweep.grid: {name}: a sweep cannot change itself; use keys of the other sections")
+        axis.append(dict(zip(names, together, strict=True)))
+    return axis
+
+
+def _assignment(key: str, value: Scalar) -> str:
+    """As `--set` takes it."""
+    return f"{key}={str(value).lower() if isinstance(value, bool) else value}"

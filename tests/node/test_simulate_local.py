@@ -1,0 +1,249 @@
+"""Many nodes' local steps at once must be what each node would have done by itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from gossip.rng import generator
+from node.config import Manifest, OptimizerSection, PaceSection, PartitionSection, TaskSection
+from node.engine.optim import optimizer, ramp, schedule
+from node.simulate.local import LocalSteps
+from node.simulate.problem import Bowls, Convex, Learned, place, problem, stacked
+from node.tasks.api import Source
+from node.tasks.catalogue import task
+
+LABELS = [f"node-{row}" for row in range(5)]
+SMALL = {
+    "digits": {"hidden": 8},
+    "digits_cnn": {"model": "cnn", "hidden": 8},
+    "quadratic": {"dim": 6, "nodes": 5, "dtype": "float64"},
+    "quadratic_noisy": {"dim": 6, "nodes": 5, "noise": 0.3, "dtype": "float64"},
+    "diagonal": {"dim": 9, "nodes": 5, "dtype": "float64"},
+    "logistic": {"dim": 6, "nodes": 5, "samples": 20, "dtype": "float64"},
+}
+kinds = pytest.mark.parametrize("case", SMALL)
+
+
+def agreement(case, **task_keys):
+    kind = case.split("_")[0]
+    section = TaskSection(kind=kind, params=SMALL[case], **({"batch_size": 8} | task_keys))
+    return Manifest(seed=4, task=section, partition=PartitionSection(kind="iid", shards=5))
+
+
+def own_gradient(agreed, row, step, x):
+    """As `node.engine.learner` computes it, with autograd."""
+    made = task(agreed.task.kind, agreed.task.params)
+    model = made.model(generator(agreed.seed, "model"))
+    data = made.data(Source(None, agreed.partition, row, agreed.seed), "cpu")
+    nn.utils.vector_to_parameters(x, model.parameters())
+    batch = data.batch(agreed.task.batch_size, generator(agreed.seed, "batch", LABELS[row], step))
+    return torch.cat(
+        [part.reshape(-1) for part in torch.autograd.grad(made.loss(model, batch), list(model.parameters()))]
+    )
+
+
+@kinds
+@pytest.mark.parametrize("stack_from", [2, 100], ids=["stacked", "one by one"])
+def test_gradients_are_those_of_each_node_on_its_own_batch(case, stack_from):
+    agreed = agreement(case)
+    made = problem(agreed, LABELS, stack_from)
+    rows, done = torch.tensor([0, 1, 2, 4]), torch.tensor([0, 3, 1, 7])
+    x = made.start + 0.1 * torch.randn(4, made.start.numel(), generator=generator(0), dtype=made.start.dtype)
+    before = x.clone()
+    gradients = made.gradients(rows, done, x)
+    assert torch.equal(x, before)
+    expected = torch.stack([own_gradient(agreed, *each) for each in zip(rows.tolist(), done.tolist(), x, strict=True)])
+    exact = x.dtype == torch.float64
+    torch.testing.assert_close(gradients, expected, rtol=1e-12 if exact else 1e-4, atol=1e-14 if exact else 1e-6)
+
+
+def test_what_has_a_formula_uses_it_and_the_rest_is_stacked():
+    assert isinstance(problem(agreement("quadratic"), LABELS), Bowls)
+    assert isinstance(problem(agreement("diagonal"), LABELS), Bowls)
+    assert isinstance(problem(agreement("logistic"), LABELS), Convex)
+    learned = problem(agreement("digits"), LABELS, stack_from=5)
+    assert isinstance(learned, Learned)
+    assert learned.stacks
+    assert not problem(agreement("digits"), LABELS, stack_from=6).stacks
+
+
+@dataclass(frozen=True, slots=True)
+class Branching:
+    """A task whose loss looks at values, which vmap cannot follow."""
+
+    inner: object
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def loss(self, model, batch):
+        loss = self.inner.loss(model, batch)
+        return 2 * loss if float(loss) > 1.0 else loss
+
+
+def test_a_task_that_torch_cannot_stack_is_computed_node_by_node():
+    agreed = agreement("digits")
+    inner = task("digits", {"hidden": 8})
+    data = [inner.data(Source(None, agreed.partition, row, 4), "cpu") for row in range(5)]
+    made = Learned(Branching(inner), data, LABELS, 4, 8, stack_from=2)
+    assert not made.stacks
+    x = made.start.repeat(2, 1)
+    gradients = made.gradients(torch.tensor([0, 3]), torch.tensor([2, 0]), x)
+    plain = Learned(inner, data, LABELS, 4, 8).gradients(torch.tensor([0, 3]), torch.tensor([2, 0]), x)
+    torch.testing.assert_close(gradients, 2 * plain, rtol=1e-4, atol=1e-6)  # an untrained model's loss is 2.3
+
+
+@pytest.mark.parametrize("stack_from", [2, 100], ids=["stacked", "one by one"])
+def test_a_loss_that_is_no_number_gives_a_gradient_that_is_none(stack_from):
+    learned = problem(agreement("digits"), LABELS, stack_from)
+    x = torch.stack([learned.start, torch.full_like(learned.start, math.inf)])
+    gradients = learned.gradients(torch.tensor([0, 1]), torch.tensor([0, 0]), x)
+    assert torch.isfinite(gradients[0]).all()
+    assert not torch.isfinite(gradients[1]).any()
+
+
+def test_only_trees_of_tensors_can_be_stacked():
+    tree = ({"x": torch.zeros(2)}, [torch.ones(3)])
+    both = stacked([tree, tree])
+    assert both[0]["x"].shape == (2, 2)
+    assert both[1][0].shape == (2, 3)
+    with pytest.raises(TypeError, match="a batch of str is no tree of tensors"):
+        stacked(["a", "b"])
+
+
+@pytest.mark.parametrize(("rows", "contiguous"), [([0, 1, 2], True), ([4], True), ([0, 2], False), ([], False)])
+def test_rows_that_follow_one_another_are_a_view(rows, contiguous):
+    x = torch.arange(10.0).reshape(5, 2)
+    at = place(torch.tensor(rows, dtype=torch.int64))
+    assert isinstance(at, slice) == contiguous
+    assert torch.equal(x[at], x[torch.tensor(rows, dtype=torch.int64)])
+
+
+# --- optimisers ---------------------------------------------------------------------------------------------------
+
+
+def local_steps(case, kind="sgd", **pace):
+    agreed = agreement(case)
+    made = problem(agreed, LABELS)
+    section = OptimizerSection(kind=kind, lr=0.05, weight_decay=0.01)
+    x = made.start.repeat(5, 1)
+    return LocalSteps(made, section, PaceSection(**({"rounds": 10, "ramp_rounds": 4} | pace)), x), x
+
+
+def walk(local, x, plan):
+    """Local steps by (round, rows); `correct` subtracts a constant, as a mixing algorithm does."""
+    for turn, rows in plan:
+        at = torch.tensor(rows)
+        x[at] = local(at, turn, 0, x[at], lambda gradient: gradient - 0.01)
+    return x
+
+
+def alone(local, row, rounds, joined_at=None):
+    """What a node does by itself: one vector, one optimiser."""
+    x = local.problem.start.clone()
+    mine, rates = optimizer(local.section, x), schedule(local.section, local.pace.rounds)
+    for step, turn in enumerate(rounds):
+        gradient = local.problem.gradients(torch.tensor([row]), torch.tensor([step]), x[None])[0]
+        factor = 1.0 if joined_at is None else ramp(turn - joined_at, local.pace.ramp_rounds)
+        mine.step(x, gradient - 0.01, rates.at(turn) * factor)
+    return x
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_a_row_walks_as_its_node_would_whoever_else_takes_a_step(kind):
+    """Steps of contiguous rows, of scattered rows and of one row share one memory."""
+    local, x = local_steps("quadratic", kind)
+    x = walk(local, x, [(0, [0, 1, 2, 3, 4]), (1, [0, 2, 4]), (2, [1, 2]), (3, [0, 1, 2, 3, 4])])
+    rounds = {0: (0, 1, 3), 1: (0, 2, 3), 2: (0, 1, 2, 3), 3: (0, 3), 4: (0, 1, 3)}
+    for row, at in rounds.items():
+        torch.testing.assert_close(x[row], alone(local, row, at), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_who_joins_has_an_empty_memory_and_a_rate_that_climbs(kind):
+    local, x = local_steps("quadratic", kind)
+    x = walk(local, x, [(0, [0, 1, 2]), (1, [0, 1, 2])])
+    local.joined(1, 2)
+    x[1] = local.problem.start
+    local._done[1] = 0  # so that `alone` draws the same batches
+    x = walk(local, x, [(2, [0, 1, 2]), (3, [0, 1, 2])])
+    torch.testing.assert_close(x[1], alone(local, 1, (2, 3), joined_at=2), rtol=0, atol=1e-15)
+    torch.testing.assert_close(x[0], alone(local, 0, (0, 1, 2, 3)), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_a_step_out_of_the_numbers_is_undone_for_that_node_alone(poison):
+    """Else one bad batch would spread over the whole swarm."""
+    local, x = local_steps("quadratic")
+    x = walk(local, x, [(0, [0, 1, 2, 3, 4])])
+    before = x.clone()
+    honest = local.problem.b.clone()
+    local.problem.b[2] = poison
+    x = walk(local, x, [(1, [0, 1, 2, 3, 4])])
+    assert torch.equal(x[2], before[2])
+    assert torch.isfinite(x).all()
+    assert local.undone == 1
+    local.problem.b = honest
+    x = walk(local, x, [(2, [0, 1, 2, 3, 4])])
+    assert not torch.equal(x[2], before[2])
+    torch.testing.assert_close(x[0], alone(local, 0, (0, 1, 2)), rtol=0, atol=1e-15)
+
+
+def test_the_mixing_algorithm_never_sees_a_gradient_that_is_no_number():
+    """What it keeps of it, a tracker say, would stay so for ever."""
+    local, x = local_steps("quadratic")
+    local.problem.b[2] = math.nan
+    seen = []
+
+    def correct(gradient):
+        seen.append(gradient.clone())
+        return gradient
+
+    local(torch.arange(5), 0, 0, x, correct)
+    assert torch.isfinite(seen[0]).all()
+
+
+def test_models_and_directions_are_not_modified():
+    local, x = local_steps("diagonal")
+    held = torch.full_like(x, 0.5)
+    before = x.clone()
+    local(torch.arange(5), 0, 0, x, lambda _gradient: held)
+    assert torch.equal(x, before)
+    assert torch.equal(held, torch.full_like(x, 0.5))
+
+
+# --- figures of merit ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["quadratic", "diagonal", "logistic"])
+def test_errors_are_against_the_optimum_of_the_living(case):
+    """Whoever is gone for good no longer has a say in where the others should end."""
+    made = problem(agreement(case), LABELS)
+    kind = task(case, SMALL[case])
+    for alive in ([0, 1, 2, 3, 4], [1, 3]):
+        best = kind.optimum(alive, 4)
+        assert made.score(best, alive)[0] == pytest.approx(0.0, abs=1e-20)
+        assert made.values(torch.stack([made.start, best]), alive) == pytest.approx([1.0, 0.0], abs=1e-12)
+
+
+@pytest.mark.parametrize("case", ["quadratic", "diagonal"])
+def test_the_loss_of_a_bowl_is_counted_from_its_least_value(case):
+    made = problem(agreement(case), LABELS)
+    made_task, alive = task(case, SMALL[case]), [0, 1, 2, 3, 4]
+    (test,) = made_task.data(Source(None, agreement(case).partition, 0, 4), "cpu").held_out(1)
+    x = torch.randn(made.start.numel(), generator=generator(1), dtype=torch.float64)
+    assert made.score(x, alive)[1] == pytest.approx(float(test(x)), rel=1e-9)
+    assert made.score(made_task.optimum(alive, 4), alive)[1] == pytest.approx(0.0, abs=1e-20)
+
+
+def test_digits_are_scored_as_a_node_scores_itself():
+    made = problem(agreement("digits"), LABELS)
+    value, loss = made.score(made.start, [0, 1])
+    assert 0.0 <= value <= 0.4
+    assert loss == pytest.approx(2.3, abs=0.5)
+    assert made.values(made.start[None], [0, 1]) == [value]

@@ -1,0 +1,258 @@
+"""Whole runs: both engines walk one trajectory, faults do what they are called, and a seed gives one outcome."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gossip.errors import ConfigError
+from node import settings
+from node.simulate import results, rules
+from node.simulate.engines import check, simulate
+from node.simulate.schema import Scenario
+from node.simulate.sweep import cells
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+EXACT = ("compress.select=full", "compress.request=identity", "compress.response=identity")
+BOWLS = (
+    "task=quadratic", "task.params.dim=8", "task.params.dtype=float64", "optimizer.lr=0.1", "optimizer.momentum=0",
+    "mix.clip_norm=0", *EXACT,
+)  # fmt: skip
+FIGURES = ("loss", "mean_model", "mean", "min", "max", "consensus_distance")
+
+
+def scenario(*assignments, base=None):
+    loaded = settings.apply_set(base or Scenario(), assignments)
+    rules.check(cells(loaded))
+    check(loaded)
+    return loaded
+
+
+def run(*assignments, base=None):
+    return simulate(scenario(*assignments, base=base), lambda _round, _line: None)
+
+
+def figures(outcome):
+    return [[getattr(row, name) for name in FIGURES] for row in outcome.rows]
+
+
+SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_steps=3", "pace.evaluate_every=2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings_of", "digits"),
+    [
+        ((*EXACT, "partition=by_label", "task.params.hidden=16"), 12),
+        ((*BOWLS, "task.params.noise=0.1"), 11),
+        ((*BOWLS, "mix=gradient_tracking", "overlay=one_peer_exponential", "simulate.nodes=5"), 11),
+        ((*BOWLS, "mix=quasi_global", "overlay=base_k", "optimizer.schedule=linear"), 11),
+        ((*BOWLS, "mix=d2", "overlay=ring", "overlay.weights=lazy"), 11),
+        ((*BOWLS, "mix=push_sum", "overlay=one_peer_exponential"), 11),
+        ((*BOWLS, "mix=outer", "overlay=alone", "overlay.average_every=1"), 11),
+    ],
+    ids=["digits", "pet", "tracking", "quasi_global", "d2", "push_sum", "outer"],
+)
+def test_both_engines_walk_one_trajectory(settings_of, digits):
+    """What is learned from thousands of simulated nodes holds for those that volunteers run."""
+    vectorised = run(*SHORT, *settings_of)
+    whole = run(*SHORT, *settings_of, "simulate.engine=whole")
+    assert len(vectorised.rows) == 4
+    assert [row.round for row in vectorised.rows] == [row.round for row in whole.rows]
+    for one, other in zip(figures(vectorised), figures(whole), strict=True):
+        assert one == pytest.approx(other, rel=10.0**-digits, abs=1e-13)
+    assert len({tuple(row) for row in figures(vectorised)}) == 4  # they do move
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["vectorised", "whole"])
+def test_a_scenario_replays_to_the_last_digit_with_all_its_faults(engine):
+    """Losses, deadlines and churn are in the seed; only what a clock on the wall says is not."""
+    faults = (
+        "faults.loss=0.3",
+        "faults.crash=0.2",
+        "faults.join=0.2",
+        "faults.leave=0.1",
+        "faults.partitions=[[2, 4, 0.5]]",
+    )
+    settings_of = (*SHORT, *BOWLS, *faults, "pace.max_wait_s=1", f"simulate.engine={engine}", "simulate.nodes=5")
+    documents = []
+    for seed in (3, 3, 4):
+        document = results.document(
+            {}, [results.Finished(labels={}, outcome=run(*settings_of, f"simulate.seed={seed}"))], 1
+        )
+        assert document["runs"][0].pop("wall")["seconds"] > 0.0
+        documents.append(document)
+    assert documents[0] == documents[1]
+    assert documents[0]["runs"][0]["rows"] != documents[2]["runs"][0]["rows"]
+    assert documents[0]["runs"][0]["counts"]["crashed"] + documents[2]["runs"][0]["counts"]["crashed"] > 0
+
+
+# --- faults -------------------------------------------------------------------------------------------------------
+
+TEN = (*BOWLS, "simulate.nodes=10", "pace.rounds=40", "pace.local_steps=2", "pace.evaluate_every=40")
+
+
+def test_without_faults_every_meeting_is_an_exchange():
+    counts = run(*TEN).counts
+    assert counts["meetings"] == counts["committed"] > 0
+    assert sum(counts.values()) == 2 * counts["committed"]
+
+
+def test_messages_are_lost_as_often_as_said():
+    """One try: a request and a response arrive with probability .7² = .49."""
+    counts = run(*TEN, "faults.loss=0.3", "faults.tries=1", "pace.rounds=150", "pace.max_wait_s=0.3").counts
+    assert counts["lost"] / (counts["lost"] + counts["committed"]) == pytest.approx(0.51, abs=0.06)
+    assert counts["unproven"] / counts["committed"] == pytest.approx(0.3, abs=0.06)
+    again = run(*TEN, "faults.loss=0.3").counts
+    assert again["lost"] < 0.06 * again["committed"]  # six tries
+
+
+def test_a_partition_lets_nothing_pass_for_as_long_as_it_lasts():
+    assert run(*TEN, "faults.partitions=[[100, 200, 0.5]]").counts["cut"] == 0
+    counts = run(*TEN, "faults.partitions=[[0, 40, 0.5]]").counts
+    assert counts["cut"] > 40
+    assert counts["cut"] + counts["committed"] + counts["late"] == counts["meetings"]
+
+
+def test_stragglers_are_late_and_time_is_what_they_cost():
+    quick, slow = (
+        run(*TEN),
+        run(*TEN, "faults.straggler_share=0.3", "faults.straggler_factor=20", "pace.max_wait_s=0.3"),
+    )
+    assert slow.rows[-1].seconds > 1.5 * quick.rows[-1].seconds
+    assert slow.counts["late"] > 0
+
+
+def test_nodes_come_and_go_and_each_newcomer_has_a_problem_of_its_own():
+    """The error is measured against the optimum of who is there, which a correction for who is gone would miss."""
+    outcome = run(
+        *TEN, "faults.crash=0.5", "faults.join=1", "faults.leave=0.2", "faults.churn_from=5", "faults.churn_until=25", "pace.rounds=300",
+        "membership.suspicion_s=1", "pace.ramp_rounds=0", "optimizer.schedule=constant",
+    )  # fmt: skip
+    counts = outcome.counts
+    assert counts["joined"] == 20
+    assert counts["crashed"] > 3
+    assert counts["left"] > 0
+    assert counts["dead"] > 0  # met in vain until they were missed
+    assert outcome.rows[-1].alive == 10 + 20 - counts["crashed"] - counts["left"]
+    assert outcome.rows[-1].mean < 1e-6
+
+
+def test_bytes_take_time_on_slow_links():
+    """A request and a response of 8 float64 and their frames at 1 kB a second."""
+    eight = (*TEN, "simulate.nodes=8")  # everybody meets somebody in every round
+    fast, slow = run(*eight), run(*eight, "network.bytes_per_s=1000")
+    assert slow.rows[-1].bytes_per_node == fast.rows[-1].bytes_per_node
+    assert slow.rows[-1].seconds - fast.rows[-1].seconds == pytest.approx(40 * 0.256, rel=0.2)
+    spread = run(*eight, "network.bytes_per_s=1000", "network.spread=1.0", "pace.max_wait_s=60")
+    assert spread.rows[-1].seconds > 1.2 * slow.rows[-1].seconds
+    uneven = run(*eight, "network.rates=[1e6, 500]", "pace.max_wait_s=60")
+    assert uneven.rows[-1].seconds > 1.2 * slow.rows[-1].seconds
+
+
+def test_clock_pace_waits_for_nobody():
+    """Slots pass at their own time, whoever is slow; and the correction still finds the common optimum."""
+    outcome = run(
+        *TEN, "pace=clock", "pace.slot_s=0.05", "pace.rounds=200", "faults.straggler_share=0.2", "faults.loss=0.3", "faults.tries=1",
+        "optimizer.schedule=constant",
+    )  # fmt: skip
+    assert outcome.rows[-1].seconds == pytest.approx(200 * 0.05)
+    assert outcome.rows[-1].mean < 1e-5
+    assert outcome.counts["late"] == 0
+
+
+# --- what else is said of a run -----------------------------------------------------------------------------------
+
+
+def test_rows_begin_before_the_first_round_and_end_after_the_last():
+    outcome = run(*TEN, "pace.rounds=7", "pace.evaluate_every=3")
+    assert [row.round for row in outcome.rows] == [0, 3, 6, 7]
+    first = outcome.rows[0]
+    assert (first.seconds, first.bytes_per_node, first.exchanges_per_node) == (0.0, 0.0, 0.0)
+    assert first.mean == pytest.approx(1.0)
+    assert first.consensus_distance == 0.0
+
+
+def test_the_target_is_where_the_mean_first_was_there():
+    rows = run(*TEN, "pace.evaluate_every=1").rows
+    target = (rows[9].mean + rows[10].mean) / 2.0
+    at = run(*TEN, "pace.evaluate_every=1", f"simulate.target={target!r}").target
+    assert at.round == 10
+    assert at.seconds == rows[10].seconds
+    assert run(*TEN, "simulate.target=1e-300").target is None
+
+
+def test_a_rate_that_is_too_high_is_a_result_not_an_end():
+    """A sweep over rates must show where they become too high."""
+    outcome = run(*TEN, "optimizer.lr=1e8", "mix=dsgd", "pace.rounds=200")
+    assert outcome.diverged is not None or outcome.undone > 0
+    assert outcome.rows[0].mean == pytest.approx(1.0)
+
+
+def test_nodes_that_are_measured_are_spread_evenly_or_all():
+    few = ("simulate.nodes=6", "pace.rounds=2", "pace.local_steps=1", "task.params.hidden=8", "partition=by_label")
+    everyone, some = run(*few, "simulate.sample=0").rows[-1], run(*few, "simulate.sample=2").rows[-1]
+    assert everyone.mean_model == some.mean_model
+    assert everyone.min <= some.min <= some.max <= everyone.max
+
+
+def test_without_a_model_one_number_a_node_is_averaged():
+    outcome = run("simulate.model=false", "simulate.nodes=500", "pace.rounds=40", "pace.evaluate_every=20")
+    assert outcome.parameters == 1
+    assert outcome.metric == "consensus_error"
+    assert [row.mean for row in outcome.rows] == pytest.approx([1.0, 0.0, 0.0], abs=1e-2)
+    assert outcome.rows[-1].mean < outcome.rows[1].mean
+    assert outcome.rows[-1].loss is None
+
+
+def test_data_that_cannot_be_had_are_one_line():
+    with pytest.raises(ConfigError, match=r"partition\.shards: must be task\.params\.nodes = 3, got 4"):
+        run("simulate.nodes=4", "task=diagonal", "task.params.nodes=3")
+    with pytest.raises(ConfigError, match=r"task\.kind: 'digit' is unknown"):
+        run("task=digit")
+    with pytest.raises(ConfigError, match=r"compress\.select: 'made_up' is neither built in"):
+        run("compress.select=made_up")
+
+
+# --- examples -----------------------------------------------------------------------------------------------------
+
+
+def example(name, *assignments):
+    planned = cells(scenario(*assignments, base=settings.load(EXAMPLES / name, Scenario)))
+    return [simulate(cell.scenario, lambda _round, _line: None) for cell in planned]
+
+
+def test_the_example_of_digits_shows_what_a_correction_is_worth():
+    pet, dsgd = example("simulate-digits.toml", "pace.rounds=20", "sweep.seeds=[0]", "simulate.sample=4")
+    assert pet.rows[-1].mean > dsgd.rows[-1].mean + 0.05
+
+
+def test_the_example_of_a_thousand_nodes_makes_its_way():
+    (outcome,) = example("simulate-thousand.toml", "pace.rounds=20", "task.params.dim=320", "simulate.threads=1")
+    assert outcome.rows[-1].alive == 1000
+    assert outcome.rows[-1].mean < 0.5
+
+
+@pytest.mark.slow
+def test_the_example_of_churn_separates_the_algorithms():
+    """A textbook tracker keeps the share of the dead, plain averaging the differences; flows per edge are deleted with the dead."""
+    rounds = (
+        "pace.rounds=240",
+        "faults.churn_from=20",
+        "faults.churn_until=80",
+        "faults.crash=0.1",
+        "faults.join=0.1",
+    )
+    compared = 'sweep.grid={"mix.kind"=["pet", "gradient_tracking"]}'
+    pet, tracking = example(
+        "simulate-churn.toml", *rounds, compared, "membership.suspicion_s=1", "pace.evaluate_every=240"
+    )
+    assert pet.rows[-1].mean < 1e-5
+    assert tracking.rows[-1].mean > 1e-3
+
+
+def test_the_example_of_members_averages_on_every_overlay():
+    for outcome in example("simulate-members.toml", "pace.rounds=20", "simulate.nodes=1000", "faults.crash=0.5"):
+        assert outcome.rows[-1].mean < 1e-2

@@ -1,0 +1,221 @@
+"""Scenario files: what they stand for, and what is refused before anything is computed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gossip.errors import ConfigError
+from node import settings
+from node.simulate import rules
+from node.simulate.schema import Scenario, joiners, manifest
+from node.simulate.sweep import cells
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("simulate-*.toml"))
+
+
+def scenario(*assignments, text=""):
+    return settings.apply_set(settings.from_toml(text, Scenario), assignments)
+
+
+def test_the_defaults_can_be_simulated():
+    assert rules.check(cells(Scenario())) == []
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_passes_its_check(path):
+    loaded = settings.load(path, Scenario)
+    rules.check(cells(loaded))
+    assert loaded.name != Scenario().name
+
+
+def test_there_are_examples():
+    assert len(EXAMPLES) >= 4
+
+
+def test_what_is_shown_is_a_file_that_means_the_same():
+    """`config show scenario` is where a file begins: every key must come back, those of inherited sections with their meaning."""
+    shown = settings.render(Scenario())
+    assert settings.from_toml(shown, Scenario) == Scenario()
+    assert "# dirichlet: concentration" in shown
+
+
+# --- the manifest of a scenario -----------------------------------------------------------------------------------
+
+
+def test_each_node_has_a_part_of_its_own_unless_the_file_says_otherwise():
+    assert manifest(scenario("simulate.nodes=7")).partition.shards == 7
+    assert manifest(scenario("simulate.nodes=7", "partition.shards=3")).partition.shards == 3
+
+
+def test_problems_of_their_own_are_drawn_for_as_many_nodes_as_there_are_shards():
+    agreed = manifest(
+        scenario("task=quadratic", "simulate.nodes=5", "faults.join=1", "pace.rounds=10", "faults.churn_from=8")
+    )
+    assert agreed.task.params["nodes"] == agreed.partition.shards == 7
+
+
+def test_all_nodes_begin_together():
+    assert manifest(scenario("simulate.nodes=9", "pace.quorum=2")).pace.quorum == 9
+
+
+@pytest.mark.parametrize(
+    ("faults", "expected"),
+    [
+        ((), 0),
+        (("faults.join=2",), 200),
+        (("faults.join=2", "faults.churn_from=90"), 20),
+        (("faults.join=2", "faults.churn_from=10", "faults.churn_until=20"), 20),
+        (("faults.join=2", "faults.churn_until=1000"), 200),
+    ],
+)
+def test_whole_numbers_of_joiners_are_certain(faults, expected):
+    assert joiners(scenario("pace.rounds=100", *faults)) == expected
+
+
+def test_there_is_room_for_more_joiners_than_chance_brings():
+    """.03 a round for 600 rounds: 18 on average, 4.2 either way."""
+    room = joiners(scenario("pace.rounds=600", "faults.join=0.03"))
+    assert 18 + 4 * 4.2 < room < 60
+
+
+# --- sweeps -------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_grid_there_is_one_run_without_labels():
+    (cell,) = cells(scenario("simulate.seed=3"))
+    assert cell.labels == {}
+    assert cell.scenario == scenario("simulate.seed=3")
+
+
+def test_a_grid_is_every_combination_and_seeds_change_fastest():
+    found = cells(
+        scenario(text='[sweep]\nseeds = [1, 2]\n[sweep.grid]\nmix.kind = ["pet", "dsgd"]\n"pace.rounds" = [5]\n')
+    )
+    assert [(c.labels["mix.kind"], c.labels["simulate.seed"]) for c in found] == [
+        ("pet", 1),
+        ("pet", 2),
+        ("dsgd", 1),
+        ("dsgd", 2),
+    ]
+    assert found[2].scenario.mix.kind == "dsgd"
+    assert found[2].scenario.simulate.seed == 1
+    assert {c.scenario.pace.rounds for c in found} == {5}
+    assert not any(c.scenario.sweep.grid for c in found)
+
+
+def test_keys_that_go_together_are_swept_together():
+    """Each algorithm at its own rate is the only fair comparison."""
+    text = '[sweep.grid]\n"mix.kind, optimizer.lr" = [["pet", 0.1], ["dsgd", 0.02]]\n'
+    found = cells(scenario(text=text))
+    assert [(c.scenario.mix.kind, c.scenario.optimizer.lr) for c in found] == [("pet", 0.1), ("dsgd", 0.02)]
+
+
+def test_values_of_every_type_arrive_as_they_are():
+    found = cells(
+        scenario(
+            text='[sweep.grid]\n"simulate.model" = [true, false]\n"task.params.model" = ["cnn"]\nmix.kappa = [0.25]\n'
+        )
+    )
+    assert [c.scenario.simulate.model for c in found] == [True, False]
+    assert {c.scenario.task.params["model"] for c in found} == {"cnn"}
+    assert {c.scenario.mix.kappa for c in found} == {0.25}
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ("mix.knd = [1]", r"sweep\.grid: mix\.knd: no such key; did you mean mix\.kind\?"),
+        ("mix.kind = 3", r"sweep\.grid: mix\.kind: must be a list of values, got 3"),
+        ("mix.kind = []", r"must be a list of values"),
+        ('mix.kind = ["pett"]', r"mix\.kind: must be one of .*did you mean pet\?"),
+        ('"mix.kind, optimizer.lr" = [["pet"]]', r"must be lists of 2 values, got \['pet'\]"),
+        ("pace.rounds = [[1]]", r"pace\.rounds: must be text or a number, got \[1\]"),
+        ("sweep.seeds = [1]", r"a sweep cannot change itself"),
+        ("simulate.seed = [" + "1," * 20_000 + "]", r"must be at most 10000 runs, got 20000"),
+    ],
+)
+def test_a_grid_that_stands_for_nothing_is_refused(grid, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        cells(scenario(text=f"[sweep.grid]\n{grid}\n"))
+    assert "\n" not in str(caught.value)
+
+
+# --- what cannot be simulated -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("assignments", "message"),
+    [
+        (["simulate.nodes=1"], r"simulate\.nodes: must be a whole number >= 2 and <= 100000, got 1"),
+        (["simulate.engine=real"], r"simulate\.engine: must be one of vectorised, whole"),
+        (["faults.los=0.1"], r"faults\.los: no such key; did you mean faults\.loss\?"),
+        (["faults.partitions=[[1, 2]]"], r"faults\.partitions: must be a list, each a list of a whole number"),
+        (["faults.crash=-1"], r"faults\.crash: must be a number >= 0, got -1"),
+        (["network.step_s=inf"], r"network\.step_s: must be finite"),
+    ],
+)
+def test_wrong_keys_and_values_are_one_line(assignments, message):
+    with pytest.raises(ConfigError, match=message):
+        scenario(*assignments)
+
+
+@pytest.mark.parametrize(
+    ("assignments", "message"),
+    [
+        (["pace.rounds=0"], r"pace\.rounds: must be >= 1, got 0"),
+        (["faults.loss=1"], r"faults\.loss: must be < 1"),
+        (
+            ["faults.churn_from=5", "faults.churn_until=5"],
+            r"faults\.churn_until: must be > faults\.churn_from = 5, got 5",
+        ),
+        (["faults.partitions=[[5, 5, 0.5]]"], r"faults\.partitions: must be .* got \[5, 5, 0\.5\]"),
+        (["faults.partitions=[[5, 9, 1.0]]"], r"a share > 0 and < 1"),
+        (["overlay=base_k", "overlay.k=4", "simulate.nodes=4"], r"overlay\.k: must be < n = 4, got 4"),
+        (["overlay=hypercube", "simulate.nodes=12"], r"overlay: "),
+        (["overlay=hypercube", "faults.crash=0.1"], r"nodes come and go here"),
+        (
+            ["mix=d2", "overlay=one_peer_exponential"],
+            r"mix\.kind: d2 needs one symmetric mixing matrix that never changes",
+        ),
+        (["mix=exact_diffusion", "overlay=ring", "faults.join=1"], r"but faults bring and take nodes"),
+        (["mix=k_gt", "pace=clock"], r"mix\.kind: k_gt .*cannot run in clock pace"),
+        (["optimizer=adamw"], r"optimizer\.correction_lr: must be > 0"),
+        (["simulate.engine=whole", "simulate.nodes=65"], r"simulate\.nodes: must be <= 64 with engine = whole, got 65"),
+        (["simulate.engine=whole", "simulate.model=false"], r"simulate\.model: whole nodes have one"),
+        (["simulate.model=false", "pace=clock"], r"simulate\.model: false averages round by round"),
+        (["task=text"], r"task\.params\.path: text learns from files"),
+        (["task=images", "task.params.path=/no/where"], r"task\.params\.path: '/no/where' does not exist"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_its_bound_before_anything_starts(assignments, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        rules.check(cells(scenario(*assignments)))
+    assert "\n" not in str(caught.value)
+
+
+def test_of_a_sweep_the_run_at_fault_is_named():
+    with pytest.raises(ConfigError, match=r"\(in the run with overlay\.k = 4\)"):
+        rules.check(cells(scenario("simulate.nodes=4", "overlay=base_k", text="[sweep.grid]\noverlay.k = [1, 4]\n")))
+
+
+def test_one_warning_is_said_once_for_all_runs():
+    text = "[sweep]\nseeds = [1, 2, 3]\n"
+    assert len(rules.check(cells(scenario("mix.clip_norm=0", text=text)))) == 1
+
+
+def test_a_crash_is_noticed_in_as_long_as_a_probe_its_timeout_and_a_refutation_take():
+    """With the defaults: 1.58 + 0.5 + 2 s."""
+    assert rules.detection_s(Scenario()) == pytest.approx(4.08, abs=0.01)
+
+
+def test_the_command_line_half_imports_no_torch():
+    """It must refuse a typo at once, and stay out of the way of workers that need the memory."""
+    modules = "schema, sweep, rules, results, words, pool, plot"
+    code = (
+        f"import sys; from node.simulate import {modules}; import node.cli.simulate; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
