@@ -2,7 +2,8 @@
 
 Giving: a query makes the engine hold a snapshot (one is reused while it is fresh); chunks are read from it by offset, so that an
 interrupted download resumes, from another peer too if it holds the same bytes. Taking: up to three peers are asked at once, the
-middle one by round is downloaded, its SHA-256 and the parameters' schema are checked before the engine sees a byte.
+middle one by round is downloaded, in as few chunks as there can be; its SHA-256 and the parameters' schema are checked before the
+engine sees a byte.
 
 What a peer can cost here: one snapshot per `SNAPSHOT_FRESH_S`, one chunk of 1 MiB per frame it may send.
 """
@@ -212,13 +213,13 @@ class Transfer:
         while len(received) < chosen.offer.size:
             source = sources[failures % len(sources)]
             query = ChunkQuery(source.offer.snapshot, len(received))
+            expected = min(MAX_CHUNK_BYTES, chosen.offer.size - query.offset)
             try:
-                expected = min(MAX_CHUNK_BYTES, chosen.offer.size - query.offset)
                 reply = await self._ask(source.peer, "chunk", query.offset, query, expected)
             except (TransportError, trio.TooSlowError):
                 reply = None
             data = reply.data if isinstance(reply, Chunk) and reply.snapshot == source.offer.snapshot else b""
-            if not data or len(received) + len(data) > chosen.offer.size:
+            if len(data) != expected:  # a peer that gives a byte at a time would hold us up for days
                 failures += 1
                 if failures >= TRIES_PER_CHUNK * len(sources):
                     return None

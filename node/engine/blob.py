@@ -46,10 +46,10 @@ def unpack(blob: bytes) -> tuple[dict[str, Tensor], dict[str, str | int]]:
         header = json.loads(json.loads(blob[_LENGTH_BYTES : _LENGTH_BYTES + length])["__metadata__"][_KEY])
         version, facts, checksum = header["format"], header["facts"], header["sha256"]
         tensors = safetensors.torch.load(blob)
-    except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
+    except (ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError) as error:
         raise ValueError("cut short, or not written by Starling") from error
     if version != FORMAT:
-        raise ValueError(f"written in format {version}, this program reads {FORMAT}")
+        raise ValueError(f"written in format {version!r:.20}, this program reads {FORMAT}")
     if not isinstance(facts, dict) or checksum != _checksum(tensors, facts):
         raise ValueError("damaged: its checksum does not match")
     return tensors, facts
