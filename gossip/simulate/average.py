@@ -31,7 +31,7 @@ from gossip.simulate.rows import Picks, Table
 from gossip.simulate.turn import Sizes, Turn
 
 _SHRINK = 0.9  # as `Terms.answer` does
-_SURELY = 1.0 - 1e-9  # two orders of summing in float64 differ by less
+_DOUBT = 1e-9  # two orders of summing in float64 differ by less
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -255,27 +255,30 @@ def agree(terms: Terms, mine: Tensor, theirs: Tensor, seeds: Sequence[int]) -> T
     check_finite(difference)
     for place in _longer(difference, terms):
         difference[place], _ = terms.clip(difference[place].cpu(), terms.clip_norm)
-    chances = Chances(seeds)
+    chances, shrink = Chances(seeds), _SHRINK
     v = through(terms.response, difference, chances, everyone)
-    shrink = _SHRINK
-    over = [place for place in _longer(v, terms) if terms.clip(v[place].cpu(), terms.clip_norm)[1]]
+    over = _longer(v, terms)
     while over:
         at = indices(over, v)
         difference[at] *= shrink
         shrink *= shrink
-        v[at] = through(terms.response, difference[at], chances, over)
-        those = _longer(v[at], terms)
-        over = [over[place] for place in those if terms.clip(v[over[place]].cpu(), terms.clip_norm)[1]]
+        again = through(terms.response, difference[at], chances, over)
+        v[at] = again
+        over = [over[place] for place in _longer(again, terms)]
     return v
 
 
 def _longer(v: Tensor, terms: Terms) -> list[int]:
-    """Rows of (g, k) that the clip may shorten. It alone decides: norms of many rows may round differently from that of one."""
+    """Rows of (g, k) that the clip shortens. Norms of many rows may round differently from that of one: then it decides itself."""
     if terms.clip_norm == 0.0:
         return []
-    norms = torch.linalg.vector_norm(v, dim=1, dtype=torch.float64)
-    longer: list[int] = (norms > terms.clip_norm * _SURELY).nonzero().view(-1).tolist()
-    return longer
+    norms = torch.linalg.vector_norm(v, dim=1, dtype=torch.float64) / terms.clip_norm
+    longer: list[int] = (norms > 1.0 - _DOUBT).nonzero().view(-1).tolist()
+    return [
+        place
+        for place, norm in zip(longer, norms[longer].tolist(), strict=True)
+        if norm > 1.0 + _DOUBT or terms.clip(v[place].cpu(), terms.clip_norm)[1]
+    ]
 
 
 def _column(numbers: NDArray[np.float64], like: Tensor) -> Tensor:
