@@ -21,15 +21,13 @@ two runs of one seed, and so does what the machine makes late.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from benchmarks import facts
+from benchmarks.command import starling
 from benchmarks.recipes import DemoRecipe
-from benchmarks.results import Run
+from benchmarks.results import Figures, Run
 
 RATIOS = ("bytes_per_exchange", "bytes_per_node")
 
@@ -50,13 +48,7 @@ def run(recipe: DemoRecipe, case: str, seed: int) -> Run:
         RuntimeError: it failed; its own words are on standard error.
     """
     before = facts.load()
-    done = subprocess.run(
-        [sys.executable, "-m", "node.cli.main", *arguments(recipe, case, seed)],
-        stdout=subprocess.PIPE, env=facts.environment(), cwd=facts.ROOT, check=False,
-    )  # fmt: skip
-    if done.returncode != 0:
-        raise RuntimeError(f"{case}, seed {seed}: `starling demo` ended with {done.returncode}")
-    table: Run = json.loads(done.stdout)
+    table = starling(arguments(recipe, case, seed), f"{case}, seed {seed}")
     return {"case": case, "seed": seed, "load": [before, facts.load()], **table}
 
 
@@ -70,7 +62,7 @@ def arguments(recipe: DemoRecipe, case: str, seed: int) -> list[str]:
     return words
 
 
-def figures(recipe: DemoRecipe, runs: Sequence[Run]) -> dict[str, float]:
+def figures(recipe: DemoRecipe, runs: Sequence[Run]) -> Figures:
     """What the runs come to."""
     by_case = {case: [run for run in runs if run["case"] == case] for case in recipe.cases}
     told = {f"{case}.{name}": value for case in by_case for name, value in _figures(by_case[case])}

@@ -1,13 +1,14 @@
 """What a recipe can say: TOML files in `benchmarks/recipes`, typed.
 
-A recipe names figures and their bounds. `kind` says who measures: `demo` (`benchmarks.demos`) or `startup` (`benchmarks.startup`);
-the names of the figures are explained there.
+A recipe names figures and their bounds. `kind` says who measures: `demo` (`benchmarks.demos`), `startup` (`benchmarks.startup`), `overlays`
+(`benchmarks.overlays`), `simulate` (`benchmarks.simulations`), `codec` (`benchmarks.codecs`) or `node_round` (`benchmarks.scaling`); the
+names of the figures are explained there.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -17,6 +18,7 @@ FOLDER = Path(__file__).parent / "recipes"
 AtLeastOne = Annotated[int, Meta(ge=1)]
 Nodes = Annotated[int, Meta(ge=2)]
 Name = Annotated[str, Meta(pattern="^[a-z0-9_]+$")]
+Seeds = Annotated[tuple[int, ...], Meta(min_length=1)]
 
 
 class Common(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,10 +32,28 @@ class Common(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Figure -> upper bound."""
 
 
+class Plot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `benchmarks.plots` draws of simulations: panels side by side, one for each group of cases and each axis."""
+
+    panels: dict[str, tuple[Name, ...]]
+    """Title -> cases."""
+    axes: tuple[Literal["round", "bytes_per_node", "seconds"], ...] = ("round",)
+    log: bool = False
+    """The horizontal axis is logarithmic."""
+    least: float | None = None
+    """Where the vertical axis begins."""
+    most: float | None = None
+    """Where it ends."""
+    swept: str = ""
+    """What the numbers in `ends` are."""
+    ends: dict[str, tuple[tuple[float, Name], ...]] = {}
+    """Line -> [number, case] of its points: where each case ends, against that number and against bytes, in two more panels."""
+
+
 class DemoRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="demo"):
     """The same swarm of node processes several times, with other settings and seeds."""
 
-    seeds: Annotated[tuple[int, ...], Meta(min_length=1)] = (1, 2, 3)
+    seeds: Seeds = (1, 2, 3)
     nodes: Nodes = 8
     rounds: AtLeastOne | None = None
     """None: the demo's default."""
@@ -61,7 +81,80 @@ class StartupRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="st
     """Of that swarm's run."""
 
 
-Recipe = DemoRecipe | StartupRecipe
+class OverlayCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One overlay."""
+
+    kind: str
+    """As in overlay.kind."""
+    k: AtLeastOne = 1
+    """As in overlay.k."""
+
+
+class OverlaysRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="overlays"):
+    """How fast overlays average, by arithmetic."""
+
+    sizes: Annotated[tuple[Nodes, ...], Meta(min_length=1)]
+    """Numbers of members."""
+    rounds: AtLeastOne = 60
+    """How long to mix."""
+    seeds: Seeds = (1, 2, 3)
+    cases: Annotated[dict[Name, OverlayCase], Meta(min_length=1)]
+
+
+class SimulateRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="simulate"):
+    """A scenario file with other settings and seeds, in the simulator."""
+
+    scenario: Annotated[str, Meta(min_length=1)]
+    """Path of the file, from the root of the checkout. Its own sweep has no grid: the cases are."""
+    data: str = ""
+    """What of the folder named by STARLING_DATA the task learns from; a hash of it is stored. "": the task needs no files."""
+    seeds: Seeds = (1, 2, 3)
+    set: tuple[str, ...] = ()
+    """`--set` of every case."""
+    cases: dict[Name, tuple[str, ...]] = msgspec.field(default_factory=lambda: {"default": ()})
+    """Name -> `--set` of this case alone."""
+    targets: tuple[float, ...] = ()
+    """Values of the metric whose first crossing is a figure."""
+    compare: tuple[tuple[Name, Name], ...] = ()
+    """Pairs of cases of which ratios are figures."""
+    timed: bool = False
+    """Whether the time it takes on this machine is a figure."""
+    plot: Plot | None = None
+    """None: there is nothing to draw."""
+
+    def __post_init__(self) -> None:
+        """The cases named exist."""
+        named = {name for pair in self.compare for name in pair}
+        if self.plot is not None:
+            named |= {name for cases in self.plot.panels.values() for name in cases}
+            named |= {name for points in self.plot.ends.values() for _, name in points}
+        if not named <= self.cases.keys():
+            raise ValueError(f"compare, plot: must name {', '.join(self.cases)}, got {', '.join(sorted(named))}")
+
+
+class CodecRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="codec"):
+    """How fast payloads are made and read on this machine."""
+
+    dims: Annotated[tuple[AtLeastOne, ...], Meta(min_length=1)] = (10_000_000,)
+    """Parameters."""
+    codecs: tuple[str, ...] = ()
+    """SELECTOR[:RATIO]+QUANTIZER; none: those of `starling bench codec`."""
+    repeat: AtLeastOne = 5
+    """Of which the fastest counts."""
+
+
+class NodeRoundRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="node_round"):
+    """What a simulated node's round costs, by how many there are."""
+
+    nodes: Annotated[tuple[Nodes, ...], Meta(min_length=2)] = (100, 1000, 4000)
+    dim: AtLeastOne = 10_000
+    """Parameters."""
+    rounds: AtLeastOne = 10
+    repeats: AtLeastOne = 3
+    """Of all numbers of nodes; the least cost counts."""
+
+
+Recipe = DemoRecipe | StartupRecipe | OverlaysRecipe | SimulateRecipe | CodecRecipe | NodeRoundRecipe
 
 
 def load(path: Path) -> Recipe:

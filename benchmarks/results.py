@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ from benchmarks.recipes import Recipe
 FOLDER = Path(__file__).parent / "results"
 
 Run = dict[str, Any]
+Figures = dict[str, float | None]
+"""Name -> value; None where there is none, as of a target that was not reached."""
+_NUMBERS = re.compile(rb"\[\s*(-?[\d.][^\[\]{}\"]*?)\s*\]")
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,8 +31,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     load: tuple[float, float]
     """Load average of a minute before the first run and after the last."""
     recipe: Recipe
-    figures: dict[str, float]
-    """What the bounds are about; see `benchmarks.demos` and `benchmarks.startup`."""
+    figures: dict[str, float | None]
+    """What the bounds are about; explained where they are measured, see `benchmarks.recipes`."""
     runs: list[Run]
     """What the figures were made of."""
 
@@ -39,12 +43,12 @@ class Verdict:
 
     Args:
         figure: name.
-        value: measured.
+        value: measured; None meets no bound.
         bounds: (lowest, highest), each None where nothing is asked.
     """
 
     figure: str
-    value: float
+    value: float | None
     bounds: tuple[float | None, float | None]
 
     @property
@@ -53,10 +57,12 @@ class Verdict:
         low, high = self.bounds
         if low is None and high is None:
             return None
+        if self.value is None:
+            return False
         return (low is None or self.value >= low) and (high is None or self.value <= high)
 
 
-def verdicts(recipe: Recipe, figures: Mapping[str, float]) -> list[Verdict]:
+def verdicts(recipe: Recipe, figures: Mapping[str, float | None]) -> list[Verdict]:
     """Every figure, in the order measured.
 
     Raises:
@@ -70,12 +76,23 @@ def verdicts(recipe: Recipe, figures: Mapping[str, float]) -> list[Verdict]:
     ]
 
 
+def file_name(result: Result) -> str:
+    """Of a stored result."""
+    return f"{result.date[:10]}-{result.name}.json"
+
+
 def save(result: Result, folder: Path) -> Path:
     """Write `YYYY-MM-DD-name.json`; a second one of a day replaces the first."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{result.date[:10]}-{result.name}.json"
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+    path = folder / file_name(result)
+    text = msgspec.json.format(msgspec.json.encode(result), indent=1)
+    path.write_bytes(_NUMBERS.sub(_in_a_line, text) + b"\n")
     return path
+
+
+def _in_a_line(numbers: re.Match[bytes]) -> bytes:
+    """A curve has hundreds of points."""
+    return b"[" + b", ".join(part.strip() for part in numbers[1].split(b",")) + b"]"
 
 
 def newest(folder: Path) -> list[Result]:

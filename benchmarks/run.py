@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks import demos, facts, recipes, results, startup
-from benchmarks.recipes import DemoRecipe
-from benchmarks.results import Result
+from benchmarks import codecs, demos, facts, overlays, recipes, results, scaling, simulations, startup
+from benchmarks.recipes import CodecRecipe, DemoRecipe, NodeRoundRecipe, OverlaysRecipe, SimulateRecipe, StartupRecipe
+from benchmarks.results import Figures, Result, Run
 from benchmarks.table import show
 
 
@@ -51,15 +51,26 @@ def measure(name: str, recipe: recipes.Recipe) -> Result:
         RuntimeError: a run failed.
     """
     date, told, before = datetime.now(UTC).isoformat(timespec="seconds"), facts.gather(), facts.load()
-    if isinstance(recipe, DemoRecipe):
-        runs = demos.measure(recipe)
-        figures = demos.figures(recipe, runs)
-    else:
-        runs = startup.measure(recipe)
-        figures = startup.figures(runs)
+    runs, figures = _figures(recipe)
     return Result(
         name=name, date=date, facts=told, load=(before, facts.load()), recipe=recipe, figures=figures, runs=runs
     )
+
+
+def _figures(recipe: recipes.Recipe) -> tuple[list[Run], Figures]:
+    match recipe:
+        case DemoRecipe():
+            return (runs := demos.measure(recipe)), demos.figures(recipe, runs)
+        case StartupRecipe():
+            return (runs := startup.measure(recipe)), startup.figures(runs)
+        case OverlaysRecipe():
+            return (runs := overlays.measure(recipe)), overlays.figures(recipe, runs)
+        case SimulateRecipe():
+            return (runs := simulations.measure(recipe)), simulations.figures(recipe, runs)
+        case CodecRecipe():
+            return (runs := codecs.measure(recipe)), codecs.figures(runs)
+        case NodeRoundRecipe():
+            return (runs := scaling.measure(recipe)), scaling.figures(recipe, runs)
 
 
 if __name__ == "__main__":

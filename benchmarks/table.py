@@ -1,33 +1,69 @@
-"""Results as Markdown: `python -m benchmarks.table` rewrites the tables in `benchmarks/README.md` from what is stored."""
+"""Results as Markdown: `python -m benchmarks.table` rewrites all tables from what is stored.
+
+`benchmarks/README.md` shows the newest result of every recipe. A page in `docs/reproductions` has places of its own, one for each recipe
+that it is about:
+
+    <!-- result: consensus -->
+    <!-- end of result -->
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from benchmarks import results
+from benchmarks import facts, results
 from benchmarks.results import Result, Verdict
 
+PAGES = facts.ROOT / "docs" / "reproductions"
 PAGE = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- results: made by `python -m benchmarks.table` -->", "<!-- end of results -->"
+PLACE = re.compile(r"(<!-- result: ([a-z0-9_]+) -->\n).*?(<!-- end of result -->)", re.DOTALL)
 
 
 def show(result: Result) -> str:
     """One result: its circumstances, what was asked, and all figures."""
-    facts = result.facts
-    commit = f"{facts.commit[:10] or 'no commit'}{' with changes' if facts.modified else ''}"
-    circumstances = (
-        f"{result.date}, {commit}; {facts.cpu}, {facts.cores} cores, {facts.memory_gb:g} GB, {facts.system}; "
-        f"Python {facts.python}, torch {facts.torch}, libp2p {facts.libp2p}; "
+    return "\n\n".join([f"### {result.name}", result.recipe.title, circumstances(result), *_tables(result)])
+
+
+def circumstances(result: Result) -> str:
+    """When, on what and how busy."""
+    told = result.facts
+    commit = f"{told.commit[:10] or 'no commit'}{' with changes' if told.modified else ''}"
+    return (
+        f"{result.date}, {commit}; {told.cpu}, {told.cores} cores, {told.memory_gb:g} GB, {told.system}; "
+        f"Python {told.python}, torch {told.torch}, libp2p {told.libp2p}; "
         f"load average {result.load[0]:.1f} before, {result.load[1]:.1f} after."
     )
+
+
+def _tables(result: Result) -> Iterator[str]:
     bounded = [verdict for verdict in results.verdicts(result.recipe, result.figures) if verdict.met is not None]
-    parts = [f"### {result.name}", result.recipe.title, circumstances]
     if bounded:
-        parts.append(_grid([["asked", "bound", "measured", "met"], *map(_asked, bounded)]))
-    return "\n\n".join([*parts, *map(_grid, _grouped(result.figures))])
+        yield _grid([["asked", "bound", "measured", "met"], *map(_asked, bounded)])
+    yield from map(_grid, _grouped(result.figures))
+
+
+def fill(text: str, shown: Sequence[Result]) -> str:
+    """A page of `docs/reproductions` with the tables of the recipes that it names.
+
+    Raises:
+        ValueError: it names one of which no result is stored.
+    """
+    by_name = {result.name: result for result in shown}
+
+    def filled(place: re.Match[str]) -> str:
+        begin, name, end = place.groups()
+        if name not in by_name:
+            raise ValueError(f"no result of {name}; there are {', '.join(by_name)}")
+        result = by_name[name]
+        source = f"From [{results.file_name(result)}](../../benchmarks/results/{results.file_name(result)}): "
+        return f"{begin}\n{source}{circumstances(result)}\n\n" + "\n\n".join(_tables(result)) + f"\n\n{end}"
+
+    return PLACE.sub(filled, text)
 
 
 def page(text: str, shown: Sequence[Result]) -> str:
@@ -50,7 +86,7 @@ def _asked(verdict: Verdict) -> list[str]:
     return [f"`{verdict.figure}`", bound, _number(verdict.value), "yes" if verdict.met else "**no**"]
 
 
-def _grouped(figures: Mapping[str, float]) -> Iterator[list[list[str]]]:
+def _grouped(figures: Mapping[str, float | None]) -> Iterator[list[list[str]]]:
     """A figure is called group.column: groups that have the same columns share a table."""
     groups: dict[str, dict[str, str]] = {}
     for name, value in figures.items():
@@ -66,13 +102,18 @@ def _grid(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([head, "|---" + "|---:" * (len(rows[0]) - 1) + "|", *body])
 
 
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def main() -> int:
-    """Rewrite the page."""
-    PAGE.write_text(page(PAGE.read_text(), results.newest(results.FOLDER)))
+    """Rewrite the pages."""
+    shown = results.newest(results.FOLDER)
+    PAGE.write_text(page(PAGE.read_text(), shown))
+    for path in sorted(PAGES.glob("*.md")):
+        path.write_text(fill(path.read_text(), shown))
     return 0
 
 

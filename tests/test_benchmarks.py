@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import msgspec
 import pytest
 
-from benchmarks import demos, recipes, results, startup, table
+from benchmarks import codecs, demos, facts, overlays, plots, recipes, results, scaling, simulations, startup, table
 from benchmarks.facts import Facts
-from benchmarks.recipes import DemoRecipe, StartupRecipe
+from benchmarks.recipes import CodecRecipe, DemoRecipe, NodeRoundRecipe, OverlaysRecipe, SimulateRecipe, StartupRecipe
 from benchmarks.results import Result
+from gossip.overlay import catalogue
+from node import settings
+from node.bench.schema import CODECS
 from node.cli.demo import make_plan
+from node.simulate import rules, sweep
+from node.simulate.schema import PATH_TASKS, Scenario
 
 FACTS = Facts(
     cpu="a cpu", cores=2, memory_gb=1.5, system="Linux", python="3.11.7", torch="2", libp2p="0.8", commit="c" * 40,
     modified=False,
 )  # fmt: skip
+MOST_PLOT_BYTES = 150_000
+ALL = [pytest.param(path, id=path.stem) for path in recipes.everything()]
+PAGES = [pytest.param(path, id=path.stem) for path in sorted(table.PAGES.glob("*.md")) if path.name != "README.md"]
+BOWLS = facts.ROOT / "benchmarks" / "scenarios" / "heterogeneous.toml"
 TWO = DemoRecipe(title="two cases", seeds=(1, 2), cases={"a": (), "b": ("mix=dsgd",)}, compare=("a", "b"))
 
 
@@ -35,28 +47,92 @@ def result(name: str = "claim", date: str = "2026-01-02T03:04:05+00:00", **over:
 # --- recipes ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", recipes.everything(), ids=lambda path: path.stem)
+def curve(values, per_round=100.0, **over):
+    """A simulation's, evaluated every ten rounds."""
+    rounds = list(range(0, 10 * len(values), 10))
+    same = {key: list(values) for key in simulations.CURVE}
+    return {
+        **same,
+        "round": rounds,
+        "seconds": [0.5 * t for t in rounds],
+        "bytes_per_node": [per_round * t for t in rounds],
+        **over,
+    }
+
+
+def simulated(case: str, seed: int, values=(1.0, 0.1), **over: object) -> results.Run:
+    """What is kept of a simulation, as far as figures are made of it."""
+    run = {"case": case, "seed": seed, "higher_is_better": False, "metric": "error", "diverged": None, "wall_s": 2.0}
+    return {**run, "curve": curve(values), **over}
+
+
+def walked(case: str, n: int, errors=(1.0, 0.01, 1e-20), **over: object) -> results.Run:
+    """What is kept of an overlay."""
+    run = {"case": case, "n": n, "seed": 1, "period": 2, "finite_time_rounds": 2, "left_after_measured_rounds": 1e-17}
+    return {**run, "messages": 1.0, "consensus_error": list(errors), "messages_per_node": [0.0, 2.0, 4.0], **over}
+
+
+def coded(codec: str, d: int, **over: object) -> results.Run:
+    """A case of `starling bench codec`."""
+    speeds = dict.fromkeys(("encode_gb_s", "decode_gb_s", "round_trip_gb_s"), 2.0)
+    run = {"codec": codec, "d": d, **speeds, "bytes_per_parameter": 0.5, "index_bits_over_entropy": None}
+    return {**run, "peak_extra_bytes": 2 * d, "memcpy_gb_s": 4.0, **over}
+
+
+def plausible(recipe: recipes.Recipe) -> results.Figures:
+    """All figures of a recipe, from made-up runs."""
+    match recipe:
+        case DemoRecipe():
+            return demos.figures(recipe, [demo_run(case, s, 0.9) for s in recipe.seeds for case in recipe.cases])
+        case StartupRecipe():
+            memory = {"memory": [dict.fromkeys(("begin", "end", "peak"), 1)]}
+            return startup.figures([{**dict.fromkeys(startup.TIMES, 1.0), **memory}])
+        case OverlaysRecipe():
+            return overlays.figures(recipe, [walked(case, n) for case in recipe.cases for n in recipe.sizes])
+        case SimulateRecipe():
+            return simulations.figures(recipe, [simulated(case, s) for case in recipe.cases for s in recipe.seeds])
+        case CodecRecipe():
+            return codecs.figures([coded(codec, d) for d in recipe.dims for codec in recipe.codecs or CODECS])
+        case NodeRoundRecipe():
+            return scaling.figures(recipe, [{"nodes": n, "us_per_node_round": 1.0} for n in recipe.nodes])
+
+
+@pytest.mark.parametrize("path", ALL)
 def test_every_recipe_can_be_read_and_bounds_only_figures_that_are_measured(path):
     """A misspelt figure would be a claim that nobody checks."""
     recipe = recipes.load(path)
-    if isinstance(recipe, DemoRecipe):
-        figures = demos.figures(recipe, [demo_run(case, s, 0.9) for s in recipe.seeds for case in recipe.cases])
-    else:
-        figures = startup.figures(
-            [{**dict.fromkeys(startup.TIMES, 1.0), "memory": [dict.fromkeys(("begin", "end", "peak"), 1)]}]
-        )
-    results.verdicts(recipe, figures)
+    results.verdicts(recipe, plausible(recipe))
 
 
-@pytest.mark.parametrize("path", recipes.everything(), ids=lambda path: path.stem)
-def test_every_command_line_is_one_that_the_demo_takes(path):
+@pytest.mark.parametrize("path", ALL)
+def test_every_command_line_is_one_that_the_command_takes(path):
     """So that a recipe does not fail after ten minutes because a key was renamed."""
     recipe = recipes.load(path)
-    if isinstance(recipe, StartupRecipe):
-        return
-    for case in recipe.cases:
-        sets = (*recipe.set, *recipe.cases[case])
-        make_plan(recipe.nodes, "digits", recipe.rounds, None, recipe.seeds[0], sets, (), None, None)
+    match recipe:
+        case DemoRecipe():
+            for case in recipe.cases:
+                sets = (*recipe.set, *recipe.cases[case])
+                make_plan(recipe.nodes, "digits", recipe.rounds, None, recipe.seeds[0], sets, (), None, None)
+        case OverlaysRecipe():
+            for case in recipe.cases.values():
+                for n in recipe.sizes:
+                    catalogue.check(catalogue.overlay(case.kind, case.k, recipe.seeds[0]), n)
+        case SimulateRecipe():
+            for case in recipe.cases:
+                check_simulation(recipe, case)
+        case CodecRecipe():
+            assert set(recipe.codecs) <= set(CODECS)
+
+
+def check_simulation(recipe: SimulateRecipe, case: str) -> None:
+    words = simulations.arguments(recipe, case)
+    scenario = settings.load(facts.ROOT / words[1], Scenario)
+    scenario = settings.apply_set(scenario, [word for word in words if "=" in word])
+    if scenario.task.kind in PATH_TASKS:
+        scenario = settings.apply_set(scenario, [f"task.params.path={facts.ROOT}"])
+    cells = sweep.cells(scenario)
+    rules.check(cells)
+    assert [cell.scenario.simulate.seed for cell in cells] == list(recipe.seeds)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +143,8 @@ def test_every_command_line_is_one_that_the_demo_takes(path):
         "kind = 'demo'\ntitle = 'x'\nnodse = 3",
         "kind = [",
         "kind = 'demo'\ntitle = 'x'\ncompare = ['a', 'b']",
+        "kind = 'simulate'\ntitle = 'x'\nscenario = 'y'\ncompare = [['a', 'b']]",
+        "kind = 'overlays'\ntitle = 'x'\nsizes = []\ncases = { a = { kind = 'ring' } }",
     ],
 )
 def test_a_wrong_recipe_is_one_line_that_names_the_file(tmp_path, text):
@@ -126,6 +204,112 @@ def test_start_up_gives_medians_and_the_worst_and_memory_the_largest_daemon():
     figures = startup.figures([*runs, {"memory": memory}])
     assert (figures["help_s.median"], figures["help_s.worst"]) == (2.0, 3.0)
     assert [figures[f"daemon_mb.{name}"] for name in ("begin", "end", "peak")] == [2.0, 5.0, 4.0]
+
+
+def test_an_overlay_is_measured_up_to_the_first_round_at_1e_9_and_no_further_than_rounding():
+    """A walk that is exact after two rounds loses sixteen powers of ten in two, not as many as one lets it run."""
+    recipe = OverlaysRecipe(title="x", sizes=(8,), cases={"a": recipes.OverlayCase(kind="ring")})
+    exact = overlays.figures(recipe, [walked("a", 8, (1.0, 0.01, 0.0, 0.0))])
+    assert exact["a@8.decades"] == pytest.approx(8.0)
+    assert exact["a@8.decades_per_message"] == pytest.approx(4.0)
+    slow = overlays.figures(recipe, [walked("a", 8, (1.0, 0.1, 0.01), period=None, finite_time_rounds=None)])
+    assert slow["a@8.decades"] == pytest.approx(0.5)
+    assert slow["a@8.left"] is None
+    assert slow["a@8.exact_rounds"] is None
+
+
+def test_figures_of_a_simulation_are_medians_over_its_seeds():
+    recipe = SimulateRecipe(title="x", scenario="y", cases={"a": ()}, targets=(0.5, 0.001), timed=True)
+    values = {1: (1.0, 0.4, 0.2, 0.1), 2: (1.0, 0.6, 0.3, 0.2), 3: (1.0, 0.6, 0.4, 0.4)}
+    runs = [simulated("a", seed, each, wall_s=float(seed)) for seed, each in values.items()]
+    figures = simulations.figures(recipe, runs)
+    assert (figures["a.final"], figures["a.worst"], figures["a.floor"], figures["a.diverged"]) == (0.2, 0.4, 0.2, 0.0)
+    assert (figures["a.rounds"], figures["a.bytes"], figures["a.wall_s"]) == (30, 3000, 3.0)
+    assert (figures["a.rounds_to_0.5"], figures["a.bytes_to_0.5"], figures["a.seconds_to_0.5"]) == (20, 2000, 10)
+    assert figures["a.rounds_to_0.001"] is None
+
+
+def test_a_simulation_that_diverged_has_no_end_that_a_bound_could_like():
+    recipe = SimulateRecipe(title="x", scenario="y", seeds=(1, 2), cases={"a": ()}, at_most={"a.final": 1.0})
+    figures = simulations.figures(recipe, [simulated("a", 1), simulated("a", 2, diverged=7)])
+    assert figures["a.diverged"] == 1
+    assert figures["a.final"] is None
+    assert results.verdicts(recipe, figures)[0].met is False
+
+
+def test_cases_of_a_simulation_are_compared_by_floor_bytes_and_how_long_one_is_behind():
+    recipe = SimulateRecipe(
+        title="x", scenario="y", seeds=(1,), cases={"a": (), "b": ()}, compare=(("a", "b"),), targets=(0.1,)
+    )
+    behind = simulated("a", 1, (1.0, 0.9, 0.5, 0.1))
+    figures = simulations.figures(recipe, [behind, simulated("b", 1, (1.0, 0.1, 0.1, 0.1))])
+    assert figures["a/b.floor"] == 1.0
+    assert figures["a/b.bytes_to_0.1"] == 3.0
+    assert figures["a/b.transient"] == 30
+    for_ever = simulations.figures(recipe, [behind, simulated("b", 1, (1.0, 0.1, 0.1, 0.01))])
+    assert for_ever["a/b.transient"] is None
+
+
+def test_codecs_are_named_without_dots_and_measured_in_dense_vectors():
+    """A dot ends the name of the group whose figures share a row of a table."""
+    figures = codecs.figures([coded("mask:0.1+int4", 100), coded("torch.topk:0.001+numpy", 100)])
+    assert figures["mask:10%+int4@100.peak_over_dense"] == 0.5
+    assert figures["mask:10%+int4@100.of_memcpy"] == 0.5
+    assert figures["torch_topk:0.1%+numpy@100.encode_gb_s"] == 2.0
+
+
+def test_the_least_of_the_repetitions_is_the_cost_of_a_node_round():
+    recipe = NodeRoundRecipe(title="x", nodes=(10, 20))
+    costs = [(10, 3.0), (20, 8.0), (10, 2.0), (20, 5.0)]
+    figures = scaling.figures(recipe, [{"nodes": n, "us_per_node_round": cost} for n, cost in costs])
+    assert figures == {"n_10.us_per_node_round": 2.0, "n_20.us_per_node_round": 5.0, "n.largest_over_smallest": 2.5}
+
+
+# --- small ones that run --------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_small_comparison_of_overlays_runs():
+    """Base-2 is exact for five members, a ring is not."""
+    cases = {"base_2": recipes.OverlayCase(kind="base_k"), "ring": recipes.OverlayCase(kind="ring")}
+    recipe = OverlaysRecipe(title="x", sizes=(5,), rounds=10, seeds=(1,), cases=cases)
+    figures = overlays.figures(recipe, overlays.measure(recipe))
+    assert figures["base_2@5.exact_rounds"] == 5
+    assert figures["ring@5.exact_rounds"] is None
+    assert figures["ring@5.decades"] < figures["base_2@5.decades"]
+
+
+@pytest.mark.slow
+def test_a_small_simulation_runs():
+    """Averages with everybody beat no averages at all."""
+    few = ("simulate.nodes=4", "pace.rounds=60", "task.params.dim=5")
+    cases = {"all": ("mix=dsgd", "overlay=complete"), "none": ("mix=dsgd", "overlay=alone")}
+    recipe = SimulateRecipe(title="x", scenario=str(BOWLS), seeds=(1, 2), set=few, cases=cases)
+    runs = simulations.measure(recipe)
+    assert [(run["case"], run["seed"]) for run in runs] == [("all", 1), ("all", 2), ("none", 1), ("none", 2)]
+    figures = simulations.figures(recipe, runs)
+    assert figures["all.rounds"] == 60
+    assert figures["all.floor"] < 0.1 * figures["none.floor"]
+
+
+@pytest.mark.slow
+def test_a_small_measurement_of_codecs_runs():
+    recipe = CodecRecipe(title="x", dims=(10_000,), codecs=("mask:0.1+int4",), repeat=1)
+    figures = codecs.figures(codecs.measure(recipe))
+    assert 0.05 < figures["mask:10%+int4@10000.bytes_per_parameter"] < 0.06
+
+
+@pytest.mark.slow
+def test_a_small_measurement_of_node_rounds_runs():
+    recipe = NodeRoundRecipe(title="x", nodes=(4, 8), dim=50, rounds=2, repeats=1)
+    assert scaling.figures(recipe, scaling.measure(recipe))["n_8.us_per_node_round"] > 0
+
+
+@pytest.mark.slow
+def test_a_command_that_fails_is_an_error_and_no_result():
+    recipe = SimulateRecipe(title="x", scenario="no such file", seeds=(1,))
+    with pytest.raises(RuntimeError, match="default: `starling simulate` ended with 2"):
+        simulations.measure(recipe)
 
 
 @pytest.mark.slow
@@ -208,3 +392,63 @@ def test_the_page_shows_what_is_stored():
     """Figures are made, not typed: `python -m benchmarks.table` would change nothing."""
     text = table.PAGE.read_text()
     assert table.page(text, results.newest(results.FOLDER)) == text
+
+
+# --- pages and pictures -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_shows_what_is_stored_of_recipes_and_pictures_that_exist(path):
+    """Its tables are made, not typed, and whoever doubts them finds recipe, result and picture."""
+    text = path.read_text()
+    stored = {each.name: each for each in results.newest(results.FOLDER)}
+    named = [match[1] for match in table.PLACE.findall(text)]
+    assert named
+    assert table.fill(text, list(stored.values())) == text
+    for name in named:
+        assert f"python -m benchmarks.run {name}" in text
+        assert recipes.find(name).is_file()
+        assert stored[name].recipe == recipes.load(recipes.find(name))
+        assert bool(plots.panels(stored[name])) == (f"]({name}.png)" in text)
+    for picture in re.findall(r"\]\(([a-z0-9_]+\.png)\)", text):
+        assert (path.parent / picture).stat().st_size <= MOST_PLOT_BYTES
+    assert f"]({path.name})" in (table.PAGES / "README.md").read_text()
+
+
+def test_a_page_keeps_its_words_and_gets_the_tables_that_it_names():
+    text = "before\n<!-- result: claim -->\nold\n<!-- end of result -->\nafter\n"
+    once = table.fill(text, [result()])
+    assert once.startswith("before\n<!-- result: claim -->\n\nFrom [2026-01-02-claim.json](../../benchmarks/results/")
+    assert once.endswith("<!-- end of result -->\nafter\n")
+    assert "old" not in once
+    assert "| `a.mean` | ≥ 0.9, ≤ 1 | 0.95 | yes |" in once
+    assert table.fill(once, [result()]) == once
+    with pytest.raises(ValueError, match="no result of claim; there are other"):
+        table.fill(text, [result(name="other")])
+
+
+def test_what_there_is_none_of_is_shown_as_a_dash_and_meets_no_bound():
+    recipe = DemoRecipe(title="x", at_most={"a.mean": 1.0})
+    shown = table.show(msgspec.structs.replace(result(), recipe=recipe, figures={"a.mean": None}))
+    assert "| `a.mean` | ≤ 1 | – | **no** |" in shown
+
+
+def test_curves_are_stored_in_a_line_and_read_as_they_were(tmp_path):
+    stored = msgspec.structs.replace(result(), runs=[{"curve": [1.0, -2e-05, 3.0], "words": ["a, b"], "none": []}])
+    path = results.save(stored, tmp_path)
+    assert '"curve": [1.0, -0.00002, 3.0]' in path.read_text()
+    assert results.newest(tmp_path) == [stored]
+
+
+@pytest.mark.slow
+def test_results_with_curves_are_drawn(tmp_path):
+    walks = OverlaysRecipe(title="x", sizes=(8,), cases={"a": recipes.OverlayCase(kind="ring")})
+    drawn = recipes.Plot(panels={"left": ("a",), "right": ("b",)}, axes=("round", "bytes_per_node"))
+    curves = SimulateRecipe(title="x", scenario="y", seeds=(1, 2), cases={"a": (), "b": ()}, plot=drawn)
+    runs = [simulated(case, seed) for case in "ab" for seed in (1, 2)]
+    for number, (recipe, ran) in enumerate([(walks, [walked("a", 8)]), (curves, runs)]):
+        path: Path = tmp_path / f"{number}.png"
+        one = msgspec.structs.replace(result(), recipe=recipe, runs=ran, figures={})
+        plots.draw(one, path)
+        assert path.read_bytes().startswith(b"\x89PNG")
+    assert plots.panels(result()) == []

@@ -1,0 +1,31 @@
+"""`starling …` as a process of its own, from this checkout."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks import facts
+
+
+def starling(words: Sequence[str], what: str) -> dict[str, Any]:
+    """What a command prints with --json.
+
+    Args:
+        words: the command line, without `starling`.
+        what: named if it fails.
+
+    Raises:
+        RuntimeError: it failed; its own words are on standard error.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "node.cli.main", *words],
+        stdout=subprocess.PIPE, env=facts.environment(), cwd=facts.ROOT, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise RuntimeError(f"{what}: `starling {words[0]}` ended with {done.returncode}")
+    table: dict[str, Any] = json.loads(done.stdout)
+    return table

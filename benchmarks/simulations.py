@@ -1,0 +1,138 @@
+"""Scenario files in the simulator: `starling simulate SCENARIO.toml --json`, for every case of a recipe.
+
+Figures of a case `c`, over its seeds; the metric is the mean over nodes, as the scenario's task has it:
+
+    c.final         median of what it is at the end
+    c.worst         of the worst seed at the end
+    c.floor         median over the last quarter of the evaluations of all seeds
+    c.rounds        done at the end, mean
+    c.bytes         sent by a node at the end, mean
+    c.diverged      seeds that ended in numbers that are not finite
+    c.rounds_to_t, c.bytes_to_t, c.seconds_to_t
+                    medians of when it first was at target t: rounds, bytes sent by a node, virtual seconds; none if a seed never was
+    c.wall_s        the longest run on this machine, where the recipe asks for it
+
+What diverged has no final, worst and floor. Where a case `a` is compared with `b`:
+
+    a/b.floor       ratio of the floors
+    a/b.bytes_to_t  ratio of the bytes, for every target
+    a/b.transient   rounds after which a is never again twice as far off as b, medians over seeds; none if it still is at the end. Of
+                    errors only, not where higher is better
+
+Equal scenarios and seeds give equal figures, but for wall_s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from benchmarks import data, facts
+from benchmarks.command import starling
+from benchmarks.recipes import SimulateRecipe
+from benchmarks.results import Figures, Run
+
+CURVE = ("round", "seconds", "bytes_per_node", "alive", "mean", "min", "max", "mean_model", "consensus_distance")
+Curve = dict[str, list[float]]
+_TAIL = 0.25  # of the evaluations
+
+
+def measure(recipe: SimulateRecipe) -> list[Run]:
+    """Run every case: a process each, which goes through the seeds.
+
+    Raises:
+        RuntimeError: a simulation failed.
+    """
+    return [run for case in recipe.cases for run in run_case(recipe, case)]
+
+
+def run_case(recipe: SimulateRecipe, case: str) -> list[Run]:
+    """One case: a run for each seed.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    before, files = facts.load(), data.find(recipe.data) if recipe.data else None
+    told = starling(arguments(recipe, case, files), case)
+    learned = {"data": {"name": recipe.data, "sha256": data.fingerprint(files)}} if files is not None else {}
+    load = [before, facts.load()]
+    return [_run(case, load, seed, one) | learned for seed, one in zip(recipe.seeds, told["runs"], strict=True)]
+
+
+def _run(case: str, load: list[float], seed: int, told: dict[str, Any]) -> Run:
+    kept = ("metric", "higher_is_better", "parameters", "counts", "undone", "diverged")
+    curve = {key: [_short(row[key]) for row in told["rows"]] for key in CURVE}
+    return {
+        "case": case, "seed": seed, "load": load, **{key: told[key] for key in kept},
+        "wall_s": round(told["wall"]["seconds"], 2), "curve": curve,
+    }  # fmt: skip
+
+
+def _short(value: float) -> float:
+    return value if isinstance(value, int) else float(f"{value:.5g}")
+
+
+def arguments(recipe: SimulateRecipe, case: str, files: Path | None = None) -> list[str]:
+    """The command line of one case, without `starling`; `files` are what its task learns from."""
+    sets = (*recipe.set, *recipe.cases[case], f"sweep.seeds=[{', '.join(map(str, recipe.seeds))}]")
+    sets = sets if files is None else (f"task.params.path={files}", *sets)
+    return ["simulate", recipe.scenario, "--json", "--no-progress", *(word for one in sets for word in ("--set", one))]
+
+
+def figures(recipe: SimulateRecipe, runs: Sequence[Run]) -> Figures:
+    """What the runs come to."""
+    told: Figures = {}
+    for case in recipe.cases:
+        of_case = [run for run in runs if run["case"] == case]
+        told |= {f"{case}.{name}": value for name, value in _figures(recipe, of_case)}
+    for a, b in recipe.compare:
+        for name in ("floor", *(f"bytes_to_{target:g}" for target in recipe.targets)):
+            mine, others = told[f"{a}.{name}"], told[f"{b}.{name}"]
+            told[f"{a}/{b}.{name}"] = mine / others if mine is not None and others else None
+        if not runs[0]["higher_is_better"]:
+            told[f"{a}/{b}.transient"] = transient(
+                *([r["curve"] for r in runs if r["case"] == case] for case in (a, b))
+            )
+    return told
+
+
+def _figures(recipe: SimulateRecipe, runs: Sequence[Run]) -> Iterator[tuple[str, float | None]]:
+    curves = [run["curve"] for run in runs]
+    ends = [curve["mean"][-1] for curve in curves]
+    better = runs[0]["higher_is_better"]
+    diverged = sum(run["diverged"] is not None for run in runs)
+    yield "final", None if diverged else median(ends)
+    yield "worst", None if diverged else min(ends) if better else max(ends)
+    yield "floor", None if diverged else median(value for curve in curves for value in tail(curve["mean"]))
+    yield "rounds", fmean(curve["round"][-1] for curve in curves)
+    yield "bytes", fmean(curve["bytes_per_node"][-1] for curve in curves)
+    yield "diverged", float(diverged)
+    for target in recipe.targets:
+        at = [reached(curve["mean"], target, higher_is_better=better) for curve in curves]
+        for name, key in (("rounds", "round"), ("bytes", "bytes_per_node"), ("seconds", "seconds")):
+            got = [curve[key][where] for curve, where in zip(curves, at, strict=True) if where is not None]
+            yield f"{name}_to_{target:g}", median(got) if len(got) == len(runs) else None
+    if recipe.timed:
+        yield "wall_s", max(run["wall_s"] for run in runs)
+
+
+def transient(curves: Sequence[Curve], others: Sequence[Curve]) -> float | None:
+    """The round after the last evaluation at which the median of `curves` is above twice that of `others`; None if that is the end."""
+    mine, theirs = (
+        [median(values) for values in zip(*(c["mean"] for c in each), strict=False)] for each in (curves, others)
+    )
+    behind = [at for at, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a > 2.0 * b]
+    first = behind[-1] + 1 if behind else 0
+    return float(curves[0]["round"][first]) if first < min(len(mine), len(theirs)) else None
+
+
+def tail(values: Sequence[float]) -> Sequence[float]:
+    """The last quarter, at least one."""
+    return values[-max(1, int(len(values) * _TAIL)) :]
+
+
+def reached(values: Sequence[float], target: float, *, higher_is_better: bool) -> int | None:
+    """The first place at the target or beyond it."""
+    return next((at for at, v in enumerate(values) if (v >= target if higher_is_better else v <= target)), None)
