@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -77,9 +76,12 @@ def run(scenario: Scenario, progress: Progress) -> Outcome:
     )  # fmt: skip
 
 
-COUNTS = ("meetings", "committed", "unproven", "lost", "late", "cut", "dead", "crashed", "left", "joined")
+COUNTS = (
+    "meetings", "committed", "unproven", "lost", "late", "cut", "dead", "crashed", "left", "joined", "opened", "closed", "void",
+)  # fmt: skip
 """Meetings and how they ended: committed (of these unproven: the responder did not know at once), lost on the network, too late,
-across a partition, with the dead. Nodes that crashed, left in order and joined."""
+across a partition, with the dead. Nodes that crashed, left in order and joined. Lasting edges, where there are any: opened, closed in
+order, lost with who went."""
 
 
 class _Run:
@@ -98,7 +100,9 @@ class _Run:
         alive = torch.arange(count) < scenario.simulate.nodes
         self._graph = overlay_of(agreed)
         self._schedule = Schedule(self._graph, peers, salt)
-        self._visits = Visits(peers, agreed.overlay.degree, salt, agreed.mix.theta, agreed.seed)
+        lasting = agreed.overlay.kind == "sticky" and (agreed.pace.kind == "clock" or not scenario.simulate.model)
+        degree = agreed.overlay.degree
+        self._visits = Visits(peers, degree, salt, agreed.mix.theta, agreed.seed) if lasting else None
         self._problem = problem(agreed, peers) if scenario.simulate.model else None
         self.swarm, self.local = _swarm(scenario, agreed, self._problem, peers, alive)
         self.measure = Measure(self._problem, scenario.simulate.sample)
@@ -168,7 +172,7 @@ class _Run:
 
     def _slot(self, slot: int) -> None:
         agreed, swarm = self._agreed, self.swarm
-        if agreed.overlay.kind == "sticky":
+        if self._visits is not None:
             visits = self._visits.at(slot)
         else:
             named = self._schedule.at(slot, self._members)
@@ -206,19 +210,26 @@ class _Run:
         self.counts["crashed"] += len(change.crashed)
         self.counts["left"] += len(change.left)
         self.counts["joined"] += len(change.joined)
-        believed = self.swarm.alive.numpy() | (self._noticed_s > self._now_s)
+        self._noticed_s[self._noticed_s <= self._now_s] = -math.inf
+        believed = self.swarm.alive.numpy() | (self._noticed_s > -math.inf)
         if not np.array_equal(believed, self._members):
             self._members = believed
             self._close()
 
     def _close(self) -> None:
         """Members changed: edges that are closed in order bring their proofs, as those of nodes do that may not meet again."""
-        if self._agreed.pace.kind == "clock":
-            pairs: Iterable[tuple[int, int]] = self._visits.update(self._members)
-        else:
-            pairs, self._unproven = sorted(self._unproven), set()
+        pairs = set[tuple[int, int]]()
+        if self._visits is not None:
+            moved = self._visits.update(self._members)
+            self.counts["opened"] += len(moved.opened)
+            self.counts["closed"] += len(moved.closed)
+            self.counts["void"] += len(moved.void)
+            pairs |= {(min(pair), max(pair)) for pair in moved.closed}
+        if self._agreed.pace.kind == "steps":
+            pairs |= self._unproven
+            self._unproven = set()
         alive = self.swarm.alive
-        self.swarm.change(Change(closed=tuple(pair for pair in pairs if alive[pair[0]] and alive[pair[1]])))
+        self.swarm.change(Change(closed=tuple(pair for pair in sorted(pairs) if alive[pair[0]] and alive[pair[1]])))
 
     def _met(self, meetings: Meetings) -> Meetings:
         """Those of two living ends."""
@@ -247,7 +258,7 @@ class _Run:
             done.initiator[done.committed].tolist(), done.responder[done.committed].tolist(),
             done.unproven[done.committed].tolist(), strict=True,
         ):  # fmt: skip
-            (self._unproven.add if unproven else self._unproven.discard)((row, other))
+            (self._unproven.add if unproven else self._unproven.discard)((min(row, other), max(row, other)))
 
     # --- looking ------------------------------------------------------------------------------------------
 
