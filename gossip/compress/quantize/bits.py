@@ -9,6 +9,8 @@ Shapes: r rows of codes.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -70,6 +72,7 @@ def unpack(packed: Tensor, width: int, spare: Tensor, out: Tensor) -> None:
         words |= spare
 
 
+@lru_cache
 def _lanes(lane: int, offset: int, field: int) -> int:
     """The word in which each `lane` bits have ones in `field` bits from `offset`, as a signed number."""
     ones = sum(((1 << field) - 1) << offset + start for start in range(0, 64, lane))

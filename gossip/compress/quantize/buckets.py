@@ -166,12 +166,9 @@ class Bucketed:
         if values.numel() == 0:
             return torch.empty(values.shape, device=device)
         per_row = self._buckets(count)
-        flat = values.detach()
-        if count % self.bucket:
-            flat = torch.nn.functional.pad(flat, (0, -count % self.bucket))
-        flat = flat.reshape(-1)
+        flat = _padded(values.detach(), per_row * self.bucket).view(-1)
         words = chance.to(device).reshape(-1) if self.grid.by_chance else None
-        rounded = torch.empty(flat.numel() // self.bucket, self.bucket, device=device)
+        rounded = empty(flat.numel(), device).view(-1, self.bucket)
         for start, end, buffers in self._chunks(rounded.shape[0], device):
             number = torch.arange(start, end, device=device)
             word = None if words is None else words[number // per_row]
@@ -224,6 +221,17 @@ class Bucketed:
 
     def _code_bytes(self, count: int) -> int:
         return -(-count * self.grid.width // 8)
+
+
+def _padded(values: Tensor, length: int) -> Tensor:
+    """(…, k) -> (n, length), contiguous, with zeros behind each row."""
+    rows = values.reshape(-1, values.shape[-1])
+    if rows.shape[1] == length:
+        return rows.contiguous()
+    padded = empty(rows.shape[0] * length, rows.device, rows.dtype).view(-1, length)
+    padded[:, : rows.shape[1]] = rows
+    padded[:, rows.shape[1] :] = 0
+    return padded
 
 
 def _float32(values: Tensor, buffer: Tensor) -> Tensor:

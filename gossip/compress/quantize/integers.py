@@ -102,7 +102,8 @@ class MaxIntegers:
 
     def plausible(self, values: Tensor, peak: Tensor, steps: Tensor) -> Tensor:
         """The least step leaves the largest value no code but L or L − 1; step 0 leaves 0."""
-        return torch.where(steps > 0, (peak >= self.largest - 1) & (peak <= self.largest), peak == 0)
+        used = steps > 0
+        return (peak >= (self.largest - 1) * used) & (peak <= self.largest * used)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,9 +59,9 @@ def to_wire(steps: Tensor) -> Tensor:
 
 def from_wire(raw: npt.NDArray[np.uint8], least: float, largest: float, device: torch.device) -> Tensor:
     """(2m,) bytes -> (m,) float32 on `device`. Raises ValueError("bad_scale") for a step that is not 0 and out of bounds."""
-    steps = (torch.from_numpy(raw.view("<i2").astype(np.int32)).to(device) << 16).view(torch.float32)
-    smallest, limit = bounds(least, largest)
-    in_bounds = (steps >= smallest) & (steps <= limit)  # false for NaN
-    if not bool((in_bounds | (steps.view(torch.int32) == 0)).all()):
+    upper = raw.view("<u2")
+    smallest, limit = (int(np.float32(bound).view(np.uint32)) >> 16 for bound in bounds(least, largest))
+    # positive floats stand in the order of their bits; infinity, NaN and whatever has a sign stand above
+    if not ((upper == 0) | ((upper >= smallest) & (upper <= limit))).all():
         raise ValueError("bad_scale")
-    return steps
+    return torch.from_numpy((upper.astype(np.uint32) << 16).view(np.float32)).to(device)
