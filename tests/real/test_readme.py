@@ -160,7 +160,7 @@ def test_what_make_demo_runs_is_a_command():
 
 def shell(line, cwd: Path):
     done = subprocess.run(
-        ["bash", "-c", line], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=60
+        ["bash", "-c", line], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=200
     )
     assert done.returncode == 0, f"{line}: {done.stderr}"
     return done.stdout
