@@ -36,6 +36,15 @@ class Change:
     sign: int
     late: bool = False
 
+    def of(self, places: NDArray[np.int64]) -> Change:
+        """Some of them."""
+        if len(places) == len(self.rows):
+            return self
+        at = indices(places, self.values)
+        return Change(
+            self.rows[places], self.peers[places], self.picks.of(at), self.values[at], self.sign, self.late
+        )  # fmt: skip
+
 
 def apply(changes: Sequence[Change], vectors: Table) -> None:
     """vectors[rows, picks] += sign·values, one rounding each, in every row in order of peer."""
@@ -48,13 +57,8 @@ def apply(changes: Sequence[Change], vectors: Table) -> None:
         places = np.searchsorted(ends, layer, side="right")
         for place in np.unique(places):
             change = changes[place]
-            chosen = layer[places == place] - (ends[place] - len(change.rows))
-            at = indices(change.rows[chosen], vectors.wide)
-            if len(chosen) == len(change.rows):
-                vectors.add(indices(change.rows, vectors.wide), change.picks, change.values, change.sign)
-            else:
-                these = indices(chosen, vectors.wide)
-                vectors.add(at, change.picks.of(these), change.values[these], change.sign)
+            change = change.of(layer[places == place] - (ends[place] - len(change.rows)))
+            vectors.add(indices(change.rows, vectors.wide), change.picks, change.values, change.sign)
 
 
 def layers(rows: NDArray[np.int64], *keys: NDArray[np.generic]) -> Iterator[NDArray[np.int64]]:

@@ -149,17 +149,13 @@ class Differences:
             self._flow(pairs, unproven, group.picks, v, np.asarray(gains))
         ranks = self.edges.rank
         forward = Change(asking, ranks[[j for _, j in pairs]], group.picks, change, 1)
-        proven = np.flatnonzero(~unproven)
         if self.met is not None:
             self._remember(turn, group, lives, theirs, mine, change, sizes)
         for place in np.flatnonzero(unproven).tolist():
-            one = slice(place, place + 1)
-            self.late[pairs[place]] = Late(group.picks.of(one), change[one].clone(), mine[one].clone())
-        if not proven.size:
-            return [forward]
-        those = indices(proven, vectors.wide)
-        peers = ranks[[pairs[place][0] for place in proven]]
-        return [forward, Change(answering[proven], peers, group.picks.of(those), change[those], -1)]
+            one = indices([place], v)
+            self.late[pairs[place]] = Late(group.picks.of(one), change[one], mine[one])
+        back = Change(answering, ranks[[i for i, _ in pairs]], group.picks, change, -1)
+        return [forward, back.of(np.flatnonzero(~unproven))]
 
     def _flow(
         self, pairs: Sequence[Pair], unproven: NDArray[np.bool_], picks: Picks, v: Tensor, gains: NDArray[np.float64]
