@@ -48,7 +48,7 @@ from gossip.simulate.turn import Turn
 Correct = Callable[[Tensor], Tensor]
 """Gradients (r, d) -> the directions that the mixing algorithm wants stepped along instead."""
 Step = Callable[[Tensor, int, int, Tensor, Correct], Tensor]
-"""One local step of some rows: (rows (r,) int64 ascending, round, step in the round, x (r, d), correct) -> new x (r, d).
+"""One local step of some rows: (rows (r,) int64 ascending, on the CPU, round, step in the round, x (r, d), correct) -> new x (r, d).
 
 It calls `correct` once, must not modify x, and may be called for any rows in any order: what it keeps (momentum, say) is its own, by row.
 """
