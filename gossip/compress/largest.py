@@ -25,7 +25,7 @@ _MARGIN, _DEVIATIONS = 1.05, 4.0
 _MOST = 4  # times k gathered; with more, the sample has said nothing
 _SHORT = 1 << 14  # so few can always be gathered
 _CHUNK = 1 << 18
-_CHUNK_ELSEWHERE = 1 << 26
+_CHUNK_ELSEWHERE = 1 << 22
 _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 

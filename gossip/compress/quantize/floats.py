@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 from gossip.compress.memory import empty, view
 
 _CHUNK = 1 << 18
-_CHUNK_ELSEWHERE = 1 << 26
+_CHUNK_ELSEWHERE = 1 << 22
 _CODES: Mapping[torch.dtype, int] = MappingProxyType(
     {torch.float32: 1, torch.float64: 2, torch.float16: 3, torch.bfloat16: 6}
 )
