@@ -51,7 +51,7 @@ class Terms:
 
     def ask(self, shared: Tensor, support: Support, generator: Generator) -> bytes:
         """The request's payload: the values of `shared` (d,) on the support."""
-        return codec.encode(support.take(shared).cpu(), support, self.request, shared.numel(), generator)
+        return codec.encode_from(shared, support, self.request, generator)
 
     def heard(self, payload: bytes, dim: int, dtype: torch.dtype) -> tuple[Support, Tensor]:
         """Support and (k,) values of a request. Raises ValueError with a snake_case reason."""
@@ -99,7 +99,7 @@ class Terms:
         """The payload of a message (D,) that is swapped: its values on the support; nothing at all for None."""
         if message is None:
             return b""
-        return codec.encode(support.take(message).cpu(), support, self.response, message.numel(), generator)
+        return codec.encode_from(message, support, self.response, generator)
 
     def told(self, payload: bytes, dim: int, dtype: torch.dtype) -> Tensor | None:
         """The message (dim,) of a payload, zero off its support, or None for nothing. Raises ValueError with a snake_case reason."""
