@@ -182,7 +182,7 @@ def _print(run: Finished, scenario: Scenario, *, first: bool) -> None:
         out.print(Text(f"{outcome.undone:,} local steps were undone: numbers were not finite", style="bold red"))
     if outcome.diverged is not None:
         out.print(
-            Text(f"diverged in round {outcome.diverged}; try a lower optimizer.lr or mix.kappa", style="bold red")
+            Text(f"diverged after {outcome.diverged:,} rounds; try a lower optimizer.lr or mix.kappa", style="bold red")
         )
     if scenario.simulate.target:
         out.print(Text(_target(run, scenario.simulate.target)))

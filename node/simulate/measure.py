@@ -5,6 +5,7 @@ Shapes: n living nodes, d parameters.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,9 @@ from torch import Tensor
 from gossip.simulate.reference import consensus_distance
 from node.simulate.problem import Problem
 from node.simulate.results import Row
+
+NOT_FINITE = "not_finite"
+"""What a ValueError says where numbers have left the finite ones; the core says the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +53,12 @@ class Measure:
         """Which way it improves."""
         return self.problem is not None and self.problem.higher_is_better
 
-    def add(self, round: int, cost: Cost, x: Tensor, alive: Sequence[int]) -> Row:
-        """One evaluation after `round` rounds of the models x (n, d) of the rows `alive` (n), ascending."""
+    def add(self, round: int, cost: Cost, x: Tensor, alive: Sequence[int]) -> None:
+        """One evaluation after `round` rounds of the models x (n, d) of the rows `alive` (n), ascending.
+
+        Raises:
+            ValueError: "not_finite": the swarm has diverged; there is no row.
+        """
         apart = consensus_distance(x.double())
         if self.problem is None:
             self._first = self._first or apart
@@ -60,8 +68,11 @@ class Measure:
             value, loss = self.problem.score(x.mean(0), alive)
             values = self.problem.values(x[self._sampled(len(alive))], alive)
             row = _row(round, cost, len(alive), apart, value, loss, sum(values) / len(values), values)
+        if not all(
+            math.isfinite(figure) for figure in (row.loss or 0.0, row.mean_model, row.min, row.mean, row.max, apart)
+        ):
+            raise ValueError(NOT_FINITE)
         self.rows.append(row)
-        return row
 
     def line(self) -> str:
         """The latest in a few words."""

@@ -64,7 +64,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         rows: evaluations, the first before any round.
         counts: exchanges and nodes, by what became of them.
         undone: local steps taken back because a number was not finite.
-        diverged: the round in which models became so; null if they did not. The rows end before it.
+        diverged: rounds after which models or figures had become so; null if they had not. The rows end before.
         target: where it was reached; null if it was not, or none is set.
         wall_s: how long it took on this machine.
     """

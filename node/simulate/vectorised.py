@@ -40,7 +40,7 @@ from node.engine.optim import correction_lr, schedule
 from node.overlay import overlay_of
 from node.simulate import build
 from node.simulate.local import LocalSteps
-from node.simulate.measure import Cost, Measure
+from node.simulate.measure import NOT_FINITE, Cost, Measure
 from node.simulate.problem import Problem, problem
 from node.simulate.results import Outcome, Progress, reached
 from node.simulate.rules import detection_s
@@ -124,19 +124,19 @@ class _Run:
         self._done = 0
 
     def go(self, progress: Progress) -> int | None:
-        """All rounds -> the one that diverged, if one did."""
+        """All rounds -> after how many the swarm diverged, if it did."""
         pace = self._scenario.pace
         self._evaluate()
         while self._done < pace.rounds:
             try:
                 self._one(self._done)
+                self._done += 1
+                if self._done % pace.evaluate_every == 0 or self._done == pace.rounds:
+                    self._evaluate()
             except ValueError as error:
-                if str(error) != "not_finite":
+                if str(error) != NOT_FINITE:
                     raise
                 return self._done
-            self._done += 1
-            if self._done % pace.evaluate_every == 0 or self._done == pace.rounds:
-                self._evaluate()
             progress(self._done, self.measure.line())
         return None
 

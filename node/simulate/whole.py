@@ -24,7 +24,7 @@ from node.config import NodeConfig
 from node.net.faults import Deliver, Drop, Rule, loss
 from node.scenario.swarm import VirtualNode, VirtualSwarm
 from node.simulate import build
-from node.simulate.measure import Cost, Measure
+from node.simulate.measure import NOT_FINITE, Cost, Measure
 from node.simulate.problem import problem
 from node.simulate.results import Outcome, Progress, reached
 from node.simulate.schema import Scenario, manifest
@@ -53,7 +53,7 @@ def run(scenario: Scenario, progress: Progress) -> Outcome:
     measure = watched.measure
     return Outcome(
         metric=measure.metric, higher_is_better=measure.higher_is_better, parameters=watched.dim, rows=tuple(measure.rows),
-        counts={key: watched.counts[key] for key in COUNTS}, undone=watched.undone, diverged=None,
+        counts={key: watched.counts[key] for key in COUNTS}, undone=watched.undone, diverged=watched.diverged,
         target=reached(measure.rows, scenario.simulate.target, higher_is_better=measure.higher_is_better),
         wall_s=time.monotonic() - began,
     )  # fmt: skip
@@ -115,6 +115,8 @@ class _Watched:
             if due % scenario.pace.evaluate_every == 0 or due == scenario.pace.rounds
         ]  # fmt: skip
         self._turnover: Counter[str] = Counter()
+        self.diverged: int | None = None
+        """After how many rounds figures left the finite numbers, if they did."""
 
     @property
     def counts(self) -> Counter[str]:
@@ -194,7 +196,13 @@ class _Watched:
             self._due.pop(0)
             alive = sorted(index for index, virtual in self.swarm.nodes.items() if _takes_part(virtual))
             models = [taken[index] if index in taken else self.swarm.nodes[index].vector for index in alive]
-            self.measure.add(due, self._cost(), torch.stack(models), alive)
+            try:
+                self.measure.add(due, self._cost(), torch.stack(models), alive)
+            except ValueError as error:
+                if str(error) != NOT_FINITE:
+                    raise
+                self.diverged, self._due = due, []
+                return
             self._models = {later: held for later, held in self._models.items() if later > due}
 
     def _cost(self) -> Cost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ BOWLS = (
     "task=quadratic", "task.params.dim=8", "task.params.dtype=float64", "optimizer.lr=0.1", "optimizer.momentum=0",
     "mix.clip_norm=0", *EXACT,
 )  # fmt: skip
+pytestmark = pytest.mark.slow
 FIGURES = ("loss", "mean_model", "mean", "min", "max", "consensus_distance")
 
 
@@ -40,7 +42,6 @@ def figures(outcome):
 SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_steps=3", "pace.evaluate_every=2")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings_of", "digits"),
     [
@@ -65,7 +66,6 @@ def test_both_engines_walk_one_trajectory(settings_of, digits):
     assert len({tuple(row) for row in figures(vectorised)}) == 4  # they do move
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["vectorised", "whole"])
 def test_a_scenario_replays_to_the_last_digit_with_all_its_faults(engine):
     """Losses, deadlines and churn are in the seed; only what a clock on the wall says is not."""
@@ -102,7 +102,7 @@ def test_without_faults_every_meeting_is_an_exchange():
 
 def test_messages_are_lost_as_often_as_said():
     """One try: a request and a response arrive with probability .7² = .49."""
-    counts = run(*TEN, "faults.loss=0.3", "faults.tries=1", "pace.rounds=150", "pace.max_wait_s=0.3").counts
+    counts = run(*TEN, "faults.loss=0.3", "faults.tries=1", "pace.rounds=100", "pace.max_wait_s=0.3").counts
     assert counts["lost"] / (counts["lost"] + counts["committed"]) == pytest.approx(0.51, abs=0.06)
     assert counts["unproven"] / counts["committed"] == pytest.approx(0.3, abs=0.06)
     again = run(*TEN, "faults.loss=0.3").counts
@@ -155,11 +155,11 @@ def test_bytes_take_time_on_slow_links():
 def test_clock_pace_waits_for_nobody():
     """Slots pass at their own time, whoever is slow; and the correction still finds the common optimum."""
     outcome = run(
-        *TEN, "pace=clock", "pace.slot_s=0.05", "pace.rounds=200", "faults.straggler_share=0.2", "faults.loss=0.3", "faults.tries=1",
+        *TEN, "pace=clock", "pace.slot_s=0.05", "pace.rounds=120", "faults.straggler_share=0.2", "faults.loss=0.3", "faults.tries=1",
         "optimizer.schedule=constant",
     )  # fmt: skip
-    assert outcome.rows[-1].seconds == pytest.approx(200 * 0.05)
-    assert outcome.rows[-1].mean < 1e-5
+    assert outcome.rows[-1].seconds == pytest.approx(120 * 0.05)
+    assert outcome.rows[-1].mean < 1e-3
     assert outcome.counts["late"] == 0
 
 
@@ -186,9 +186,10 @@ def test_the_target_is_where_the_mean_first_was_there():
 
 def test_a_rate_that_is_too_high_is_a_result_not_an_end():
     """A sweep over rates must show where they become too high."""
-    outcome = run(*TEN, "optimizer.lr=1e8", "mix=dsgd", "pace.rounds=200")
-    assert outcome.diverged is not None or outcome.undone > 0
+    outcome = run(*TEN, "optimizer.lr=1e8", "mix=dsgd", "pace.rounds=120")
+    assert outcome.diverged is not None
     assert outcome.rows[0].mean == pytest.approx(1.0)
+    assert all(math.isfinite(figure) for row in figures(outcome) for figure in row)
 
 
 def test_nodes_that_are_measured_are_spread_evenly_or_all():
@@ -225,31 +226,37 @@ def example(name, *assignments):
 
 
 def test_the_example_of_digits_shows_what_a_correction_is_worth():
-    pet, dsgd = example("simulate-digits.toml", "pace.rounds=20", "sweep.seeds=[0]", "simulate.sample=4")
-    assert pet.rows[-1].mean > dsgd.rows[-1].mean + 0.05
+    pet, dsgd = example(
+        "simulate-digits.toml", "pace.rounds=10", "sweep.seeds=[0]", "simulate.sample=4", "pace.local_steps=10"
+    )
+    assert pet.rows[-1].mean > dsgd.rows[-1].mean + 0.03
 
 
 def test_the_example_of_a_thousand_nodes_makes_its_way():
-    (outcome,) = example("simulate-thousand.toml", "pace.rounds=20", "task.params.dim=320", "simulate.threads=1")
+    (outcome,) = example("simulate-thousand.toml", "pace.rounds=12", "task.params.dim=320", "simulate.threads=1")
     assert outcome.rows[-1].alive == 1000
-    assert outcome.rows[-1].mean < 0.5
+    assert outcome.rows[-1].mean < 0.7
 
 
-@pytest.mark.slow
 def test_the_example_of_churn_separates_the_algorithms():
     """A textbook tracker keeps the share of the dead, plain averaging the differences; flows per edge are deleted with the dead."""
     rounds = (
-        "pace.rounds=240",
-        "faults.churn_from=20",
-        "faults.churn_until=80",
-        "faults.crash=0.1",
-        "faults.join=0.1",
+        "pace.rounds=170",
+        "faults.churn_from=10",
+        "faults.churn_until=50",
+        "faults.crash=0.15",
+        "faults.join=0.15",
     )
     compared = 'sweep.grid={"mix.kind"=["pet", "gradient_tracking"]}'
     pet, tracking = example(
-        "simulate-churn.toml", *rounds, compared, "membership.suspicion_s=1", "pace.evaluate_every=240"
+        "simulate-churn.toml",
+        *rounds,
+        compared,
+        "membership.suspicion_s=1",
+        "membership.probe_s=0.2",
+        "pace.evaluate_every=170",
     )
-    assert pet.rows[-1].mean < 1e-5
+    assert pet.rows[-1].mean < 1e-4
     assert tracking.rows[-1].mean > 1e-3
 
 
