@@ -28,7 +28,7 @@ EXACT = Terms(Float32(), Float32(), 0.0, clip)
 
 NOBODY_MEETS = Meetings(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
 
-quick = settings(max_examples=15, deadline=None)
+quick = settings(max_examples=12, deadline=None)
 seeds = st.integers(0, 2**32)
 
 
@@ -75,7 +75,7 @@ def made(mixer, terms, seed, dtype=torch.float32, alive=range(5), **more):
     x = torch.full((ROWS, DIM), 0.5, dtype=dtype)
     at_first = torch.zeros(ROWS, dtype=torch.bool)
     at_first[list(alive)] = True
-    return Swarm(PEERS, x, mixer, terms, Mask(0.3, 8), seed, at_first, settled_edges=MOST, **more)
+    return Swarm(PEERS, x, mixer, terms, Mask(0.3, 8), seed, at_first, **{"settled_edges": MOST} | more)
 
 
 def stories(seed, swarm, other, rounds=12):
@@ -144,8 +144,11 @@ class Nobody:
 @given(seed=seeds)
 @quick
 def test_flows_cancel_at_every_moment_but_for_what_is_pending(seed):
-    """The invariant that PET stands on: the corrections of the living sum to what responders have yet to hear, and to nothing else."""
-    swarm = made(Pet(0.3, 0.02), CODED, 9)
+    """The invariant that PET stands on: the corrections of the living sum to what responders have yet to hear, and to nothing else.
+
+    As long as settled flows can be revoked: one that is too old for that stays when the other end goes.
+    """
+    swarm = made(Pet(0.3, 0.02), CODED, 9, settled_edges=99)
     others = Nobody(range(5))
     for _ in stories(seed, swarm, others):
         living = sorted(others.alive)

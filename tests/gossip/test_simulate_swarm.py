@@ -84,7 +84,7 @@ def walk(name, select, codecs, overlay):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "select", "codecs", "overlay"), CASES[:36:3] + CASES[36::7])
+@pytest.mark.parametrize(("name", "select", "codecs", "overlay"), CASES[:36:4] + CASES[36::11])
 def test_the_matrix_walks_the_loops_trajectory_bit_for_bit(name, select, codecs, overlay):
     """The one promise that makes a simulation of thousands an experiment with the product, and not with a likeness of it.
 
