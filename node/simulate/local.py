@@ -15,7 +15,8 @@ from torch import Tensor
 
 from node.config import OptimizerSection, PaceSection
 from node.engine.optim import Optimizer, Schedule, optimizer, ramp, schedule
-from node.simulate.problem import Problem, place
+from node.simulate.place import place
+from node.simulate.problem import Problem
 
 _STEPS = "steps"
 _NEVER = -(2**31)

@@ -9,8 +9,9 @@ Shapes: d = dim, s samples of a node, m of a batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Generator, Tensor, nn
@@ -105,8 +106,8 @@ class Logistic:
         """
         own_problem("logistic", source, self.nodes)
         dtype = DTYPES[self.dtype]
-        drawn = [self.drawn(source.seed, node) for node in range(self.nodes)]
-        best = _optimum(drawn, self.mu).to(device, dtype)
+        drawn, best = _everything(self, source.seed)
+        best = best.to(device, dtype)
         z, y = (part.to(device, dtype) for part in drawn[source.shard])
         every_z, every_y = (torch.cat(parts).to(device, dtype) for parts in zip(*drawn, strict=True))
         return LogisticData(z, y, best, (every_z, every_y))
@@ -147,7 +148,14 @@ class Logistic:
         return z, y
 
 
-def _optimum(drawn: list[Samples], mu: float) -> Tensor:
+@lru_cache(maxsize=1)
+def _everything(task: Logistic, seed: int) -> tuple[tuple[Samples, ...], Tensor]:
+    """Samples of all nodes, and the optimum: the same for every node, and all of them ask."""
+    drawn = tuple(task.drawn(seed, node) for node in range(task.nodes))
+    return drawn, _optimum(drawn, task.mu)
+
+
+def _optimum(drawn: Sequence[Samples], mu: float) -> Tensor:
     """(d,) by Newton's method from 0, which converges here as each f_i is a strongly convex logistic loss."""
     z, y = (torch.stack(parts) for parts in zip(*drawn, strict=True))
     n, s, d = z.shape

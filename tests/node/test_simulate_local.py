@@ -12,8 +12,11 @@ from torch import nn
 from gossip.rng import generator
 from node.config import Manifest, OptimizerSection, PaceSection, PartitionSection, TaskSection
 from node.engine.optim import optimizer, ramp, schedule
+from node.simulate.known import Bowls, Convex
+from node.simulate.learned import Learned, stacked
 from node.simulate.local import LocalSteps
-from node.simulate.problem import Bowls, Convex, Learned, place, problem, stacked
+from node.simulate.place import place
+from node.simulate.problem import problem
 from node.tasks.api import Source
 from node.tasks.catalogue import task
 
