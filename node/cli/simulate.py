@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from node.simulate.sweep import Cell
 
 INTERRUPTED = 130
+SHOWS_A_NODE, SHOWS_A_SCENARIO = "`starling config show`", "`starling config show scenario`"
 
 
 @click.command()
@@ -56,8 +57,11 @@ def simulate(
             raise ConfigError(f"{option}: {path.parent} is no folder; try `mkdir -p {path.parent}`")
     if plot_file is not None:
         plot.check(plot_file)
-    scenario = settings.apply_set(settings.load(file, Scenario), assignments)
-    cells = sweep.cells(scenario)
+    try:
+        scenario = settings.apply_set(settings.load(file, Scenario), assignments)
+        cells = sweep.cells(scenario)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace(SHOWS_A_NODE, SHOWS_A_SCENARIO)) from error
     for warning in rules.check(cells):
         click.echo(f"note: {warning}", err=True)
     finished, ended_by = _run(cells, jobs, sys.stderr.isatty() if progress is None else progress)

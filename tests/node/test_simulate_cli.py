@@ -222,6 +222,13 @@ def test_without_matplotlib_one_line_says_what_to_install(canned, file, capsys, 
     assert "pip install 'starling-swarm[plot]'" in capsys.readouterr().err
 
 
+def test_a_typo_is_answered_with_the_command_that_shows_the_keys(canned, file, capsys):
+    assert main(["simulate", str(file), "--set", "faults.los=0.1"]) == 2
+    assert capsys.readouterr().err.endswith("see `starling config show scenario`\n")
+    assert main(["config", "show", "scenario"]) == 0
+    assert "straggler_share = 0.0" in capsys.readouterr().out
+
+
 def test_a_file_that_is_not_there_is_one_line(capsys):
     assert main(["simulate", "nowhere.toml"]) == 2
     assert capsys.readouterr().err.startswith("starling: nowhere.toml: cannot be read")
