@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import trio
 from libp2p.crypto.ed25519 import create_new_key_pair as identity_key_pair
-from libp2p.crypto.keys import KeyPair
+from libp2p.crypto.keys import KeyPair, KeyType
+from libp2p.crypto.serialization import key_type_to_public_key_deserializer
 from libp2p.crypto.x25519 import create_new_key_pair as noise_key_pair
 from libp2p.peer.id import ID
 from libp2p.protocol_muxer.multiselect import Multiselect
@@ -33,6 +34,11 @@ READ_BYTES = 256 << 10
 # py-libp2p logs what peers do wrong, to stderr if nobody configures it. What matters reaches our own log as faults.
 logging.getLogger("libp2p").addHandler(logging.NullHandler())
 logging.getLogger("libp2p").propagate = False
+
+# Our peers are Ed25519 keys. Reading an RSA key, py-libp2p takes a private one as well and tests its primes: two seconds for 9 kB from
+# somebody who has proved nothing yet.
+for _kind in (KeyType.RSA, KeyType.Secp256k1):
+    key_type_to_public_key_deserializer.pop(_kind.value, None)
 
 
 class HandshakeFailed(Exception):
