@@ -25,7 +25,6 @@ from gossip.compress.catalogue import quantizer
 from gossip.compress.select import Everything, kept
 from gossip.mix.catalogue import swaps
 from gossip.mix.dsgd import Dsgd
-from gossip.mix.facts import FACTS
 from gossip.mix.transaction import Terms
 from gossip.overlay.periodic import stage, turn
 from gossip.rng import generator
@@ -286,7 +285,7 @@ def _swarm(
     drifts = agreed.compress.select == "drift_top_k"
     swarm = Swarm(
         peers, x, mixing, codecs, build.selector(scenario, codecs, mixing.edge, dim), agreed.seed, alive,
-        atomic=not FACTS[agreed.mix.kind].exact, drifts=drifts,
+        drifts=drifts,
         wish_limit=kept(agreed.compress.ratio, dim) if drifts else 0, settled_edges=agreed.mix.settled_edges,
     )  # fmt: skip
     return swarm, LocalSteps(learned, agreed.optimizer, agreed.pace, x)
