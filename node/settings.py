@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -63,7 +64,7 @@ def from_toml(text: str, kind: type[S]) -> S:
     """
     try:
         raw = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also Python's, of a number of thousands of digits
         raise ConfigError(f"not TOML: {_one_line(error)}; compare with {_SHOW}") from error
     return convert(raw, kind)
 
@@ -93,7 +94,7 @@ def convert(raw: Mapping[str, Any], kind: type[S]) -> S:
         where = str(error).rpartition(" - at `$.")[2].rstrip("`")
         path = re.sub(r"\[.*?\]", "", where).split(".")
         raise _wrong_value(raw, kind, path) from error
-    _check_finite(config, "")
+    _check_numbers(config, "")
     return config
 
 
@@ -111,6 +112,8 @@ def apply_set(config: S, assignments: Sequence[str]) -> S:
     raw: dict[str, Any] = msgspec.to_builtins(config)
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
+        if any("\ud800" <= character <= "\udfff" for character in assignment):  # bytes that are no text
+            raise ConfigError(f"--set: must be text (UTF-8), got {_shown(assignment)}; type it again")
         path = [part.strip() for part in name.split(".")]
         if not equals or not all(path):
             raise ConfigError(f"--set: must look like pace.rounds=50, got {_shown(assignment)}; {_SHOW} lists the keys")
@@ -142,10 +145,11 @@ def parse_rate(text: str) -> int:
 # --- checking -----------------------------------------------------------------------------------------------
 
 
-def _fields(kind: type[msgspec.Struct]) -> dict[str, types.Field]:
+@cache
+def _fields(kind: type[msgspec.Struct]) -> Mapping[str, types.Field]:
     info = types.type_info(kind)
     assert isinstance(info, types.StructType)
-    return {field.name: field for field in info.fields}
+    return MappingProxyType({field.name: field for field in info.fields})
 
 
 def _check_keys(raw: Mapping[str, Any], kind: type[msgspec.Struct], prefix: str) -> None:
@@ -158,8 +162,8 @@ def _check_keys(raw: Mapping[str, Any], kind: type[msgspec.Struct], prefix: str)
             _check_keys(value, inner.cls, f"{prefix}{key}.")
 
 
-def _check_finite(value: object, where: str) -> None:
-    """TOML knows inf and nan, and no bound in `node.config` keeps inf out."""
+def _check_numbers(value: object, where: str) -> None:
+    """TOML knows inf and nan, and no bound in `node.config` keeps inf out; tomllib knows whole numbers of any length, msgpack does not."""
     match value:
         case Section():
             inner = {name: getattr(value, name) for name in value.__struct_fields__}
@@ -167,10 +171,12 @@ def _check_finite(value: object, where: str) -> None:
             inner = value
         case float() if not math.isfinite(value):
             raise ConfigError(f"{where}: must be finite, got {value}; {_SHOW} shows what is set")
+        case int() if not -(2**63) <= value < 2**63:
+            raise ConfigError(f"{where}: must be in [-2^63, 2^63), got {_shown(value)}; {_SHOW} shows what is set")
         case _:
             return
     for name, child in inner.items():
-        _check_finite(child, f"{where}.{name}" if where else name)
+        _check_numbers(child, f"{where}.{name}" if where else name)
 
 
 def _unknown_key(prefix: str, key: str, fields: Mapping[str, types.Field]) -> ConfigError:
@@ -228,7 +234,6 @@ def _assign(raw: dict[str, Any], kind: type[msgspec.Struct], path: Sequence[str]
         raise _unknown_key("", head, fields)
     wanted, at, done = fields[head].type, raw, [head]
     for part in rest:
-        at = at[done[-1]]
         prefix = ".".join(done) + "."
         match wanted:
             case types.StructType(cls=cls):
@@ -236,10 +241,11 @@ def _assign(raw: dict[str, Any], kind: type[msgspec.Struct], path: Sequence[str]
                 if part not in fields:
                     raise _unknown_key(prefix, part, fields)
                 wanted = fields[part].type
-            case types.DictType(value_type=value_type):
+            case types.DictType(value_type=value_type) if isinstance(at[done[-1]], dict):
                 wanted = value_type
             case _:
                 raise ConfigError(f"{prefix}{_plain(part)}: {prefix[:-1]} is a value and has no keys; see {_SHOW}")
+        at = at[done[-1]]
         done.append(part)
     if isinstance(wanted, types.StructType):
         inner = _fields(wanted.cls)
@@ -259,7 +265,7 @@ def _value(text: str, wanted: types.Type) -> object:
         return int(text) if text.isdecimal() and isinstance(wanted, types.LiteralType) and _numeric(wanted) else text
     try:
         parsed = tomllib.loads(f"value = {text}\n")
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return text
     return parsed["value"] if len(parsed) == 1 else text
 
@@ -315,7 +321,10 @@ def _own_meanings(kind: type[Section]) -> dict[str, tuple[str, ...]]:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write numbers of thousands of digits
+        text = "a number of thousands of digits"
     return text if len(text) <= 80 else text[:79] + "…"
 
 
