@@ -170,8 +170,8 @@ def _print(run: Finished, scenario: Scenario, *, first: bool) -> None:
     for row in outcome.rows:
         table.add_row(
             show.count(row.round), f"{row.seconds:,.1f}", show.size(row.bytes_per_node), show.count(round(row.exchanges_per_node)),
-            show.count(row.alive), show.figure(row.loss), *map(show.figure, (row.mean, row.min, row.max, row.mean_model)),
-            show.figure(row.consensus_distance),
+            show.count(row.alive), _figure(row.loss), *map(_figure, (row.mean, row.min, row.max, row.mean_model)),
+            _figure(row.consensus_distance),
         )  # fmt: skip
     if not first:
         out.print()
@@ -190,6 +190,11 @@ def _print(run: Finished, scenario: Scenario, *, first: bool) -> None:
         )
     if scenario.simulate.target:
         out.print(Text(_target(run, scenario.simulate.target)))
+
+
+def _figure(value: float | None) -> str:
+    """Four digits that count: errors go through many orders of magnitude."""
+    return "–" if value is None else f"{value:.4g}"
 
 
 def _target(run: Finished, target: float) -> str:
@@ -216,7 +221,7 @@ def _compare(finished: Sequence[Finished]) -> None:
     for run in finished:
         row = run.outcome.rows[-1]
         table.add_row(
-            *(str(run.labels.get(key, "")) for key in keys), *map(show.figure, (row.mean, row.min, row.max, row.consensus_distance)),
+            *(str(run.labels.get(key, "")) for key in keys), *map(_figure, (row.mean, row.min, row.max, row.consensus_distance)),
             show.size(row.bytes_per_node), f"{row.seconds:,.1f}",
         )  # fmt: skip
     out = console()
