@@ -110,7 +110,7 @@ def test_one_run_is_a_table_and_what_it_comes_to(canned, file, capsys):
     assert said.out.splitlines()[0].split() == [
         "round", "seconds", "bytes/node", "exchanges", "nodes", "loss", "accuracy", "min", "max", "mean", "model", "distance",
     ]  # fmt: skip
-    assert said.out.splitlines()[3].split()[6:9] == ["0.9", "0.89", "0.91"]
+    assert said.out.splitlines()[3].split()[7:10] == ["0.9", "0.89", "0.91"]
     assert "8 meetings, 6 committed, 2 lost" in said.out
     assert said.err == ""
 
