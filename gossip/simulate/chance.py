@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from gossip.api import Quantizer
@@ -100,6 +101,6 @@ def check_finite(values: Tensor) -> None:
         raise ValueError("not_finite")
 
 
-def indices(numbers: Sequence[int] | np.ndarray[tuple[int], np.dtype[np.int64]], like: Tensor) -> Tensor:
+def indices(numbers: Sequence[int] | NDArray[np.int64], like: Tensor) -> Tensor:
     """Whole numbers as an index, on the device of `like`."""
     return torch.as_tensor(np.asarray(numbers, np.int64), device=like.device)
