@@ -46,11 +46,12 @@ def draw(result: Result, path: Path) -> None:
     from matplotlib.figure import Figure
 
     drawn = panels(result)
-    across = min(3, len(drawn))
+    across = 2 if len(drawn) == 4 else min(3, len(drawn))
     down = math.ceil(len(drawn) / across)
     figure = Figure((across * _PANEL_INCHES[0], down * _PANEL_INCHES[1] + _LEGEND_INCHES), layout="constrained")
     for place, paint in enumerate(drawn):
         paint(figure.add_subplot(down, across, place + 1))
+    _share(figure.axes)
     lines = {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
     names = {"loc": "outside lower center", "ncols": min(5, len(lines)), "fontsize": "small"}
     figure.legend(list(lines.values()), list(lines), **names)
@@ -95,7 +96,7 @@ def _curves(result: Result, plot: Plot, title: str, axis: str) -> Callable[[Axes
             axes.set_yscale("log")
         if plot.log:
             axes.set_xscale("log")
-        axes.set_ylim(plot.least, plot.most)
+        axes.set_ylim(plot.least, plot.most, auto=plot.least is None and plot.most is None)
         axes.set_title(title, fontsize="medium")
         axes.set_xlabel(LABELS[axis])
         axes.set_ylabel(f"{first['metric'].replace('_', ' ')}, mean over nodes")
@@ -114,11 +115,23 @@ def _ends(result: Result, plot: Plot, axis: str) -> Callable[[Axes], None]:
                 across, values, _style(place), color=f"C{place}", label=line, marker="o", markersize=3, linewidth=1.4
             )
         axes.set_xscale("log")
-        axes.set_ylim(plot.least, plot.most)
+        axes.set_ylim(plot.least, plot.most, auto=plot.least is None and plot.most is None)
         axes.set_xlabel(LABELS.get(axis, axis))
         axes.set_ylabel(f"{result.runs[0]['metric'].replace('_', ' ')} at the end")
 
     return paint
+
+
+def _share(panels: Sequence[Axes]) -> None:
+    """What is called the same has the same scale."""
+    for label, share in (("get_xlabel", "sharex"), ("get_ylabel", "sharey")):
+        first: dict[str, Axes] = {}
+        for axes in panels:
+            other = first.setdefault(getattr(axes, label)(), axes)
+            if other is not axes:
+                getattr(axes, share)(other)
+    for axes in panels:
+        axes.autoscale_view()
 
 
 def _points(curves: Iterator[Sequence[float]] | Sequence[Sequence[float]]) -> Iterator[tuple[float, ...]]:

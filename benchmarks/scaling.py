@@ -3,7 +3,8 @@
 Figures:
 
     n_N.us_per_node_round   processor time in 10^-6 s, the least of the repetitions; another process's work is not in it
-    n.largest_over_smallest the dearest number of nodes over the cheapest: 1 is flat
+    n.growth                cost among the most nodes over that among the fewest: 1 is flat
+    n.spread                the dearest number of nodes over the cheapest
 """
 
 from __future__ import annotations
@@ -48,4 +49,5 @@ def figures(recipe: NodeRoundRecipe, runs: Sequence[Run]) -> Figures:
     """What the runs come to."""
     least = {n: min(run["us_per_node_round"] for run in runs if run["nodes"] == n) for n in recipe.nodes}
     told: Figures = {f"n_{n}.us_per_node_round": cost for n, cost in least.items()}
-    return told | {"n.largest_over_smallest": max(least.values()) / min(least.values())}
+    growth, spread = least[max(least)] / least[min(least)], max(least.values()) / min(least.values())
+    return told | {"n.growth": growth, "n.spread": spread}

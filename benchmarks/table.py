@@ -109,12 +109,17 @@ def _number(value: float | None) -> str:
 
 
 def main() -> int:
-    """Rewrite the pages."""
+    """Rewrite the pages; returns the exit code: 1 if one names a recipe without a result."""
     shown = results.newest(results.FOLDER)
     PAGE.write_text(page(PAGE.read_text(), shown))
+    failed = 0
     for path in sorted(PAGES.glob("*.md")):
-        path.write_text(fill(path.read_text(), shown))
-    return 0
+        try:
+            path.write_text(fill(path.read_text(), shown))
+        except ValueError as error:
+            print(f"{path.name}: {error}", file=sys.stderr)
+            failed = 1
+    return failed
 
 
 if __name__ == "__main__":

@@ -259,10 +259,13 @@ def test_codecs_are_named_without_dots_and_measured_in_dense_vectors():
 
 
 def test_the_least_of_the_repetitions_is_the_cost_of_a_node_round():
-    recipe = NodeRoundRecipe(title="x", nodes=(10, 20))
-    costs = [(10, 3.0), (20, 8.0), (10, 2.0), (20, 5.0)]
+    recipe = NodeRoundRecipe(title="x", nodes=(10, 20, 30))
+    costs = [(10, 3.0), (20, 8.0), (30, 4.0), (10, 2.0), (20, 5.0), (30, 4.0)]
     figures = scaling.figures(recipe, [{"nodes": n, "us_per_node_round": cost} for n, cost in costs])
-    assert figures == {"n_10.us_per_node_round": 2.0, "n_20.us_per_node_round": 5.0, "n.largest_over_smallest": 2.5}
+    assert figures == {
+        "n_10.us_per_node_round": 2.0, "n_20.us_per_node_round": 5.0, "n_30.us_per_node_round": 4.0,
+        "n.growth": 2.0, "n.spread": 2.5,
+    }  # fmt: skip
 
 
 # --- small ones that run --------------------------------------------------------------------------------------
