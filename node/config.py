@@ -22,7 +22,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class TaskSection(Section, frozen=True):
-    """What is learned. `kind` is an installed task (digits, images, text, quadratic) or `module:function`."""
+    """What is learned. `kind` is an installed task (digits, images, text, quadratic, diagonal, logistic) or `module:function`."""
 
     kind: Annotated[str, Meta(min_length=1, max_length=128)] = "digits"
     params: dict[str, Scalar] = {}

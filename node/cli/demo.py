@@ -104,6 +104,7 @@ def make_plan(
     from node import settings
     from node.cli.inspect import check
     from node.demo import Plan
+    from node.overlay import check_members
     from node.simulate.schema import PER_NODE_TASKS
 
     if nodes < 2:
@@ -133,6 +134,7 @@ def make_plan(
     manifest = settings.apply_set(Manifest(), [*derived, *assignments])
     _check(manifest, nodes, seconds)
     check(manifest)
+    check_members(manifest, nodes)
     return Plan(manifest=manifest, nodes=nodes, seconds=seconds, kill=planned, join_late=join_late, folder=folder)
 
 

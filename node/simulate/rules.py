@@ -7,9 +7,8 @@ from pathlib import Path
 
 from gossip.errors import ConfigError
 from gossip.mix.facts import FACTS
-from gossip.overlay import catalogue as overlays
 from node import manifest as manifests
-from node.overlay import overlay_of
+from node.overlay import check_members
 from node.simulate.schema import PATH_TASKS, Scenario, joiners, manifest
 from node.simulate.sweep import Cell
 
@@ -75,20 +74,17 @@ def _check_task(scenario: Scenario) -> None:
 
 def _check_members(scenario: Scenario) -> None:
     """Whether mixing and overlay stand as many members as there will be."""
-    nodes, faults = scenario.simulate.nodes, scenario.faults
-    graph, kind = overlay_of(manifest(scenario)), scenario.overlay.kind
+    nodes, faults, agreed = scenario.simulate.nodes, scenario.faults, manifest(scenario)
     changes = bool(faults.crash or faults.leave or faults.join)
     if changes and FACTS[scenario.mix.kind].static:
         raise ConfigError(
             f"mix.kind: {scenario.mix.kind} needs one mixing matrix that never changes, but faults bring and take nodes; "
             "try `--set mix=pet`, or `--set faults.crash=0`"
         )
-    if scenario.pace.kind == "clock" and kind == "sticky":
-        return  # rings exist for any number
-    overlays.check(graph, nodes)
+    check_members(agreed, nodes)
     if changes:
         try:
-            overlays.check(graph, nodes + 1)
+            check_members(agreed, nodes + 1)
         except ConfigError as error:
             raise ConfigError(f"{error}; nodes come and go here; try `--set overlay=sticky`") from error
 
