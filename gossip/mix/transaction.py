@@ -29,6 +29,7 @@ Clip = Callable[[Tensor, float], tuple[Tensor, bool]]
 
 _ROUNDING = 1e-6  # by which two machines may differ over a norm
 _SHRINK = 0.9
+_LARGEST = 1e30  # number in a message that is swapped, which nothing clips: sums of millions of them are finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +103,18 @@ class Terms:
         return codec.encode_from(message, support, self.response, generator)
 
     def told(self, payload: bytes, dim: int, dtype: torch.dtype) -> Tensor | None:
-        """The message (dim,) of a payload, zero off its support, or None for nothing. Raises ValueError with a snake_case reason."""
+        """The message (dim,) of a payload, zero off its support, or None for nothing.
+
+        Raises:
+            ValueError: a snake_case reason; "too_large" for numbers that soon would add up to infinity.
+        """
         if not payload:
             return None
         support, values = codec.decode(payload, dim, dtype, (self.response,), self.low_rank)
-        return support.add(torch.zeros(dim, dtype=dtype), values)
+        message = support.add(torch.zeros(dim, dtype=dtype), values)
+        if not bool((message.abs() <= _LARGEST).all()):
+            raise ValueError("too_large")
+        return message
 
 
 def edge(a: str, b: str) -> str:

@@ -108,6 +108,9 @@ class Exchanges:
             shared: (D,) what to read.
             local_steps: K, done between two exchanges.
             exclusive: as in `answer`.
+
+        Raises:
+            LocalProtocolError: our own numbers are not finite, or too large for a message.
         """
         if swaps(self._edge):
             mine = self._less_under_way(shared, call.peer) if exclusive else shared
@@ -123,7 +126,10 @@ class Exchanges:
         if wish is not None and isinstance(support, Indices):
             support = with_wish(support, wish, self._limit)
         gain = self._gain(self._edge, call.theta, support.ratio(self._dim), local_steps)
-        payload = self.terms.ask(shared, support, self._chance(call))
+        try:
+            payload = self.terms.ask(shared, support, self._chance(call))
+        except ValueError as error:
+            raise _ours(error) from error
         self._offers[call.peer] = _Offer(
             call.inc, call.seq, support, call.theta, gain, call.theta, call.theta, support.take(shared)
         )  # fmt: skip
@@ -141,6 +147,7 @@ class Exchanges:
 
         Raises:
             RemoteProtocolError: the payload, theta or gain is not what an honest initiator could send; nothing changed.
+            LocalProtocolError: our own numbers cannot be sent; nothing changed.
         """
         if not 0.0 < call.theta < 1.0:  # which weight it must be, the daemon knows; base_k has links above a half
             raise RemoteProtocolError(call.peer, "theta_out_of_bounds")
@@ -282,8 +289,11 @@ class Exchanges:
         message = swapping.message(self._kept(swapping, call.peer), mine, give)
         budget = call.budget_bytes if isinstance(call, Offer) else 0
         support = self._select(budget, self._dim).select(message, None, self._seed(call), call.seq)
-        payload = self.terms.tell(message, support, self._chance(call, self._node))
-        return payload, self._told(payload)
+        try:
+            payload = self.terms.tell(message, support, self._chance(call, self._node))
+            return payload, self._told(payload)
+        except ValueError as error:
+            raise _ours(error) from error
 
     def _told(self, payload: bytes) -> Tensor | None:
         message = self.terms.told(payload, self._dim, self._dtype)
@@ -307,6 +317,11 @@ class Exchanges:
     def _chance(self, call: Offer | Answer, *labels: str) -> Generator:
         name = edge(self._node, call.peer)
         return generator(self._manifest.seed, "quantize", name, call.inc, call.seq, *labels)
+
+
+def _ours(error: ValueError) -> LocalProtocolError:
+    """What we would send is not finite, or too large: no peer's fault."""
+    return LocalProtocolError(f"our own numbers cannot be sent: {error}")
 
 
 def _weights(call: Offer | Answer) -> tuple[float, float]:
