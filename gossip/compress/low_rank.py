@@ -29,6 +29,7 @@ from gossip.vector import Layout
 Data = TypeVar("Data", bytes, memoryview)
 _FP16 = 2
 _SKEW = 0.25  # how far from orthonormal a peer's basis may be: rounding to fp16 takes one of rank r to 2⁻¹⁰·r at most
+_SKEW_PER_RANK = 2.0**-9
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -277,6 +278,6 @@ def _checked(basis: Tensor) -> Tensor:
     """Long directions would let short coefficients move a model far, parallel ones cannot be solved for."""
     wide = basis.double()
     skew = torch.linalg.matrix_norm(wide.mT @ wide - torch.eye(wide.shape[1], dtype=torch.float64))
-    if not bool(skew <= _SKEW):  # false for NaN
+    if not bool(skew <= min(_SKEW, _SKEW_PER_RANK * wide.shape[1])):  # false for NaN
         raise ValueError("bad_basis")
     return basis
