@@ -94,7 +94,7 @@ def _curves(result: Result, plot: Plot, title: str, axis: str) -> Callable[[Axes
         first = result.runs[0]
         if not first["higher_is_better"]:
             axes.set_yscale("log")
-        if plot.log:
+        if plot.log and axis != "round":
             axes.set_xscale("log")
         axes.set_ylim(plot.least, plot.most, auto=plot.least is None and plot.most is None)
         axes.set_title(title, fontsize="medium")

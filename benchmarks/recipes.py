@@ -39,7 +39,7 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Title -> cases."""
     axes: tuple[Literal["round", "bytes_per_node", "seconds"], ...] = ("round",)
     log: bool = False
-    """The horizontal axis is logarithmic."""
+    """Bytes and seconds are on a logarithmic axis; rounds never are."""
     least: float | None = None
     """Where the vertical axis begins."""
     most: float | None = None
