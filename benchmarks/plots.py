@@ -81,10 +81,13 @@ def _curves(result: Result, plot: Plot, title: str, axis: str) -> Callable[[Axes
     places = {case: place for place, case in enumerate(result.recipe.cases)}
 
     def paint(axes: Axes) -> None:
+        log = plot.log and axis != "round"
         for case in plot.panels[title]:
             curves = [run["curve"] for run in result.runs if run["case"] == case]
             across = [fmean(values) for values in _points(curve[axis] for curve in curves)]
             values = list(_points(curve["mean"] for curve in curves))
+            if log:  # which has no place for the beginning
+                across, values = across[1:], values[1:]
             place = places[case]
             color = f"C{place % 10}"
             axes.plot(across, list(map(median, values)), _style(place), color=color, label=case, linewidth=1.4)
@@ -94,7 +97,7 @@ def _curves(result: Result, plot: Plot, title: str, axis: str) -> Callable[[Axes
         first = result.runs[0]
         if not first["higher_is_better"]:
             axes.set_yscale("log")
-        if plot.log and axis != "round":
+        if log:
             axes.set_xscale("log")
         axes.set_ylim(plot.least, plot.most, auto=plot.least is None and plot.most is None)
         axes.set_title(title, fontsize="medium")
