@@ -89,7 +89,7 @@ def volunteers(name, n, *, churn):
 def test_pet_reaches_the_optimum_of_those_alive(name, n, churn):
     """Whole vectors to the last bit; a tenth of them, and the hundredth that moved most, still on their way there."""
     made = volunteers(name, n, churn=churn)
-    assert made.error < 1e3 * REACHED[name][n][churn]
+    assert made.error < (50 if name == "drift" else 1000) * REACHED[name][n][churn]
     living = made.swarm.state.c[made.living]
     assert float(living.sum(0).sub(made.swarm.flows.owed()).norm()) < 1e-9 * float(living.norm())
 
