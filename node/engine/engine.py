@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,12 +39,6 @@ class Engine:
         """(d,) a copy of the model as it is. For simulations and tests: a daemon asks by calls."""
         assert self._session is not None
         return self._session.learner.x.clone()
-
-    @property
-    def mixing(self) -> Any:
-        """The mixing algorithm's state. For simulations and tests."""
-        assert self._session is not None
-        return self._session.learner.state
 
     @property
     def ledger(self) -> Ledger:

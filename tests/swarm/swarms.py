@@ -92,7 +92,7 @@ def assert_flows_cancel(swarm: VirtualSwarm) -> float:
 
     Settled flows count: an edge closed in order keeps its flow on both ends. -> the largest |c| there is
     """
-    held = {virtual.peer_id: virtual.engine.mixing for virtual in swarm.nodes.values()}
+    held = {virtual.peer_id: virtual.engine.ledger for virtual in swarm.nodes.values()}
     for me, ledger in held.items():
         for peer, other in held.items():
             if me < peer:

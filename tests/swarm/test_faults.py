@@ -36,7 +36,7 @@ def values(swarm):
 
 def flows_with(swarm, peer):
     """Nodes that hold a flow of `peer`, open or settled."""
-    return [i for i, v in swarm.nodes.items() if peer in v.engine.mixing.flows.keys() | v.engine.mixing.settled.keys()]
+    return [i for i, v in swarm.nodes.items() if peer in v.engine.ledger.flows.keys() | v.engine.ledger.settled.keys()]
 
 
 @virtual(1, 2)
@@ -134,7 +134,7 @@ async def test_a_late_joiner_takes_the_swarms_model_and_ends_as_good_as_the_othe
         assert abs(reached.pop(5) - mean(reached.values())) <= POINTS
         await drain(swarm)
         assert_flows_cancel(swarm)
-        assert late.engine.mixing.flows  # it took part
+        assert late.engine.ledger.flows  # it took part
 
 
 @virtual(1, 2)
@@ -149,9 +149,9 @@ async def test_an_engine_that_dies_is_restarted_and_its_edges_begin_anew_at_both
             hurt = swarm.nodes[3]
             first = hurt.engine
             lives = {peer: edge.inc for peer, edge in hurt.node.exchange.edges.items()}
-            assert first.mixing.flows
+            assert first.ledger.flows
             hurt.handle.kill()
-            await until(lambda: hurt.node.engine.restarts == 1 and hurt.engine.mixing is not None, 5.0)
+            await until(lambda: hurt.node.engine.restarts == 1 and hurt.engine.ledger is not None, 5.0)
             assert hurt.engine is not first
             await until(lambda: rounds_done(swarm, 25))
             for peer, edge in hurt.node.exchange.edges.items():
@@ -233,7 +233,7 @@ async def test_a_whole_swarm_that_is_cut_into_single_nodes_trains_on_and_meets_a
         swarm.hub.rules.clear()
         await until(lambda: agree(swarm))
         await trio.sleep(1.0)
-        assert all(v.engine.mixing.flows for v in swarm.nodes.values())
+        assert all(v.engine.ledger.flows for v in swarm.nodes.values())
         await swarm.finished()
         assert min(values(swarm).values()) > LEARNED
         await drain(swarm)

@@ -158,7 +158,7 @@ async def joined(swarm, index: int):
 
 def holders(swarm, peer: str) -> list[int]:
     """Nodes whose correction still has a part of this peer's."""
-    ledgers = {index: virtual.engine.mixing for index, virtual in swarm.nodes.items()}
+    ledgers = {index: virtual.engine.ledger for index, virtual in swarm.nodes.items()}
     return [index for index, ledger in ledgers.items() if peer in ledger.flows.keys() | ledger.settled.keys()]
 
 
