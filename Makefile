@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 # Compose 2 if the docker program has it, else compose 1.
 COMPOSE ?= $(if $(shell docker compose version 2>/dev/null),docker compose,docker-compose)
 
-.PHONY: demo test check acceptance bench docker clean
+.PHONY: demo test check acceptance bench fuzz docker clean
 
 # Every target sets up what it needs: a virtual environment with the exact versions of constraints.txt.
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -29,6 +29,11 @@ acceptance: $(VENV)/.ready
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.run; code=$$?; $(BIN)/python -m benchmarks.table && exit $$code
+
+# All decoders, two at a time. What is found on the way is kept in build/fuzz, and the next run goes on from there.
+STARLING_FUZZ_SECONDS ?= 600
+fuzz: $(VENV)/.ready
+	$(BIN)/python -m tests.fuzz --seconds $(STARLING_FUZZ_SECONDS)
 
 docker:
 	$(COMPOSE) -p starling -f docker/compose.yaml up --build --scale volunteer=3

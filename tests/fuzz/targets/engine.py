@@ -1,0 +1,229 @@
+"""An engine that gets payloads, weights and whole models from peers of any intent: refused, and not a bit of it has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from gossip.compress.header import HEADER
+from gossip.errors import RemoteProtocolError
+from node.config import CompressSection, Manifest, MixSection
+from node.engine import calls
+from node.engine.engine import Engine
+from node.tasks.quadratic import Quadratic
+from tests.fuzz.target import Choices, Target, reason_of
+from tests.node.engines import done, manifest, opened
+
+CLIP = 0.5
+SETTINGS = (
+    ("pet", "clock", CompressSection(select="full")),
+    ("pet", "steps", CompressSection(select="top_k", ratio=0.2, request="identity", response="int8")),
+    ("pet", "clock", CompressSection(select="drift_top_k", ratio=0.4)),
+    ("dsgd", "clock", CompressSection(select="dct_top_k", ratio=0.2, chunk=8, request="identity", response="fp16")),
+    ("gradient_tracking", "clock", CompressSection(select="mask", ratio=0.5, response="sign")),
+    ("pet", "clock", CompressSection(select="low_rank", rank=1, response="int8")),
+    ("push_sum", "clock", CompressSection(select="full", request="identity", response="identity")),
+    ("r_fast", "clock", CompressSection(select="full", request="identity", response="identity")),
+    ("choco", "steps", CompressSection(select="top_k", ratio=0.2, response="fp8_e4m3")),
+)  # fmt: skip
+REASONS = {
+    "bad_length", "bad_version", "bad_support", "bad_indices", "bad_basis", "bad_wish", "wrong_dim", "unknown_codec",
+    "not_finite", "bad_scale", "bad_code", "bad_padding",
+    "theta_out_of_bounds", "gain_out_of_bounds", "clip_norm_exceeded",
+    "too_large", "state_damaged", "state_of_another_model", "state_unusable",
+}  # fmt: skip
+SWAPPING = {"push_sum", "r_fast", "choco"}
+
+
+class Matrix(nn.Module):
+    """A point whose coordinates lie in a matrix, so that low-rank exchanges have something to factor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.zeros(7, 10))
+
+    def forward(self) -> torch.Tensor:
+        return self.x.view(-1)
+
+
+class Bowls(Quadratic):
+    """The quadratic task about such a point."""
+
+    def model(self, generator: torch.Generator) -> nn.Module:
+        return Matrix()
+
+
+def _agreed(setting: int) -> Manifest:
+    mix, pace, compress = SETTINGS[setting]
+    return manifest(
+        "tests.fuzz.targets.engine:Bowls", nodes=4, mix=MixSection(kind=mix, clip_norm=CLIP), pace=pace, compress=compress,
+        params={"nodes": 4, "dim": 70, "dtype": "float32"},
+    )  # fmt: skip
+
+
+def _started(setting: int) -> Engine:
+    """An engine in the middle of its run, ready for exchanges."""
+    engine = opened(_agreed(setting), 0, "b")
+    if SETTINGS[setting][1] == "steps":
+        done(engine, calls.Train(0, 3))
+    else:
+        done(engine, calls.Free(on=True, round=0))
+        for _ in range(3):
+            engine.step()
+        done(engine, calls.Free(on=False, round=1))
+    return engine
+
+
+_ENGINES: dict[int, Engine] = {}
+
+
+def _engine(setting: int) -> Engine:
+    """One that nobody has moved since it was started."""
+    if setting not in _ENGINES:
+        _ENGINES[setting] = _started(setting)
+    return _ENGINES[setting]
+
+
+def _bits(engine: Engine) -> list[tuple[str, bytes]]:
+    """All numbers that an exchange could change: model, flows, the mixer's state, what is kept of edges."""
+    assert engine._session is not None
+    learner = engine._session.learner
+    found = [("x", learner.x), ("total", learner.ledger.total)]
+    found += [(f"flow {peer}", flow) for peer, flow in sorted(learner.ledger.flows.items())]
+    found += [(f"kept {peer}", each) for peer, each in sorted(learner.kept.items())]
+    for name in getattr(learner.state, "__dataclass_fields__", ()):
+        found.append((name, getattr(learner.state, name)))
+    return [(name, tensor.numpy().tobytes()) for name, tensor in found]
+
+
+def _hostile(data: bytes) -> bool:
+    """First byte: manifest; second: what is attacked; third: weights of a request, or how often an accepted one takes effect."""
+    setting, act, detail = (*data[:3], 0, 0, 0)[:3]
+    setting %= len(SETTINGS)
+    engine, payload = _engine(setting), data[3:]
+    before = _bits(engine)
+    match act % 3:
+        case 0:
+            reply = _ask(engine, payload, Choices(bytes([detail])))
+        case 1:
+            reply = _answer(engine, payload)
+        case _:
+            reply = engine.handle(calls.Install(payload, 3))
+    if isinstance(reply, calls.Refused):
+        assert reply.kind == "peer"
+        reason_of(RemoteProtocolError("a", reply.reason), REASONS, "a")
+        assert _bits(engine) == before, "what is refused changes nothing"
+        for peer in ("a", "c"):
+            done(engine, calls.Drop(peer, 5, 1))
+        return False
+    if isinstance(reply, calls.Answered):
+        assert _bits(engine) == before, "an answer changes nothing before it is committed"
+        _same_header(engine, setting, reply.payload)
+        if detail < 128:
+            done(engine, calls.Drop("a", 5, 1))
+            return True
+        done(engine, calls.Commit("a", 5, 1))
+    del _ENGINES[setting]
+    _mix(engine, setting, 0)
+    _check_moved(engine, setting, before, installed=act % 3 == 2)
+    for seq in range(2, 2 + detail % 8) if isinstance(reply, calls.Answered) else ():
+        again = engine.handle(calls.Answer("a", 5, seq, seq, 0.5, 0.0, payload))
+        if isinstance(again, calls.Answered):
+            done(engine, calls.Commit("a", 5, seq))
+        _mix(engine, setting, seq)
+    _check_alive(engine)
+    return True
+
+
+def _mix(engine: Engine, setting: int, round: int) -> None:
+    """In steps pace the round's exchanges take effect, and the next round's may begin."""
+    if SETTINGS[setting][1] == "steps":
+        done(engine, calls.Mix(round))
+        done(engine, calls.Train(round + 1, 0))
+
+
+def _check_alive(engine: Engine) -> None:
+    """Whatever a peer did: the model is finite, and others can exchange with us."""
+    for name, held in _finite(engine).items():
+        assert bool(torch.isfinite(held).all()), f"{name} is not finite"
+    reply = engine.handle(calls.Offer("d", 9, 1, 0, 0.5, 0))
+    assert isinstance(reply, calls.Offered), reply
+
+
+def _finite(engine: Engine) -> dict[str, torch.Tensor]:
+    return {name: torch.frombuffer(bytearray(held), dtype=torch.float32) for name, held in _bits(engine) if held}
+
+
+def _ask(engine: Engine, payload: bytes, choices: Choices) -> Any:
+    """A request from a peer that initiates; the daemon has seen that theta is that of the link, in [0, 1]."""
+    theta, gain = (
+        choices.of((0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.0, 1.0, 1e-300)),
+        (0.0, 0.0, 1e9, 5e-324)[choices.below(4)],
+    )
+    return engine.handle(calls.Answer("a", 5, 1, 0, theta, gain, payload))
+
+
+def _answer(engine: Engine, payload: bytes) -> Any:
+    """The response to a request of ours."""
+    done(engine, calls.Offer("c", 5, 1, 0, 0.5, 0))
+    return engine.handle(calls.Apply("c", 5, 1, payload))
+
+
+def _same_header(engine: Engine, setting: int, payload: bytes) -> None:
+    """What we answer is a payload."""
+    assert engine._session is not None
+    terms = engine._session._exchanges.terms
+    if payload:
+        _, _, code, dim = HEADER.unpack_from(payload)
+        assert (code, dim) == (terms.response.code, engine._session._exchanges._dim)
+
+
+def _check_moved(engine: Engine, setting: int, before: list[tuple[str, bytes]], *, installed: bool) -> None:
+    """A difference moved the model by no more than was agreed."""
+    if SETTINGS[setting][0] in SWAPPING or installed:
+        return
+    x = torch.frombuffer(bytearray(dict(before)["x"]), dtype=torch.float32)
+    moved = float(torch.linalg.vector_norm((_finite(engine)["x"] - x).double()))
+    assert moved <= 0.5 * CLIP * 1.001, f"one exchange moved the model by {moved}"
+
+
+@cache
+def _valid() -> tuple[bytes, ...]:
+    """Honest requests, responses and models, for every manifest."""
+    found = []
+    for setting in range(len(SETTINGS)):
+        asker, engine = (opened(_agreed(setting), shard, node) for shard, node in enumerate("ac"))
+        for each in (asker, engine):
+            if SETTINGS[setting][1] == "steps":
+                done(each, calls.Train(0, 3))
+            else:
+                done(each, calls.Free(on=True, round=0))
+                each.step()
+        offered = done(asker, calls.Offer("b", 5, 1, 0, 0.5, 0))
+        found.append(bytes([setting, 0, 0]) + offered.payload)
+        found.append(bytes([setting, 0, 131]) + offered.payload)
+        asked = done(_started(setting), calls.Offer("c", 5, 1, 0, 0.5, 0))
+        answered = done(engine, calls.Answer("b", 5, 1, 0, 0.5, 0.0, asked.payload))
+        found.append(bytes([setting, 1, 0]) + answered.payload)
+        held = done(engine, calls.Snapshot())
+        found.append(bytes([setting, 2, 0]) + done(engine, calls.ReadChunk(held.snapshot, 0, held.size)).data)
+    return tuple(found)
+
+
+def _seeds() -> Iterator[bytes]:
+    yield from _valid()
+
+
+def _lures() -> Iterator[bytes]:
+    for each in _valid():
+        yield each[:2] + b"\x07" + each[3:]  # weights that are none
+        yield each[:2] + b"\xff" + each[3:14] + b"\xff\xff\x7f\x7f" * 70  # numbers as large as there are
+        yield each[:2] + b"\0" + each[3:14] + b"\xff\xff\x7f\xff" * 70
+        yield each[:2] + b"\0" + each[3:14] + b"\0\0\xc0\x7f" * 70
+
+
+ENGINE = Target(_hostile, _seeds, _lures, most_bytes=1024, spare_bytes=48 << 20, reach=600)  # 39 MB: cosines of 1,024

@@ -1,0 +1,255 @@
+"""Models as blobs, from a disk or from a peer, and the assembly of one from the chunks that peers send."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import torch
+import trio
+
+from gossip.errors import RemoteProtocolError
+from gossip.wire import frames
+from gossip.wire.schema import (
+    MAX_CHUNK_BYTES,
+    Chunk,
+    ChunkQuery,
+    ManifestQuery,
+    ManifestReply,
+    Message,
+    StateOffer,
+    StateQuery,
+)
+from node.daemon.transfer import (
+    ASKED,
+    REPLY_S,
+    STATE_HEADER_BYTES,
+    TRIES_PER_CHUNK,
+    WIDEST_SCALAR,
+    FetchedState,
+    Transfer,
+)
+from node.engine import blob, calls
+from tests.fuzz.plain import JSON_LURES, edited
+from tests.fuzz.target import Choices, Target, one_line, reason_of
+from tests.fuzz.virtual import at_once
+
+# --- blobs ----------------------------------------------------------------------------------------------------
+
+EXAMPLES = (
+    ({"x": torch.linspace(-1.0, 1.0, 9)}, {"kind": "model", "round": 7, "schema": "ab" * 16}),
+    (
+        {
+            "x": torch.linspace(-1.0, 1.0, 6, dtype=torch.float64).view(2, 3), "none": torch.zeros(0, 4), "scalar": torch.tensor(1.5),
+            "half": torch.ones(3, dtype=torch.float16), "b": torch.ones(2, dtype=torch.bfloat16), "i": torch.arange(3),
+            "flags": torch.tensor([True, False]), "c": torch.ones(1, dtype=torch.complex64), "f8": torch.ones(2).to(torch.float8_e4m3fn),
+        },
+        {},
+    ),
+)  # fmt: skip
+
+
+def _blob(data: bytes) -> bool:
+    """First byte below 128: a blob. Else how the header of a good one is changed."""
+    setting, raw = (data[0] if data else 0), data[1:]
+    if setting >= 128:
+        raw = _with_header(Choices(raw))
+    try:
+        tensors, facts = blob.unpack(raw)
+    except ValueError as error:
+        one_line(error)
+        return False
+    assert all(isinstance(name, str) for name in (*tensors, *facts))
+    assert sum(tensor.nbytes for tensor in tensors.values()) <= len(raw)
+    again = blob.unpack(blob.pack(tensors, facts))
+    assert again[0].keys() == tensors.keys()
+    assert json.dumps(again[1]) == json.dumps(facts)
+    return True
+
+
+def _with_header(choices: Choices) -> bytes:
+    good = blob.pack(*choices.of(EXAMPLES))
+    length = int.from_bytes(good[:8], "little")
+    header: Any = json.loads(good[8 : 8 + length])
+    if choices.flag():
+        ours = edited(json.loads(header["__metadata__"]["starling"]), choices, binary=False)
+        header["__metadata__"] = {"starling": json.dumps(ours)}
+    else:
+        for _ in range(1 + choices.below(3)):
+            header = edited(header, choices, binary=False)
+    described = json.dumps(header).encode()
+    return len(described).to_bytes(8, "little") + described + good[8 + length :]
+
+
+def _blobs() -> Iterator[bytes]:
+    for tensors, facts in EXAMPLES:
+        yield b"\0" + blob.pack(tensors, facts)
+
+
+def _blob_lures() -> Iterator[bytes]:
+    ours = json.loads(blob.pack({}, {})[8:].rstrip(b" "))
+    for length in (0, 2, 2**31, 2**63, 2**64 - 1):
+        yield b"\0" + length.to_bytes(8, "little") + b"{}"
+    for shape in (
+        [0, 2**62, 2**62],
+        [0, 2**63],
+        [0, 2**64 - 1],
+        [2**62, 2**62, 0],
+        [2**32, 2**32],
+        [-1],
+        [0] * 500,
+        [1e9],
+        [],
+    ):
+        for kind in ("F32", "F4", "F8_E8M0", "C64", "X"):
+            header = json.dumps({**ours, "x": {"dtype": kind, "shape": shape, "data_offsets": [0, 0]}}).encode()
+            yield b"\0" + len(header).to_bytes(8, "little") + header
+    for lure in (
+        *JSON_LURES,
+        b'{"__metadata__":{"starling":' + b"[" * 2000,
+        b'{"__metadata__":{"starling":"' + b"[" * 2000 + b'"}}',
+    ):
+        yield b"\0" + len(lure).to_bytes(8, "little") + lure
+    for inner in (
+        '{"format":1,"facts":[],"sha256":""}',
+        '{"format":1e999,"facts":{},"sha256":""}',
+        "[]",
+        "7",
+        '"x"',
+        '{"format":[]}',
+    ):
+        header = json.dumps({"__metadata__": {"starling": inner}}).encode()
+        yield b"\0" + len(header).to_bytes(8, "little") + header
+
+
+BLOB = Target(_blob, _blobs, _blob_lures, spare_bytes=4 << 20, reach=13)
+
+
+# --- transfer -------------------------------------------------------------------------------------------------
+
+PARAMETERS = 100
+SCHEMA = bytes(range(32))
+MOST_STATE_BYTES = WIDEST_SCALAR * PARAMETERS + STATE_HEADER_BYTES
+STATES = tuple(bytes([number]) * 1000 for number in range(3))
+PEERS = ("a", "b", "c", "d")
+FRAME_FAULTS = {"frame_too_long", "frame_not_msgpack", "frame_not_a_message"}
+
+
+class _Report:
+    """A reporter that keeps the faults."""
+
+    def __init__(self) -> None:
+        self.faults: list[tuple[str, str]] = []
+
+    def event(self, *_: object, **__: object) -> None:
+        pass
+
+    def fault(self, peer: str, reason: str) -> None:
+        reason_of(
+            RemoteProtocolError(peer, reason), {"state_of_another_model", "state_digest_mismatch"} | FRAME_FAULTS, peer
+        )
+        self.faults.append((peer, reason))
+
+
+class _Liars:
+    """A network of four peers who answer what they like, each question as often as they like.
+
+    Args:
+        choices: decide.
+        nursery: for answers that are on their way.
+    """
+
+    peer_id = "me"
+
+    def __init__(self, choices: Choices, nursery: trio.Nursery) -> None:
+        self._choices, self._nursery = choices, nursery
+        self._send, self._inbound = trio.open_memory_channel[Any](1000)
+
+    def inbound(self, _lane: str) -> trio.MemoryReceiveChannel[Any]:
+        return self._inbound
+
+    async def send(self, peer: str, lane: str, frame: bytes) -> None:
+        """Somebody asks `peer`."""
+        await trio.lowlevel.checkpoint()
+        for answer in self._answers(frames.decode("state", "me", frame)):
+            self._nursery.start_soon(
+                self._deliver, _Item(peer, frames.encode(answer)), self._choices.of((0.0, 0.9, 9.0))
+            )
+        if self._choices.below(16) == 15:
+            self._nursery.start_soon(self._deliver, _Item(peer, self._choices.piece()), 0.0)
+
+    async def _deliver(self, item: _Item, delay_s: float) -> None:
+        await trio.sleep(delay_s)
+        with suppress(trio.WouldBlock):
+            self._send.send_nowait(item)
+
+    def _answers(self, query: Message) -> Iterator[Message]:
+        choices = self._choices
+        how = choices.below(8)
+        if how == 7:
+            return
+        match query:
+            case StateQuery(nonce=nonce):
+                state = choices.of(STATES)
+                digest = hashlib.sha256(state).digest() if how != 1 else choices.piece()[:32]
+                size = len(state) if how != 2 else choices.number()
+                schema = SCHEMA if how != 3 else choices.piece()[:32]
+                yield StateOffer(
+                    nonce if how != 4 else choices.number(), choices.below(3), choices.number(), size, digest, schema
+                )
+            case ChunkQuery(snapshot=snapshot, offset=offset):
+                state = choices.of(STATES)
+                length = MAX_CHUNK_BYTES if how != 1 else choices.below(40)
+                part = state[offset : offset + length] if how != 2 else choices.piece()
+                wrong = how == 3
+                yield Chunk(snapshot + wrong, offset if how != 4 else choices.number(), part if how != 5 else b"")
+                if how == 6:
+                    yield Chunk(snapshot, offset, part)
+            case ManifestQuery(swarm=swarm):
+                yield ManifestReply(swarm, choices.piece())
+
+
+class _Item:
+    def __init__(self, peer: str, frame: bytes) -> None:
+        self.peer, self.frame = peer, frame
+
+
+async def _fetch(choices: Choices) -> FetchedState | None:
+    async with trio.open_nursery() as nursery:
+        transfer = Transfer(network=_Liars(choices, nursery), report=_Report(), manifest=lambda _swarm: None)
+        transfer.give(None, calls.Opened(PARAMETERS, SCHEMA, "error", False, "cpu", 9, False, 0, 0))
+        await nursery.start(transfer.serve)
+        began = trio.current_time()
+        fetched = await transfer.fetch_state(PEERS[: 1 + choices.below(4)], choices.number())
+        assert not transfer._waiting
+        chunks = 1 + MOST_STATE_BYTES // MAX_CHUNK_BYTES
+        longest_s = REPLY_S * len(PEERS) * (1 + chunks + TRIES_PER_CHUNK * ASKED)
+        assert trio.current_time() - began <= longest_s, (
+            "a joiner is held up for as many chunks as there are, and no more"
+        )
+        nursery.cancel_scope.cancel()
+    if fetched is not None:
+        assert fetched.peer in PEERS
+        assert len(fetched.state) <= MOST_STATE_BYTES
+        assert fetched.state in STATES, "nothing but what was offered, as nobody finds other bytes of that digest"
+    return fetched
+
+
+def _transfer(data: bytes) -> bool:
+    """All answers of four peers to one who joins late."""
+    return at_once(_fetch, Choices(data)) is not None
+
+
+def _transfers() -> Iterator[bytes]:
+    yield bytes([0, 0, 0]) + OFFER + bytes([0, 0, 0, 0])
+
+
+def _transfer_lures() -> Iterator[bytes]:
+    yield bytes([0, 0, 0]) + OFFER + bytes([1, 0, 1, 1, 0]) * 1000  # a byte a second
+
+
+OFFER = bytes([0, 0, 1, 1, 9, 0, 0])
+TRANSFER = Target(_transfer, _transfers, _transfer_lures, most_bytes=6000, reach=75)

@@ -1,0 +1,231 @@
+"""Payloads of exchanges, and the parts they are made of: quantised values and coded indices."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from gossip.api import Quantizer
+from gossip.compress import codec
+from gossip.compress import indices as coding
+from gossip.compress.catalogue import BY_CODE, QUANTIZERS
+from gossip.compress.dct import Atoms
+from gossip.compress.header import HEADER, VERSION, Kind
+from gossip.compress.low_rank import LowRank, Matrix
+from gossip.compress.support import Blocks, Full, Indices, Support
+from gossip.rng import generator
+from tests.fuzz.target import Target, reason_of
+
+REASONS = {
+    "bad_length", "bad_version", "bad_support", "bad_indices", "bad_basis", "bad_wish", "wrong_dim", "unknown_codec",
+    "not_finite", "bad_scale", "bad_code", "bad_padding",
+}  # fmt: skip
+DIMS = (200, 1, 7, 1300, 70_001)
+DTYPES = (torch.float32, torch.float64)
+CODECS = {q.code: q for q in (*BY_CODE.values(), *(make() for make in QUANTIZERS.values()))}
+ALLOWED = tuple(CODECS.values())
+LOW_RANK = LowRank(1, (Matrix(3, 12, 9), Matrix(120, 5, 10)), saving=1.0)
+WISH_LIMIT = 20
+
+
+def _indices(*numbers: int) -> Indices:
+    return Indices(torch.tensor(numbers, dtype=torch.int64))
+
+
+SUPPORTS: dict[str, Support] = {
+    "full": Full(),
+    "blocks": Blocks(7, 1, 2),
+    "small_blocks": Blocks(2**64 - 1, 3, 5, 3),
+    "one": _indices(199),
+    "rice": _indices(3, 17, 64, 65, 199),
+    "per_block": _indices(*range(30), *range(60, 195)),
+    "bitmap": _indices(*range(0, 200, 2)),
+    "clustered": _indices(64, 66, 67, 69, 71, 72, 75, 77, 79),
+    "atoms": Atoms(16, _indices(0, 1, 16, 30, 199)),
+    "factors": LOW_RANK.start(3),
+    "left_factors": LOW_RANK.select(torch.linspace(-1.0, 1.0, 200), None, 3, 0),
+}
+RESPONSE_SUPPORTS = (SUPPORTS["blocks"], SUPPORTS["full"], SUPPORTS["rice"], SUPPORTS["atoms"], SUPPORTS["factors"])
+
+
+def _values(count: int) -> torch.Tensor:
+    return (torch.arange(count, dtype=torch.float32) * 37 % 64 - 31) / 16
+
+
+# --- requests -------------------------------------------------------------------------------------------------
+
+
+def _request(data: bytes) -> bool:
+    """First byte: the vector's length, type, and whether low-rank exchanges are agreed on."""
+    setting = data[0] if data else 0
+    dim, dtype = DIMS[setting % 8 % len(DIMS)], DTYPES[setting // 8 % 2]
+    low_rank = LOW_RANK if dim == 200 and setting < 128 else None
+    payload = data[1:]
+    try:
+        support, values = codec.decode(payload, dim, dtype, ALLOWED, low_rank)
+    except ValueError as error:
+        reason_of(error, REASONS)
+        return False
+    quantizer = CODECS[payload[2]]
+    assert values.dtype == dtype
+    assert values.shape == (support.size(dim),)
+    assert bool(torch.isfinite(values).all())
+    described = len(payload) - quantizer.size(values.numel())
+    again = codec.encode(values, support, quantizer, dim, generator(0))
+    assert again[:described] == payload[:described], "a support has one encoding"
+    _use(support, values, dim)
+    return True
+
+
+def _use(support: Support, values: torch.Tensor, dim: int) -> None:
+    """What an engine does with a support it was told."""
+    assert 0.0 < support.ratio(dim) <= 1.0
+    x = torch.zeros(dim, dtype=values.dtype)
+    assert support.take(x).shape == values.shape
+    moved = support.add(x, values.clamp(-1e3, 1e3))
+    assert moved.shape == (dim,)
+    assert bool(torch.isfinite(moved).all())
+    x[support.index(dim)] += support.spread(values.clamp(-1e3, 1e3), dim)
+    assert torch.equal(x, moved)
+
+
+def _requests() -> Iterator[bytes]:
+    for code in sorted(CODECS):
+        for support in SUPPORTS.values() if code in (1, 4) else (SUPPORTS["full"], SUPPORTS["rice"]):
+            yield b"\0" + codec.encode(_values(support.size(200)), support, CODECS[code], 200, generator(0))
+    for setting, dim in enumerate(DIMS[1:], start=1):
+        if dim < 10_000:
+            yield bytes([setting + 8]) + codec.encode(_values(dim), Full(), CODECS[4], dim, generator(0))
+        if dim > 64:
+            support = Blocks(1, 2, 3)
+            payload = codec.encode(_values(support.size(dim)), support, CODECS[5], dim, generator(0))
+            yield bytes([setting]) + payload
+
+
+def _request_lures() -> Iterator[bytes]:
+    atoms = Atoms(1024, _indices(3, 50))
+    yield b"\0" + codec.encode(_values(2), atoms, CODECS[1], 200, generator(0))
+    blocks = Blocks(1, 0, 3, 2)  # of a permutation of 35,001
+    yield b"\4" + codec.encode(_values(6), blocks, CODECS[1], 70_001, generator(0))
+    for setting, dim in enumerate(DIMS):
+        for kind in Kind:
+            for code in (1, 4, 17):
+                yield bytes([setting]) + HEADER.pack(VERSION, kind, code, dim) + b"\xff" * 40
+                yield bytes([setting]) + HEADER.pack(VERSION, kind, code, dim) + bytes(40)
+
+
+REQUEST = Target(
+    _request, _requests, _request_lures, most_bytes=2048, spare_bytes=48 << 20, reach=260
+)  # 39 MB: cosines of 1,024
+
+
+# --- responses ------------------------------------------------------------------------------------------------
+
+
+def _response(data: bytes) -> bool:
+    """First byte: the request's support, the type of the vector, and whether wishes are heard."""
+    setting = data[0] if data else 0
+    support, dtype = RESPONSE_SUPPORTS[setting % 8 % len(RESPONSE_SUPPORTS)], DTYPES[setting // 8 % 2]
+    limit = 0 if setting >= 128 else WISH_LIMIT
+    try:
+        values, wish = codec.decode_values(data[1:], support, 200, dtype, ALLOWED, limit)
+    except ValueError as error:
+        reason_of(error, REASONS)
+        return False
+    assert values.dtype == dtype
+    assert values.shape == (support.size(200),)
+    assert bool(torch.isfinite(values).all())
+    if wish is not None:
+        assert 1 <= wish.size(200) <= limit
+        assert int(wish.indices[-1]) < 200
+    _use(support, values, 200)
+    return True
+
+
+def _responses() -> Iterator[bytes]:
+    wish = _indices(2, 3, 150, 199)
+    for setting, support in enumerate(RESPONSE_SUPPORTS):
+        for code in (1, 2, 4, 17) if setting else sorted(CODECS):
+            values = _values(support.size(200))
+            yield bytes([setting]) + codec.encode_values(values, CODECS[code], 200, generator(0))
+            yield bytes([setting + 8]) + codec.encode_values(values, CODECS[code], 200, generator(0), wish)
+
+
+RESPONSE = Target(_response, _responses, most_bytes=2048, spare_bytes=2 << 20, reach=160)
+
+
+# --- index lists ----------------------------------------------------------------------------------------------
+
+
+def _listing(data: bytes) -> bool:
+    """First four bytes: how many numbers below what. All layouts, canonical, strictly increasing."""
+    if len(data) < 4:
+        return False
+    count, dim = struct.unpack_from("<HH", data)
+    try:
+        found = coding.decode(data[4:], count, dim)
+    except ValueError as error:
+        reason_of(error, {"bad_indices"})
+        return False
+    assert found.shape == (count,)
+    assert found.dtype == np.int64
+    assert found[0] >= 0
+    assert found[-1] < dim
+    assert (np.diff(found) > 0).all()
+    assert coding.encode(found, dim) == data[4:], "a list has one encoding"
+    assert coding.size(found, dim) == len(data) - 4
+    return True
+
+
+def _listings() -> Iterator[bytes]:
+    rng = np.random.Generator(np.random.Philox(key=5))
+    lists = [
+        (np.arange(count), count) for count in (1, 3, 200)
+    ] + [
+        (np.sort(rng.choice(dim, count, replace=False)), dim) for count, dim in ((1, 60_000), (40, 3000), (300, 900), (600, 60_000))
+    ] + [
+        (np.concatenate([np.arange(0, 500), np.arange(500, 60_000, 400)]), 60_000),
+        (np.concatenate([np.arange(start, start + 40) for start in range(0, 60_000, 6400)]), 60_000),
+        (np.concatenate([start + np.sort(rng.choice(64, 9, replace=False)) for start in range(0, 60_000, 2560)]), 65_535),
+    ]  # fmt: skip
+    for numbers, dim in lists:
+        yield struct.pack("<HH", len(numbers), dim) + coding.encode(numbers.astype(np.int64), dim)
+
+
+LISTING = Target(_listing, _listings, most_bytes=2048, spare_bytes=4 << 20, reach=70)
+
+
+# --- quantised values -----------------------------------------------------------------------------------------
+
+
+def _quantised(data: bytes) -> bool:
+    """First bytes: which quantizer, how many values."""
+    if len(data) < 3:
+        return False
+    quantizer: Quantizer = ALLOWED[data[0] % len(ALLOWED)]
+    count = int.from_bytes(data[1:3], "little")
+    try:
+        values = quantizer.decode(data[3:], count)
+    except ValueError as error:
+        reason_of(error, {"bad_length", "not_finite", "bad_scale", "bad_code", "bad_padding"})
+        return False
+    assert len(data) - 3 == quantizer.size(count)
+    assert values.shape == (count,)
+    assert values.dtype in DTYPES
+    assert bool(torch.isfinite(values).all())
+    assert torch.equal(quantizer.decode(memoryview(data)[3:], count), values), "from a view as from bytes"
+    return True
+
+
+def _all_quantised() -> Iterator[bytes]:
+    for number, quantizer in enumerate(ALLOWED):
+        for count in (0, 1, 65, 200):
+            yield bytes([number]) + count.to_bytes(2, "little") + quantizer.encode(_values(count), generator(0))
+
+
+QUANTISED = Target(_quantised, _all_quantised, most_bytes=1024, spare_bytes=4 << 20, reach=55)
+
+assert max(Kind) == Kind.FACTORS, "a new kind of payload needs a seed"

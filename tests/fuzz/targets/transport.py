@@ -1,0 +1,386 @@
+"""From a socket to a frame: handshakes, encrypted records, the muxer, lanes, and all of a connection."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Coroutine, Iterator
+from functools import cache
+from typing import Any
+
+import trio
+import trio.testing
+from noise.connection import Keypair, NoiseConnection
+
+from gossip.errors import RemoteProtocolError
+from gossip.wire import frames
+from gossip.wire.schema import LANES, MAX_FRAME_BYTES
+from node.net.libp2p import noise, yamux
+from node.net.libp2p.connection import Connection, Guest, Stream, StreamBroken
+from node.net.libp2p.lanes import FrameTooLong, Unfinished, accept_lane, read_frames
+from node.net.libp2p.noise import Channel, ChannelBroken
+from node.net.libp2p.yamux import Session, Violation
+from node.net.limits import Pacer
+from tests.fuzz.target import Choices, Target, one_line, reason_of
+from tests.fuzz.targets.wire import golden_frames
+from tests.fuzz.virtual import at_once
+
+VIOLATIONS = {
+    "muxer_garbage", "muxer_stream_id", "muxer_openings", "muxer_window_overrun", "muxer_data_after_end", "muxer_window_overflow",
+    "muxer_not_reading",
+}  # fmt: skip
+CONTROL = golden_frames("control")
+
+
+def immediately(work: Coroutine[Any, Any, bytes]) -> bytes:
+    """What a coroutine returns that never waits."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return bytes(end.value)
+    raise AssertionError("it waits")
+
+
+def pieces(data: bytes, choices: Choices) -> list[bytes]:
+    """The bytes, cut anywhere."""
+    cut = [choices.below(600) or len(data) for _ in range(1 + choices.below(4))]
+    parts, at = [], 0
+    while at < len(data):
+        size = max(cut[len(parts) % len(cut)], len(data) // 200)
+        parts.append(data[at : at + size])
+        at += size
+    return parts
+
+
+# --- records --------------------------------------------------------------------------------------------------
+
+
+@cache
+def _noise() -> tuple[NoiseConnection, NoiseConnection]:
+    """Two ends after a handshake; only their counters change."""
+    one, other = (NoiseConnection.from_name(b"Noise_XX_25519_ChaChaPoly_SHA256") for _ in range(2))
+    one.set_as_initiator()
+    other.set_as_responder()
+    for number, end in enumerate((one, other)):
+        end.set_keypair_from_private_bytes(Keypair.STATIC, bytes([number + 1]) * 32)
+        end.start_handshake()
+    other.read_message(one.write_message())
+    one.read_message(other.write_message())
+    other.read_message(one.write_message())
+    return one, other
+
+
+class _Arrivals:
+    """A socket that has these pieces, then its end."""
+
+    def __init__(self, parts: list[bytes]) -> None:
+        self._parts = iter(parts)
+
+    async def receive_some(self, _limit: int) -> bytes:
+        return next(self._parts, b"")
+
+
+def _records(data: bytes) -> bool:
+    """Records of a peer, some of them tampered with, cut anywhere. What is read is what was sealed, in order, and ends somewhere."""
+    choices = Choices(data)
+    sender, reader = _noise()
+    sender.noise_protocol.cipher_state_encrypt.n = reader.noise_protocol.cipher_state_decrypt.n = 0
+    wire, honest, before, intact = b"", b"", b"", True
+    for _ in range(choices.below(12)):
+        plain = choices.piece()
+        sealed = sender.encrypt(plain)
+        record = len(sealed).to_bytes(2, "big") + sealed
+        match choices.below(8):
+            case 1:
+                at = choices.below(len(record))
+                record = record[:at] + bytes([record[at] ^ (1 << choices.below(8))]) + record[at + 1 :]
+                intact = False
+            case 2:
+                record, intact = before or b"\0\0", False
+            case 3:
+                record, intact = choices.below(65536).to_bytes(2, "big") + sealed, False
+            case 4:
+                record, intact = choices.piece(), False
+            case 5:
+                record, intact = record[:-1], False
+        honest, wire, before = honest + plain, wire + record, record
+    parts = pieces(wire, choices)
+    channel = Channel(_Arrivals(parts[1:]), reader, parts[0] if parts else b"")
+    read = b""
+    try:
+        while plain := immediately(channel.read()):
+            read += plain
+            assert len(channel._buffer) <= noise.MAX_RECORD_BYTES + 2
+    except ChannelBroken as error:
+        one_line(error)
+        assert not intact
+        assert honest.startswith(read)
+        return False
+    assert honest.startswith(read)
+    assert not intact or read == honest
+    return intact
+
+
+def _record_seeds() -> Iterator[bytes]:
+    yield bytes([3]) + (bytes([5]) + b"hello" + bytes([0])) * 3 + bytes([1, 7, 0, 0])
+    yield bytes([2, 200]) + bytes(200) + bytes([0, 0, 0, 3, 1, 0, 90, 0, 2, 0])
+
+
+RECORDS = Target(_records, _record_seeds, lambda: [b"\1\5hello\4\x02\0\0", b"\2\0\0\0\2"], most_bytes=2048, reach=28)
+
+
+# --- muxer ----------------------------------------------------------------------------------------------------
+
+
+def _muxer(data: bytes) -> bool:
+    """Frames of a peer between acts of ours. A twin that gets the same bytes one by one must say the same."""
+    choices = Choices(data)
+    dialler = choices.flag()
+    session, twin = Session(dialler), Session(dialler)
+    now, ours = 0.0, []
+    received: dict[int, int] = {}
+    violated = False
+    while choices and not violated:
+        match choices.below(8):
+            case 0:
+                if len(ours) < 20:
+                    ours.append(session.open())
+                    twin.open()
+            case 1:
+                stream, count = _stream(choices), choices.below(1 << 15)
+                body = memoryview(bytes(count))
+                assert session.send(stream, body) == twin.send(stream, body) <= count
+            case 2:
+                stream = _stream(choices)
+                count = min(received.get(stream, 0), choices.below(1 << 16))
+                received[stream] = received.get(stream, 0) - count
+                session.consumed(stream, count)
+                twin.consumed(stream, count)
+            case 3:
+                stream, end = _stream(choices), choices.flag()
+                for each in (session, twin):
+                    (each.finish if end else each.reset)(stream)
+            case 4:
+                now += choices.of((0.0, 0.1, 10.0))
+                assert session.take(1 << 16) == twin.take(1 << 16)
+            case _:
+                wire = b"".join(_yamux_frame(choices) for _ in range(1 + choices.below(4)))
+                got, violated = _told(session, [wire], now)
+                assert (got, violated) == _told(twin, [wire[at : at + 1] for at in range(len(wire))], now), (
+                    "wherever it is cut"
+                )
+                for stream, body in got:
+                    if isinstance(body, bytes):
+                        received[stream] = received.get(stream, 0) + len(body)
+                        assert received[stream] <= yamux.WINDOW, "no more than the window is held"
+        inbound = sum(stream.inbound for stream in session._streams.values())
+        assert inbound == session._inbound <= yamux.MAX_INBOUND_STREAMS
+        assert len(session._streams) <= yamux.MAX_INBOUND_STREAMS + len(ours)
+        assert len(session.outgoing) <= yamux.MAX_OUTGOING_BYTES + len(data) * (1 << 15)
+        assert session.outgoing == twin.outgoing or violated
+    return not violated and bool(received)
+
+
+def _told(session: Session, parts: list[bytes], now: float) -> tuple[list[tuple[int, Any]], bool]:
+    """What a session says of some bytes, data that follow each other put together, and whether it ended."""
+    said: list[tuple[int, Any]] = []
+    try:
+        for part in parts:
+            for event in session.receive(part, now):
+                stream = getattr(event, "stream", 0)
+                body: Any = event.data if isinstance(event, yamux.Received) else type(event)
+                if said and isinstance(body, bytes) and isinstance(said[-1][1], bytes) and said[-1][0] == stream:
+                    said[-1] = (stream, said[-1][1] + body)
+                else:
+                    said.append((stream, body))
+    except Violation as violation:
+        reason_of(violation, VIOLATIONS)
+        return [], True
+    return said, False
+
+
+def _stream(choices: Choices) -> int:
+    return choices.below(12)
+
+
+def _yamux_frame(choices: Choices) -> bytes:
+    kind, flags, stream = choices.of((0, 1, 0, 1, 2, 3, 4)), choices.of((0, 1, 2, 4, 8, 5, 3, 15, 16)), _stream(choices)
+    match choices.below(5):
+        case 0:
+            body = choices.piece()
+        case 1:
+            body = bytes(choices.below(1 << 13))
+        case 2:
+            return struct.pack("!BBHII", choices.below(2), kind, flags, stream, choices.number(2**32 - 1))
+        case 3:
+            return choices.piece()
+        case _:
+            body = b""
+    length = len(body) if kind == 0 else choices.number(2**32 - 1)
+    return struct.pack("!BBHII", 0, kind, flags, stream, length) + (body if kind == 0 else b"")
+
+
+def _muxer_seeds() -> Iterator[bytes]:
+    yield bytes([0, 5, 0, 0, 1, 1, 0, 3]) + b"abc" + bytes([5, 0, 0, 3, 1, 4])[:1] + bytes([0, 0, 3, 1, 0, 2]) + b"de"
+    yield bytes([1, 0, 5, 0, 0, 2, 1, 0, 4]) + b"data" + bytes([2, 1, 4, 0, 4, 0])
+
+
+MUXER = Target(_muxer, _muxer_seeds, most_bytes=1024, bytes_per_byte=1 << 17, reach=70)
+
+
+# --- lanes ----------------------------------------------------------------------------------------------------
+
+
+class _Pieces:
+    """A stream of the muxer that has these pieces, then its end."""
+
+    def __init__(self, parts: list[bytes]) -> None:
+        self.parts = list(parts)
+        self.broken = False
+
+    async def read(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        if self.broken:
+            raise StreamBroken
+        return self.parts.pop(0) if self.parts else b""
+
+    def reset(self) -> None:
+        self.broken = True
+
+
+def _frames_of(wire: bytes, limit: int) -> tuple[list[bytes], bool]:
+    """The whole frames in some bytes, read in the plainest way, and whether one is announced too long."""
+    found, at = [], 0
+    while at + 4 <= len(wire):
+        length = int.from_bytes(wire[at : at + 4], "big")
+        if length > limit:
+            return found, True
+        if at + 4 + length > len(wire):
+            break
+        found.append(wire[at + 4 : at + 4 + length])
+        at += 4 + length
+    return found, False
+
+
+async def _lanes_program(data: bytes) -> bool:
+    choices = Choices(data)
+    unfinished = Unfinished(limit=300)
+    streams, delivered, too_long, expected = [], [], [], []
+    for _ in range(1 + choices.below(3)):
+        wire = b""
+        for _ in range(choices.below(4)):
+            body = choices.piece()
+            length = len(body) if choices.below(8) else choices.number(2**32 - 1)
+            wire += length.to_bytes(4, "big") + body
+        streams.append(_Pieces(pieces(wire, choices)))
+        expected.append(_frames_of(wire, MAX_FRAME_BYTES["control"]))
+        delivered.append([])
+        too_long.append(False)
+
+    async def read(number: int) -> None:
+        try:
+            await read_frames(streams[number], "control", b"", unfinished, delivered[number].append)
+        except FrameTooLong:
+            too_long[number] = True
+
+    async with trio.open_nursery() as nursery:
+        for number in range(len(streams)):
+            nursery.start_soon(read, number)
+    assert unfinished.held == 0
+    assert not unfinished._assemblies
+    for stream, got, long, (frames_sent, announced) in zip(streams, delivered, too_long, expected, strict=True):
+        assert got == frames_sent[: len(got)], "a frame arrives whole or not at all"
+        assert stream.broken or (got, long) == (frames_sent, announced)
+    return not any(too_long) and not any(stream.broken for stream in streams) and any(delivered)
+
+
+def _lane_seeds() -> Iterator[bytes]:
+    yield bytes([0, 2, 3]) + b"abc" + bytes([1, 2]) + b"de" + bytes([1, 1, 3, 0, 2, 0])
+
+
+LANES_TARGET = Target(lambda data: at_once(_lanes_program, data), _lane_seeds, most_bytes=1024, reach=45)
+
+
+# --- a whole connection, behind the handshake -------------------------------------------------------------------
+
+
+class _Plain:
+    """A channel without encryption: a peer that says what it likes, then ends."""
+
+    def __init__(self, parts: list[bytes]) -> None:
+        self._parts = list(parts)
+        self.written = 0
+
+    async def read(self, _limit: int) -> bytes:
+        await trio.sleep(0.01)
+        return self._parts.pop(0) if self._parts else b""
+
+    async def write(self, data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        self.written += len(data)
+
+
+class _Socket:
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def _connection_program(data: bytes) -> bool:
+    choices = Choices(data[:8])
+    channel = _Plain(pieces(data[8:], choices))
+    guest = Guest("peer", "192.0.2.7", choices.flag(), 0.0, 0.0)
+    connection = Connection(guest, _Socket(), channel, b"", Pacer(0), Pacer(0))
+    unfinished, heard = Unfinished(), []
+
+    async def accept(stream: Stream) -> None:
+        opened = await accept_lane(stream)
+        if opened is None:
+            stream.reset()
+            return
+        lane, rest = opened
+
+        def deliver(frame: bytes) -> None:
+            try:
+                heard.append(frames.decode(lane, "peer", frame))
+            except RemoteProtocolError as error:
+                reason_of(error, peer="peer")
+
+        try:
+            await read_frames(stream, lane, rest, unfinished, deliver)
+        except FrameTooLong:
+            connection.close()
+
+    with trio.fail_after(3600.0):
+        await connection.run(accept)
+    assert connection.violation is None or connection.violation in VIOLATIONS
+    assert connection.over.is_set()
+    assert not connection._streams
+    assert unfinished.held == 0
+    return bool(heard)
+
+
+def _said(lane: str, *sent: bytes, inbound: bool = True) -> bytes:
+    """What an honest peer sends to have frames of a lane read."""
+    session = Session(dialler=inbound)
+    stream = session.open()
+    body = multistream(f"/starling/{lane}/1") + b"".join(len(frame).to_bytes(4, "big") + frame for frame in sent)
+    session.send(stream, memoryview(body))
+    return session.take(1 << 20)
+
+
+def multistream(*protocols: str) -> bytes:
+    """What an honest peer says to agree on protocols."""
+    lines = [f"{line}\n".encode() for line in ("/multistream/1.0.0", *protocols)]
+    return b"".join(bytes([len(line)]) + line for line in lines)
+
+
+def _connections() -> Iterator[bytes]:
+    for lane in LANES:
+        sent = golden_frames(lane) if lane != "state" else [frames.encode(CHUNK_QUERY)]
+        yield bytes([0, 0, 0, 1, 0, 0, 0, 0]) + _said(lane, *sent[:3])
+        yield bytes([0, 9, 0, 0, 0, 0, 0, 0]) + _said(lane, *sent[:1], inbound=False)
+
+
+CHUNK_QUERY = frames.schema.ChunkQuery(1, 2)
+CONNECTION = Target(
+    lambda data: at_once(_connection_program, data), _connections, most_bytes=1500, spare_bytes=2 << 20, reach=130
+)

@@ -1,0 +1,209 @@
+"""What a peer says in a frame: messages of the three lanes, peer ids, signed records, and manifests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import msgpack
+import msgspec
+
+from gossip.errors import ConfigError, RemoteProtocolError
+from gossip.wire import frames
+from gossip.wire.schema import (
+    LANES,
+    MAX_CHUNK_BYTES,
+    Chunk,
+    ChunkQuery,
+    ManifestQuery,
+    ManifestReply,
+    Record,
+    StateOffer,
+    StateQuery,
+)
+from node import identity, manifest, plugins
+from node.config import (
+    CompressSection,
+    Manifest,
+    MixSection,
+    OptimizerSection,
+    OverlaySection,
+    PaceSection,
+    TaskSection,
+)
+from node.identity import Identity
+from tests.fuzz.plain import MSGPACK_LURES, edited
+from tests.fuzz.target import Choices, Target, one_line, reason_of
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+SWARM = "s" + "a" * 32
+STATE = (
+    ManifestQuery(SWARM),
+    ManifestReply(SWARM, b"manifest"),
+    StateQuery(7),
+    StateOffer(7, 1, 40, 4096, bytes(32), bytes(32)),
+    ChunkQuery(1, 2 * MAX_CHUNK_BYTES),
+    Chunk(1, 2 * MAX_CHUNK_BYTES, b"bytes of a model"),
+)
+
+
+# --- frames ---------------------------------------------------------------------------------------------------
+
+
+def golden_frames(lane: str) -> list[bytes]:
+    """Of every message of the control or the exchange lane."""
+    return [bytes.fromhex(frame) for frame in json.loads((GOLDEN / f"{lane}.json").read_text()).values()]
+
+
+def _frame(data: bytes) -> bool:
+    """First byte: the lane. From 128 on the rest says how a well-formed frame is changed, field by field."""
+    setting, frame = (data[0] if data else 0), data[1:]
+    lane = LANES[setting % 3]
+    if setting >= 128:
+        choices = Choices(frame)
+        plain = msgpack.unpackb(choices.of(_valid(lane)))
+        for _ in range(1 + choices.below(3)):
+            plain = edited(plain, choices)
+        frame = msgpack.packb(plain, use_bin_type=True)
+    try:
+        message = frames.decode(lane, "peer", frame)
+    except RemoteProtocolError as error:
+        reason_of(error, {"frame_too_long", "frame_not_msgpack", "frame_not_a_message"}, "peer")
+        return False
+    again = frames.encode(message)
+    assert frames.decode(lane, "peer", again) == message, "what was understood can be said"
+    return True
+
+
+@cache
+def _valid(lane: str) -> tuple[bytes, ...]:
+    return tuple(map(frames.encode, STATE)) if lane == "state" else tuple(golden_frames(lane))
+
+
+def _frames() -> Iterator[bytes]:
+    for number, lane in enumerate(LANES):
+        for frame in _valid(lane):
+            yield bytes([number]) + frame
+
+
+FRAMES = Target(_frame, _frames, lambda: (b"\1" + lure for lure in MSGPACK_LURES), spare_bytes=4 << 20, reach=10)
+
+
+# --- peer ids and records -------------------------------------------------------------------------------------
+
+
+def _record(data: bytes) -> bool:
+    """A peer id in text, a zero byte, and what it is said to have signed."""
+    name, _, rest = data.partition(b"\0")
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        return False
+    try:
+        assert identity.peer_id_of(identity.public_key_of(text)) == text, "a peer has one id"
+        canonical = True
+    except ValueError:
+        canonical = False
+    record = Record(text, SWARM, 1, 2, "alive", ("/ip4/192.0.2.7/tcp/4001",), rest[:64])
+    genuine = identity.verify_record(record, SWARM)
+    assert genuine <= canonical
+    assert not identity.verify_record(msgspec.structs.replace(record, version=3), SWARM)
+    assert not identity.verify_record(record, SWARM + "b")
+    return genuine
+
+
+def _records() -> Iterator[bytes]:
+    for seed in range(3):
+        who = Identity.from_seed(bytes([seed]) * 32)
+        record = Record(who.peer_id, SWARM, 1, 2, "alive", ("/ip4/192.0.2.7/tcp/4001",), b"")
+        yield who.peer_id.encode() + b"\0" + who.sign_record(record).signature
+
+
+RECORDS = Target(_record, _records, most_bytes=256, reach=12)
+
+
+# --- manifests ------------------------------------------------------------------------------------------------
+
+FOUNDER = Identity.from_seed(b"founder of swarms to be attacked")
+MANIFESTS = (
+    Manifest(),
+    Manifest(
+        name="a swarm of four", task=TaskSection(kind="quadratic", params={"nodes": 4, "dtype": "float64", "condition": 2.0}),
+        optimizer=OptimizerSection(kind="adamw", lr=1e-3, correction_lr=0.5), pace=PaceSection(kind="clock"),
+        compress=CompressSection(select="top_k", ratio=0.01, request="fp16", response="int8"),
+    ),
+    Manifest(
+        overlay=OverlaySection(kind="ring"), mix=MixSection(kind="exact_diffusion"),
+        compress=CompressSection(select="full", request="identity", response="identity"),
+    ),
+)  # fmt: skip
+
+
+_installed = cache(plugins._offered)  # read from the disk once, not three times an input
+
+
+@mock.patch.object(plugins, "_offered", _installed)
+def _manifest(data: bytes) -> bool:
+    """First byte even: bytes as a founder of bad will may have hashed them. Odd: changed on the way. Below 128 they are signed first.
+
+    With 64 in it the rest says how a good manifest is changed, key by key.
+    """
+    setting, raw = (data[0] if data else 0), data[1:]
+    if setting & 64:
+        choices = Choices(raw)
+        plain: Any = manifest._sorted(msgspec.to_builtins(choices.of(MANIFESTS)))
+        for _ in range(choices.below(4)):
+            plain = edited(plain, choices)
+        raw = msgpack.packb(plain, use_bin_type=True)
+    if setting < 128:
+        raw = _signed(raw)
+    swarm = manifest._hash(raw) if setting % 2 == 0 else manifest.swarm_id(MANIFESTS[0])
+    try:
+        found = manifest.from_bytes(raw, swarm, "peer")
+    except RemoteProtocolError as error:
+        reason_of(error, {"manifest_hash", "manifest_not_msgpack", "manifest_signature"}, "peer")
+        return False
+    except ConfigError as error:
+        one_line(error)
+        return False
+    assert setting % 2 == 0, "other bytes than the id stands for"
+    assert manifest.to_bytes(found) == raw
+    assert manifest.swarm_id(found) == swarm
+    assert manifest.from_toml(manifest.to_toml(found)) == found, "what was agreed on can be written down"
+    for warning in manifest.check(found):
+        assert warning.splitlines() == [warning]
+    return True
+
+
+def _signed(raw: bytes) -> bytes:
+    """With the founder's signature, if it is a table at all: what comes after that check is to be reached as well."""
+    try:
+        plain = msgpack.unpackb(raw, raw=False, strict_map_key=True, max_ext_len=0)
+        unsigned = manifest._sorted({**plain, "founder": FOUNDER.peer_id, "signature": ""})
+        signature = FOUNDER.sign(manifest._SIGN_DOMAIN + msgpack.packb(unsigned, use_bin_type=True)).hex()
+        signed: bytes = msgpack.packb({**unsigned, "signature": signature}, use_bin_type=True)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
+        return raw
+    return signed
+
+
+def _manifests() -> Iterator[bytes]:
+    for each in MANIFESTS:
+        yield b"\0" + manifest.to_bytes(each)
+        yield bytes([64, MANIFESTS.index(each)])
+        yield b"\x80" + manifest.to_bytes(manifest.found(each, FOUNDER, 1_700_000_000_000))
+
+
+def _manifest_lures() -> Iterator[bytes]:
+    for lure in MSGPACK_LURES:
+        yield b"\x80" + lure
+        yield b"\0" + lure
+    for lure in MSGPACK_LURES[:3]:
+        yield b"\x80" + lure + bytes(4000)  # a list may be as long as the bytes it came in
+
+
+MANIFEST = Target(_manifest, _manifests, _manifest_lures, most_bytes=8192, spare_bytes=4 << 20, reach=95)

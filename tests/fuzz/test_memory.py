@@ -1,0 +1,23 @@
+"""The measure is right: what Python, numpy and torch take is seen, or a bound on it would hold for anything."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.fuzz.memory import _FORGET_PEAK, peak_bytes
+
+SIZE = 32 << 20
+
+
+@pytest.mark.parametrize("work", [lambda: bytearray(SIZE), lambda: np.empty(SIZE, np.uint8), lambda: b"x" * SIZE])
+def test_what_python_and_numpy_ask_for_is_seen_touched_or_not(work):
+    assert SIZE <= peak_bytes(work) < 2 * SIZE
+
+
+@pytest.mark.skipif(not _FORGET_PEAK.exists(), reason="only Linux tells the peak of what is resident")
+def test_what_torch_takes_is_seen():
+    assert 0.8 * SIZE <= peak_bytes(lambda: torch.ones(SIZE, dtype=torch.uint8)) < 2 * SIZE
+
+
+def test_what_takes_nothing_seems_to_take_little():
+    assert peak_bytes(lambda: None) < 1 << 20
