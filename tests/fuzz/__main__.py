@@ -30,9 +30,8 @@ def main() -> int:
 
 def _told(name: str, outcome: Outcome) -> bool:
     """Say how it went -> whether it went wrong."""
-    print(
-        f"{name:18} {outcome.executed:12,} {outcome.per_s:10,} {outcome.coverage:9,} {outcome.wall_s:8.0f}", flush=True
-    )  # noqa: T201
+    figures = f"{outcome.executed:12,} {outcome.per_s:10,} {outcome.coverage:9,} {outcome.wall_s:8.0f}"
+    print(f"{name:18} {figures}", flush=True)  # noqa: T201
     if outcome.code:
         print(outcome.why, *outcome.broken, sep="\n", flush=True)  # noqa: T201
     return outcome.code != 0

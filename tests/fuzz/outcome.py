@@ -54,23 +54,14 @@ def attack(name: str, seconds: int, corpus: Path, *options: str) -> Outcome:
         options: more of them for `tests.fuzz.run`.
     """
     began = time.monotonic()
-    command = [
-        sys.executable,
-        "-m",
-        "tests.fuzz.run",
-        name,
-        "--seconds",
-        str(seconds),
-        "--corpus",
-        str(corpus),
-        *options,
-    ]
+    command = [sys.executable, "-m", "tests.fuzz.run", name, f"--seconds={seconds}", f"--corpus={corpus}", *options]
     done = subprocess.run(
         command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
         timeout=2 * seconds + _PATIENCE_S,
     )  # fmt: skip
     log = done.stdout.decode(errors="replace")
-    return Outcome(
-        done.returncode, *(max(map(int, found.findall(log)), default=0) for found in (_EXECUTED, _PER_SECOND, _COVERED)), time.monotonic() - began,
-        tuple(sorted((corpus / "broken").glob("*"))), log,
-    )  # fmt: skip
+    executed, per_s, coverage = (
+        max(map(int, each.findall(log)), default=0) for each in (_EXECUTED, _PER_SECOND, _COVERED)
+    )
+    broken = tuple(sorted((corpus / "broken").glob("*")))
+    return Outcome(done.returncode, executed, per_s, coverage, time.monotonic() - began, broken, log)
