@@ -308,12 +308,12 @@ class Exchange:
         return RoundOutcome(round, outcomes, self._left_behind(round))
 
     def _left_behind(self, round: int) -> int:
-        """Where peers are if they have left us behind; one liar moves us by MAX_JUMP at most."""
+        """Where peers are if they have left us behind; one liar moves us by MAX_JUMP at most, and not at all with a wild claim."""
         rounds = self._rounds
         if rounds.heard.lead > round + MAX_LEAD:
             return rounds.heard.lead
-        told = max((rounds.heard.of(peer) for peer in self._late), default=round)
-        return min(told, round + MAX_JUMP)
+        told = [claim for peer in self._late if (claim := rounds.heard.of(peer)) <= round + MAX_LEAD]
+        return min(max(told, default=round), round + MAX_JUMP)
 
     # --- clock pace ---------------------------------------------------------------------------------------
 
