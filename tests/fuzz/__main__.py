@@ -23,7 +23,9 @@ def main() -> int:
     given = parser.parse_args()
     print(f"{'target':18} {'inputs':>12} {'a second':>10} {'branches':>9} {'seconds':>8}")  # noqa: T201
     with ThreadPoolExecutor(given.jobs) as pool:
-        attacks = {name: pool.submit(attack, name, given.seconds, given.corpus / name) for name in given.targets}
+        attacks = {
+            name: pool.submit(attack, name, given.seconds, given.corpus.resolve() / name) for name in given.targets
+        }
         wrong = [name for name, each in attacks.items() if _told(name, each.result())]
     return int(bool(wrong))
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import math
 import os
 import resource
 import sys
@@ -27,12 +26,7 @@ from pathlib import Path
 from tests.fuzz.catalogue import PLANTED, TARGETS
 from tests.fuzz.target import Target, load, regressions
 
-INSTRUMENTED = (
-    "gossip",
-    "robust",
-    "node",
-    "tests",
-)  # of the tests only targets are imported: their decisions guide the fuzzer
+INSTRUMENTED = ("gossip", "robust", "node", "tests")  # of the tests only the targets: their decisions guide the fuzzer
 MOST_SECONDS_AN_INPUT = 10
 MOST_MEGABYTES = 2048
 
@@ -62,7 +56,7 @@ def attack(name: str, seconds: int, corpus: Path, timeout: int) -> None:
 
     warnings.simplefilter("error")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with atheris.instrument_imports(include=list(INSTRUMENTED)):
+    with atheris.instrument_imports(include=INSTRUMENTED):
         target = load({**TARGETS, **PLANTED}[name])
     found, seeds, broken = corpus / "found", corpus / "seeds", corpus / "broken"
     for folder in (found, seeds, broken):
@@ -82,12 +76,12 @@ def attack(name: str, seconds: int, corpus: Path, timeout: int) -> None:
 
 
 def _time(target: Target, inputs: Sequence[bytes]) -> int:
-    """Seconds that the inputs take, rounded up. One that breaks the promise is left to the fuzzer, which tells of it."""
+    """Seconds that the inputs take, rounded. One that breaks the promise is left to the fuzzer, which tells of it."""
     began = time.monotonic()
     with suppress(Exception):
         for data in inputs:
             target.run(data)
-    return math.ceil(time.monotonic() - began)
+    return round(time.monotonic() - began)
 
 
 def _limit_memory() -> None:

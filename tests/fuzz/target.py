@@ -22,8 +22,8 @@ class Target:
     Args:
         run: takes any bytes -> whether they were accepted (True) or refused in the documented way (False). Whatever it raises is a bug.
         seeds: inputs that are accepted; where the fuzzers start.
-        lures: inputs that are refused, of the kinds that decoders of this format have fallen for elsewhere; the fuzzers start here, too.
-        reach: branches that the seeds take at least, of the some more that they take now: fewer, and the attack goes past the decoder.
+        lures: what decoders of this format have fallen for elsewhere; the fuzzers start here, too.
+        reach: branches to be taken at least, some six tenths of what the seeds take now: with fewer the attack passes the decoder by.
         most_bytes: longest input that is tried.
         spare_bytes: memory that an input may take however short it is, the checks of `run` included.
         bytes_per_byte: memory that each further byte of it may take.

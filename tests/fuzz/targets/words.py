@@ -92,9 +92,8 @@ def _toml_lures() -> Iterator[bytes]:
     yield b"\0\xef\xbb\xbfseed = 1\n"
 
 
-TOML = Target(
-    _toml, _tomls, _toml_lures, most_bytes=4500, spare_bytes=32 << 20, reach=80
-)  # tomllib: 20 MB for two thousand tables
+_TOMLLIB_BYTES = 32 << 20  # 20 MB for two thousand tables in each other
+TOML = Target(_toml, _tomls, _toml_lures, most_bytes=4500, spare_bytes=_TOMLLIB_BYTES, reach=80)
 
 
 def _set(data: bytes) -> bool:
@@ -143,6 +142,7 @@ def _invite(data: bytes) -> bool:
     setting, rest = (data[0] if data else 0), data[1:]
     text = rest.decode("utf-8", "surrogateescape")
     if setting >= 128:
+        rest = rest[:1000]  # base58 takes time with the square of the length
         text = invites.PREFIX + base58.b58encode(rest + invites._checksum(rest)).decode()
     try:
         found = invites.decode(text)
