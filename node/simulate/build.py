@@ -15,9 +15,10 @@ from gossip.api import Averaging, Selector, Swapping
 from gossip.mix.catalogue import swaps
 from gossip.mix.transaction import Terms
 from gossip.seeds import derive
+from gossip.vector import Layout
 from node.config import Manifest
 from node.daemon.budget import FILL
-from node.engine.compression import selection
+from node.engine.compression import parts, selection, terms
 from node.scenario.swarm import VirtualSwarm
 from node.simulate.schema import Scenario, joiners
 
@@ -33,13 +34,18 @@ def identities(agreed: Manifest, count: int) -> tuple[str, tuple[str, ...]]:
     return swarm.swarm, tuple(swarm.identity(index).peer_id for index in range(count))
 
 
-def selector(scenario: Scenario, agreed: Terms, edge: Averaging | Swapping, dim: int) -> Selector:
-    """Coordinates of an exchange of vectors (D,). A budget that is left to be measured is what the slowest of `network.rates` allows."""
+def codecs(agreed: Manifest, layout: Layout, dim: int) -> Terms:
+    """What the swarm agreed on for the exchange of vectors (D,) made of models of this layout."""
+    return terms(agreed, layout.dtype, parts(layout, dim))
+
+
+def selector(scenario: Scenario, agreed: Terms, edge: Averaging | Swapping, layout: Layout, dim: int) -> Selector:
+    """Coordinates of such an exchange. A budget that is left to be measured is what the slowest of `network.rates` allows."""
     network, section = scenario.network, scenario.compress
     rate = min(network.rates, default=network.bytes_per_s)
     budget = 0 if section.budget_bytes else int(rate * scenario.pace.slot_s * FILL)
     request = agreed.response if swaps(edge) else agreed.request
-    return selection(section, request, agreed.response)(budget, dim)
+    return selection(section, request, agreed.response, parts(layout, dim))(budget, dim)
 
 
 def stragglers(scenario: Scenario, count: int) -> NDArray[np.bool_]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from gossip.errors import ConfigError, GossipError
-from node.engine.compression import terms
+from gossip.rng import generator
 from node.engine.mixing import mixer
 from node.simulate import build, vectorised, whole
+from node.simulate.learned import layout_of
 from node.simulate.results import Outcome, Progress
 from node.simulate.schema import Scenario, manifest
 from node.tasks.catalogue import task
@@ -21,9 +22,10 @@ def check(scenario: Scenario) -> None:
     """
     agreed = manifest(scenario)
     if scenario.simulate.model:
-        task(agreed.task.kind, agreed.task.params)
-        mixing, codecs = mixer(agreed.mix), terms(agreed, torch.float32)
-        build.selector(scenario, codecs, mixing.edge, 1)
+        learned, mixing = task(agreed.task.kind, agreed.task.params), mixer(agreed.mix)
+        layout = layout_of(learned.model(generator(agreed.seed, "model")))
+        dim = mixing.size(layout.dim)
+        build.selector(scenario, build.codecs(agreed, layout, dim), mixing.edge, layout, dim)
 
 
 def simulate(scenario: Scenario, progress: Progress) -> Outcome:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from gossip.vector import Layout
 from node.simulate.learned import Learned
 from node.simulate.place import place
 from node.tasks.quadratic import gradient_noise
@@ -67,6 +68,11 @@ class Bowls:
         """The point 0."""
         return torch.zeros_like(self.b[0])
 
+    @property
+    def layout(self) -> Layout:
+        """One parameter, a vector."""
+        return Layout(("x",), (tuple(self.b[0].shape),), self.b.dtype)
+
     def gradients(self, rows: Tensor, done: Tensor, x: Tensor) -> Tensor:
         """See `Problem.gradients`."""
         at = place(self.shards[rows])
@@ -107,6 +113,11 @@ class Convex:
     def start(self) -> Tensor:
         """The point 0."""
         return self.learned.start
+
+    @property
+    def layout(self) -> Layout:
+        """The task's."""
+        return self.learned.layout
 
     @property
     def metric(self) -> str:

@@ -62,16 +62,16 @@ class Learned:
     start: Tensor = field(init=False)
     stacks: bool = field(init=False)
     """Whether torch.func computes many nodes at once."""
-    _layout: Layout = field(init=False)
+    layout: Layout = field(init=False)
     _flat: Tensor = field(init=False)
     _gradient: Tensor = field(init=False)
     _loss: _Loss = field(init=False)
 
     def __post_init__(self) -> None:
         model = self.task.model(generator(self.seed, "model"))
-        self._layout = _layout(model)
+        self.layout = layout_of(model)
         self._loss = _Loss(self.task, model)
-        self._flat, self._gradient = bind(model, self._layout)
+        self._flat, self._gradient = bind(model, self.layout)
         self.start = self._flat.clone()
         self.stacks = len(self.labels) >= self.stack_from and self._can_stack()
 
@@ -122,7 +122,7 @@ class Learned:
         return torch.where(torch.isfinite(losses)[:, None], gradients, torch.nan)
 
     def _value(self, flat: Tensor, batch: Any) -> Tensor:
-        named = {f"model.{name}": part for name, part in as_named(flat, self._layout).items()}
+        named = {f"model.{name}": part for name, part in as_named(flat, self.layout).items()}
         value: Tensor = functional_call(self._loss, named, (batch,))
         return value
 
@@ -161,7 +161,12 @@ def stacked(batches: Sequence[Any]) -> Any:
             raise TypeError(f"a batch of {type(first).__name__} is no tree of tensors")
 
 
-def _layout(model: nn.Module) -> Layout:
+def layout_of(model: nn.Module) -> Layout:
+    """Where a model's parameters lie.
+
+    Raises:
+        ConfigError: it cannot be one flat vector.
+    """
     try:
         return layout(model)
     except ValueError as error:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gossip.errors import ConfigError
 from gossip.rng import generator
+from gossip.vector import Layout
 from node.config import Manifest
 from node.simulate.known import Bowls, Convex, Optimum
 from node.simulate.learned import STACK_FROM, Learned
@@ -32,6 +33,11 @@ class Problem(Protocol):
     @property
     def start(self) -> Tensor:
         """(d,) where every node begins."""
+        ...
+
+    @property
+    def layout(self) -> Layout:
+        """Of a model."""
         ...
 
     @property

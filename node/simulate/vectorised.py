@@ -33,7 +33,6 @@ from gossip.simulate.fate import Change, Fate, fate
 from gossip.simulate.meetings import Meetings, Schedule
 from gossip.simulate.swarm import Done, Swarm
 from node.config import Manifest
-from node.engine.compression import terms
 from node.engine.mixing import mixer
 from node.engine.optim import correction_lr, schedule
 from node.overlay import overlay_of
@@ -281,10 +280,10 @@ def _swarm(
     x = learned.start.repeat(len(peers), 1)
     mixing = mixer(agreed.mix)
     dim = mixing.size(x.shape[1])
-    codecs = terms(agreed, x.dtype)
+    codecs = build.codecs(agreed, learned.layout, dim)
     drifts = agreed.compress.select == "drift_top_k"
     swarm = Swarm(
-        peers, x, mixing, codecs, build.selector(scenario, codecs, mixing.edge, dim), agreed.seed, alive,
+        peers, x, mixing, codecs, build.selector(scenario, codecs, mixing.edge, learned.layout, dim), agreed.seed, alive,
         drifts=drifts,
         wish_limit=kept(agreed.compress.ratio, dim) if drifts else 0, settled_edges=agreed.mix.settled_edges,
     )  # fmt: skip

@@ -52,8 +52,9 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         ((*BOWLS, "mix=d2", "overlay=ring", "overlay.weights=lazy"), 11),
         ((*BOWLS, "mix=push_sum", "overlay=one_peer_exponential"), 11),
         ((*BOWLS, "mix=outer", "overlay=alone", "overlay.average_every=1"), 11),
+        ((*EXACT, "compress.select=layered", "compress.ratio=0.05", "task.params.hidden=16"), 12),
     ],
-    ids=["digits", "pet", "tracking", "quasi_global", "d2", "push_sum", "outer"],
+    ids=["digits", "pet", "tracking", "quasi_global", "d2", "push_sum", "outer", "layered"],
 )
 def test_both_engines_walk_one_trajectory(settings_of, digits):
     """What is learned from thousands of simulated nodes holds for those that volunteers run."""
@@ -64,6 +65,16 @@ def test_both_engines_walk_one_trajectory(settings_of, digits):
     for one, other in zip(figures(vectorised), figures(whole), strict=True):
         assert one == pytest.approx(other, rel=10.0**-digits, abs=1e-13)
     assert len({tuple(row) for row in figures(vectorised)}) == 4  # they do move
+
+
+def test_subspaces_of_chance_cost_and_learn_alike_on_both_engines():
+    """The seeds differ: nobody can know a node's before it has drawn it. Whole nodes count their frames as well."""
+    settings_of = ("simulate.nodes=4", "pace.rounds=30", "task.params.hidden=16", "compress.select=low_rank")
+    vectorised, whole = (run(*settings_of, f"simulate.engine={name}").rows[-1] for name in ("vectorised", "whole"))
+    frames = (whole.bytes_per_node - vectorised.bytes_per_node) / whole.exchanges_per_node
+    assert 0 < frames < 256
+    assert vectorised.mean == pytest.approx(whole.mean, abs=0.1)
+    assert min(vectorised.mean, whole.mean) > 0.6  # .1 at the start
 
 
 @pytest.mark.parametrize("engine", ["vectorised", "whole"])

@@ -180,9 +180,12 @@ def _manifest(data: bytes) -> bool:
 
 
 def _signed(raw: bytes) -> bytes:
-    """With the founder's signature, if it is a table at all: what comes after that check is to be reached as well."""
+    """With the founder's signature, if it is a table at all: what comes after that check is to be reached as well.
+
+    Lists are bounded as in the decoder, whose memory is measured together with this.
+    """
     try:
-        plain = msgpack.unpackb(raw, raw=False, strict_map_key=True, max_ext_len=0)
+        plain = msgpack.unpackb(raw, raw=False, strict_map_key=True, max_array_len=256, max_ext_len=0)
         unsigned = manifest._sorted({**plain, "founder": FOUNDER.peer_id, "signature": ""})
         signature = FOUNDER.sign(manifest._SIGN_DOMAIN + msgpack.packb(unsigned, use_bin_type=True)).hex()
         signed: bytes = msgpack.packb({**unsigned, "signature": signature}, use_bin_type=True)
