@@ -7,16 +7,21 @@ and one or more dimensions of nodes or edges in a simulator: everything here is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from gossip.overlay.api import Overlay
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Generator, Tensor
 
     from gossip.compress.support import Support
 
-__all__ = ["Averaging", "Effect", "Mixer", "Overlay", "Phase", "Quantizer", "Selector", "Swapped", "Swapping"]
+__all__ = [
+    "Averaging", "Effect", "Gathering", "Heard", "Losses", "Mixer", "Overlay", "Phase", "Quantizer", "Rule", "Selector", "Swapped",
+    "Swapping",
+]  # fmt: skip
 
 
 class Quantizer(Protocol):
@@ -157,6 +162,61 @@ class Swapping(Protocol):
     def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
         """The peer's message (…, D) is here -> what is kept (…, E), change of our shared vector (…, D)."""
         ...
+
+
+Losses: TypeAlias = "Callable[[Tensor], Tensor]"
+"""Models (…, m, d) -> (…, m), each one's loss on the node's own data of now."""
+
+
+class Rule(Protocol):
+    """How a node combines its own vector with those it was told by k peers, some of whom may lie. Row by row, for any leading "…".
+
+    What is absent counts as a vector that is no help: a rule never gives the others more weight for it.
+    """
+
+    def start(self, own: Tensor) -> Tensor:
+        """(…, s) what the rule remembers between rounds, before the first; s may be 0."""
+        ...
+
+    def combine(
+        self, kept: Tensor, own: Tensor, told: Tensor, present: Tensor, before: Tensor, losses: Losses | None
+    ) -> tuple[Tensor, Tensor]:
+        """The combined vector (…, D), and what is remembered (…, s).
+
+        Args:
+            kept: (…, s).
+            own: (…, D) our vector after the local steps.
+            told: (…, k, D) those of the peers, in order of peer id; finite, and of no meaning where absent.
+            present: (…, k) bool.
+            before: (…, D) our vector before the local steps.
+            losses: for rules that look at what a model is worth; None where that cannot be known.
+        """
+        ...
+
+
+class Gathering(Protocol):
+    """What an exchange is where a node asks peers for their shared vectors and combines them when the round is over.
+
+    Being asked moves nobody.
+    """
+
+    @property
+    def rule(self) -> Rule:
+        """How they are combined."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What one peer told: all of its shared vector.
+
+    Args:
+        peer: who.
+        vector: (D,) as decoded, finite.
+    """
+
+    peer: str
+    vector: Tensor
 
 
 class Mixer(Protocol):

@@ -64,7 +64,7 @@ class MixSection(Section, frozen=True):
 
     kind: Literal[
         "pet", "dsgd", "gradient_tracking", "k_gt", "quasi_global", "exact_diffusion", "d2", "a2cid2", "choco", "beer",
-        "push_sum", "r_fast", "psgd", "outer",
+        "push_sum", "r_fast", "psgd", "outer", "gather",
     ] = "pet"  # fmt: skip
     kappa: Annotated[float, Meta(ge=0, le=0.5)] = 0.1
     """pet: damping of the correction. At most 0.1 for whole vectors, 0.3 for masks of a tenth; more drifts apart under faults."""
@@ -76,6 +76,8 @@ class MixSection(Section, frozen=True):
     """pet: bound of every |c_ij| coordinate, in gradient units."""
     settled_edges: Annotated[int, Meta(ge=0, le=64)] = 8
     """pet: flows of orderly closed edges kept revocable."""
+    leak: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    """pet: share of a flow that is forgotten at each exchange: what a liar put into it does not stay."""
     order: Literal["atc", "awc"] = "atc"
     """dsgd: adapt then combine, or adapt while combining (local steps start from the model before mixing)."""
     eta_s: Annotated[float, Meta(gt=0)] = 1.0
@@ -114,10 +116,12 @@ class OverlaySection(Section, frozen=True):
     kind: Literal[
         "sticky", "ring", "grid", "torus", "static_exponential", "erdos_renyi", "half_random", "d_equi_static",
         "u_equi_static", "complete", "alone", "one_peer_exponential", "hypercube", "hyper_hypercube", "simple_base_k",
-        "base_k", "random_matching", "od_equi_dyn", "ou_equi_dyn", "rendezvous",
+        "base_k", "random_matching", "od_equi_dyn", "ou_equi_dyn", "rendezvous", "pull",
     ] = "sticky"  # fmt: skip
-    k: Annotated[int, Meta(ge=1, le=8)] = 1
-    """base_k, simple_base_k, hyper_hypercube, and sweeps of average_every: most peers a node meets in one round."""
+    k: Annotated[int, Meta(ge=1, le=32)] = 1
+    """base_k, simple_base_k, hyper_hypercube, pull, and sweeps of average_every: most peers a node meets in one round."""
+    rerank_every: Count = 0
+    """Rounds after which members are ranked anew, so that nobody chooses its neighbors; 0: never."""
     degree: Annotated[int, Meta(ge=1, le=32)] = 6
     """sticky, clock pace: edges a node keeps."""
     weights: Literal["", "lazy", "metropolis_hastings", "uniform", "max_degree"] = ""
@@ -132,6 +136,49 @@ class OverlaySection(Section, frozen=True):
     """d_equi_static, u_equi_static: shifts drawn; 0 is its own default."""
     eta: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """od_equi_dyn, ou_equi_dyn: share of the basis graph; 0 is its own default."""
+
+
+class RobustSection(Section, frozen=True):
+    """How a node combines what it pulls from peers it need not trust (mix.kind = "gather")."""
+
+    rule: Annotated[str, Meta(min_length=1, max_length=64)] = "cs_plus"
+    """mean, median, trimmed_mean, meamed, krum, multi_krum, bulyan, geometric_median, mda, centered_clip, sac, cs_plus, clipped_gossip,
+    norm_bound, nna, ubar, balance, bridge, flag; docs/robustness.md compares them."""
+    b: Annotated[int, Meta(ge=0, le=64)] = 2
+    """Bad ones among those pulled that the rule is set for."""
+    before: Literal["", "nnm", "bucketing"] = ""
+    """What is done to the vectors before the rule: mixed with their nearest, or averaged in buckets."""
+    bucket: Annotated[int, Meta(ge=1, le=16)] = 2
+    """bucketing: vectors of a bucket."""
+    kappa: Annotated[float, Meta(gt=0)] = 3.0
+    """sac: threshold in norms of our own local steps. 3 to 4 works; 2 costs accuracy, 6 is no defence."""
+    tau: Annotated[float, Meta(ge=0)] = 1.0
+    """centered_clip, norm_bound: the threshold itself."""
+    share: Annotated[float, Meta(gt=0, le=1)] = 0.4
+    """ubar: share of the nearest that are looked at. balance: weight of our own model."""
+    gamma: Annotated[float, Meta(gt=0)] = 0.3
+    """balance: how far away a model may be, in norms of our own."""
+
+
+class AdmissionSection(Section, frozen=True):
+    """Who may be a member."""
+
+    kind: Literal["open", "invite", "allow"] = "open"
+    """open: anyone with a proof of work. invite: whom the founder, or somebody invited, has invited. allow: the listed."""
+    members: Annotated[tuple[Annotated[str, Meta(max_length=128)], ...], Meta(max_length=256)] = ()
+    """allow: peer ids; the founder is one anyway."""
+    depth: Annotated[int, Meta(ge=1, le=8)] = 2
+    """invite: longest chain from the founder to a member."""
+    quota: Annotated[int, Meta(ge=0, le=64)] = 3
+    """invite: members whom somebody invited may invite; the founder as many as it likes."""
+    bits: Annotated[int, Meta(ge=0, le=24)] = 0
+    """open: difficulty, 2**bits tries on average; 0 asks for no work."""
+    memory_kib: Annotated[int, Meta(ge=8, le=65536)] = 8192
+    """open: memory of one try of argon2id."""
+    epoch_s: Annotated[float, Meta(ge=60)] = 21600.0
+    """open: a proof of work is good for so long."""
+    per_prefix: Annotated[int, Meta(ge=0, le=64)] = 0
+    """Most of a node's neighbors at a time from one IPv4 /24, IPv6 /48 or operator; loopback and private addresses are not counted. 0: any."""
 
 
 class CompressSection(Section, frozen=True):
@@ -223,6 +270,12 @@ class Manifest(Section, frozen=True):
     compress: CompressSection = CompressSection()
     pace: PaceSection = PaceSection()
     membership: MembershipSection = MembershipSection()
+    robust: RobustSection = RobustSection()
+    admission: AdmissionSection = AdmissionSection()
+    preset: Literal["custom", "vouched", "open"] = "custom"
+    """vouched, open: values of many keys at once, for members one knows and for strangers; docs/robustness.md lists them."""
+    bad_share: Annotated[float, Meta(ge=0, lt=0.5)] = 0.0
+    """The share of bad members that this swarm is meant to stand; more than its rule does is refused."""
 
 
 class LimitsSection(Section, frozen=True):
@@ -235,6 +288,21 @@ class LimitsSection(Section, frozen=True):
     """Frames of one lane waiting to be handled; more are dropped and counted."""
     frames_per_s: Positive = 200.0
     """Sustained frames a second accepted from one peer (bursts of 4x); more are dropped and counted."""
+
+
+class PrivacySection(Section, frozen=True):
+    """What this volunteer's data may reveal. docs/privacy.md says what it does, and what not."""
+
+    noise: Annotated[float, Meta(ge=0)] = 0.0
+    """Standard deviation of the noise on every local step's gradient, in units of `clip_norm`; 0 is off."""
+    clip_norm: Positive = 1.0
+    """Every sample's gradient is clipped to this norm."""
+    delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-5
+    """Of (epsilon, delta) differential privacy."""
+    max_epsilon: Annotated[float, Meta(ge=0)] = 0.0
+    """Training stops before more than this is spent; 0: no limit."""
+    exchange_noise: Annotated[float, Meta(ge=0)] = 0.0
+    """Standard deviation of the noise on each number that is told to a peer; 0 is off."""
 
 
 class NodeConfig(Section, frozen=True):
@@ -266,3 +334,12 @@ class NodeConfig(Section, frozen=True):
     linger_s: Annotated[float, Meta(ge=0)] = 30.0
     """After the last round: seconds to keep answering those who are still at it."""
     limits: LimitsSection = LimitsSection()
+    operator: Annotated[str, Meta(max_length=64)] = ""
+    """Who runs this node, the same word on all of one's nodes: peers do not take too many of one operator for neighbors."""
+    privacy: PrivacySection = PrivacySection()
+    attack: Annotated[str, Meta(max_length=64)] = ""
+    """Experiments only: lie to the swarm in this way. Needs `attack_agreed`, and everybody who looks at the node is told."""
+    attack_params: dict[str, Scalar] = {}
+    """Handed to the attack."""
+    attack_agreed: bool = False
+    """You know what `attack` does, and the swarm is yours."""
