@@ -178,7 +178,7 @@ class AdmissionSection(Section, frozen=True):
     epoch_s: Annotated[float, Meta(ge=60)] = 21600.0
     """open: a proof of work is good for so long."""
     per_prefix: Annotated[int, Meta(ge=0, le=64)] = 0
-    """Most of a node's neighbors at a time from one IPv4 /24, IPv6 /48 or operator; loopback and private addresses are not counted. 0: any."""
+    """Most of a node's neighbors at a time from one IPv4 /24, IPv6 /48 or operator; 0: any. Loopback and private addresses do not count."""
 
 
 class CompressSection(Section, frozen=True):

@@ -93,7 +93,7 @@ def test_set_takes_lists_for_the_volunteers_settings():
         ("optimizer.momentum=1", ["optimizer.momentum: must be a number >= 0 and < 1, got 1"]),
         ("pace.rounds=1.5", ["pace.rounds: must be a whole number >= 0, got 1.5"]),
         ("pace.kind=clok", ["pace.kind: must be one of clock, steps, got 'clok'", "did you mean clock"]),
-        ("mix=pte", ["mix.kind", "dsgd, exact_diffusion, gradient_tracking", "'pte'", "did you mean pet"]),
+        ("mix=pte", ["mix.kind", "dsgd, exact_diffusion, gather, gradient_tracking", "'pte'", "did you mean pet"]),
         ("pace.ruonds=1", ["pace.ruonds: no such key", "did you mean pace.rounds", "quorum"]),
         ("pase.rounds=1", ["pase: no such key", "did you mean pace"]),
         ("compress=3", ["compress: is a section", "compress.ratio"]),
