@@ -27,12 +27,10 @@ from torch import Generator, Tensor
 from gossip.api import Quantizer
 from gossip.compress import indices as coding
 from gossip.compress.dct import Atoms
-from gossip.compress.header import BLOCK, BLOCKS, HEADER, LISTING, VERSION, Kind
+from gossip.compress.header import BLOCKS, HEADER, LISTING, VERSION, Kind
 from gossip.compress.low_rank import Factors, LowRank
 from gossip.compress.quantize import Bucketed, Float
-from gossip.compress.support import Blocks, Full, Indices, Support, blocks_in
-
-_ALWAYS_ALLOWED_BLOCKS = 1 << 16  # small vectors may be cut finer than BLOCK; a permutation of more costs too much
+from gossip.compress.support import Blocks, Full, Indices, Support, blocks_in, most_blocks
 
 
 def encode(values: Tensor, support: Support, quantizer: Quantizer, dim: int, generator: Generator) -> bytes:
@@ -92,7 +90,7 @@ def decode(
         case Kind.BLOCKS:
             (seed, start, count, block), body = _unpack(BLOCKS, body)
             blocks = blocks_in(dim, max(block, 1))
-            if block < 1 or blocks > max(_ALWAYS_ALLOWED_BLOCKS, blocks_in(dim, BLOCK)):
+            if block < 1 or blocks > most_blocks(dim):
                 raise ValueError("bad_support")
             if start >= blocks or not 1 <= count < blocks:
                 raise ValueError("bad_support")

@@ -13,10 +13,8 @@ from torch import Tensor
 
 from gossip.compress.header import BLOCK
 from gossip.compress.select import Mask, TopK, check_ratio, kept
-from gossip.compress.support import Blocks, Full, Indices, Support, blocks_in
+from gossip.compress.support import Blocks, Full, Indices, Support, blocks_in, most_blocks
 from gossip.seeds import derive
-
-_MOST_BLOCKS = 1 << 16  # a payload may always cut the vector into so many; into more only with blocks of at least BLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,4 +97,4 @@ class Cocktail:
 
 def finest_block(dim: int) -> int:
     """Coordinates in the shortest block that a payload may cut a (dim,) vector into, at most 64."""
-    return -(-dim // max(_MOST_BLOCKS, blocks_in(dim)))
+    return -(-dim // most_blocks(dim))

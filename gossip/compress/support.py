@@ -216,6 +216,11 @@ def blocks_in(dim: int, block: int = BLOCK) -> int:
     return -(-dim // block)
 
 
+def most_blocks(dim: int) -> int:
+    """How many blocks a payload may cut a (dim,) vector into: a permutation of more would cost whoever reads it too much."""
+    return max(1 << 16, blocks_in(dim))  # so small vectors may be cut finer than BLOCK
+
+
 def _plus(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
     x = x.clone()
     x[index] += values
