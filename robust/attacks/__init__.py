@@ -1,0 +1,1 @@
+"""Ways to lie, for experiments and tests."""
