@@ -15,6 +15,7 @@ from gossip.overlay.grid import Grid, Torus
 from gossip.overlay.lazy import Lazy
 from gossip.overlay.one_peer import Hypercube, OnePeerExponential, RandomMatching
 from gossip.overlay.periodic import Periodic
+from gossip.overlay.pull import Pull
 from gossip.overlay.random_graph import ErdosRenyi, HalfRandom
 from gossip.overlay.rendezvous import Rendezvous
 from gossip.overlay.rules import RULES
@@ -43,6 +44,7 @@ OVERLAYS: Mapping[str, Callable[..., Overlay]] = MappingProxyType(
         "ou_equi_dyn": UndirectedEquiDyn,
         "rendezvous": Rendezvous,
         "sticky": Sticky,
+        "pull": Pull,
     }
 )
 WEIGHTS = (*RULES, "lazy")
@@ -57,7 +59,7 @@ def overlay(
 
     Args:
         kind: a name in OVERLAYS.
-        k: base_k, simple_base_k, hyper_hypercube, sweeps of periodic averaging: most peers of a node in one round, >= 1.
+        k: base_k, simple_base_k, hyper_hypercube, pull, sweeps of periodic averaging: most peers of a node in one round, >= 1.
         seed: root of shared chance, 0 <= seed < 2**63.
         average_every: H > 0: an exact global average by a sweep after every H rounds with local steps. 0: none.
         overlap: local steps go on during a sweep. Needs average_every.
@@ -104,6 +106,8 @@ def check(part: Overlay, n: int) -> None:
             check(inner, n)
         case BaseK(k=k) | SimpleBaseK(k=k) | HyperHypercube(k=k):
             _check_k(k, n)
+        case Pull(k=k) if k >= max(2, n):
+            raise ConfigError(f"overlay.k: must be < n = {n}, got {k}: nobody asks itself; try k = {max(1, n - 1)}")
     try:
         part.row(0, n, 0)
     except ValueError as error:

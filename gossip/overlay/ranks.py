@@ -21,6 +21,24 @@ def ranked(members: Iterable[str], salt: bytes) -> tuple[str, ...]:
     return tuple(sorted(set(members), key=key))
 
 
+def ranked_at(members: Iterable[str], salt: bytes, round: int, every: int) -> tuple[str, ...]:
+    """The order of `round` where members are ranked anew every so many rounds: nobody stays beside whom it liked for longer.
+
+    Args:
+        members: as in `ranked`.
+        salt: of the first `every` rounds; later ones derive theirs from it and their number.
+        round: >= 0.
+        every: rounds of one order; 0: it never changes.
+    """
+    epoch = round // every if every else 0
+    return ranked(members, salt_of(salt, epoch))
+
+
+def salt_of(salt: bytes, epoch: int) -> bytes:
+    """The salt of an epoch; of epoch 0 it is `salt` itself."""
+    return hashlib.blake2b(epoch.to_bytes(8, "little") + salt, digest_size=16).digest() if epoch else salt
+
+
 def digest(members: Iterable[str]) -> bytes:
     """16 bytes that name the set: nodes exchange on a schedule only if theirs are equal."""
     state = hashlib.blake2b(digest_size=16)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip.overlay.api import Circulant, Overlay
-from gossip.overlay.ranks import ranked
+from gossip.overlay.ranks import ranked_at
 
 _REMEMBERED = 1 << 22  # meetings, some 130 MB
 
@@ -45,20 +45,21 @@ class Schedule:
     Args:
         overlay: which.
         peers: (N) peer id of each row.
-        salt: of the ranks, as in `gossip.overlay.ranks.ranked`.
+        salt: of the ranks, as in `gossip.overlay.ranks.ranked_at`.
+        rerank_every: rounds of one order; 0: it never changes.
     """
 
     overlay: Overlay
     peers: Sequence[str]
     salt: bytes
+    rerank_every: int = 0
     _order: NDArray[np.int64] = field(init=False)
+    _epoch: int = field(init=False, default=-1)
     _alive: NDArray[np.bool_] = field(init=False)
     _met: dict[int, Meetings] = field(init=False, default_factory=dict)
     _kept: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        rows = {peer: row for row, peer in enumerate(self.peers)}
-        self._order = np.array([rows[peer] for peer in ranked(self.peers, self.salt)], np.int64)
         self._alive = np.zeros(len(self.peers), np.bool_)
 
     def at(self, round: int, alive: NDArray[np.bool_]) -> Meetings:
@@ -70,6 +71,12 @@ class Schedule:
         Raises:
             ValueError: the overlay's kind is undefined for so many members.
         """
+        epoch = round // self.rerank_every if self.rerank_every else 0
+        if epoch != self._epoch:
+            rows = {peer: row for row, peer in enumerate(self.peers)}
+            order = ranked_at(self.peers, self.salt, round, self.rerank_every)
+            self._order, self._epoch = np.array([rows[peer] for peer in order], np.int64), epoch
+            self._met, self._kept = {}, 0
         if not np.array_equal(alive, self._alive):
             self._alive, self._met, self._kept = alive.copy(), {}, 0
         ranks = self._order[alive[self._order]]  # who is gone leaves the order of the others as it was

@@ -32,7 +32,9 @@ VARIANTS = {
     "periodic base_k overlap": {"kind": "base_k", "average_every": 3, "overlap": True},
     "periodic directed": {"kind": "one_peer_exponential", "average_every": 3},
 }
-APERIODIC = {"random_matching", "od_equi_dyn", "ou_equi_dyn", "ou_equi_dyn eta 1", "rendezvous"}
+APERIODIC = {"random_matching", "od_equi_dyn", "ou_equi_dyn", "ou_equi_dyn eta 1", "rendezvous", "pull"}
+PULLED = {"pull"}
+"""Columns sum to 1 in expectation only: models are asked for, no difference is applied by both ends."""
 
 
 def make(name, k=2):
@@ -63,7 +65,7 @@ def test_every_matrix_is_doubly_stochastic_and_nonnegative(name):
         for r in rounds(part, n, most=6):
             W = matrix(part, n, r)
             assert W.min() >= 0.0, (n, r)
-            assert np.allclose(W.sum(axis=0), 1.0, atol=1e-12), (n, r)
+            assert name in PULLED or np.allclose(W.sum(axis=0), 1.0, atol=1e-12), (n, r)
             assert np.allclose(W.sum(axis=1), 1.0, atol=1e-12), (n, r)
             assert not part.symmetric or (W == W.T).all(), (n, r)
 
@@ -101,6 +103,7 @@ MOST_PEERS = {
     "hyper_hypercube": lambda n: 2,
     "simple_base_k": lambda n: 2,
     "base_k": lambda n: 2,
+    "pull": lambda n: 2,
     **dict.fromkeys(("complete", "half_random", "erdos_renyi"), lambda n: n - 1),
     "alone": lambda n: 0,
 }
@@ -136,13 +139,13 @@ def test_equal_parameters_give_equal_rows_and_chance_is_in_the_seed_alone(name):
             ::-1
         ]
     seeded = {"erdos_renyi", "half_random", "d_equi_static", "u_equi_static", "random_matching", "od_equi_dyn"}
-    if name in seeded | {"ou_equi_dyn", "rendezvous", "sticky"}:
+    if name in seeded | {"ou_equi_dyn", "rendezvous", "sticky", "pull"}:
         drawn = [[overlay(name, 1, seed).row(rank, 16, 5) for rank in range(16)] for seed in range(4)]
         assert any(rows != drawn[0] for rows in drawn)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", sorted(set(VARIANTS) - PULLED))
 def test_both_ends_of_a_link_give_it_the_same_weight_and_the_links_apply_the_symmetrised_matrix(name):
     """Exchanges are antisymmetric: one theta per link, the same bits at both ends, or the average moves."""
     part = make(name)
