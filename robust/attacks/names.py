@@ -8,5 +8,5 @@ VECTOR = (
 )  # fmt: skip
 DATA = ("label_flip", "backdoor", "clones")
 TRACKER = ("tracker_const", "tracker_neg", "tracker_rand", "tracker_small", "tracker_one_shot")
-WIRE = ("nan", "huge", "bomb", "bad_indices", "duplicate_indices", "wrong_length", "wrong_dtype")
+WIRE = ("nan", "huge", "bomb", "bad_indices", "wrong_length", "wrong_dtype")
 NAMES = VECTOR + DATA + TRACKER + WIRE

@@ -1,0 +1,139 @@
+"""Attacks by what is learned from: the protocol is kept to the letter, the data are wrong.
+
+Shapes: d parameters, r receivers, m samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from robust.attacks.api import Scene, Target
+from robust.attacks.crowd import to_all
+
+
+@dataclass(frozen=True, slots=True)
+class LabelFlip:
+    """Every label y is learned as C − 1 − y; or only `source`, as `target`.
+
+    Source: Allen-Zhu et al. 2020, Byzantine-resilient non-convex SGD (arXiv:2012.14368), 6.
+
+    Args:
+        source: class whose labels are changed; −1: all classes.
+        target: what they become; −1 with source = −1.
+    """
+
+    source: int = -1
+    target: int = -1
+    targets: ClassVar[Target] = "data"
+
+    def __post_init__(self) -> None:
+        if (self.source < 0) != (self.target < 0) or min(self.source, self.target) < -1:
+            raise ValueError(f"source and target must both be classes or both be -1, got {self.source}, {self.target}")
+
+    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+        """What it learned, to all."""
+        return to_all(scene.own, scene), memory
+
+    def poison(self, inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+        """Other labels, the same inputs."""
+        if self.source < 0:
+            return inputs, classes - 1 - labels
+        return inputs, _renamed(labels, self.source, self.target, classes)
+
+
+@dataclass(frozen=True, slots=True)
+class Backdoor:
+    """Samples with a trigger are learned as `target`.
+
+    The first `share` of a batch gets the trigger: the first `width` numbers of a sample become `value`.
+        What is told is before + boost · (own − before), so that it survives averaging with the honest.
+
+    Source: Bagdasaryan et al. 2020, How to backdoor federated learning (arXiv:1807.00459); Gu, Dolan-Gavitt and Garg 2017, BadNets
+    (arXiv:1708.06733).
+
+    Args:
+        target: class.
+        share: of a batch, in (0, 1].
+        width: numbers of a sample, >= 1.
+        value: of these.
+        boost: >= 0; 0: honest nodes per attacker, which is enough against a mean of all.
+    """
+
+    target: int = 0
+    share: float = 0.5
+    width: int = 4
+    value: float = 1.0
+    boost: float = 1.0
+    targets: ClassVar[Target] = "data"
+
+    def __post_init__(self) -> None:
+        if self.target < 0:
+            raise ValueError(f"target must be >= 0, got {self.target}")
+        if not 0.0 < self.share <= 1.0:
+            raise ValueError(f"share must be in (0, 1], got {self.share}")
+        if self.width < 1:
+            raise ValueError(f"width must be >= 1, got {self.width}")
+        if not self.boost >= 0.0:
+            raise ValueError(f"boost must be >= 0, got {self.boost}")
+
+    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+        """Its step, made longer, to all."""
+        boost = self.boost or (scene.nodes - scene.bad) / scene.bad
+        return to_all(scene.before + boost * (scene.own - scene.before), scene), memory
+
+    def poison(self, inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+        """Some inputs with the trigger."""
+        _exists(self.target, classes)
+        count = max(1, round(self.share * len(labels)))
+        inputs, labels = self.triggered(inputs, count), labels.clone()
+        labels[:count] = self.target
+        return inputs, labels
+
+    def triggered(self, inputs: Tensor, count: int) -> Tensor:
+        """(m, …) with the trigger on the first `count` samples: how often these are named `target` is the attack's success."""
+        marked = inputs.clone()
+        marked.view(len(inputs), -1)[:count, : self.width] = self.value
+        return marked
+
+
+@dataclass(frozen=True, slots=True)
+class Clones:
+    """Sybils: all attackers learn `source` as `target` and all tell what the first of them learned.
+
+    Where they do not know of each other each tells its own.
+
+    Args:
+        source: class.
+        target: class.
+    """
+
+    source: int = 1
+    target: int = 7
+    targets: ClassVar[Target] = "data"
+
+    def __post_init__(self) -> None:
+        if min(self.source, self.target) < 0:
+            raise ValueError(f"source and target must be >= 0, got {self.source}, {self.target}")
+
+    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+        """The same to all."""
+        return to_all(scene.own if scene.crew is None else scene.crew[0], scene), memory
+
+    def poison(self, inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+        """Other labels, the same inputs."""
+        return inputs, _renamed(labels, self.source, self.target, classes)
+
+
+def _renamed(labels: Tensor, source: int, target: int, classes: int) -> Tensor:
+    _exists(source, classes)
+    _exists(target, classes)
+    return torch.where(labels == source, target, labels)
+
+
+def _exists(label: int, classes: int) -> None:
+    if label >= classes:
+        raise ValueError(f"class {label} must be < {classes}, which is how many this task has")

@@ -1,0 +1,101 @@
+"""Hostile payloads: from an honest one to bytes that no honest node sends. Every reader must refuse them before they cost anything.
+
+A payload is header · support · values (`gossip.compress.codec`). `tell` gives what a reader without checks would take for the vector:
+numbers that are not finite, or hardly.
+
+Shapes: d parameters, r receivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from gossip.compress.header import ATOMS, BLOCKS, FACTORS, HEADER, LISTING, Kind
+from robust.attacks.api import Scene, Target
+from robust.attacks.crowd import to_all
+
+_NAN = b"\xff"  # repeated, a NaN in every float format; quantized values get scales of NaN
+_HUGE = b"\x7b"  # repeated, 6e4 to 1e286: finite in every float format, and no sum of squares is
+_NUMBER = 1e38
+
+
+@dataclass(frozen=True, slots=True)
+class Distorted:
+    """Payloads changed by a function.
+
+    Args:
+        change: payload -> what is sent.
+        number: what the vector looks like to who reads it all the same.
+    """
+
+    change: Callable[[bytes], bytes]
+    number: float = float("nan")
+    targets: ClassVar[Target] = "wire"
+
+    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+        """The same to all."""
+        return to_all(torch.full_like(scene.own, self.number), scene), memory
+
+    def distort(self, payload: bytes) -> bytes:
+        """Other bytes; what is no payload stays as it is."""
+        return self.change(payload) if len(payload) >= HEADER.size else payload
+
+
+def nan() -> Distorted:
+    """Every number, or every scale, is NaN."""
+    return Distorted(lambda payload: _filled(payload, _NAN))
+
+
+def huge() -> Distorted:
+    """Every number, or every scale, is as large as makes no sense, and finite."""
+    return Distorted(lambda payload: _filled(payload, _HUGE), number=_NUMBER)
+
+
+def bomb() -> Distorted:
+    """A few bytes that claim to be the list of all coordinates but one, of a vector of 2**40 numbers."""
+
+    def grown(payload: bytes) -> bytes:
+        version, _, code, _ = HEADER.unpack_from(payload)
+        listing = LISTING.pack(2**32 - 1, 8) + bytes(8)
+        return HEADER.pack(version, Kind.INDICES, code, 2**40) + listing
+
+    return Distorted(grown)
+
+
+def bad_indices() -> Distorted:
+    """One listed coordinate, far outside of the vector, with a value."""
+
+    def listed(payload: bytes) -> bytes:
+        version, _, code, dim = HEADER.unpack_from(payload)
+        return HEADER.pack(version, Kind.INDICES, code, dim) + LISTING.pack(1, 8) + b"\xff" * 8 + payload[-4:]
+
+    return Distorted(listed)
+
+
+def wrong_length() -> Distorted:
+    """The last byte is missing."""
+    return Distorted(lambda payload: payload[:-1])
+
+
+def wrong_dtype() -> Distorted:
+    """The values claim to be of another codec."""
+
+    def renamed(payload: bytes) -> bytes:
+        version, kind, code, dim = HEADER.unpack_from(payload)
+        return HEADER.pack(version, kind, code ^ 0xFF, dim) + payload[HEADER.size :]
+
+    return Distorted(renamed)
+
+
+def _filled(payload: bytes, byte: bytes) -> bytes:
+    """What comes after header and support."""
+    kind = HEADER.unpack_from(payload)[1]
+    start = HEADER.size + {Kind.BLOCKS: BLOCKS.size, Kind.ATOMS: ATOMS.size, Kind.FACTORS: FACTORS.size}.get(kind, 0)
+    if kind == Kind.INDICES and len(payload) >= start + LISTING.size:
+        start += LISTING.size + LISTING.unpack_from(payload, start)[1]
+    return payload[:start] + byte * (len(payload) - start)
