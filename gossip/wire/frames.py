@@ -11,7 +11,11 @@ from gossip.errors import RemoteProtocolError
 from gossip.wire import schema
 from gossip.wire.schema import MAX_FRAME_BYTES, Lane, Message
 
-_MESSAGES: dict[Lane, Any] = {"control": schema.Control, "exchange": schema.Exchange, "state": schema.State}
+_MESSAGES: dict[Lane, Any] = {
+    "control": schema.Control,
+    "exchange": schema.Exchange | schema.Pulling,
+    "state": schema.State,
+}
 _MAX_ITEMS = schema.MAX_RECORDS  # room for an array is made before its items are read, a thousand deep if it says so
 _MAX_TEXT_BYTES = 4096
 

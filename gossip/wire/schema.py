@@ -4,8 +4,8 @@ A frame is msgpack: an array whose first item is the message's tag. Tags and fie
 new fields are appended with a default. Each message has a golden vector under `tests/golden/`.
 
     lane        protocol id              messages
-    control     /starling/control/1      Hello, Probe, Acknowledge, ProbeFor, Spread, Sync, Farewell
-    exchange    /starling/exchange/1     Request, Response, Ack, Busy, Poke, Reset, Close, Closed
+    control     /starling/control/1      Hello, Probe, Acknowledge, ProbeFor, Spread, Sync, Farewell, Revoked
+    exchange    /starling/exchange/1     Request, Response, Ack, Busy, Poke, Reset, Close, Closed, or Pull, Pulled, NotNow
     state       /starling/state/1        StateQuery, StateOffer, ChunkQuery, Chunk, ManifestQuery, ManifestReply
 
 History: 1 is the first version.
@@ -30,11 +30,15 @@ MAX_PAYLOAD_BYTES = MAX_FRAME_BYTES["exchange"] - 1024
 MAX_CHUNK_BYTES = 1 << 20
 MAX_RECORDS = 256
 MAX_ADDRESSES = 8
+MAX_CREDENTIAL_BYTES = 2048  # an invitation through eight hands
+MAX_REVOCATIONS = 64
 
 Counter = Annotated[int, Meta(ge=0, le=2**62)]
 PeerId = Annotated[str, Meta(min_length=1, max_length=128)]
 Address = Annotated[str, Meta(max_length=256)]
 Digest = Annotated[bytes, Meta(min_length=8, max_length=32)]
+Digest256 = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Payload = Annotated[bytes, Meta(max_length=MAX_PAYLOAD_BYTES)]
 Weight = Annotated[float, Meta(ge=0.0, le=1.0)]  # base_k: 128/129 where 129 nodes meet in pairs
 Finite = Annotated[float, Meta(ge=-1e12, le=1e12)]
@@ -123,6 +127,49 @@ class Closed(Message, frozen=True, tag="cld"):
     committed: Counter
 
 
+# --- exchange where nodes ask for each other's vectors: gossip/exchange/pulls.py --------------------------------
+
+
+class Pull(Message, frozen=True, tag="pul"):
+    """Please tell me your vector of `round`. Whoever is asked does not move.
+
+    Args:
+        nonce: comes back in the answer; a repeated question has the same.
+        round: the asker's, whose local steps it has done.
+    """
+
+    nonce: Counter
+    round: Counter
+
+
+class Pulled(Message, frozen=True, tag="pld"):
+    """The answer: a vector and the sender's signature for it, the same for whoever asks.
+
+    Args:
+        nonce: of the question.
+        round: of the vector; a later one than asked for if the sender is further.
+        life: incarnation of the sender's membership record: a node that starts anew may do a round again.
+        digest: BLAKE2b-256 of the payload.
+        signature: Ed25519 over swarm, sender, life, round and digest (`gossip.exchange.statement`).
+        payload: the whole vector, encoded (gossip.compress.codec).
+    """
+
+    nonce: Counter
+    round: Counter
+    life: Counter
+    digest: Digest256
+    signature: Signature
+    payload: Payload
+
+
+class NotNow(Message, frozen=True, tag="nnw"):
+    """There is no answer to a question. `round` is the sender's own, so that who is behind can catch up."""
+
+    nonce: Counter
+    round: Counter
+    reason: Literal["late", "early", "busy", "full", "quarantine", "engine"]
+
+
 # --- control: membership ----------------------------------------------------------------------------------
 
 
@@ -136,7 +183,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
         version: raised by the member at every change and to refute a suspicion.
         status: "alive" or "left".
         addresses: multiaddrs to dial.
-        signature: Ed25519 over the canonical bytes of all fields above.
+        signature: Ed25519 over the canonical bytes of all fields above, and of the credential if there is one.
+        credential: why it may be a member (node.admission), and its operator; b"" where nothing is asked for. Since 1.1.
     """
 
     peer: PeerId
@@ -145,6 +193,21 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     version: Counter
     status: Literal["alive", "left"]
     addresses: Annotated[tuple[Address, ...], Meta(max_length=MAX_ADDRESSES)]
+    signature: Annotated[bytes, Meta(max_length=64)]
+    credential: Annotated[bytes, Meta(max_length=MAX_CREDENTIAL_BYTES)] = b""
+
+
+class Revocation(msgspec.Struct, frozen=True, array_like=True):
+    """An invitation is void, and all that hang on it.
+
+    Args:
+        chain: the invitations from the founder to the void one.
+        by: peer id of who says so: the founder, or one of those through whose hands the chain went before its end.
+        signature: Ed25519 of `by` over swarm, inviter and number of the void one.
+    """
+
+    chain: Annotated[bytes, Meta(max_length=MAX_CREDENTIAL_BYTES)]
+    by: PeerId
     signature: Annotated[bytes, Meta(max_length=64)]
 
 
@@ -212,6 +275,14 @@ class Farewell(Message, frozen=True, tag="bye"):
     record: Record
 
 
+class Revoked(Message, frozen=True, tag="rvk"):
+    """Invitations that are void. `known` is the digest of all that the sender knows; `reply` asks for those it may lack. Since 1.1."""
+
+    revocations: Annotated[tuple[Revocation, ...], Meta(max_length=MAX_REVOCATIONS)]
+    known: Digest
+    reply: bool = False
+
+
 # --- state: manifest and checkpoint transfer ----------------------------------------------------------------
 
 
@@ -264,6 +335,7 @@ class Chunk(Message, frozen=True, tag="ck"):
     data: Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
 
 
-Control = Hello | Probe | Acknowledge | ProbeFor | Spread | Sync | Farewell
+Control = Hello | Probe | Acknowledge | ProbeFor | Spread | Sync | Farewell | Revoked
 Exchange = Request | Response | Ack | Busy | Poke | Reset | Close | Closed
+Pulling = Pull | Pulled | NotNow
 State = ManifestQuery | ManifestReply | StateQuery | StateOffer | ChunkQuery | Chunk

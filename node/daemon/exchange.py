@@ -31,7 +31,7 @@ from gossip.exchange.rounds import Rounds
 from gossip.exchange.slots import Slots
 from gossip.exchange.waits import TRIES, Waits
 from gossip.wire.frames import decode
-from gossip.wire.schema import Busy, Request
+from gossip.wire.schema import Busy, Pulling, Request
 from node.config import Manifest
 from node.daemon.edges import Budget, EdgeRunner, Notice, Settled, Surroundings, Unreachable
 from node.daemon.handles import EngineHandle, Reporter, TaskStatus
@@ -190,6 +190,8 @@ class Exchange:
         if not self._may(peer):
             raise RemoteProtocolError(peer, "not_a_member")
         message = decode("exchange", peer, frame)
+        if isinstance(message, Pulling):
+            raise RemoteProtocolError(peer, "wrong_kind_of_exchange")
         runner = self._runner(peer)
         runner.feed(runner.edge.receive(message))
         if isinstance(message, Busy):

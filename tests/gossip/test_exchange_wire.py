@@ -9,7 +9,7 @@ import pytest
 
 from gossip.errors import RemoteProtocolError
 from gossip.wire.frames import decode, encode
-from gossip.wire.schema import Ack, Busy, Close, Closed, Poke, Request, Reset, Response
+from gossip.wire.schema import Ack, Busy, Close, Closed, NotNow, Poke, Pull, Pulled, Request, Reset, Response
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "exchange.json"
 VIEW = bytes(range(16))
@@ -23,7 +23,12 @@ MESSAGES = {
     "reset": Reset(2**60 + 7),
     "close": Close(2**60 + 7, 3),
     "closed": Closed(2**60 + 7, 3),
-}
+    "pull": Pull(2**60 + 7, 41),
+    "pulled": Pulled(
+        2**60 + 7, 42, 1_700_000_000_123, bytes(range(32)), bytes(range(64)), b"\x00\x01values\xff",
+    ),
+    "not_now": NotNow(2**60 + 7, 44, "early"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MESSAGES)
