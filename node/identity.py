@@ -142,6 +142,8 @@ def verify_record(record: Record, swarm: str) -> bool:
 
 def _record_bytes(record: Record) -> bytes:
     fields = [record.peer, record.swarm, record.incarnation, record.version, record.status, list(record.addresses)]
+    if record.credential:
+        fields.append(record.credential)
     packed: bytes = msgpack.packb(fields, use_bin_type=True)
     return _RECORD_DOMAIN + packed
 

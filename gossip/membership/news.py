@@ -10,8 +10,8 @@ from gossip.wire.schema import Record, Rumor
 
 SMALL_SWARM = 16
 """Up to this many members news goes to all of them at once."""
-MAX_FRAME_RECORDS = 96
-"""Records in one frame: the largest record is under 2.5 KB, so the frame stays below the control lane's 256 KiB."""
+MAX_FRAME_RECORDS = 56
+"""Records in one frame: the largest record is under 4.6 KB, so the frame stays below the control lane's 256 KiB."""
 MAX_FRAME_RUMORS = 64
 MAX_PIGGYBACK = 16
 _RETELLING = 3  # times log2 n: all but about n**-3 of the members hear of it even if a few frames are lost

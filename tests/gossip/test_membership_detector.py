@@ -14,6 +14,7 @@ from gossip.membership.events import Changed, ClockSample, Died, Joined, Reborn,
 from gossip.membership.news import MAX_FRAME_RECORDS
 from gossip.wire.frames import decode, encode
 from gossip.wire.schema import (
+    MAX_CREDENTIAL_BYTES,
     MAX_FRAME_BYTES,
     Acknowledge,
     Farewell,
@@ -21,6 +22,8 @@ from gossip.wire.schema import (
     Probe,
     ProbeFor,
     Record,
+    Revocation,
+    Revoked,
     Rumor,
     Spread,
     Sync,
@@ -272,8 +275,9 @@ def test_a_sync_is_answered_with_what_it_lacks():
 
 
 def test_a_large_sync_is_cut_into_frames_within_the_lanes_limit():
-    """Largest possible records: longest names, eight longest addresses."""
-    largest = Record("p" * 128, "s" * 64, 2**62, 2**62, "alive", tuple("x" * 256 for _ in range(8)), b"s" * 64)
+    """Largest possible records: longest names, eight longest addresses, the longest credential."""
+    addresses = tuple("x" * 256 for _ in range(8))
+    largest = Record("p" * 128, "s" * 64, 2**62, 2**62, "alive", addresses, b"s" * 64, bytes(MAX_CREDENTIAL_BYTES))
     frames = detector("me")._sync("a", [largest] * (2 * MAX_FRAME_RECORDS + 1), reply=True)
     assert [frame.message.reply for frame in frames] == [False, False, True]
     assert max(len(encode(frame.message)) for frame in frames) <= MAX_FRAME_BYTES["control"]
@@ -352,6 +356,9 @@ def golden_messages():
         "spread": Spread((r,), (doubt,)),
         "sync": Sync((r,), True),
         "farewell": Farewell(msgspec.structs.replace(r, status="left")),
+        "hello_credential": Hello(msgspec.structs.replace(r, credential=b"credential"), d, 12.5),
+        "revoked": Revoked((Revocation(b"chain", "12D3KooWpeer", b"signature"),), d, True),
+        "revoked_short": Revoked((), d),
     }
 
 
@@ -367,3 +374,7 @@ def test_defaults_may_be_missing_on_the_wire():
     """Fields with a default were appended, or will be: an older peer does not send them."""
     frame = bytes.fromhex("94a370726201c408000000000000000000")
     assert decode("control", "a", frame) == Probe(1, bytes(8), 0)
+    plain = encode(Farewell(record("a", status="left")))
+    assert plain[5] == 0x98, "a record of eight fields, the last of them the credential"
+    older = plain[:5] + bytes([0x97]) + plain[6:].removesuffix(b"\xc4\x00")
+    assert decode("control", "a", older) == Farewell(record("a", status="left"))
