@@ -169,11 +169,18 @@ class RunDir:
         """The invite; None for the founder.
 
         Raises:
-            ConfigError: it is damaged.
+            ConfigError: it is damaged or cannot be read.
         """
-        if not self.invite_file.exists():
+        try:
+            text = self.invite_file.read_text()
+        except FileNotFoundError:
             return None
-        return invites.decode(self.invite_file.read_text().strip())
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise ConfigError(
+                f"invite: {self.invite_file} cannot be read: {why}; ask a member for a fresh one: `starling join INVITE`"
+            ) from error
+        return invites.decode(text.strip())
 
     def swarm(self) -> str:
         """The id of the swarm this node belongs to, "" if none is written down.

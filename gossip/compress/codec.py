@@ -67,6 +67,7 @@ def decode(
     dtype: torch.dtype,
     allowed: Sequence[Quantizer],
     low_rank: LowRank | None = None,
+    chunk: int = 0,
     device: torch.device | str = "cpu",
 ) -> tuple[Support, Tensor]:
     """The support and the (k,) values of a request.
@@ -77,6 +78,7 @@ def decode(
         dtype: of the values returned.
         allowed: quantizers that may have been used.
         low_rank: rank and matrices that both ends agreed on; None: low-rank subspaces are an error.
+        chunk: of the cosine atoms that both ends agreed on; 0: atoms are an error.
         device: of the values returned; there the bytes are unpacked.
 
     Raises:
@@ -103,8 +105,8 @@ def decode(
                 raise ValueError("bad_support")
             support = Indices(torch.from_numpy(coding.decode(bytes(body[:length]), count, dim)))
             body = body[length:]
-        case Kind.ATOMS:
-            support, body = Atoms.parse(body, dim)
+        case Kind.ATOMS if chunk:
+            support, body = Atoms.parse(body, dim, chunk)
         case Kind.FACTORS if low_rank is not None:
             support, body = low_rank.parse(body, dim)
         case _:

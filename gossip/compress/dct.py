@@ -27,7 +27,7 @@ from gossip.compress.select import TopK, kept
 from gossip.compress.support import Full, Indices
 
 Data = TypeVar("Data", bytes, memoryview)
-MAX_CHUNK = 1024  # a peer names it, and the table for it takes 8·N² bytes
+MAX_CHUNK = 1024  # the table for it takes 8·N² bytes
 _GRID = 2.0**24
 _SKEW = 2.0**-16  # bound of how far the rounded tables are from orthonormal
 
@@ -101,8 +101,13 @@ class Atoms:
         return ATOMS.pack(self.chunk) + LISTING.pack(self.chosen.size(dim), len(coded)) + coded
 
     @classmethod
-    def parse(cls, data: Data, dim: int) -> tuple[Atoms, Data]:
+    def parse(cls, data: Data, dim: int, agreed: int) -> tuple[Atoms, Data]:
         """A support from a peer's bytes, and what follows it.
+
+        Args:
+            data: from a peer.
+            dim: d.
+            agreed: the chunk that both ends agreed on: tables of cosines are for the swarm to choose, not for a peer.
 
         Raises:
             ValueError: bad_length, bad_support, bad_indices.
@@ -112,7 +117,7 @@ class Atoms:
             raise ValueError("bad_length")
         (chunk,), (count, length) = ATOMS.unpack_from(data), LISTING.unpack_from(data, ATOMS.size)
         coded, rest = bytes(data[start : start + length]), data[start + length :]
-        if not 2 <= chunk <= MAX_CHUNK or not 1 <= count < dim:
+        if chunk != agreed or not 1 <= count < dim:
             raise ValueError("bad_support")
         if len(coded) != length:
             raise ValueError("bad_length")

@@ -42,6 +42,7 @@ class Terms:
         clip_norm: no difference that is applied is longer than this, >= 0; 0 is off.
         clip: (v, norm) -> v shortened to the norm, and whether it was longer; an odd function of v. ValueError if not finite.
         low_rank: rank and matrices of low-rank exchanges; None: there are none.
+        chunk: of exchanges of cosine atoms; 0: there are none.
     """
 
     request: Quantizer
@@ -49,6 +50,7 @@ class Terms:
     clip_norm: float
     clip: Clip
     low_rank: LowRank | None = None
+    chunk: int = 0
 
     def ask(self, shared: Tensor, support: Support, generator: Generator) -> bytes:
         """The request's payload: the values of `shared` (d,) on the support."""
@@ -56,7 +58,7 @@ class Terms:
 
     def heard(self, payload: bytes, dim: int, dtype: torch.dtype) -> tuple[Support, Tensor]:
         """Support and (k,) values of a request. Raises ValueError with a snake_case reason."""
-        return codec.decode(payload, dim, dtype, (self.request,), self.low_rank)
+        return codec.decode(payload, dim, dtype, (self.request,), self.low_rank, self.chunk)
 
     def answer(
         self,
@@ -110,7 +112,7 @@ class Terms:
         """
         if not payload:
             return None
-        support, values = codec.decode(payload, dim, dtype, (self.response,), self.low_rank)
+        support, values = codec.decode(payload, dim, dtype, (self.response,), self.low_rank, self.chunk)
         message = support.add(torch.zeros(dim, dtype=dtype), values)
         if not bool((message.abs() <= _LARGEST).all()):
             raise ValueError("too_large")

@@ -108,4 +108,7 @@ class Checkpoints:
             raise ValueError("belongs to another swarm")
         if facts.get("schema") != self._schema:
             raise ValueError("holds another model")
-        return Checkpoint(int(facts["round"]), int(facts["local_steps"]), tensors)
+        turn, local_steps = facts.get("round"), facts.get("local_steps")
+        if type(turn) is not int or type(local_steps) is not int or min(turn, local_steps) < 0:
+            raise ValueError("does not say how far it is")
+        return Checkpoint(turn, local_steps, tensors)

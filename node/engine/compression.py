@@ -14,6 +14,7 @@ from gossip.api import Quantizer, Selector
 from gossip.catalogue import build
 from gossip.compress.budget import plan
 from gossip.compress.catalogue import QUANTIZERS, SELECTORS, by_code, quantizer
+from gossip.compress.dct import DctTopK
 from gossip.compress.layers import layers_of
 from gossip.compress.low_rank import LowRank, matrices_of
 from gossip.compress.select import Mask, kept
@@ -59,7 +60,10 @@ def terms(manifest: Manifest, dtype: torch.dtype, facts: Mapping[str, Any] = _NO
     low_rank = None
     if section.select == "low_rank":
         low_rank = build("compress", {"low_rank": LowRank}, "low_rank", _given(section, LowRank, facts))
-    return Terms(request, response, manifest.mix.clip_norm, clip, low_rank)
+    chunk = section.chunk
+    if section.select == "dct_top_k":
+        chunk = build("compress", {"dct_top_k": DctTopK}, "dct_top_k", _given(section, DctTopK, facts)).chunk
+    return Terms(request, response, manifest.mix.clip_norm, clip, low_rank, chunk)
 
 
 def selection(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gossip.compress.chain import Chain
 from gossip.compress.dct import Atoms, DctTopK, dct, inverse_dct
 from gossip.compress.feedback import DecoupledMomentum, sign_step
+from gossip.compress.header import ATOMS
 from gossip.compress.quantize import Float64, Int4, Int8
 from gossip.compress.rows import Rows
 from gossip.compress.select import TopK
@@ -195,15 +196,15 @@ def test_a_described_support_is_parsed_to_the_same(seed, dim, chunk, ratio, tail
     if support == Full():
         return
     described = support.describe(dim)
-    assert Atoms.parse(described + tail, dim) == (support, tail)
+    assert Atoms.parse(described + tail, dim, chunk) == (support, tail)
 
 
-@given(data=st.binary(max_size=60), dim=st.integers(1, 100))
+@given(rest=st.binary(max_size=60), dim=st.integers(1, 100), agreed=st.sampled_from([2, 64, 1024]))
 @settings(max_examples=100, deadline=None)
-def test_no_bytes_do_more_than_raise_a_reason(data, dim):
-    reason = None
+def test_no_bytes_do_more_than_raise_a_reason(rest, dim, agreed):
+    data, reason = ATOMS.pack(agreed) + rest, None
     try:
-        support, rest = Atoms.parse(data, dim)
+        support, rest = Atoms.parse(data, dim, agreed)
     except ValueError as error:
         reason = str(error)
     if reason is None:
@@ -216,7 +217,7 @@ def test_no_bytes_do_more_than_raise_a_reason(data, dim):
     ("place", "patch", "reason"),
     [
         (0, b"\x01\x00", "bad_support"),  # chunk 1
-        (0, b"\x01\x04", "bad_support"),  # chunk 1025: a table of 8 MB is the most a peer may ask for
+        (0, b"\x41\x00", "bad_support"),  # another chunk than both agreed on
         (2, b"\x00\x00\x00\x00", "bad_support"),  # nothing
         (2, b"\xc8\x00\x00\x00", "bad_support"),  # all 200: that is the whole vector
         (2, b"\x15\x00\x00\x00", "bad_indices"),  # one more than there are
@@ -226,9 +227,9 @@ def test_no_bytes_do_more_than_raise_a_reason(data, dim):
 def test_a_description_that_lies_is_refused(place, patch, reason):
     described = DctTopK(0.1, per_chunk=False).select(gaussian(200), None, 0, 0).describe(200)
     with pytest.raises(ValueError, match=reason):
-        Atoms.parse(described[:place] + patch + described[place + len(patch) :], 200)
+        Atoms.parse(described[:place] + patch + described[place + len(patch) :], 200, 64)
     with pytest.raises(ValueError, match="bad_length"):
-        Atoms.parse(described[:9], 200)
+        Atoms.parse(described[:9], 200, 64)
 
 
 @pytest.mark.parametrize(

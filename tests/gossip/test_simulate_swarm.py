@@ -41,8 +41,8 @@ def mixer(name):
     return MIXERS[name](**PARAMS.get(name, {}))
 
 
-def terms(request, response, clip_norm=1.0, dtype=torch.float32, low_rank=None):
-    return Terms(quantizer(request, dtype), quantizer(response, dtype), clip_norm, clip, low_rank)
+def terms(request, response, clip_norm=1.0, dtype=torch.float32, low_rank=None, chunk=0):
+    return Terms(quantizer(request, dtype), quantizer(response, dtype), clip_norm, clip, low_rank, chunk)
 
 
 class Both:
@@ -109,7 +109,7 @@ def test_every_case_walks_the_loops_trajectory_bit_for_bit(name, select, codecs,
 def test_supports_of_any_kind_move_the_same_bits(name, selector):
     """Scattered coordinates, blocks that fit no table, waves and low-rank factors: a support is what it says of itself."""
     low_rank = selector if isinstance(selector, LowRank) else None
-    both = Both(mixer(name), terms("fp16", "int4", low_rank=low_rank), selector)
+    both = Both(mixer(name), terms("fp16", "int4", low_rank=low_rank, chunk=getattr(selector, "chunk", 0)), selector)
     for number in range(3):
         both.round(number, Ring())
         both.check()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gossip.api import Effect
 from gossip.catalogue import build
 from gossip.compress import codec
-from gossip.compress.dct import Atoms, DctTopK
+from gossip.compress.dct import Atoms, DctTopK, _table
 from gossip.compress.header import ATOMS, HEADER, LISTING, Kind
 from gossip.compress.low_rank import Factors, LowRank, Matrix
 from gossip.compress.quantize import Float32, Fp16, Int4
@@ -27,10 +27,11 @@ from robust.clip import clip
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "subspaces.json"
 DIM = 200
+CHUNK = 32
 AGREED = LowRank(1, (Matrix(5, 6, 10), Matrix(70, 12, 10)), saving=1.0)
-SELECTORS = {"atoms": DctTopK(0.1, 32), "atoms_anywhere": DctTopK(0.1, 32, per_chunk=False), "factors": AGREED}
+SELECTORS = {"atoms": DctTopK(0.1, CHUNK), "atoms_anywhere": DctTopK(0.1, CHUNK, per_chunk=False), "factors": AGREED}
 SUPPORTS = {
-    "atoms": Atoms(32, Indices(torch.tensor([0, 1, 40, 199]))),
+    "atoms": Atoms(CHUNK, Indices(torch.tensor([0, 1, 40, 199]))),
     "left": Factors(AGREED.matrices, (torch.eye(6)[:, :1], torch.eye(12)[:, 3:4]), left=True),
     "right": Factors(AGREED.matrices, (torch.eye(10)[:, 2:3], -torch.eye(10)[:, 9:]), left=False),
 }
@@ -76,12 +77,12 @@ def test_a_request_makes_the_round_trip(name, seed):
     values = support.take(x)
     data = codec.encode(values, support, Float32(), DIM, generator(0))
     assert len(data) == codec.size(support, Float32(), DIM)
-    there, decoded = codec.decode(data, DIM, torch.float32, [Float32()], AGREED)
+    there, decoded = codec.decode(data, DIM, torch.float32, [Float32()], AGREED, CHUNK)
     assert there == support
     assert torch.equal(decoded, values)
     for wrong in (data[:-1], data + b"\0"):
         with pytest.raises(ValueError, match="bad_length"):
-            codec.decode(wrong, DIM, torch.float32, [Float32()], AGREED)
+            codec.decode(wrong, DIM, torch.float32, [Float32()], AGREED, CHUNK)
 
 
 @given(kind=st.sampled_from([Kind.ATOMS, Kind.FACTORS]), body=st.binary(max_size=150))
@@ -102,7 +103,7 @@ def check_hostile(data):
     """Refused with a known reason, or the only encoding of what it says and no vector that is longer than its coefficients."""
     reason = None
     try:
-        support, values = codec.decode(data, DIM, torch.float32, [Float32(), Fp16()], AGREED)
+        support, values = codec.decode(data, DIM, torch.float32, [Float32(), Fp16()], AGREED, CHUNK)
     except ValueError as error:
         reason = str(error)
     if reason is None:
@@ -117,16 +118,26 @@ def check_hostile(data):
 def test_a_low_rank_request_nobody_agreed_on_is_refused():
     """Its bases mean nothing without the matrices."""
     data = codec.encode(torch.zeros(SUPPORTS["left"].size(DIM)), SUPPORTS["left"], Float32(), DIM, generator(0))
-    assert codec.decode(data, DIM, torch.float32, [Float32()], AGREED)[0] == SUPPORTS["left"]
+    assert codec.decode(data, DIM, torch.float32, [Float32()], AGREED, CHUNK)[0] == SUPPORTS["left"]
     for other in (None, LowRank(9, AGREED.matrices)):
         with pytest.raises(ValueError, match="bad_support"):
             codec.decode(data, DIM, torch.float32, [Float32()], other)
 
 
+@pytest.mark.parametrize("agreed", [0, 2, 1024])
+def test_atoms_of_a_chunk_nobody_agreed_on_are_refused_before_a_table_is_made(agreed):
+    """A table of 1,024 cosines costs 8 MB and 47 ms, and a few bytes name it: so the manifest says the chunk, not a peer."""
+    data = codec.encode(torch.zeros(4), SUPPORTS["atoms"], Float32(), DIM, generator(0))
+    _table.cache_clear()
+    with pytest.raises(ValueError, match=r"^bad_support$"):
+        codec.decode(data, DIM, torch.float32, [Float32()], None, agreed)
+    assert _table.cache_info().currsize == 0
+
+
 def test_a_count_is_checked_before_anything_is_made_of_it():
     data = HEADER.pack(1, Kind.ATOMS, Float32().code, DIM) + ATOMS.pack(64) + LISTING.pack(2**32 - 1, 2**32 - 1)
     with pytest.raises(ValueError, match="bad_support"):
-        codec.decode(data, DIM, torch.float32, [Float32()])
+        codec.decode(data, DIM, torch.float32, [Float32()], None, 64)
 
 
 @pytest.mark.parametrize("name", SELECTORS)
@@ -135,7 +146,7 @@ def test_a_count_is_checked_before_anything_is_made_of_it():
 def test_an_exchange_moves_both_ends_by_opposite_bits_and_flows_stay_opposite(name, seed, theta):
     """The whole transaction: request, response of clipped int4, and what each end does with it. Flows sum to zero exactly, so the mean
     model goes on following the mean gradient."""
-    terms = Terms(Fp16(), Int4(), 5.0, clip, AGREED)
+    terms = Terms(Fp16(), Int4(), 5.0, clip, AGREED, CHUNK)
     pet = build("mix", MIXERS, "pet", {"kappa": 0.3, "flow_limit": 3.0}).edge
     xs, ledgers = [gaussian(seed, end) for end in range(2)], [opened(torch.zeros(DIM))] * 2
     for turn in range(4):
@@ -159,7 +170,7 @@ def test_an_exchange_moves_both_ends_by_opposite_bits_and_flows_stay_opposite(na
 @pytest.mark.parametrize("name", SELECTORS)
 def test_two_ends_agree_in_the_end(name):
     """Each exchange takes the part of the difference in its subspace to the middle; a hundred leave next to nothing."""
-    terms = Terms(Fp16(), Int4(), 0.0, clip, AGREED)
+    terms = Terms(Fp16(), Int4(), 0.0, clip, AGREED, CHUNK)
     xs = [gaussian("agree", end) for end in range(2)]
     for turn in range(100):
         met = xs[turn % 2] - xs[1 - turn % 2]

@@ -76,6 +76,22 @@ def test_a_damaged_checkpoint_costs_one_checkpoint(tmp_path, damage):
     assert (tmp_path / "c.bad").exists() == (damage != "gone")
 
 
+@pytest.mark.parametrize("facts", [{}, {"round": 3}, {"round": "3", "local_steps": 4}, {"round": -1, "local_steps": 4}])
+def test_a_checkpoint_that_does_not_say_how_far_it_is_is_a_bad_one(tmp_path, facts):
+    """Written whole, by whatever program: one line that says so, and the one before it is used."""
+    path = tmp_path / "c"
+    files(path).save(checkpoint(1))
+    path.replace(tmp_path / "c.previous")
+    blob.write(
+        path, blob.pack({"x": torch.zeros(7)}, {"kind": "checkpoint", "swarm": "s", "schema": "m"} | facts)
+    ).replace(path)
+    assert files(path).load().round == 1
+    (tmp_path / "c.previous").unlink()
+    with pytest.raises(ConfigError, match="c: does not say how far it is; move the file away") as error:
+        files(path).load()
+    assert "\n" not in str(error.value)
+
+
 def test_with_nothing_readable_the_node_says_what_to_do_and_touches_nothing(tmp_path):
     path = tmp_path / "c"
     path.write_bytes(b"precious")

@@ -226,4 +226,4 @@ def _lures() -> Iterator[bytes]:
         yield each[:2] + b"\0" + each[3:14] + b"\0\0\xc0\x7f" * 70
 
 
-ENGINE = Target(_hostile, _seeds, _lures, most_bytes=1024, spare_bytes=48 << 20, reach=600)  # 39 MB: cosines of 1,024
+ENGINE = Target(_hostile, _seeds, _lures, most_bytes=1024, spare_bytes=4 << 20, reach=600)

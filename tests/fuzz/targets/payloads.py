@@ -29,6 +29,7 @@ CODECS = {q.code: q for q in (*BY_CODE.values(), *(make() for make in QUANTIZERS
 ALLOWED = tuple(CODECS.values())
 LOW_RANK = LowRank(1, (Matrix(3, 12, 9), Matrix(120, 5, 10)), saving=1.0)
 WISH_LIMIT = 20
+CHUNK = 16
 
 
 def _indices(*numbers: int) -> Indices:
@@ -44,7 +45,7 @@ SUPPORTS: dict[str, Support] = {
     "per_block": _indices(*range(30), *range(60, 195)),
     "bitmap": _indices(*range(0, 200, 2)),
     "clustered": _indices(64, 66, 67, 69, 71, 72, 75, 77, 79),
-    "atoms": Atoms(16, _indices(0, 1, 16, 30, 199)),
+    "atoms": Atoms(CHUNK, _indices(0, 1, 16, 30, 199)),
     "factors": LOW_RANK.start(3),
     "left_factors": LOW_RANK.select(torch.linspace(-1.0, 1.0, 200), None, 3, 0),
 }
@@ -65,7 +66,7 @@ def _request(data: bytes) -> bool:
     low_rank = LOW_RANK if dim == 200 and setting < 128 else None
     payload = data[1:]
     try:
-        support, values = codec.decode(payload, dim, dtype, ALLOWED, low_rank)
+        support, values = codec.decode(payload, dim, dtype, ALLOWED, low_rank, CHUNK)
     except ValueError as error:
         reason_of(error, REASONS)
         return False
@@ -117,9 +118,7 @@ def _request_lures() -> Iterator[bytes]:
                 yield bytes([setting]) + HEADER.pack(VERSION, kind, code, dim) + bytes(40)
 
 
-REQUEST = Target(
-    _request, _requests, _request_lures, most_bytes=2048, spare_bytes=48 << 20, reach=260
-)  # 39 MB: cosines of 1,024
+REQUEST = Target(_request, _requests, _request_lures, most_bytes=2048, spare_bytes=4 << 20, reach=260)
 
 
 # --- responses ------------------------------------------------------------------------------------------------
