@@ -1,0 +1,184 @@
+"""Whom to pull from, and how many bad ones that can bring: exact hypergeometric tails and draws with caps. Torch-free.
+
+Nobody who was not drawn is listened to, so the share of bad members among those heard is that of a random sample, whoever they are and
+wherever they would like to sit.
+
+Shapes: n members, f of them bad, s peers asked in a round, b bad ones that a rule is set for.
+
+Source: pull-based epidemic robust learning, RPEL, arXiv:2506.05579 (2025), with the exact tail in place of its bound.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count
+
+_WORD = 8  # bytes of a draw: so wide that its remainder is as good as uniform
+_V4_BITS, _V6_BITS = 24, 48  # what one customer of a network gets
+_NAMED = "named"  # a name costs nothing and may lead anywhere, so all of them are one prefix
+
+Chance = Callable[[int], int]
+"""Bound -> a whole number in [0, bound), uniform and independent of the last."""
+
+
+def overflow(n: int, f: int, s: int, b: int) -> float:
+    """P[more than b of s are bad], where a good node asks s of the n − 1 others uniformly without replacement.
+
+    Exact: whole numbers up to the last division.
+
+    Args:
+        n: members, >= 2.
+        f: bad ones, in [0, n − 1].
+        s: asked, in [0, n − 1].
+        b: >= 0.
+
+    Raises:
+        ValueError: out of these bounds.
+    """
+    _check(n, f, s)
+    if b < 0:
+        raise ValueError(f"b must be >= 0, got {b}")
+    bad = sum(math.comb(f, x) * math.comb(n - 1 - f, s - x) for x in range(b + 1, min(f, s) + 1))
+    return bad / math.comb(n - 1, s)
+
+
+def b_hat(n: int, f: int, s: int, nodes: int, rounds: int, epsilon: float) -> int:
+    """The smallest b that is exceeded nowhere, at any of `nodes` nodes in any of `rounds` rounds, with probability >= 1 − epsilon.
+
+    Args:
+        n, f, s: as in `overflow`.
+        nodes: good ones that draw, >= 1.
+        rounds: >= 1.
+        epsilon: in (0, 1).
+
+    Raises:
+        ValueError: out of these bounds.
+    """
+    _check(n, f, s)
+    if nodes < 1 or rounds < 1:
+        raise ValueError(f"nodes and rounds must be >= 1, got {nodes} and {rounds}")
+    if not 0.0 < epsilon < 1.0:
+        raise ValueError(f"epsilon must be in (0, 1), got {epsilon}")
+    allowed = -math.expm1(
+        math.log1p(-epsilon) / (nodes * rounds)
+    )  # of one draw: (1 − allowed)^(nodes·rounds) = 1 − epsilon
+    whole, tail = math.comb(n - 1, s), 0
+    for b in range(min(f, s), 0, -1):
+        tail += math.comb(f, b) * math.comb(n - 1 - f, s - b)
+        if tail / whole > allowed:
+            return b
+    return 0
+
+
+def least_s(n: int, f: int, nodes: int, rounds: int, epsilon: float) -> int:
+    """The smallest odd s of which the bad are never half, 2·b_hat < s, with probability >= 1 − epsilon over the whole run.
+
+    Args:
+        n, f, nodes, rounds, epsilon: as in `b_hat`.
+
+    Raises:
+        ValueError: no s does, or out of these bounds.
+    """
+    for s in range(1, n, 2):
+        if 2 * b_hat(n, f, s, nodes, rounds, epsilon) < s:
+            return s
+    raise ValueError(f"f must be fewer, no number of peers keeps {f} bad of {n} members in the minority")
+
+
+def draw(
+    candidates: Sequence[str], k: int, prefixes: Mapping[str, Collection[str]], per_prefix: int, chance: int | Chance
+) -> tuple[str, ...]:
+    """K distinct candidates, uniformly at random, but of one prefix at most `per_prefix`; fewer where nobody else may be taken.
+
+    In the order in which a uniform shuffle brings them, each is taken unless one of its prefixes is full. So who is in no prefix, or in a
+    small one, is taken more often than who is in a large one; without caps every set of k is as likely as any other.
+
+    Args:
+        candidates: peers in an order that does not depend on chance; repeated ones count once.
+        k: >= 0.
+        prefixes: of each peer what `labels` makes of its addresses and operator; who is missing has none.
+        per_prefix: cap; 0: none.
+        chance: a seed (equal arguments give an equal draw), or where whole numbers come from.
+
+    Raises:
+        ValueError: k or per_prefix is negative.
+    """
+    if k < 0 or per_prefix < 0:
+        raise ValueError(f"k and per_prefix must be >= 0, got {k} and {per_prefix}")
+    taken: list[str] = []
+    held: Counter[str] = Counter()
+    for peer in _shuffled(candidates, _numbers(chance) if isinstance(chance, int) else chance):
+        if len(taken) == k:
+            break
+        mine = prefixes.get(peer, ()) if per_prefix else ()
+        if all(held[prefix] < per_prefix for prefix in mine):
+            taken.append(peer)
+            held.update(mine)
+    return tuple(taken)
+
+
+def labels(addresses: Iterable[str], operator: str = "") -> frozenset[str]:
+    """The prefixes under which a peer counts: those of all its addresses, and its operator's word.
+
+    Where a connection stands, pass the address it was seen at: what a peer says of itself is its own choice.
+
+    Args:
+        addresses: multiaddrs.
+        operator: the word that a person puts on all of one's nodes; "": none.
+    """
+    found = {prefix for prefix in map(prefix_of, addresses) if prefix is not None}
+    return frozenset(found | ({f"operator {operator}"} if operator else set()))
+
+
+def prefix_of(address: str) -> str | None:
+    """The IPv4 /24 or IPv6 /48 of a multiaddr such as "/ip4/1.2.3.4/tcp/4001"; "named" where a host name or anything else stands.
+
+    None for what is not of the public Internet: loopback, private, link-local and shared addresses, and what is no address at all.
+    """
+    parts = address.split("/")
+    if len(parts) < 3 or parts[0]:
+        return None
+    protocol, value = parts[1], parts[2]
+    if protocol == "ip6zone" and len(parts) >= 5:
+        protocol, value = parts[3], parts[4]
+    if protocol not in {"ip4", "ip6"}:
+        return _NAMED
+    try:
+        host = ipaddress.ip_address(value)
+    except ValueError:
+        return None
+    if isinstance(host, ipaddress.IPv6Address) and host.ipv4_mapped is not None:
+        host = host.ipv4_mapped
+    if not host.is_global:
+        return None
+    return str(ipaddress.ip_network((host, _V4_BITS if host.version == 4 else _V6_BITS), strict=False))
+
+
+def _check(n: int, f: int, s: int) -> None:
+    for name, value in (("f", f), ("s", s)):
+        if not 0 <= value <= n - 1:
+            raise ValueError(f"{name} must be in [0, n − 1] = [0, {n - 1}], got {value}")
+
+
+def _shuffled(candidates: Sequence[str], chance: Chance) -> Iterator[str]:
+    """Fisher and Yates, one step at a time: what is not looked at is not drawn."""
+    left = list(dict.fromkeys(candidates))
+    while left:
+        place = chance(len(left))
+        left[place], left[-1] = left[-1], left[place]
+        yield left.pop()
+
+
+def _numbers(seed: int) -> Chance:
+    """A stream of whole numbers from a seed."""
+    return partial(_number, seed.to_bytes(16, "little", signed=True), count())
+
+
+def _number(seed: bytes, counter: Iterator[int], bound: int) -> int:
+    raw = hashlib.blake2b(next(counter).to_bytes(_WORD, "little"), key=seed, digest_size=_WORD).digest()
+    return int.from_bytes(raw, "little") % bound
