@@ -50,7 +50,7 @@ class Backdoor:
     """Samples with a trigger are learned as `target`.
 
     The first `share` of a batch gets the trigger: the first `width` numbers of a sample become `value`.
-        What is told is before + boost · (own − before), so that it survives averaging with the honest.
+    What is told is before + boost · (own − before), so that it survives averaging with the honest.
 
     Source: Bagdasaryan et al. 2020, How to backdoor federated learning (arXiv:1807.00459); Gu, Dolan-Gavitt and Garg 2017, BadNets
     (arXiv:1708.06733).

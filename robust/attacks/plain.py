@@ -110,15 +110,15 @@ class Stale:
     """What it was `lag` rounds ago, a replay that is signed and well-formed; the vector everybody began with for lag = 0 or before that.
 
     Args:
-        lag: rounds, in [0, 16].
+        lag: rounds, in [0, 15].
     """
 
     lag: int = 0
     targets: ClassVar[Target] = "vector"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.lag <= MEMORY:
-            raise ValueError(f"lag must be in [0, {MEMORY}], got {self.lag}")
+        if not 0 <= self.lag < MEMORY:
+            raise ValueError(f"lag must be in [0, {MEMORY}), got {self.lag}")
 
     def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
         """The same to all. Remembers (round, own vector) of the last `lag` rounds."""
@@ -126,7 +126,7 @@ class Stale:
         old = [vector for told, vector in held if told <= scene.round - self.lag]
         message = old[-1] if old else scene.start
         if self.lag and (not held or held[-1][0] < scene.round):
-            held = (*held, (scene.round, scene.own.clone()))[-self.lag :]
+            held = (*held, (scene.round, scene.own.clone()))[-self.lag - 1 :]
         return to_all(message, scene), held
 
 
