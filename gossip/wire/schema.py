@@ -4,7 +4,7 @@ A frame is msgpack: an array whose first item is the message's tag. Tags and fie
 new fields are appended with a default. Each message has a golden vector under `tests/golden/`.
 
     lane        protocol id              messages
-    control     /starling/control/1      Hello, Probe, Acknowledge, ProbeFor, Spread, Sync, Farewell, Revoked
+    control     /starling/control/1      Hello, Probe, Acknowledge, ProbeFor, Spread, Sync, Farewell, Revoked, Told, Evidence
     exchange    /starling/exchange/1     Request, Response, Ack, Busy, Poke, Reset, Close, Closed, or Pull, Pulled, NotNow
     state       /starling/state/1        StateQuery, StateOffer, ChunkQuery, Chunk, ManifestQuery, ManifestReply
 
@@ -32,6 +32,8 @@ MAX_RECORDS = 256
 MAX_ADDRESSES = 8
 MAX_CREDENTIAL_BYTES = 2048  # an invitation through eight hands
 MAX_REVOCATIONS = 64
+MAX_CLAIMS = 64
+MAX_PROOF_BYTES = 4096
 
 Counter = Annotated[int, Meta(ge=0, le=2**62)]
 PeerId = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -211,6 +213,16 @@ class Revocation(msgspec.Struct, frozen=True, array_like=True):
     signature: Annotated[bytes, Meta(max_length=64)]
 
 
+class Claim(msgspec.Struct, frozen=True, array_like=True):
+    """What `peer` signed of the vector it told for a round (`gossip.exchange.statement`), passed on by somebody else. Since 1.1."""
+
+    peer: PeerId
+    life: Counter
+    round: Counter
+    digest: Digest256
+    signature: Signature
+
+
 class Rumor(msgspec.Struct, frozen=True, array_like=True):
     """`source` suspects or declares dead `peer` in the life (incarnation, version) it names; only a newer version refutes."""
 
@@ -283,6 +295,27 @@ class Revoked(Message, frozen=True, tag="rvk"):
     reply: bool = False
 
 
+class Told(Message, frozen=True, tag="tld"):
+    """What others told the sender lately, so that who tells two things is found out. Since 1.1."""
+
+    claims: Annotated[tuple[Claim, ...], Meta(max_length=MAX_CLAIMS)]
+
+
+class Evidence(Message, frozen=True, tag="evd"):
+    """Proof that anybody can check that `peer` lied; nobody's word counts. Since 1.1.
+
+    Args:
+        kind: of proof, see `robust.evidence`; one that a node does not know means nothing to it.
+        peer: who is proven to have lied.
+        a, b: the two things that contradict each other, signed; in the form of the kind.
+    """
+
+    kind: Annotated[str, Meta(max_length=32)]
+    peer: PeerId
+    a: Annotated[bytes, Meta(max_length=MAX_PROOF_BYTES)]
+    b: Annotated[bytes, Meta(max_length=MAX_PROOF_BYTES)]
+
+
 # --- state: manifest and checkpoint transfer ----------------------------------------------------------------
 
 
@@ -335,7 +368,7 @@ class Chunk(Message, frozen=True, tag="ck"):
     data: Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
 
 
-Control = Hello | Probe | Acknowledge | ProbeFor | Spread | Sync | Farewell | Revoked
+Control = Hello | Probe | Acknowledge | ProbeFor | Spread | Sync | Farewell | Revoked | Told | Evidence
 Exchange = Request | Response | Ack | Busy | Poke | Reset | Close | Closed
 Pulling = Pull | Pulled | NotNow
 State = ManifestQuery | ManifestReply | StateQuery | StateOffer | ChunkQuery | Chunk

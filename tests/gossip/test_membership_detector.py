@@ -17,6 +17,8 @@ from gossip.wire.schema import (
     MAX_CREDENTIAL_BYTES,
     MAX_FRAME_BYTES,
     Acknowledge,
+    Claim,
+    Evidence,
     Farewell,
     Hello,
     Probe,
@@ -27,6 +29,7 @@ from gossip.wire.schema import (
     Rumor,
     Spread,
     Sync,
+    Told,
 )
 from tests.gossip.membership_swarm import TIMING, detector, record
 
@@ -359,6 +362,8 @@ def golden_messages():
         "hello_credential": Hello(msgspec.structs.replace(r, credential=b"credential"), d, 12.5),
         "revoked": Revoked((Revocation(b"chain", "12D3KooWpeer", b"signature"),), d, True),
         "revoked_short": Revoked((), d),
+        "told": Told((Claim("12D3KooWpeer", 1_700_000_000_000, 7, bytes(32), bytes(64)),)),
+        "evidence": Evidence("equivocation", "12D3KooWpeer", b"one", b"other"),
     }
 
 

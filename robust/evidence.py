@@ -1,0 +1,263 @@
+"""Evidence that others can verify: two things that one peer signed and that cannot both be honest.
+
+    equivocation      two statements of one life and round with different digests: it told two vectors
+    false_invitation  one invitation for one guest, used by two: its inviter sold it twice
+
+Nobody's word counts here. A proof is checked before anything else happens; a valid one bans whom it is about, at once and at everybody
+who sees it, one that proves nothing is a hard fault of who sent it, and what cannot be proven (a bad loss, a far model) is told to nobody.
+
+    EvidenceStore    proofs: checked, kept for a while, each passed on once
+    Statements       what peers stated in the last rounds, to find two that contradict each other
+
+Both are bounded by what a node can be made to remember and to check: proofs about strangers are not looked at, checks are rationed by
+sender and in all, and a peer's statements are kept for a few rounds around our own, so that a liar cannot push out what is known of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gossip.errors import RemoteProtocolError
+from gossip.exchange.statement import Statement, Verify, contradicts, genuine
+from gossip.wire.schema import Claim, Evidence
+
+EQUIVOCATION = "equivocation"
+FALSE_INVITATION = "false_invitation"
+
+Check = Callable[[str, bytes, bytes], bool]
+"""(peer, a, b) -> whether the two prove that the peer lied; False for anything malformed."""
+
+_CLAIMS = msgspec.msgpack.Decoder(Claim)
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+# --- equivocation -----------------------------------------------------------------------------------------------
+
+
+def claim_of(statement: Statement) -> Claim:
+    """A statement as it is passed on; the swarm is known to whom it goes."""
+    return Claim(statement.peer, statement.life, statement.round, statement.digest, statement.signature)
+
+
+def statement_of(claim: Claim, swarm: str) -> Statement:
+    """What a claim says was stated; not yet checked."""
+    return Statement(swarm, claim.peer, claim.life, claim.round, claim.digest, claim.signature)
+
+
+def equivocation(one: Statement, other: Statement) -> Evidence:
+    """Two statements that contradict each other, in one form whatever their order."""
+    a, b = sorted(_ENCODER.encode(claim_of(statement)) for statement in (one, other))
+    return Evidence(EQUIVOCATION, one.peer, a, b)
+
+
+def equivocation_check(swarm: str, verify: Verify) -> Check:
+    """Checks proofs of equivocation in one swarm.
+
+    Args:
+        swarm: its id.
+        verify: whether a peer signed a message.
+    """
+
+    def check(peer: str, a: bytes, b: bytes) -> bool:
+        try:
+            one, other = (statement_of(_CLAIMS.decode(each), swarm) for each in (a, b))
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return False
+        return one.peer == peer and contradicts(one, other, verify)
+
+    return check
+
+
+# --- proofs -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Ration:
+    """Checks that one may ask of us: `burst` at once, `per_s` in the long run.
+
+    Args:
+        burst: >= 1.
+        per_s: > 0.
+    """
+
+    burst: float
+    per_s: float
+    _left: float = field(init=False)
+    _at: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        if not (self.burst >= 1 and self.per_s > 0):
+            raise ValueError(f"need burst >= 1 and per_s > 0, got {self.burst} and {self.per_s}")
+        self._left = self.burst
+
+    def take(self, amount: int, now: float) -> bool:
+        """Take so many if they are there; else take none."""
+        self._left = min(self.burst, self._left + max(0.0, now - self._at) * self.per_s)
+        self._at = max(self._at, now)
+        if amount > self._left:
+            return False
+        self._left -= amount
+        return True
+
+
+@dataclass(slots=True)
+class EvidenceStore:
+    """Proofs a node knows. Time is an argument.
+
+    Args:
+        checks: by kind.
+        limit: most proofs kept to be shown to others; the oldest goes first.
+        convicts: most (kind, peer) remembered as known, so that a proof goes round once.
+        keeps_s: seconds for which a proof is kept.
+        burst, per_s: proofs of one sender that are looked at.
+    """
+
+    checks: Mapping[str, Check]
+    limit: int = 64
+    convicts: int = 4096
+    keeps_s: float = 86400.0
+    burst: float = 8.0
+    per_s: float = 0.2
+    _proofs: dict[tuple[str, str], tuple[Evidence, float]] = field(default_factory=dict)
+    _convicted: dict[tuple[str, str], float] = field(default_factory=dict)
+    _rations: dict[str, Ration] = field(default_factory=dict)
+
+    def receive(self, sender: str, evidence: Evidence, now: float) -> bool:
+        """A proof from a peer. -> whether it is new and valid: ban, and pass it on
+
+        Args:
+            sender: a member. What strangers send, or about strangers, is not for here.
+            evidence: as received.
+            now: seconds.
+
+        Raises:
+            RemoteProtocolError: evidence_proves_nothing, or too_much_evidence (which was not looked at).
+        """
+        if self._known(evidence, now) or evidence.kind not in self.checks:
+            return False
+        if len(self._rations) >= self.convicts and sender not in self._rations:
+            del self._rations[next(iter(self._rations))]
+        if not self._rations.setdefault(sender, Ration(self.burst, self.per_s)).take(1, now):
+            raise RemoteProtocolError(sender, "too_much_evidence")
+        if not self.checks[evidence.kind](evidence.peer, evidence.a, evidence.b):
+            raise RemoteProtocolError(sender, "evidence_proves_nothing")
+        self._keep(evidence, now)
+        return True
+
+    def add(self, evidence: Evidence, now: float) -> bool:
+        """A proof that we found ourselves. -> whether it is new and valid: ban, and pass it on"""
+        if self._known(evidence, now) or evidence.kind not in self.checks:
+            return False
+        if not self.checks[evidence.kind](evidence.peer, evidence.a, evidence.b):
+            return False
+        self._keep(evidence, now)
+        return True
+
+    def held(self, now: float) -> tuple[Evidence, ...]:
+        """Proofs that have not expired, oldest first."""
+        self._expire(now)
+        return tuple(evidence for evidence, _ in self._proofs.values())
+
+    def _known(self, evidence: Evidence, now: float) -> bool:
+        self._expire(now)
+        return (evidence.kind, evidence.peer) in self._convicted
+
+    def _keep(self, evidence: Evidence, now: float) -> None:
+        key = evidence.kind, evidence.peer
+        for held, most in ((self._proofs, self.limit), (self._convicted, self.convicts)):
+            if len(held) >= most:
+                del held[next(iter(held))]
+        self._proofs[key] = (evidence, now + self.keeps_s)
+        self._convicted[key] = now + self.keeps_s
+
+    def _expire(self, now: float) -> None:
+        while self._proofs and next(iter(self._proofs.values()))[1] <= now:
+            del self._proofs[next(iter(self._proofs))]
+        while self._convicted and next(iter(self._convicted.values())) <= now:
+            del self._convicted[next(iter(self._convicted))]
+
+
+# --- what peers stated ------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Statements:
+    """The statements heard of in the last rounds, directly or through others; one for each peer, life and round.
+
+    Args:
+        verify: whether a peer signed a message.
+        rounds: how far from our own round a statement may be.
+        burst, per_s: signatures of others' claims that are checked, of one sender.
+        in_all_per_s: the same, of all senders.
+        senders: most senders remembered.
+    """
+
+    verify: Verify
+    rounds: int = 8
+    burst: float = 128.0
+    per_s: float = 32.0
+    in_all_per_s: float = 256.0
+    senders: int = 4096
+    _held: dict[str, dict[tuple[int, int], Statement]] = field(default_factory=dict)
+    _rations: dict[str, Ration] = field(default_factory=dict)
+    _all: Ration = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ValueError(f"rounds must be >= 1, got {self.rounds}")
+        self._all = Ration(max(1.0, self.in_all_per_s), self.in_all_per_s)
+
+    def note(self, statement: Statement, round: int) -> Statement | None:
+        """A statement that is known to be genuine. -> an earlier one that contradicts it
+
+        Args:
+            statement: its life must be the one in which the peer is a member.
+            round: our own.
+        """
+        self._forget(statement.peer, round)
+        if abs(statement.round - round) > self.rounds:
+            return None
+        held = self._held.setdefault(statement.peer, {})
+        earlier = held.setdefault((statement.life, statement.round), statement)
+        return earlier if earlier.digest != statement.digest else None
+
+    def hear(self, sender: str, statement: Statement, round: int, now: float) -> Statement | None:
+        """The same for a statement that `sender` passes on, which is checked first if it says anything new.
+
+        Raises:
+            RemoteProtocolError: claim_forged.
+        """
+        held = self._held.get(statement.peer, {}).get((statement.life, statement.round))
+        if (held is not None and held.digest == statement.digest) or abs(statement.round - round) > self.rounds:
+            return None
+        if len(self._rations) >= self.senders and sender not in self._rations:
+            del self._rations[next(iter(self._rations))]
+        ration = self._rations.setdefault(sender, Ration(self.burst, self.per_s))
+        if not (ration.take(1, now) and self._all.take(1, now)):
+            return None
+        if not genuine(statement, self.verify):
+            raise RemoteProtocolError(sender, "claim_forged")
+        return self.note(statement, round)
+
+    def told_in(self, round: int) -> tuple[Statement, ...]:
+        """What was stated about a round, by peer."""
+        return tuple(
+            statement
+            for peer in sorted(self._held)
+            for (_, stated), statement in sorted(self._held[peer].items())
+            if stated == round
+        )
+
+    def forget(self, peer: str) -> None:
+        """The peer is gone."""
+        self._held.pop(peer, None)
+
+    def _forget(self, peer: str, round: int) -> None:
+        held = self._held.get(peer)
+        if held is None:
+            return
+        for key in [key for key in held if abs(key[1] - round) > self.rounds]:
+            del held[key]
