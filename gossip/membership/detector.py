@@ -24,6 +24,10 @@ acknowledgement counts only for a probe still open. Who believes a sender dead t
 one that we do not know we ask the records by Hello. One dead member per Sync gets Hello too: that is how the halves of a
 healed partition meet. Ends: after `leave` nothing is sent or heard.
 
+Admission. Whom the view's gate does not admit is not taken in; if the gate asks anything at all, strangers get no records and no rumors.
+Who tells us of one that is revoked, or that uses another's invitation, is told why we do not believe in it. Revocations are passed on at
+once like news; with each anti-entropy their digest is compared, and who lacks some gets all.
+
 Source: Das, Gupta, Motivala 2002 (SWIM). Deviations: no death by rumor, suspects are probed on, anti-entropy, signed records.
 """
 
@@ -43,6 +47,7 @@ from gossip.membership.probes import MAX_RELAYS, OpenProbe, Probes
 from gossip.membership.view import View, life
 from gossip.seeds import derive
 from gossip.wire.schema import (
+    MAX_REVOCATIONS,
     Acknowledge,
     Control,
     Farewell,
@@ -50,6 +55,8 @@ from gossip.wire.schema import (
     Probe,
     ProbeFor,
     Record,
+    Revocation,
+    Revoked,
     Rumor,
     Spread,
     Sync,
@@ -109,6 +116,7 @@ class Detector:
     _refuted_at: float = -math.inf
     _accusers: set[str] = field(default_factory=set)
     _mismatch_at: float = -math.inf
+    _answered_at: float = -math.inf
     _quiet_until: float = -math.inf
 
     def __post_init__(self) -> None:
@@ -137,6 +145,32 @@ class Detector:
             return []
         self._restate(msgspec.structs.replace(self.own, addresses=addresses, version=self.own.version + 1), now)
         return self.tick(now)
+
+    def present(self, credential: bytes, now: float) -> list[Output]:
+        """We have a new credential."""
+        if self.gone or credential == self.own.credential:
+            return []
+        self._restate(msgspec.structs.replace(self.own, credential=credential, version=self.own.version + 1), now)
+        return self.tick(now)
+
+    def welcome(self, record: Record, source: str, now: float) -> list[Output]:
+        """A record that `source` told, which passed the screen and waited for its credential to be examined, is admitted by now."""
+        if self.gone:
+            return []
+        out = self._merge((record,), now)
+        if source == record.peer and self._present(source):
+            out += self._sync(source, self.view.records, reply=True)
+        return out + self.tick(now)
+
+    def revoke(self, revocation: Revocation, now: float) -> list[Output]:
+        """We revoke an invitation.
+
+        Raises:
+            ValueError: it is no revocation that anybody would believe.
+        """
+        if self.gone:
+            return []
+        return self._revoke((revocation,)) + self.tick(now)
 
     def leave(self, now: float) -> list[Output]:
         """Say Farewell to everyone; the last thing this core does."""
@@ -169,10 +203,13 @@ class Detector:
         match message:
             case Hello(record=record, view=digest):
                 out += self._merge((record,), now)
-                out += self._sync(peer, self.view.records, reply=digest != self.view.digest)
+                if self._may_read(peer):
+                    out += self._sync(peer, self.view.records, reply=digest != self.view.digest)
+                out += self._explain((record,), peer)
             case Probe(nonce=nonce, view=digest, rumors=rumors):
                 out += self._listen(rumors, peer, now)
-                answer = Acknowledge(nonce, self.view.digest, self.swarm_time(now), "", self._news.take_rumors(1))
+                told = self._news.take_rumors(1) if self._may_read(peer) else ()
+                answer = Acknowledge(nonce, self.view.digest, self.swarm_time(now), "", told)
                 out.append(Send(peer, answer))
                 out += self._compare(digest, peer, now)
             case Acknowledge(nonce=nonce, view=digest, swarm_time=theirs, peer=reached, rumors=rumors):
@@ -184,15 +221,24 @@ class Detector:
             case Spread(records=records, rumors=rumors):
                 out += self._merge(records, now)
                 out += self._listen(rumors, peer, now)
+                out += self._explain(records, peer)
             case Sync(records=records, reply=reply):
                 out += self._merge(records, now, quiet=True)
                 out += self._dispute(records, peer)
-                if reply:
+                out += self._explain(records, peer)
+                if reply and self._may_read(peer):
                     held = {record.peer: life(record) for record in records}
                     missing = [r for r in self.view.records if life(r) > held.get(r.peer, (-1, -1))]
                     out += self._sync(peer, missing, reply=False) if missing else []
             case Farewell(record=record):
                 out += self._merge((record,), now)
+            case Revoked(revocations=revocations, known=known, reply=reply):
+                try:
+                    out += self._revoke(revocations)
+                except ValueError as error:
+                    raise RemoteProtocolError(peer, str(error)) from error
+                if reply and known != self.view.gate.digest and self._present(peer):
+                    out += self._tell_revoked(peer, now, reply=not revocations)
         return out + self.tick(now)
 
     def tick(self, now: float) -> list[Output]:
@@ -347,6 +393,8 @@ class Detector:
             if self.view.members.get(record.peer) is not before and not (quiet and (alone or now < self._quiet_until)):
                 self._news.add_record(record.peer)
                 self._wave_at = now
+        if self.view.gate.changed():
+            out += self.view.purge()
         if alone and any(isinstance(event, Joined) for event in out):
             self._quiet_until = now + self.timing.timeout_s
             out += [self._probe(peer, now) for peer in self._chance.sample(self._others(), _FIRST_PROBES)]
@@ -363,20 +411,24 @@ class Detector:
 
     def _anti_entropy(self, now: float) -> list[Output]:
         self.view.forget(now)
+        out: list[Output] = [*self.view.purge()] if self.view.gate.closed else []
         for memory in (self.heard, self.rtt_s, self._told):
             for peer in [peer for peer in memory if peer not in self.view.members]:
                 del memory[peer]
         others = self._others()
         self._sync_at = now + self.timing.sync_s * max(1.0, math.log2((len(others) + 1) / _LARGE_SWARM) + 1)
-        out: list[Output] = []
         for peer in self._chance.sample(others, 1):
             out += self._sync(peer, self.view.records, reply=True)
+            if self.view.gate.revoked:
+                out.append(Send(peer, Revoked((), self.view.gate.digest, reply=True)))
         dead = sorted(peer for peer, member in self.view.members.items() if member.status == "dead")
         return out + [self._hello(peer, now) for peer in self._chance.sample(dead, 1)]
 
     def _compare(self, digest: bytes, peer: str, now: float) -> list[Output]:
         """Another digest: exchange records with a member, greet a stranger; not more often than once a timeout."""
         if digest == self.view.digest or now < self._mismatch_at + self.timing.timeout_s:
+            return []
+        if not self._may_read(peer):
             return []
         self._mismatch_at = now
         if not self._present(peer):
@@ -389,6 +441,45 @@ class Detector:
         last = len(starts) - 1
         frames = (records[start : start + MAX_FRAME_RECORDS] for start in starts)
         return [Send(peer, Sync(tuple(frame), reply and i == last)) for i, frame in enumerate(frames)]
+
+    # --- admission ------------------------------------------------------------------------------------------
+
+    def _may_read(self, peer: str) -> bool:
+        """Whether records and rumors are for this peer."""
+        return not self.view.gate.closed or peer in self.view.members
+
+    def _explain(self, records: Iterable[Record], peer: str) -> list[Output]:
+        """Who believes in a peer that is revoked, or that came second with one invitation, hears why we do not."""
+        gate = self.view.gate
+        if not gate.closed:
+            return []
+        answers = [gate.answer(record) for record in records if record.peer != self.own.peer]
+        void = tuple(answer for answer in answers if isinstance(answer, Revocation))[:MAX_REVOCATIONS]
+        first = tuple(answer for answer in answers if isinstance(answer, Record))[:MAX_FRAME_RECORDS]
+        out: list[Output] = [Send(peer, Revoked(void, gate.digest))] if void else []
+        return out + ([Send(peer, Spread(first))] if first else [])
+
+    def _revoke(self, revocations: Sequence[Revocation]) -> list[Output]:
+        """Act upon those that are new, and pass them on; those who are put out hear it too."""
+        new = self.view.gate.revoke(revocations)
+        if not new:
+            return []
+        self.view.gate.changed()
+        gone = self.view.purge()
+        others = self._others()
+        told = Revoked(tuple(new), self.view.gate.digest)
+        targets = [*self._chance.sample(others, fan_out(len(others) + 1)), *(event.peer for event in gone)]
+        return [*gone, *(Send(peer, told) for peer in targets)]
+
+    def _tell_revoked(self, peer: str, now: float, *, reply: bool) -> list[Output]:
+        """All revocations, in several frames if many; not more often than once a timeout."""
+        if now < self._answered_at + self.timing.timeout_s:
+            return []
+        self._answered_at = now
+        gate = self.view.gate
+        frames = [tuple(gate.revoked[i : i + MAX_REVOCATIONS]) for i in range(0, len(gate.revoked), MAX_REVOCATIONS)]
+        last = len(frames or [()]) - 1
+        return [Send(peer, Revoked(each, gate.digest, reply and i == last)) for i, each in enumerate(frames or [()])]
 
     # --- ourselves and small things -------------------------------------------------------------------------
 

@@ -11,10 +11,14 @@ node *believes* lies on top, tied to the exact record it is about:
 
 Dead and left members are kept as tombstones for `tombstone_s`, so that an old record, still travelling, does not resurrect them.
 A suspect counts as alive: the digest changes when a member is gone, not when somebody doubts it.
+
+Whom the gate does not admit is not taken in, and taken out when it no longer does, without a tombstone: the gate itself keeps an old
+record out. Each place, such as an address prefix, has a bounded number of seats, charged to a peer where it was when it came in.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -22,6 +26,7 @@ from typing import Literal
 
 from gossip.errors import RemoteProtocolError
 from gossip.membership.events import Changed, Died, Joined, Left, MemberEvent, Reborn, Suspected
+from gossip.membership.gate import Gate, OpenGate
 from gossip.overlay.ranks import digest
 from gossip.wire.schema import Record
 
@@ -29,6 +34,8 @@ MAX_MEMBERS = 4096
 TOMBSTONE_S = 3600.0
 
 Status = Literal["alive", "suspect", "dead", "left"]
+Place = tuple[str, int]
+"""Where a peer is, and how many of the members may be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +68,21 @@ class View:
 
     Args:
         verify: whether a record is signed by its peer, for this swarm.
+        gate: who may be a member.
+        place: where a record's peer is; one place with room for all, if not given.
         max_members: peers remembered; beyond it the oldest tombstone makes room, else newcomers are not taken in.
         tombstone_s: how long dead and left members are remembered.
     """
 
     verify: Callable[[Record], bool]
+    gate: Gate = field(default_factory=OpenGate)
+    place: Callable[[Record], Place] | None = None
     max_members: int = MAX_MEMBERS
     tombstone_s: float = TOMBSTONE_S
     _members: dict[str, Member] = field(default_factory=dict)
     _cached: tuple[tuple[str, ...], bytes] | None = None
+    _places: dict[str, str] = field(default_factory=dict)
+    _seats: Counter[str] = field(default_factory=Counter)
 
     @property
     def members(self) -> Mapping[str, Member]:
@@ -92,26 +105,31 @@ class View:
         return tuple(member.record for _, member in sorted(self._members.items()) if member.status != "dead")
 
     def screen(self, records: Iterable[Record], source: str) -> None:
-        """Check the signatures of those records that would change what we hold; the others cost nothing.
+        """Check the signatures and credentials of those records that would change what we hold; the others cost nothing.
 
         Args:
             records: of any peers.
             source: who told us, to blame for a forgery.
 
         Raises:
-            RemoteProtocolError: one is not signed by its peer for this swarm.
+            RemoteProtocolError: one is not signed by its peer for this swarm, or no honest member can have told it.
         """
         for record in records:
             known = self._members.get(record.peer)
-            if (known is None or _order(record) > _order(known.record)) and not self.verify(record):
+            if known is not None and _order(record) <= _order(known.record):
+                continue
+            if not self.verify(record):
                 raise RemoteProtocolError(source, "record_forged")
+            fault = self.gate.fault(record)
+            if fault:
+                raise RemoteProtocolError(source, fault)
 
     def merge(self, record: Record, now: float) -> list[MemberEvent]:
-        """Take in a record that passed `screen`, if it is newer than what we hold."""
+        """Take in a record that passed `screen`, if its peer may be a member and it is newer than what we hold."""
         known = self._members.get(record.peer)
         if known is not None and _order(record) <= _order(known.record):
             return []
-        if known is None and not self._make_room():
+        if not self.gate.admits(record) or (known is None and not self._make_room(record)):
             return []
         status: Status = "left" if record.status == "left" else "alive"
         self._put(Member(record, status, now))
@@ -144,7 +162,23 @@ class View:
     def forget(self, now: float) -> None:
         """Drop tombstones older than `tombstone_s`."""
         for peer in [p for p, m in self._members.items() if not m.present and now - m.since > self.tombstone_s]:
-            del self._members[peer]
+            self._drop(peer)
+
+    def purge(self) -> list[MemberEvent]:
+        """Take out all whom the gate no longer admits."""
+        gone = [(peer, m) for peer, m in sorted(self._members.items()) if not self.gate.admits(m.record)]
+        for peer, _ in gone:
+            self._drop(peer)
+        return [Died(peer) for peer, member in gone if member.present]
+
+    def _drop(self, peer: str) -> None:
+        if self._members.pop(peer).present:
+            self._cached = None
+        place = self._places.pop(peer, None)
+        if place is not None:
+            self._seats[place] -= 1
+            if not self._seats[place]:
+                del self._seats[place]
 
     def _put(self, member: Member) -> None:
         before = self._members.get(member.record.peer)
@@ -158,13 +192,20 @@ class View:
             self._cached = alive, digest(alive)
         return self._cached
 
-    def _make_room(self) -> bool:
-        if len(self._members) < self.max_members:
-            return True
-        tombstones = [(member.since, peer) for peer, member in self._members.items() if not member.present]
-        if not tombstones:
-            return False
-        del self._members[min(tombstones)[1]]
+    def _make_room(self, record: Record) -> bool:
+        """A seat for a newcomer, and in its place; the oldest tombstone there gives way."""
+        place, most = self.place(record) if self.place is not None else ("", self.max_members)
+        crowded = self._seats[place] >= most
+        if crowded or len(self._members) >= self.max_members:
+            tombstones = [
+                (member.since, peer) for peer, member in self._members.items()
+                if not member.present and not (crowded and self._places.get(peer) != place)
+            ]  # fmt: skip
+            if not tombstones:
+                return False
+            self._drop(min(tombstones)[1])
+        self._places[record.peer] = place
+        self._seats[place] += 1
         return True
 
 
