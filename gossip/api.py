@@ -227,7 +227,7 @@ class Mixer(Protocol):
     """
 
     @property
-    def edge(self) -> Averaging | Swapping:
+    def edge(self) -> Averaging | Swapping | Gathering:
         """What an exchange is."""
         ...
 

@@ -7,11 +7,12 @@ from types import MappingProxyType
 
 from typing_extensions import TypeIs
 
-from gossip.api import Averaging, Mixer, Swapping
+from gossip.api import Averaging, Gathering, Mixer, Swapping
 from gossip.mix.a2cid2 import A2Cid2
 from gossip.mix.all_gather import psgd
 from gossip.mix.dsgd import choco, dsgd
 from gossip.mix.exact_diffusion import d2, exact_diffusion
+from gossip.mix.gather import Gather
 from gossip.mix.gradient_tracking import beer, gradient_tracking
 from gossip.mix.k_gt import KGt
 from gossip.mix.outer import Outer
@@ -36,10 +37,16 @@ MIXERS: Mapping[str, Callable[..., Mixer]] = MappingProxyType(
         "r_fast": r_fast,
         "psgd": psgd,
         "outer": Outer,
+        "gather": Gather,
     }
 )
 
 
-def swaps(edge: Averaging | Swapping) -> TypeIs[Swapping]:
+def swaps(edge: Averaging | Swapping | Gathering) -> TypeIs[Swapping]:
     """Whether ends swap messages of their own instead of applying one difference."""
     return hasattr(edge, "message")
+
+
+def gathers(edge: Averaging | Swapping | Gathering) -> TypeIs[Gathering]:
+    """Whether nodes ask peers for their vectors and combine what they were told."""
+    return hasattr(edge, "rule")

@@ -19,6 +19,7 @@ class Facts:
         static: needs one symmetric mixing matrix that never changes.
         swaps: ends send messages of their own instead of applying one difference.
         exact: messages must arrive as they are: no lossy codec, no mask.
+        gathers: nodes ask peers for their vectors and combine them by a rule.
         rated: divides by the rate of the local optimiser, which for adamw must be told.
     """
 
@@ -26,6 +27,7 @@ class Facts:
     static: bool = False
     swaps: bool = False
     exact: bool = False
+    gathers: bool = False
     rated: bool = False
 
 
@@ -45,5 +47,6 @@ FACTS: Mapping[str, Facts] = MappingProxyType(
         "r_fast": Facts(swaps=True, exact=True),
         "psgd": Facts(asynchronous=False, static=True, swaps=True),
         "outer": Facts(asynchronous=False),
+        "gather": Facts(asynchronous=False, gathers=True),
     }
 )

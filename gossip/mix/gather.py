@@ -11,6 +11,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from gossip.api import Losses, Phase, Rule
+from gossip.seeds import derive
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +87,14 @@ class Gather:
     def corrected(self, state: Gathered, flows: Tensor) -> Gathered:
         """There are no flows."""
         return state
+
+
+def told_by(seed: int, peer: str, round: int) -> int:
+    """The seed that a node's message of a round is rounded by: whoever asks is told the same bytes.
+
+    Args:
+        seed: the swarm's.
+        peer: who tells.
+        round: >= 0.
+    """
+    return derive(seed, "told", peer, round)

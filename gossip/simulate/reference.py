@@ -15,10 +15,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from gossip.api import Averaging, Effect, Mixer, Phase, Selector, Swapped, Swapping
-from gossip.compress.support import Support
+from gossip.api import Averaging, Effect, Losses, Mixer, Phase, Selector, Swapped, Swapping
+from gossip.compress.support import Full, Support
 from gossip.mix import ledger
-from gossip.mix.catalogue import swaps
+from gossip.mix.catalogue import gathers, swaps
+from gossip.mix.gather import Gather, told_by
 from gossip.mix.ledger import Ledger
 from gossip.mix.transaction import Terms, edge
 from gossip.rng import generator
@@ -46,6 +47,7 @@ class Reference:
         selector: coordinates of an exchange; one that looks at earlier exchanges is not reproduced.
         seed: the swarm's.
         incarnation: of each edge.
+        losses: what models are worth to a node, for rules that look at it; None: they cannot.
     """
 
     peers: Sequence[str]
@@ -55,6 +57,7 @@ class Reference:
     selector: Selector
     seed: int
     incarnation: Incarnation = lambda _initiator, _responder: 0
+    losses: Callable[[int], Losses] | None = None
     states: list[Any] = field(init=False)
     ledgers: list[Ledger] = field(init=False)
     kept: list[dict[str, Tensor]] = field(init=False)
@@ -80,7 +83,9 @@ class Reference:
                 self.x[node] = local(node, phase.round, self.x[node].clone(), self._correct(node))
             self.x[node], self.states[node] = self.mixer.publish(self.states[node], self.x[node].clone(), phase)
         frozen = [self.mixer.shared(state, x.clone()) for state, x in zip(self.states, self.x, strict=True)]
-        if swaps(self.mixer.edge):
+        if gathers(self.mixer.edge):
+            mixed = self._gathered(frozen, meetings, phase)
+        elif swaps(self.mixer.edge):
             mixed = self._swapped(self.mixer.edge, frozen, meetings)
         else:
             mixed = self._averaged(self.mixer.edge, frozen, meetings, phase)
@@ -159,6 +164,33 @@ class Reference:
         support: Support = self.selector.select(message, None, derive(self.seed, "mask", name, inc), seq)
         chance = generator(self.seed, "quantize", name, inc, seq, self.peers[me])
         return self.terms.told(self.terms.tell(message, support, chance), mine.numel(), mine.dtype)
+
+    def _gathered(self, frozen: Sequence[Tensor], meetings: Iterable[Meeting], phase: Phase) -> list[Tensor]:
+        """Vectors asked for and combined -> the shared vectors after that."""
+        assert isinstance(self.mixer, Gather)
+        asked: list[list[int]] = [[] for _ in self.peers]
+        for one, other, forth, back in meetings:
+            asked[one] += [other] if forth else []
+            asked[other] += [one] if back else []
+        mixed = list(frozen)
+        for node, peers in enumerate(asked):
+            if not peers:
+                continue
+            told = [self._told(frozen, peer, phase.round) for peer in sorted(peers, key=lambda peer: self.peers[peer])]
+            losses = None if self.losses is None else self.losses(node)
+            present = torch.ones(len(told), dtype=torch.bool)
+            mixed[node], self.states[node] = self.mixer.combine(
+                self.states[node], frozen[node], torch.stack(told), present, losses
+            )
+        return mixed
+
+    def _told(self, frozen: Sequence[Tensor], peer: int, round: int) -> Tensor:
+        """What `peer` tells whoever asks, as it arrives."""
+        mine = frozen[peer]
+        chance = torch.Generator().manual_seed(told_by(self.seed, self.peers[peer], round))
+        told = self.terms.told(self.terms.tell(mine, Full(), chance), mine.numel(), mine.dtype)
+        assert told is not None
+        return told
 
     def _begin(self, i: int, j: int) -> tuple[str, int, int]:
         """Name, incarnation and sequence number of the next transaction on an edge."""

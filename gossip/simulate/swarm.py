@@ -31,19 +31,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossip.api import Mixer, Phase, Selector
-from gossip.mix.catalogue import swaps
+from gossip.mix.catalogue import gathers, swaps
+from gossip.mix.gather import Gather
 from gossip.mix.transaction import Terms
 from gossip.simulate.average import Differences
 from gossip.simulate.edges import Edges, Pair
 from gossip.simulate.fate import Change, Fate, kind
 from gossip.simulate.flows import Flows
+from gossip.simulate.gather import Gathers, LossesOf
+from gossip.simulate.liars import Liars, Seen, lied
 from gossip.simulate.meetings import Meetings
 from gossip.simulate.memory import Memory
 from gossip.simulate.reference import consensus_distance
 from gossip.simulate.rows import Table, table
 from gossip.simulate.state import Rows, States, chunks
 from gossip.simulate.swap import Swaps
-from gossip.simulate.turn import Turn
+from gossip.simulate.turn import Sizes, Turn
 
 Correct = Callable[[Tensor], Tensor]
 """Gradients (r, d) -> the directions that the mixing algorithm wants stepped along instead."""
@@ -53,6 +56,7 @@ Step = Callable[[Tensor, int, int, Tensor, Correct], Tensor]
 It calls `correct` once, must not modify x, and may be called for any rows in any order: what it keeps (momentum, say) is its own, by row.
 """
 
+Visited = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]
 _NUMBERS = 1 << 18
 
 
@@ -95,6 +99,8 @@ class Swarm:
         wish_limit: most coordinates of an exchange where the responder wishes for some as well, by the same selector; 0: it does not.
         drifts: the selector looks at what was held at the last exchange. Always so with wishes.
         settled_edges: edges closed in order whose flows can still be revoked, per node.
+        losses: for rules that look at what a model is worth; None: they cannot.
+        liars: rows that lie; None: everybody is honest.
 
     Raises:
         ValueError: shapes that do not fit, peers alike.
@@ -112,13 +118,15 @@ class Swarm:
     wish_limit: int = 0
     drifts: bool = False
     settled_edges: int = 8
+    losses: LossesOf | None = None
+    liars: Liars | None = None
     used: Tensor = field(init=False)
     """(N,) bool: rows that were alive at any time."""
     _states: States = field(init=False)
     _edges: Edges = field(init=False)
     _vectors: Table = field(init=False)
     _flows: Flows | None = field(init=False)
-    _exchanges: Differences | Swaps = field(init=False)
+    _exchanges: Differences | Swaps | Gathers = field(init=False)
 
     def __post_init__(self) -> None:
         n = len(self.peers)
@@ -133,6 +141,10 @@ class Swarm:
         width, edge = self.mixer.size(self.x.shape[1]), self.mixer.edge
         self._vectors = table(n, width, self.x)
         self._flows = None
+        if gathers(edge):
+            assert isinstance(self.mixer, Gather)
+            self._exchanges = Gathers(self.mixer, self.terms, self._edges, self._states, self.losses)
+            return
         if swaps(edge):
             x, state = self._states.of(slice(0, 1))
             origin = self.mixer.shared(state, x)[0].clone()
@@ -206,15 +218,14 @@ class Swarm:
         Raises:
             ValueError: "not_finite": the swarm has diverged.
         """
-        parts = list(self._parts(phase, steps))
+        parts, began = list(self._parts(phase, steps)), self._shared()
         for rows, at, own, count in parts:
             before = x, state = self._states.of(at)
             x, state = self._work(step, phase.round, 0, count, rows, x, state)
             x, state = self.mixer.publish(state, x, own)
             self._states.put(at, before, x, state)
             self._vectors.rows[at] = self.mixer.shared(state, x)
-        turn = self._turn(meetings, fate, phase)
-        sizes = self._exchanges.exchange(turn)
+        turn, sizes = self._exchange(self._turn(meetings, fate, phase), self._seen(phase, began))
         for _, at, own, _ in parts:
             self._absorb(at, self._states.of(at), self._vectors.rows[at], own)
         return _done(turn, sizes.request, sizes.response, atomic=self._atomic)
@@ -243,7 +254,7 @@ class Swarm:
         """
         if not self.mixer.asynchronous:
             raise ValueError("this mixing algorithm needs rounds: it cannot run in clock pace")
-        one = replace(phase, local_steps=1.0)
+        one, began = replace(phase, local_steps=1.0), self._shared()
         for rows, at, _, count in self._parts(phase, steps):
             before = x, state = self._states.of(at)
             for number in range(count if step is not None else 0):
@@ -253,19 +264,21 @@ class Swarm:
         request, response = np.zeros(len(visits), np.int64), np.zeros(len(visits), np.int64)
         turn = self._turn(visits, fate, phase)
         for places in in_turn(turn.asking, turn.answering):
-            request[places], response[places] = self._visit(turn, places)
+            request[places], response[places], turn.lost[places] = self._visit(turn, places, began)
         return _done(turn, request, response, atomic=self._atomic)
 
-    def _visit(self, turn: Turn, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Some of a slot's visits, which share no row -> bytes."""
+    def _visit(self, turn: Turn, places: NDArray[np.int64], began: Tensor | None) -> Visited:
+        """Some of a slot's visits, which share no row -> bytes, and which were for nothing."""
         rows = np.unique(np.concatenate((turn.asking[places], turn.answering[places])))
         at = torch.from_numpy(rows)
         before = x, state = self._states.of(at)
         vectors = table(len(rows), self._vectors.width, self.x)
         vectors.rows.copy_(self.mixer.shared(state, x))
-        sizes = self._exchanges.exchange(self._exchanges.less_pending(turn.of(places, vectors, rows)))
+        assert not isinstance(self._exchanges, Gathers)
+        visits = self._exchanges.less_pending(turn.of(places, vectors, rows))
+        visits, sizes = self._exchange(visits, self._seen(turn.phase, began, self._shared()))
         self._absorb(at, before, vectors.rows, turn.phase)
-        return sizes.request, sizes.response
+        return sizes.request, sizes.response, visits.lost
 
     # --- looking ------------------------------------------------------------------------------------------
 
@@ -281,7 +294,7 @@ class Swarm:
 
     @property
     def _atomic(self) -> bool:
-        return self.atomic or isinstance(self._exchanges, Differences)
+        return self.atomic or not isinstance(self._exchanges, Swaps)
 
     @property
     def pending(self) -> int:
@@ -327,6 +340,26 @@ class Swarm:
             x = step(named, round, number, x, correct)
         return x, held[0]
 
+    def _shared(self) -> Tensor | None:
+        """(N, D) as they are now, where there is somebody to look at them."""
+        if self.liars is None:
+            return None
+        x, state = self._states.of(slice(None))
+        return self.mixer.shared(state, x).clone()
+
+    def _seen(self, phase: Phase, began: Tensor | None, now: Tensor | None = None) -> Seen:
+        """What liars see: vectors before and after the local steps."""
+        now = self._vectors.rows if now is None else now
+        return Seen(phase.round, now if began is None else began, now, self.alive.numpy())
+
+    def _exchange(self, turn: Turn, seen: Seen) -> tuple[Turn, Sizes]:
+        """All exchanges of a turn, with liars."""
+        if isinstance(self._exchanges, Gathers):
+            return turn, self._exchanges.exchange(turn, self.liars, seen)
+        if self.liars is not None:
+            turn = lied(turn, self.liars, seen, self._edges.rank, self.terms.request)
+        return turn, self._exchanges.exchange(turn)
+
     def _turn(self, meetings: Meetings, fate: Fate | None, phase: Phase) -> Turn:
         """The exchanges of all meetings, each begun by the lesser peer id."""
         fate = kind(len(meetings)) if fate is None else fate
@@ -367,6 +400,7 @@ class Swarm:
                 before = x, state = self._states.of(at)
                 vectors = table(2, self._vectors.width, self.x)
                 vectors.rows.copy_(self.mixer.shared(state, x))
+                assert not isinstance(self._exchanges, Gathers)
                 self._exchanges.hear(self._turn(met, None, phase).of(np.zeros(1, np.int64), vectors, rows))
                 self._absorb(at, before, vectors.rows, phase)
 

@@ -18,7 +18,7 @@ from gossip.api import Averaging, Effect, Mixer, Phase, Swapped, Swapping
 from gossip.compress.select import kept, with_wish
 from gossip.compress.support import Indices, Support
 from gossip.errors import LocalProtocolError, RemoteProtocolError
-from gossip.mix.catalogue import swaps
+from gossip.mix.catalogue import gathers, swaps
 from gossip.mix.transaction import edge
 from gossip.rng import generator
 from gossip.seeds import derive
@@ -120,6 +120,7 @@ class Exchanges:
                 call.inc, call.seq, None, call.theta, 0.0, give, take, mine.clone(), sent
             )  # fmt: skip
             return Offered(payload, 0.0)
+        assert not gathers(self._edge), "who gathers offers nothing"
         selector = self._select(call.budget_bytes, self._dim)
         support = selector.select(shared, self._met.get(call.peer), self._seed(call), call.seq)
         wish = self._wishes.pop(call.peer, None)
@@ -156,6 +157,7 @@ class Exchanges:
         try:
             if swaps(self._edge):
                 return self._answer_swap(self._edge, call, shared)
+            assert not gathers(self._edge), "who gathers answers with a vector"
             return self._answer_difference(self._edge, call, shared)
         except ValueError as error:
             raise RemoteProtocolError(call.peer, str(error)) from error

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.api import Averaging, Selector, Swapping
+from gossip.api import Averaging, Gathering, Selector, Swapping
 from gossip.mix.catalogue import swaps
 from gossip.mix.transaction import Terms
 from gossip.seeds import derive
@@ -39,7 +39,9 @@ def codecs(agreed: Manifest, layout: Layout, dim: int) -> Terms:
     return terms(agreed, layout.dtype, parts(layout, dim))
 
 
-def selector(scenario: Scenario, agreed: Terms, edge: Averaging | Swapping, layout: Layout, dim: int) -> Selector:
+def selector(
+    scenario: Scenario, agreed: Terms, edge: Averaging | Swapping | Gathering, layout: Layout, dim: int
+) -> Selector:
     """Coordinates of such an exchange. A budget that is left to be measured is what the slowest of `network.rates` allows."""
     network, section = scenario.network, scenario.compress
     rate = min(network.rates, default=network.bytes_per_s)

@@ -23,7 +23,7 @@ from torch import Tensor
 from gossip.api import Phase
 from gossip.compress.catalogue import quantizer
 from gossip.compress.select import Everything, kept
-from gossip.mix.catalogue import swaps
+from gossip.mix.catalogue import gathers, swaps
 from gossip.mix.dsgd import Dsgd
 from gossip.mix.transaction import Terms
 from gossip.overlay.periodic import stage, turn
@@ -297,7 +297,7 @@ def _pace(scenario: Scenario, count: int, step_s: NDArray[np.float64]) -> Pace:
 
 def _keeps_flows(swarm: Swarm) -> bool:
     edge = swarm.mixer.edge
-    return not swaps(edge) and edge.size(1) > 0
+    return not swaps(edge) and not gathers(edge) and edge.size(1) > 0
 
 
 def _reach(agreed: Manifest) -> float:

@@ -29,8 +29,8 @@ def test_where_there_are_fewer_than_k_others_all_are_asked():
 def test_each_set_of_peers_is_as_likely_as_any_other():
     """Uniform without replacement: what the tail of the hypergeometric distribution, and so b, is computed from."""
     counts = {}
-    for round in range(3000):
-        chosen = tuple(sorted(Pull(1, 2).row(0, 5, round)))
+    for r in range(3000):
+        chosen = tuple(sorted(Pull(1, 2).row(0, 5, r)))
         counts[chosen] = counts.get(chosen, 0) + 1
     assert len(counts) == 6
     expected = 3000 / 6
@@ -38,9 +38,9 @@ def test_each_set_of_peers_is_as_likely_as_any_other():
 
 
 def test_rounds_and_ranks_draw_independently():
-    one = [frozenset(Pull(1, 3).row(0, 16, round)) for round in range(40)]
+    one = [frozenset(Pull(1, 3).row(0, 16, r)) for r in range(40)]
     assert len(set(one)) > 35
-    shifted = [frozenset((other - 1) % 16 for other in Pull(1, 3).row(1, 16, round)) for round in range(40)]
+    shifted = [frozenset((other - 1) % 16 for other in Pull(1, 3).row(1, 16, r)) for r in range(40)]
     assert sum(a == b for a, b in zip(one, shifted, strict=True)) <= 2
 
 
@@ -49,7 +49,7 @@ def test_one_round_keeps_no_average_but_many_do_in_expectation():
     W = matrix(Pull(0, 6), 16, 0)
     assert np.allclose(W.sum(axis=1), 1.0)
     assert np.abs(W.sum(axis=0) - 1.0).max() > 0.1
-    mean = sum(matrix(Pull(0, 6), 16, round) for round in range(500)) / 500
+    mean = sum(matrix(Pull(0, 6), 16, r) for r in range(500)) / 500
     assert np.abs(mean.sum(axis=0) - 1.0).max() < 0.06
 
 
@@ -66,11 +66,11 @@ def test_more_peers_than_there_are_is_refused_in_one_line():
 
 
 def test_members_are_ranked_anew_every_so_many_rounds_and_stay_between():
-    orders = [ranked_at(PEERS, b"salt", round, 4) for round in range(12)]
+    orders = [ranked_at(PEERS, b"salt", r, 4) for r in range(12)]
     assert orders[0] == orders[3] == ranked(PEERS, b"salt")
     assert orders[4] == orders[7] == ranked(PEERS, salt_of(b"salt", 1))
     assert len({orders[0], orders[4], orders[8]}) == 3
-    assert {ranked_at(PEERS, b"salt", round, 0) for round in (0, 5, 1000)} == {ranked(PEERS, b"salt")}
+    assert {ranked_at(PEERS, b"salt", r, 0) for r in (0, 5, 1000)} == {ranked(PEERS, b"salt")}
 
 
 def test_two_neighbors_of_one_epoch_are_strangers_in_the_next():

@@ -24,12 +24,13 @@ from gossip.simulate.meetings import Schedule
 from gossip.simulate.reference import Reference, descent
 from gossip.simulate.swarm import Swarm
 from robust.clip import clip
+from tests.gossip.combining import Wary
 
 NODES, DIM, LR, STEPS = 7, 150, 0.1, 3
 PEERS = ("g", "c", "a", "f", "b", "e", "d")  # rows are not in the order of peer ids
 PARAMS = {
     "pet": {"kappa": 0.3, "flow_limit": 0.5}, "choco": {"gamma": 0.3}, "beer": {"gamma": 0.3},
-    "a2cid2": {"chi1": 9.0, "chi2": 2.0}, "outer": {"pull": 0.3},
+    "a2cid2": {"chi1": 9.0, "chi2": 2.0}, "outer": {"pull": 0.3}, "gather": {"rule": Wary()},
 }  # fmt: skip
 OVERLAYS = {"ring": Ring(), "sticky": Sticky(3), "base_k": BaseK(2), "one_peer": OnePeerExponential()}
 SELECTORS = {"full": Everything(), "mask": Mask(0.3), "top_k": TopK(0.2)}

@@ -1,0 +1,162 @@
+"""Rounds in which nodes ask peers for their vectors: every row's message through the codec, then each row's rule over what it was told.
+
+A message is made once a round and row, the same for all who ask; only liars tell each something else. What is lost, late, not finite or
+larger than any message may be is absent: it counts among those asked, and as no vector.
+
+Shapes: N rows, m meetings, a askings, r rows that asked k peers each, D numbers of the shared vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gossip.compress import codec
+from gossip.compress.support import Full
+from gossip.mix.gather import Gather, told_by
+from gossip.mix.transaction import Terms
+from gossip.simulate.chance import Chances, check_finite, indices, through
+from gossip.simulate.edges import Edges, Pair
+from gossip.simulate.liars import Liars, Seen, sent
+from gossip.simulate.state import States
+from gossip.simulate.turn import Sizes, Turn
+
+LossesOf = Callable[[Tensor, Tensor], Tensor]
+"""Rows (r,) int64 and models (r, m, D) -> (r, m): what each is worth on the data that its row has just learned from."""
+
+_NUMBERS = 1 << 22
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Askings:
+    """Who asks whom in a round, sorted by who and then by the peer's id.
+
+    Args:
+        who: (a,) rows.
+        whom: (a,) rows.
+        arrives: (a,) bool.
+    """
+
+    who: NDArray[np.int64]
+    whom: NDArray[np.int64]
+    arrives: NDArray[np.bool_]
+
+
+def askings(turn: Turn, rank: NDArray[np.int64]) -> Askings:
+    """Each direction of a meeting that has a weight is one peer that asks the other.
+
+    Args:
+        turn: the round's meetings.
+        rank: (N,) place of each row in the order of peer ids.
+    """
+    forth, back = np.flatnonzero(turn.forth > 0.0), np.flatnonzero(turn.back > 0.0)
+    who = np.concatenate((turn.asking[forth], turn.answering[back]))
+    whom = np.concatenate((turn.answering[forth], turn.asking[back]))
+    arrives = ~np.concatenate((turn.lost[forth], turn.lost[back]))
+    order = np.lexsort((rank[whom], who))
+    return Askings(who[order], whom[order], arrives[order])
+
+
+@dataclass(slots=True)
+class Gathers:
+    """What gathering needs between rounds: nothing but what the mixing algorithm keeps.
+
+    Args:
+        mixer: whose rule combines.
+        terms: codecs; messages go through `response`.
+        edges: names and seeds.
+        states: of the mixing algorithm.
+        losses: for rules that look at what a model is worth; None: there are none.
+        late: nothing is ever pending.
+    """
+
+    mixer: Gather
+    terms: Terms
+    edges: Edges
+    states: States
+    losses: LossesOf | None = None
+    late: dict[Pair, None] = field(default_factory=dict)
+
+    def exchange(self, turn: Turn, liars: Liars | None, seen: Seen) -> Sizes:
+        """All askings of a round: moves the vectors to what the rules make of them, and what rules remember.
+
+        Args:
+            turn: the round's meetings.
+            liars: None: everybody is honest.
+            seen: what liars see.
+
+        Raises:
+            ValueError: "not_finite": the swarm has diverged.
+        """
+        asked, vectors = askings(turn, self.edges.rank), turn.vectors.rows
+        messages = self._messages(vectors, asked, seen.round)
+        lies = {} if liars is None else self._lies(liars, asked, seen)
+        combined = vectors.clone()
+        for rows, places in _alike(asked, vectors.shape[1]):
+            present = asked.arrives[places]
+            told = messages[indices(asked.whom[places].ravel(), vectors)].view(*places.shape, -1)
+            for at in [tuple(at) for at in np.argwhere(np.isin(places, list(lies)))]:
+                lie = lies[int(places[at])]
+                told[at] = 0.0 if lie is None else lie
+                present[at] &= lie is not None
+            self._combine(rows, told, torch.from_numpy(present).to(vectors.device), combined)
+        vectors.copy_(combined)
+        return self._sizes(turn, vectors.shape[1])
+
+    def void(self, pair: Pair) -> None:
+        """Nothing is kept of an edge."""
+
+    def _messages(self, vectors: Tensor, asked: Askings, round: int) -> Tensor:
+        """(N, D) what each row that is asked tells, as it arrives."""
+        tell = np.unique(asked.whom)
+        at = indices(tell, vectors)
+        check_finite(vectors[at])
+        seeds = [told_by(self.edges.seed, self.edges.peers[row], round) for row in tell]
+        messages = torch.zeros_like(vectors)
+        messages[at] = through(self.terms.response, vectors[at], Chances(seeds), range(len(tell)))
+        return messages
+
+    def _lies(self, liars: Liars, asked: Askings, seen: Seen) -> dict[int, Tensor | None]:
+        """By place among those asked, what liars tell the honest; None where it is thrown away."""
+        lies: dict[int, Tensor | None] = {}
+        false = np.flatnonzero(liars.bad[asked.whom] & ~liars.bad[asked.who])
+        for liar in np.unique(asked.whom[false]).tolist():
+            places = false[asked.whom[false] == liar]
+            told = liars.tell(seen, liar, asked.who[places].tolist())
+            if told is None:
+                continue
+            seed = told_by(self.edges.seed, self.edges.peers[liar], seen.round)
+            for place, message in zip(places.tolist(), told, strict=True):
+                lies[place] = sent(message, self.terms.response, seed)
+        return lies
+
+    def _combine(self, rows: NDArray[np.int64], told: Tensor, present: Tensor, combined: Tensor) -> None:
+        """Some rows that asked equally many: their rule over what they were told, into `combined`."""
+        at = indices(rows, combined)
+        before = x, state = self.states.of(at)
+        losses = None if self.losses is None else partial(self.losses, torch.from_numpy(rows))
+        combined[at], state = self.mixer.combine(state, combined[at], told, present, losses)
+        self.states.put(at, before, x, state)
+
+    def _sizes(self, turn: Turn, dim: int) -> Sizes:
+        """A payload from whoever is asked to whom it was asked by; counted where it is lost as well, if nobody waits for a request."""
+        size = codec.size(Full(), self.terms.response, dim)
+        request, response = size * (turn.back > 0.0), size * ((turn.forth > 0.0) & ~turn.lost)
+        return Sizes(request.astype(np.int64), response.astype(np.int64))
+
+
+def _alike(asked: Askings, width: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Rows that ask k peers and where among the askings these are (r, k), for every k, some million numbers of `width` at a time."""
+    rows, first, counts = np.unique(asked.who, return_index=True, return_counts=True)
+    for count in np.unique(counts).tolist():
+        alike = np.flatnonzero(counts == count)
+        places = first[alike][:, None] + np.arange(count)
+        step = max(1, _NUMBERS // (width * count))
+        for start in range(0, len(alike), step):
+            yield rows[alike[start : start + step]], places[start : start + step]
