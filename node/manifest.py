@@ -17,7 +17,7 @@ from gossip.compress import names
 from gossip.errors import ConfigError, RemoteProtocolError
 from gossip.mix.facts import FACTS
 from gossip.mix.stability import disagreement_factor
-from node import identity, plugins, settings
+from node import identity, plugins, presets, settings, trust
 from node.config import Manifest, MixSection, OverlaySection
 from node.identity import Identity
 from node.overlay import overlay_of
@@ -112,12 +112,12 @@ def from_bytes(raw: bytes, swarm: str, peer: str) -> Manifest:
 
 
 def from_toml(text: str) -> Manifest:
-    """A manifest from TOML text, keys and values checked.
+    """A manifest from TOML text, keys and values checked; keys that it does not give are those of its preset.
 
     Raises:
         ConfigError: in one line, what is wrong.
     """
-    return settings.from_toml(text, Manifest)
+    return presets.from_toml(text, Manifest)
 
 
 def to_toml(manifest: Manifest) -> str:
@@ -153,8 +153,10 @@ def check(manifest: Manifest) -> list[str]:
             f"membership.suspicion_s: must be >= 2 membership.timeout_s = {2 * timing.timeout_s:g}, got {timing.suspicion_s:g}, "
             f"else a live member has no time to refute; try `--set membership.suspicion_s={4 * timing.timeout_s:g}`"
         )
+    presets.check(manifest)
     _check_algorithm(manifest)
-    warnings = []
+    trust.check(manifest)
+    warnings = trust.doubts(manifest)
     if pace.kind == "clock" and overlay.kind != "sticky":
         warnings.append(
             f"overlay.kind: {overlay.kind} only names who meets in clock pace, the weight is mix.theta = {mix.theta:g} and nobody "
@@ -176,8 +178,6 @@ def check(manifest: Manifest) -> list[str]:
         warnings.append(
             f"mix.kappa: {mix.kappa:g} is above {_KNOWN_KAPPA:g}, the largest known to be stable; try `--set mix.kappa=0.3`"
         )
-    if mix.clip_norm == 0.0:
-        warnings.append("mix.clip_norm: 0 is off, so one lying peer can ruin the model; for members you trust only")
     return warnings
 
 

@@ -41,6 +41,19 @@ def load(path: Path, kind: type[S]) -> S:
     Raises:
         ConfigError: unreadable, not TOML, or a wrong key or value.
     """
+    raw = read(path)
+    try:
+        return convert(raw, kind)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What stands in a TOML file, keys and values unchecked.
+
+    Raises:
+        ConfigError: unreadable, or not TOML.
+    """
     try:
         with path.open("rb") as file:
             raw = file.read(_MAX_FILE_BYTES + 1)
@@ -49,7 +62,7 @@ def load(path: Path, kind: type[S]) -> S:
     if len(raw) > _MAX_FILE_BYTES:
         raise ConfigError(f"{path}: has more than {_MAX_FILE_BYTES} bytes, which is no settings file; name another")
     try:
-        return from_toml(raw.decode(), kind)
+        return parse(raw.decode())
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not text (UTF-8), which is no settings file; name another") from error
     except ConfigError as error:
@@ -62,11 +75,19 @@ def from_toml(text: str, kind: type[S]) -> S:
     Raises:
         ConfigError: not TOML, or a wrong key or value.
     """
+    return convert(parse(text), kind)
+
+
+def parse(text: str) -> dict[str, Any]:
+    """What TOML text says, keys and values unchecked.
+
+    Raises:
+        ConfigError: not TOML.
+    """
     try:
-        raw = tomllib.loads(text)
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also Python's, of a number of thousands of digits
         raise ConfigError(f"not TOML: {_one_line(error)}; compare with {_SHOW}") from error
-    return convert(raw, kind)
 
 
 def to_toml(config: Section) -> str:

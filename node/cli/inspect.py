@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from gossip.errors import ConfigError
-from node.cli.output import dir_option
+from node.cli.output import dir_option, preset_option
 from node.config import Manifest, NodeConfig
 
 BUILT_IN_TASKS = ("digits", "images", "quadratic", "diagonal", "logistic", "text")
@@ -48,11 +48,11 @@ def show_manifest(file: Path | None, run_dir: Path) -> None:
     The file's, or that of the node in --dir.
     """
     from node import manifest as manifests
-    from node import settings
+    from node import presets, settings
     from node.run_dir import RunDir
 
     if file is not None:
-        shown: Manifest | None = settings.load(file, Manifest)
+        shown: Manifest | None = presets.load(Manifest, file)
     else:
         shown = RunDir.existing(run_dir).read_manifest()
     if shown is None:
@@ -73,9 +73,9 @@ def check_manifest(file: Path) -> None:
     Looks at keys, values, rules between them, and the signature if there is one. The task's parameters are checked by `found`.
     """
     from node import manifest as manifests
-    from node import settings
+    from node import presets
 
-    checked = settings.load(file, Manifest)
+    checked = presets.load(Manifest, file)
     try:
         check(checked)
         if checked.signature:
@@ -93,23 +93,33 @@ def config() -> None:
 
 @config.command("show")
 @click.argument("part", metavar="[manifest|node|scenario]", required=False)
+@preset_option
 @dir_option
-def show_config(part: str | None, run_dir: Path) -> None:
+def show_config(part: str | None, preset: str | None, run_dir: Path) -> None:
     """Print every setting with its meaning: those of the node in --dir, or the defaults where there is none.
 
     Two TOML files in one listing; name one part to get a file: starling config show manifest > manifest.toml
 
-    scenario prints the defaults of what `starling simulate` reads.
+    scenario prints the defaults of what `starling simulate` reads. --preset prints a manifest that begins with those values.
     """
-    from node import settings
+    from node import presets, settings
     from node.run_dir import RunDir
     from node.simulate.schema import Scenario
 
     if part not in {None, "manifest", "node", "scenario"}:
         raise ConfigError(f"config show: must be manifest, node or scenario, got {part!r}; try `starling config show`")
+    if preset is not None and part not in {None, "manifest"}:
+        raise ConfigError(
+            f"--preset: is about a manifest, got {part}; try `starling config show manifest --preset {preset}`"
+        )
     if part == "scenario":
         click.echo("# A scenario: what `starling simulate` reads (defaults)")
         click.echo(settings.render(Scenario()), nl=False)
+        return
+    if preset is not None:
+        begun = presets.load(Manifest, assignments=presets.asked(preset, ()))
+        click.echo(f"# The manifest: what a swarm agrees on (preset {preset})")
+        click.echo(settings.render(begun), nl=False)
         return
     place = RunDir(run_dir)
     held = place.config_file.exists()

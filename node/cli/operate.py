@@ -17,7 +17,7 @@ import msgspec
 
 from gossip.errors import ConfigError, GossipError
 from node import control
-from node.cli.output import dir_option, json_option
+from node.cli.output import dir_option, json_option, preset_option
 from node.config import Manifest, NodeConfig
 
 if TYPE_CHECKING:
@@ -68,21 +68,22 @@ def node_options(command: Command) -> Command:
 
 @click.command()
 @click.argument("file", metavar="[MANIFEST.toml]", required=False, type=click.Path(path_type=Path))
+@preset_option
 @node_options
-def found(file: Path | None, run_dir: Path, **flags: Unpack[Flags]) -> None:
+def found(file: Path | None, preset: str | None, run_dir: Path, **flags: Unpack[Flags]) -> None:
     """Found a swarm: sign a manifest, start its first node and print the invite.
 
     Without a file the manifest has its defaults, which --set changes: starling found --set task=digits --set pace.rounds=500.
     Standard output is the invite alone. Ctrl-C stops the node; `starling run` goes on.
     """
     from node import manifest as manifests
-    from node import settings
+    from node import presets
     from node.cli.inspect import check
     from node.identity import Identity
     from node.run_dir import RunDir
 
     ours, theirs = _split(flags["assignments"])
-    manifest = settings.apply_set(settings.load(file, Manifest) if file is not None else Manifest(), theirs)
+    manifest = presets.load(Manifest, file, presets.asked(preset, theirs))
     check(manifest)
     flags["assignments"] = ours
     config = _configured(NodeConfig(), flags)

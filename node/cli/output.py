@@ -34,6 +34,15 @@ def dir_option(command: Command) -> Command:
     )(command)
 
 
+def preset_option(command: Command) -> Command:
+    """`--preset NAME`, given to the command as `preset: str | None`."""
+    return click.option(
+        "--preset",
+        metavar="vouched|open",
+        help="Begin with the values for members one knows, or for strangers; docs/robustness.md.",
+    )(command)
+
+
 def json_option(command: Command) -> Command:
     """`--json`, given to the command as `as_json: bool`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)

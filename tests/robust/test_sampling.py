@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -147,6 +148,29 @@ def test_impossible_promises_are_refused(arguments):
 def test_no_sample_keeps_a_majority_of_liars_in_the_minority():
     with pytest.raises(ValueError, match="f must be fewer"):
         least_s(9, 6, 3, 10, 0.01)
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "robustness.md"
+
+
+def rows(text, header):
+    """Cells of the table in `text` whose first line begins so, without head and rule."""
+    lines = text.partition(header)[2].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_numbers_in_the_documentation_are_these():
+    text = DOCS.read_text()
+    table = rows(text, "| n, f |")
+    assert len(table) == 6
+    for size, *told in table:
+        n, f = map(int, size.split(","))
+        for k, printed in zip((4, 6, 9, 12, 15), told, strict=True):
+            assert 100 * overflow(n, f, k, k // 3) == pytest.approx(
+                float(printed.removesuffix("%")), rel=0.06, abs=1e-12
+            )
+    sizes = {int(n): tuple(map(int, told)) for n, *told in rows(text, "| n | 5 % bad |")}
+    assert sizes == {n: tuple(least_s(n, f, n - f, 1000, 0.01) for f in SHARES[n]) for n in SHARES}
 
 
 # --- draws ------------------------------------------------------------------------------------------------------
