@@ -1,0 +1,173 @@
+"""What a late joiner believes: a majority that goes together, never a lie that fewer than half tell. Nobody is blamed for being different."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gossip.rng import generator
+from robust.agreement import APART, NEAR, SAME, agree
+
+D = 200
+
+
+def normal(*labels) -> torch.Tensor:
+    return torch.randn(D, generator=generator(7, *labels))
+
+
+def swarm(honest: int, way: float, spread: float, *, start: float = 1.0):
+    """Models at pairwise distances of about `spread` that have all come `way` from a beginning of norm `start`."""
+    origin, direction = normal("origin"), normal("direction")
+    origin, direction = origin * (start / origin.norm()), direction * (way / direction.norm())
+    own = [normal("own", i) for i in range(honest)]
+    return origin, [origin + direction + each * (spread / math.sqrt(2) / each.norm()) for each in own]
+
+
+LIES = {
+    "turned around": lambda model, origin: -model,
+    "made ten times larger": lambda model, origin: 10.0 * model,
+    "as large as numbers are": lambda model, origin: torch.full_like(model, 3e38),
+    "made up": lambda model, origin: 5.0 * model.norm() * normal("lie") / normal("lie").norm(),
+    "turned back": lambda model, origin: origin - 2.0 * (model - origin),
+    "moved far by a trigger": lambda model, origin: model + 3.0 * (model - origin).norm() * torch.eye(D)[0],
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("honest", [2, 3, 4])
+@pytest.mark.parametrize("start", [0.0, 1.0, 5.0])
+def test_one_poisoned_model_is_left_out_and_its_sender_blamed(lie, honest, start):
+    """Wherever the liar stands among those asked."""
+    origin, models = swarm(honest, 1.0, 0.05, start=start)
+    poisoned = LIES[lie](models[0], origin)
+    for place in range(honest + 1):
+        offered = [*models[:place], poisoned, *models[place:]]
+        agreed = agree(offered, origin, [10] * len(offered))
+        assert agreed.outside == (place,)
+        assert place not in agreed.cluster
+        assert agreed.state is not None
+        assert all((agreed.state - model).norm() <= 0.06 for model in models)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.001, 0.01, 0.1])
+@pytest.mark.parametrize("factor", [1.0, 3.0, 10.0])
+def test_nobody_is_blamed_for_being_ten_times_as_far_as_others_are(spread, factor):
+    """Two that have just met are close, a third that met nobody for long is not: both are honest, whether taken in or not."""
+    origin, models = swarm(4, 1.0, spread)
+    far = models[3] + factor * max(spread, 0.01) * normal("far") / normal("far").norm()
+    for offered in ([*models[:2], far], [*models[:3], far]):
+        agreed = agree(offered, origin, [10] * len(offered))
+        assert agreed.outside == ()
+        assert agreed.state is not None
+
+
+def test_models_that_each_trained_alone_are_not_blamed():
+    """In the first rounds, with other data at every node, ways stand at right angles; equal models beside them make no difference."""
+    origin = normal("origin")
+    ways = torch.linalg.qr(torch.randn(D, 3, generator=generator(7, "ways"))).Q.T
+    models = [origin + way for way in ways]
+    assert agree(models, origin, [1, 1, 1]).outside == ()
+    assert agree([models[0], models[0].clone(), models[1]], origin, [1, 1, 1]).outside == ()
+
+
+def test_a_model_of_a_later_round_may_have_come_further():
+    """Not everybody can be asked at one moment. That a round is an excuse has an end, or any claim would be one."""
+    origin, models = swarm(2, 1.0, 0.01)
+    later = origin + 2.8 * (models[0] - origin)
+    assert agree([*models, later], origin, [2, 2, 6]).outside == ()
+    assert agree([*models, later], origin, [6, 6, 6]).outside == (2,)
+    liar = origin - 3.0 * (models[0] - origin)
+    assert agree([*models, liar], origin, [2, 2, 2**62]).outside == (2,)
+
+
+@settings(max_examples=80)
+@given(
+    count=st.integers(3, 7), seed=st.integers(0, 2**31), spread=st.floats(0.0, 0.05),
+    far=st.floats(0.0, 100.0), rounds=st.integers(1, 10**6),
+)  # fmt: skip
+def test_fewer_than_half_that_lie_neither_move_the_state_far_nor_get_an_honest_one_blamed(
+    count, seed, spread, far, rounds
+):
+    """The bound of the module, for liars at any distance: near ones may be taken in, and do not matter."""
+    origin, models = swarm(count - (count - 1) // 2, 1.0, spread)
+    draw = generator(seed, "lies")
+    lies = [
+        models[0]
+        + far * torch.rand((), generator=draw) * torch.nn.functional.normalize(torch.randn(D, generator=draw), dim=0)
+        for _ in range((count - 1) // 2)
+    ]
+    offered = [*models, *lies]
+    agreed = agree(offered, origin, [rounds] * len(models) + [1] * len(lies))
+    diameter = max(float((a - b).norm()) for a in models for b in models)
+    assert not set(agreed.outside) & set(range(len(models)))
+    assert agreed.state is not None
+    reach = max((1 + NEAR) * diameter, diameter + 2.0 * SAME)
+    bound = diameter + math.sqrt(count) * reach
+    assert all(float((agreed.state - model).norm()) <= bound + 1e-4 for model in models)
+
+
+def test_of_two_that_contradict_each_other_none_is_believed():
+    """And none is blamed: either may be the honest one."""
+    origin, (model, other) = swarm(2, 1.0, 0.05)
+    assert agree([model, other], origin, [9, 9]).cluster == (0, 1)
+    for lie in LIES.values():
+        agreed = agree([model, lie(model, origin)], origin, [9, 9])
+        assert (agreed.state, agreed.cluster, agreed.outside) == (None, (), ())
+
+
+def test_three_that_all_contradict_each_other_are_none():
+    origin, (model,) = swarm(1, 1.0, 0.0)
+    assert agree([model, -5.0 * model, 9.0 * model], origin, [9, 9, 9]).state is None
+
+
+def test_the_state_is_the_coordinate_median_of_those_that_agree():
+    origin, models = swarm(3, 1.0, 0.05)
+    agreed = agree(models, origin, [9, 9, 9])
+    assert torch.equal(agreed.state, torch.stack(models).median(0).values)
+    pair = agree(models[:2], origin, [9, 9])
+    assert torch.allclose(pair.state, torch.stack(models[:2]).mean(0), atol=1e-7)
+    alone = agree(models[:1], origin, [9])
+    assert torch.equal(alone.state, models[0])
+
+
+@settings(max_examples=30)
+@given(count=st.integers(1, 6), dtype=st.sampled_from([torch.float32, torch.float64]))
+def test_nothing_that_was_given_is_modified_and_the_result_is_no_view_of_it(count, dtype):
+    origin, models = swarm(count, 1.0, 0.05)
+    origin, models = origin.to(dtype), [model.to(dtype) for model in models]
+    before = [each.clone() for each in (origin, *models)]
+    agreed = agree(models, origin, [3] * count)
+    assume(agreed.state is not None)
+    assert agreed.state.dtype == dtype
+    agreed.state.zero_()
+    assert all(torch.equal(one, other) for one, other in zip(before, (origin, *models), strict=True))
+
+
+def test_equal_models_at_the_very_beginning_agree():
+    """Nobody has moved yet: no way, no distance."""
+    origin = normal("origin")
+    agreed = agree([origin.clone(), origin.clone(), origin.clone()], origin, [0, 0, 0])
+    assert torch.equal(agreed.state, origin)
+    assert agreed.outside == ()
+
+
+def test_distances_are_right_beyond_one_chunk():
+    """Large models are compared piece by piece."""
+    origin = torch.zeros(400_000)
+    models = [torch.ones(400_000), torch.ones(400_000), torch.ones(400_000)]
+    models[2][-1] = 2000.0
+    agreed = agree(models, origin, [5, 5, 5])
+    assert agreed.outside == (2,)
+    assert torch.equal(agreed.state, models[0])
+    assert APART * math.sqrt(400_000) < 1999.0
+
+
+def test_senseless_input_is_refused():
+    origin = torch.zeros(3)
+    for models, rounds in (([], []), ([torch.zeros(2)], [1]), ([torch.zeros(3)], [1, 2])):
+        with pytest.raises(ValueError, match="models must be"):
+            agree(models, origin, rounds)
