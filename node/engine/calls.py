@@ -233,6 +233,32 @@ class Install(Call, frozen=True, tag="install"):
     round: int
 
 
+class Consider(Call, frozen=True, tag="consider"):
+    """Hold a fetched model (digest already checked) until Agree; at most three. -> Done, or Refused if it is none of ours"""
+
+    peer: str
+    round: int
+    state: bytes
+
+
+class Agree(Call, frozen=True, tag="agree"):
+    """Make one of the models held and install it, if enough of them go together (`robust.agreement`). -> Agreed"""
+
+
+class Agreed(Call, frozen=True, tag="agreed"):
+    """What came of it; the models are held no more.
+
+    Args:
+        round: of the installed model.
+        peers: whose models it was made of; none: nothing was installed.
+        outside: peers that no honest member can be, from what they offered.
+    """
+
+    round: int
+    peers: tuple[str, ...]
+    outside: tuple[str, ...]
+
+
 class Stop(Call, frozen=True, tag="stop"):
     """Save and end the process. -> Done, or Refused where it could not save; it ends all the same"""
 
@@ -255,6 +281,6 @@ class Refused(Call, frozen=True, tag="refused"):
 
 Request = (
     Open | Train | Free | Offer | Answer | Apply | Commit | Drop | Mix | Settle | Revoke | Evaluate | Save
-    | Snapshot | ReadChunk | Install | Stop
+    | Snapshot | ReadChunk | Install | Consider | Agree | Stop
 )  # fmt: skip
-Reply = Opened | Trained | Offered | Answered | Evaluated | Held | ChunkRead | Done | Refused
+Reply = Opened | Trained | Offered | Answered | Evaluated | Held | ChunkRead | Agreed | Done | Refused

@@ -116,6 +116,13 @@ def _dispatch(session: Session, request: calls.Request) -> calls.Reply | None:
                 return session.install(request)
             except ValueError as error:
                 return calls.Refused("peer", str(error))
+        case calls.Consider():
+            try:
+                return session.consider(request)
+            except ValueError as error:
+                return calls.Refused("peer", str(error))
+        case calls.Agree():
+            return session.agree()
         case calls.Stop():
             return _written(lambda: session.save(calls.Save()))
         case calls.Open():

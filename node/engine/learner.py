@@ -205,7 +205,7 @@ class Learner:
         Raises:
             ValueError: they are not of this model and optimiser; nothing changed.
         """
-        self._check(tensors.get(_X))
+        self.check(tensors.get(_X))
         self._optimizer.load({k.removeprefix(_OPTIMIZER): t for k, t in tensors.items() if k != _X})
         self._replace(tensors[_X])
         self.local_steps = local_steps
@@ -216,10 +216,15 @@ class Learner:
         Raises:
             ValueError: it is not a model of ours; nothing changed.
         """
-        self._check(x)
+        self.check(x)
         self._optimizer = optimizer(self._manifest.optimizer, self.x)
         self._joined_at = round
         self._replace(x)
+
+    def beginning(self) -> Tensor:
+        """(d,) where training began, at every node."""
+        model = self.task.model(generator(self._manifest.seed, "model")).to(self.device)
+        return bind(model, self.layout)[0]
 
     def named(self) -> dict[str, Tensor]:
         """The model's parameters by name."""
@@ -230,7 +235,12 @@ class Learner:
         self._good.copy_(x)
         self._begin()
 
-    def _check(self, x: Tensor | None) -> None:
+    def check(self, x: Tensor | None) -> None:
+        """Whether it is a model of ours.
+
+        Raises:
+            ValueError: it is not, in a few words.
+        """
         if x is None or x.shape != self.x.shape or x.dtype != self.x.dtype:
             raise ValueError("holds another model")
         if not _finite(x):

@@ -22,6 +22,7 @@ from gossip.errors import ConfigError, LocalProtocolError
 from node.engine import blob, calls
 from node.engine.checkpoint import Checkpoint, Checkpoints, swarm_of
 from node.engine.exchange import Exchanges
+from node.engine.joining import Candidates
 from node.engine.learner import Learner
 from node.tasks.evaluate import Progress, Result
 
@@ -89,6 +90,7 @@ class Session:
         self._apart = self._pace.local_steps / 2.0  # mean local steps between any two exchanges of ours
         self._last_exchange = learner.local_steps
         self._held = (0, b"")
+        self._candidates = Candidates(learner.beginning)
         self.opened = calls.Opened(
             learner.layout.dim, self._schema, learner.task.metric, learner.task.higher_is_better, learner.device,
             learner.data.samples, resumed, self._round, learner.local_steps,
@@ -306,18 +308,54 @@ class Session:
             ValueError: it is none of ours; nothing changed. The message is a snake_case reason.
             LocalProtocolError: a round is under way.
         """
-        if self._left > 0:
-            raise LocalProtocolError("local steps of the round are left to do")
+        self._must_rest()
+        self._take_over(self._model_in(call.state), call.round)
+        return calls.Done()
+
+    def consider(self, call: calls.Consider) -> calls.Done:
+        """Hold a fetched model.
+
+        Raises:
+            ValueError: it is none of ours. The message is a snake_case reason.
+        """
+        self._candidates.add(call.peer, call.round, self._model_in(call.state))
+        return calls.Done()
+
+    def agree(self) -> calls.Agreed:
+        """Take over what the models held agree on; every edge starts anew.
+
+        Raises:
+            LocalProtocolError: none is held, or a round is under way.
+        """
+        self._must_rest()
+        agreed, model = self._candidates.take()
+        if model is not None:
+            self._take_over(model, agreed.round)
+        return agreed
+
+    def _model_in(self, state: bytes) -> Tensor:
+        """(d,) the model in a snapshot.
+
+        Raises:
+            ValueError: it is none of ours. The message is a snake_case reason.
+        """
         try:
-            tensors, facts = blob.unpack(call.state)
+            tensors, facts = blob.unpack(state)
         except ValueError as error:
             raise ValueError("state_damaged") from error
         if facts.get("kind") != _MODEL or facts.get("schema") != self._schema.hex() or tensors.keys() != {"x"}:
             raise ValueError("state_of_another_model")
         try:
-            self.learner.install(tensors["x"], call.round)
+            self.learner.check(tensors["x"])
         except ValueError as error:
             raise ValueError("state_unusable") from error
+        return tensors["x"]
+
+    def _must_rest(self) -> None:
+        if self._left > 0:
+            raise LocalProtocolError("local steps of the round are left to do")
+
+    def _take_over(self, model: Tensor, round: int) -> None:
+        self.learner.install(model, round)
         self._exchanges.forget_all()
-        self._frozen, self._gathered, self._round = None, [], call.round
-        return calls.Done()
+        self._frozen, self._gathered, self._round = None, [], round

@@ -1,4 +1,4 @@
-"""What a late joiner believes: a majority that goes together, never a lie that fewer than half tell. Nobody is blamed for being different."""
+"""What a late joiner believes: a majority that goes together, never a lie of fewer than half. Nobody is blamed for being different."""
 
 from __future__ import annotations
 

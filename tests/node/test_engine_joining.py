@@ -1,0 +1,93 @@
+"""An engine that is given several models and makes one of them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from node.engine import calls
+from node.engine.joining import MOST
+from tests.node.engines import done, manifest, opened, state_of, x_of
+
+
+def trained(label: str, rounds: int = 4):
+    """An engine that has trained alone, and its model as peers get it."""
+    engine = opened(manifest(), 0, label)
+    for turn in range(rounds):
+        done(engine, calls.Train(turn, 5))
+        done(engine, calls.Mix(turn))
+    return engine
+
+
+def snapshot(engine) -> bytes:
+    held = done(engine, calls.Snapshot())
+    return done(engine, calls.ReadChunk(held.snapshot, 0, held.size)).data
+
+
+def poisoned(engine, scale: float) -> bytes:
+    engine._session.learner.x.mul_(scale)
+    return snapshot(engine)
+
+
+def test_models_that_agree_become_one_and_training_goes_on_from_it():
+    givers = [trained(label) for label in "bcd"]
+    joiner = opened(manifest(), 1, "a")
+    for giver, name in zip(givers, "bcd", strict=True):
+        done(joiner, calls.Consider(name, 4, snapshot(giver)))
+    agreed = done(joiner, calls.Agree())
+    assert agreed == calls.Agreed(4, ("b", "c", "d"), ())
+    assert torch.allclose(x_of(joiner), torch.stack([x_of(giver) for giver in givers]).median(0).values)
+    assert not state_of(joiner).total.any()
+    assert joiner.handle(calls.Agree()).kind == "state"  # nothing is held any more
+    assert math.isfinite(done(joiner, calls.Train(4, 5)).loss)
+
+
+@pytest.mark.parametrize("scale", [-1.0, 10.0])
+def test_a_poisoned_model_is_named_and_does_not_count(scale):
+    """Nor does what its sender says of the round: that is the middle one of those who agree."""
+    honest = [trained(label) for label in "bc"]
+    liar = poisoned(trained("d"), scale)
+    joiner = opened(manifest(), 1, "a")
+    done(joiner, calls.Consider("d", 2**62, liar))
+    for giver, name, at in zip(honest, "bc", (4, 5), strict=True):
+        done(joiner, calls.Consider(name, at, snapshot(giver)))
+    agreed = done(joiner, calls.Agree())
+    assert agreed == calls.Agreed(4, ("b", "c"), ("d",))
+    for giver in honest:
+        assert (x_of(joiner) - x_of(giver)).norm() < 0.5 * (x_of(giver) - opened(manifest())._session.learner.x).norm()
+
+
+def test_of_two_that_contradict_each_other_nothing_is_taken():
+    joiner = opened(manifest(), 1, "a")
+    before = x_of(joiner)
+    done(joiner, calls.Consider("b", 4, snapshot(trained("b"))))
+    done(joiner, calls.Consider("c", 4, poisoned(trained("c"), -1.0)))
+    assert done(joiner, calls.Agree()) == calls.Agreed(0, (), ())
+    assert torch.equal(x_of(joiner), before)
+
+
+def test_what_is_no_model_of_ours_is_refused_at_once():
+    joiner = opened(manifest(), 1, "a")
+    assert joiner.handle(calls.Consider("b", 4, b"junk")) == calls.Refused("peer", "state_damaged")
+    infinite = poisoned(trained("b", 1), math.inf)
+    assert joiner.handle(calls.Consider("b", 4, infinite)) == calls.Refused("peer", "state_unusable")
+    assert joiner.handle(calls.Agree()).kind == "state"
+
+
+def test_memory_is_bounded():
+    """Whatever the daemon does, an engine holds three models beside its own."""
+    joiner, state = opened(manifest(), 1, "a"), snapshot(trained("b", 1))
+    for number in range(MOST):
+        done(joiner, calls.Consider(f"p{number}", 1, state))
+    assert joiner.handle(calls.Consider("one more", 1, state)).kind == "state"
+    done(joiner, calls.Consider("p0", 1, state))  # the same peer again
+    assert done(joiner, calls.Agree()).peers == ("p0", "p1", "p2")
+
+
+@pytest.mark.parametrize("mix", ["pet", "gradient_tracking", "psgd"])
+def test_every_node_knows_where_training_began(mix):
+    """It is what distances are measured by, whatever the exchanges are about."""
+    one, other = (opened(manifest(mix=mix), 0, label) for label in "ab")
+    assert torch.equal(one._session.learner.beginning(), x_of(other))
