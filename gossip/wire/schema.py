@@ -31,7 +31,7 @@ MAX_CHUNK_BYTES = 1 << 20
 MAX_RECORDS = 256
 MAX_ADDRESSES = 8
 MAX_CREDENTIAL_BYTES = 2048  # an invitation through eight hands
-MAX_REVOCATIONS = 64
+MAX_REVOCATIONS = 16  # each may cost seventeen signatures
 MAX_CLAIMS = 64
 MAX_PROOF_BYTES = 4096
 

@@ -65,6 +65,10 @@ class Network(Protocol):
         """Per peer."""
         ...
 
+    def origin(self, peer: str) -> str:
+        """The public address prefix that a peer's newest connection comes from; "" for any other, or none."""
+        ...
+
     def inbound(self, lane: Lane) -> trio.MemoryReceiveChannel[Inbound]:
         """Frames of one lane. Bounded (`limits.inbox_frames` per peer): when full the newest is dropped and counted."""
         ...

@@ -5,10 +5,26 @@ Shapes: amounts are bytes or frames, times are seconds on one clock.
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass, field
 from math import inf
 
 import trio
+
+from robust.sampling import prefix_of
+
+ORIGIN_SHARE = 4
+"""One public address prefix has at most one in so many of a node's connections."""
+
+
+def origin_of(host: str) -> str:
+    """The IPv4 /24 or IPv6 /48 of an address of the public Internet; "" for every other address, which no limit per prefix is for.
+
+    Raises:
+        ValueError: not an address.
+    """
+    address = ipaddress.ip_address(host.partition("%")[0])
+    return prefix_of(f"/ip{address.version}/{address}") or ""
 
 
 @dataclass(slots=True)

@@ -56,12 +56,13 @@ class MemoryHub:
 
     Args:
         rules: (src, dst, now) -> Deliver | Drop | None, asked in order for every frame; the first answer wins. The list
-            `rules` may be changed while the network runs.
+            `rules` may be changed while the network runs, and `origins`, the public prefixes of peers that are to have one.
         seed: of the small delay (0.5 to 1.5 ms) of frames no rule has an opinion on.
     """
 
     def __init__(self, rules: Iterable[Rule] = (), seed: int = 0) -> None:
         self.rules = list(rules)
+        self.origins: dict[str, str] = {}
         self._usually = delay(DEFAULT_DELAY_S, DEFAULT_DELAY_S / 2, seed)
         self._peers: dict[str, MemoryNetwork] = {}
         self._connections: dict[frozenset[str], _Connection] = {}
@@ -219,6 +220,10 @@ class MemoryNetwork:
     def traffic(self) -> Mapping[str, Traffic]:
         """Per peer."""
         return MappingProxyType(self._traffic)
+
+    def origin(self, peer: str) -> str:
+        """What the hub says of a connected peer."""
+        return self._hub.origins.get(peer, "") if self._hub.connected(self._peer_id, peer) else ""
 
     def inbound(self, lane: Lane) -> trio.MemoryReceiveChannel[Inbound]:
         """Frames of one lane, at most `inbox_frames` of a peer."""

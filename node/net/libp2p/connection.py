@@ -35,6 +35,7 @@ class Guest:
         inbound: they dialled.
         since: when it was made.
         useful_at: when a whole frame last arrived on it.
+        origin: the public prefix it comes from, see `node.net.limits.origin_of`.
     """
 
     peer: str
@@ -42,6 +43,7 @@ class Guest:
     inbound: bool
     since: float
     useful_at: float
+    origin: str = ""
 
 
 class Stream:

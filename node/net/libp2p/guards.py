@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from node.config import LimitsSection
 from node.net.libp2p.connection import Guest
+from node.net.limits import ORIGIN_SHARE
 
 MAX_HANDSHAKES = 64
 MAX_HANDSHAKES_PER_BLOCK = 32
@@ -52,7 +53,7 @@ def make_room(guests: Sequence[Guest], newcomer: Guest, limits: LimitsSection, n
     Args:
         guests: established connections, oldest first. Those we dialled count, but only inbound ones are closed.
         newcomer: authenticated, inbound.
-        limits: connections in all, and per address block.
+        limits: connections in all, and per address block; a public prefix of many blocks has a share of those in all.
         now: seconds.
     """
     same_peer = [guest for guest in guests if guest.peer == newcomer.peer]
@@ -60,8 +61,11 @@ def make_room(guests: Sequence[Guest], newcomer: Guest, limits: LimitsSection, n
     staying = [guest for guest in guests if guest not in leaving]
     inbound = [guest for guest in staying if guest.inbound]
     from_block = [guest for guest in inbound if guest.block == newcomer.block]
+    from_origin = [guest for guest in inbound if guest.origin == newcomer.origin != ""]
     if len(from_block) >= limits.connections_per_ip:
         candidates = from_block
+    elif len(from_origin) >= max(1, limits.connections // ORIGIN_SHARE):
+        candidates = from_origin
     elif len(staying) >= limits.connections:
         candidates = inbound
     else:

@@ -34,7 +34,7 @@ from node.net.libp2p.guards import Handshakes, make_room
 from node.net.libp2p.lanes import FrameTooLong, Unfinished, accept_lane, open_lane, read_frames, write_frame
 from node.net.libp2p.noise import HandshakeFailed, Identity, secure
 from node.net.libp2p.sockets import endpoint_of, first_of, listen_on, tune
-from node.net.limits import Pacer, TokenBucket
+from node.net.limits import Pacer, TokenBucket, origin_of
 
 HANDSHAKE_S = 10.0
 MAX_DIALS = 32
@@ -155,6 +155,11 @@ class Libp2pNetwork:
         """Per peer."""
         return {name: peer.traffic for name, peer in self._peers.items()}
 
+    def origin(self, peer: str) -> str:
+        """The public address prefix that a peer's newest connection comes from; "" for any other, or none."""
+        connection = self._newest(peer)
+        return connection.guest.origin if connection is not None else ""
+
     def inbound(self, lane: Lane) -> trio.MemoryReceiveChannel[Inbound]:
         """Frames of one lane."""
         return self._inboxes[lane].channel
@@ -250,7 +255,7 @@ class Libp2pNetwork:
         connection = None
         try:
             with self._contained(host), scope:
-                connection = await self._secured(raw, block, expected=None)
+                connection = await self._secured(raw, host, expected=None)
         except HandshakeFailed:
             return
         finally:
@@ -274,11 +279,12 @@ class Libp2pNetwork:
         self._register(connection)
         await self._run(connection)
 
-    async def _secured(self, raw: trio.SocketStream, block: str, expected: str | None) -> Connection:
+    async def _secured(self, raw: trio.SocketStream, host: str, expected: str | None) -> Connection:
         tune(raw.socket)
         peer, channel, received = await secure(raw, self._identity, expected)
         now = trio.current_time()
-        guest = Guest(peer=peer, block=block, inbound=expected is None, since=now, useful_at=now)
+        block, origin = addresses.block(host), origin_of(host)
+        guest = Guest(peer=peer, block=block, inbound=expected is None, since=now, useful_at=now, origin=origin)
         return Connection(guest, raw, channel, received, self._up, self._down)
 
     def _register(self, connection: Connection) -> None:
@@ -391,7 +397,7 @@ class Libp2pNetwork:
         raw = await trio.open_tcp_stream(endpoint.host, endpoint.port)
         connection = None
         try:
-            connection = await self._secured(raw, addresses.block(raw.socket.getpeername()[0]), expected=peer)
+            connection = await self._secured(raw, raw.socket.getpeername()[0], expected=peer)
         finally:
             if connection is None:
                 await trio.aclose_forcefully(raw)

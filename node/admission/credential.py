@@ -1,0 +1,94 @@
+"""What a record carries to show that its peer may be a member: msgpack [operator, ticket, chain], or nothing at all.
+
+    ticket   [epoch, nonce]: a proof of work (node.admission.work)
+    chain    invitations from the founder to the peer (node.admission.chain)
+
+A credential has one encoding; anything else is refused. It is signed with the record and says nothing without it: ticket and chain
+are for one peer and one swarm, so nobody can use another's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gossip.wire.schema import MAX_CREDENTIAL_BYTES, Counter
+from node.admission import chain as chains
+from node.admission.chain import Chain, PackedChain
+
+MAX_OPERATOR = 64
+
+
+class Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A proof of work.
+
+    Args:
+        epoch: the epoch it was made for.
+        nonce: what was found.
+    """
+
+    epoch: Counter
+    nonce: Counter
+
+
+class _Packed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    operator: Annotated[str, Meta(max_length=MAX_OPERATOR)]
+    ticket: Ticket | None
+    chain: PackedChain
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """All that a peer shows.
+
+    Args:
+        operator: who runs the node, in their own words; "" says nothing.
+        ticket: a proof of work, if any.
+        chain: invitations, the founder's first; empty for none.
+    """
+
+    operator: str = ""
+    ticket: Ticket | None = None
+    chain: Chain = ()
+
+
+NOTHING = Credential()
+
+
+def encode(credential: Credential) -> bytes:
+    """The bytes for a record; b"" for nothing.
+
+    Raises:
+        ValueError: an operator that is not printable, or too many bytes.
+    """
+    if credential == NOTHING:
+        return b""
+    if len(credential.operator) > MAX_OPERATOR or not credential.operator.isprintable():
+        raise ValueError(f"operator: must be at most {MAX_OPERATOR} printable characters, got {credential.operator!r}")
+    packed = chains.encode(_Packed(credential.operator, credential.ticket, chains.pack(credential.chain)))
+    if len(packed) > MAX_CREDENTIAL_BYTES:
+        raise ValueError(
+            f"a credential has at most {MAX_CREDENTIAL_BYTES} bytes, got {len(packed)}; use a shorter operator"
+        )
+    return packed
+
+
+def decode(raw: bytes) -> Credential:
+    """The credential in a record.
+
+    Raises:
+        ValueError: "credential_malformed": not the encoding of one.
+    """
+    if not raw:
+        return NOTHING
+    try:
+        packed = chains.decode(raw, _Packed)
+        credential = Credential(packed.operator, packed.ticket, chains.unpack(packed.chain))
+        if credential == NOTHING or not credential.operator.isprintable():
+            raise ValueError("another encoding, or an operator that cannot be shown")  # noqa: TRY301
+    except ValueError as error:
+        raise ValueError("credential_malformed") from error
+    return credential

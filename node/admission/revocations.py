@@ -1,0 +1,146 @@
+"""Void invitations: a bounded set that is the same for all who have heard the same, in whatever order.
+
+A revocation names an invitation by its slot (inviter, number), whoever uses it: all chains through that slot are void, for good, and the
+slot is used up. It is signed by the inviter, by somebody above it in the chain, or by the founder, and carries the chain down to the slot,
+so that anybody can check it. When that chain ends by itself the revocation is forgotten.
+
+Bounds: `MAX_HELD` in all and `MAX_PER_BRANCH` below each of those whom the founder invited; the shortest chains stay, then the lowest
+slots. So no member can fill the set with revocations below itself, or push out others', and the order of arrival does not matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gossip.wire.schema import Revocation
+from node.admission import chain as chains
+from node.admission.chain import Chain, Slot, Terms
+from node.identity import Identity, public_key_of, verify
+
+MAX_HELD = 1024
+MAX_PER_BRANCH = 64
+_REVOCATION = b"starling/revocation/1\0"
+_DIGEST_BYTES = 16
+
+
+def revoke(who: Identity, chain: Chain, terms: Terms) -> Revocation:
+    """The last invitation of a chain, revoked.
+
+    Args:
+        who: the founder, or one of those above the last holder.
+        chain: down to the invitation.
+        terms: of the swarm.
+
+    Raises:
+        ValueError: "revoked_by_another": not theirs to revoke.
+    """
+    slot = chains.slots(chain, terms.founder)[-1]
+    revocation = Revocation(chains.to_bytes(chain), who.peer_id, who.sign(_signed(terms.swarm, slot)))
+    check(revocation, terms)
+    return revocation
+
+
+def check(revocation: Revocation, terms: Terms) -> Chain:
+    """The chain that is void from its last link on.
+
+    Raises:
+        ValueError: in snake_case, why nobody needs to believe this.
+    """
+    chain = chains.from_bytes(revocation.chain)
+    _check(revocation, chain, terms)
+    return chain
+
+
+def _check(revocation: Revocation, chain: Chain, terms: Terms) -> None:
+    chains.check(chain, terms)
+    if revocation.by not in chains.inviters(chain, terms.founder):
+        raise ValueError("revoked_by_another")
+    if not verify(revocation.by, revocation.signature, _signed(terms.swarm, chains.slots(chain, terms.founder)[-1])):
+        raise ValueError("revocation_forged")
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    revocation: Revocation
+    chain: Chain
+    slot: Slot
+    branch: Slot
+
+    @property
+    def rank(self) -> tuple[int, Slot]:
+        return len(self.chain), self.slot
+
+
+@dataclass(slots=True)
+class Revocations:
+    """All that one node knows.
+
+    Args:
+        terms: of the swarm.
+    """
+
+    terms: Terms
+    _held: dict[Slot, _Held] = field(default_factory=dict)
+    _listed: tuple[Revocation, ...] = ()
+    _digest: bytes = bytes(_DIGEST_BYTES)
+
+    @property
+    def listed(self) -> tuple[Revocation, ...]:
+        """In an order that is the same for everybody."""
+        return self._listed
+
+    @property
+    def digest(self) -> bytes:
+        """Of the void slots."""
+        return self._digest
+
+    def add(self, revocations: Iterable[Revocation], now_ms: int) -> list[Revocation]:
+        """Take them in -> those that are new and stay.
+
+        Raises:
+            ValueError: one is none; then nothing was taken in.
+        """
+        fresh: list[_Held] = []
+        for revocation in revocations:
+            chain = chains.from_bytes(revocation.chain)
+            path = chains.slots(chain, self.terms.founder)
+            if not path or path[-1] not in self._held:
+                _check(revocation, chain, self.terms)  # dear, so not for what is known
+                fresh.append(_Held(revocation, chain, path[-1], path[0]))
+        if not fresh:
+            return []
+        for each in fresh:
+            self._held.setdefault(each.slot, each)
+        self._trim(now_ms)
+        return [each.revocation for each in fresh if self._held.get(each.slot) is each]
+
+    def voids(self, chain: Chain) -> Revocation | None:
+        """The revocation of one of a chain's invitations, the one nearest to the founder; None if all stand."""
+        for slot in chains.slots(chain, self.terms.founder):
+            held = self._held.get(slot)
+            if held is not None:
+                return held.revocation
+        return None
+
+    def _trim(self, now_ms: int) -> None:
+        branches: Counter[Slot] = Counter()
+        kept: dict[Slot, _Held] = {}
+        for each in sorted(self._held.values(), key=lambda held: held.rank):
+            if len(kept) == MAX_HELD or chains.not_after_ms(each.chain) <= now_ms:
+                continue
+            if len(each.chain) > 1:
+                branches[each.branch] += 1
+                if branches[each.branch] > MAX_PER_BRANCH:
+                    continue
+            kept[each.slot] = each
+        self._held = kept
+        self._listed = tuple(kept[slot].revocation for slot in sorted(kept))
+        told = chains.encode([list(slot) for slot in sorted(kept)])
+        self._digest = hashlib.blake2b(told, digest_size=_DIGEST_BYTES).digest()
+
+
+def _signed(swarm: str, slot: Slot) -> bytes:
+    return _REVOCATION + chains.encode((swarm, public_key_of(slot[0]), slot[1]))

@@ -1,0 +1,56 @@
+"""Whether what a manifest says of admission can work. Torch-free."""
+
+from __future__ import annotations
+
+from gossip.errors import ConfigError
+from node.config import AdmissionSection
+from node.identity import public_key_of
+
+KIB_PER_S = 1 << 20  # what argon2id fills with one lane on an ordinary core, about 1 GiB a second
+LONG_S = 600.0
+
+
+def check(admission: AdmissionSection) -> list[str]:
+    """Warnings, one line each.
+
+    Raises:
+        ConfigError: nobody could be a member, or work would be out of date before it is done.
+    """
+    for peer in admission.members:
+        try:
+            public_key_of(peer)
+        except ValueError as error:
+            raise ConfigError(
+                f"admission.members: must be peer ids, got {peer!r}; a node prints its own with `starling status --json`"
+            ) from error
+    warnings = []
+    if admission.members and admission.kind != "allow":
+        warnings.append(
+            f"admission.members: has no effect with admission.kind = {admission.kind}; `--set admission.kind=allow`"
+        )
+    if admission.bits and admission.kind != "open":
+        warnings.append(f"admission.bits: has no effect with admission.kind = {admission.kind}")
+    if admission.kind == "open" and admission.bits:
+        warnings += _work(admission)
+    return warnings
+
+
+def expected_s(admission: AdmissionSection) -> float:
+    """Seconds that one core needs for a ticket, on average."""
+    return float(2**admission.bits) * admission.memory_kib / KIB_PER_S
+
+
+def _work(admission: AdmissionSection) -> list[str]:
+    takes = expected_s(admission)
+    work = f"admission.bits: {admission.bits} bits of {admission.memory_kib} KiB"
+    if takes > admission.epoch_s / 4:
+        raise ConfigError(
+            f"{work} take a core about {takes:,.0f} s, must be within a quarter of admission.epoch_s = {admission.epoch_s:g}; "
+            f"try `--set admission.bits={_affordable(admission)}`"
+        )
+    return [f"{work} take every member about {takes / 60:.0f} min an epoch"] if takes > LONG_S else []
+
+
+def _affordable(admission: AdmissionSection) -> int:
+    tries = admission.epoch_s / 4 * KIB_PER_S / admission.memory_kib
+    return max(1, int(tries).bit_length() - 1)

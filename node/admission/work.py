@@ -1,0 +1,87 @@
+"""Proof of work: a nonce whose argon2id digest begins with so many zero bits. It prices identities; it never keeps a rich attacker out.
+
+    ticket (epoch, nonce) of a peer is good if argon2id(swarm | epoch | peer | nonce) begins with `bits` zero bits
+
+A ticket is for one peer, one swarm and one epoch of `epoch_s` of unix time. It is good from half an epoch before its own (clocks differ)
+to the middle of the next, so a member has half an epoch for the next one. Memory per try keeps graphics cards from being
+a thousand times faster than the rest. Checking costs one try, where finding costs 2**bits of them on average.
+
+Nothing unpredictable goes into it, so tickets of later epochs can be made in advance: it still costs the same for each of them.
+
+Source: Biryukov, Dinu, Khovratovich 2016 (argon2, RFC 9106); hashcash, Back 2002. Parameters: one pass, one lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
+
+from node.admission.credential import Ticket
+
+_SALT = b"starling/work/1\0"
+_DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Puzzle:
+    """What a swarm asks of strangers.
+
+    Args:
+        swarm: its id.
+        bits: zero bits, 1 to 24.
+        memory_kib: of one try, >= 8.
+        epoch_s: seconds of an epoch.
+    """
+
+    swarm: str
+    bits: int
+    memory_kib: int
+    epoch_s: float
+
+    def epoch(self, unix_s: float) -> int:
+        """The epoch of a moment."""
+        return int(unix_s // self.epoch_s)
+
+    def begins_s(self, epoch: int) -> float:
+        """Unix time at which an epoch begins."""
+        return epoch * self.epoch_s
+
+    def is_current(self, ticket: Ticket, unix_s: float) -> bool:
+        """Whether a good ticket counts now."""
+        return -0.5 <= unix_s / self.epoch_s - ticket.epoch < 1.5
+
+    def digest(self, peer: str, ticket: Ticket) -> bytes:
+        """One evaluation: 32 bytes."""
+        password = f"{self.swarm}|{ticket.epoch}|{peer}|{ticket.nonce}".encode()
+        function = Argon2id(salt=_SALT, length=_DIGEST_BYTES, iterations=1, lanes=1, memory_cost=self.memory_kib)
+        return function.derive(password)
+
+    def solved_by(self, digest: bytes) -> bool:
+        """Whether a digest begins with enough zero bits."""
+        return int.from_bytes(digest, "big") >> (8 * len(digest) - self.bits) == 0
+
+    def is_solved(self, peer: str, ticket: Ticket) -> bool:
+        """Whether a ticket is good, by one evaluation."""
+        return self.solved_by(self.digest(peer, ticket))
+
+
+def search(
+    puzzle: Puzzle, peer: str, epoch: int, nonces: range, digest: Callable[[str, Ticket], bytes] | None = None
+) -> Ticket | None:
+    """The first good ticket among some nonces, if there is one.
+
+    Args:
+        puzzle: what is asked.
+        peer: for whom.
+        epoch: for when.
+        nonces: which to try, one evaluation each.
+        digest: evaluates; the puzzle's own, if not given.
+    """
+    evaluate = digest or puzzle.digest
+    for nonce in nonces:
+        ticket = Ticket(epoch, nonce)
+        if puzzle.solved_by(evaluate(peer, ticket)):
+            return ticket
+    return None
