@@ -21,19 +21,24 @@ import trio
 from gossip.errors import ConfigError, GossipError, RemoteProtocolError, TransportError
 from gossip.exchange.clock import SwarmClock
 from gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn
+from gossip.mix.facts import FACTS
+from gossip.overlay.api import Overlay
 from gossip.seeds import derive
 from node import manifest as manifests
 from node.config import Manifest, NodeConfig
 from node.daemon.budget import Budget
 from node.daemon.exchange import Exchange
 from node.daemon.handles import TaskStatus
+from node.daemon.meetings import Meetings
 from node.daemon.membership import Membership
+from node.daemon.partners import Drawn, Neighbors
+from node.daemon.pulls import PulledExchange
 from node.daemon.report import Report
 from node.daemon.supervisor import EngineSupervisor, StartEngine
 from node.daemon.training import Progress, Training
 from node.daemon.transfer import Transfer
 from node.engine import calls
-from node.identity import Identity
+from node.identity import Identity, verify
 from node.net.api import Network
 from node.overlay import overlay_of
 from robust.reputation import Reputation
@@ -94,7 +99,7 @@ class Node:
         self.reputation = Reputation()
         self.network: Network | None = None
         self.membership: Membership | None = None
-        self.exchange: Exchange | None = None
+        self.exchange: Meetings | None = None
         self.engine: EngineSupervisor | None = None
         self.training: Training | None = None
         self._transfer: Transfer | None = None
@@ -155,15 +160,14 @@ class Node:
         )  # fmt: skip
         nursery.start_soon(engine.serve)
         clock = SwarmClock(patience_s=math.inf)  # until the quorum
+        life = int(self.parts.unix_time() * 1000)
         self.membership = membership = Membership(
             network=network, identity=self.parts.identity, swarm=self.parts.swarm, section=manifest.membership, report=self.report,
-            seed=manifest.seed, incarnation=int(self.parts.unix_time() * 1000), clock=clock,
+            seed=manifest.seed, incarnation=life, clock=clock,
         )  # fmt: skip
-        budget = Budget(manifest, self.parts.config)
-        self.exchange = exchange = Exchange(
-            network=network, engine=engine, report=self.report, manifest=manifest, swarm=self.parts.swarm, me=network.peer_id,
-            fresh_inc=self._fresh_inc, may=lambda peer: peer in membership.members, budget=budget,
-        )  # fmt: skip
+        overlay = overlay_of(manifest)
+        exchange, partners = self._meetings(manifest, overlay, network, engine, membership, life)
+        self.exchange = exchange
         engine.on_restart = exchange.reset_all
         await engine.ready()
         opened = engine.opened
@@ -177,7 +181,7 @@ class Node:
         await nursery.start(self._follow_members, membership, exchange)
         nursery.start_soon(membership.join, self._contacts())
         self.training = training = Training(
-            me=network.peer_id, manifest=manifest, salt=self.parts.swarm.encode(), overlay=overlay_of(manifest), engine=engine,
+            me=network.peer_id, manifest=manifest, salt=self.parts.swarm.encode(), overlay=overlay, partners=partners, engine=engine,
             exchange=exchange, membership=membership, clock=clock, progress=self.progress, report=self.report,
             checkpoint_s=self.parts.config.checkpoint_s, fetch=self._fetch,
         )  # fmt: skip
@@ -188,6 +192,32 @@ class Node:
         self.progress.state = "finished"
         self.report.event("finished", f"all {manifest.pace.rounds} rounds done", round=self.progress.round)
         await trio.sleep(self.parts.config.linger_s)
+
+    def _meetings(
+        self, manifest: Manifest, overlay: Overlay, network: Network, engine: EngineSupervisor, membership: Membership, life: int
+    ) -> tuple[Meetings, Callable[[int], Mapping[str, float]]]:  # fmt: skip
+        """The exchange service that the manifest asks for, and whom it meets in a round."""
+        parts, me = self.parts, network.peer_id
+        near = Neighbors(overlay, lambda: membership.members, me, parts.swarm.encode(), manifest.overlay.rerank_every)
+        if not FACTS[manifest.mix.kind].gathers:
+            pairwise = Exchange(
+                network=network, engine=engine, report=self.report, manifest=manifest, swarm=parts.swarm, me=me,
+                fresh_inc=self._fresh_inc, may=lambda peer: peer in membership.members, budget=Budget(manifest, parts.config),
+                directions=near.directions,
+            )  # fmt: skip
+            return pairwise, near.links
+        pulled = PulledExchange(
+            network=network, engine=engine, report=self.report, manifest=manifest, swarm=parts.swarm, life=life,
+            sign=parts.identity.sign, verify=verify, life_of=membership.life_of, up_bytes_per_s=parts.config.up_bytes_per_s,
+            first=self._fresh_inc(), witness=lambda _statement: None,
+        )  # fmt: skip
+        if manifest.overlay.kind != "pull":
+            return pulled, near.row
+        drawn = Drawn(
+            lambda: membership.members, me, manifest.overlay.k, membership.prefixes, manifest.admission.per_prefix,
+            lambda peer: self.reputation.verdict(peer, trio.current_time()).state == "ok", parts.identity.seed, life,
+        )  # fmt: skip
+        return pulled, drawn.row
 
     async def _stop_when_told(self, scope: trio.CancelScope) -> None:
         await self._stop.wait()
@@ -279,7 +309,7 @@ class Node:
     # --- reacting -----------------------------------------------------------------------------------------
 
     async def _follow_members(
-        self, membership: Membership, exchange: Exchange, task_status: TaskStatus = trio.TASK_STATUS_IGNORED
+        self, membership: Membership, exchange: Meetings, task_status: TaskStatus = trio.TASK_STATUS_IGNORED
     ) -> None:
         events = membership.subscribe()
         task_status.started()
@@ -288,7 +318,7 @@ class Node:
             present = [member for peer, member in membership.table.items() if member.present and peer != membership.me]
             self.parts.remember(tuple(f for member in present for f in member.record.addresses[:1])[:MAX_REMEMBERED])
 
-    async def _member(self, event: MemberEvent, exchange: Exchange) -> None:
+    async def _member(self, event: MemberEvent, exchange: Meetings) -> None:
         match event:
             case Joined(peer=peer):
                 self.report.event("peer_joined", f"{peer} joined", peer=peer)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 
 import trio
@@ -35,6 +34,7 @@ from gossip.wire.schema import Busy, Pulling, Request
 from node.config import Manifest
 from node.daemon.edges import Budget, EdgeRunner, Notice, Settled, Surroundings, Unreachable
 from node.daemon.handles import EngineHandle, Reporter, TaskStatus
+from node.daemon.meetings import RoundOutcome
 from node.engine import calls
 from node.net.api import Network
 from node.status import Exchanges
@@ -49,22 +49,6 @@ TRY_AGAIN = frozenset({"reset", "superseded", "closing", "early"})
 """Ends of a transaction after which its link is still open."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoundOutcome:
-    """How a round's exchanges ended.
-
-    Args:
-        round: which.
-        outcomes: by peer.
-        behind: the round that peers have credibly reached, if they left us behind: one had done our round before us, or they are
-            further than anybody waits. Else `round`: who merely meets others less often has lost nothing.
-    """
-
-    round: int
-    outcomes: Mapping[str, Outcome]
-    behind: int
-
-
 class Exchange:
     """All edges of one node.
 
@@ -76,11 +60,13 @@ class Exchange:
         fresh_inc: a random number in [0, 2**60] for a new life of an edge.
         may: whether a peer is an alive member.
         budget: bytes an exchange may cost.
+        directions: steps pace: (give, take) of a round's links, where they are not the same both ways.
     """
 
     def __init__(
         self, *, network: Network, engine: EngineHandle, report: Reporter, manifest: Manifest, swarm: str, me: str,
         fresh_inc: Callable[[], int], may: Callable[[str], bool], budget: Budget,
+        directions: Callable[[int], Mapping[str, tuple[float, float]]] = lambda _round: {},
     ) -> None:  # fmt: skip
         pace = manifest.pace
         longest_s = pace.max_wait_s if pace.kind == "steps" else pace.slot_s  # a visit is over when its slot is
@@ -98,10 +84,10 @@ class Exchange:
         self._may = may
         self._budget = budget
         self._runners: dict[str, EdgeRunner] = {}
-        self.directions: Mapping[str, tuple[float, float]] = {}
-        """Steps pace: (give, take) of this round's links, where they are not the same both ways."""
+        self._directions_of = directions
+        self._directions: Mapping[str, tuple[float, float]] = {}  # of this round
         self._around = Surroundings(
-            network, engine, report, budget, lambda peer: self.directions.get(peer, (None, None)), fresh_inc,
+            network, engine, report, budget, lambda peer: self._directions.get(peer, (None, None)), fresh_inc,
             self._spawn, self._notice,
         )  # fmt: skip
         self._nursery: trio.Nursery | None = None
@@ -293,6 +279,7 @@ class Exchange:
         """
         rounds = self._rounds
         self._late.clear()
+        self._directions = self._directions_of(round)
         now = trio.current_time()
         verdicts = rounds.open(round, links, view, now, max(0.0, now - self._since))
         self._since = math.inf

@@ -23,6 +23,7 @@ from node.config import MembershipSection
 from node.daemon.handles import Reporter, TaskStatus
 from node.identity import Identity, verify_record
 from node.net.api import Disconnected, Network
+from robust.sampling import labels
 
 MAX_WAITING = 1024
 """Sendings not begun, and events a subscriber has not taken."""
@@ -95,6 +96,15 @@ class Membership:
     def table(self) -> Mapping[str, Member]:
         """All that is known, the dead and those who left too."""
         return self._view.members
+
+    def life_of(self, peer: str) -> int | None:
+        """Incarnation of an alive peer, None for others."""
+        return self._view.members[peer].record.incarnation if peer in self._view.alive else None
+
+    def prefixes(self, peer: str) -> frozenset[str]:
+        """Under which a peer counts where those of one network may not be many; of the addresses in its record."""
+        member = self._view.members.get(peer)
+        return labels(member.record.addresses) if member is not None else frozenset()
 
     def last_heard(self, peer: str) -> float | None:
         """When its last control frame came, on trio's clock."""

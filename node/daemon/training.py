@@ -11,7 +11,7 @@ there. An EngineError anywhere ends the current round only: the supervisor bring
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -20,13 +20,12 @@ import trio
 from gossip.api import Overlay
 from gossip.errors import EngineError
 from gossip.exchange.clock import SwarmClock
-from gossip.overlay.links import directions, links
 from gossip.overlay.periodic import stage, turn
-from gossip.overlay.ranks import ranked
 from gossip.overlay.sticky import StickyEdges
 from node.config import Manifest
 from node.daemon.exchange import Exchange
 from node.daemon.handles import Reporter
+from node.daemon.meetings import Meetings
 from node.daemon.report import Curve
 from node.daemon.supervisor import EngineSupervisor
 from node.engine import calls
@@ -72,9 +71,10 @@ class Training:
     Args:
         me: own peer id.
         manifest: the swarm's agreement.
-        salt: mixes into the ranks: swarm id bytes.
+        salt: mixes into the rings of clock pace: swarm id bytes.
         overlay: built from the manifest.
-        engine, exchange, membership: the services.
+        partners: whom we meet in a round, with which weight.
+        engine, exchange, membership: the services; in clock pace exchanges are pairwise.
         clock: the swarm clock, fed by membership.
         progress: where to write how far we are.
         checkpoint_s: seconds between checkpoints.
@@ -82,14 +82,15 @@ class Training:
     """
 
     def __init__(
-        self, *, me: str, manifest: Manifest, salt: bytes, overlay: Overlay, engine: EngineSupervisor, exchange: Exchange,
-        membership: Members, clock: SwarmClock, progress: Progress, report: Reporter, checkpoint_s: float,
-        fetch: Callable[[int], Awaitable[int | None]],
+        self, *, me: str, manifest: Manifest, salt: bytes, overlay: Overlay, partners: Callable[[int], Mapping[str, float]],
+        engine: EngineSupervisor, exchange: Meetings, membership: Members, clock: SwarmClock, progress: Progress, report: Reporter,
+        checkpoint_s: float, fetch: Callable[[int], Awaitable[int | None]],
     ) -> None:  # fmt: skip
         self._me = me
         self._manifest = manifest
         self._salt = salt
         self._overlay = overlay
+        self._partners = partners
         self._engine = engine
         self._exchange = exchange
         self._membership = membership
@@ -160,14 +161,11 @@ class Training:
 
     async def _one_round(self, round: int) -> int:
         pace = self._manifest.pace
-        self._exchange.computing(round, self._links(round), self._membership.view)
+        self._exchange.computing(round, self._partners(round), self._membership.view)
         trained = await self._engine.call(self._grant(round))
         assert isinstance(trained, calls.Trained), trained
         self._note(trained)
-        if not self._overlay.symmetric:
-            order = ranked(self._membership.members, self._salt)
-            self._exchange.directions = directions(self._overlay, order, self._me, round)
-        outcome = await self._exchange.round(round, self._links(round), self._membership.view)
+        outcome = await self._exchange.round(round, self._partners(round), self._membership.view)
         if (round + 1) % pace.evaluate_every == 0 or round + 1 == pace.rounds:
             await self.evaluate()
         await self._save_when_due()
@@ -217,17 +215,14 @@ class Training:
         """Rounds that a node may lag and still go on with its own model."""
         return self._manifest.pace.ramp_rounds
 
-    def _links(self, round: int) -> dict[str, float]:
-        order = ranked(self._membership.members, self._salt)
-        return dict(links(self._overlay, order, self._me, round))
-
     # --- clock pace ---------------------------------------------------------------------------------------
 
     async def _slots(self, start: int) -> None:
-        pace = self._manifest.pace
+        pace, exchange = self._manifest.pace, self._exchange
+        assert isinstance(exchange, Exchange), "the manifest was checked: nobody pulls in clock pace"
         edges = StickyEdges(self._manifest.overlay.degree, self._salt)
-        self._exchange.welcome(edges.accept)
-        self._exchange.dropped = edges.drop
+        exchange.welcome(edges.accept)
+        exchange.dropped = edges.drop
         slot = start
         while pace.rounds == 0 or slot < pace.rounds:
             try:
@@ -235,7 +230,7 @@ class Training:
                 assert isinstance(trained, calls.Trained), trained
                 self._note(trained, slot)
                 with trio.move_on_after(pace.slot_s):
-                    await self._meet(edges, slot)
+                    await self._meet(exchange, edges, slot)
                 if (slot + 1) % pace.evaluate_every == 0:
                     await self.evaluate()
                 await self._save_when_due()
@@ -245,17 +240,17 @@ class Training:
             slot = max(slot + 1, self._clock.slot(trio.current_time(), pace.slot_s))
         await self._engine.call(calls.Free(on=False, round=slot))
 
-    async def _meet(self, edges: StickyEdges, slot: int) -> None:
+    async def _meet(self, exchange: Exchange, edges: StickyEdges, slot: int) -> None:
         """One contact: the next of our edges, or this slot's partners where the overlay is a schedule."""
         members = self._membership.members
         if self._manifest.overlay.kind == "sticky":
             _opened, closed = edges.update(self._me, members)
             for peer in closed:
-                await self._exchange.settle(peer)
-            await self._exchange.contact_next(edges.peers, slot)
+                await exchange.settle(peer)
+            await exchange.contact_next(edges.peers, slot)
             return
-        for peer in self._links(slot):
-            await self._exchange.contact(peer, slot)
+        for peer in self._partners(slot):
+            await exchange.contact(peer, slot)
 
     # --- both ---------------------------------------------------------------------------------------------
 

@@ -161,10 +161,36 @@ class Drop(Call, frozen=True, tag="drop"):
     seq: int
 
 
-class Mix(Call, frozen=True, tag="mix"):
-    """Steps pace: add the gathered effects to the vector in canonical order and thaw. -> Done"""
+class Publish(Call, frozen=True, tag="publish"):
+    """Encode the frozen vector of `round` for whoever asks. -> Published, or Refused where our own numbers cannot be sent"""
 
     round: int
+
+
+class Published(Call, frozen=True, tag="published"):
+    """The payload and its digest (`gossip.exchange.statement`)."""
+
+    payload: bytes
+    digest: bytes
+
+
+class Hear(Call, frozen=True, tag="hear"):
+    """Keep until Mix what a peer told of its vector. -> Done, or Refused if the payload is bad or not what the digest says"""
+
+    peer: str
+    digest: bytes
+    payload: bytes
+
+
+class Mix(Call, frozen=True, tag="mix"):
+    """Steps pace: add the gathered effects to the vector in canonical order and thaw. -> Done
+
+    Args:
+        asked: whom we asked for vectors, whether they told or not: who is absent keeps its place.
+    """
+
+    round: int
+    asked: tuple[str, ...] = ()
 
 
 class Settle(Call, frozen=True, tag="settle"):
@@ -280,7 +306,7 @@ class Refused(Call, frozen=True, tag="refused"):
 
 
 Request = (
-    Open | Train | Free | Offer | Answer | Apply | Commit | Drop | Mix | Settle | Revoke | Evaluate | Save
-    | Snapshot | ReadChunk | Install | Consider | Agree | Stop
+    Open | Train | Free | Offer | Answer | Apply | Commit | Drop | Publish | Hear | Mix | Settle | Revoke | Evaluate
+    | Save | Snapshot | ReadChunk | Install | Consider | Agree | Stop
 )  # fmt: skip
-Reply = Opened | Trained | Offered | Answered | Evaluated | Held | ChunkRead | Agreed | Done | Refused
+Reply = Opened | Trained | Offered | Answered | Published | Evaluated | Held | ChunkRead | Agreed | Done | Refused

@@ -96,6 +96,10 @@ def _dispatch(session: Session, request: calls.Request) -> calls.Reply | None:
             return session.commit(request)
         case calls.Drop():
             return session.drop(request)
+        case calls.Publish():
+            return session.publish(request)
+        case calls.Hear():
+            return session.hear(request)
         case calls.Mix():
             return session.mix(request)
         case calls.Settle():

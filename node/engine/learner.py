@@ -21,12 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossip.api import Effect, Phase, Swapped
+from gossip.api import Effect, Losses, Phase, Swapped
 from gossip.compress.support import Full
 from gossip.errors import ConfigError
 from gossip.mix import ledger
 from gossip.mix.catalogue import swaps
 from gossip.mix.facts import FACTS
+from gossip.mix.gather import Gather
 from gossip.mix.ledger import Ledger
 from gossip.mix.plain import Plain
 from gossip.rng import generator
@@ -150,6 +151,40 @@ class Learner:
             shared = self._book(effects, shared)
         x, self.state = self.mixer.absorb(self.state, self.x.clone(), shared, phase)
         self.x.copy_(x)
+
+    def gather(self, told: Tensor, present: Tensor, phase: Phase) -> None:
+        """Combine our vector with those that peers told, instead of `absorb`.
+
+        Args:
+            told: (k, D) of the peers asked, in order of peer id, and of no meaning where absent.
+            present: (k,) bool.
+            phase: as in `absorb`.
+        """
+        assert isinstance(self.mixer, Gather)
+        shared = self.shared()
+        if len(present):
+            combined, state = self.mixer.combine(self.state, shared, told, present, self._losses())
+            if _finite(combined):  # else what peers told is of no use, and our own vector is
+                shared, self.state = combined, state
+        x, self.state = self.mixer.absorb(self.state, self.x.clone(), shared, phase)
+        self.x.copy_(x)
+
+    def _losses(self) -> Losses:
+        """What models are worth on the batch of the last local step."""
+
+        def losses(models: Tensor) -> Tensor:
+            chance = generator(self._manifest.seed, "batch", self._node, max(0, self.local_steps - 1))
+            batch = self.data.batch(self._manifest.task.batch_size, chance)
+            ours, values = self.x.clone(), []
+            self._model.eval()
+            with torch.no_grad():
+                for model in models.reshape(-1, models.shape[-1]):
+                    self.x.copy_(model)
+                    values.append(self.task.loss(self._model, batch).to(ours.dtype))
+            self.x.copy_(ours)
+            return torch.stack(values).nan_to_num(math.inf).reshape(models.shape[:-1])
+
+        return losses
 
     def flow_only(self, done: Effect | Swapped) -> Effect:
         """Book an effect's flow, or what a swap leaves on its edge, ahead of its round -> what is left to do to the vector."""

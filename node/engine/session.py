@@ -2,6 +2,7 @@
 
 steps   Train does a round's local steps and freezes the shared vector; exchanges read the frozen one and their effects gather until
         Mix adds them in order of peer id. An answer committed later than its round's Mix (its Ack was lost) is added at the next.
+        Where vectors are pulled, Publish encodes the frozen one, Hear keeps what peers told of theirs, and Mix combines them.
 clock   Free lets training run; exchanges read the live vector and their effects are added at once, between two local steps.
 
 Shapes: d parameters.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,9 +20,11 @@ from torch import Tensor
 
 from gossip.api import Effect, Phase, Swapped
 from gossip.errors import ConfigError, LocalProtocolError
+from gossip.mix.catalogue import gathers
 from node.engine import blob, calls
 from node.engine.checkpoint import Checkpoint, Checkpoints, swarm_of
 from node.engine.exchange import Exchanges
+from node.engine.gathering import Gathering
 from node.engine.joining import Candidates
 from node.engine.learner import Learner
 from node.tasks.evaluate import Progress, Result
@@ -70,6 +73,9 @@ class Session:
             opening.manifest, node=opening.node, origin=learner.origin, layout=learner.layout, mixer=learner.mixer,
             correction_lr=learner.correction_lr, remembered=lambda: learner.kept,
         )  # fmt: skip
+        self._gathering = Gathering(
+            self._exchanges.terms, node=opening.node, seed=opening.manifest.seed, origin=learner.origin
+        )
         self._schema = learner.layout.digest
         self._checkpoints = None
         self._round = 0  # the one to do next
@@ -181,18 +187,35 @@ class Session:
         """Add what gathered, and thaw."""
         if self._left > 0:
             raise LocalProtocolError("local steps of the round are left to do")
-        self._thaw()
+        self._thaw(call.asked)
         self._round = call.round + 1
         return calls.Done()
 
-    def _thaw(self) -> None:
-        """What was committed since the last Mix counts in this one."""
+    def _thaw(self, asked: Sequence[str] = ()) -> None:
+        """What was committed or told since the last Mix counts in this one."""
         if self._frozen is None:
             return
         self._frozen = None
         gathered, self._gathered = self._gathered, []
-        self.learner.absorb(sorted(gathered, key=lambda done: done.peer), self._phase)  # stable: each peer's in order
+        if gathers(self.learner.mixer.edge):
+            self.learner.gather(*self._gathering.told(asked), self._phase)
+        else:
+            gathered.sort(key=lambda done: done.peer)  # stable: each peer's in order
+            self.learner.absorb(gathered, self._phase)
         self.learner.mark_good()
+
+    # --- calls: pulled exchanges --------------------------------------------------------------------------
+
+    def publish(self, call: calls.Publish) -> calls.Published:
+        """The frozen vector, for whoever asks."""
+        return self._gathering.publish(call, self._readable())
+
+    def hear(self, call: calls.Hear) -> calls.Done:
+        """A peer's vector. It counts at the Mix of this round, whichever round it is from."""
+        if self._frozen is None:
+            raise LocalProtocolError("what peers tell counts between the end of Train and Mix")
+        self._gathering.hear(call)
+        return calls.Done()
 
     # --- calls: exchanges ---------------------------------------------------------------------------------
 
@@ -227,7 +250,8 @@ class Session:
         return calls.Done()
 
     def revoke(self, call: calls.Revoke) -> calls.Done:
-        """The peer is gone. What it committed stays in the model; only its flow goes."""
+        """The peer is gone. What it committed stays in the model; its flow goes, and what it told since the last Mix."""
+        self._gathering.forget(call.peer)
         self._exchanges.forget(call.peer)
         self._book_now(call.peer)
         self.learner.revoke(call.peer, settled=call.settled)
@@ -358,4 +382,5 @@ class Session:
     def _take_over(self, model: Tensor, round: int) -> None:
         self.learner.install(model, round)
         self._exchanges.forget_all()
+        self._gathering.forget_all()
         self._frozen, self._gathered, self._round = None, [], round
