@@ -71,7 +71,7 @@ class Learner:
         except ValueError as error:
             raise ConfigError(f"task.kind: {manifest.task.kind!r}: {error}") from error
         self.x, self._gradient = bind(self._model, self.layout)
-        self.mixer = mixer(manifest.mix)
+        self.mixer = mixer(manifest)
         self.origin = self.mixer.shared(self.mixer.start(self.x), self.x).clone()
         self.state: Any = None
         self.ledger = ledger.opened(self.origin)
