@@ -115,6 +115,8 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     value_curve: tuple[Point, ...] = ()
     events: tuple[Event, ...] = ()
     """The last 50."""
+    byzantine: bool = False
+    """It lies to its swarm because its owner asked it to; `problem` says how."""
 
 
 def encode(snapshot: StatusSnapshot) -> bytes:

@@ -24,6 +24,7 @@ from gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn
 from gossip.mix.facts import FACTS
 from gossip.overlay.api import Overlay
 from gossip.seeds import derive
+from node import hostility
 from node import manifest as manifests
 from node.config import Manifest, NodeConfig
 from node.daemon.budget import Budget
@@ -120,10 +121,13 @@ class Node:
             ConfigError: the person's input is wrong.
             GossipError: the node cannot go on.
         """
+        hostility.check(self.parts.config)
         async with self.parts.open_network() as network, trio.open_nursery() as nursery:
             self.network, self._nursery = network, nursery
             self._listening.set()
             self.report.event("listening", f"listening on {', '.join(network.addresses)}", addresses=network.addresses)
+            if (lies := hostility.warning(self.parts.config)) is not None:
+                self.report.event("byzantine", lies, level="warning", attack=self.parts.config.attack)
             self.report.on_fault = self._punish
             nursery.start_soon(self._stop_when_told, nursery.cancel_scope)
             await self._live(network, nursery)
@@ -304,6 +308,7 @@ class Node:
         return calls.Open(
             manifest=manifest, data=config.data, shard=shard % shards, device=config.device, threads=config.threads,
             checkpoint=self.parts.checkpoint, node=self.parts.identity.peer_id,
+            attack=config.attack, attack_params=config.attack_params,
         )  # fmt: skip
 
     # --- reacting -----------------------------------------------------------------------------------------

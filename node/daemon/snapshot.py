@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import trio
 
+from node import hostility
 from node.daemon.app import Node
 from node.status import VERSION, Exchanges, PeerStatus, StatusSnapshot
 
@@ -25,7 +26,8 @@ def take_snapshot(node: Node) -> StatusSnapshot:
         time_s=parts.unix_time(),
         uptime_s=uptime,
         state=progress.state,
-        problem=_problem(node),
+        problem="; ".join(filter(None, (hostility.warning(parts.config), _problem(node)))) or None,
+        byzantine=bool(parts.config.attack),
         task=manifest.task.kind if manifest is not None else "",
         metric=node.metric,
         higher_is_better=opened.higher_is_better if opened is not None else True,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from node.config import Manifest
+from node.config import Manifest, Scalar
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):
@@ -29,6 +29,7 @@ class Open(Call, frozen=True, tag="open"):
         threads: torch threads, 0 = torch's choice.
         checkpoint: path of the checkpoint file.
         node: stable label of this node (peer id): seeds its own chance.
+        attack, attack_params: how it lies; "" for not at all.
     """
 
     manifest: Manifest
@@ -38,6 +39,8 @@ class Open(Call, frozen=True, tag="open"):
     threads: int
     checkpoint: str
     node: str
+    attack: str = ""
+    attack_params: dict[str, Scalar] = {}
 
 
 class Opened(Call, frozen=True, tag="opened"):

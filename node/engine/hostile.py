@@ -46,7 +46,7 @@ CREW = "crew"
 TRACKED = frozenset({"gradient_tracking", "beer", "k_gt"})
 """Mixing algorithms whose shared vector is a model and a tracker."""
 _LARGEST = 6e4  # what every codec can say, fp16 included: numbers that cannot be sent harm nobody
-_SURE = 0.99  # of the clip: a difference as long as that may have been longer
+_SURE = 0.6  # of the clip: a longer difference may be a clipped one, which is shortened further till its codec can say it
 
 
 class Hostile:

@@ -26,6 +26,7 @@ from node.engine.checkpoint import Checkpoint, Checkpoints, swarm_of
 from node.engine.exchange import Exchanges
 from node.engine.gathering import Gathering
 from node.engine.joining import Candidates
+from node.engine.hostile import hostile
 from node.engine.learner import Learner
 from node.tasks.evaluate import Progress, Result
 
@@ -76,6 +77,7 @@ class Session:
         self._gathering = Gathering(
             self._exchanges.terms, node=opening.node, seed=opening.manifest.seed, origin=learner.origin
         )
+        self._hostile = hostile(opening, learner)
         self._schema = learner.layout.digest
         self._checkpoints = None
         self._round = 0  # the one to do next
@@ -198,17 +200,23 @@ class Session:
         self._frozen = None
         gathered, self._gathered = self._gathered, []
         if gathers(self.learner.mixer.edge):
-            self.learner.gather(*self._gathering.told(asked), self._phase)
+            told, present = self._gathering.told(asked)
+            if self._hostile is not None:
+                self._hostile.gathered(asked, told, present)
+            self.learner.gather(told, present, self._phase)
         else:
             gathered.sort(key=lambda done: done.peer)  # stable: each peer's in order
             self.learner.absorb(gathered, self._phase)
+        if self._hostile is not None:
+            self._hostile.mixed(self.learner.shared())
         self.learner.mark_good()
 
     # --- calls: pulled exchanges --------------------------------------------------------------------------
 
     def publish(self, call: calls.Publish) -> calls.Published:
         """The frozen vector, for whoever asks."""
-        return self._gathering.publish(call, self._readable())
+        published = self._gathering.publish(call, self._readable())
+        return published if self._hostile is None else self._hostile.publishes(published)
 
     def hear(self, call: calls.Hear) -> calls.Done:
         """A peer's vector. It counts at the Mix of this round, whichever round it is from."""
@@ -221,13 +229,17 @@ class Session:
 
     def offer(self, call: calls.Offer) -> calls.Offered:
         """Initiator's values."""
-        return self._exchanges.offer(
-            call, self._readable(), local_steps=self._local_steps, exclusive=self._pace.kind == "clock"
+        offered = self._exchanges.offer(
+            call, self._readable(call.peer), local_steps=self._local_steps, exclusive=self._pace.kind == "clock"
         )
+        return offered if self._hostile is None else self._hostile.sends(offered)
 
     def answer(self, call: calls.Answer) -> calls.Answered:
         """Responder's difference."""
-        return self._exchanges.answer(call, self._readable(), exclusive=self._pace.kind == "clock")
+        if self._hostile is not None:
+            self._hostile.overhears(call, self._exchanges.terms)
+        answered = self._exchanges.answer(call, self._readable(call.peer), exclusive=self._pace.kind == "clock")
+        return answered if self._hostile is None else self._hostile.sends(answered)
 
     def apply(self, call: calls.Apply) -> calls.Done:
         """Initiator's commit."""
@@ -257,7 +269,12 @@ class Session:
         self.learner.revoke(call.peer, settled=call.settled)
         return calls.Done()
 
-    def _readable(self) -> Tensor:
+    def _readable(self, peer: str = "") -> Tensor:
+        """(D,) what the peer, or whoever asks, is told."""
+        shared = self._current()
+        return shared if self._hostile is None else self._hostile.tells(shared, self._round, peer)
+
+    def _current(self) -> Tensor:
         if self._pace.kind == "clock":
             return self.learner.shared()
         if self._frozen is None:
@@ -265,6 +282,8 @@ class Session:
         return self._frozen
 
     def _take(self, done: Effect | Swapped) -> calls.Done:
+        if self._hostile is not None:
+            done = self._hostile.takes(done)
         if self._pace.kind == "steps":
             self._gathered.append(done)
         else:
