@@ -1,35 +1,41 @@
 """The control lane: moves frames, time and lost connections into the membership core, and its words out to peers and services.
 
-Nothing here decides who is alive; `gossip.membership.detector` does. A frame that cannot be sent is dropped, since the core repeats
-what matters, and the core is told that the peer could not be reached.
+Nothing here decides who is alive, which `gossip.membership.detector` does, or who may be a member, which `node.admission.gate` does. A frame
+that cannot be sent is dropped, since the core repeats what matters, and the core is told that the peer could not be reached.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
-from gossip.errors import PeerUnreachable, RemoteProtocolError
+from gossip.errors import GossipError, PeerUnreachable, RemoteProtocolError
 from gossip.exchange.clock import SwarmClock
 from gossip.membership.detector import Detector, Timing
 from gossip.membership.events import Changed, ClockSample, Died, Joined, Left, MemberEvent, Output, Reborn, Send
-from gossip.membership.view import Member, View
+from gossip.membership.gate import NOTHING_REVOKED, OpenGate
+from gossip.membership.view import MAX_MEMBERS, Member, Place, View
 from gossip.seeds import derive
 from gossip.wire import frames
-from gossip.wire.schema import MAX_ADDRESSES, Record
+from gossip.wire.schema import MAX_ADDRESSES, Record, Revocation
 from node.config import MembershipSection
+from node.daemon.admission import Admission
 from node.daemon.handles import Reporter, TaskStatus
 from node.identity import Identity, verify_record
 from node.net.api import Disconnected, Network
-from robust.sampling import labels
+from robust.sampling import labels, prefix_of
 
 MAX_WAITING = 1024
 """Sendings not begun, and events a subscriber has not taken."""
+ORIGIN_SHARE, ELSEWHERE_SHARE = 16, 2
+"""Of all the members there can be, one public prefix has at most one in so many; so have those of whom no public address is known, who
+can claim that for nothing."""
 MAX_SENDING = 32
 """Sendings under way to one peer; more are dropped."""
 SEND_S = 5.0
+NAMED = "named"  # what `prefix_of` makes of an address that is a name
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 
@@ -46,6 +52,8 @@ class Membership:
         seed: root of chance.
         incarnation: unix time in ms of this start.
         clock: the swarm clock, fed from probes.
+        admission: who may be a member, and our own credential; None lets in everybody.
+        keep_revoked: told all revocations whenever there are others, for the next run.
     """
 
     def __init__(
@@ -59,13 +67,21 @@ class Membership:
         seed: int,
         incarnation: int,
         clock: SwarmClock,
+        admission: Admission | None = None,
+        keep_revoked: Callable[[tuple[Revocation, ...]], object] = lambda _revocations: None,
     ) -> None:
         self._network = network
         self._report = report
         self._seed = derive(seed, "join", identity.peer_id)
         self._clock = clock
-        self._view = View(lambda record: verify_record(record, swarm))
-        own = Record(identity.peer_id, swarm, incarnation, 0, "alive", self._addresses(), b"")
+        self._admission = admission
+        self._overused = 0
+        self._kept = NOTHING_REVOKED
+        self._keep_revoked = keep_revoked
+        gate = admission.gate if admission is not None else OpenGate()
+        self._view = View(lambda record: verify_record(record, swarm), gate, self._place)
+        credential = admission.credential if admission is not None else b""
+        own = Record(identity.peer_id, swarm, incarnation, 0, "alive", self._addresses(), b"", credential)
         timing = Timing(section.probe_s, section.timeout_s, section.suspicion_s, section.sync_s, section.helpers)
         self._core = Detector(
             identity.sign_record(own), identity.sign_record, self._view, timing, seed, clock.time, trio.current_time()
@@ -102,9 +118,60 @@ class Membership:
         return self._view.members[peer].record.incarnation if peer in self._view.alive else None
 
     def prefixes(self, peer: str) -> frozenset[str]:
-        """Under which a peer counts where those of one network may not be many; of the addresses in its record."""
+        """Under which a peer counts where those of one network or operator may not be many.
+
+        The address it is connected from, if that is public, else those in its record; and the operator that its credential names.
+        """
         member = self._view.members.get(peer)
-        return labels(member.record.addresses) if member is not None else frozenset()
+        if member is None:
+            return frozenset()
+        origin = self._network.origin(peer)
+        named = labels(() if origin else member.record.addresses, self.operator_of(peer))
+        return named | {origin} if origin else named
+
+    def operator_of(self, peer: str) -> str:
+        """Who runs a member's node, in their own words; "" if they say nothing."""
+        member = self._view.members.get(peer)
+        if member is None or self._admission is None:
+            return ""
+        return self._admission.gate.credential(member.record).operator
+
+    def inviter_of(self, peer: str) -> str | None:
+        """Who invited a peer and answers for it; None for the founder, a peer we do not know, and where nobody invites."""
+        chain = self._inviters(peer)
+        return chain[-1] if chain else None
+
+    def subtree(self, peer: str) -> tuple[str, ...]:
+        """Those whom a peer has invited, and those whom these have, as far as we know them; in order."""
+        return tuple(other for other in sorted(self._view.members) if peer in self._inviters(other))
+
+    def _inviters(self, peer: str) -> tuple[str, ...]:
+        member = self._view.members.get(peer)
+        if member is None or self._admission is None:
+            return ()
+        return self._admission.gate.inviters(member.record)
+
+    def revoke(self, whom: str) -> tuple[str, ...]:
+        """Revoke a member's invitation, or one of ours by its number -> the members that are out.
+
+        Args:
+            whom: a peer id, or digits.
+
+        Raises:
+            GossipError: it is not ours to revoke.
+        """
+        if self._admission is None or self._admission.gate.manifest.admission.kind != "invite":
+            raise GossipError("revoke: nobody is invited to this swarm; shut a peer out with `starling ban PEER`")
+        member, before = self._view.members.get(whom), self.members
+        if member is None and not whom.isdecimal():
+            raise GossipError(f"revoke: {whom} is no member that this node knows; see `starling peers`")
+        if member is not None:
+            chain = self._admission.gate.credential(member.record).chain
+        else:
+            chain = self._admission.own_invitation(int(whom[:12]))
+        self._do(self._core.revoke(self._admission.revocation(chain), trio.current_time()))
+        self._look_at_admission()
+        return tuple(peer for peer in before if peer not in self.members)
 
     def last_heard(self, peer: str) -> float | None:
         """When its last control frame came, on trio's clock."""
@@ -126,11 +193,18 @@ class Membership:
     # --- life -----------------------------------------------------------------------------------------------
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
-        """Take part until cancelled."""
+        """Take part until cancelled.
+
+        Raises:
+            GossipError: this node may not be a member any more.
+        """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._receive)
             nursery.start_soon(self._watch_connections)
             nursery.start_soon(self._tick)
+            if self._admission is not None:
+                nursery.start_soon(self._admission.examine, self._welcome)
+                nursery.start_soon(self._admission.renew, self._present)
             task_status.started()
             async for send in self._unsent:
                 if self._sending[send.peer] < MAX_SENDING:
@@ -165,6 +239,10 @@ class Membership:
                 self._do(self._core.receive(inbound.peer, message, trio.current_time()))
             except RemoteProtocolError as error:
                 self._report.fault(error.peer, error.reason)
+            if self._admission is not None:
+                source = self._network.origin(inbound.peer) or inbound.peer
+                self._admission.later(source, inbound.peer, trio.current_time())
+                self._look_at_admission()
 
     async def _watch_connections(self) -> None:
         async for event in self._network.events():
@@ -178,6 +256,43 @@ class Membership:
                 await self._wake.wait()
             now = trio.current_time()
             self._do(self._core.readdress(self._addresses(), now) + self._core.tick(now))
+            self._look_at_admission()
+
+    def _welcome(self, record: Record, teller: str) -> None:
+        self._do(self._core.welcome(record, teller, trio.current_time()))
+
+    def _present(self, credential: bytes) -> None:
+        self._do(self._core.present(credential, trio.current_time()))
+
+    def _look_at_admission(self) -> None:
+        """Report invitations used twice, keep new revocations, and end if the others have to put us out.
+
+        Raises:
+            GossipError: this node may not be a member any more.
+        """
+        if self._admission is None:
+            return
+        gate = self._admission.gate
+        for slot in list(gate.overused)[self._overused :]:
+            self._overused, use = self._overused + 1, gate.overused[slot]
+            text = (
+                f"{use.kept.peer} and {use.other.peer} use one invitation of {use.inviter}; the first in order is kept"
+            )
+            self._report.event("invitation_overused", text, level="warning", peer=use.inviter, number=use.number)
+            if use.inviter not in {self.me, gate.manifest.founder}:
+                self._report.fault(use.inviter, "invitation_overused")
+        if gate.digest != self._kept:
+            self._kept = gate.digest
+            self._keep_revoked(gate.revoked)
+        why = self._admission.lost(self._core.own)
+        if why and not self._core.gone:
+            raise GossipError(f"admission: {why}")
+
+    def _place(self, record: Record) -> Place:
+        origin = self._network.origin(record.peer)
+        told = (prefix_of(address) for address in record.addresses)
+        place = origin or next((prefix for prefix in told if prefix not in {None, NAMED}), None) or ""
+        return place, MAX_MEMBERS // (ORIGIN_SHARE if place else ELSEWHERE_SHARE)
 
     def _addresses(self) -> tuple[str, ...]:
         return tuple(self._network.addresses[:MAX_ADDRESSES])

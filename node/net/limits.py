@@ -61,6 +61,10 @@ class TokenBucket:
         self._tokens -= amount
         return True
 
+    def give_back(self, amount: float) -> None:
+        """Return what was taken for something that cost nothing after all."""
+        self._tokens = min(self.burst, self._tokens + amount)
+
     def borrow(self, amount: float, now: float) -> float:
         """Take `amount` >= 0 in any case; the seconds until the debt is paid (0: there was enough)."""
         self._refill(now)
