@@ -22,7 +22,7 @@ from gossip.simulate.chance import Chances, through
 from gossip.simulate.rows import Table
 from gossip.simulate.turn import Turn
 
-_LARGEST = 1e30  # number in a message, as `gossip.mix.transaction.Terms.told` takes it
+_LARGEST = 1e12  # number in a vector that nodes let in
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ from gossip.errors import ConfigError
 from node.cli.output import dir_option, preset_option
 from node.config import Manifest, NodeConfig
 
-BUILT_IN_TASKS = ("digits", "images", "quadratic", "diagonal", "logistic", "text")
+BUILT_IN_TASKS = ("digits", "images", "quadratic", "diagonal", "logistic", "text", "synthetic")
 """The names of `node.tasks.catalogue`, which only the engine may import: it needs torch."""
 
 

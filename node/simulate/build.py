@@ -50,6 +50,18 @@ def selector(
     return selection(section, request, agreed.response, parts(layout, dim))(budget, dim)
 
 
+def bad(scenario: Scenario, count: int) -> NDArray[np.bool_]:
+    """(N,) which rows lie: those that are named, or of those that begin as many as asked for, those with the lowest draw."""
+    attack, seed = scenario.attack, scenario.simulate.seed
+    chosen = np.zeros(count, dtype=bool)
+    if attack.rows:
+        chosen[list(attack.rows)] = True
+        return chosen
+    draws = np.array([derive(seed, "bad", row) for row in range(scenario.simulate.nodes)], dtype=np.uint64)
+    chosen[np.argsort(draws, kind="stable")[: attack.nodes]] = True
+    return chosen
+
+
 def stragglers(scenario: Scenario, count: int) -> NDArray[np.bool_]:
     """(N,) which rows compute slower: as many as the share says, those with the lowest draw."""
     faults, seed = scenario.faults, scenario.simulate.seed

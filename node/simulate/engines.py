@@ -7,7 +7,7 @@ import torch
 from gossip.errors import ConfigError, GossipError
 from gossip.rng import generator
 from node.engine.mixing import mixer
-from node.simulate import build, vectorised, whole
+from node.simulate import build, lies, vectorised, whole
 from node.simulate.learned import layout_of
 from node.simulate.results import Outcome, Progress
 from node.simulate.schema import Scenario, manifest
@@ -22,10 +22,11 @@ def check(scenario: Scenario) -> None:
     """
     agreed = manifest(scenario)
     if scenario.simulate.model:
-        learned, mixing = task(agreed.task.kind, agreed.task.params), mixer(agreed.mix)
+        learned, mixing = task(agreed.task.kind, agreed.task.params), mixer(agreed)
         layout = layout_of(learned.model(generator(agreed.seed, "model")))
         dim = mixing.size(layout.dim)
         build.selector(scenario, build.codecs(agreed, layout, dim), mixing.edge, layout, dim)
+        lies.attack(scenario.attack)
 
 
 def simulate(scenario: Scenario, progress: Progress) -> Outcome:

@@ -83,6 +83,13 @@ class Bowls:
             gradients += torch.stack([gradient_noise(x[0], sigma, each) for each in noise])
         return gradients
 
+    def losses(self, rows: Tensor, done: Tensor, x: Tensor) -> Tensor:
+        """See `Problem.losses`: each row's own bowl, without noise."""
+        at = place(self.shards[rows])
+        away = x - self.b[at][:, None]
+        columns = [torch.linalg.vecdot(self._slope(at, each), each) / 2 for each in away.unbind(1)]
+        return torch.stack(columns, 1)
+
     def score(self, x: Tensor, alive: Sequence[int]) -> tuple[float, float]:
         """(error, how much the mean of the living's bowls is above its least value)."""
         best = self.optimum.of(alive)
@@ -94,6 +101,10 @@ class Bowls:
     def values(self, x: Tensor, alive: Sequence[int]) -> list[float]:
         """Errors."""
         return self.optimum.errors(x, alive)
+
+    def success(self, x: Tensor) -> None:
+        """There are no samples."""
+        return
 
     def _slope(self, at: slice | Tensor, away: Tensor) -> Tensor:
         """A (x − b), a fresh tensor."""
@@ -133,6 +144,10 @@ class Convex:
         """See `Problem.gradients`."""
         return self.learned.gradients(rows, done, x)
 
+    def losses(self, rows: Tensor, done: Tensor, x: Tensor) -> Tensor:
+        """See `Problem.losses`."""
+        return self.learned.losses(rows, done, x)
+
     def score(self, x: Tensor, alive: Sequence[int]) -> tuple[float, float]:
         """(error, loss on all samples of all nodes)."""
         return self.optimum.errors(x[None], alive)[0], self.learned.score(x, alive)[1]
@@ -140,3 +155,7 @@ class Convex:
     def values(self, x: Tensor, alive: Sequence[int]) -> list[float]:
         """Errors."""
         return self.optimum.errors(x, alive)
+
+    def success(self, x: Tensor) -> float | None:
+        """See `Problem.success`."""
+        return self.learned.success(x)

@@ -5,7 +5,7 @@ Shapes: N rows, of which r or m are asked for, d parameters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +51,7 @@ class Learned:
         seed: the swarm's.
         batch_size: samples of a local step.
         stack_from: rows from which torch.func is used, if it can be.
+        hits: how often a model does what an attack wants, of how many held-out samples of a batch; None: there is no such aim.
     """
 
     task: Task
@@ -59,6 +60,7 @@ class Learned:
     seed: int
     batch_size: int
     stack_from: int = STACK_FROM
+    hits: Callable[[nn.Module, Any], tuple[int, int]] | None = None
     start: Tensor = field(init=False)
     stacks: bool = field(init=False)
     """Whether torch.func computes many nodes at once."""
@@ -102,6 +104,18 @@ class Learned:
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
+    @torch.no_grad()
+    def losses(self, rows: Tensor, done: Tensor, x: Tensor) -> Tensor:
+        """See `Problem.losses`."""
+        self._loss.train()
+        worth = torch.empty(x.shape[:2])
+        for place, (row, step) in enumerate(zip(rows.tolist(), done.tolist(), strict=True)):
+            batch = self._batch(row, step)
+            for number, model in enumerate(x[place]):
+                self._flat.copy_(model)
+                worth[place, number] = self._loss(batch)
+        return worth.to(x.dtype)
+
     def score(self, x: Tensor, alive: Sequence[int]) -> tuple[float, float]:
         """The task's own, on its held-out data."""
         self._flat.copy_(x)
@@ -113,6 +127,20 @@ class Learned:
     def values(self, x: Tensor, alive: Sequence[int]) -> list[float]:
         """One evaluation each."""
         return [self.score(row, alive)[0] for row in x]
+
+    @torch.no_grad()
+    def success(self, x: Tensor) -> float | None:
+        """See `Problem.success`."""
+        if self.hits is None:
+            return None
+        self._loss.eval()
+        done = of = 0
+        for model in x:
+            self._flat.copy_(model)
+            for batch in self.data[0].held_out(EVALUATION_BATCH):
+                hits, samples = self.hits(self._loss.model, batch)
+                done, of = done + hits, of + samples
+        return done / of if of else None
 
     def _batch(self, row: int, step: int) -> Any:
         return self.data[row].batch(self.batch_size, generator(self.seed, "batch", self.labels[row], step))

@@ -31,13 +31,17 @@ class LocalSteps:
         section: the optimiser and its schedule.
         pace: the run's length, and how fast a late joiner's rate climbs.
         like: (N, d) models.
+        watched: somebody wants to see the gradients.
     """
 
     problem: Problem
     section: OptimizerSection
     pace: PaceSection
     like: Tensor
+    watched: bool = False
     undone: int = 0
+    gradients: Tensor = field(init=False)
+    """(N, d) of each row's last local step, if they are watched."""
     _rates: Schedule = field(init=False)
     _memory: dict[str, Tensor] = field(init=False)
     _done: Tensor = field(init=False)
@@ -45,6 +49,7 @@ class LocalSteps:
 
     def __post_init__(self) -> None:
         rows = len(self.like)
+        self.gradients = torch.zeros_like(self.like) if self.watched else self.like[:0]
         self._rates = schedule(self.section, self.pace.rounds)
         self._memory = optimizer(self.section, self.like).state_dict()
         if _STEPS in self._memory:
@@ -59,6 +64,8 @@ class LocalSteps:
         bad = _not_finite(gradients)
         if bad is not None:
             gradients[bad] = 0.0  # what the mixing algorithm keeps must stay finite
+        if self.watched:
+            self.gradients[rows] = gradients
         direction = correct(gradients)
         stepped = x.clone()
         for at, lr, part in self._groups(rows, round, x):
@@ -76,6 +83,10 @@ class LocalSteps:
             self._forget(rows[bad])
             self.undone += int(bad.sum())
         return stepped
+
+    def losses(self, rows: Tensor, models: Tensor) -> Tensor:
+        """Models (r, m, d) -> (r, m): each one's loss on what its row has just learned from."""
+        return self.problem.losses(rows, (self._done[rows] - 1).clamp_min(0), models)
 
     def joined(self, row: int, round: int) -> None:
         """A node came with another's model: its memory is empty, and its rate climbs from here."""

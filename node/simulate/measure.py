@@ -54,7 +54,7 @@ class Measure:
         return self.problem is not None and self.problem.higher_is_better
 
     def add(self, round: int, cost: Cost, x: Tensor, alive: Sequence[int]) -> None:
-        """One evaluation after `round` rounds of the models x (n, d) of the rows `alive` (n), ascending.
+        """One evaluation after `round` rounds of the models x (n, d) of the rows `alive` (n), ascending; of the honest alone.
 
         Raises:
             ValueError: "not_finite": the swarm has diverged; there is no row.
@@ -63,11 +63,12 @@ class Measure:
         if self.problem is None:
             self._first = self._first or apart
             error = (apart / self._first) ** 2 if self._first else 0.0
-            row = _row(round, cost, len(alive), apart, error, None, error, [error])
+            row = _row(round, cost, len(alive), apart, error, None, [error])
         else:
             value, loss = self.problem.score(x.mean(0), alive)
-            values = self.problem.values(x[self._sampled(len(alive))], alive)
-            row = _row(round, cost, len(alive), apart, value, loss, sum(values) / len(values), values)
+            sampled = x[self._sampled(len(alive))]
+            values = self.problem.values(sampled, alive)
+            row = _row(round, cost, len(alive), apart, value, loss, values, self.problem.success(sampled))
         if not all(
             math.isfinite(figure) for figure in (row.loss or 0.0, row.mean_model, row.min, row.mean, row.max, apart)
         ):
@@ -87,9 +88,11 @@ class Measure:
 
 
 def _row(
-    round: int, cost: Cost, alive: int, apart: float, mean_model: float, loss: float | None, mean: float, values: Sequence[float]
+    round: int, cost: Cost, alive: int, apart: float, mean_model: float, loss: float | None, values: Sequence[float],
+    attack_success: float | None = None,
 ) -> Row:  # fmt: skip
     return Row(
         round=round, seconds=cost.seconds, bytes_per_node=cost.bytes_per_node, exchanges_per_node=cost.exchanges_per_node,
-        alive=alive, loss=loss, mean_model=mean_model, mean=mean, min=min(values), max=max(values), consensus_distance=apart,
+        alive=alive, loss=loss, mean_model=mean_model, mean=sum(values) / len(values), min=min(values), max=max(values),
+        consensus_distance=apart, attack_success=attack_success,
     )  # fmt: skip

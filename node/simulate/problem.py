@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gossip.errors import ConfigError
@@ -20,11 +22,13 @@ from gossip.vector import Layout
 from node.config import Manifest
 from node.simulate.known import Bowls, Convex, Optimum
 from node.simulate.learned import STACK_FROM, Learned
+from node.simulate.lies import poisoned, success
 from node.tasks.api import Data, Source, Task
 from node.tasks.catalogue import task
 from node.tasks.diagonal import Diagonal
 from node.tasks.logistic import Logistic
 from node.tasks.quadratic import DTYPES, Quadratic
+from robust.attacks.api import Attack
 
 
 class Problem(Protocol):
@@ -65,6 +69,16 @@ class Problem(Protocol):
         """
         ...
 
+    def losses(self, rows: Tensor, done: Tensor, x: Tensor) -> Tensor:
+        """What models are worth to a row: (r, m), each model's loss on the batch of one of the row's local steps.
+
+        Args:
+            rows: (r,) int64, ascending.
+            done: (r,) int64, local steps before that one.
+            x: (r, m, d) models; not modified.
+        """
+        ...
+
     def score(self, x: Tensor, alive: Sequence[int]) -> tuple[float, float]:
         """(metric, loss) of one model x (d,) on held-out data.
 
@@ -78,27 +92,47 @@ class Problem(Protocol):
         """Metric of each of x (m, d)."""
         ...
 
+    def success(self, x: Tensor) -> float | None:
+        """How often models x (m, d) do what an attack wants of them, in [0, 1]; None where it wants nothing that can be counted."""
+        ...
 
-def problem(manifest: Manifest, labels: Sequence[str], stack_from: int = STACK_FROM) -> Problem:
+
+Liars = tuple[Attack, NDArray[np.bool_]]
+"""What bad rows do, and which (N,) they are."""
+
+
+def problem(
+    manifest: Manifest, labels: Sequence[str], stack_from: int = STACK_FROM, liars: Liars | None = None
+) -> Problem:
     """The problem of a swarm.
 
     Args:
         manifest: task, partition and seed; row i has shard i, over again where there are more rows than shards.
         labels: of each row.
         stack_from: see `Learned`.
+        liars: some of them may learn from other data than they have.
 
     Raises:
-        ConfigError: the task or its data cannot be had.
+        ConfigError: the task or its data cannot be had, or an attack needs other data.
     """
     made = task(manifest.task.kind, manifest.task.params)
     seed, parts = manifest.seed, manifest.partition.shards
     shards = [row % parts for row in range(len(labels))]
+    poisons = liars is not None and liars[0].targets == "data"
     match made:
+        case Quadratic() | Diagonal() if poisons:
+            raise ConfigError(
+                f"attack.kind: poisons labels, which task={manifest.task.kind} has not; try `--set task.kind=digits`"
+            )
         case Quadratic() | Diagonal():
             _check_parts(made.nodes, parts)
             return _bowls(made, seed, shards, labels)
         case _:
-            learned = Learned(made, _data(made, manifest, shards), labels, seed, manifest.task.batch_size, stack_from)
+            data = _data(made, manifest, shards)
+            if liars is not None:
+                data = poisoned(*liars, data)
+            hits = None if liars is None else success(liars[0])
+            learned = Learned(made, data, labels, seed, manifest.task.batch_size, stack_from, hits)
     if isinstance(made, Logistic):
         logistic = made
         return Convex(learned, Optimum(lambda alive: logistic.optimum([shards[row] for row in alive], seed)))

@@ -31,6 +31,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         mean_model: metric of the mean model.
         mean, min, max: metric over the nodes evaluated.
         consensus_distance: Ξ, Ξ² = mean over living nodes of ‖x_i − x̄‖².
+        attack_success: how often the nodes evaluated do what an attack wants of them; null where that cannot be counted.
+
+    Where some nodes lie, all but the costs is about the honest alone.
     """
 
     round: int
@@ -44,6 +47,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     min: float
     max: float
     consensus_distance: float
+    attack_success: float | None = None
 
 
 class Reached(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +69,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         counts: exchanges and nodes, by what became of them.
         undone: local steps taken back because a number was not finite.
         diverged: rounds after which models or figures had become so; null if they had not. The rows end before.
+        bad: numbers of the nodes that lie.
         target: where it was reached; null if it was not, or none is set.
         wall_s: how long it took on this machine.
     """
@@ -78,6 +83,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     diverged: int | None
     target: Reached | None
     wall_s: float
+    bad: tuple[int, ...] = ()
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):

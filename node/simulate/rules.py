@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from node import manifest as manifests
 from node.overlay import check_members
 from node.simulate.schema import PATH_TASKS, Scenario, joiners, manifest
 from node.simulate.sweep import Cell
+from robust.attacks import names
 
+TRACKING = ("gradient_tracking", "beer")  # a model and a tracker side by side are what they share
 WHOLE_NODES = 64  # of the whole engine: each costs some milliseconds of computing a round
 
 
@@ -58,6 +61,7 @@ def check_one(scenario: Scenario) -> list[str]:
     _check_members(scenario)
     if simulate.engine == "whole":
         _check_whole(scenario)
+    _check_attack(scenario)
     if not simulate.model and pace.kind == "clock":
         raise ConfigError("simulate.model: false averages round by round; try `--set pace.kind=steps`")
     return warnings
@@ -90,12 +94,52 @@ def _check_members(scenario: Scenario) -> None:
 
 
 def _check_whole(scenario: Scenario) -> None:
+    if scenario.attack.kind:
+        raise ConfigError(
+            "attack.kind: whole nodes are attacked by `starling demo --byzantine`, not here; try `--set simulate.engine=vectorised`"
+        )
     if not scenario.simulate.model:
         raise ConfigError("simulate.model: whole nodes have one; try `--set simulate.engine=vectorised`")
     if scenario.simulate.nodes > WHOLE_NODES:
         raise ConfigError(
             f"simulate.nodes: must be <= {WHOLE_NODES} with engine = whole, got {scenario.simulate.nodes}; "
             "try `--set simulate.engine=vectorised`"
+        )
+
+
+def _check_attack(scenario: Scenario) -> None:
+    """Who lies is there, and does what it can here."""
+    attack, nodes = scenario.attack, scenario.simulate.nodes
+    if attack.kind and attack.kind not in names.NAMES:
+        close = difflib.get_close_matches(attack.kind, names.NAMES, n=1)
+        raise ConfigError(
+            f"attack.kind: {attack.kind!r} is unknown, choose one of {', '.join(sorted(names.NAMES))}; "
+            f"try `--set attack.kind={(close or ['alie'])[0]}`"
+        )
+    if attack.rows and attack.nodes:
+        raise ConfigError(
+            f"attack.rows: says which nodes are bad, so attack.nodes must be 0, got {attack.nodes}; try `--set attack.nodes=0`"
+        )
+    if max(attack.rows, default=0) >= nodes or len(set(attack.rows)) < len(attack.rows):
+        raise ConfigError(
+            f"attack.rows: must name nodes below simulate.nodes = {nodes}, each once, got {list(attack.rows)}; "
+            "try `--set attack.rows=[0]`"
+        )
+    bad = len(attack.rows) or attack.nodes
+    if bad > nodes - 2:
+        raise ConfigError(
+            f"attack.nodes: must leave two of simulate.nodes = {nodes} honest, got {bad}; try `--set attack.nodes={max(1, nodes // 5)}`"
+        )
+    if not bad:
+        if attack.kind:
+            raise ConfigError(f"attack.nodes: {attack.kind} needs somebody to do it, got 0; try `--set attack.nodes=1`")
+        return
+    if not scenario.simulate.model:
+        raise ConfigError("attack.kind: without a model there is nothing to attack; try `--set simulate.model=true`")
+    if attack.kind in names.TRACKER and scenario.mix.kind not in TRACKING:
+        raise ConfigError(
+            f"attack.kind: {attack.kind} lies about the tracker, which mix={scenario.mix.kind} does not tell; "
+            "try `--set mix.kind=gradient_tracking`"
         )
 
 

@@ -20,6 +20,7 @@ from node.config import (
     PaceSection,
     PartitionSection,
     Positive,
+    RobustSection,
     Scalar,
     Section,
     TaskSection,
@@ -82,6 +83,19 @@ class FaultsSection(Section, frozen=True):
     """Splits of the network: [from round, until round, share of the nodes on one side]."""
 
 
+class AttackSection(Section, frozen=True):
+    """Who lies, and how. What nodes are worth is then said of the honest alone."""
+
+    kind: Annotated[str, Meta(max_length=64)] = ""
+    """One of robust.attacks.names; docs/simulating.md lists them. "": the bad nodes behave, to compare with."""
+    nodes: Count = 0
+    """How many nodes are bad: a seeded draw of those that begin."""
+    rows: tuple[Count, ...] = ()
+    """Which nodes are bad, by number. Instead of `nodes`."""
+    params: dict[str, Scalar] = msgspec.field(default_factory=dict)
+    """Handed to the attack, e.g. epsilon = 10.0."""
+
+
 class NetworkSection(Section, frozen=True):
     """What takes how long, in virtual seconds."""
 
@@ -126,7 +140,9 @@ class Scenario(Section, frozen=True):
     compress: CompressSection = CompressSection()
     pace: PaceSection = PaceSection()
     membership: MembershipSection = MembershipSection()
+    robust: RobustSection = RobustSection()
     faults: FaultsSection = FaultsSection()
+    attack: AttackSection = AttackSection()
     network: NetworkSection = NetworkSection()
     sweep: SweepSection = SweepSection()
 
@@ -151,6 +167,6 @@ def manifest(scenario: Scenario) -> Manifest:
     partition = PartitionSection(**(cut | {"shards": parts}))
     return Manifest(
         name=scenario.name, seed=scenario.simulate.seed, task=task, partition=partition, optimizer=scenario.optimizer, mix=scenario.mix,
-        overlay=scenario.overlay, compress=scenario.compress, membership=scenario.membership,
+        overlay=scenario.overlay, compress=scenario.compress, membership=scenario.membership, robust=scenario.robust,
         pace=msgspec.structs.replace(scenario.pace, quorum=nodes),
     )  # fmt: skip

@@ -36,10 +36,10 @@ from node.config import Manifest
 from node.engine.mixing import mixer
 from node.engine.optim import correction_lr, schedule
 from node.overlay import overlay_of
-from node.simulate import build
+from node.simulate import build, lies
 from node.simulate.local import LocalSteps
 from node.simulate.measure import NOT_FINITE, Cost, Measure
-from node.simulate.problem import Problem, problem
+from node.simulate.problem import Liars, Problem, problem
 from node.simulate.results import Outcome, Progress, reached
 from node.simulate.rules import detection_s
 from node.simulate.schema import Scenario, manifest
@@ -67,7 +67,8 @@ def run(scenario: Scenario, progress: Progress) -> Outcome:
     measure = swarm.measure
     return Outcome(
         metric=measure.metric, higher_is_better=measure.higher_is_better, parameters=swarm.swarm.x.shape[1],
-        rows=tuple(measure.rows), counts={key: swarm.counts[key] for key in COUNTS}, diverged=diverged,
+        rows=tuple(measure.rows), bad=tuple(np.flatnonzero(swarm.bad).tolist()),
+        counts={key: swarm.counts[key] for key in COUNTS}, diverged=diverged,
         undone=0 if swarm.local is None else swarm.local.undone,
         target=reached(measure.rows, scenario.simulate.target, higher_is_better=measure.higher_is_better),
         wall_s=time.monotonic() - began,
@@ -97,12 +98,15 @@ class _Run:
         salt = swarm_id.encode()
         alive = torch.arange(count) < scenario.simulate.nodes
         self._graph = overlay_of(agreed)
-        self._schedule = Schedule(self._graph, peers, salt)
+        self._schedule = Schedule(self._graph, peers, salt, agreed.overlay.rerank_every)
         lasting = agreed.overlay.kind == "sticky" and (agreed.pace.kind == "clock" or not scenario.simulate.model)
         degree = agreed.overlay.degree
         self._visits = Visits(peers, degree, salt, agreed.mix.theta, agreed.seed) if lasting else None
-        self._problem = problem(agreed, peers) if scenario.simulate.model else None
-        self.swarm, self.local = _swarm(scenario, agreed, self._problem, peers, alive)
+        self.bad = build.bad(scenario, count)
+        lie = lies.attack(scenario.attack)
+        liars = None if lie is None else (lie, self.bad)
+        self._problem = problem(agreed, peers, liars=liars) if scenario.simulate.model else None
+        self.swarm, self.local = _swarm(scenario, agreed, self._problem, peers, alive, liars)
         self.measure = Measure(self._problem, scenario.simulate.sample)
         self.counts: Counter[str] = Counter()
         self._faults = faults_of(scenario)
@@ -265,29 +269,36 @@ class _Run:
         sent = self._sent if self._agreed.pace.kind == "clock" else self._clocks.up_bytes
         ever = int(swarm.used.sum())
         cost = Cost(self._now_s, int(sent.sum()) / ever, 2 * self.counts["committed"] / ever)
-        rows = swarm.alive.nonzero().view(-1).tolist()
-        self.measure.add(self._done, cost, swarm.x[swarm.alive], rows)
+        honest = swarm.alive & ~torch.from_numpy(self.bad)
+        self.measure.add(self._done, cost, swarm.x[honest], honest.nonzero().view(-1).tolist())
 
 
 def _swarm(
-    scenario: Scenario, agreed: Manifest, learned: Problem | None, peers: tuple[str, ...], alive: Tensor
-) -> tuple[Swarm, LocalSteps | None]:
+    scenario: Scenario, agreed: Manifest, learned: Problem | None, peers: tuple[str, ...], alive: Tensor,
+    liars: Liars | None,
+) -> tuple[Swarm, LocalSteps | None]:  # fmt: skip
     """All models at their beginning, and their local steps."""
     if learned is None:
         x = torch.randn((len(peers), 1), dtype=torch.float64, generator=generator(agreed.seed, "number"))
         plain = Terms(quantizer("identity", x.dtype), quantizer("identity", x.dtype), 0.0, clip)
         return Swarm(peers, x, Dsgd(), plain, Everything(), agreed.seed, alive), None
     x = learned.start.repeat(len(peers), 1)
-    mixing = mixer(agreed.mix)
+    mixing = mixer(agreed)
     dim = mixing.size(x.shape[1])
     codecs = build.codecs(agreed, learned.layout, dim)
     drifts = agreed.compress.select == "drift_top_k"
+    local = LocalSteps(learned, agreed.optimizer, agreed.pace, x, watched=liars is not None)
+    crew = None
+    if liars is not None:
+        attack, bad = liars
+        start = mixing.shared(mixing.start(learned.start), learned.start).clone()
+        crew = lies.Crew(attack, bad, start, x.shape[1], agreed.pace.rounds, agreed.seed, lambda: local.gradients)
     swarm = Swarm(
         peers, x, mixing, codecs, build.selector(scenario, codecs, mixing.edge, learned.layout, dim), agreed.seed, alive,
-        drifts=drifts,
+        drifts=drifts, losses=local.losses, liars=crew,
         wish_limit=kept(agreed.compress.ratio, dim) if drifts else 0, settled_edges=agreed.mix.settled_edges,
     )  # fmt: skip
-    return swarm, LocalSteps(learned, agreed.optimizer, agreed.pace, x)
+    return swarm, local
 
 
 def _pace(scenario: Scenario, count: int, step_s: NDArray[np.float64]) -> Pace:

@@ -21,6 +21,7 @@ from node.tasks.digits import Digits
 from node.tasks.images import Images
 from node.tasks.logistic import Logistic
 from node.tasks.quadratic import Quadratic
+from node.tasks.synthetic import Synthetic
 from node.tasks.text import Text
 
 TASKS: Mapping[str, Callable[..., Task]] = MappingProxyType(
@@ -31,6 +32,7 @@ TASKS: Mapping[str, Callable[..., Task]] = MappingProxyType(
         "diagonal": Diagonal,
         "logistic": Logistic,
         "text": Text,
+        "synthetic": Synthetic,
     }
 )
 

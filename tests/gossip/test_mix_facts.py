@@ -4,9 +4,9 @@ import inspect
 
 import pytest
 
-from gossip.mix.catalogue import MIXERS, swaps
+from gossip.mix.catalogue import MIXERS, gathers, swaps
 from gossip.mix.facts import FACTS
-from node.config import MixSection
+from node.config import Manifest, MixSection
 from node.engine.mixing import mixer
 
 
@@ -16,16 +16,20 @@ def test_facts_are_known_of_exactly_the_algorithms_there_are():
 
 @pytest.mark.parametrize("kind", MIXERS)
 def test_what_is_said_of_an_algorithm_is_so(kind):
-    made, facts = mixer(MixSection(kind=kind)), FACTS[kind]
+    made, facts = mixer(Manifest(mix=MixSection(kind=kind))), FACTS[kind]
     assert made.asynchronous == facts.asynchronous
     assert made.static == facts.static
     assert swaps(made.edge) == facts.swaps
+    assert gathers(made.edge) == facts.gathers
     assert getattr(made.edge, "exact", False) == facts.exact
 
 
 @pytest.mark.parametrize("kind", MIXERS)
 def test_every_parameter_of_an_algorithm_is_a_key_of_the_manifest(kind):
-    """With the same default, unless the algorithm leaves it to the manifest."""
+    """With the same default, unless the algorithm leaves it to the manifest. A rule has a section of its own."""
     for name, parameter in inspect.signature(MIXERS[kind]).parameters.items():
+        if name == "rule":
+            assert FACTS[kind].gathers
+            continue
         default = getattr(MixSection(), name)
         assert parameter.default in (parameter.empty, default)

@@ -63,7 +63,7 @@ def reference(agreed, selector):
     swarm = Reference(
         peers=PEERS,
         x=torch.stack([node[1].clone() for node in nodes]),
-        mixer=mixer(agreed.mix),
+        mixer=mixer(agreed),
         terms=Terms(
             quantizer(agreed.compress.request, dtype),
             quantizer(agreed.compress.response, dtype),

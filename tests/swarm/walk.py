@@ -38,7 +38,7 @@ def walk(agreed: Manifest, swarm: str, peers: Sequence[str], incarnation: Callab
     reference = Reference(
         peers=peers,
         x=start,
-        mixer=mixer(agreed.mix),
+        mixer=mixer(agreed),
         terms=Terms(
             quantizer(agreed.compress.request, start.dtype),
             quantizer(agreed.compress.response, start.dtype),
