@@ -1,0 +1,396 @@
+"""Pulled exchanges as a table of what is asked and answered, and as random schedules with loss, repetition, reordering and a liar."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from math import inf
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossip.errors import RemoteProtocolError
+from gossip.exchange.deadline import Deadline
+from gossip.exchange.pulls import KEPT, MAX_ASKED, MAX_PARKED, MAX_TOLD, Published, Pulls, Tell, Told
+from gossip.exchange.statement import body, contradicts, digest, stated
+from gossip.exchange.waits import Waits
+from gossip.wire.schema import NotNow, Pull, Pulled, Pulling
+
+LEAD = 4
+LIFE = 5
+
+
+def sign(peer: str, message: bytes) -> bytes:
+    return blake2b(message, key=peer.encode(), digest_size=64).digest()
+
+
+def verify(peer: str, signature: bytes, message: bytes) -> bool:
+    return signature == sign(peer, message)
+
+
+def published(peer: str, round: int, vector: bytes | None = None) -> Published:
+    payload = f"{peer} {round}".encode() if vector is None else vector
+    told = digest(payload)
+    return Published(round, LIFE, told, sign(peer, body("swarm", peer, LIFE, round, told)), payload)
+
+
+def answer(peer: str, nonce: int, round: int) -> Pulled:
+    it = published(peer, round)
+    return Pulled(nonce, round, it.life, it.digest, it.signature, it.payload)
+
+
+def machine(**changes) -> Pulls:
+    kept = {"afford": lambda _count, _now: True, "life_of": lambda _peer: LIFE} | changes
+    return Pulls(
+        "swarm", Waits(Deadline(0.5, 10.0)), verify, kept["life_of"], kept["afford"], LEAD, changes.get("nonce", 100)
+    )
+
+
+def asking(*peers: str, round: int = 7, **changes) -> tuple[Pulls, dict[str, int]]:
+    """A machine that has published a round and asked for it, and the nonces."""
+    m = machine(**changes)
+    m.compute(round)
+    m.publish(published("me", round), 0.0)
+    tells = m.ask(round, peers, 0.0)
+    assert [(tell.peer, tell.message.round) for tell in tells] == [(peer, round) for peer in sorted(peers)]
+    return m, {tell.peer: tell.message.nonce for tell in tells}
+
+
+def said(tells) -> list[tuple]:
+    """(peer, what) of answers: the round of a vector, or why there is none."""
+    return [(t.peer, t.message.reason if isinstance(t.message, NotNow) else t.message.round) for t in tells]
+
+
+# --- being asked ------------------------------------------------------------------------------------------------
+
+
+def test_a_question_for_what_is_published_is_answered_at_once_and_with_the_same_bytes_for_all():
+    m, _ = asking()
+    one, other = (m.receive(peer, Pull(n, 7), 0.0)[0].message for n, peer in enumerate("ab"))
+    assert (one.payload, one.digest, one.signature) == (other.payload, other.digest, other.signature)
+    assert (one.nonce, other.nonce) == (0, 1)
+    assert verify("me", one.signature, body("swarm", "me", LIFE, 7, digest(one.payload)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [(8, [("a", 8)]), (7, [("a", 7)]), (6, [("a", 8)]), (4, [("a", 8)]), (3, [("a", "late")]), (9, []), (13, []), (14, [("a", "early")])],
+)  # fmt: skip
+def test_who_is_behind_gets_the_newest_who_is_ahead_waits_and_who_is_further_is_told(asked, told):
+    """We have published 7 and 8 and compute 9; nobody may be more than four rounds away."""
+    m, _ = asking(round=7)
+    m.close()
+    m.compute(8)
+    m.publish(published("me", 8), 0.0)
+    m.compute(9)
+    assert said(m.receive("a", Pull(1, asked), 0.0)) == told
+    assert m.heard.of("a") == asked
+
+
+def test_parked_questions_are_answered_when_their_round_is_published_the_newest_of_a_peer_only():
+    m = machine()
+    m.compute(3)
+    for nonce, (peer, asked) in enumerate([("a", 3), ("b", 4), ("c", 3), ("c", 4), ("d", 2)]):
+        assert m.receive(peer, Pull(nonce, asked), 0.0) == []
+    assert said(m.publish(published("me", 3), 0.0)) == [("a", 3), ("d", 3)]
+    assert said(m.publish(published("me", 4), 0.0)) == [("b", 4), ("c", 4)]
+
+
+def test_only_so_many_peers_may_wait():
+    m = machine()
+    for n in range(MAX_PARKED):
+        assert m.receive(f"p{n}", Pull(n, 1), 0.0) == []
+    assert said(m.receive("late", Pull(0, 1), 0.0)) == [("late", "full")]
+    assert m.receive("p0", Pull(0, 2), 0.0) == []
+
+
+def test_what_cannot_be_published_is_said_to_who_waits_for_it():
+    m = machine()
+    m.compute(3)
+    m.receive("a", Pull(1, 3), 0.0)
+    m.receive("b", Pull(1, 4), 0.0)
+    assert said(m.withhold(3)) == [("a", "engine")]
+    assert said(m.publish(published("me", 4), 0.0)) == [("b", 4)]
+
+
+def test_a_round_is_published_once_and_only_the_last_are_kept():
+    """Two signed vectors for one round would prove us a liar, so an engine that begins anew publishes nothing old."""
+    m = machine()
+    for done in range(KEPT + 1):
+        assert m.publishable(done)
+        m.publish(published("me", done), 0.0)
+    assert not any(m.publishable(done) for done in range(KEPT + 1))
+    with pytest.raises(AssertionError):
+        m.publish(published("me", KEPT, b"another"), 0.0)
+    assert said(m.receive("a", Pull(1, 0), 0.0)) == [("a", KEPT)]
+    assert said(m.receive("b", Pull(1, 1), 0.0)) == [("b", 1)]
+
+
+def test_a_peer_gets_a_second_copy_and_no_third():
+    m, _ = asking()
+    told = [said(m.receive("a", Pull(1, 7), 0.0))[0][1] for _ in range(MAX_TOLD + 1)]
+    assert told == [7] * MAX_TOLD + ["busy"]
+    assert said(m.receive("b", Pull(1, 7), 0.0)) == [("b", 7)]
+    m.publish(published("me", 8), 0.0)
+    assert said(m.receive("a", Pull(1, 8), 0.0)) == [("a", 8)]
+
+
+def test_what_cannot_be_afforded_is_not_sent():
+    m, _ = asking(afford=lambda count, now: now >= 1.0 and count == len(b"me 7"))
+    assert said(m.receive("a", Pull(1, 7), 0.0)) == [("a", "busy")]
+    assert said(m.receive("a", Pull(1, 7), 1.0)) == [("a", 7)]
+
+
+def test_who_asks_ten_thousand_times_gets_two_vectors_and_is_at_fault():
+    m, _ = asking()
+    outcomes = Counter()
+    for nonce in range(10_000):
+        try:
+            outcomes.update(what for _, what in said(m.receive("a", Pull(nonce, 7), 0.0)))
+        except RemoteProtocolError as error:
+            outcomes[error.reason] += 1
+    assert outcomes == {7: MAX_TOLD, "busy": MAX_ASKED - MAX_TOLD, "asked_too_often": 10_000 - MAX_ASKED}
+
+
+# --- asking -----------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_goes_to_the_engine_and_counts_when_it_says_so():
+    m, nonces = asking("a", "b")
+    (told,) = m.receive("a", answer("a", nonces["a"], 7), 0.1)
+    assert told == Told("a", answer("a", nonces["a"], 7))
+    assert m.waiting == ("a", "b")
+    m.judged("a", nonces["a"], "committed", 0.2)
+    assert m.waiting == ("b",)
+    m.receive("b", NotNow(nonces["b"], 9, "busy"), 0.3)
+    assert m.done
+    assert m.outcomes == {"a": "committed", "b": "busy"}
+    assert m.asked == ("a", "b")
+    assert m.heard.rounds == {"a": 7, "b": 9}
+
+
+@pytest.mark.parametrize("round", [6, 7, 8, 7 + LEAD])
+def test_vectors_of_rounds_nearby_are_taken(round):
+    m, nonces = asking("a")
+    assert len(m.receive("a", answer("a", nonces["a"], round), 0.0)) == 1
+
+
+def spoilt(nonce: int, **changes) -> Pulled:
+    """An honest answer with some fields changed."""
+    it = answer("a", nonce, 7)
+    return Pulled(*{name: changes.get(name, getattr(it, name)) for name in it.__struct_fields__}.values())
+
+
+@pytest.mark.parametrize(
+    ("lie", "reason"),
+    [
+        (lambda n: answer("a", n, 5), "wrong_round"),
+        (lambda n: answer("a", n, 8 + LEAD), "wrong_round"),
+        (lambda n: answer("b", n, 7), "bad_signature"),
+        (lambda n: spoilt(n, signature=bytes(64)), "bad_signature"),
+        (lambda n: spoilt(n, digest=bytes(32)), "bad_signature"),
+        (lambda n: spoilt(n, round=8), "bad_signature"),
+    ],
+)
+def test_a_lie_is_a_fault_and_the_liar_is_absent(lie, reason):
+    m, nonces = asking("a")
+    with pytest.raises(RemoteProtocolError) as caught:
+        m.receive("a", lie(nonces["a"]), 0.0)
+    assert (caught.value.peer, caught.value.reason) == ("a", reason)
+    assert m.done
+    assert m.outcomes == {"a": "aborted"}
+    assert m.receive("a", answer("a", nonces["a"], 7), 0.0) == []  # there is no second try
+
+
+@pytest.mark.parametrize("message", [answer("b", 10_000, 7), NotNow(10_000, 3, "busy")])
+def test_answers_nobody_asked_for_are_faults_and_change_nothing(message):
+    m, nonces = asking("a", "b")
+    for peer, nonce in (("b", 10_000), ("b", nonces["a"]), ("stranger", nonces["a"])):
+        with pytest.raises(RemoteProtocolError, match="answer_unasked"):
+            m.receive(peer, type(message)(nonce, *[getattr(message, f) for f in message.__struct_fields__[1:]]), 0.0)
+    assert m.waiting == ("a", "b")
+    assert m.heard.rounds == {}
+
+
+def test_answers_that_come_again_or_too_late_are_no_faults():
+    """The network may repeat and delay; a slow peer answers what we gave up."""
+    m, nonces = asking("a", "b")
+    m.receive("a", answer("a", nonces["a"], 7), 0.1)
+    assert m.receive("a", answer("a", nonces["a"], 7), 0.1) == []
+    m.judged("a", nonces["a"], "committed", 0.1)
+    assert m.receive("a", NotNow(nonces["a"], 7, "busy"), 0.1) == []
+    m.tick(inf)
+    assert m.outcomes == {"a": "committed", "b": "timeout"}
+    m.close()
+    assert m.receive("b", answer("b", nonces["b"], 7), 99.0) == []
+    m.ask(8, ["b"], 100.0)
+    assert m.receive("b", answer("b", nonces["b"], 7), 100.0) == []
+    assert m.waiting == ("b",)
+
+
+def test_an_answer_of_a_life_that_is_not_known_yet_is_waited_for():
+    """Who starts anew answers before everybody has its new record; until then nobody can say that it is the same peer."""
+    life = [LIFE - 1]
+    m, nonces = asking("a", life_of=lambda _peer: life[0])
+    assert m.receive("a", answer("a", nonces["a"], 7), 0.1) == []
+    assert m.waiting == ("a",)
+    life[0] = LIFE
+    assert len(m.receive("a", answer("a", nonces["a"], 7), 0.2)) == 1
+
+
+def test_questions_are_repeated_until_the_deadline_and_then_given_up():
+    m, nonces = asking("a", "b")
+    m.receive("b", answer("b", nonces["b"], 7), 0.1)  # the engine looks at it: no question, and no deadline
+    asked, now = 1, m.deadline
+    while not m.outcomes:
+        for tell in m.tick(now):
+            assert tell == Tell("a", Pull(nonces["a"], 7))
+            asked += 1
+        now = m.deadline
+    assert 3 <= asked <= MAX_ASKED
+    assert m.outcomes == {"a": "timeout"}
+    assert m.deadline == inf
+    assert m.waiting == ("b",)
+
+
+def test_who_cannot_be_reached_or_is_gone_is_not_waited_for():
+    m, _ = asking("a", "b")
+    m.unreachable("a", 0.0)
+    m.forget("b")
+    assert m.done
+    assert m.outcomes == {"a": "timeout", "b": "aborted"}
+
+
+def test_a_question_under_judgment_when_the_round_closes_is_forgotten():
+    m, nonces = asking("a")
+    m.receive("a", answer("a", nonces["a"], 7), 0.0)
+    m.close()
+    m.ask(8, ["a"], 1.0)
+    m.judged("a", nonces["a"], "committed", 1.0)
+    assert m.outcomes == {}
+
+
+@pytest.mark.parametrize(
+    ("claims", "expected"),
+    [([], 7), ([8, 8, 8], 7), ([9, 9, 9], 9), ([2**62, 8, 8, 7], 7), ([2**62, 12, 12, 12], 12), ([2**62, 2**62, 30, 7, 7, 7, 7], 30)],
+)  # fmt: skip
+def test_only_what_more_than_liars_say_leaves_us_behind(claims, expected):
+    """Fewer than a third may lie, we ourselves counted among the honest; one round ahead is nothing."""
+    m, _ = asking()
+    for number, claim in enumerate(claims):
+        m.receive(f"p{number}", Pull(1, claim), 0.0)
+    assert m.behind == expected
+
+
+# --- schedules --------------------------------------------------------------------------------------------------
+
+PEERS = ("a", "b", "c", "d")
+LIAR = "liar"
+
+
+@dataclass
+class World:
+    """Four machines, perhaps a liar among those asked, and a bag of messages that come in any order, twice, or never."""
+
+    rng: Random
+    loss: float
+    repeat: float
+    liar: bool
+    now: float = 0.0
+    net: list[tuple[str, str, Pulling]] = field(default_factory=list)
+    faults: list[tuple[str, str, str]] = field(default_factory=list)
+    used: list[tuple[str, str, int, bytes]] = field(default_factory=list)
+    told: Counter = field(default_factory=Counter)
+    statements: dict[tuple[str, int], set] = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.machines = {peer: machine(nonce=self.rng.randrange(2**60)) for peer in PEERS}
+        self.judging: list[tuple[str, str, Pulled]] = []
+        for peer in PEERS:
+            self.begin(peer, 0)
+
+    def begin(self, peer: str, round: int) -> None:
+        self.machines[peer].compute(round)
+
+    def send(self, src: str, commands) -> None:
+        for command in commands:
+            match command:
+                case Tell(dst, message):
+                    if isinstance(message, Pulled):
+                        self.told[src, dst, max(self.machines[src]._published)] += 1
+                        self.statements.setdefault((src, message.round), set()).add(stated("swarm", src, message))
+                    if self.rng.random() >= self.loss:
+                        self.net.append((src, dst, message))
+                case Told(peer, pulled):
+                    self.judging.append((src, peer, pulled))
+
+    def step(self) -> None:
+        """One random event."""
+        draw, peer = self.rng.random(), self.rng.choice(PEERS)
+        m = self.machines[peer]
+        if draw < 0.15 and m.phase == "computing":
+            if m.publishable(m.round):
+                self.send(peer, m.publish(published(peer, m.round), self.now))
+            others = [other for other in (*PEERS, *([LIAR] if self.liar else [])) if other != peer]
+            self.send(peer, m.ask(m.round, self.rng.sample(others, 2), self.now, 1.0))
+        elif draw < 0.3 and m.phase == "asking" and m.done:
+            m.close()
+            assert m.outcomes.keys() == set(m.asked), "every question has one end"
+            self.begin(peer, max(m.round + 1, m.behind))
+        elif draw < 0.4 and self.judging:
+            asker, teller, pulled = self.judging.pop(self.rng.randrange(len(self.judging)))
+            before = self.machines[asker].outcomes.get(teller)
+            self.machines[asker].judged(teller, pulled.nonce, "committed", self.now)
+            if before is None and self.machines[asker].outcomes.get(teller) == "committed":
+                self.used.append((asker, teller, pulled.round, pulled.payload))
+        elif draw < 0.55:
+            self.now += self.rng.random()
+            self.send(peer, m.tick(self.now))
+        elif draw < 0.6 and self.liar:
+            self.net.append((LIAR, peer, self.lie()))
+        elif self.net:
+            at = self.rng.randrange(len(self.net))
+            src, dst, message = self.net[at] if self.rng.random() < self.repeat else self.net.pop(at)
+            self.deliver(src, dst, message)
+
+    def lie(self) -> Pulling:
+        nonce, claim = self.rng.choice((0, 1, 2**62)), self.rng.choice((0, 3, 2**62))
+        return self.rng.choice((Pull(nonce, claim), answer(LIAR, nonce, claim), NotNow(nonce, claim, "early")))
+
+    def deliver(self, src: str, dst: str, message: Pulling) -> None:
+        if dst == LIAR:
+            if isinstance(message, Pull):  # with something else than it tells others
+                it = published(LIAR, message.round, self.rng.randbytes(4))
+                claim = self.rng.choice((message.round, message.round + 1, 2**40))
+                self.net.append((LIAR, src, Pulled(message.nonce, claim, LIFE, it.digest, it.signature, it.payload)))
+            return
+        try:
+            self.send(dst, self.machines[dst].receive(src, message, self.now))
+        except RemoteProtocolError as error:
+            self.faults.append((dst, error.peer, error.reason))
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), loss=st.floats(0, 0.5), repeat=st.floats(0, 0.3), liar=st.booleans())
+def test_whatever_the_network_does_nobody_honest_is_blamed_and_only_true_words_are_used(seed, loss, repeat, liar):
+    """And rounds go on, nobody gets more than its share, and no honest node ever signs two things."""
+    world = World(Random(seed), loss, repeat, liar)
+    for _ in range(1500):
+        world.step()
+        assert len(world.net) < 1000
+    assert {peer for _, peer, _ in world.faults} <= {LIAR}
+    assert world.used
+    for _asker, teller, of, vector in world.used:
+        assert teller == LIAR or vector == published(teller, of).payload
+    assert max(world.told.values(), default=0) <= MAX_TOLD
+    for kept in world.statements.values():
+        assert not any(contradicts(one, other, verify) for one in kept for other in kept)
+    world.net.clear()
+    for m in world.machines.values():  # a swarm that falls silent still ends its rounds
+        m.tick(world.now + 100.0)
+        assert not m._open
+    assert min(m.round for m in world.machines.values()) > 2
