@@ -2,9 +2,11 @@
 
 node.toml          the volunteer's own settings (NodeConfig)
 manifest.toml      what the swarm agreed on; fetched on the first run after `join`
-invite             swarm id and bootstrap addresses, until the manifest is here
+invite             swarm id and bootstrap addresses, until the manifest is here; the node's own invitation where one is needed
+issued/            invitations that this node has given out, by number
 identity.key       Ed25519 private key, mode 0600
 port, peers        the port that was picked and where members were, for the next run
+revoked            invitations known to be void, for the next run
 checkpoint.safetensors, model.safetensors, control.sock, log.jsonl, output.log
 """
 
@@ -16,10 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import base58
+import msgspec
+
 from gossip.errors import ConfigError
+from gossip.wire.schema import Revocation
 from node import invite as invites
 from node import manifest as manifests
 from node import settings
+from node.admission.revocations import MAX_HELD
 from node.config import Manifest, NodeConfig
 from node.invite import Invite
 
@@ -77,6 +84,11 @@ class RunDir:
         return self.path / "invite"
 
     @property
+    def issued(self) -> Path:
+        """Where invitations are noted that this node has given out."""
+        return self.path / "issued"
+
+    @property
     def key(self) -> Path:
         """identity.key."""
         return self.path / "identity.key"
@@ -123,6 +135,24 @@ class RunDir:
             return tuple(self._peers_file.read_text().split())[:64]
         except (OSError, UnicodeDecodeError):
             return ()
+
+    def keep_revoked(self, revocations: tuple[Revocation, ...]) -> None:
+        """Keep the void invitations, for the next run."""
+        lines = (base58.b58encode(msgspec.msgpack.encode(each)).decode() for each in revocations)
+        with suppress(ConfigError):
+            self._write(self._revoked_file, "".join(f"{line}\n" for line in lines))
+
+    def known_revoked(self) -> tuple[Revocation, ...]:
+        """The void invitations we knew of; they are checked again before anybody believes them."""
+        try:
+            lines = self._revoked_file.read_text().split()[:MAX_HELD]
+            return tuple(msgspec.msgpack.decode(base58.b58decode(line), type=Revocation) for line in lines)
+        except (OSError, ValueError, msgspec.MsgspecError):
+            return ()
+
+    @property
+    def _revoked_file(self) -> Path:
+        return self.path / "revoked"
 
     @property
     def _peers_file(self) -> Path:

@@ -13,7 +13,9 @@ import tomli_w
 from gossip.errors import ConfigError
 from node import invite as invites
 from node import settings
+from node.admission import chain as chains
 from node.config import Manifest, NodeConfig, Section, TaskSection
+from node.identity import Identity
 from node.invite import Invite
 from node.net.libp2p import addresses
 from tests.fuzz.plain import MSGPACK_LURES, edited
@@ -138,12 +140,13 @@ SET = Target(_set, _sets, _set_lures, most_bytes=4500, spare_bytes=4 << 20, reac
 
 
 def _invite(data: bytes) -> bool:
-    """First byte below 128: the text of an invite. Else what is packed in one whose checksum fits."""
+    """First byte below 128: the text of an invite. Else what is packed in one whose checksum fits, from 192 on with an invitation."""
     setting, rest = (data[0] if data else 0), data[1:]
     text = rest.decode("utf-8", "surrogateescape")
     if setting >= 128:
         rest = rest[:1000]  # base58 takes time with the square of the length
-        text = invites.PREFIX + base58.b58encode(rest + invites._checksum(rest)).decode()
+        prefix = invites.INVITED if setting >= 192 else invites.PREFIX
+        text = prefix + base58.b58encode(rest + invites._checksum(prefix, rest)).decode()
     try:
         found = invites.decode(text)
     except ConfigError as error:
@@ -165,6 +168,10 @@ def _invites() -> Iterator[bytes]:
         text = invites.encode(invite)
         yield b"\0" + text.encode()
         yield b"\x80" + msgpack.packb([invite.swarm, list(bootstrap)])
+    inviter = Identity.from_seed(b"founder of swarms to be attacked")
+    terms = chains.Terms(invite.swarm, inviter.peer_id, 2, 3)
+    chain = chains.invite(inviter, (), terms, invitee=PEER, number=0, not_after_ms=2**41)
+    yield b"\xff" + msgpack.packb([invite.swarm, list(bootstrap)[:1], chains.to_bytes(chain), bytes(32)])
 
 
 def _invite_lures() -> Iterator[bytes]:
@@ -178,6 +185,7 @@ def _invite_lures() -> Iterator[bytes]:
         yield b"\x80" + msgpack.packb(plain)
     for text in (
         "starling2:abc",
+        "starling3:abc",
         "starling1:",
         "starling1:0OIl",
         "starling\u0661:a",

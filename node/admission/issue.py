@@ -1,0 +1,144 @@
+"""Giving out invitations, each number once, and taking one up. The only part of admission that touches files: `issued/` of a run directory.
+
+A file per number, made exclusively, so two commands at once cannot give the same number; in it the invite as it was given out. A number may
+be given again when its invitation has ended.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gossip.errors import ConfigError
+from node import invite as invites
+from node.admission import chain as chains
+from node.admission.chain import MAX_NUMBER, Chain, Terms
+from node.config import Manifest
+from node.identity import Identity, public_key_of
+from node.invite import Invite
+
+_ASK = "ask a member for the line that `starling invite` prints, then `starling join INVITE`"
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """An invitation that was given out.
+
+    Args:
+        invite: what to hand on.
+        number: which of ours it is.
+        left: how many more we may give; None for the founder, who may give any number.
+    """
+
+    invite: Invite
+    number: int
+    left: int | None
+
+    @property
+    def until(self) -> datetime:
+        """When it ends."""
+        return datetime.fromtimestamp(chains.not_after_ms(self.invite.chain) / 1000, UTC)
+
+
+def take_up(invite: Invite | None, identity: Identity) -> Chain:
+    """The invitation in an invite, bound to who uses it; empty if there is none.
+
+    Raises:
+        ConfigError: it is for somebody else.
+    """
+    if invite is None or not invite.chain:
+        return ()
+    if invite.bearer:
+        if Identity.from_seed(invite.bearer).peer_id != invite.chain[-1].invitee:
+            raise ConfigError(f"invite: its key does not fit its invitation; {_ASK}")
+        return chains.bind(invite.chain, invite.bearer, identity.peer_id, invite.swarm)
+    if invite.chain[-1].holder != identity.peer_id:
+        raise ConfigError(f"invite: it is for {invite.chain[-1].holder}, this node is {identity.peer_id}; {_ASK}")
+    return invite.chain
+
+
+def terms_of(manifest: Manifest, swarm: str) -> Terms:
+    """What a swarm agreed on about invitations."""
+    return Terms(swarm, manifest.founder, manifest.admission.depth, manifest.admission.quota)
+
+
+def give(
+    folder: Path, terms: Terms, inviter: Identity, above: Chain, bootstrap: tuple[str, ...], *, days: float, now_s: float, peer: str = ""
+) -> Issued:  # fmt: skip
+    """A new invitation, noted in `folder`.
+
+    Args:
+        folder: `issued` of the inviter's run directory.
+        terms: of the swarm.
+        inviter: the founder, or the holder of `above`.
+        above: the inviter's own chain; empty for the founder.
+        bootstrap: addresses for the invite.
+        days: how long it lasts, > 0.
+        now_s: unix time.
+        peer: whom it is for; "" makes it for whoever holds the invite.
+
+    Raises:
+        ConfigError: the inviter has no more to give, `peer` is no peer id, or the folder cannot be written.
+    """
+    if not 0 < days <= 3650:
+        raise ConfigError(f"--days: must be > 0 and <= 3650, got {days:g}")
+    founder = inviter.peer_id == terms.founder
+    if not founder and not above[-1].depth:
+        raise ConfigError(
+            f"invite: this node stands at the end of a chain of invitations (admission.depth = {terms.depth}) and cannot invite; ask "
+            f"{chains.inviters(above, terms.founder)[-1]}, who runs `starling invite`"
+        )
+    try:
+        if peer:
+            public_key_of(peer)
+    except ValueError as error:
+        raise ConfigError(f"--for: {peer!r} is no peer id; a node prints its own with `starling status`") from error
+    bearer = b"" if peer else os.urandom(32)
+    invitee = peer or Identity.from_seed(bearer).peer_id
+    quota = MAX_NUMBER if founder else above[-1].quota
+    number, path = _free_number(folder, quota, now_s)
+    chain = chains.invite(
+        inviter, above, terms, invitee=invitee, number=number, not_after_ms=int((now_s + days * 86400.0) * 1000)
+    )
+    invite = Invite(terms.swarm, bootstrap, chain, bearer)
+    try:
+        path.write_text(invites.encode(invite) + "\n")
+    except OSError as error:
+        raise ConfigError(f"invite: cannot write {path}: {error.strerror}") from error
+    return Issued(invite, number, None if founder else quota - number - 1)
+
+
+def _free_number(folder: Path, quota: int, now_s: float) -> tuple[int, Path]:
+    """A number that no invitation in force has, with its file."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        given = sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+        for number in (n for n in given if n < quota):
+            path = folder / str(number)
+            if _has_ended(path, now_s):
+                return number, path
+        number = given[-1] + 1 if given else 0
+        while number < quota:
+            path = folder / str(number)
+            try:
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            except FileExistsError:
+                number += 1
+            else:
+                return number, path
+    except OSError as error:
+        raise ConfigError(f"invite: cannot write in {folder}: {error.strerror}") from error
+    raise ConfigError(
+        f"invite: all {quota} invitations of this node are given out (admission.quota); they stand in {folder}, hand on one that nobody "
+        "used, or ask the founder, who runs `starling invite`"
+    )
+
+
+def _has_ended(path: Path, now_s: float) -> bool:
+    try:
+        chain = invites.decode(path.read_text()).chain
+    except (ConfigError, UnicodeDecodeError):
+        return False  # being written, or somebody's own notes
+    return bool(chain) and chains.not_after_ms(chain) <= now_s * 1000
