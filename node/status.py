@@ -115,6 +115,10 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     value_curve: tuple[Point, ...] = ()
     events: tuple[Event, ...] = ()
     """The last 50."""
+    epsilon: float | None = None
+    """Differential privacy that this node's data have lost so far; None where steps are not noised."""
+    delta: float | None = None
+    """Of that epsilon."""
     byzantine: bool = False
     """It lies to its swarm because its owner asked it to; `problem` says how."""
 

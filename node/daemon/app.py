@@ -177,7 +177,7 @@ class Node:
         opened = engine.opened
         assert opened is not None
         self._ready.set()
-        self.progress.local_steps = opened.local_steps
+        self.progress.local_steps, self.progress.epsilon = opened.local_steps, opened.epsilon
         self.progress.round = opened.round
         transfer.give(engine, opened)
         await nursery.start(membership.serve)
@@ -307,7 +307,7 @@ class Node:
         shard = config.shard if config.shard >= 0 else derive(0, "shard", self.parts.identity.peer_id)
         return calls.Open(
             manifest=manifest, data=config.data, shard=shard % shards, device=config.device, threads=config.threads,
-            checkpoint=self.parts.checkpoint, node=self.parts.identity.peer_id,
+            checkpoint=self.parts.checkpoint, node=self.parts.identity.peer_id, privacy=config.privacy,
             attack=config.attack, attack_params=config.attack_params,
         )  # fmt: skip
 

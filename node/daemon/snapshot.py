@@ -42,6 +42,8 @@ def take_snapshot(node: Node) -> StatusSnapshot:
         loss=progress.loss,
         value=progress.value,
         value_round=progress.value_round,
+        epsilon=progress.epsilon,
+        delta=parts.config.privacy.delta if progress.epsilon is not None else None,
         members=len(node.membership.members) if node.membership is not None else 1,
         bytes_sent=sent,
         bytes_received=received,

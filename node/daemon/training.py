@@ -61,6 +61,9 @@ class Progress:
     value: float | None = None
     value_round: int | None = None
     steps_per_s: float | None = None
+    epsilon: float | None = None
+    halted: str = ""
+    """Why nothing is learned from this node's data any more."""
     losses: Curve = field(default_factory=Curve)
     values: Curve = field(default_factory=Curve)
 
@@ -289,6 +292,15 @@ class Training:
         steps = trained.local_steps - progress.local_steps
         progress.round = (trained.round if round is None else round) + 1
         progress.local_steps = trained.local_steps
+        progress.epsilon = trained.epsilon
+        if trained.halted and trained.halted != progress.halted:
+            self._report.event(
+                "data_at_rest",
+                f"nothing more is learned from this node's data: {trained.halted}; it goes on serving the swarm",
+                level="warning",
+                round=progress.round,
+            )
+        progress.halted = trained.halted
         if steps > 0:
             progress.loss = trained.loss
             progress.losses.add(progress.round, self._elapsed(), trained.loss)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from node.config import Manifest, Scalar
+from node.config import Manifest, PrivacySection, Scalar
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):
@@ -29,6 +29,7 @@ class Open(Call, frozen=True, tag="open"):
         threads: torch threads, 0 = torch's choice.
         checkpoint: path of the checkpoint file.
         node: stable label of this node (peer id): seeds its own chance.
+        privacy: what this node's data may reveal.
         attack, attack_params: how it lies; "" for not at all.
     """
 
@@ -39,12 +40,13 @@ class Open(Call, frozen=True, tag="open"):
     threads: int
     checkpoint: str
     node: str
+    privacy: PrivacySection = PrivacySection()
     attack: str = ""
     attack_params: dict[str, Scalar] = {}
 
 
 class Opened(Call, frozen=True, tag="opened"):
-    """Reply to Open. `round` and `local_steps` are those of the checkpoint, 0 when fresh; `resumed` says which."""
+    """Reply to Open. `round` and `local_steps` are those of the checkpoint, 0 when fresh; `resumed` says which. `epsilon` as in Trained."""
 
     parameters: int
     schema: bytes
@@ -55,6 +57,7 @@ class Opened(Call, frozen=True, tag="opened"):
     resumed: bool
     round: int
     local_steps: int
+    epsilon: float | None = None
 
 
 class Train(Call, frozen=True, tag="train"):
@@ -75,6 +78,10 @@ class Trained(Call, frozen=True, tag="trained"):
     """Mean loss of the steps done; `local_steps` is the total since the beginning of this node's training.
 
     `undone` of these steps left the finite numbers and were taken back; `loss` is nan if all were, or none was done.
+
+    Args:
+        epsilon: what this node's data have cost so far, at privacy.delta; None where steps are not noised.
+        halted: why this node learns from its data no more; "" while it does.
     """
 
     round: int
@@ -82,6 +89,8 @@ class Trained(Call, frozen=True, tag="trained"):
     local_steps: int
     seconds: float
     undone: int = 0
+    epsilon: float | None = None
+    halted: str = ""
 
 
 class Free(Call, frozen=True, tag="free"):

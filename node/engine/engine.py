@@ -6,6 +6,7 @@ What goes wrong is answered by `Refused` and has changed nothing; anything else 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from gossip.mix.ledger import Ledger
 from node.engine import calls
+from node.engine.secret import Entropy, Secret
 from node.engine.session import Session
 
 
@@ -23,10 +25,12 @@ class Engine:
 
     Args:
         clock: seconds, monotonic: `Trained.seconds` is measured with it.
+        entropy: of the chance that peers must not know; a test may give its own, to see the same noise twice.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter, entropy: Entropy = os.urandom) -> None:
         self._clock = clock
+        self._entropy = entropy
         self._session: Session | None = None
 
     @property
@@ -76,7 +80,7 @@ class Engine:
             raise LocalProtocolError("the engine is open already")
         if request.threads:
             torch.set_num_threads(request.threads)
-        self._session = Session(request, self._clock)
+        self._session = Session(request, self._clock, Secret(self._entropy))
         return self._session.opened
 
 
@@ -128,7 +132,7 @@ def _dispatch(session: Session, request: calls.Request) -> calls.Reply | None:
         case calls.Agree():
             return session.agree()
         case calls.Stop():
-            return _written(lambda: session.save(calls.Save()))
+            return _written(session.close)
         case calls.Open():
             raise LocalProtocolError("the engine is open already")
 

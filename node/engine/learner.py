@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from gossip.api import Effect, Losses, Phase, Swapped
 from gossip.compress.support import Full
@@ -37,6 +37,8 @@ from node.engine.calls import Open
 from node.engine.devices import device
 from node.engine.mixing import mixer
 from node.engine.optim import correction_lr, optimizer, ramp, schedule
+from node.engine.privacy import Private
+from node.engine.secret import Secret
 from node.tasks.api import Source
 from node.tasks.catalogue import task
 from node.tasks.evaluate import Progress, Result, evaluate
@@ -45,6 +47,7 @@ EVALUATION_BATCH = 256  # held-out samples of a slice: about the work of a local
 _X = "x"
 PLAIN = Plain()
 _OPTIMIZER = "optimizer."
+SPENT = ".privacy.json"  # beside the checkpoint, which ends in something else
 
 
 class Learner:
@@ -52,12 +55,13 @@ class Learner:
 
     Args:
         opening: what to learn, from what.
+        secret: chance that peers cannot know.
 
     Raises:
         ConfigError: the manifest or the node's settings ask for what is not there.
     """
 
-    def __init__(self, opening: Open) -> None:
+    def __init__(self, opening: Open, secret: Secret) -> None:
         manifest = opening.manifest
         self._manifest = manifest
         self._node = opening.node
@@ -71,6 +75,19 @@ class Learner:
         except ValueError as error:
             raise ConfigError(f"task.kind: {manifest.task.kind!r}: {error}") from error
         self.x, self._gradient = bind(self._model, self.layout)
+        self.private = None
+        if opening.privacy.noise:
+            spent = Path(opening.checkpoint).with_suffix(SPENT) if opening.checkpoint else None
+            self.private = Private(
+                opening.privacy,
+                manifest.task,
+                self.task,
+                self._model,
+                self.layout,
+                self.data,
+                secret=secret,
+                path=spent,
+            )
         self.mixer = mixer(manifest)
         self.origin = self.mixer.shared(self.mixer.start(self.x), self.x).clone()
         self.state: Any = None
@@ -88,27 +105,50 @@ class Learner:
     # --- local steps --------------------------------------------------------------------------------------
 
     def local_step(self, round: int) -> float | None:
-        """One step at the rate of `round` -> its loss, or None if it was undone. Either way the batch is spent."""
-        manifest = self._manifest
-        chance = generator(manifest.seed, "batch", self._node, self.local_steps)
+        """One step at the rate of `round` -> its loss, nan if it looked at no data, or None if it was undone.
+
+        Either way the batch is spent.
+        """
+        chance = generator(self._manifest.seed, "batch", self._node, self.local_steps)
         self.local_steps += 1
         self._model.train()
-        self._gradient.zero_()
-        loss = self.task.loss(self._model, self.data.batch(manifest.task.batch_size, chance))
-        loss.backward()  # type: ignore[no-untyped-call]
-        value = float(loss.detach())
+        value, fine = self._learn(chance) if self.private is None else self._learn_privately(self.private)
         direction, state = self.mixer.correct(self.state, self._gradient)
-        if not math.isfinite(value) or not _finite(direction):
+        if not fine or not _finite(direction):
             self.undone += 1
             return None
         self._optimizer.step(self.x, direction, self._lr(round))
         if not _finite(self.x):
             self.undone += 1
             self.x.copy_(self._good)
-            self._optimizer = optimizer(manifest.optimizer, self.x)  # its memory is what blew up
+            self._optimizer = optimizer(self._manifest.optimizer, self.x)  # its memory is what blew up
             return None
         self.state = state
         return value
+
+    def _learn(self, chance: Generator) -> tuple[float, bool]:
+        """A batch's gradient -> its loss, and whether that is a number."""
+        self._gradient.zero_()
+        loss = self.task.loss(self._model, self.data.batch(self._manifest.task.batch_size, chance))
+        loss.backward()  # type: ignore[no-untyped-call]
+        value = float(loss.detach())
+        return value, math.isfinite(value)
+
+    def _learn_privately(self, private: Private) -> tuple[float, bool]:
+        """A noised gradient -> the loss of the samples it is of. What that was decides nothing: the model's path is all peers may see."""
+        gradient, value = private.gradient()
+        self._gradient.copy_(gradient)
+        return value, True
+
+    @property
+    def epsilon(self) -> float | None:
+        """What this node's data have cost so far; None where steps are not noised."""
+        return None if self.private is None else self.private.spent.epsilon()
+
+    @property
+    def halted(self) -> str:
+        """Why nothing is learned from the data any more; "" while it is."""
+        return "" if self.private is None else self.private.spent.problem
 
     def mark_good(self) -> None:
         """Remember the model as the one to go back to when a step leaves the finite numbers."""
@@ -169,8 +209,10 @@ class Learner:
         x, self.state = self.mixer.absorb(self.state, self.x.clone(), shared, phase)
         self.x.copy_(x)
 
-    def _losses(self) -> Losses:
-        """What models are worth on the batch of the last local step."""
+    def _losses(self) -> Losses | None:
+        """What models are worth on the batch of the last local step. None where gradients are private: it would tell of the data."""
+        if self.private is not None:
+            return None
 
         def losses(models: Tensor) -> Tensor:
             chance = generator(self._manifest.seed, "batch", self._node, max(0, self.local_steps - 1))

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gossip.api import Effect, Phase, Swapped
 from gossip.errors import ConfigError, LocalProtocolError
-from gossip.mix.catalogue import gathers
+from gossip.mix.catalogue import gathers, swaps
 from node.engine import blob, calls
 from node.engine.checkpoint import Checkpoint, Checkpoints, swarm_of
 from node.engine.exchange import Exchanges
@@ -28,6 +28,7 @@ from node.engine.gathering import Gathering
 from node.engine.joining import Candidates
 from node.engine.hostile import hostile
 from node.engine.learner import Learner
+from node.engine.secret import Secret
 from node.tasks.evaluate import Progress, Result
 
 _AVERAGED = 0.1  # weight of the newest in the mean number of local steps between exchanges
@@ -46,7 +47,7 @@ class _Tally:
     def note(self, loss: float | None) -> None:
         if loss is None:
             self.undone += 1
-        else:
+        elif not math.isnan(loss):
             self.losses += loss
             self.counted += 1
 
@@ -61,15 +62,18 @@ class Session:
     Args:
         opening: the first call.
         clock: seconds, for how long things took.
+        secret: chance that peers cannot know.
 
     Raises:
         ConfigError: the manifest, the node's settings or the checkpoint cannot be used.
     """
 
-    def __init__(self, opening: calls.Open, clock: Callable[[], float]) -> None:
+    def __init__(self, opening: calls.Open, clock: Callable[[], float], secret: Secret) -> None:
         self._clock = clock
+        self._secret = secret
         self._pace = opening.manifest.pace
-        self.learner = learner = Learner(opening)
+        self.learner = learner = Learner(opening, secret)
+        self._told_noise = _told_noise(opening, swapped=swaps(learner.mixer.edge))
         self._exchanges = Exchanges(
             opening.manifest, node=opening.node, origin=learner.origin, layout=learner.layout, mixer=learner.mixer,
             correction_lr=learner.correction_lr, remembered=lambda: learner.kept,
@@ -101,7 +105,7 @@ class Session:
         self._candidates = Candidates(learner.beginning)
         self.opened = calls.Opened(
             learner.layout.dim, self._schema, learner.task.metric, learner.task.higher_is_better, learner.device,
-            learner.data.samples, resumed, self._round, learner.local_steps,
+            learner.data.samples, resumed, self._round, learner.local_steps, learner.epsilon,
         )  # fmt: skip
 
     def _resume(self, checkpoint: Checkpoint | None, path: str) -> bool:
@@ -148,7 +152,7 @@ class Session:
 
     def _freeze(self) -> calls.Trained:
         self.learner.publish(self._phase)
-        self._frozen = self.learner.shared().clone()
+        self._frozen = self._told(self.learner.shared())
         return self._trained()
 
     @property
@@ -163,7 +167,14 @@ class Session:
     def _trained(self) -> calls.Trained:
         tally, now = self._tally, self._clock()
         self._tally = _Tally(now)
-        return calls.Trained(self._round, tally.mean, self.learner.local_steps, now - tally.began, tally.undone)
+        learner = self.learner
+        return calls.Trained(
+            self._round, tally.mean, learner.local_steps, now - tally.began, tally.undone, learner.epsilon, learner.halted
+        )  # fmt: skip
+
+    def _told(self, vector: Tensor) -> Tensor:
+        """(D,) as peers are told it, a copy. What both ends make of it they make alike, so what one gains the other still gives."""
+        return self._secret.noised(vector, self._told_noise) if self._told_noise else vector.clone()
 
     # --- calls: pace --------------------------------------------------------------------------------------
 
@@ -276,7 +287,8 @@ class Session:
 
     def _current(self) -> Tensor:
         if self._pace.kind == "clock":
-            return self.learner.shared()
+            shared = self.learner.shared()
+            return self._told(shared) if self._told_noise else shared
         if self._frozen is None:
             raise LocalProtocolError("there is no frozen vector between Mix and the end of the next Train")
         return self._frozen
@@ -332,10 +344,21 @@ class Session:
             blob.write(path, blob.pack(learner.named(), facts)).replace(path)
         return calls.Done()
 
+    def close(self) -> calls.Done:
+        """Write everything for the last time.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        saved = self.save(calls.Save())
+        if self.learner.private is not None:
+            self.learner.private.spent.keep()
+        return saved
+
     def snapshot(self) -> calls.Held:
         """Hold the model as it is; the one held before is let go."""
         facts: dict[str, str | int] = {"kind": _MODEL, "round": self._round, "schema": self._schema.hex()}
-        data = blob.pack({"x": self.learner.x}, facts)
+        data = blob.pack({"x": self._told(self.learner.x)}, facts)
         self._held = (self._held[0] + 1, data)
         return calls.Held(self._held[0], len(data), hashlib.sha256(data).digest(), self._round, self._schema)
 
@@ -403,3 +426,17 @@ class Session:
         self._exchanges.forget_all()
         self._gathering.forget_all()
         self._frozen, self._gathered, self._round = None, [], round
+
+
+def _told_noise(opening: calls.Open, *, swapped: bool) -> float:
+    """Standard deviation of the noise on what peers are told.
+
+    Raises:
+        ConfigError: the mixing algorithm would not stand it.
+    """
+    if opening.privacy.exchange_noise and swapped:
+        raise ConfigError(
+            f"privacy.exchange_noise: must be 0 with mix.kind = {opening.manifest.mix.kind!r}, whose messages add up, "
+            f"got {opening.privacy.exchange_noise:g}; pet, dsgd, gather and others take it"
+        )
+    return opening.privacy.exchange_noise

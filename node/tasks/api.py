@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Generator, Tensor, nn
 
@@ -43,6 +43,20 @@ class Data(Protocol):
 
     def held_out(self, size: int) -> Iterator[Any]:
         """The test split in batches, always in the same order, equal on all nodes with built-in data."""
+        ...
+
+
+@runtime_checkable
+class Sampled(Protocol):
+    """Data whose single samples can be drawn, as differential privacy asks for."""
+
+    @property
+    def units(self) -> int:
+        """Samples that can be drawn, no two of which have a part in common."""
+        ...
+
+    def take(self, index: Tensor) -> Any:
+        """Those samples, (m,) int64 on the CPU in [0, units), as `Task.loss` takes them: tensors with a leading m, or tuples of such."""
         ...
 
 

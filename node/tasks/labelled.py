@@ -62,7 +62,16 @@ class LabelledData:
 
     def batch(self, size: int, generator: Generator) -> Batch:
         """`size` samples drawn with replacement: the cheapest fair draw, and a shard may be smaller than a batch."""
-        index = torch.randint(self.samples, (size,), generator=generator).to(self.x.device)
+        return self.take(torch.randint(self.samples, (size,), generator=generator))
+
+    @property
+    def units(self) -> int:
+        """Training samples that can be drawn one by one: all."""
+        return self.samples
+
+    def take(self, index: Tensor) -> Batch:
+        """Those samples."""
+        index = index.to(self.x.device)
         return _floats(self.x[index]), self.y[index]
 
     def held_out(self, size: int) -> Iterator[Batch]:

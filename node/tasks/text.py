@@ -61,6 +61,25 @@ class TextData:
         window = torch.arange(self.test.shape[1], device=self.text.device)
         return self.text[begin[:, None] + window].long()
 
+    @property
+    def units(self) -> int:
+        """Windows side by side within stretches: no byte is in two of them."""
+        return int(self._side_by_side()[-1])
+
+    def take(self, index: Tensor) -> Tensor:
+        """Those of the windows side by side, (m, t) int64."""
+        totals = self._side_by_side()
+        stretch = torch.searchsorted(totals, index, right=True)
+        before = torch.where(stretch > 0, totals[stretch - 1], 0)
+        window = torch.arange(self.test.shape[1])
+        begin = self.begins[stretch] + (index - before) * window.numel()
+        return self.text[(begin[:, None] + window).to(self.text.device)].long()
+
+    def _side_by_side(self) -> Tensor:
+        """(r,) running total of the windows side by side within stretches."""
+        windows = torch.diff(self.windows, prepend=self.windows.new_zeros(1))
+        return torch.cumsum((windows + self.test.shape[1] - 1) // self.test.shape[1], 0)
+
     def held_out(self, size: int) -> Iterator[Tensor]:
         """(≤ size, t) int64, in order."""
         for windows in torch.split(self.test, size):
