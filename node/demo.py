@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
+from msgspec import structs
 
 from gossip.errors import ConfigError, GossipError
 from gossip.wire.schema import MAX_ADDRESSES
 from node import control
-from node.config import LimitsSection, Manifest, NodeConfig
+from node.config import LimitsSection, Manifest, NodeConfig, Scalar
 from node.identity import Identity
 from node.invite import Invite
 from node.manifest import found
@@ -57,6 +58,7 @@ class Plan:
         seconds: stop after so long instead of after the manifest's rounds.
         kill: (node, fraction of the run) pairs: SIGKILL, then a restart from the checkpoint.
         join_late: fraction of the run at which one more node joins, or None.
+        byzantine: (node, attack) pairs: these lie.
         folder: where run directories go; None for a temporary one that is deleted.
     """
 
@@ -65,6 +67,7 @@ class Plan:
     seconds: float | None = None
     kill: tuple[tuple[int, float], ...] = ()
     join_late: float | None = None
+    byzantine: tuple[tuple[int, str], ...] = ()
     folder: Path | None = None
 
 
@@ -78,6 +81,7 @@ class Member:
     process: subprocess.Popen[bytes] | None = None
     snapshot: StatusSnapshot | None = None
     joined_late: bool = False
+    attack: str = ""
     killed_at: float | None = None
     reborn: bool = False
 
@@ -161,7 +165,12 @@ class Demo:
     def _found(self) -> None:
         first = self._prepare(0)
         identity = Identity.load_or_create(first.run_dir.key)
-        manifest = found(self.plan.manifest, identity, int(time.time() * 1000))
+        manifest, admission = self.plan.manifest, self.plan.manifest.admission
+        if admission.kind == "allow" and not admission.members:
+            everybody = range(self.plan.nodes + (self.plan.join_late is not None))
+            listed = structs.replace(admission, members=tuple(self._peer(index) for index in everybody))
+            manifest = structs.replace(manifest, admission=listed)
+        manifest = found(manifest, identity, int(time.time() * 1000))
         self.swarm = first.run_dir.write_manifest(manifest)
         first.start()
         self.bootstrap = self._addresses(first)
@@ -175,15 +184,28 @@ class Demo:
     def _prepare(self, index: int, bootstrap: tuple[str, ...] = ()) -> Member:
         run_dir = RunDir.create(self.folder / f"node-{index}")
         count = self.plan.nodes + 2
+        attack = dict(self.plan.byzantine).get(index, "")
+        crew: dict[str, Scalar] = (
+            {"crew": ",".join(self._peer(bad) for bad, _ in self.plan.byzantine)} if attack else {}
+        )
         config = NodeConfig(
             listen=("/ip4/127.0.0.1/tcp/0",), bootstrap=bootstrap, device="cpu", trust=True,
             shard=index % self.plan.manifest.partition.shards,
             threads=1, checkpoint_s=2.0, linger_s=3600.0, limits=LimitsSection(connections=4 * count, connections_per_ip=4 * count),
+            attack=attack, attack_params=crew, attack_agreed=bool(attack),
         )  # fmt: skip
         run_dir.write_config(config)
-        member = Member(index, run_dir, Identity.load_or_create(run_dir.key).peer_id)
+        member = Member(index, run_dir, self._peer(index), attack=attack)
         self.members.append(member)
         return member
+
+    def _peer(self, index: int) -> str:
+        """A node's peer id; it gets its key if it has none yet."""
+        return Identity.load_or_create(RunDir.create(self.folder / f"node-{index}").key).peer_id
+
+    @property
+    def _honest(self) -> list[Member]:
+        return [member for member in self.members if not member.attack]
 
     def _addresses(self, member: Member) -> tuple[str, ...]:
         deadline = time.monotonic() + START_S
@@ -242,14 +264,14 @@ class Demo:
             if self.plan.seconds is not None:
                 if now - training_since >= self.plan.seconds:
                     return
-            elif all(m.finished or (m.down and m.killed_at is None) for m in self.members):
+            elif all(m.finished or (m.down and m.killed_at is None) for m in self._honest):
                 return
             time.sleep(POLL_S)
 
     def _fraction(self, elapsed_s: float) -> float:
         if self.plan.seconds is not None:
             return elapsed_s / self.plan.seconds
-        rounds = [m.snapshot.round for m in self.members if m.snapshot is not None and not m.down]
+        rounds = [m.snapshot.round for m in self._honest if m.snapshot is not None and not m.down]
         return float(np.median(rounds)) / self.plan.manifest.pace.rounds if rounds else 0.0
 
     def _kill(self, member: Member) -> None:
@@ -276,11 +298,14 @@ class Demo:
 
     def _line(self) -> str:
         alive = [m for m in self.members if not m.down and m.snapshot is not None]
-        values = [m.snapshot.value for m in alive if m.snapshot is not None and m.snapshot.value is not None]
-        rounds = [m.snapshot.round for m in alive if m.snapshot is not None]
+        told = [m.snapshot for m in alive if m.snapshot is not None and not m.attack]
+        values = [snapshot.value for snapshot in told if snapshot.value is not None]
+        rounds = [snapshot.round for snapshot in told]
         metric = next((m.snapshot.metric for m in alive if m.snapshot is not None and m.snapshot.metric), "value")
         mean = f"{metric} {sum(values) / len(values):.3f}" if values else f"{metric} –"
-        return f"{len(alive)} nodes, round {int(np.median(rounds)) if rounds else 0}, {mean}"
+        bad = len(alive) - len(told)
+        lying = f" ({bad} Byzantine)" if bad else ""
+        return f"{len(alive)} nodes{lying}, round {int(np.median(rounds)) if rounds else 0}, {mean}"
 
     # --- the end ------------------------------------------------------------------------------------------
 
@@ -298,7 +323,8 @@ class Demo:
         told = [m.snapshot for m in self.members if m.snapshot is not None]
         if not told:
             raise GossipError("no node answered")
-        values = [row["value"] for row in rows if row["state"] == "done" and row["value"] is not None]
+        honest = [row for row in rows if row["state"] == "done" and not row["byzantine"]]
+        values = [row["value"] for row in honest if row["value"] is not None]
         committed = sum(s.exchanges.committed for s in told)
         return {
             "swarm": self.swarm,
@@ -322,13 +348,13 @@ class Demo:
             state = "killed"  # and not back in time
         elif told is not None and (member.finished or (self.plan.seconds is not None and not member.down)):
             state = "done"
-        elif told is not None and told.state == "leaving":
-            state = "left"
+        elif told is not None and (told.state == "leaving" or (member.attack and not member.down)):
+            state = "left"  # nobody waits for a liar
+        named = {"peer": member.peer, "state": state, "byzantine": bool(member.attack)}
         if told is None:
-            return {"peer": member.peer, "state": state}
+            return named
         return {
-            "peer": member.peer,
-            "state": state,
+            **named,
             "rounds": told.round,
             "local_steps": told.local_steps,
             "value": told.value,
@@ -345,11 +371,11 @@ class Demo:
         }
 
     def _consensus_distance(self) -> float | None:
-        """Ξ of the exported models: Ξ² = mean_i ‖x_i − x̄‖²."""
+        """Ξ of the honest nodes' exported models: Ξ² = mean_i ‖x_i − x̄‖²."""
         from safetensors.numpy import load_file  # noqa: PLC0415 - only needed at the very end
 
         vectors = []
-        for member in self.members:
+        for member in self._honest:
             if not member.down and member.run_dir.model.exists():
                 tensors = load_file(member.run_dir.model)
                 vectors.append(np.concatenate([tensors[name].ravel().astype(np.float64) for name in sorted(tensors)]))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import click
 
 from gossip.errors import ConfigError
-from node.cli.output import console, json_option
+from node.cli.output import console, json_option, preset_option
 from node.config import Manifest
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ LOOPBACK = ("membership.probe_s=0.5", "membership.timeout_s=0.25", "membership.s
 LINE_S = 5.0  # between lines where no terminal draws a bar
 CLOSE_S = 0.8  # for the terminal UI to restore the terminal
 PATH_TASKS = ("images", "text")  # they learn from files
+GROUP = re.compile(r"(?P<count>\d{1,6}):(?P<attack>\w+)")
 SHARE = re.compile(r"(?P<node>\d{1,6})@(?P<fraction>\d*\.?\d+)")
 HELP = "see `starling demo --help`"
 
@@ -47,6 +48,11 @@ HELP = "see `starling demo --help`"
 @click.option(
     "--kill", "kills", multiple=True, metavar="I@FRACTION", help="Kill node I at this fraction of the run; it restarts."
 )
+@click.option(
+    "--byzantine", "liars", multiple=True, metavar="N:ATTACK",
+    help="The last N nodes lie, e.g. 3:sign_flip (docs/attacks.md); more than once for several attacks.",
+)  # fmt: skip
+@preset_option
 @click.option("--join-late", type=float, metavar="FRACTION", help="One more node joins at this fraction of the run.")
 @json_option
 @click.option(
@@ -55,24 +61,34 @@ HELP = "see `starling demo --help`"
 @click.option("--no-tui", is_flag=True, help="A progress bar instead of the terminal UI.")
 def demo(
     nodes: int, task: str, rounds: int | None, seconds: float | None, seed: int, assignments: tuple[str, ...],
-    kills: tuple[str, ...], join_late: float | None, as_json: bool, folder: Path | None, no_tui: bool,
+    kills: tuple[str, ...], liars: tuple[str, ...], preset: str | None, join_late: float | None, as_json: bool, folder: Path | None,
+    no_tui: bool,
 ) -> int:  # fmt: skip
     """Run a swarm of real nodes on loopback and watch it learn.
 
     Data are cut into as many parts as there are nodes, plus one with --join-late: compare such runs with each other only.
+    With --byzantine the summary counts the honest nodes only. With --preset the nodes are listed as members, so that none has to be
+    invited or to prove work; --set admission.kind says otherwise.
+
     text is cut by_file unless --set partition says otherwise. quadratic, diagonal and logistic have one problem per node. images
     and text need --set task.params.path=PATH.
     """
     from node.demo import Demo
 
-    plan = make_plan(nodes, task, rounds, seconds, seed, assignments, kills, join_late, folder)
+    plan = make_plan(
+        nodes, task, rounds, seconds, seed, assignments, kills, join_late, folder, preset=preset, liars=liars
+    )  # fmt: skip
     try:
         with _signals(), Demo(plan) as running:
             click.echo(f"starting {plan.nodes} nodes in {running.folder}", err=True)
             ui = not (as_json or no_tui) and all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr))
             with _display(running, ui=ui) as display:
                 table = running.run(display.show)
-            failed = [(n, running.members[n]) for n, row in enumerate(table["nodes"]) if row["state"] == "failed"]
+            failed = [
+                (n, running.members[n])
+                for n, row in enumerate(table["nodes"])
+                if row["state"] == "failed" and not row["byzantine"]
+            ]
             for number, member in failed:
                 click.echo(f"starling: node {number} failed: {member.run_dir.last_words()}", err=True)
     except KeyboardInterrupt:
@@ -94,14 +110,14 @@ def demo(
 
 def make_plan(
     nodes: int, task: str, rounds: int | None, seconds: float | None, seed: int, assignments: Sequence[str], kills: Sequence[str],
-    join_late: float | None, folder: Path | None,
+    join_late: float | None, folder: Path | None, *, preset: str | None = None, liars: Sequence[str] = (),
 ) -> Plan:  # fmt: skip
     """The plan that the options ask for. What `--set` says goes before what is derived from other options.
 
     Raises:
         ConfigError: they cannot be had, or not together.
     """
-    from node import settings
+    from node import presets
     from node.cli.inspect import check
     from node.demo import Plan
     from node.overlay import check_members
@@ -122,20 +138,43 @@ def make_plan(
             f"--join-late: must be > 0 and < 1, a share of the run, got {join_late:g}; try `--join-late 0.5`"
         )
     planned = tuple(_kill(text, nodes) for text in kills)
+    byzantine = _byzantine(liars, nodes)
     parts = nodes + (join_late is not None)
-    kind = settings.apply_set(Manifest(), [f"task={task}", *assignments]).task.kind
+    wished = presets.load(Manifest, assignments=presets.asked(preset, (f"task={task}", *assignments)))
+    kind = wished.task.kind
     derived = [f"task={task}", f"seed={seed}", f"pace.quorum={nodes}", f"partition.shards={parts}", *LOOPBACK]
+    derived += [] if wished.preset == presets.CUSTOM else ["admission.kind=allow"]  # all of them are ours
     derived += ["partition=by_file"] if kind == "text" else []
     derived += [f"task.params.nodes={parts}"] if kind in PER_NODE_TASKS else []
     if seconds is None:
         derived.append(f"pace.rounds={rounds or ROUNDS}")
     else:
         derived += ["pace.rounds=0", "optimizer.schedule=constant"]  # an end by the clock gives no schedule to aim at
-    manifest = settings.apply_set(Manifest(), [*derived, *assignments])
+    manifest = presets.load(Manifest, assignments=presets.asked(preset, (*derived, *assignments)))
     _check(manifest, nodes, seconds)
     check(manifest)
     check_members(manifest, nodes)
-    return Plan(manifest=manifest, nodes=nodes, seconds=seconds, kill=planned, join_late=join_late, folder=folder)
+    return Plan(
+        manifest=manifest, nodes=nodes, seconds=seconds, kill=planned, join_late=join_late, byzantine=byzantine, folder=folder
+    )  # fmt: skip
+
+
+def _byzantine(texts: Sequence[str], nodes: int) -> tuple[tuple[int, str], ...]:
+    """Who lies how: the last nodes, in the order of the options."""
+    from node import hostility
+
+    attacks: list[str] = []
+    for text in texts:
+        match = GROUP.fullmatch(text.strip())
+        if match is None or int(match["count"]) < 1:
+            raise ConfigError(f"--byzantine: must look like 3:sign_flip, nodes and an attack, got {text!r}; {HELP}")
+        hostility.known(match["attack"], "--byzantine")
+        attacks += [match["attack"]] * int(match["count"])
+    if len(attacks) > nodes - 2:
+        raise ConfigError(
+            f"--byzantine: must leave 2 honest nodes of {nodes}, got {len(attacks)} liars; try `--nodes {len(attacks) + 2}`"
+        )
+    return tuple(enumerate(attacks, nodes - len(attacks)))
 
 
 def _kill(text: str, nodes: int) -> tuple[int, float]:
@@ -309,7 +348,11 @@ def _print(table: dict[str, Any]) -> None:
     for row in table["nodes"]:
         notes = [
             row["state"],
-            *(word for word, key in (("resumed", "rejoined"), ("late", "joined_late")) if row.get(key)),
+            *(
+                word
+                for word, key in (("Byzantine", "byzantine"), ("resumed", "rejoined"), ("late", "joined_late"))
+                if row.get(key)
+            ),
         ]
         shown.add_row(
             show.short(row["peer"]),

@@ -6,17 +6,20 @@ long as its computing. The same seed gives the same run, bit for bit, if trio's 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import trio
 from torch import Tensor
 
 from gossip.seeds import derive
+from node.admission.chain import Chain
 from node.config import Manifest, NodeConfig
+from node.daemon.admission import Papers
 from node.daemon.app import Node, Parts
 from node.daemon.handles import EngineHandle
 from node.daemon.report import Report
@@ -28,7 +31,10 @@ from node.net.faults import Rule
 from node.net.memory import MemoryHub, address_of
 from node.scenario.inline import InlineEngine, open_inline
 
+T = TypeVar("T")
+
 EPOCH_S = 1_700_000_000.0  # unix time at which virtual time begins: any will do, but incarnations are unix times
+WORK_S = 1e-3  # virtual seconds of one piece of work that production gives to a thread
 
 
 @dataclass(slots=True)
@@ -70,12 +76,13 @@ class VirtualSwarm:
         step_cost_s: virtual seconds of a local step, by node index.
         seed: of identities and of what the network leaves to chance.
         config: every node's own settings; `shard` and `bootstrap` are filled in.
+        attacks: node index -> how it lies; all of them know each other.
         folder: where checkpoints go; None for no checkpoints, so that whoever comes back begins with a peer's model.
     """
 
     def __init__(
         self, manifest: Manifest, *, rules: list[Rule] | None = None, step_cost_s: Callable[[int], float] = lambda _index: 1e-3,
-        seed: int = 0, config: NodeConfig | None = None, folder: Path | None = None,
+        seed: int = 0, config: NodeConfig | None = None, attacks: Mapping[int, str] | None = None, folder: Path | None = None,
     ) -> None:  # fmt: skip
         self._seed = seed
         self.manifest = found(manifest, self.identity(0), int(EPOCH_S * 1000))
@@ -84,8 +91,11 @@ class VirtualSwarm:
         self.nodes: dict[int, VirtualNode] = {}
         self._step_cost_s = step_cost_s
         self._config = config or NodeConfig(linger_s=1e6, threads=1, trust=True)
+        self._attacks = attacks or {}
         self._folder = folder
         self._nursery: trio.Nursery | None = None
+        self.chains: dict[int, Chain] = {}
+        """Invitations of nodes, by index."""
 
     def identity(self, index: int) -> Identity:
         """The key of a node: the same for the same seed."""
@@ -110,6 +120,11 @@ class VirtualSwarm:
         bootstrap = tuple(address_of(other.peer_id) for at, other in sorted(self.nodes.items()) if at != index)
         shard = (index if shard is None else shard) % self.manifest.partition.shards
         config = msgspec.structs.replace(self._config, bootstrap=bootstrap[:8], shard=shard)
+        if index in self._attacks:
+            crew = ",".join(self.identity(liar).peer_id for liar in self._attacks)
+            config = msgspec.structs.replace(
+                config, attack=self._attacks[index], attack_params={"crew": crew}, attack_agreed=True
+            )
 
         @asynccontextmanager
         async def network() -> AsyncIterator[Network]:
@@ -130,6 +145,7 @@ class VirtualSwarm:
             identity=identity, config=config, manifest=self.manifest, swarm=self.swarm,
             checkpoint=str(self._folder / f"{index}.safetensors") if self._folder else "", export="", open_network=network,
             start_engine=engine, unix_time=lambda: EPOCH_S + trio.current_time(), keep_manifest=lambda _manifest: None,
+            papers=Papers(self.chains.get(index, ()), offload=_inline),
         )  # fmt: skip
         report = Report(None, clock=parts.unix_time, on_fault=lambda _peer, _reason: None)
         virtual = self.nodes[index] = VirtualNode(Node(parts, report))
@@ -159,3 +175,10 @@ class VirtualSwarm:
         """Wait until every living node has done its rounds."""
         while not all(virtual.node.progress.state == "finished" for virtual in self.nodes.values()):  # noqa: ASYNC110 — a look costs no virtual time
             await trio.sleep(0.05)
+
+
+async def _inline(work: Callable[[], T]) -> T:
+    """What a thread does in production: to a clock that jumps, a task that waits for a thread is idle."""
+    result = work()
+    await trio.sleep(WORK_S)
+    return result

@@ -25,7 +25,7 @@ from node.status import VERSION, StatusSnapshot
 DONE = {
     "peer": "12D3KooWabcdefg", "state": "done", "rounds": 30, "local_steps": 600, "value": 0.97, "bytes_sent": 123_456,
     "bytes_received": 654_321, "exchanges": {"committed": 28, "aborted": 1, "busy": 0, "timeout": 2}, "rejoined": False,
-    "joined_late": False,
+    "joined_late": False, "byzantine": False,
 }  # fmt: skip
 TABLE = {
     "swarm": "s", "wall_s": 12.345, "rounds": 30, "metric": "accuracy", "mean": 0.97, "min": 0.96, "max": 0.98,
@@ -101,6 +101,14 @@ WRONG = [
     (["--kill", "8@0.5"], ["--kill", "[0, 8)", "'8@0.5'", "`--kill 7@0.5`"]),
     (["--kill", "2@1.5"], ["--kill", "< 1", "'2@1.5'", "`--kill 2@0.4`"]),
     (["--kill", "2@0"], ["--kill", "> 0", "'2@0'", "`--kill 2@0.4`"]),
+    (["--byzantine", "3"], ["--byzantine", "'3'", "3:sign_flip", "`starling demo --help`"]),
+    (["--byzantine", "0:alie"], ["--byzantine", "'0:alie'", "3:sign_flip"]),
+    (["--byzantine", "x:alie"], ["--byzantine", "'x:alie'"]),
+    (["--byzantine", "1:allie"], ["--byzantine", "'allie'", "alie", "docs/attacks.md"]),
+    (["--byzantine", "7:alie"], ["--byzantine", "2 honest", "7 liars", "`--nodes 9`"]),
+    (["--byzantine", "4:alie", "--byzantine", "3:foe"], ["--byzantine", "7 liars"]),
+    (["--preset", "closed"], ["preset", "'closed'", "open", "vouched"]),
+    (["--preset", "open", "--set", "robust.b=0"], ["robust.b", "preset"]),
     (["--join-late", "1"], ["--join-late", "< 1", "`--join-late 0.5`"]),
     (["--join-late", "nan"], ["--join-late", "nan", "`--join-late 0.5`"]),
     (["--task", "digit"], ["task.kind", "'digit'", "`--set task=digits`"]),
@@ -176,6 +184,29 @@ def test_text_is_cut_by_file_unless_a_person_says_otherwise(assignments, kind, c
     assert planned(canned, "--set", "task=text", *sets).manifest.partition.kind == kind
 
 
+def test_the_last_nodes_lie_in_the_order_of_the_options(canned):
+    """Never the first, whom all others join through."""
+    plan = planned(canned, "--nodes", "6", "--byzantine", "1:alie", "--byzantine", "2:sign_flip")
+    assert plan.byzantine == ((3, "alie"), (4, "sign_flip"), (5, "sign_flip"))
+    assert planned(canned).byzantine == ()
+
+
+@pytest.mark.parametrize("preset", ["open", "vouched"])
+def test_a_preset_is_what_members_agree_on_and_they_are_listed(preset, canned):
+    """Nobody has to be invited or to prove work in a swarm that begins with all of its members; --set says otherwise."""
+    manifest = planned(canned, "--preset", preset).manifest
+    assert (manifest.preset, manifest.admission.kind) == (preset, "allow")
+    assert manifest.mix.kind == {"open": "gather", "vouched": "pet"}[preset]
+    assert planned(canned, "--set", f"preset={preset}").manifest == manifest
+    kept = {"open": "open", "vouched": "invite"}[preset]
+    assert planned(canned, "--preset", preset, "--set", f"admission.kind={kept}").manifest.admission.kind == kept
+
+
+def test_set_goes_before_a_preset(canned):
+    """As in every other command."""
+    assert planned(canned, "--preset", "open", "--set", "overlay.k=7", "--set", "robust.b=3").manifest.overlay.k == 7
+
+
 def test_set_goes_before_what_is_derived(canned):
     manifest = planned(canned, "--set", "partition.shards=2", "--set", "pace.quorum=3").manifest
     assert (manifest.partition.shards, manifest.pace.quorum) == (2, 3)
@@ -206,6 +237,14 @@ def test_the_table_has_a_line_per_node_and_the_sum_of_it(canned, capsys):
     ):  # fmt: skip
         assert words in out
     assert "\x1b" not in out
+
+
+def test_the_table_names_the_liars(canned, capsys):
+    canned.table = {**TABLE, "nodes": [DONE, {**DONE, "byzantine": True}]}
+    assert main(["demo"]) == 0
+    first, second = capsys.readouterr().out.splitlines()[1:3]
+    assert "Byzantine" not in first
+    assert "done, Byzantine" in second
 
 
 def test_without_a_terminal_progress_is_a_line_every_few_seconds(canned, monkeypatch, capsys):
@@ -251,8 +290,15 @@ def test_the_terminal_ui_is_closed_by_one_sigint_and_a_bar_follows_when_a_person
 # --- how it ends ------------------------------------------------------------------------------------------------
 
 
+def test_a_liar_that_failed_does_not_fail_the_demo(canned, capsys):
+    """It was shut out, say; that is what should happen to it."""
+    canned.table = {**TABLE, "nodes": [DONE, {"peer": "12D3KooWfailed0", "state": "failed", "byzantine": True}]}
+    assert main(["demo", "--json"]) == 0
+    assert "failed" not in capsys.readouterr().err
+
+
 def test_a_failed_node_is_told_in_its_own_words_and_the_exit_code_is_1(canned, capsys):
-    canned.table = {**TABLE, "nodes": [DONE, {"peer": "12D3KooWfailed0", "state": "failed"}]}
+    canned.table = {**TABLE, "nodes": [DONE, {"peer": "12D3KooWfailed0", "state": "failed", "byzantine": False}]}
     assert main(["demo", "--json"]) == 1
     said = capsys.readouterr()
     assert "starling: node 1 failed: the engine died 6 times\n" in said.err
@@ -361,3 +407,46 @@ def test_what_became_of_a_node(told, changes, expected, tmp_path):
         killed_at=changes.get("killed_at"), reborn=changes.get("reborn", False),
     )  # fmt: skip
     assert Demo(Plan(Manifest(), seconds=changes.get("seconds")))._row(member)["state"] == expected
+
+
+def member(tmp_path, index, value, attack="", state="finished"):
+    """One that has said how good it is."""
+    said = StatusSnapshot(VERSION, f"12D3{index}", "s", "n", 0.0, 0.0, state, round=10, value=value, metric="accuracy")
+    alive = SimpleNamespace(poll=lambda: None)
+    return Member(index, RunDir.create(tmp_path / str(index)), f"12D3{index}", alive, said, attack=attack)
+
+
+def test_mean_and_minimum_are_of_the_honest(tmp_path):
+    """What a liar has learned is nobody's business."""
+    demo = Demo(Plan(Manifest()))
+    demo.members = [
+        member(tmp_path, 0, 0.9), member(tmp_path, 1, 0.8), member(tmp_path, 2, 0.1, "foe"), member(tmp_path, 3, 1.0, "foe")
+    ]  # fmt: skip
+    table = demo._table()
+    assert [row["byzantine"] for row in table["nodes"]] == [False, False, True, True]
+    assert (table["mean"], table["min"], table["max"]) == (pytest.approx(0.85), 0.8, 0.9)
+    assert demo._line() == "4 nodes (2 Byzantine), round 10, accuracy 0.850"
+
+
+def test_a_liar_that_is_still_at_it_was_left_behind(tmp_path):
+    """Nobody waits for it: peers have shut it out, and its rounds take as long as they may."""
+    demo = Demo(Plan(Manifest()))
+    late = member(tmp_path, 1, 0.5, "nan", state="training")
+    demo.members = [member(tmp_path, 0, 0.9), late]
+    assert demo._row(late)["state"] == "left"
+    assert list(demo._watch())
+
+
+def test_liars_know_each_other_and_honest_nodes_are_configured_as_ever(tmp_path):
+    """The demo says the second yes for its owner, who asked for it by name."""
+    plan = Plan(Manifest(), nodes=5, byzantine=((3, "alie"), (4, "nan")), folder=tmp_path)
+    with Demo(plan) as demo:
+        configs = [demo._prepare(index).run_dir.read_config() for index in range(5)]
+        crew = {member.peer for member in demo.members[3:]}
+    assert [(config.attack, config.attack_agreed) for config in configs[2:]] == [
+        ("", False),
+        ("alie", True),
+        ("nan", True),
+    ]
+    assert [set(str(config.attack_params["crew"]).split(",")) for config in configs[3:]] == [crew, crew]
+    assert configs[0].attack_params == {}

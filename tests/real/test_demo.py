@@ -13,6 +13,7 @@ TABLE = {
 }  # fmt: skip
 ROW = {
     "peer", "state", "rounds", "local_steps", "value", "bytes_sent", "bytes_received", "exchanges", "rejoined", "joined_late",
+    "byzantine",
 }  # fmt: skip
 
 

@@ -1,0 +1,59 @@
+"""Consent to attack, and how everybody who looks at the node is told."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from gossip.errors import ConfigError
+from node import hostility
+from node.config import NodeConfig
+from node.daemon.snapshot import take_snapshot
+from robust.attacks.names import NAMES
+from tests.swarm.swarms import digits, story, until
+from tests.swarm.virtual import replayable
+
+
+@pytest.mark.parametrize("attack", NAMES)
+def test_no_attack_starts_without_a_second_yes(attack: str) -> None:
+    """One line, with the command for who means it."""
+    with pytest.raises(ConfigError, match="attack_agreed=true") as caught:
+        hostility.check(NodeConfig(attack=attack))
+    assert "\n" not in str(caught.value)
+    hostility.check(NodeConfig(attack=attack, attack_agreed=True))
+
+
+def test_an_unknown_attack_and_parameters_of_none_are_refused() -> None:
+    """A typo would make an honest node of what is measured as a liar."""
+    with pytest.raises(ConfigError, match="'sing_flip' is unknown, choose one of alie"):
+        hostility.check(NodeConfig(attack="sing_flip", attack_agreed=True))
+    with pytest.raises(ConfigError, match="attack_params: there is no attack"):
+        hostility.check(NodeConfig(attack_params={"z": 1.0}))
+
+
+def test_consent_alone_attacks_nobody() -> None:
+    """It names nothing."""
+    hostility.check(NodeConfig(attack_agreed=True))
+    assert hostility.warning(NodeConfig(attack_agreed=True)) is None
+
+
+@pytest.mark.slow
+def test_a_liar_says_so_in_its_events_and_first_of_all_in_its_status() -> None:
+    """An honest node beside it does not."""
+
+    async def tale() -> None:
+        swarm = story(digits(2, rounds=4), 0, attacks={1: "sign_flip"})
+        async with swarm.running(2):
+            with trio.fail_after(60):
+                await until(lambda: all(virtual.node.progress.round >= 1 for virtual in swarm.nodes.values()))
+            honest, liar = (take_snapshot(swarm.nodes[index].node) for index in range(2))
+        assert liar.byzantine
+        assert liar.problem is not None
+        assert liar.problem.startswith("Byzantine on purpose")
+        assert "sign_flip" in liar.problem
+        assert [event.level for event in liar.events if event.name == "byzantine"] == ["warning"]
+        assert not honest.byzantine
+        assert honest.problem is None
+        assert "byzantine" not in [event.name for event in honest.events]
+
+    replayable(tale, 0)
