@@ -49,7 +49,7 @@ MAX_REMEMBERED = 4096
 """Questions of ours whose late answers are known as such."""
 KEPT = 2
 """Published vectors kept."""
-SLACK = 1
+SLACK = 2
 """Rounds that peers may be ahead without having left us behind: their questions wait for us, and ours are answered."""
 
 

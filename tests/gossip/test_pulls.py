@@ -275,10 +275,10 @@ def test_a_question_under_judgment_when_the_round_closes_is_forgotten():
 
 @pytest.mark.parametrize(
     ("claims", "expected"),
-    [([], 7), ([8, 8, 8], 7), ([9, 9, 9], 9), ([2**62, 8, 8, 7], 7), ([2**62, 12, 12, 12], 12), ([2**62, 2**62, 30, 7, 7, 7, 7], 30)],
+    [([], 7), ([9, 9, 9], 7), ([10, 10, 10], 10), ([2**62, 9, 9, 7], 7), ([2**62, 12, 12, 12], 12), ([2**62, 2**62, 30, 7, 7, 7, 7], 30)],
 )  # fmt: skip
 def test_only_what_more_than_liars_say_leaves_us_behind(claims, expected):
-    """Fewer than a third may lie, we ourselves counted among the honest; one round ahead is nothing."""
+    """Fewer than a third may lie, we ourselves counted among the honest; two rounds ahead are nothing."""
     m, _ = asking()
     for number, claim in enumerate(claims):
         m.receive(f"p{number}", Pull(1, claim), 0.0)

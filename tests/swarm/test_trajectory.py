@@ -14,8 +14,10 @@ from node.config import (
     OverlaySection,
     PaceSection,
     PartitionSection,
+    RobustSection,
     TaskSection,
 )
+from node.daemon.partners import Drawn
 from node.net.faults import loss
 from node.scenario.swarm import VirtualSwarm
 from tests.swarm.virtual import replayable
@@ -38,6 +40,15 @@ def agreement(n, *, overlay="sticky", mix="pet", compress=CODED, rounds=8, pace=
         compress=compress,
         pace=PaceSection(kind=pace, local_steps=4, rounds=rounds, quorum=n, slot_s=0.05),
     )
+
+
+def _draw(swarm, index):
+    """How a node draws whom it asks."""
+    me, members = swarm.nodes[index].peer_id, swarm.nodes[index].node.membership.members
+    return Drawn(
+        lambda: members, me, swarm.manifest.overlay.k, lambda _peer: (), 0, lambda _peer: True, swarm.identity(index).seed,
+        swarm.nodes[index].node.membership.life_of(me),
+    )  # fmt: skip
 
 
 def outcome(agreed, n, seed, rules=()):
@@ -115,6 +126,45 @@ def test_every_algorithm_runs_on_whole_nodes_as_it_is_written(deterministic_sche
     expected = walk(agreed, swarm, peers, lambda one, other: incs[one, other])
     for node, peer in enumerate(peers):
         assert torch.equal(models[node], expected[node]), peer
+
+
+HALVED = CompressSection(select="full", request="fp16", response="fp16")
+GATHERED = {
+    "mean of everybody": (OverlaySection(kind="complete"), RobustSection(rule="mean"), EXACT),
+    "median of neighbors that change": (
+        OverlaySection(kind="one_peer_exponential", rerank_every=3), RobustSection(rule="median"), CODED,
+    ),
+    "cs_plus of a draw": (OverlaySection(kind="pull", k=4), RobustSection(rule="cs_plus", b=1), HALVED),
+    "ubar of a draw": (OverlaySection(kind="pull", k=3), RobustSection(rule="ubar", b=1), HALVED),
+    "nnm and krum of a draw": (OverlaySection(kind="pull", k=4), RobustSection(rule="krum", b=1, before="nnm"), HALVED),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GATHERED)
+def test_vectors_that_are_asked_for_are_combined_as_the_rule_is_written(deterministic_scheduler, name):
+    """One message for all who ask, told in order of peer id, the node's own vector as it is, losses on its last batch."""
+    deterministic_scheduler(1)
+    overlay, robust, compress = GATHERED[name]
+    agreed = msgspec.structs.replace(
+        agreement(6, mix="gather", compress=compress, rounds=7), overlay=overlay, robust=robust
+    )
+
+    async def story():
+        swarm = VirtualSwarm(agreed, seed=4, step_cost_s=lambda _index: 0.05)  # rounds longer than a start takes
+        async with swarm.running(6):
+            await swarm.finished()
+            nodes = [swarm.nodes[index].node for index in range(6)]
+            draws = {n.parts.identity.peer_id: _draw(swarm, index) for index, n in enumerate(nodes)}
+            assert not any(n.exchange.stats.busy + n.exchange.stats.timeout + n.exchange.stats.aborted for n in nodes)
+            return list(draws), draws, torch.stack([swarm.nodes[i].vector for i in range(6)]), swarm.swarm
+
+    peers, draws, models, swarm = replayable(story, 4)
+    asked = (lambda me, number: draws[me].row(number)) if overlay.kind == "pull" else None
+    expected = walk(agreed, swarm, peers, asked=asked)
+    for node, peer in enumerate(peers):
+        assert torch.equal(models[node], expected[node]), peer
+    assert not torch.equal(models[0], models[1]) or name == "mean of everybody"
 
 
 @pytest.mark.slow

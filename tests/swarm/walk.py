@@ -1,17 +1,17 @@
 """The reference trajectory of a virtual swarm: the same task, data, optimiser and links, without daemons, frames or time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor
 
-from gossip.api import Phase
+from gossip.api import Losses, Phase
 from gossip.compress.catalogue import quantizer
 from gossip.compress.select import Everything
 from gossip.mix.transaction import Terms
 from gossip.overlay.links import directions
 from gossip.overlay.periodic import stage, turn
-from gossip.overlay.ranks import ranked
+from gossip.overlay.ranks import ranked_at
 from gossip.rng import generator
 from gossip.simulate.reference import Local, Reference
 from gossip.vector import bind, layout
@@ -24,7 +24,13 @@ from node.tasks.catalogue import task
 from robust.clip import clip
 
 
-def walk(agreed: Manifest, swarm: str, peers: Sequence[str], incarnation: Callable[[str, str], int]) -> Tensor:
+def walk(
+    agreed: Manifest,
+    swarm: str,
+    peers: Sequence[str],
+    incarnation: Callable[[str, str], int] = lambda _one, _other: 0,
+    asked: Callable[[str, int], Collection[str]] | None = None,
+) -> Tensor:
     """(n, d) models after all rounds of whole vectors without a fault.
 
     Args:
@@ -32,8 +38,9 @@ def walk(agreed: Manifest, swarm: str, peers: Sequence[str], incarnation: Callab
         swarm: swarm id, which salts the ranks.
         peers: peer id by shard.
         incarnation: (peer, peer) -> their edge's.
+        asked: (peer, round) -> whom it asked, where that is not the overlay's to say.
     """
-    start, local = _nodes(agreed, peers)
+    start, local, worth = _nodes(agreed, peers)
     rate = correction_lr(agreed.optimizer, agreed.optimizer.lr)
     reference = Reference(
         peers=peers,
@@ -48,15 +55,21 @@ def walk(agreed: Manifest, swarm: str, peers: Sequence[str], incarnation: Callab
         selector=Everything(),
         seed=agreed.seed,
         incarnation=incarnation,
+        losses=worth,
     )
     graph = overlay_of(agreed)
-    order = ranked(peers, swarm.encode())
     for number in range(agreed.pace.rounds):
-        met = [
-            (i, peers.index(peer), take, give)
-            for i, me in enumerate(peers)
-            for peer, (give, take) in directions(graph, order, me, number).items()
-        ]
+        order = ranked_at(peers, swarm.encode(), number, agreed.overlay.rerank_every)
+        if asked is None:
+            met = [
+                (i, peers.index(peer), take, give)
+                for i, me in enumerate(peers)
+                for peer, (give, take) in directions(graph, order, me, number).items()
+            ]
+        else:
+            theirs = [asked(me, number) for me in peers]
+            pairs = [(i, j) for i in range(len(peers)) for j in range(i)]
+            met = [(j, i, float(peers[i] in theirs[j]), float(peers[j] in theirs[i])) for i, j in pairs]
         now = stage(graph, len(peers), number)
         steps = agreed.pace.local_steps if now.local else 0
         phase = Phase(number, steps, rate, now.first, now.last, turn(graph, len(peers), number))
@@ -64,8 +77,8 @@ def walk(agreed: Manifest, swarm: str, peers: Sequence[str], incarnation: Callab
     return reference.x
 
 
-def _nodes(agreed: Manifest, peers: Sequence[str]) -> tuple[Tensor, Local]:
-    """Where all begin, (n, d), and their local steps, out of the parts that an engine is made of."""
+def _nodes(agreed: Manifest, peers: Sequence[str]) -> tuple[Tensor, Local, Callable[[int], Losses]]:
+    """Where all begin, (n, d), their local steps, and what models are worth to them, out of the parts that an engine is made of."""
     made = task(agreed.task.kind, agreed.task.params)
     rates = schedule(agreed.optimizer, agreed.pace.rounds)
     nodes = []
@@ -88,4 +101,19 @@ def _nodes(agreed: Manifest, peers: Sequence[str]) -> tuple[Tensor, Local]:
             descent.step(live, correct(gradient), rates.at(round))
         return live.clone()
 
-    return torch.stack([x.clone() for _, x, *_ in nodes]), local
+    def worth(node: int) -> Losses:
+        model, live, _, data, _ = nodes[node]
+        batch = data.batch(
+            agreed.task.batch_size, generator(agreed.seed, "batch", peers[node], done[node] - 1)
+        )  # fmt: skip
+
+        def losses(models: Tensor) -> Tensor:
+            values = torch.empty(models.shape[:-1])
+            for at in range(len(models)):
+                live.copy_(models[at])
+                values[at] = made.loss(model, batch).detach()
+            return values
+
+        return losses
+
+    return torch.stack([x.clone() for _, x, *_ in nodes]), local, worth
