@@ -33,6 +33,8 @@ NEAR = 3.0
 SAME = 0.1
 WIDE = 10.0
 APART = 1.5
+LEAD = 16
+"""Rounds that honest nodes may be apart."""
 _CHUNK = 1 << 18
 
 
@@ -57,8 +59,8 @@ def agree(models: Sequence[Tensor], origin: Tensor, rounds: Sequence[int]) -> Ag
     Args:
         models: m >= 1 of (d,), finite.
         origin: (d,) where training began.
-        rounds: that each is said to be of. Between rounds r and s > r a model may go s/r times as far, but for more than twice as far no
-            claim is an excuse.
+        rounds: that each is said to be of. In s − r <= LEAD rounds more a model may have come s/r times as far, at most twice as far;
+            beyond that no claim is an excuse.
 
     Raises:
         ValueError: no model, or shapes that differ.
@@ -96,7 +98,7 @@ def agree(models: Sequence[Tensor], origin: Tensor, rounds: Sequence[int]) -> Ag
 def _stretch(one: float, other: float) -> float:
     """How many times as far a model of one round may have come as that of another."""
     first, last = sorted((max(1.0, one), max(1.0, other)))
-    return min(2.0, last / first)
+    return min(2.0, last / first) if last - first <= LEAD else 1.0
 
 
 def _distance(one: Tensor, other: Tensor) -> float:

@@ -30,6 +30,7 @@ from node.config import Manifest, NodeConfig
 from node.daemon.budget import Budget
 from node.daemon.exchange import Exchange
 from node.daemon.handles import TaskStatus
+from node.daemon.joining import Joining, disjoint
 from node.daemon.meetings import Meetings
 from node.daemon.membership import Membership
 from node.daemon.partners import Drawn, Neighbors
@@ -48,6 +49,7 @@ FAREWELL_S = 0.7  # for telling everybody that we leave
 LAST_SAVE_S = 1.2  # for the last checkpoint
 MANIFEST_PAUSE_S = 1.0  # first pause between attempts to fetch the manifest; doubles up to a minute
 MAX_REMEMBERED = 16  # addresses of members kept for the next run
+CONTRADICTED_S = 2.0  # first pause of a joiner that was told contradictory models; doubles up to a minute
 SETTLE_S = 3.0  # a joiner looks so long for members before it decides that it is alone
 
 
@@ -103,7 +105,7 @@ class Node:
         self.exchange: Meetings | None = None
         self.engine: EngineSupervisor | None = None
         self.training: Training | None = None
-        self._transfer: Transfer | None = None
+        self._joining: Joining | None = None
         self._nursery: trio.Nursery | None = None
         self.began = trio.current_time()
         self.joined_late = False
@@ -153,7 +155,7 @@ class Node:
         await self._ready.wait()
 
     async def _live(self, network: Network, nursery: trio.Nursery) -> None:
-        transfer = self._transfer = Transfer(network=network, report=self.report, manifest=self._manifest_bytes)
+        transfer = Transfer(network=network, report=self.report, manifest=self._manifest_bytes)
         await nursery.start(transfer.serve)
         self.progress.state = "joining"
         manifest = self.manifest = self.manifest or await self._fetch_manifest(transfer, network)
@@ -179,7 +181,8 @@ class Node:
         self._ready.set()
         self.progress.local_steps, self.progress.epsilon = opened.local_steps, opened.epsilon
         self.progress.round = opened.round
-        transfer.give(engine, opened)
+        transfer.expect(opened)
+        self._joining = Joining(transfer=transfer, engine=engine, report=self.report)
         await nursery.start(membership.serve)
         await nursery.start(exchange.serve)
         await nursery.start(self._follow_members, membership, exchange)
@@ -190,6 +193,7 @@ class Node:
             checkpoint_s=self.parts.config.checkpoint_s, fetch=self._fetch,
         )  # fmt: skip
         start_round = await self._start_round(training, membership, opened)
+        transfer.give(engine)
         await training.quorum(begun=start_round > 0)
         await training.run(start_round)
         await training.save(self.parts.export)
@@ -273,29 +277,28 @@ class Node:
         with trio.move_on_after(SETTLE_S if self._contacts() else 0.0):
             while len(membership.members) < 2:  # noqa: ASYNC110 — a short look at the start
                 await trio.sleep(0.05)
-        start = await training.catch_up(opened.round, opened.round + (training.patience if opened.resumed else 0))
+        assert self._joining is not None
+        start, pause = opened.round, CONTRADICTED_S
+        while True:
+            start = await training.catch_up(opened.round, opened.round + (training.patience if opened.resumed else 0))
+            if opened.resumed or not self._joining.contradicted:
+                break
+            await trio.sleep(pause)  # others may come, or those who lied be found out
+            pause = min(2 * pause, 60.0)
         self.joined_late = start > opened.round and not opened.resumed
         return start
 
     async def _fetch(self, newer_than: int) -> int | None:
-        """Take over the model of the furthest of a few members, if it is past round `newer_than`. -> its round"""
-        assert self._transfer is not None
+        """Take over the model on which members agree, if it is past round `newer_than`. -> its round"""
+        assert self._joining is not None
         assert self.membership is not None
-        assert self.engine is not None
-        me = self.parts.identity.peer_id
-        others = [peer for peer in self.membership.members if peer != me]
-        turn = derive(0, me) % max(1, len(others))
-        fetched = await self._transfer.fetch_state(others[turn:] + others[:turn], newer_than=newer_than)
-        if fetched is None:
-            return None
-        reply = await self.engine.call(calls.Install(fetched.state, fetched.round))
-        if isinstance(reply, calls.Refused):
-            self.report.fault(fetched.peer, "state_refused")
-            return None
-        self.report.event(
-            "state_fetched", f"took the model of round {fetched.round} from {fetched.peer}", peer=fetched.peer, round=fetched.round
-        )  # fmt: skip
-        return fetched.round
+        now, me, moment = trio.current_time(), self.parts.identity.peer_id, int(self.parts.unix_time() * 1e6)
+        others = [
+            peer for peer in self.membership.members
+            if peer != me and self.reputation.verdict(peer, now).state == "ok"
+        ]  # fmt: skip
+        others.sort(key=lambda peer: derive(moment, "source", me, peer))  # nobody can wait where we look first
+        return await self._joining.fetch(disjoint(others, self.membership.prefixes), newer_than)
 
     def _contacts(self) -> tuple[str, ...]:
         """Bootstrap peers and members of an earlier run."""

@@ -1,9 +1,9 @@
 """The state lane: the manifest for whoever holds an invite, the model for late joiners.
 
 Giving: a query makes the engine hold a snapshot (one is reused while it is fresh); chunks are read from it by offset, so that an
-interrupted download resumes, from another peer too if it holds the same bytes. Taking: up to three peers are asked at once, the
-middle one by round is downloaded, in as few chunks as there can be; its SHA-256 and the parameters' schema are checked before the
-engine sees a byte.
+interrupted download resumes, from another peer too if it holds the same bytes. A node that looks for a model itself has none to give.
+Taking: peers say what they have, and it is downloaded in as few chunks as there can be; its SHA-256 and the parameters' schema are
+checked before the engine sees a byte. Which of several models to believe is for `node.daemon.joining`.
 
 What a peer can cost here: one snapshot per `SNAPSHOT_FRESH_S`, one chunk of 1 MiB per frame it may send.
 """
@@ -38,29 +38,18 @@ SNAPSHOT_FRESH_S = 1.0
 REPLY_S = 10.0
 ASK_AGAIN_S = 1.0  # an answer that is not there by then was lost …
 SLOW_BYTES_PER_S = 128 << 10  # … unless it is long, and under way on a slow line
-ASKED = 3
+PROGRESS_S = 10.0
 WIDEST_SCALAR = 8  # bytes of a float64
 STATE_HEADER_BYTES = 64 << 10
 TRIES_PER_CHUNK = 3
 
 
 @dataclass(frozen=True, slots=True)
-class FetchedState:
-    """A model another peer gave: bytes whose digest was checked, and the round it was at."""
+class Offered:
+    """What one peer has to give; `offer.size` is 0 if it has nothing."""
 
-    peer: str
-    round: int
-    state: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Offer:
     peer: str
     offer: StateOffer
-
-
-def _by_round(offer: _Offer) -> tuple[int, str]:
-    return offer.offer.round, offer.peer
 
 
 class Transfer:
@@ -89,10 +78,14 @@ class Transfer:
         self._waiting: dict[tuple[str, str, int], trio.MemorySendChannel[Message]] = {}
         self._nonce = 0
 
-    def give(self, engine: EngineHandle, opened: calls.Opened) -> None:
-        """From now on this engine's model is given to who asks, and offers of other models or of more bytes are refused."""
-        self._engine, self._schema, self._held = engine, opened.schema, None
+    def expect(self, opened: calls.Opened) -> None:
+        """From now on offers of other models than this engine's, or of more bytes, are refused."""
+        self._schema = opened.schema
         self._max_state_bytes = WIDEST_SCALAR * opened.parameters + STATE_HEADER_BYTES
+
+    def give(self, engine: EngineHandle) -> None:
+        """From now on this engine's model is given to who asks."""
+        self._engine, self._held = engine, None
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Answer and route frames until cancelled."""
@@ -161,32 +154,9 @@ class Transfer:
             raise RemoteProtocolError(peer, "unknown_swarm")
         return reply.manifest
 
-    async def fetch_state(self, peers: Sequence[str], newer_than: int) -> FetchedState | None:
-        """A model that is neither the furthest nor the last of a few peers'; None if they are not past round `newer_than`.
-
-        The middle one by round: a peer that lies about its round is not believed before two others.
-
-        Args:
-            peers: whom to ask, best first; three are asked at a time.
-            newer_than: our own round.
-        """
-        for start in range(0, len(peers), ASKED):
-            offers = await self._offers(peers[start : start + ASKED])
-            ahead = sorted(
-                (offer for offer in offers if offer.offer.size and offer.offer.round > newer_than), key=_by_round
-            )
-            middle = (len(ahead) - 1) // 2
-            for chosen in ahead[middle:] + ahead[:middle][::-1]:
-                same = [item for item in ahead if item.offer.digest == chosen.offer.digest]
-                state = await self._download(chosen, same)
-                if state is not None:
-                    return FetchedState(chosen.peer, chosen.offer.round, state)
-            if offers and not ahead:
-                return None
-        return None
-
-    async def _offers(self, peers: Sequence[str]) -> list[_Offer]:
-        offers: list[_Offer] = []
+    async def offers(self, peers: Sequence[str]) -> list[Offered]:
+        """What each of these peers has to give, in order of peer id; who does not answer, or offers another model, is left out."""
+        offers: list[Offered] = []
 
         async def ask(peer: str) -> None:
             self._nonce += 1
@@ -199,17 +169,23 @@ class Transfer:
             if reply.size > self._max_state_bytes or (reply.size and reply.schema != self._schema):
                 self._report.fault(peer, "state_of_another_model")
                 return
-            offers.append(_Offer(peer, reply))
+            offers.append(Offered(peer, reply))
 
         async with trio.open_nursery() as nursery:
             for peer in peers:
                 nursery.start_soon(ask, peer)
         return sorted(offers, key=lambda item: item.peer)
 
-    async def _download(self, chosen: _Offer, holders: Sequence[_Offer]) -> bytes | None:
+    async def download(self, chosen: Offered, holders: Sequence[Offered] = ()) -> bytes | None:
+        """The bytes that were offered, their digest checked; None if nobody gives them.
+
+        Args:
+            chosen: whose.
+            holders: others with the same digest, to go on with where one fails.
+        """
         received = bytearray()
         sources = [chosen, *(item for item in holders if item.peer != chosen.peer)]
-        failures = 0
+        failures, told_at = 0, trio.current_time()
         while len(received) < chosen.offer.size:
             source = sources[failures % len(sources)]
             query = ChunkQuery(source.offer.snapshot, len(received))
@@ -225,11 +201,18 @@ class Transfer:
                     return None
                 continue
             received += data
+            if trio.current_time() >= told_at + PROGRESS_S:
+                told_at = trio.current_time()
+                self._tell_progress(source.peer, len(received), chosen.offer.size)
         state = bytes(received)
         if hashlib.sha256(state).digest() != chosen.offer.digest:
             self._report.fault(chosen.peer, "state_digest_mismatch")
             return None
         return state
+
+    def _tell_progress(self, peer: str, received: int, size: int) -> None:
+        text = f"{100 * received // size} % of a model of {size / 1e6:,.0f} MB is here, from {peer}"
+        self._report.event("state_progress", text, peer=peer, received=received, size=size)
 
     # --- request and reply over frames --------------------------------------------------------------------
 

@@ -272,11 +272,16 @@ class Install(Call, frozen=True, tag="install"):
 
 
 class Consider(Call, frozen=True, tag="consider"):
-    """Hold a fetched model (digest already checked) until Agree; at most three. -> Done, or Refused if it is none of ours"""
+    """Hold a fetched model (digest already checked) until Agree. -> Done, or Refused if it is none of ours, or a fourth
+
+    Args:
+        turn: models of another turn are held no more.
+    """
 
     peer: str
     round: int
     state: bytes
+    turn: int = 0
 
 
 class Agree(Call, frozen=True, tag="agree"):

@@ -29,13 +29,16 @@ class Candidates:
 
     origin: Callable[[], Tensor]
     _held: dict[str, tuple[int, Tensor]] = field(default_factory=dict)
+    _turn: int = 0
 
-    def add(self, peer: str, round: int, model: Tensor) -> None:
-        """Keep a model (d,), finite.
+    def add(self, peer: str, round: int, model: Tensor, turn: int = 0) -> None:
+        """Keep a model (d,), finite; those of another turn are held no more.
 
         Raises:
             LocalProtocolError: there are too many.
         """
+        if turn != self._turn:
+            self._held, self._turn = {}, turn
         if len(self._held) >= MOST and peer not in self._held:
             raise LocalProtocolError(f"{MOST} models are held already")
         self._held[peer] = (round, model)

@@ -384,7 +384,7 @@ class Session:
         Raises:
             ValueError: it is none of ours. The message is a snake_case reason.
         """
-        self._candidates.add(call.peer, call.round, self._model_in(call.state))
+        self._candidates.add(call.peer, call.round, self._model_in(call.state), call.turn)
         return calls.Done()
 
     def agree(self) -> calls.Agreed:

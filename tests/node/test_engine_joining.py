@@ -31,6 +31,7 @@ def poisoned(engine, scale: float) -> bytes:
     return snapshot(engine)
 
 
+@pytest.mark.slow
 def test_models_that_agree_become_one_and_training_goes_on_from_it():
     givers = [trained(label) for label in "bcd"]
     joiner = opened(manifest(), 1, "a")
@@ -44,6 +45,7 @@ def test_models_that_agree_become_one_and_training_goes_on_from_it():
     assert math.isfinite(done(joiner, calls.Train(4, 5)).loss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [-1.0, 10.0])
 def test_a_poisoned_model_is_named_and_does_not_count(scale):
     """Nor does what its sender says of the round: that is the middle one of those who agree."""
@@ -59,6 +61,7 @@ def test_a_poisoned_model_is_named_and_does_not_count(scale):
         assert (x_of(joiner) - x_of(giver)).norm() < 0.5 * (x_of(giver) - opened(manifest())._session.learner.x).norm()
 
 
+@pytest.mark.slow
 def test_of_two_that_contradict_each_other_nothing_is_taken():
     joiner = opened(manifest(), 1, "a")
     before = x_of(joiner)
@@ -76,6 +79,7 @@ def test_what_is_no_model_of_ours_is_refused_at_once():
     assert joiner.handle(calls.Agree()).kind == "state"
 
 
+@pytest.mark.slow
 def test_memory_is_bounded():
     """Whatever the daemon does, an engine holds three models beside its own."""
     joiner, state = opened(manifest(), 1, "a"), snapshot(trained("b", 1))
@@ -84,6 +88,14 @@ def test_memory_is_bounded():
     assert joiner.handle(calls.Consider("one more", 1, state)).kind == "state"
     done(joiner, calls.Consider("p0", 1, state))  # the same peer again
     assert done(joiner, calls.Agree()).peers == ("p0", "p1", "p2")
+
+
+def test_what_was_collected_before_does_not_count_in_another_turn():
+    """A collection that came to nothing must not have a say in the next."""
+    joiner, state = opened(manifest(), 1, "a"), snapshot(trained("b", 1))
+    done(joiner, calls.Consider("old", 1, state, 1))
+    done(joiner, calls.Consider("new", 1, state, 2))
+    assert done(joiner, calls.Agree()).peers == ("new",)
 
 
 @pytest.mark.parametrize("mix", ["pet", "gradient_tracking", "psgd"])

@@ -23,15 +23,8 @@ from gossip.wire.schema import (
     StateOffer,
     StateQuery,
 )
-from node.daemon.transfer import (
-    ASKED,
-    REPLY_S,
-    STATE_HEADER_BYTES,
-    TRIES_PER_CHUNK,
-    WIDEST_SCALAR,
-    FetchedState,
-    Transfer,
-)
+from node.daemon.joining import ASKED, Joining
+from node.daemon.transfer import REPLY_S, STATE_HEADER_BYTES, TRIES_PER_CHUNK, WIDEST_SCALAR, Transfer
 from node.engine import blob, calls
 from tests.fuzz.plain import JSON_LURES, edited
 from tests.fuzz.target import Choices, Target, one_line, reason_of
@@ -149,7 +142,9 @@ class _Report:
 
     def fault(self, peer: str, reason: str) -> None:
         reason_of(
-            RemoteProtocolError(peer, reason), {"state_of_another_model", "state_digest_mismatch"} | FRAME_FAULTS, peer
+            RemoteProtocolError(peer, reason),
+            {"state_of_another_model", "state_digest_mismatch", "state_poisoned"} | FRAME_FAULTS,
+            peer,
         )
         self.faults.append((peer, reason))
 
@@ -217,13 +212,44 @@ class _Item:
         self.peer, self.frame = peer, frame
 
 
-async def _fetch(choices: Choices) -> FetchedState | None:
+class _Engine:
+    """Holds models and finds that they agree, that they do not, or that one is none."""
+
+    def __init__(self, choices: Choices) -> None:
+        self._choices = choices
+        self.held: dict[str, calls.Consider] = {}
+        self._turn = 0
+
+    async def call(self, request: calls.Request) -> calls.Reply:
+        """One of the two calls of a joiner."""
+        await trio.lowlevel.checkpoint()
+        if isinstance(request, calls.Consider):
+            assert request.peer in PEERS
+            assert request.state in STATES, "nothing but what was offered, as nobody finds other bytes of that digest"
+            if request.turn != self._turn:
+                self.held, self._turn = {}, request.turn
+            if self._choices.below(8) == 7:
+                return calls.Refused("peer", "state_unusable")
+            self.held[request.peer] = request
+            assert len(self.held) <= ASKED, "memory for three models, whatever peers do"
+            return calls.Done()
+        assert isinstance(request, calls.Agree)
+        assert self.held
+        peers = tuple(sorted(self.held))
+        agreed = peers[: len(peers) - self._choices.below(len(peers) + 1)]
+        self.held = {}
+        return calls.Agreed(7, agreed, peers[len(agreed) :])
+
+
+async def _fetch(choices: Choices) -> int | None:
     async with trio.open_nursery() as nursery:
-        transfer = Transfer(network=_Liars(choices, nursery), report=_Report(), manifest=lambda _swarm: None)
-        transfer.give(None, calls.Opened(PARAMETERS, SCHEMA, "error", False, "cpu", 9, False, 0, 0))
+        report = _Report()
+        transfer = Transfer(network=_Liars(choices, nursery), report=report, manifest=lambda _swarm: None)
+        transfer.expect(calls.Opened(PARAMETERS, SCHEMA, "error", False, "cpu", 9, False, 0, 0))
         await nursery.start(transfer.serve)
         began = trio.current_time()
-        fetched = await transfer.fetch_state(PEERS[: 1 + choices.below(4)], choices.number())
+        joining = Joining(transfer=transfer, engine=_Engine(choices), report=report)
+        fetched = await joining.fetch(PEERS[: 1 + choices.below(4)], choices.number())
         assert not transfer._waiting
         chunks = 1 + MOST_STATE_BYTES // MAX_CHUNK_BYTES
         longest_s = REPLY_S * len(PEERS) * (1 + chunks + TRIES_PER_CHUNK * ASKED)
@@ -231,10 +257,7 @@ async def _fetch(choices: Choices) -> FetchedState | None:
             "a joiner is held up for as many chunks as there are, and no more"
         )
         nursery.cancel_scope.cancel()
-    if fetched is not None:
-        assert fetched.peer in PEERS
-        assert len(fetched.state) <= MOST_STATE_BYTES
-        assert fetched.state in STATES, "nothing but what was offered, as nobody finds other bytes of that digest"
+    assert fetched in {None, 7}
     return fetched
 
 
