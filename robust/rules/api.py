@@ -1,0 +1,153 @@
+"""The shape of a rule here, and what makes one that a node can use.
+
+Shapes: "…" rows (nothing for one node), R rows flattened, k peers, m = k + 1, D numbers of the shared vector, s remembered.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gossip.api import Losses
+from robust.rules.stack import Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a node knows besides the vectors to combine.
+
+    Args:
+        kept: (R, s) what the rule remembers.
+        own: (R, D) our vector, unmixed.
+        before: (R, D) our vector before the local steps.
+        losses: (R, m, D) -> (R, m); within one round always on the same data. None where that cannot be known.
+    """
+
+    kept: Tensor
+    own: Tensor
+    before: Tensor
+    losses: Losses | None
+
+
+class Combination(Protocol):
+    """How the vectors of a stack become one."""
+
+    def tolerates(self, k: int) -> int:
+        """Bad ones among k peers with which a result is still bounded by what honest ones say, or by a threshold of our own."""
+        ...
+
+    def start(self, own: Tensor) -> Tensor:
+        """(R, s) what is remembered before the first round."""
+        ...
+
+    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
+        """(R, D) the combined vector and (R, s) what is remembered.
+
+        Raises:
+            ValueError: there are too few vectors for the rule to mean anything.
+        """
+        ...
+
+
+class Preparation(Protocol):
+    """What is done to the vectors before a rule: a linear mixing. Our own stays the first."""
+
+    def tolerates(self, rule: Combination, k: int) -> int:
+        """Bad ones among k peers that the rule stands after this."""
+        ...
+
+    def start(self, own: Tensor) -> Tensor:
+        """(R, s) what is remembered before the first round."""
+        ...
+
+    def prepare(self, stack: Stack, kept: Tensor) -> tuple[Stack, Tensor]:
+        """The stack mixed, and (R, s) what is remembered."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A rule for a node, prepared or not. Satisfies `gossip.api.Rule`.
+
+    A row in which nobody is present keeps its own vector, to the bit.
+
+    Args:
+        rule: how.
+        first: what comes before it.
+    """
+
+    rule: Combination
+    first: Preparation | None = None
+
+    def tolerates(self, k: int) -> int:
+        """Bad ones among k peers with which a result is still bounded by what honest ones say, or by a threshold of our own."""
+        return self.rule.tolerates(k) if self.first is None else self.first.tolerates(self.rule, k)
+
+    def start(self, own: Tensor) -> Tensor:
+        """(…, s) what the rule remembers, then what the preparation does."""
+        flat = own.reshape(-1, own.shape[-1])
+        kept = self.rule.start(flat)
+        if self.first is not None:
+            kept = torch.cat([kept, self.first.start(flat)], dim=1)
+        return kept.view(*own.shape[:-1], kept.shape[1])
+
+    def combine(
+        self, kept: Tensor, own: Tensor, told: Tensor, present: Tensor, before: Tensor, losses: Losses | None
+    ) -> tuple[Tensor, Tensor]:
+        """As `gossip.api.Rule` says.
+
+        Raises:
+            ValueError: there are too few peers for the rule to mean anything, or it needs losses and there are none.
+        """
+        leading, (peers, dim) = own.shape[:-1], told.shape[-2:]
+        if not peers:
+            return own.clone(), kept
+        rows = math.prod(leading)
+        stack = Stack(own.reshape(rows, dim), told.reshape(rows, peers, dim), present.reshape(rows, peers))
+        memory = kept.reshape(rows, kept.shape[-1])
+        prepared, rest = stack, memory[:, :0]
+        if self.first is not None:
+            split = memory.shape[1] - self.first.start(stack.own).shape[1]
+            memory, rest = memory[:, :split], memory[:, split:]
+            prepared, rest = self.first.prepare(stack, rest)
+
+        def flattened(models: Tensor) -> Tensor:
+            assert losses is not None
+            return losses(models.view(*leading, *models.shape[1:])).reshape(models.shape[:2])
+
+        context = Context(memory, stack.own, before.reshape(rows, dim), None if losses is None else flattened)
+        combined, memory = self.rule.reduce(prepared, context)
+        alone = ~stack.present.any(dim=1)
+        if bool(alone.any()):
+            combined = torch.where(alone[:, None], stack.own, combined)
+        remembered = torch.cat([memory, rest], dim=1)
+        return combined.view(own.shape), remembered.view(*leading, remembered.shape[1])
+
+
+def nothing(own: Tensor) -> Tensor:
+    """(R, 0): a rule without memory."""
+    return own.new_zeros((own.shape[0], 0))
+
+
+def bad(name: str, b: int) -> None:
+    """Check the number of bad ones that a rule is set for.
+
+    Raises:
+        ValueError: it is negative.
+    """
+    if b < 0:
+        raise ValueError(f"{name}: b must be >= 0, got {b}")
+
+
+def enough(name: str, b: int, count: int, least: int) -> None:
+    """Check that there are vectors enough.
+
+    Raises:
+        ValueError: fewer than `least`.
+    """
+    if count < least:
+        raise ValueError(f"{name}: b = {b} needs at least {least} vectors, our own included, got {count}")

@@ -1,0 +1,96 @@
+"""Sorting networks over rows: the order statistics of m values per coordinate, by minimum and maximum alone.
+
+No index tensors and no strided sort: every step is one elementwise operation on two rows that lie in cache. Steps that none of the
+wanted outputs depends on are left out: of the 63 comparators for 16 rows a median needs 53, a trimmed mean with b = 3 61.
+
+Source: odd-even merge sort, Batcher 1968, "Sorting networks and their applications".
+
+Shapes: m rows of any equal shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A compiled network. Registers 0 … m − 1 are the inputs, which are only read; those from m on are scratch.
+
+    Args:
+        steps: (whether the larger is taken, first source, second source, destination).
+        wires: register in which the i-th smallest ends; of meaning for the wanted ones.
+        scratch: registers needed beyond the inputs.
+    """
+
+    steps: tuple[tuple[bool, int, int, int], ...]
+    wires: tuple[int, ...]
+    scratch: int
+
+    def sort(self, rows: Sequence[Tensor], scratch: Sequence[Tensor]) -> list[Tensor]:
+        """The rows in ascending order, coordinate by coordinate; in scratch, or inputs themselves.
+
+        Args:
+            rows: m of equal shape.
+            scratch: as many as the network needs, of that shape; overwritten.
+        """
+        registers = [*rows, *scratch]
+        for larger, first, second, destination in self.steps:
+            pick = torch.maximum if larger else torch.minimum
+            pick(registers[first], registers[second], out=registers[destination])
+        return [registers[wire] for wire in self.wires]
+
+
+@lru_cache(maxsize=64)
+def network(count: int, wanted: tuple[int, ...]) -> Network:
+    """The network for `count` rows of which the order statistics `wanted` (0 is the smallest) are needed."""
+    wires, free, steps = list(range(count)), list[int](), list[tuple[bool, int, int, int]]()
+    top = count
+
+    def scratch() -> int:
+        nonlocal top
+        if free:
+            return free.pop()
+        top += 1
+        return top - 1
+
+    for low, high, low_needed, high_needed in _pruned(count, wanted):
+        sources = (wires[low], wires[high])
+        if low_needed and high_needed:
+            smaller = scratch()
+            steps.append((False, *sources, smaller))
+            wires[low] = smaller
+        owned = [register for register in sources if register >= count]
+        last = owned[0] if owned else scratch()  # the last reader of both sources may write over one
+        steps.append((high_needed, *sources, last))
+        wires[high if high_needed else low] = last
+        free.extend(register for register in owned if register != last)
+    return Network(tuple(steps), tuple(wires), top - count)
+
+
+def _pruned(count: int, wanted: tuple[int, ...]) -> list[tuple[int, int, bool, bool]]:
+    """Comparators that a wanted output depends on, and which of their two outputs do."""
+    needed, kept = set(wanted), list[tuple[int, int, bool, bool]]()
+    for low, high in reversed(list(_comparators(count))):
+        if low in needed or high in needed:
+            kept.append((low, high, low in needed, high in needed))
+            needed |= {low, high}
+    return kept[::-1]
+
+
+def _comparators(count: int) -> Iterator[tuple[int, int]]:
+    size = 1
+    while size < count:
+        gap = size
+        while gap >= 1:
+            for start in range(gap % size, count - gap, 2 * gap):
+                for low in range(start, start + min(gap, count - start - gap)):
+                    if low // (2 * size) == (low + gap) // (2 * size):
+                        yield low, low + gap
+            gap //= 2
+        size *= 2

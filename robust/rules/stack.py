@@ -1,0 +1,225 @@
+"""The vectors that a rule combines, read block by block.
+
+A rule either asks for order statistics of every coordinate, or for the Gram matrix of the differences to our own vector and then for one
+weighted sum. Both are passes over blocks that stay in cache, so that beyond inputs and result no more than a few blocks of memory are
+taken, whatever d is. What a preparation (nearest neighbor mixing, bucketing) does is linear: it is a small matrix here, and no mixed
+vector is ever stored.
+
+Conventions: an absent vector is our own (its difference is 0). Differences are cut at ±1e17 per coordinate (float64: ±1e140), so that
+squares stay finite: nobody honest is that far. Sums of products are taken in the vectors' type over CHUNK coordinates at a time, and
+over the chunks in float64. Chunks are always the same, and are multiplied for one row at a time in memory of their own (libraries round
+differently for other shapes and other alignments): so is every bit, for any block size and any number of rows at once.
+
+Shapes: R rows (nodes), k peers, m = k + 1 vectors of which the first is our own, p vectors after mixing, D numbers each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from robust.rules.network import Network
+
+BLOCK = 1 << 15
+"""Coordinates at a time where no bit depends on it: 17 of them, float32, are about the second-level cache of a core."""
+CHUNK = 1 << 13
+"""Coordinates of one partial sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Args:
+    own: (R, D) our vector.
+    told: (R, k, D) those of the peers.
+    present: (R, k) bool.
+    mixing: (R, p, m) float64, rows sum to 1: what the vectors are of the m above; None for those m themselves.
+    block: coordinates at a time, a multiple of CHUNK.
+    """
+
+    own: Tensor
+    told: Tensor
+    present: Tensor
+    mixing: Tensor | None = None
+    block: int = BLOCK
+
+    @property
+    def count(self) -> int:
+        """How many vectors there are, our own included: p, or m."""
+        return self.told.shape[1] + 1 if self.mixing is None else self.mixing.shape[1]
+
+    @property
+    def heard(self) -> Tensor:
+        """(R, p − 1) bool: which are not just our own in place of an absent one. Mixed vectors always count."""
+        if self.mixing is None:
+            return self.present
+        return self.present.new_ones((self.own.shape[0], self.count - 1))
+
+    def mixed(self, mixing: Tensor) -> Stack:
+        """These vectors mixed: (R, q, p), rows sum to 1."""
+        return replace(self, mixing=mixing if self.mixing is None else _product(mixing, self.mixing))
+
+    def gram(self, extra: Tensor | None = None) -> Tensor:
+        """(R, p, p) float64 products of the differences to the first vector, whose row and column are 0.
+
+        Args:
+            extra: (R, D) one more vector to measure, which becomes the last: then (R, p + 1, p + 1).
+        """
+        gram = self._gram(extra)
+        if self.mixing is None:
+            return gram
+        mixing = _extended(self.mixing, extra)
+        moved = mixing - mixing[:, :1]
+        mixed = _product(_product(moved, gram), moved.mT)
+        return (mixed + mixed.mT) / 2  # that distances are equal both ways decides ties
+
+    def squares(self) -> Tensor:
+        """(R, p − 1) float64 squared distances from the first vector to the others."""
+        if self.mixing is not None:
+            return self.gram().diagonal(dim1=1, dim2=2)[:, 1:].clamp_min(0)
+        total = torch.zeros(self.present.shape, dtype=torch.float64, device=self.own.device)
+        for row in range(len(total)):
+            for _, part in self._differences(row):
+                total[row] += torch.linalg.vector_norm(part, dim=1).double().square_()
+        return total
+
+    def combination(self, weights: Tensor, extra: Tensor | None = None) -> Tensor:
+        """(R, D) the weighted sum.
+
+        Args:
+            weights: (R, p) float64 that sum to 1, or (R, p + 1) where there is an extra vector.
+            extra: (R, D).
+        """
+        if self.mixing is not None:
+            weights = _product(weights.unsqueeze(1), _extended(self.mixing, extra)).squeeze(1)
+        combined = torch.empty_like(self.own, memory_format=torch.contiguous_format)
+        moves = self.own.new_empty(min(CHUNK, self.own.shape[1]))
+        for row in range(len(combined)):
+            others = weights[row, 1:].to(self.own.dtype, copy=True)
+            for columns, part in self._differences(row, extra):
+                moved = torch.mv(part.T, others, out=moves[: part.shape[1]])
+                torch.add(self.own[row, columns], moved, out=combined[row, columns])
+        return combined
+
+    def coordinates(self, network: Network, finish: Callable[[Sequence[Tensor], Tensor], None]) -> Tensor:
+        """(R, D) what becomes of the sorted values of each coordinate.
+
+        Args:
+            network: for p rows.
+            finish: p rows in ascending order (of meaning where the network was asked for them) and where to write the result,
+                all of one shape.
+        """
+        reduced = torch.empty_like(self.own, memory_format=torch.contiguous_format)
+        scratch = self.own.new_empty((network.scratch, self._largest()))
+        for rows, columns, values in self._blocks():
+            part = reduced[rows, columns]
+            registers = [register[: part.numel()].view(part.shape) for register in scratch]
+            finish(network.sort(values, registers), part)
+        return reduced
+
+    def vectors(self) -> Tensor:
+        """(R, p, D) all of them, in memory."""
+        stored = self.own.new_empty((self.own.shape[0], self.count, self.own.shape[1]))
+        for rows, columns, values in self._blocks():
+            for index, value in enumerate(values):
+                stored[rows, index, columns] = value
+        return stored
+
+    def _gram(self, extra: Tensor | None) -> Tensor:
+        rows, count = self.own.shape[0], self.told.shape[1] + (extra is not None)
+        gram = torch.zeros((rows, count + 1, count + 1), dtype=torch.float64, device=self.own.device)
+        padded = count if count <= 8 else -8 * (-count // 8)  # rows of zeros: MKL is twice as fast with 16 as with 15
+        for row in range(rows):
+            total = torch.zeros((padded, padded), dtype=torch.float64, device=self.own.device)
+            for _, part in self._differences(row, extra, padded):
+                total += part @ part.T
+            gram[row, 1:, 1:] = (total + total.T)[:count, :count] / 2
+        return gram
+
+    def _differences(
+        self, row: int, extra: Tensor | None = None, padded: int = 0, within: slice | None = None
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Chunks of coordinates, and (k, chunk) differences to our own vector there, in memory that the next one reuses.
+
+        Args:
+            row: which.
+            extra: (R, D) one more vector, which becomes the last.
+            padded: rows of zeros are added up to this number.
+            within: only these coordinates, beginning at a multiple of CHUNK; None: all.
+        """
+        told, own, peers = self.told[row], self.own[row], self.told.shape[1]
+        count = peers + (extra is not None)
+        far = 1e17 if own.dtype == torch.float32 else 1e140
+        absent = [peer for peer, there in enumerate(self.present[row].tolist()) if not there]
+        first, last = (0, own.numel()) if within is None else (within.start, within.stop)
+        buffer = own.new_zeros((max(count, padded), min(CHUNK, last - first)))
+        for columns in _slices(first, last, CHUNK):
+            part = buffer[:, : columns.stop - columns.start]
+            torch.sub(told[:, columns], own[columns], out=part[:peers])
+            if extra is not None:
+                torch.sub(extra[row, columns], own[columns], out=part[peers])
+            part[:count].clamp_(-far, far)
+            for peer in absent:
+                part[peer].zero_()
+            yield columns, part
+
+    def _blocks(self) -> Iterator[tuple[slice, slice, list[Tensor]]]:
+        """Rows and coordinates, and the p values there, each (rows, coordinates)."""
+        rows, dim = self.own.shape
+        weights = None if self.mixing is None else self.mixing[:, :, 1:].to(self.own.dtype)
+        mixed = None if weights is None else self.own.new_empty(self.count * self._largest())
+        for some in _slices(0, rows, max(1, self.block // max(1, dim))):
+            for columns in _slices(0, dim, self.block):
+                if weights is None or mixed is None:
+                    yield some, columns, self._values(some, columns)
+                else:
+                    yield some, columns, self._mixed_values(some, columns, weights, mixed)
+
+    def _values(self, rows: slice, columns: slice) -> list[Tensor]:
+        own, told, present = self.own[rows, columns], self.told[rows, :, columns], self.present[rows]
+        if bool(present.all()):
+            return [own, *told.unbind(1)]
+        return [
+            own,
+            *(torch.where(here[:, None], its, own) for here, its in zip(present.T, told.unbind(1), strict=True)),
+        ]
+
+    def _mixed_values(self, rows: slice, columns: slice, weights: Tensor, memory: Tensor) -> list[Tensor]:
+        width = columns.stop - columns.start
+        values = memory[: self.count * (rows.stop - rows.start) * width].view(-1, self.count, width)
+        products = self.own.new_empty(self.count * min(CHUNK, width))
+        for index, row in enumerate(range(rows.start, rows.stop)):
+            some_weights = weights[row].clone()
+            for some, differences in self._differences(row, within=columns):
+                moved = products[: self.count * differences.shape[1]].view(self.count, -1)
+                torch.mm(some_weights, differences, out=moved)
+                part = values[index, :, some.start - columns.start : some.stop - columns.start]
+                torch.add(moved, self.own[row, some], out=part)
+        return list(values.unbind(1))
+
+    def _largest(self) -> int:
+        """Values per vector in the largest block."""
+        rows, dim = self.own.shape
+        return min(dim, self.block) * min(rows, max(1, self.block // max(1, dim)))
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """(R, a, c) of (R, a, b) and (R, b, c), each as if it were alone."""
+    return torch.stack([first.clone() @ second.clone() for first, second in zip(left, right, strict=True)])
+
+
+def _extended(mixing: Tensor, extra: Tensor | None) -> Tensor:
+    """The mixing (R, p + 1, m + 1) that leaves an extra vector as it is."""
+    if extra is None:
+        return mixing
+    rows, mixed, count = mixing.shape
+    extended = mixing.new_zeros((rows, mixed + 1, count + 1))
+    extended[:, :mixed, :count] = mixing
+    extended[:, mixed, count] = 1.0
+    return extended
+
+
+def _slices(first: int, last: int, step: int) -> Iterator[slice]:
+    return (slice(start, min(start + step, last)) for start in range(first, last, step))

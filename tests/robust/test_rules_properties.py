@@ -1,0 +1,213 @@
+"""What every combining rule has in common, and what theory says that a minority of liars can do to each."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossip.rng import generator
+from node.bench.codec import peak_extra
+from robust.catalogue import rule
+from robust.rules.api import Context
+from robust.rules.stack import BLOCK, CHUNK, Stack
+from tests.robust.rules import EVERY, MIXED, RULES, K, combine, example, losses
+
+every = pytest.mark.parametrize("name", EVERY)
+seeds = st.integers(0, 2**32)
+INSIDE = (
+    "median",
+    "trimmed_mean",
+    "meamed",
+    "krum",
+    "multi_krum",
+    "bulyan",
+    "mda",
+    "ubar",
+    "nnm+trimmed_mean",
+    "nnm+meamed",
+)
+"""Rules whose result has every coordinate between the least and the greatest of honest ones, if bad vectors are far away."""
+
+
+@every
+def test_the_order_of_peers_does_not_matter(name):
+    """But for ties: Bulyan's last picks are among vectors with no or one neighbor left to count, whose scores are equal. And buckets
+    are made by position."""
+    if name.startswith("bucketing") or name == "bulyan":
+        return
+    own, told, present, before = example(1)
+    present[2] = False
+    order = torch.randperm(K, generator=generator(9))
+    there = combine(EVERY[name], own, told[order], present[order], before)
+    assert torch.allclose(combine(EVERY[name], own, told, present, before), there, rtol=1e-9, atol=1e-9)
+
+
+@every
+def test_moving_all_vectors_moves_the_result(name):
+    """Rules look at differences. Balance compares with the norm of our own vector, and losses are absolute."""
+    if name.endswith(("balance", "ubar")):
+        return
+    own, told, present, before = example(2)
+    by = torch.randn(own.shape[-1], generator=generator(3), dtype=own.dtype) * 10
+    here = combine(EVERY[name], own, told, present, before)
+    there = combine(EVERY[name], own + by, told + by, present, before + by)
+    assert torch.allclose(here + by, there, rtol=1e-9, atol=1e-8)
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_many_rows_at_once_are_each_as_if_alone_to_the_bit(name, dtype):
+    """A simulator's run is that of its nodes. Rows are absent in different ways, and longer than one partial sum in one case."""
+    for rows, dim in (((3, 2), 65), ((3,), CHUNK + 7)):
+        own, told, present, before = example(4, rows, dim, dtype=dtype)
+        present[0, ..., 1] = False
+        present[1, ..., 2:] = False
+        of = EVERY[name]
+        combined, kept = of.combine(of.start(own), own, told, present, before, losses)
+        flat = [tensor.flatten(0, len(rows) - 1) for tensor in (own, told, present, before, combined, kept)]
+        for alone, peers, there, was, result, memory in zip(*flat, strict=True):
+            single, remembered = of.combine(of.start(alone), alone, peers, there, was, losses)
+            assert torch.equal(single, result)
+            assert torch.equal(remembered, memory)
+
+
+@every
+def test_the_size_of_blocks_changes_no_bit(name):
+    own, told, present, before = example(5, (1,), 5 * CHUNK + 13, dtype=torch.float32)
+    present[0, 3] = False
+    of = EVERY[name]
+
+    def at(block):
+        stack, kept = Stack(own, told, present, block=block), of.start(own)
+        if of.first is not None:
+            split = kept.shape[1] - of.first.start(own).shape[1]
+            stack, _ = of.first.prepare(stack, kept[:, split:])
+            kept = kept[:, :split]
+        return of.rule.reduce(stack, Context(kept, own, before, losses))[0]
+
+    assert torch.equal(at(CHUNK), at(BLOCK))
+    assert torch.equal(at(3 * CHUNK), at(8 * CHUNK))
+
+
+@every
+def test_whoever_is_absent_may_have_left_anything_behind(name):
+    """Memory of a message that never came: not a number, or infinite."""
+    own, told, present, before = example(6)
+    told[1], told[4] = torch.nan, torch.inf
+    present[1] = present[4] = False
+    assert torch.isfinite(combine(EVERY[name], own, told, present, before)).all()
+
+
+@every
+def test_alone_our_own_vector_stays_as_it_is_to_the_bit(name):
+    own, told, present, before = example(7, (2,), dtype=torch.float32)
+    present[0] = False
+    combined = combine(EVERY[name], own, told, present, before)
+    assert torch.equal(combined[0], own[0])
+    assert not torch.equal(combined[1], own[1])
+    nobody = combine(EVERY[name], own[0], told[0, :0], present[0, :0], before[0])
+    assert torch.equal(nobody, own[0])
+
+
+@every
+def test_inputs_are_not_modified(name):
+    inputs = example(8, (2,))
+    inputs[2][0, 0] = False
+    before = [tensor.clone() for tensor in inputs]
+    kept = EVERY[name].start(inputs[0])
+    was = kept.clone()
+    EVERY[name].combine(kept, *inputs, losses)
+    assert all(torch.equal(old, new) for old, new in zip([*before, was], [*inputs, kept], strict=True))
+
+
+@every
+def test_the_result_shares_no_memory_with_what_went_in(name):
+    """A mixer keeps both."""
+    own, told, present, before = example(9)
+    of = EVERY[name]
+    for there in (present, torch.zeros_like(present)):
+        combined, _ = of.combine(of.start(own), own, told, there, before, losses)
+        assert combined.data_ptr() not in {own.data_ptr(), told.data_ptr(), before.data_ptr()}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_those_who_are_there_never_count_for_those_who_are_not(name):
+    """One of seven peers is there: it moves us by no more than a share of a combination of all of them would give it, 1/(m − 2b)."""
+    own, told, present, _ = example(10)
+    present[1:] = False
+    moved = combine(RULES[name], own, told, present, own) - own
+    assert float(moved.norm()) <= float((told[0] - own).norm()) / (K + 1 - 4) + 1e-9
+
+
+@pytest.mark.parametrize("name", sorted(EVERY.keys() - {"mean"}))
+@given(
+    seed=seeds,
+    far=st.sampled_from([30.0, 1e6, 1e30, 3e38]),
+    apart=st.booleans(),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+@settings(max_examples=15, deadline=None)
+def test_as_many_liars_as_a_rule_tolerates_do_not_carry_it_away(name, seed, far, apart, dtype):
+    """Together in one place, or each elsewhere. Within a few times the distance of the farthest honest, which is what the bounds say."""
+    own, told, present, before = example(seed, dtype=dtype)
+    liars = min(EVERY[name].tolerates(K), K - 1)
+    spread = max(float((vectors - own).norm()) for vectors in (*told, before))
+    told[:liars] = (
+        far
+        if not apart
+        else far * torch.randn(told[:liars].shape, generator=generator(seed, 1), dtype=dtype).clamp(-1, 1)
+    )
+    combined = combine(EVERY[name], own, told, present, before)
+    assert float((combined - own).norm()) <= 5 * spread
+    if name in INSIDE:
+        honest = torch.cat([own[None], told[liars:]])
+        assert (combined <= honest.amax(dim=0) + 1e-5).all()
+        assert (combined >= honest.amin(dim=0) - 1e-5).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["median", "trimmed_mean", "meamed", "geometric_median", "mda", "krum", "multi_krum", "flag"]
+)
+def test_one_majority_of_liars_carries_it_away(name):
+    """The other side of the breakdown point: otherwise the property above would say nothing."""
+    own, told, present, before = example(11)
+    told[: K // 2 + 2] = 1e6
+    assert float((combine(RULES[name], own, told, present, before) - own).norm()) > 1e6
+
+
+def test_one_liar_carries_the_mean_away():
+    own, told, present, before = example(12)
+    told[3] = 1e9
+    assert RULES["mean"].tolerates(K) == 0
+    assert float(combine(RULES["mean"], own, told, present, before).norm()) > 1e8
+
+
+@given(seed=seeds, exponent=st.integers(-30, 30))
+@settings(max_examples=30, deadline=None)
+def test_one_message_moves_sac_by_two_thresholds_at_most(seed, exponent):
+    """Whatever replaces it: w·tau for the one, w·tau for the other."""
+    own, told, present, before = example(seed)
+    tau = 3.0 * float((own - before).norm())
+    first = combine(RULES["sac"], own, told, present, before)
+    told[0] *= 10.0**exponent
+    assert float((combine(RULES["sac"], own, told, present, before) - first).norm()) <= 2 * tau / (K + 1) * (1 + 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["median", "multi_krum", "geometric_median", "cs_plus", "bulyan", "nnm+trimmed_mean"])
+def test_beyond_inputs_and_result_a_rule_takes_a_few_blocks_of_memory(name):
+    """16 vectors of half a million: 32 MB that a careless definition copies, for nearest neighbor mixing thirteen times."""
+    own, told, present, before = example(13, dim=500_000, k=15, dtype=torch.float32)
+    of = EVERY[name]
+    combine(of, own[:50_000], told[:, :50_000], present, before[:50_000])
+    extra, _ = peak_extra("cpu", lambda: of.combine(of.start(own), own, told, present, before, None))
+    if extra is None:
+        pytest.skip("this system does not tell")
+    assert extra < own.nbytes + (8 << 20)
+
+
+def test_preparations_lower_what_a_rule_tolerates_to_what_they_stand():
+    assert rule("median", None, "nnm", {"b": 2}).tolerates(7) == 2
+    assert rule("median", None, "nnm", {"b": 4}).tolerates(7) == 0
+    assert rule("median", None, "bucketing", {"size": 2}).tolerates(7) == 2
+    assert MIXED["nnm+trimmed_mean"].tolerates(7) == 2
