@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol, TypeVar
@@ -59,6 +61,23 @@ async def in_thread(work: Callable[[], T]) -> T:
     return await trio.to_thread.run_sync(work, abandon_on_cancel=True)  # type: ignore[call-arg]
 
 
+@dataclass(frozen=True, slots=True)
+class Papers:
+    """What a node brings along.
+
+    Args:
+        chain: its invitation, bound to it; empty for none.
+        revoked: revocations known from an earlier run.
+        keep_revoked: told all revocations whenever there are others, for the next run.
+        offload: where work is done.
+    """
+
+    chain: Chain = ()
+    revoked: tuple[Revocation, ...] = ()
+    keep_revoked: Callable[[tuple[Revocation, ...]], object] = lambda _revocations: None
+    offload: Offload = in_thread
+
+
 class Admission:
     """What a node shows and how it looks at others'.
 
@@ -66,34 +85,37 @@ class Admission:
         manifest: of the swarm.
         swarm: its id.
         identity: our key.
-        chain: our invitation, bound to us; empty for none.
+        papers: what we bring along.
         operator: what we say of who runs this node.
         unix_s: the time.
         report: told how work goes on.
-        offload: where work is done.
-        known: revocations known from an earlier run.
+
+    Raises:
+        ConfigError: nobody would let this node in, and what helps.
     """
 
     def __init__(
-        self, *, manifest: Manifest, swarm: str, identity: Identity, chain: Chain, operator: str, unix_s: Callable[[], float],
-        report: Reporter, offload: Offload = in_thread, known: tuple[Revocation, ...] = (),
+        self, *, manifest: Manifest, swarm: str, identity: Identity, papers: Papers, operator: str, unix_s: Callable[[], float],
+        report: Reporter,
     ) -> None:  # fmt: skip
         self.gate = Gatekeeper(manifest, swarm, identity.peer_id, unix_s)
         self._swarm = swarm
         self._identity = identity
         self._unix_s = unix_s
         self._report = report
-        self._offload = offload
+        self.keep_revoked = papers.keep_revoked
+        self._offload = papers.offload
         self._puzzle = puzzle_of(manifest, swarm)
-        self._shown = Credential(operator, None, chain if manifest.admission.kind == "invite" else ())
+        self._shown = Credential(operator, None, papers.chain if manifest.admission.kind == "invite" else ())
         self._waiting, self._examined = trio.open_memory_channel[tuple[Record, str, TokenBucket]](MAX_WAITING)
         self._under_way: set[tuple[str, bytes]] = set()
         self._sources: dict[str, TokenBucket] = {}
-        for revocation in known:
-            try:
+        for revocation in papers.revoked:
+            with suppress(ValueError):  # a damaged file, or another swarm's
                 self.gate.revoke([revocation])
-            except ValueError:
-                continue  # of another swarm, or not ours any more
+        standing = self.gate.standing(self._record())
+        if self._puzzle is None and standing != GOOD:
+            raise ConfigError(f"admission: {self._why(standing.reason)}")
 
     # --- ourselves --------------------------------------------------------------------------------------------
 
@@ -101,16 +123,6 @@ class Admission:
     def credential(self) -> bytes:
         """What our record carries now."""
         return credentials.encode(self._shown)
-
-    def require(self) -> None:
-        """Whether this node may be a member at all, work left aside.
-
-        Raises:
-            ConfigError: it may not, and what helps.
-        """
-        standing = self.gate.standing(self._record())
-        if self._puzzle is None and standing != GOOD:
-            raise ConfigError(f"admission: {self._why(standing.reason)}")
 
     def lost(self, own: Record) -> str:
         """Why the others do not keep us any more, in one line; "" if they do, or if work will mend it."""

@@ -27,6 +27,7 @@ from gossip.seeds import derive
 from node import hostility
 from node import manifest as manifests
 from node.config import Manifest, NodeConfig
+from node.daemon.admission import Admission, Papers
 from node.daemon.budget import Budget
 from node.daemon.exchange import Exchange
 from node.daemon.handles import TaskStatus
@@ -70,6 +71,7 @@ class Parts:
         keep_manifest: told a fetched manifest, to store it.
         known: addresses of members of an earlier run, tried like bootstrap peers.
         remember: told the addresses of some members now and then, for the next run.
+        papers: what it shows to be let in.
     """
 
     identity: Identity
@@ -84,6 +86,7 @@ class Parts:
     keep_manifest: Callable[[Manifest], object]
     known: tuple[str, ...] = ()
     remember: Callable[[tuple[str, ...]], object] = lambda _addresses: None
+    papers: Papers = Papers()  # noqa: RUF009 — frozen
 
 
 class Node:
@@ -161,15 +164,20 @@ class Node:
         manifest = self.manifest = self.manifest or await self._fetch_manifest(transfer, network)
         if manifest.founder != network.peer_id:
             _consent(manifest, self.parts.config)
+        admission = Admission(
+            manifest=manifest, swarm=self.parts.swarm, identity=self.parts.identity, papers=self.parts.papers,
+            operator=self.parts.config.operator, unix_s=self.parts.unix_time, report=self.report,
+        )  # fmt: skip
         self.engine = engine = EngineSupervisor(
             start=self.parts.start_engine, opening=self._opening(manifest), silence_s=self.parts.config.engine_timeout_s, report=self.report
         )  # fmt: skip
         nursery.start_soon(engine.serve)
         clock = SwarmClock(patience_s=math.inf)  # until the quorum
+        await admission.obtain()
         life = int(self.parts.unix_time() * 1000)
         self.membership = membership = Membership(
             network=network, identity=self.parts.identity, swarm=self.parts.swarm, section=manifest.membership, report=self.report,
-            seed=manifest.seed, incarnation=life, clock=clock,
+            seed=manifest.seed, incarnation=life, clock=clock, admission=admission,
         )  # fmt: skip
         overlay = overlay_of(manifest)
         exchange, partners = self._meetings(manifest, overlay, network, engine, membership, life)
@@ -372,6 +380,8 @@ class Node:
         if op in {"leave", "stop"}:
             self.stop()
             return {}
+        if op == "revoke" and self.membership is not None:
+            return {"removed": list(self.membership.revoke(str(fields.get("peer", ""))))}
         if self.training is None or self.engine is None:
             raise GossipError("the node is still starting")
         if op == "evaluate":

@@ -13,7 +13,9 @@ from functools import partial
 import trio
 
 from gossip.errors import ConfigError, GossipError
+from node.admission.issue import take_up
 from node.config import NodeConfig
+from node.daemon.admission import Papers
 from node.daemon.app import Node, Parts
 from node.daemon.engine import open_engine
 from node.daemon.handles import TaskStatus
@@ -63,6 +65,7 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told
             keep_manifest=run_dir.write_manifest,
             known=run_dir.known_peers(),
             remember=run_dir.remember_peers,
+            papers=Papers(take_up(invite, identity), run_dir.known_revoked(), run_dir.keep_revoked),
         )
         try:
             trio.run(_run, parts, report, run_dir, until_stdin_closes, on_listening)

@@ -1,13 +1,13 @@
 """The control lane: moves frames, time and lost connections into the membership core, and its words out to peers and services.
 
-Nothing here decides who is alive, which `gossip.membership.detector` does, or who may be a member, which `node.admission.gate` does. A frame
-that cannot be sent is dropped, since the core repeats what matters, and the core is told that the peer could not be reached.
+Nothing here decides who is alive, which `gossip.membership.detector` does, or who may be a member, which `node.admission.gate` does.
+A frame that cannot be sent is dropped, since the core repeats what matters, and the core is told that the peer could not be reached.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import trio
 
@@ -15,11 +15,11 @@ from gossip.errors import GossipError, PeerUnreachable, RemoteProtocolError
 from gossip.exchange.clock import SwarmClock
 from gossip.membership.detector import Detector, Timing
 from gossip.membership.events import Changed, ClockSample, Died, Joined, Left, MemberEvent, Output, Reborn, Send
-from gossip.membership.gate import NOTHING_REVOKED, OpenGate
+from gossip.membership.gate import OpenGate
 from gossip.membership.view import MAX_MEMBERS, Member, Place, View
 from gossip.seeds import derive
 from gossip.wire import frames
-from gossip.wire.schema import MAX_ADDRESSES, Record, Revocation
+from gossip.wire.schema import MAX_ADDRESSES, Record
 from node.config import MembershipSection
 from node.daemon.admission import Admission
 from node.daemon.handles import Reporter, TaskStatus
@@ -53,7 +53,6 @@ class Membership:
         incarnation: unix time in ms of this start.
         clock: the swarm clock, fed from probes.
         admission: who may be a member, and our own credential; None lets in everybody.
-        keep_revoked: told all revocations whenever there are others, for the next run.
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class Membership:
         incarnation: int,
         clock: SwarmClock,
         admission: Admission | None = None,
-        keep_revoked: Callable[[tuple[Revocation, ...]], object] = lambda _revocations: None,
     ) -> None:
         self._network = network
         self._report = report
@@ -76,9 +74,8 @@ class Membership:
         self._clock = clock
         self._admission = admission
         self._overused = 0
-        self._kept = NOTHING_REVOKED
-        self._keep_revoked = keep_revoked
         gate = admission.gate if admission is not None else OpenGate()
+        self._kept = gate.digest
         self._view = View(lambda record: verify_record(record, swarm), gate, self._place)
         credential = admission.credential if admission is not None else b""
         own = Record(identity.peer_id, swarm, incarnation, 0, "alive", self._addresses(), b"", credential)
@@ -283,7 +280,7 @@ class Membership:
                 self._report.fault(use.inviter, "invitation_overused")
         if gate.digest != self._kept:
             self._kept = gate.digest
-            self._keep_revoked(gate.revoked)
+            self._admission.keep_revoked(gate.revoked)
         why = self._admission.lost(self._core.own)
         if why and not self._core.gone:
             raise GossipError(f"admission: {why}")

@@ -23,7 +23,7 @@ from node.daemon.handles import TaskStatus
 from node.status import StatusSnapshot, encode
 
 MAX_CONNECTIONS = 16
-COMMANDS = ("leave", "stop", "evaluate", "export")
+COMMANDS = ("leave", "stop", "evaluate", "export", "revoke")
 WATCH_S = 1.0
 CHANGE_S = 0.25
 SLOW_S = 2.0
@@ -157,6 +157,8 @@ class Publisher:
             return _no(f"op: must be one of status, watch, {', '.join(COMMANDS)}")
         if op == "export" and not isinstance(fields.get("path"), str):
             return _no("export: needs path, a string")
+        if op == "revoke" and not isinstance(fields.get("peer"), str):
+            return _no("revoke: needs peer, a string")
         try:
             result = await self._command(op, fields)
         except (GossipError, OSError) as error:
