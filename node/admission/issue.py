@@ -85,6 +85,8 @@ def give(
     if not 0 < days <= 3650:
         raise ConfigError(f"--days: must be > 0 and <= 3650, got {days:g}")
     founder = inviter.peer_id == terms.founder
+    if not founder and not above:
+        raise ConfigError(f"invite: this node has no invitation itself; {_ASK}")
     if not founder and not above[-1].depth:
         raise ConfigError(
             f"invite: this node stands at the end of a chain of invitations (admission.depth = {terms.depth}) and cannot invite; ask "

@@ -1,4 +1,4 @@
-"""`starling found`, `join` and `run`, and what one asks of a running node: `leave`, `eval`, `export`, `invite`.
+"""`starling found`, `join` and `run`, and what one asks of a running node: `leave`, `eval`, `export`.
 
 A directory that holds a node is never overwritten. What a person gives is checked before anything is written.
 """
@@ -97,7 +97,7 @@ def found(file: Path | None, preset: str | None, run_dir: Path, **flags: Unpack[
     with _undone_if_refused(place):
         place.write_config(config)
         swarm = place.write_manifest(signed)
-        _start(place, on_listening=partial(_tell_founder, signed.name, swarm, place.path))
+        _start(place, on_listening=partial(_tell_founder, signed.name, swarm, place))
 
 
 @click.command()
@@ -106,6 +106,7 @@ def found(file: Path | None, preset: str | None, run_dir: Path, **flags: Unpack[
 def join(invite: str, run_dir: Path, **flags: Unpack[Flags]) -> None:
     """Join a swarm by its invite. In the directory of a node of that swarm: go on, with the options given now."""
     from node import invite as invites
+    from node.admission.issue import take_up
     from node.identity import Identity
     from node.run_dir import RunDir
 
@@ -130,8 +131,9 @@ def join(invite: str, run_dir: Path, **flags: Unpack[Flags]) -> None:
         config = place.read_config()
     config = _configured(config, flags)
     place = RunDir.create(run_dir)
-    peer = Identity.load_or_create(place.key).peer_id
-    others = tuple(address for address in invited.bootstrap if not address.endswith(f"/p2p/{peer}"))
+    me = Identity.load_or_create(place.key)
+    take_up(invited, me)
+    others = tuple(address for address in invited.bootstrap if not address.endswith(f"/p2p/{me.peer_id}"))
     _say(f"joining {invited.swarm} in {place.path}; look with `starling status --dir {run_dir}`, stop with Ctrl-C")
     with _undone_if_refused(place):
         place.write_config(msgspec.structs.replace(config, bootstrap=others))
@@ -153,7 +155,7 @@ def run(run_dir: Path, until_stdin_closes: bool) -> None:
 @dir_option
 def leave(run_dir: Path) -> None:
     """Say goodbye to the swarm, save and stop. `starling run` comes back."""
-    with _asking(run_dir):
+    with asking(run_dir):
         control.request(run_dir, "leave")
     deadline = time.monotonic() + LEAVE_S
     while _is_running(run_dir):
@@ -170,7 +172,7 @@ def leave(run_dir: Path) -> None:
 @json_option
 def evaluate(run_dir: Path, as_json: bool) -> None:
     """Measure the running node's model on held-out data."""
-    with _asking(run_dir):
+    with asking(run_dir):
         answer = control.request(run_dir, "evaluate")
     if as_json:
         click.echo(msgspec.json.encode(answer))
@@ -201,7 +203,7 @@ def export(file: Path, force: bool, run_dir: Path) -> None:
             f"export: {file} exists; name another file, or replace it with `starling export {file} --force`"
         )
     try:
-        with _asking(run_dir):
+        with asking(run_dir):
             control.request(run_dir, "export", path=str(target))
     except control.NotRunning:
         model = RunDir(run_dir).model
@@ -209,17 +211,6 @@ def export(file: Path, force: bool, run_dir: Path) -> None:
             raise
         _copy(model, target)
     _say(f"wrote {target} ({target.stat().st_size:,} bytes)")
-
-
-@click.command()
-@dir_option
-def invite(run_dir: Path) -> None:
-    """Print an invite to the running node's swarm."""
-    with _asking(run_dir):
-        told = control.status(run_dir)
-    if not told.addresses:
-        raise GossipError(f"the node in {run_dir} does not listen yet; try again in a moment")
-    _print_invite(told.swarm, told.addresses)
 
 
 # --- settings ---------------------------------------------------------------------------------------------------
@@ -312,7 +303,7 @@ def _modified_ns(path: Path) -> int | None:
 
 
 @contextmanager
-def _asking(run_dir: Path) -> Iterator[None]:
+def asking(run_dir: Path) -> Iterator[None]:
     """Where no node answers: has there ever been one?
 
     Raises:
@@ -355,16 +346,11 @@ def _copy(source: Path, target: Path) -> None:
         raise GossipError(f"export: cannot write {target}: {error.strerror}; name another file") from error
 
 
-def _print_invite(swarm: str, addresses: tuple[str, ...]) -> None:
-    from gossip.wire.schema import MAX_ADDRESSES
-    from node.invite import Invite, encode
+def _tell_founder(name: str, swarm: str, place: RunDir, addresses: tuple[str, ...]) -> None:
+    from node.cli.invite import print_invite
 
-    click.echo(encode(Invite(swarm, addresses[:MAX_ADDRESSES])))
-
-
-def _tell_founder(name: str, swarm: str, path: Path, addresses: tuple[str, ...]) -> None:
-    _say(f"founded {name} ({swarm}) in {path}; others join with `starling join` and this invite:")
-    _print_invite(swarm, addresses)
+    _say(f"founded {name} ({swarm}) in {place.path}; others join with `starling join` and this invite:")
+    print_invite(place.path, swarm, addresses)
 
 
 def _say(text: str) -> None:

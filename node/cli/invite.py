@@ -1,0 +1,88 @@
+"""`starling invite` and `starling revoke`: who may come, and who may not stay."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from gossip.errors import ConfigError, GossipError
+from node import control
+from node.cli.operate import asking
+from node.cli.output import dir_option
+
+DAYS = 90.0
+
+
+@click.command()
+@click.option(
+    "--days", type=float, default=DAYS, show_default=True, help="How long the invitation, and what hangs on it, lasts."
+)
+@click.option(
+    "--for", "peer", default="", metavar="PEER", help="Only this peer can use it; else whoever has the line, once."
+)
+@dir_option
+def invite(days: float, peer: str, run_dir: Path) -> None:
+    """Print an invite to the running node's swarm: one line to join by.
+
+    Where members are invited it holds an invitation, of which a node has as many as the manifest says, and whoever joins by it is
+    in your charge: `starling revoke` puts out a member and all whom it invited.
+    """
+    with asking(run_dir):
+        told = control.status(run_dir)
+    if not told.addresses:
+        raise GossipError(f"the node in {run_dir} does not listen yet; try again in a moment")
+    print_invite(run_dir, told.swarm, told.addresses, days=days, peer=peer)
+
+
+def print_invite(run_dir: Path, swarm: str, addresses: tuple[str, ...], *, days: float = DAYS, peer: str = "") -> None:
+    """One invite on standard output, and on standard error what is in it.
+
+    Raises:
+        ConfigError: the node may not invite, or may no more.
+    """
+    from gossip.wire.schema import MAX_ADDRESSES
+    from node.admission import issue
+    from node.identity import Identity
+    from node.invite import Invite, encode
+    from node.run_dir import RunDir
+
+    place, bootstrap = RunDir(run_dir), addresses[:MAX_ADDRESSES]
+    manifest = place.read_manifest()
+    if manifest is None or manifest.admission.kind != "invite":
+        if peer or (manifest is not None and days != DAYS):
+            raise ConfigError(
+                f"--{'for' if peer else 'days'}: this swarm takes members without invitation; `starling invite` is enough"
+            )
+        click.echo(encode(Invite(swarm, bootstrap)))
+        return
+    me = Identity.load_or_create(place.key)
+    issued = issue.give(
+        place.issued, issue.terms_of(manifest, swarm), me, issue.take_up(place.read_invite(), me), bootstrap, days=days,
+        now_s=time.time(), peer=peer,
+    )  # fmt: skip
+    click.echo(encode(issued.invite))
+    left = "" if issued.left is None else f", {issued.left} left to give"
+    whose = f"for {peer}" if peer else "for whoever uses it first"
+    void = f"`starling revoke {issued.number} --dir {run_dir}`"
+    click.echo(
+        f"invitation {issued.number}, {whose}, until {issued.until:%Y-%m-%d}{left}; void it with {void}", err=True
+    )
+
+
+@click.command()
+@click.argument("whom", metavar="PEER|NUMBER")
+@dir_option
+def revoke(whom: str, run_dir: Path) -> None:
+    """Revoke an invitation, for good: a member's, with all whom it invited, or one that you gave out, by its number.
+
+    The founder can revoke everybody's, a member those of whom it, or somebody below it, invited.
+    """
+    with asking(run_dir):
+        answer = control.request(run_dir, "revoke", peer=whom)
+    removed = answer.get("removed")
+    peers = [peer for peer in removed if isinstance(peer, str)] if isinstance(removed, list) else []
+    for peer in peers:
+        click.echo(peer)
+    click.echo(f"revoked; {len(peers)} members are out, and the others are being told", err=True)
