@@ -30,6 +30,8 @@ from gossip.simulate.turn import Sizes, Turn
 LossesOf = Callable[[Tensor, Tensor], Tensor]
 """Rows (r,) int64 and models (r, m, D) -> (r, m): what each is worth on the data that its row has just learned from."""
 
+Lies = tuple[NDArray[np.int64], Tensor, Tensor]
+"""Places among a round's askings (r,) ascending, what is told there (r, D), and which of it arrives (r,) bool."""
 _NUMBERS = 1 << 22
 
 
@@ -96,16 +98,17 @@ class Gathers:
         """
         asked, vectors = askings(turn, self.edges.rank), turn.vectors.rows
         messages = self._messages(vectors, asked, seen.round)
-        lies = {} if liars is None else self._lies(liars, asked, seen)
+        lies = [] if liars is None else list(self._lies(liars, asked, seen))
         combined = vectors.clone()
         for rows, places in _alike(asked, vectors.shape[1]):
-            present = asked.arrives[places]
+            present = torch.from_numpy(asked.arrives[places]).to(vectors.device)
             told = messages[indices(asked.whom[places].ravel(), vectors)].view(*places.shape, -1)
-            for at in [tuple(at) for at in np.argwhere(np.isin(places, list(lies)))]:
-                lie = lies[int(places[at])]
-                told[at] = 0.0 if lie is None else lie
-                present[at] &= lie is not None
-            self._combine(rows, told, torch.from_numpy(present).to(vectors.device), combined)
+            for lied, said, arrives in lies:
+                row, slot = np.nonzero(np.isin(places, lied))
+                which = np.searchsorted(lied, places[row, slot])
+                told[row, slot] = said[which]
+                present[row, slot] &= arrives[which]
+            self._combine(rows, told, present, combined)
         vectors.copy_(combined)
         return self._sizes(turn, vectors.shape[1])
 
@@ -122,19 +125,17 @@ class Gathers:
         messages[at] = through(self.terms.response, vectors[at], Chances(seeds), range(len(tell)))
         return messages
 
-    def _lies(self, liars: Liars, asked: Askings, seen: Seen) -> dict[int, Tensor | None]:
-        """By place among those asked, what liars tell the honest; None where it is thrown away."""
-        lies: dict[int, Tensor | None] = {}
+    def _lies(self, liars: Liars, asked: Askings, seen: Seen) -> Iterator[Lies]:
+        """What each liar tells the honest who ask it."""
         false = np.flatnonzero(liars.bad[asked.whom] & ~liars.bad[asked.who])
         for liar in np.unique(asked.whom[false]).tolist():
             places = false[asked.whom[false] == liar]
             told = liars.tell(seen, liar, asked.who[places].tolist())
-            if told is None:
-                continue
-            seed = told_by(self.edges.seed, self.edges.peers[liar], seen.round)
-            for place, message in zip(places.tolist(), told, strict=True):
-                lies[place] = sent(message, self.terms.response, seed)
-        return lies
+            if told is not None:
+                yield (
+                    places,
+                    *sent(told, self.terms.response, told_by(self.edges.seed, self.edges.peers[liar], seen.round)),
+                )
 
     def _combine(self, rows: NDArray[np.int64], told: Tensor, present: Tensor, combined: Tensor) -> None:
         """Some rows that asked equally many: their rule over what they were told, into `combined`."""

@@ -55,15 +55,14 @@ class Liars(Protocol):
         ...
 
 
-def sent(message: Tensor, quantizer: Quantizer, seed: int) -> Tensor | None:
-    """A message (D,) as it arrives; None where a receiver throws it away, as it is not finite or larger than messages may be."""
-    if not _sound(message):
-        return None
-    try:
-        arrived = through(quantizer, message[None], Chances([seed]), [0])[0]
-    except ValueError:  # a quantizer that cannot say it
-        return None
-    return arrived if _sound(arrived) else None
+def sent(messages: Tensor, quantizer: Quantizer, seed: int) -> tuple[Tensor, Tensor]:
+    """Messages (r, D) as they arrive, and (r,) bool which do: no node lets in what is not finite, or larger than any model."""
+    sound = _sound(messages)
+    arrived = torch.zeros_like(messages)
+    if bool(sound.any()):
+        chances = Chances([seed] * int(sound.sum()))
+        arrived[sound] = through(quantizer, messages[sound], chances, range(len(chances.seeds)))
+    return arrived, sound & _sound(arrived)
 
 
 def lied(turn: Turn, liars: Liars, seen: Seen, rank: NDArray[np.int64], quantizer: Quantizer) -> Turn:
@@ -86,7 +85,7 @@ def lied(turn: Turn, liars: Liars, seen: Seen, rank: NDArray[np.int64], quantize
         told = liars.tell(seen, liar, [min(others, key=lambda row: int(rank[row]))])
         if told is None:
             continue
-        if sent(told[0], quantizer, 0) is None:
+        if not bool(sent(told, quantizer, 0)[1]):
             lost[places] = True
             continue
         at = int(np.searchsorted(turn.rows, liar))
@@ -103,5 +102,5 @@ def _met(turn: Turn, bad: NDArray[np.bool_]) -> dict[int, list[int]]:
     return met
 
 
-def _sound(message: Tensor) -> bool:
-    return bool((message.abs() <= _LARGEST).all()) and bool(torch.isfinite(message).all())
+def _sound(messages: Tensor) -> Tensor:
+    return (messages.abs() <= _LARGEST).all(dim=1)

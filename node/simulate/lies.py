@@ -16,8 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gossip.api import Mixer
 from gossip.catalogue import build
 from gossip.errors import ConfigError
+from gossip.mix.gather import Gather
 from gossip.rng import generator
 from gossip.simulate.liars import Seen
 from node.simulate.schema import AttackSection
@@ -26,6 +28,8 @@ from node.tasks.labelled import Batch, LabelledData
 from robust.attacks.api import Attack, Poison, Scene
 from robust.attacks.catalogue import ATTACKS
 from robust.attacks.data import Backdoor, Clones, LabelFlip
+from robust.rules.api import Composed
+from robust.rules.clipping import Sac
 
 
 def attack(section: AttackSection) -> Attack | None:
@@ -49,7 +53,7 @@ class Crew:
         rounds: of the run.
         seed: of their chance.
         gradients: () -> (N, d) those of everybody's last local step.
-        tau: rows -> (r,) the threshold of each one's rule; None: it has none, or the attack shall not know.
+        tau: rows -> (r,) the thresholds that their rules had last, or None.
     """
 
     attack: Attack
@@ -59,7 +63,7 @@ class Crew:
     rounds: int
     seed: int
     gradients: Callable[[], Tensor]
-    tau: Callable[[Sequence[int]], Tensor] | None = None
+    tau: Callable[[Sequence[int]], Tensor | None]
     _memory: dict[int, Any] = field(default_factory=dict)
 
     def tell(self, seen: Seen, liar: int, receivers: Sequence[int]) -> Tensor | None:
@@ -73,13 +77,28 @@ class Crew:
             own=now[liar], before=seen.before[liar, part], start=self.start[part], honest=now[honest], members=honest,
             receivers=now[asking], index=asking, gradient=gradients.mean(0), round=seen.round, rounds=self.rounds,
             bad=int(self.bad.sum()), nodes=len(self.bad), seed=self.seed,
-            tau=None if self.tau is None else self.tau(receivers), crew=now[crew], gradients=gradients,
+            tau=self.tau(receivers), crew=now[crew], gradients=gradients,
         )  # fmt: skip
         chance = generator(self.seed, "attack", liar, seen.round)
         lies, self._memory[liar] = self.attack.tell(self._memory.get(liar), scene, chance)
         message = seen.now[liar].expand(len(receivers), -1).clone()
         message[:, part] = lies
         return message
+
+
+def thresholds(mixer: Mixer, state: Any, rows: Sequence[int]) -> Tensor | None:
+    """(r,) up to where the rules of some rows let pass whole what they are told, by their last round; None: that has no name.
+
+    Args:
+        mixer: all rows'.
+        state: of all rows.
+        rows: whose.
+    """
+    match mixer:
+        case Gather(rule=Composed(rule=Sac(kappa=kappa))):
+            steps: Tensor = state.kept[list(rows), 0]
+            return kappa * steps
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ class LocalSteps:
         pace: the run's length, and how fast a late joiner's rate climbs.
         like: (N, d) models.
         watched: somebody wants to see the gradients.
+        running_mean: momentum begins with the first gradient, as if all before had been like it; sgd only.
     """
 
     problem: Problem
@@ -39,6 +40,7 @@ class LocalSteps:
     pace: PaceSection
     like: Tensor
     watched: bool = False
+    running_mean: bool = False
     undone: int = 0
     gradients: Tensor = field(init=False)
     """(N, d) of each row's last local step, if they are watched."""
@@ -67,6 +69,9 @@ class LocalSteps:
         if self.watched:
             self.gradients[rows] = gradients
         direction = correct(gradients)
+        if self.running_mean:
+            first = self._done[rows] == 1
+            direction = torch.where(first[:, None], direction / (1.0 - self.section.momentum), direction)
         stepped = x.clone()
         for at, lr, part in self._groups(rows, round, x):
             if isinstance(at, slice):

@@ -61,6 +61,11 @@ def check_one(scenario: Scenario) -> list[str]:
     _check_members(scenario)
     if simulate.engine == "whole":
         _check_whole(scenario)
+    if simulate.running_mean and scenario.optimizer.kind != "sgd":
+        raise ConfigError(
+            f"simulate.running_mean: is about sgd's momentum, got optimizer={scenario.optimizer.kind}; "
+            "try `--set simulate.running_mean=false`"
+        )
     _check_attack(scenario)
     if not simulate.model and pace.kind == "clock":
         raise ConfigError("simulate.model: false averages round by round; try `--set pace.kind=steps`")
@@ -94,6 +99,10 @@ def _check_members(scenario: Scenario) -> None:
 
 
 def _check_whole(scenario: Scenario) -> None:
+    if scenario.simulate.running_mean:
+        raise ConfigError(
+            "simulate.running_mean: whole nodes begin with no momentum; try `--set simulate.engine=vectorised`"
+        )
     if scenario.attack.kind:
         raise ConfigError(
             "attack.kind: whole nodes are attacked by `starling demo --byzantine`, not here; try `--set simulate.engine=vectorised`"

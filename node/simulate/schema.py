@@ -54,6 +54,9 @@ class SimulateSection(Section, frozen=True):
     """Nodes whose own models are evaluated, evenly spread, besides the mean model. 0: all."""
     target: float = 0.0
     """Value of the metric whose first crossing by the mean over nodes is reported in rounds, seconds and bytes. 0: none."""
+    running_mean: bool = False
+    """vectorised: sgd's momentum is a running mean that begins with the first gradient, m_0 = g and not (1 − momentum) g. Of a short run
+    it is worth some rounds, and tables in papers have it."""
     threads: AtLeastOne = 1
     """Torch threads of one run. Results may differ in the last bits between different numbers of threads."""
 

@@ -287,12 +287,22 @@ def _swarm(
     dim = mixing.size(x.shape[1])
     codecs = build.codecs(agreed, learned.layout, dim)
     drifts = agreed.compress.select == "drift_top_k"
-    local = LocalSteps(learned, agreed.optimizer, agreed.pace, x, watched=liars is not None)
+    local = LocalSteps(
+        learned,
+        agreed.optimizer,
+        agreed.pace,
+        x,
+        watched=liars is not None,
+        running_mean=scenario.simulate.running_mean,
+    )
     crew = None
     if liars is not None:
         attack, bad = liars
         start = mixing.shared(mixing.start(learned.start), learned.start).clone()
-        crew = lies.Crew(attack, bad, start, x.shape[1], agreed.pace.rounds, agreed.seed, lambda: local.gradients)
+        crew = lies.Crew(
+            attack, bad, start, x.shape[1], agreed.pace.rounds, agreed.seed,
+            lambda: local.gradients, lambda rows: lies.thresholds(mixing, swarm.state, rows),
+        )  # fmt: skip
     swarm = Swarm(
         peers, x, mixing, codecs, build.selector(scenario, codecs, mixing.edge, learned.layout, dim), agreed.seed, alive,
         drifts=drifts, losses=local.losses, liars=crew,
