@@ -1,0 +1,175 @@
+"""Chains of invitations: each was the inviter's to give, for one peer, once, and nothing about them can be changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossip.wire.schema import MAX_CREDENTIAL_BYTES
+from node.admission import chain as chains
+from node.admission import credential as credentials
+from node.admission.chain import MAX_LINKS, Terms, bind, check, inviters, invite, not_after_ms, slots
+from node.admission.credential import Credential, Ticket
+from node.identity import Identity
+
+SWARM = "s" + "a" * 32
+PEOPLE = [Identity.from_seed(bytes([number]) * 32) for number in range(12)]
+BEARERS = [bytes([100 + number]) * 32 for number in range(12)]
+FOUNDER = PEOPLE[0]
+TERMS = Terms(SWARM, FOUNDER.peer_id, depth=3, quota=3)
+END_MS = 2_000_000_000_000
+
+
+def one_more(above, inviter, to, *, terms=TERMS, number=0, bearer=True, until=END_MS, quota=None):
+    """The chain of people[to], by an invitation of `inviter`."""
+    invitee = Identity.from_seed(BEARERS[to]).peer_id if bearer else PEOPLE[to].peer_id
+    chain = invite(inviter, above, terms, invitee=invitee, number=number, not_after_ms=until, quota=quota)
+    return bind(chain, BEARERS[to], PEOPLE[to].peer_id, terms.swarm) if bearer else chain
+
+
+def chain_of(length, *, terms=TERMS, bearers=(True,) * MAX_LINKS):
+    """people[0] founds and invites people[1], who invites people[2], …"""
+    chain = ()
+    for to in range(1, length + 1):
+        chain = one_more(chain, PEOPLE[to - 1], to, terms=terms, bearer=bearers[to - 1])
+    return chain
+
+
+@given(length=st.integers(1, 3), bearers=st.lists(st.booleans(), min_size=3, max_size=3))
+@settings(max_examples=15, deadline=None)
+def test_a_chain_that_everybody_signed_is_good_and_says_who_answers(length, bearers):
+    """By bearer key or by name: the holder is who took the invitation up."""
+    chain = chain_of(length, bearers=bearers)
+    check(chain, TERMS)
+    assert [link.holder for link in chain] == [who.peer_id for who in PEOPLE[1 : length + 1]]
+    assert inviters(chain, FOUNDER.peer_id) == tuple(who.peer_id for who in PEOPLE[:length])
+    assert slots(chain, FOUNDER.peer_id) == tuple((who.peer_id, 0) for who in PEOPLE[:length])
+    assert chains.from_bytes(chains.to_bytes(chain)) == chain
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_change_of_any_byte_makes_it_none(data):
+    """Nothing in a chain is for show: a peer that changes one bit of what it was given has nothing."""
+    raw = bytearray(chains.to_bytes(CHAIN))
+    at = data.draw(st.integers(0, len(raw) - 1))
+    raw[at] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(ValueError, match="chain_"):
+        check(chains.from_bytes(bytes(raw)), TERMS)
+
+
+CHAIN = chain_of(3)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"depth": 1}, "chain_signature"), ({"quota": 2}, "chain_signature"), ({"not_after_ms": END_MS + 1}, "chain_signature"),
+        ({"number": 1}, "chain_signature"), ({"invitee": PEOPLE[9].peer_id}, "chain_signature"),
+        ({"bound": PEOPLE[9].peer_id}, "chain_binding"), ({"bound": "", "bound_signature": b""}, "chain_signature"),
+        ({"depth": 3}, "chain_beyond_depth"), ({"quota": 4}, "chain_beyond_depth"),
+    ],
+)  # fmt: skip
+def test_the_terms_of_an_invitation_are_its_inviters(changed, reason):
+    """Another depth or quota, a later end or another holder for the first of three."""
+    first, *rest = CHAIN
+    with pytest.raises(ValueError, match=reason):
+        check((replace(first, **changed), *rest), TERMS)
+
+
+def test_a_chain_is_for_one_swarm():
+    with pytest.raises(ValueError, match="chain_signature"):
+        check(CHAIN, replace(TERMS, swarm=SWARM + "b"))
+    with pytest.raises(ValueError, match="chain_signature"):
+        check(CHAIN, replace(TERMS, founder=PEOPLE[5].peer_id))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_no_chain_is_longer_than_the_depth_agreed_on(length):
+    """Whoever stands at its end cannot invite; nor does another swarm's longer chain count."""
+    terms = replace(TERMS, depth=length)
+    chain = chain_of(length, terms=terms)
+    assert chain[-1].depth == 0
+    with pytest.raises(ValueError, match="chain_too_deep"):
+        one_more(chain, PEOPLE[length], length + 1, terms=terms)
+    with pytest.raises(ValueError, match=r"chain_(too_deep|beyond_depth)"):
+        check(chain_of(length + 1, terms=replace(TERMS, depth=length + 1)), terms)
+
+
+@pytest.mark.parametrize("number", [3, 4, 2**31])
+def test_a_member_gives_no_more_invitations_than_its_quota(number):
+    """Numbers below the quota are all there are, so nobody needs to count."""
+    with pytest.raises(ValueError, match="chain_beyond_quota"):
+        one_more(chain_of(1), PEOPLE[1], 2, number=number)
+    check(one_more((), FOUNDER, 1, number=number), TERMS)
+
+
+def test_an_inviter_can_give_on_less_but_no_more_than_anybody_has():
+    chain = one_more((), FOUNDER, 1, quota=1)
+    check(one_more(chain, PEOPLE[1], 2, number=0), TERMS)
+    with pytest.raises(ValueError, match="chain_beyond_quota"):
+        one_more(chain, PEOPLE[1], 2, number=1)
+    with pytest.raises(ValueError, match="chain_beyond_depth"):
+        one_more((), FOUNDER, 1, quota=4)
+
+
+def test_an_invitation_ends_no_later_than_those_above_it():
+    chain = one_more((), FOUNDER, 1, until=1000)
+    assert not_after_ms(one_more(chain, PEOPLE[1], 2, until=5000)) == 1000
+
+
+def test_nobody_invites_those_who_invited_him():
+    with pytest.raises(ValueError, match="chain_loop"):
+        check(one_more(chain_of(1), PEOPLE[1], 1), TERMS)
+    with pytest.raises(ValueError, match="chain_loop"):
+        one_more(chain_of(1), PEOPLE[1], 0, bearer=False)
+
+
+def test_who_reads_a_chain_on_the_wire_cannot_use_it():
+    """The bearer key is not in it: another binding needs it, and a bound invitation has no place for another holder."""
+    *above, last = CHAIN
+    thief = Identity.from_seed(b"t" * 32)
+    for signature in (last.bound_signature, thief.sign(b"starling/bearer/1\0")):
+        with pytest.raises(ValueError, match="chain_binding"):
+            check((*above, replace(last, bound=thief.peer_id, bound_signature=signature)), TERMS)
+
+
+def test_the_longest_credential_fits_into_a_record():
+    """Eight links, all of them bound, largest numbers, and an operator of 64 letters of four bytes each."""
+    terms = Terms(SWARM, FOUNDER.peer_id, depth=MAX_LINKS, quota=64)
+    chain = ()
+    for to in range(1, MAX_LINKS + 1):
+        number = 2**32 - 1 if to == 1 else 63 if to < MAX_LINKS else 0
+        chain = one_more(chain, PEOPLE[to - 1], to, terms=terms, number=number, until=2**53)
+    raw = credentials.encode(Credential("𐍈" * 64, None, chain))
+    assert len(raw) <= MAX_CREDENTIAL_BYTES
+    assert credentials.decode(raw).chain == chain
+
+
+@given(
+    operator=st.text(st.characters(codec="utf-8"), max_size=70),
+    ticket=st.none() | st.builds(Ticket, st.integers(0, 2**62), st.integers(0, 2**62)),
+)
+@settings(max_examples=60)
+def test_a_credential_comes_back_as_it_was_or_cannot_be_made(operator, ticket):
+    credential = Credential(operator, ticket, CHAIN[:1])
+    if len(operator) <= 64 and operator.isprintable():
+        assert credentials.decode(credentials.encode(credential)) == credential
+    else:
+        with pytest.raises(ValueError, match="operator"):
+            credentials.encode(credential)
+
+
+@given(
+    st.binary(min_size=1, max_size=80) | st.sampled_from([b"\x93\xa0\xc0\x90", b"\xdd\xff\xff\xff\xff", bytes(5000)])
+)
+@settings(max_examples=100)
+def test_what_is_no_credential_is_refused_by_name(raw):
+    """Random bytes are none; neither is a second encoding of nothing, or an array that claims four thousand million items."""
+    with pytest.raises(ValueError, match="^credential_malformed$"):
+        credentials.decode(raw)
+    with pytest.raises(ValueError, match="^chain_malformed$"):
+        chains.from_bytes(raw)
