@@ -9,6 +9,9 @@ from gossip.overlay.api import Overlay
 from gossip.overlay.spectrum import check_static
 from gossip.overlay.weights import matrix
 from node.config import Manifest
+from node.trust import check_rule
+
+_SOME = 64  # rounds that are looked at
 
 
 def overlay_of(manifest: Manifest) -> Overlay:
@@ -34,6 +37,9 @@ def check_members(manifest: Manifest, n: int) -> None:
         return  # rings exist for any number
     graph = overlay_of(manifest)
     catalogue.check(graph, n)
+    if FACTS[manifest.mix.kind].gathers:
+        rounds = min(graph.period(n) or 1, _SOME)
+        check_rule(manifest, max(len(graph.row(0, n, turn)) for turn in range(rounds)))
     if not FACTS[manifest.mix.kind].static:
         return
     try:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import msgspec
+
 from gossip.errors import ConfigError
 from node.config import Manifest, RobustSection
+from robust import facts
 
 _DEAR_KIB = 1024
+_ANY = 1000  # peers, more than any rule needs
+_MOST_K = 32
 
 
 def check(manifest: Manifest) -> None:
@@ -40,6 +47,16 @@ def check(manifest: Manifest) -> None:
         raise ConfigError(
             f"compress.select: gather combines whole models, must be full, got {select}; try `--set compress.select=full`"
         )
+    if overlay.kind == "pull":
+        check_rule(manifest, overlay.k)
+        return
+    check_rule(
+        msgspec.structs.replace(manifest, bad_share=0.0), _ANY
+    )  # how many a node meets depends on the number of members
+    if manifest.bad_share > (most := facts.FACTS[manifest.robust.rule].share):
+        raise ConfigError(
+            f"bad_share: {manifest.robust.rule} stands at most {most:g}, got {manifest.bad_share:g}; try `--set bad_share={most:g}`"
+        )
 
 
 def doubts(manifest: Manifest) -> list[str]:
@@ -62,3 +79,41 @@ def doubts(manifest: Manifest) -> list[str]:
             f"admission.memory_kib: {admission.memory_kib} makes new identities cheap on a GPU; `--set admission.memory_kib=8192`"
         )
     return warnings
+
+
+def check_rule(manifest: Manifest, k: int) -> None:
+    """Whether the rule stands `bad_share`, and the b it is set for, where a node is told k models a round.
+
+    Raises:
+        ConfigError: it does not, and what to try.
+    """
+    if why := _objection(manifest, k):
+        cure = next(
+            (cure for cure, changed, peers in _changes(manifest, k) if not _objection(changed, peers)), "preset=open"
+        )
+        raise ConfigError(f"{why}; try `--set {cure}`")
+
+
+def _objection(manifest: Manifest, k: int) -> str:
+    robust = manifest.robust
+    try:
+        facts.check(robust.rule, k, robust.b, manifest.bad_share, robust.before, robust.bucket)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _changes(manifest: Manifest, k: int) -> Iterator[tuple[str, Manifest, int]]:
+    """Changes of one key, and what they make of the manifest and of k; the one to be preferred comes first."""
+    for b in reversed(range(_MOST_K)):
+        yield f"robust.b={b}", _with(manifest, b=b), k
+    for more in range(k + 1, _MOST_K + 1):
+        yield f"overlay.k={more}", manifest, more
+    for rule in ("cs_plus", "sac"):
+        yield f"robust.rule={rule}", _with(manifest, rule=rule), k
+    for share in (0.3, 0.2, 0.1, 0.0):
+        yield f"bad_share={share:g}", msgspec.structs.replace(manifest, bad_share=share), k
+
+
+def _with(manifest: Manifest, **changes: object) -> Manifest:
+    return msgspec.structs.replace(manifest, robust=msgspec.structs.replace(manifest.robust, **changes))

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gossip.errors import ConfigError
 from node import manifest as manifests
@@ -16,6 +14,7 @@ from node import presets, settings
 from node.cli.main import main
 from node.config import Manifest
 from node.identity import Identity
+from node.overlay import check_members
 from node.presets import PRESETS
 from node.simulate.schema import Scenario
 
@@ -98,7 +97,7 @@ def test_sections_that_other_settings_lack_are_left_out():
     assert "admission" not in presets.filled({}, "open", Scenario)
 
 
-@given(st.sampled_from(["open", "vouched", "custom"]))
+@pytest.mark.parametrize("name", ["open", "vouched", "custom"])
 def test_what_was_read_is_not_changed(name):
     raw = {"overlay": {"k": 7}, "seed": 1}
     presets.filled(raw, name, Manifest)
@@ -214,6 +213,49 @@ def test_gathering_without_a_preset_takes_any_overlay_with_rows():
     base = ["mix=gather", "compress.select=full", "compress.response=fp16"]
     for more in (["overlay=pull", "overlay.k=6"], ["overlay=complete"], ["overlay=base_k", "overlay.k=3"]):
         assert manifests.check(presets.load(Manifest, assignments=[*base, *more])) == []
+
+
+GATHER = ("mix=gather", "compress.select=full", "compress.response=fp16")
+
+
+@pytest.mark.parametrize(
+    ("assignments", "says"),
+    [
+        (["overlay=pull", "overlay.k=3"], "robust.b: cs_plus needs k >= 5 for b = 2"),
+        (
+            ["overlay=pull", "overlay.k=6", "robust.b=1", "bad_share=0.2"],
+            "robust.b: of k = 6 peers 1.2 are bad on average",
+        ),
+        (["overlay=pull", "overlay.k=6", "robust.rule=mean", "bad_share=0.1"], "bad_share: mean stands at most 0"),
+        (["overlay=pull", "overlay.k=8", "robust.b=3", "bad_share=0.35"], "bad_share: cs_plus stands at most 0.3"),
+        (["overlay=pull", "overlay.k=6", "robust.rule=bulyan"], "robust.b: bulyan needs k >= 10 for b = 2"),
+        (["overlay=pull", "overlay.k=3", "robust.rule=mean", "robust.before=nnm"], "robust.b: nnm needs k >= 4"),
+        (["overlay=complete", "robust.rule=nna", "bad_share=0.25"], "bad_share: nna stands at most 0.2"),
+        (["overlay=pull", "robust.rule=zeno"], "robust.rule: 'zeno' is unknown"),
+        (["overlay=ring", "robust.rule=zeno"], "robust.rule: 'zeno' is unknown"),
+    ],
+)
+def test_a_rule_past_its_breakdown_point_is_refused_and_the_cure_works(assignments, says):
+    message = refusal(*GATHER, *assignments)
+    assert message.startswith(says)
+    cure = re.search(r"`--set (\S+)`", message)[1]
+    manifests.check(presets.load(Manifest, assignments=[*GATHER, *assignments, cure]))
+
+
+def test_who_knows_the_number_of_members_checks_the_rule_with_it():
+    """On a complete overlay k is n − 1; a ring has two peers for ever, and CS+ with b = 2 would hear none of them."""
+    complete = presets.load(Manifest, assignments=[*GATHER, "overlay=complete", "robust.b=3"])
+    check_members(complete, 16)
+    with pytest.raises(
+        ConfigError, match=r"robust.b: cs_plus needs k >= 7 for b = 3 .* got k = 5 peers; try `--set robust.b=2`"
+    ):
+        check_members(complete, 6)
+    with pytest.raises(ConfigError, match=r"robust.b: cs_plus needs k >= 5"):
+        check_members(presets.load(Manifest, assignments=[*GATHER, "overlay=ring"]), 16)
+    check_members(presets.load(Manifest, assignments=[*GATHER, "overlay=ring", "robust.rule=sac"]), 16)
+    with pytest.raises(ConfigError, match=r"overlay.k: must be < n = 6"):
+        check_members(with_preset("open"), 6)
+    check_members(with_preset("open"), 7)
 
 
 @pytest.mark.parametrize(

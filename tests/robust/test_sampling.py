@@ -107,7 +107,7 @@ def test_the_exact_count_needs_fewer_than_the_bounds_of_theory():
 
 
 @given(n=st.integers(2, 60), data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_b_hat_is_the_least_that_keeps_its_promise(n, data):
     f, s = data.draw(st.integers(0, n - 1)), data.draw(st.integers(0, n - 1))
     nodes, rounds, epsilon = data.draw(st.sampled_from([(1, 1, 0.5), (7, 10, 0.1), (50, 1000, 0.01)]))
@@ -121,7 +121,7 @@ def test_b_hat_is_the_least_that_keeps_its_promise(n, data):
 
 
 @given(n=st.integers(2, 80), data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_more_bad_members_and_a_smaller_b_are_never_safer(n, data):
     f, s = data.draw(st.integers(0, n - 2)), data.draw(st.integers(0, n - 1))
     b = data.draw(st.integers(0, n))
@@ -180,6 +180,7 @@ swarms = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(members=swarms, k=st.integers(0, 12), cap=st.integers(0, 3), seed=st.integers(0, 2**63 - 1))
 def test_a_draw_is_distinct_keeps_every_cap_and_stops_early_only_where_nobody_else_may_be_taken(members, k, cap, seed):
     prefixes = {
@@ -253,6 +254,7 @@ def test_the_prefix_of_an_address(address, prefix):
     assert prefix_of(address) == prefix
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_has_a_prefix_or_none(text):
     prefix = prefix_of(text)
