@@ -5,6 +5,7 @@ manifest.toml      what the swarm agreed on; fetched on the first run after `joi
 invite             swarm id and bootstrap addresses, until the manifest is here; the node's own invitation where one is needed
 issued/            invitations that this node has given out, by number
 identity.key       Ed25519 private key, mode 0600
+decisions.json     whom this node or its owner banned or trusts
 port, peers        the port that was picked and where members were, for the next run
 revoked            invitations known to be void, for the next run
 checkpoint.safetensors, model.safetensors, control.sock, log.jsonl, output.log
@@ -28,7 +29,9 @@ from node import manifest as manifests
 from node import settings
 from node.admission.revocations import MAX_HELD
 from node.config import Manifest, NodeConfig
+from node.decisions import decode, encode
 from node.invite import Invite
+from robust.reputation import Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,26 @@ class RunDir:
             with suppress(OSError):
                 self._port_file.write_text(addresses[0].split("/tcp/")[1].split("/")[0] + "\n")
 
+    def keep_decisions(self, kept: tuple[Decision, ...]) -> None:
+        """Store bans and trust.
+
+        Raises:
+            ConfigError: the file cannot be written.
+        """
+        self._write(self._decisions_file, encode(kept))
+
+    def known_decisions(self) -> tuple[Decision, ...]:
+        """Bans and trust of earlier runs.
+
+        Raises:
+            ConfigError: the file is damaged. To go on without would let everybody in.
+        """
+        path = self._decisions_file
+        try:
+            return decode(path.read_text()) if path.exists() else ()
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: {error}; move it away with `mv {path} {path}.bad`, which ends all bans") from error
+
     def remember_peers(self, addresses: tuple[str, ...]) -> None:
         """Keep where members were, for the next run."""
         with suppress(ConfigError):
@@ -153,6 +176,10 @@ class RunDir:
     @property
     def _revoked_file(self) -> Path:
         return self.path / "revoked"
+
+    @property
+    def _decisions_file(self) -> Path:
+        return self.path / "decisions.json"
 
     @property
     def _peers_file(self) -> Path:

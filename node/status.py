@@ -38,6 +38,22 @@ class PeerStatus(msgspec.Struct, frozen=True):
     last_seen_s: float | None = None
     """Seconds since we last heard of it, at the time of the snapshot."""
     addresses: tuple[str, ...] = ()
+    standing: Literal["probation", "active", "quarantine", "ban"] = "probation"
+    """What follows from how it behaved."""
+    score: float = 0.0
+    """Decayed faults; higher is worse."""
+    contribution: float = 0.0
+    """Decayed merit, up to 20; higher is better."""
+    staleness: float | None = None
+    """Share of recent exchanges that it let pass."""
+    clipped: float | None = None
+    """Share of recent exchanges in which what it sent was clipped."""
+    trusted: bool = False
+    """By this node's owner."""
+    shut_out_s: float | None = None
+    """Seconds that a quarantine or ban still lasts; None without an end, or without either."""
+    why: str = ""
+    """Of a ban."""
 
 
 class Event(msgspec.Struct, frozen=True):

@@ -1,7 +1,6 @@
 """Evidence that others can verify: two things that one peer signed and that cannot both be honest.
 
-    equivocation      two statements of one life and round with different digests: it told two vectors
-    false_invitation  one invitation for one guest, used by two: its inviter sold it twice
+    equivocation    two statements of one life and round with different digests: it told two vectors
 
 Nobody's word counts here. A proof is checked before anything else happens; a valid one bans whom it is about, at once and at everybody
 who sees it, one that proves nothing is a hard fault of who sent it, and what cannot be proven (a bad loss, a far model) is told to nobody.
@@ -25,7 +24,6 @@ from gossip.exchange.statement import Statement, Verify, contradicts, genuine
 from gossip.wire.schema import Claim, Evidence
 
 EQUIVOCATION = "equivocation"
-FALSE_INVITATION = "false_invitation"
 
 Check = Callable[[str, bytes, bytes], bool]
 """(peer, a, b) -> whether the two prove that the peer lied; False for anything malformed."""

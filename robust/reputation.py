@@ -46,7 +46,6 @@ WEIGHTS = MappingProxyType(
         "foreign_swarm": SOFT,
         "too_much_evidence": SOFT,
         "equivocation": PROOF,
-        "false_invitation": PROOF,
         "state_poisoned": PROOF,
     }
 )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DEFAULT_DIR = Path("starling-node")
-PIPE_WIDTH = 160  # columns of a table that no terminal folds
+PIPE_WIDTH = 200  # columns of a table that no terminal folds
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -17,7 +17,8 @@ from tui import format as show
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-WIDE = 140  # columns from which a peer id is shown in full
+WIDE = 190  # columns from which a peer id is shown in full
+WIDE_ENOUGH = 136  # columns from which it is shown how peers behave
 
 
 @click.command()
@@ -45,7 +46,7 @@ def peers(run_dir: Path, as_json: bool) -> None:
         return
     out = console()
     _print_problem(out, snapshot)
-    out.print(_peer_table(snapshot.peers, full=out.width >= WIDE))
+    out.print(_peer_table(snapshot.peers, full=out.width >= WIDE, standing=out.width >= WIDE_ENOUGH))
 
 
 @click.command("tui")
@@ -126,7 +127,7 @@ def _status_table(snapshot: StatusSnapshot) -> RenderableType:
     return table
 
 
-def _peer_table(peers: tuple[PeerStatus, ...], *, full: bool) -> RenderableType:
+def _peer_table(peers: tuple[PeerStatus, ...], *, full: bool, standing: bool) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
@@ -136,7 +137,8 @@ def _peer_table(peers: tuple[PeerStatus, ...], *, full: bool) -> RenderableType:
     table.add_column("peer", no_wrap=True)
     for name in ("state", "edge"):
         table.add_column(name, no_wrap=True)
-    for name in ("round", "rtt", "sent", "received", "done", "faults", "seen"):
+    numbers = ("round", "rtt", "sent", "received", "done", "faults", "seen")
+    for name in numbers + (("standing", "score", "late", "clipped", "merit") if standing else ()):
         table.add_column(name, justify="right", no_wrap=True)
     for peer in sorted(peers, key=lambda peer: (not peer.edge, peer.state != "alive", peer.peer)):
         table.add_row(
@@ -150,5 +152,15 @@ def _peer_table(peers: tuple[PeerStatus, ...], *, full: bool) -> RenderableType:
             show.count(peer.committed),
             show.count(peer.faults),
             show.age(peer.last_seen_s),
+            *(_standing(peer) if standing else ()),
         )
     return table
+
+
+def _standing(peer: PeerStatus) -> tuple[str, ...]:
+    """What it did and what follows: trusted wins over all, an end that never comes is not shown."""
+    left = f" {show.age(peer.shut_out_s)}" if peer.shut_out_s is not None else ""
+    shares = ("–" if share is None else f"{share:.0%}" for share in (peer.staleness, peer.clipped))
+    return (
+        "trusted" if peer.trusted else f"{peer.standing}{left}", f"{peer.score:.1f}", *shares, f"{peer.contribution:.1f}"
+    )  # fmt: skip

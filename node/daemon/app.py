@@ -37,6 +37,7 @@ from node.daemon.membership import Membership
 from node.daemon.partners import Drawn, Neighbors
 from node.daemon.pulls import PulledExchange
 from node.daemon.report import Report
+from node.daemon.standing import Judge
 from node.daemon.supervisor import EngineSupervisor, StartEngine
 from node.daemon.training import Progress, Training
 from node.daemon.transfer import Transfer
@@ -44,7 +45,7 @@ from node.engine import calls
 from node.identity import Identity, verify
 from node.net.api import Network
 from node.overlay import overlay_of
-from robust.reputation import Reputation
+from robust.reputation import Decision
 
 FAREWELL_S = 0.7  # for telling everybody that we leave
 LAST_SAVE_S = 1.2  # for the last checkpoint
@@ -71,6 +72,8 @@ class Parts:
         keep_manifest: told a fetched manifest, to store it.
         known: addresses of members of an earlier run, tried like bootstrap peers.
         remember: told the addresses of some members now and then, for the next run.
+        decisions: bans and trust of earlier runs, times in unix seconds.
+        keep_decisions: told those that hold whenever they change.
         papers: what it shows to be let in.
     """
 
@@ -86,6 +89,8 @@ class Parts:
     keep_manifest: Callable[[Manifest], object]
     known: tuple[str, ...] = ()
     remember: Callable[[tuple[str, ...]], object] = lambda _addresses: None
+    decisions: tuple[Decision, ...] = ()
+    keep_decisions: Callable[[tuple[Decision, ...]], object] = lambda _decisions: None
     papers: Papers = Papers()  # noqa: RUF009 — frozen
 
 
@@ -102,7 +107,11 @@ class Node:
         self.report = report
         self.manifest = parts.manifest
         self.progress = Progress()
-        self.reputation = Reputation()
+        self.judge = Judge(
+            me=parts.identity.peer_id, report=report, unix_time=parts.unix_time, refuse=self._refuse, cut=self._cut,
+            inviter_of=self._inviter_of, known=lambda: self.membership.table if self.membership is not None else (),
+            keep=parts.keep_decisions,
+        )  # fmt: skip
         self.network: Network | None = None
         self.membership: Membership | None = None
         self.exchange: Meetings | None = None
@@ -133,7 +142,8 @@ class Node:
             self.report.event("listening", f"listening on {', '.join(network.addresses)}", addresses=network.addresses)
             if (lies := hostility.warning(self.parts.config)) is not None:
                 self.report.event("byzantine", lies, level="warning", attack=self.parts.config.attack)
-            self.report.on_fault = self._punish
+            self.report.on_fault = self.judge.fault
+            self.judge.resume(self.parts.decisions)
             nursery.start_soon(self._stop_when_told, nursery.cancel_scope)
             await self._live(network, nursery)
             await self._leave()
@@ -231,7 +241,7 @@ class Node:
             return pulled, near.row
         drawn = Drawn(
             lambda: membership.members, me, manifest.overlay.k, membership.prefixes, manifest.admission.per_prefix,
-            lambda peer: self.reputation.verdict(peer, trio.current_time()).state == "ok", parts.identity.seed, life,
+            self.judge.fine, parts.identity.seed, life,
         )  # fmt: skip
         return pulled, drawn.row
 
@@ -300,11 +310,8 @@ class Node:
         """Take over the model on which members agree, if it is past round `newer_than`. -> its round"""
         assert self._joining is not None
         assert self.membership is not None
-        now, me, moment = trio.current_time(), self.parts.identity.peer_id, int(self.parts.unix_time() * 1e6)
-        others = [
-            peer for peer in self.membership.members
-            if peer != me and self.reputation.verdict(peer, now).state == "ok"
-        ]  # fmt: skip
+        me, moment = self.parts.identity.peer_id, int(self.parts.unix_time() * 1e6)
+        others = [peer for peer in self.membership.members if peer != me and self.judge.fine(peer)]
         others.sort(key=lambda peer: derive(moment, "source", me, peer))  # nobody can wait where we look first
         return await self._joining.fetch(disjoint(others, self.membership.prefixes), newer_than)
 
@@ -350,18 +357,17 @@ class Node:
             case _:
                 return
 
-    def _punish(self, peer: str, reason: str) -> None:
-        """A fault counts against a peer; enough of them shut it out for a while, and what it contributed to the correction is deleted."""
-        now = trio.current_time()
-        before = self.reputation.verdict(peer, now)
-        verdict = self.reputation.fault(peer, reason, now)
-        if verdict == before or verdict.state == "ok":
-            return
-        self.report.event(
-            f"peer_{verdict.state}", f"{peer} is shut out for {verdict.until - now:.0f} s ({verdict.state})", level="warning", peer=peer
-        )  # fmt: skip
+    def _refuse(self, peer: str, until: float) -> None:
         if self.network is not None:
-            self.network.refuse(peer, verdict.until)
+            self.network.refuse(peer, until)
+
+    def _inviter_of(self, peer: str) -> str:
+        """Who answers for a peer; nobody for whom the founder itself invited, or its guests could have the founder shut out."""
+        inviter = self.membership.inviter_of(peer) if self.membership is not None else None
+        return inviter if inviter is not None and self.manifest is not None and inviter != self.manifest.founder else ""
+
+    def _cut(self, peer: str) -> None:
+        """What a peer contributed to the correction is deleted."""
         if self.exchange is not None and self._nursery is not None:
             self._nursery.start_soon(partial(self.exchange.revoke, peer, settled=True))
 
@@ -371,8 +377,8 @@ class Node:
         """Carry out what came over the control socket.
 
         Args:
-            op: leave, stop, evaluate or export.
-            fields: `path` for export.
+            op: leave, stop, evaluate, export, ban, unban or trust.
+            fields: `path` for export; `peer` for the last three; for ban `for_s` and `why` too, if wanted.
 
         Raises:
             GossipError: it cannot be done now.
@@ -382,6 +388,8 @@ class Node:
             return {}
         if op == "revoke" and self.membership is not None:
             return {"removed": list(self.membership.revoke(str(fields.get("peer", ""))))}
+        if op in {"ban", "unban", "trust"}:
+            return self._decide(op, fields)
         if self.training is None or self.engine is None:
             raise GossipError("the node is still starting")
         if op == "evaluate":
@@ -396,6 +404,26 @@ class Node:
                 raise GossipError(reply.reason)
             return {"path": str(path)}
         raise GossipError(f"unknown command {op!r}")
+
+    def _decide(self, op: str, fields: Mapping[str, object]) -> dict[str, object]:
+        """The owner's word on a peer."""
+        given, judge = str(fields.get("peer", "")), self.judge
+        match op:
+            case "ban":
+                for_s = fields.get("for_s", math.inf)
+                if not isinstance(for_s, float | int) or not for_s > 0:
+                    raise GossipError(f"ban: for_s must be > 0, got {for_s!r}")
+                peer = judge.ban(given, float(for_s), str(fields.get("why", "")))
+            case "unban":
+                peer = judge.unban(given)
+            case _:
+                peer = judge.trust(given)
+        standing = judge.standing(peer)
+        left_s = standing.until - trio.current_time()
+        return {
+            "peer": peer, "standing": standing.state, "trusted": standing.trusted, "why": standing.why,
+            "shut_out_s": left_s if math.isfinite(left_s) else None,
+        }  # fmt: skip
 
     @property
     def metric(self) -> str:

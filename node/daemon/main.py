@@ -65,6 +65,8 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told
             keep_manifest=run_dir.write_manifest,
             known=run_dir.known_peers(),
             remember=run_dir.remember_peers,
+            decisions=run_dir.known_decisions(),
+            keep_decisions=run_dir.keep_decisions,
             papers=Papers(take_up(invite, identity), run_dir.known_revoked(), run_dir.keep_revoked),
         )
         try:

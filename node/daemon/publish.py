@@ -23,7 +23,7 @@ from node.daemon.handles import TaskStatus
 from node.status import StatusSnapshot, encode
 
 MAX_CONNECTIONS = 16
-COMMANDS = ("leave", "stop", "evaluate", "export", "revoke")
+COMMANDS = ("leave", "stop", "evaluate", "export", "ban", "unban", "trust", "revoke")
 WATCH_S = 1.0
 CHANGE_S = 0.25
 SLOW_S = 2.0

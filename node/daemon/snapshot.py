@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import trio
 
 from node import hostility
@@ -84,8 +86,9 @@ def _peers(node: Node, now: float) -> tuple[PeerStatus, ...]:
         if peer == node.parts.identity.peer_id:
             continue
         traffic = node.network.traffic.get(peer)
-        verdict = node.reputation.verdict(peer, now).state
-        state = {"quarantine": "quarantined", "ban": "banned"}.get(verdict, member.status)
+        standing = node.judge.standing(peer)
+        state = {"quarantine": "quarantined", "ban": "banned"}.get(standing.state, member.status)
+        left_s = standing.until - now
         heard = node.membership.last_heard(peer)
         rows.append(
             PeerStatus(
@@ -100,6 +103,25 @@ def _peers(node: Node, now: float) -> tuple[PeerStatus, ...]:
                 faults=node.report.faults_of(peer),
                 last_seen_s=now - heard if heard is not None else None,
                 addresses=member.record.addresses,
+                standing=standing.state,
+                score=standing.score,
+                contribution=standing.contribution,
+                staleness=standing.staleness,
+                clipped=standing.clipped,
+                trusted=standing.trusted,
+                shut_out_s=left_s if math.isfinite(left_s) else None,
+                why=standing.why,
             )
         )
-    return tuple(rows)
+    return (*rows, *_shut_out(node, now))
+
+
+def _shut_out(node: Node, now: float) -> list[PeerStatus]:
+    """Who is banned and no longer a member."""
+    assert node.membership is not None
+    rows = []
+    for it in node.judge.reputation.decisions(now):
+        if it.kind == "ban" and it.peer not in node.membership.table:
+            left_s = it.until - now if math.isfinite(it.until) else None
+            rows.append(PeerStatus(it.peer, "banned", standing="ban", shut_out_s=left_s, why=it.why))
+    return rows

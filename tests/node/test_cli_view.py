@@ -20,7 +20,7 @@ from gossip.errors import ConfigError, EngineError, PeerUnreachable
 from node import control
 from node.cli import main as cli
 from node.cli.main import COMMANDS, main
-from node.status import decode, encode
+from node.status import PeerStatus, decode, encode
 from tests.tui.canned import snapshot
 
 ROOT = Path(__file__).parents[2]
@@ -195,9 +195,30 @@ def test_peers_lists_edges_first_with_whole_ids_in_a_pipe(tmp_path, capsys):
     with answering(tmp_path, encode(snapshot())):
         assert main(["peers", "--dir", str(tmp_path)]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
-    assert head.split() == ["peer", "state", "edge", "round", "rtt", "sent", "received", "done", "faults", "seen"]
+    columns = ["peer", "state", "edge", "round", "rtt", "sent", "received", "done", "faults", "seen"]
+    assert head.split() == [*columns, "standing", "score", "late", "clipped", "merit"]
     assert [row.split()[0] for row in rows] == ["12D3KooWalive01", "12D3KooWquara03", "12D3KooWunkno02"]
     assert rows[2].split()[3:5] == ["–", "–"]
+
+
+@pytest.mark.real
+def test_peers_says_how_everybody_stands(tmp_path, capsys):
+    """State and its end, faults, share of exchanges missed and clipped, merit; no share before there was an exchange."""
+    rows = (
+        PeerStatus(
+            "12D3KooWfine", "alive", standing="active", score=1.04, staleness=0.126, clipped=0.5, contribution=7.25
+        ),
+        PeerStatus("12D3KooWliar", "banned", standing="ban", shut_out_s=7000.0, why="equivocation"),
+        PeerStatus("12D3KooWgone", "banned", standing="ban"),
+        PeerStatus("12D3KooWpals", "alive", trusted=True, score=12.0),
+    )
+    with answering(tmp_path, encode(snapshot(peers=rows))):
+        assert main(["peers", "--dir", str(tmp_path)]) == 0
+    told = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()[1:]}
+    assert told["12D3KooWfine"][-5:] == ["active", "1.0", "13%", "50%", "7.2"]
+    assert told["12D3KooWliar"][-7:] == ["ban", "1", "h", "0.0", "–", "–", "0.0"]
+    assert told["12D3KooWgone"][-5:] == ["ban", "0.0", "–", "–", "0.0"]
+    assert told["12D3KooWpals"][-5:] == ["trusted", "12.0", "–", "–", "0.0"]
 
 
 @pytest.mark.real

@@ -1,0 +1,75 @@
+"""`starling ban`, `unban` and `trust`: what the owner decides about peers."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import click
+import msgspec
+
+from gossip.errors import ConfigError
+from node import control
+from node.cli.output import dir_option, json_option
+
+UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+LONGEST_S = 10 * 365.25 * 86400.0
+
+
+@click.command()
+@click.argument("peer")
+@click.option("--for", "duration", metavar="24h", help="End the ban after so long: 90s, 30m, 24h, 7d. Default: never.")
+@click.option("--why", metavar="TEXT", default="", help="For yourself: shown by `starling peers`.")
+@dir_option
+@json_option
+def ban(peer: str, duration: str | None, why: str, run_dir: Path, as_json: bool) -> None:
+    """Shut PEER out: no connection, and what it contributed to the correction is deleted.
+
+    PEER is a peer id, its beginning or its end as `starling peers` shows it. The ban holds over restarts.
+    """
+    for_s = math.inf if duration is None else seconds(duration)
+    fields: dict[str, object] = {"peer": peer, "why": why}
+    if math.isfinite(for_s):
+        fields["for_s"] = for_s
+    _say(control.request(run_dir, "ban", timeout_s=control.REPLY_S, **fields), "banned", as_json)
+
+
+@click.command()
+@click.argument("peer")
+@dir_option
+@json_option
+def unban(peer: str, run_dir: Path, as_json: bool) -> None:
+    """Undo what was decided about PEER, a ban or trust: it is judged like anybody."""
+    _say(control.request(run_dir, "unban", peer=peer), "not shut out any more:", as_json)
+
+
+@click.command()
+@click.argument("peer")
+@dir_option
+@json_option
+def trust(peer: str, run_dir: Path, as_json: bool) -> None:
+    """Never shut PEER out, whatever it does. `starling ban` and `unban` withdraw that."""
+    _say(control.request(run_dir, "trust", peer=peer), "trusted", as_json)
+
+
+def seconds(text: str) -> float:
+    """A duration as a person writes it: 90s, 30m, 24h, 7d, 2w.
+
+    Raises:
+        ConfigError: it is none, or longer than ten years.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower())
+    if match is None or match[2] not in UNITS_S:
+        raise ConfigError(f"--for: must be a number and one of s, m, h, d, w, got {text!r}; try `--for 24h`")
+    value = float(match[1]) * UNITS_S[match[2]]
+    if not 0.0 < value <= LONGEST_S:
+        raise ConfigError(f"--for: must be more than nothing and at most ten years, got {text!r}; try `--for 24h`")
+    return value
+
+
+def _say(answer: dict[str, object], what: str, as_json: bool) -> None:
+    if as_json:
+        click.echo(msgspec.json.encode(answer))
+    else:
+        click.echo(f"{what} {answer.get('peer')}", err=True)

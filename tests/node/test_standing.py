@@ -1,0 +1,208 @@
+"""Verdicts carried out: who is shut out stays out, over restarts too, and the owner's word is done to the peer that was meant."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from gossip.errors import ConfigError, GossipError
+from node.daemon.standing import Judge, named
+from node.decisions import decode, encode
+from node.identity import Identity
+from node.run_dir import RunDir
+from robust.reputation import Decision
+
+ME, A, B, C = (Identity.from_seed(bytes([number]) * 32).peer_id for number in range(4))
+UNIX_S = 1_700_000_000.0
+
+
+class Told:
+    """What a judge asked for."""
+
+    def __init__(self, inviters=None, keep_error=None):
+        self.refused: dict[str, float] = {}
+        self.cut: list[str] = []
+        self.kept: tuple[Decision, ...] | None = None
+        self.events: list[str] = []
+        self.keep_error = keep_error
+        self.judge = Judge(
+            me=ME, report=self, unix_time=lambda: UNIX_S + trio.current_time(), refuse=self.refused.__setitem__,
+            cut=self.cut.append, inviter_of=lambda peer: (inviters or {}).get(peer, ""), known=lambda: {A, B}, keep=self.keep,
+        )  # fmt: skip
+
+    def keep(self, decisions):
+        if self.keep_error is not None:
+            raise self.keep_error
+        self.kept = decisions
+
+    def event(self, name, text, **_fields):
+        self.events.append(name)
+
+    def fault(self, peer, reason):
+        self.judge.fault(peer, reason)
+
+
+def judged(test):
+    """Run a story in virtual time that does not begin at 0."""
+
+    def run():
+        async def story():
+            await trio.sleep(1000.0)
+            await test()
+
+        trio.run(story, clock=MockClock(autojump_threshold=0))
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+@judged
+async def test_a_ban_ends_connections_deletes_flows_and_is_kept_with_its_end():
+    told = Told()
+    told.fault(A, "equivocation")
+    assert told.refused == {A: trio.current_time() + 3600.0}
+    assert told.cut == [A]
+    assert told.kept == (Decision(A, "ban", UNIX_S + trio.current_time() + 3600.0, 1, "equivocation"),)
+    assert told.events == ["peer_ban"]
+    told.fault(A, "equivocation")  # was under way
+    assert told.cut == [A]
+
+
+@judged
+async def test_a_quarantine_is_not_kept_and_soft_faults_do_nothing():
+    told = Told()
+    told.fault(B, "late")
+    assert told.refused == {}
+    for _ in range(2):
+        told.fault(A, "not_finite")
+    assert told.events == ["peer_quarantine"]
+    assert told.refused == {A: trio.current_time() + 120.0}
+    assert told.kept is None
+
+
+@judged
+async def test_a_ban_holds_over_a_restart_for_as_long_as_was_left():
+    """Times are kept as unix times: the node's own clock begins anew."""
+    first = Told()
+    first.fault(A, "equivocation")
+    first.judge.ban(B, why="spam")
+    first.judge.trust(C)
+    await trio.sleep(1000.0)
+    again = Told()
+    again.judge.resume(decode(encode(first.kept)))
+    assert again.refused == {A: pytest.approx(trio.current_time() + 2600.0), B: math.inf}
+    assert again.judge.standing(B).why == "spam"
+    assert again.judge.standing(C).trusted
+    await trio.sleep(2700.0)
+    assert again.judge.fine(A)
+    assert not again.judge.fine(B)
+
+
+@judged
+async def test_the_inviter_of_a_liar_answers_for_it():
+    told = Told(inviters={A: B, B: ME})
+    told.fault(A, "equivocation")
+    assert told.judge.standing(B).state == "quarantine"
+    assert set(told.refused) == {A, B}
+    told.fault(B, "not_finite")  # whom we invited ourselves: nobody to blame but us
+    assert set(told.refused) == {A, B}
+
+
+@judged
+async def test_the_owner_bans_trusts_and_takes_it_back():
+    told = Told()
+    assert told.judge.ban(A, 60.0) == A
+    assert told.refused[A] == trio.current_time() + 60.0
+    assert told.judge.unban(A) == A
+    assert told.refused[A] == -math.inf
+    assert told.kept == ()
+    assert told.judge.trust(A[-6:]) == A
+    for _ in range(10):
+        told.fault(A, "equivocation")
+    assert told.refused[A] == -math.inf
+    assert told.judge.standing(A).trusted
+    with pytest.raises(GossipError, match="neither shut out nor trusted"):
+        told.judge.unban(B)
+    with pytest.raises(GossipError, match="this node itself"):
+        told.judge.ban(ME)
+
+
+@judged
+async def test_who_is_banned_can_be_named_by_a_part_though_it_is_no_member_any_more():
+    told = Told()
+    told.judge.ban(C)
+    assert told.judge.unban(C[-8:]) == C
+
+
+@judged
+async def test_a_full_disk_is_said_once_and_the_ban_holds_all_the_same():
+    told = Told(keep_error=ConfigError("disk full"))
+    told.judge.ban(A)
+    told.judge.ban(B)
+    assert told.events.count("cannot_keep_bans") == 1
+    assert set(told.refused) == {A, B}
+
+
+@judged
+async def test_exchanges_in_time_make_a_peer_active_and_missed_ones_stale():
+    told = Told()
+    for _ in range(20):
+        told.judge.noted({A: "committed", B: "timeout", C: "busy"}, clipped={A})
+        await trio.sleep(1.0)
+    assert told.judge.standing(A).state == "active"
+    assert told.judge.standing(B).staleness == pytest.approx(1 - 0.9**20)
+    assert told.judge.standing(C).staleness is None
+    assert told.judge.standing(A).clipped == pytest.approx(1 - 0.9**20)
+
+
+def test_a_peer_is_named_by_its_id_its_beginning_or_its_end():
+    known = {A, B}
+    for part in (A, A[-7:], f"…{A[-7:]}", A[:40]):
+        assert named(part, known) == A
+    assert named(C, known) == C  # a whole id need not be known
+    for part, problem in (
+        (A[:8], "may be any of 2"),
+        ("nobody", "nobody here is"),
+        ("", "nobody here is"),
+        ("…", "nobody"),
+    ):
+        with pytest.raises(ConfigError, match=problem) as caught:
+            named(part, known)
+        assert "\n" not in str(caught.value)
+
+
+@given(
+    decisions=st.lists(
+        st.builds(
+            Decision, st.text(min_size=1, max_size=50), st.just("ban"), st.floats(0, 1e12) | st.just(math.inf),
+            st.integers(0, 1000), st.text(max_size=100),
+        ) | st.builds(Decision, st.text(min_size=1, max_size=50), st.just("trust")),
+        max_size=5,
+    )
+)  # fmt: skip
+@settings(max_examples=50)
+def test_decisions_are_read_as_they_were_written(decisions):
+    assert decode(encode(decisions)) == tuple(decisions)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", '[{"peer":"a","kind":"adore"}]', '[{"peer":"","kind":"ban"}]', "[" * 9999]
+)
+def test_a_damaged_file_of_bans_is_an_error_and_not_an_amnesty(text, tmp_path):
+    with pytest.raises(ValueError, match=r"[a-z]"):
+        decode(text)
+    (tmp_path / "decisions.json").write_text(text)
+    with pytest.raises(ConfigError, match="ends all bans"):
+        RunDir(tmp_path).known_decisions()
+
+
+def test_a_run_directory_keeps_decisions(tmp_path):
+    place, kept = RunDir(tmp_path), (Decision(A, "ban", UNIX_S, 2, "x"), Decision(B, "trust"))
+    assert place.known_decisions() == ()
+    place.keep_decisions(kept)
+    assert place.known_decisions() == kept
