@@ -8,7 +8,8 @@ once (`gossip.exchange.statement`), and told in the same bytes to whoever asks; 
 Being asked. A question for
     a round we have published, or an earlier one      that vector, or the newest if that is no longer kept
     one that is more than max_lead before it          late
-    one not yet published, up to max_lead ahead       parked till we publish: one per peer, a newer replaces it; MAX_PARKED in all, or full
+    one not yet published, up to max_lead ahead       parked till we publish: one per peer, a newer replaces it; MAX_PARKED in all, or
+                                                      full; told wait if we are not even at that round
     one further ahead                                 early
 A peer gets MAX_TOLD vectors from one publishing to the next, and nobody more than we can afford to send; the rest is told busy. Who asks
 MAX_ASKED times for one round is at fault.
@@ -19,9 +20,13 @@ signed. Then the engine looks at it (`Told`), and `judged` says what it found.
     an answer to a question that is answered or given up          ignored
     an answer of another life                                     ignored: the peer's record is under way
     an answer to no question of ours, a wrong round or signature  a fault; the question counts as aborted
-    NotNow                                                        the question is resolved as busy
+    wait, early                                                   it stays open
+    any other NotNow                                              it is resolved as busy
 
-Every message tells how far its sender is. `behind` is the round that peers have credibly reached, our own word counted.
+Who is in step. Those we ask are a sample that nobody else has drawn, so their words count: if most of them are further than SLACK
+rounds, they left us `behind`; if most are not yet at our round, we are ahead, and running on alone would only take us further away: those
+who are not yet there have the time of so many more rounds, and if that is not enough, more is learned. A word is the round of a vector
+or of a NotNow; half of those asked must have spoken. What others say who ask us counts for nothing: liars may ask as often as they like.
 """
 
 from __future__ import annotations
@@ -34,7 +39,6 @@ from typing import Literal
 from gossip.errors import RemoteProtocolError
 from gossip.exchange.commands import Outcome
 from gossip.exchange.heard import Heard
-from gossip.exchange.lead import credible_lead
 from gossip.exchange.statement import Verify, genuine, stated
 from gossip.exchange.waits import Waits
 from gossip.wire.schema import NotNow, Pull, Pulled, Pulling
@@ -43,14 +47,17 @@ MAX_PARKED = 64
 """Peers with a parked question; more are told "full"."""
 MAX_TOLD = 2
 """Vectors that one peer gets from one publishing to the next: the second in case the first was lost."""
-MAX_ASKED = 32
-"""Questions of one peer for one round; an honest one asks and repeats a handful of times."""
+MAX_ASKED = 64
+"""Questions of one peer for one round; an honest one repeats a handful of times, and twice for each round that it is ahead."""
 MAX_REMEMBERED = 4096
 """Questions of ours whose late answers are known as such."""
 KEPT = 2
 """Published vectors kept."""
 SLACK = 2
 """Rounds that peers may be ahead without having left us behind: their questions wait for us, and ours are answered."""
+
+LONGER = 2.0
+"""Who was given up and had said that it was on its way would have taken so many times as long, for all we know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,9 @@ class Pulls:
     """What peers said of how far they are."""
     _questions: dict[str, int] = field(default_factory=dict)  # of this round: peer -> nonce
     _again: dict[str, float] = field(default_factory=dict)  # when to repeat them
+    _words: dict[str, int] = field(default_factory=dict)  # how far those asked are
+    _asked_at: float = 0.0
+    _round_s: float = 0.0  # that a round is waited for
     _judging: set[str] = field(default_factory=set)
     _remembered: dict[int, str] = field(default_factory=dict)  # nonce -> whom it was for, oldest first
     _published: dict[int, Published] = field(default_factory=dict)  # by round, oldest first
@@ -146,13 +156,20 @@ class Pulls:
     @property
     def deadline(self) -> float:
         """When `tick` has something to do; infinite if never."""
-        return min((min(self.waits.until(peer), self._again[peer]) for peer in self._open), default=inf)
+        return min((min(self._until(peer), self._again[peer]) for peer in self._open), default=inf)
 
     @property
     def behind(self) -> int:
-        """The round that peers have credibly reached if they have left us behind, else ours."""
-        lead = credible_lead((*self.heard.rounds.values(), self.round))
-        return lead if lead > self.round + SLACK else self.round
+        """A round that most of those asked have reached if they have left us behind, else ours."""
+        words = self._spoken
+        middle = words[(len(words) - 1) // 2] if words else 0
+        return middle if middle > self.round + SLACK else self.round
+
+    @property
+    def ahead(self) -> int:
+        """Rounds that most of those asked still lack to ours, at most `max_lead`."""
+        words = self._spoken
+        return min(max(0, self.round - words[len(words) // 2]), self.max_lead) if words else 0
 
     def compute(self, round: int) -> None:
         """Local steps of `round` begin."""
@@ -191,8 +208,9 @@ class Pulls:
             lag_s: as in `Waits.begin`.
         """
         self.phase, self.round = "asking", round
-        self.outcomes, self._questions, self._again, self._judging = {}, {}, {}, set()
+        self.outcomes, self._questions, self._again, self._words, self._judging = {}, {}, {}, {}, set()
         self.waits.begin(now, lag_s)
+        self._asked_at, self._round_s = now, self.waits.expires - now
         for peer in sorted(set(peers)):
             self.nonce += 1
             self._questions[peer] = self.nonce
@@ -206,10 +224,11 @@ class Pulls:
         """Give up who missed the deadline. -> questions to repeat"""
         tells = []
         for peer in self._open:
-            if now >= self.waits.until(peer):
+            if now >= self._until(peer):
                 self._resolve(peer, "timeout", now)
             elif now >= self._again[peer]:
-                self._again[peer] = now + self.waits.retry_s(peer)
+                slow_s = self._round_s / 2.0 if self._lacks(peer) else 0.0
+                self._again[peer] = now + max(self.waits.retry_s(peer), slow_s)
                 tells.append(self._question(peer))
         return tells
 
@@ -256,7 +275,9 @@ class Pulls:
                 return [*self._decide(peer, message, now)]
             case NotNow():
                 if self._answers(peer, message.nonce):
-                    self._resolve(peer, "busy", now)
+                    self._words[peer] = message.round
+                    if message.reason not in ("wait", "early"):
+                        self._resolve(peer, "busy", now)
                 self.heard.note(peer, message.round)
                 return []
             case Pulled():
@@ -274,6 +295,7 @@ class Pulls:
             self._resolve(peer, "aborted", now)
             raise RemoteProtocolError(peer, reason)
         self.heard.note(peer, pulled.round)
+        self._words[peer] = pulled.round
         self._judging.add(peer)
         return [Told(peer, pulled)]
 
@@ -293,7 +315,7 @@ class Pulls:
             raise RemoteProtocolError(peer, "asked_too_often")
 
     def _decide(self, peer: str, pull: Pull, now: float) -> list[Tell]:
-        """What to say to a question; nothing if it is parked."""
+        """What to say to a question; nothing if the answer is about to come."""
         if pull.round <= self._newest:
             return [Tell(peer, self._vector(peer, pull, now))]
         if pull.round > self.round + self.max_lead:
@@ -301,7 +323,7 @@ class Pulls:
         if len(self._parked) >= MAX_PARKED and peer not in self._parked:
             return [Tell(peer, NotNow(pull.nonce, self.round, "full"))]
         self._parked[peer] = pull
-        return []
+        return [Tell(peer, NotNow(pull.nonce, self.round, "wait"))] if pull.round > self.round else []
 
     def _vector(self, peer: str, pull: Pull, now: float) -> Pulled | NotNow:
         it = self._published.get(pull.round, self._published[self._newest])
@@ -329,6 +351,19 @@ class Pulls:
         """Peers that have not answered yet, sorted."""
         return tuple(peer for peer in self.waiting if peer not in self._judging)
 
+    @property
+    def _spoken(self) -> list[int]:
+        """The words of those asked, in order, if half of them have spoken."""
+        return sorted(self._words.values()) if 2 * len(self._words) >= len(self._questions) else []
+
+    def _until(self, peer: str) -> float:
+        """When to give a peer up: who is not yet at our round has longer if most are not."""
+        return self.waits.until(peer) + (self.ahead * self._round_s if self._lacks(peer) else 0.0)
+
+    def _lacks(self, peer: str) -> bool:
+        """The peer has said that it is not yet at our round."""
+        return self._words.get(peer, self.round) < self.round
+
     def _question(self, peer: str) -> Tell:
         return Tell(peer, Pull(self._questions[peer], self.round))
 
@@ -336,5 +371,7 @@ class Pulls:
         self.outcomes[peer] = outcome
         if outcome == "committed":
             self.waits.answered(peer, now)
+        elif outcome == "timeout" and self._lacks(peer):
+            self.waits.patience.observe(LONGER * (now - self._asked_at))
         elif outcome == "timeout":
             self.waits.missed(peer)

@@ -165,11 +165,14 @@ class Pulled(Message, frozen=True, tag="pld"):
 
 
 class NotNow(Message, frozen=True, tag="nnw"):
-    """There is no answer to a question. `round` is the sender's own, so that who is behind can catch up."""
+    """There is no vector, or not yet. `round` is the sender's own, so that who is behind can catch up and who is ahead wait.
+
+    wait: it will come when the sender has got there. early: ask again, the sender is far behind. late: the sender is far ahead.
+    """
 
     nonce: Counter
     round: Counter
-    reason: Literal["late", "early", "busy", "full", "quarantine", "engine"]
+    reason: Literal["wait", "early", "late", "busy", "full", "quarantine", "engine"]
 
 
 # --- control: membership ----------------------------------------------------------------------------------

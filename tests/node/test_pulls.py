@@ -169,7 +169,8 @@ async def test_who_is_early_waits_for_who_is_at_work_and_who_is_late_is_told_the
 
 @pytest.mark.slow
 @virtual
-async def test_rounds_end_and_most_questions_are_answered_with_a_third_of_the_frames_lost():
+async def test_rounds_end_and_nobody_runs_away_from_the_others_with_a_third_of_the_frames_lost():
+    """Who is ahead is answered by nobody: it must learn to wait, or it trains alone to the end."""
     swarm = Swarm("abcdef", rules=[loss(0.3, seed=7)])
 
     async def play(member):
@@ -184,7 +185,7 @@ async def test_rounds_end_and_most_questions_are_answered_with_a_third_of_the_fr
                 nursery.start_soon(play, member)
         for member in swarm.members.values():
             assert [number for number, _ in member.engine.mixed] == list(range(20))
-            assert member.exchange.stats.committed >= 0.75 * 40  # of two copies both are lost one time in eleven
+            assert member.exchange.stats.committed > 20
             assert not member.facts.faults
             for _, told in member.engine.mixed:
                 assert all(vector is None or vector.startswith(peer.encode()) for peer, vector in told.items())
