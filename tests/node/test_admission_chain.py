@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gossip.wire.schema import MAX_CREDENTIAL_BYTES
 from node.admission import chain as chains
 from node.admission import credential as credentials
-from node.admission.chain import MAX_LINKS, Terms, bind, check, inviters, invite, not_after_ms, slots
+from node.admission.chain import MAX_LINKS, Terms, bind, check, invite, inviters, not_after_ms, slots
 from node.admission.credential import Credential, Ticket
 from node.identity import Identity
 
@@ -169,7 +169,7 @@ def test_a_credential_comes_back_as_it_was_or_cannot_be_made(operator, ticket):
 @settings(max_examples=100)
 def test_what_is_no_credential_is_refused_by_name(raw):
     """Random bytes are none; neither is a second encoding of nothing, or an array that claims four thousand million items."""
-    with pytest.raises(ValueError, match="^credential_malformed$"):
+    with pytest.raises(ValueError, match=r"^credential_malformed$"):
         credentials.decode(raw)
-    with pytest.raises(ValueError, match="^chain_malformed$"):
+    with pytest.raises(ValueError, match=r"^chain_malformed$"):
         chains.from_bytes(raw)

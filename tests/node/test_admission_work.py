@@ -106,7 +106,7 @@ def test_a_search_tries_what_it_is_told_and_nothing_else():
 
 
 def test_a_manifest_whose_work_would_be_out_of_date_is_refused_with_what_would_do():
-    with pytest.raises(ConfigError, match="admission.bits: 24 bits of 65536 KiB") as error:
+    with pytest.raises(ConfigError, match=r"admission\.bits: 24 bits of 65536 KiB") as error:
         rules.check(AdmissionSection(bits=24, memory_kib=65536))
     bits = int(str(error.value).rpartition("admission.bits=")[2].rstrip("`"))
     assert rules.check(AdmissionSection(bits=bits, memory_kib=65536))[0].endswith("min an epoch")

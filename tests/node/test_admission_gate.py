@@ -1,0 +1,324 @@
+"""The gate: whom a node lets in, what it blames a teller for, and that all nodes which heard the same decide the same."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossip.membership.view import View
+from gossip.wire.schema import Record, Revocation
+from node.admission import credential as credentials
+from node.admission import gate as gates
+from node.admission import revocations
+from node.admission.chain import Terms, bind, invite
+from node.admission.credential import Credential, Ticket
+from node.admission.gate import Gatekeeper, puzzle_of
+from node.admission.revocations import MAX_PER_BRANCH, Revocations
+from node.admission.work import search
+from node.config import AdmissionSection, Manifest
+from node.identity import Identity, verify_record
+from tests.node.test_admission_chain import END_MS, FOUNDER, PEOPLE, SWARM, TERMS, chain_of, one_more
+
+NOW_S = 1_700_000_000.0
+INVITE = AdmissionSection(kind="invite", depth=3, quota=3)
+
+
+class Clock:
+    def __init__(self, now_s=NOW_S):
+        self.now_s = now_s
+
+    def __call__(self):
+        return self.now_s
+
+
+def gate_of(section=INVITE, me=PEOPLE[11], clock=None):
+    return Gatekeeper(Manifest(founder=FOUNDER.peer_id, admission=section), SWARM, me.peer_id, clock or Clock())
+
+
+def record_of(who, *, chain=(), ticket=None, operator="", version=0, raw=None):
+    credential = credentials.encode(Credential(operator, ticket, chain)) if raw is None else raw
+    return who.sign_record(Record(who.peer_id, SWARM, 1, version, "alive", ("/a",), b"", credential))
+
+
+def member(length):
+    """people[length], invited through all before."""
+    return record_of(PEOPLE[length], chain=chain_of(length))
+
+
+# --- allow ----------------------------------------------------------------------------------------------------
+
+
+def test_listed_peers_and_the_founder_are_members_and_nobody_else():
+    gate = gate_of(AdmissionSection(kind="allow", members=(PEOPLE[1].peer_id,)))
+    assert gate.closed
+    assert gate.admits(record_of(PEOPLE[0]))
+    assert gate.admits(record_of(PEOPLE[1]))
+    assert not gate.admits(record_of(PEOPLE[2]))
+    assert gate.fault(record_of(PEOPLE[2])) == "not_listed"
+
+
+# --- open -----------------------------------------------------------------------------------------------------
+
+
+def test_where_nothing_is_asked_an_empty_credential_is_enough():
+    gate = gate_of(AdmissionSection())
+    assert not gate.closed
+    assert gate.admits(record_of(PEOPLE[1]))
+    assert gate.admits(record_of(PEOPLE[1], operator="me"))
+    assert gate.credential(record_of(PEOPLE[1], operator="me")).operator == "me"
+    assert gate.fault(record_of(PEOPLE[1], raw=b"\xc1")) == "credential_malformed"
+
+
+WORK = AdmissionSection(bits=3, memory_kib=8, epoch_s=3600.0)
+
+
+def ticket_of(who, epoch):
+    puzzle = puzzle_of(Manifest(founder=FOUNDER.peer_id, admission=WORK), SWARM)
+    ticket = search(puzzle, who.peer_id, epoch, range(10_000))
+    assert ticket is not None
+    return ticket
+
+
+def test_work_is_admitted_once_it_was_evaluated_and_as_long_as_it_is_current():
+    clock = Clock()
+    gate = gate_of(WORK, clock=clock)
+    epoch = int(NOW_S // 3600)
+    record = record_of(PEOPLE[1], ticket=ticket_of(PEOPLE[1], epoch))
+    assert gate.fault(record) == ""
+    assert not gate.admits(record)
+    assert gate.unproven == [record]
+    gate.prove(record, good=True)
+    assert gate.admits(record)
+    clock.now_s = 3600.0 * (epoch + 1.6)
+    assert not gate.admits(record)
+    assert gate.fault(record) == "", "an honest member may have a slow clock"
+    assert gate.standing(record).reason == "work_out_of_date"
+
+
+def test_work_that_was_found_wrong_and_none_at_all_are_the_tellers_fault():
+    """An honest member evaluates before it tells."""
+    gate = gate_of(WORK)
+    wrong = record_of(PEOPLE[1], ticket=Ticket(int(NOW_S // 3600), 5))
+    gate.prove(wrong, good=False)
+    assert gate.fault(wrong) == "work_forged"
+    assert gate.fault(record_of(PEOPLE[2])) == "credential_missing"
+
+
+def test_work_in_another_epoch_costs_no_evaluation():
+    """The cheap checks come first."""
+    gate = gate_of(WORK)
+    for epoch in (0, int(NOW_S // 3600) - 2, int(NOW_S // 3600) + 2, 2**62):
+        assert not gate.admits(record_of(PEOPLE[1], ticket=Ticket(epoch, 5)))
+    assert gate.unproven == []
+
+
+def test_what_waits_for_evaluation_is_bounded():
+    gate = gate_of(WORK)
+    for nonce in range(2 * gates.MAX_UNPROVEN):
+        raw = credentials.encode(Credential("", Ticket(int(NOW_S // 3600), nonce)))
+        gate.admits(Record(PEOPLE[1].peer_id, SWARM, 1, nonce, "alive", (), b"", raw))
+    assert len(gate.unproven) == gates.MAX_UNPROVEN
+
+
+# --- invite ---------------------------------------------------------------------------------------------------
+
+
+def test_the_invited_are_members_and_the_founder_needs_no_invitation():
+    gate = gate_of()
+    assert gate.admits(record_of(FOUNDER))
+    assert all(gate.admits(member(length)) for length in (1, 2, 3))
+    assert gate.inviters(member(3)) == tuple(who.peer_id for who in PEOPLE[:3])
+    assert gate.inviters(record_of(FOUNDER)) == ()
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (record_of(PEOPLE[1]), "credential_missing"),
+        (record_of(PEOPLE[5], chain=chain_of(2)), "chain_of_another"),
+        (record_of(PEOPLE[1], raw=b"x" * 100), "credential_malformed"),
+        (record_of(PEOPLE[2], chain=chain_of(2)[1:]), "chain_signature"),
+        (record_of(PEOPLE[4], chain=chain_of(4, terms=Terms(SWARM, FOUNDER.peer_id, 4, 3))), "chain_too_deep"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_no_honest_member_can_have_told_is_a_fault(record, reason):
+    gate = gate_of()
+    assert gate.fault(record) == reason
+    assert not gate.admits(record)
+
+
+def test_an_invitation_ends_without_anybodys_fault():
+    clock = Clock(END_MS / 1000 - 1)
+    gate = gate_of(clock=clock)
+    assert gate.admits(member(2))
+    clock.now_s += 1
+    assert not gate.admits(member(2))
+    assert gate.fault(member(2)) == ""
+
+
+def test_a_revocation_puts_out_the_subtree_and_nobody_else():
+    gate = gate_of()
+    sibling = record_of(PEOPLE[5], chain=one_more(chain_of(1), PEOPLE[1], 5, number=1))
+    revocation = revocations.revoke(PEOPLE[1], chain_of(2), TERMS)
+    assert gate.revoke([revocation]) == [revocation]
+    assert gate.revoke([revocation]) == []
+    assert gate.changed()
+    assert [gate.admits(record) for record in (member(1), member(2), member(3), sibling)] == [True, False, False, True]
+    assert gate.fault(member(3)) == "", "who tells of it may not have heard"
+    assert gate.answer(member(3)) == revocation
+    assert gate.answer(member(1)) is None
+
+
+@pytest.mark.parametrize(("who", "may"), [(0, True), (1, True), (2, True), (3, False), (9, False)])
+def test_only_those_above_a_member_can_revoke_it(who, may):
+    if may:
+        assert gate_of().revoke([revocations.revoke(PEOPLE[who], chain_of(3), TERMS)])
+        return
+    with pytest.raises(ValueError, match="revoked_by_another"):
+        revocations.revoke(PEOPLE[who], chain_of(3), TERMS)
+
+
+@pytest.mark.slow
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_any_change_of_a_revocation_makes_it_none(data):
+    good = revocations.revoke(PEOPLE[1], chain_of(2), TERMS)
+    part = data.draw(st.sampled_from(["chain", "signature"]))
+    raw = bytearray(getattr(good, part))
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(ValueError, match=r"^(chain_\w+|revocation_forged)$"):
+        gate_of().revoke([msgspec.structs.replace(good, **{part: bytes(raw)})])
+
+
+def test_one_bad_revocation_among_good_ones_and_none_is_taken_in():
+    gate = gate_of()
+    good = revocations.revoke(FOUNDER, chain_of(1), TERMS)
+    with pytest.raises(ValueError, match="chain_malformed"):
+        gate.revoke([good, Revocation(b"", FOUNDER.peer_id, b"")])
+    assert gate.admits(member(1))
+    with pytest.raises(ValueError, match="nothing_to_revoke"):
+        gate_of(AdmissionSection()).revoke([good])
+
+
+def many_below(branch, count):
+    """Revocations of what people[branch] gave, all its numbers, and of what the first of these gave."""
+    terms = Terms(SWARM, FOUNDER.peer_id, 3, 64)
+    above = one_more((), FOUNDER, branch, terms=terms, number=branch)
+    below = one_more(above, PEOPLE[branch], 10, terms=terms)
+    givers = [(PEOPLE[branch], above)] * 64 + [(PEOPLE[10], below)] * 64
+    return [
+        revocations.revoke(
+            giver, invite(giver, chain, terms, invitee=PEOPLE[9].peer_id, number=index % 64, not_after_ms=END_MS), terms
+        )
+        for index, (giver, chain) in enumerate(givers[:count])
+    ]
+
+
+@pytest.mark.slow
+def test_no_member_fills_the_revocations_and_the_order_of_arrival_does_not_matter():
+    """What a hostile branch says of itself is bounded; what the founder says stays."""
+    terms = Terms(SWARM, FOUNDER.peer_id, 3, 64)
+    mine = revocations.revoke(FOUNDER, one_more((), FOUNDER, 2, terms=terms, number=2), terms)
+    flood = many_below(1, MAX_PER_BRANCH + 20)
+    one, other = Revocations(terms), Revocations(terms)
+    one.add([*flood, mine], 0)
+    for revocation in (mine, *reversed(flood)):
+        other.add([revocation], 0)
+    assert len(one.listed) == MAX_PER_BRANCH + 1
+    assert mine in one.listed
+    assert one.digest == other.digest
+    assert one.listed == other.listed
+
+
+def test_a_revocation_is_forgotten_when_what_it_voids_has_ended():
+    held = Revocations(TERMS)
+    held.add([revocations.revoke(FOUNDER, one_more((), FOUNDER, 1, until=1000), TERMS)], 0)
+    assert len(held.listed) == 1
+    held.add([revocations.revoke(FOUNDER, one_more((), FOUNDER, 2, number=1), TERMS)], 1000)
+    assert len(held.listed) == 1
+    assert held.voids(one_more((), FOUNDER, 1, until=1000)) is None
+
+
+# --- one invitation, two peers --------------------------------------------------------------------------------
+
+
+def users(count):
+    """Records of peers that all took up the same invitation, given to a bearer key."""
+    bearer = b"b" * 32
+    chain = invite(FOUNDER, (), TERMS, invitee=Identity.from_seed(bearer).peer_id, number=0, not_after_ms=END_MS)
+    return [record_of(who, chain=bind(chain, bearer, who.peer_id, SWARM)) for who in PEOPLE[4 : 4 + count]]
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_of_those_who_use_one_invitation_all_nodes_keep_the_same_one(order):
+    """In whatever order they were heard of; the others are out, without any teller's fault."""
+    records = users(3)
+    gate = gate_of()
+    view = View(lambda record: verify_record(record, SWARM), gate)
+    for index in order:
+        view.screen([records[index]], "teller")
+        view.merge(records[index], 0.0)
+        if gate.changed():
+            view.purge()
+    first = min(record.peer for record in records)
+    assert view.alive == (first,)
+    assert all(gate.answer(record).peer == first for record in records if record.peer != first)
+
+
+def test_an_invitation_used_twice_is_evidence_against_the_inviter():
+    one, other = sorted(users(2), key=lambda record: record.peer)
+    gate = gate_of()
+    assert gate.admits(one)
+    assert gate.overused == {}
+    assert not gate.admits(other)
+    (use,) = gate.overused.values()
+    assert (use.inviter, use.number, use.kept, use.other) == (FOUNDER.peer_id, 0, one, other)
+    assert verify_record(use.kept, SWARM)
+    assert verify_record(use.other, SWARM)
+    assert gate.is_beaten(other)
+    assert not gate.is_beaten(one)
+
+
+def test_two_invitations_under_one_number_are_one_used_twice():
+    """An inviter that signs more than its quota brings in no more members for it."""
+    claims = [record_of(PEOPLE[at], chain=one_more((), FOUNDER, at, number=7)) for at in (4, 5)]
+    gate = gate_of()
+    for record in claims:
+        gate.admits(record)
+    assert [gate.admits(record) for record in claims].count(True) == 1
+    assert len(gate.overused) == 1
+
+
+def test_whose_claim_has_lapsed_gives_way():
+    clock = Clock()
+    gate = gate_of(clock=clock)
+    first, second = sorted((4, 5), key=lambda at: PEOPLE[at].peer_id)
+    short = record_of(PEOPLE[first], chain=one_more((), FOUNDER, first, number=3, until=int(NOW_S * 1000) + 1000))
+    long = record_of(PEOPLE[second], chain=one_more((), FOUNDER, second, number=3))
+    assert gate.admits(short)
+    assert not gate.admits(long)
+    clock.now_s += 1.5
+    assert gate.admits(long)
+
+
+def test_the_node_itself_is_always_in_its_own_list_and_learns_what_others_think():
+    gate = gate_of(me=PEOPLE[2])
+    gate.revoke([revocations.revoke(FOUNDER, chain_of(1), TERMS)])
+    assert gate.admits(member(2))
+    assert gate.standing(member(2)).reason == "invitation_revoked"
+
+
+def test_memory_per_peer_is_bounded(monkeypatch):
+    monkeypatch.setattr(gates, "MAX_KEPT", 10)
+    gate = gate_of(WORK)
+    for nonce in range(50):
+        record = Record(
+            PEOPLE[1].peer_id, SWARM, 1, nonce, "alive", (), b"", credentials.encode(Credential("", Ticket(0, nonce)))
+        )
+        gate.prove(record, good=True)
+    assert len(gate._proven) == len(gate._parsed) == 10
