@@ -61,6 +61,21 @@ def test_a_killed_node_resumes_and_a_late_one_catches_up(tmp_path):
 
 @pytest.mark.real
 @pytest.mark.slow
+def test_a_liar_is_named_shut_out_and_not_waited_for(tmp_path):
+    """NaN in every payload: its peers learn without it, and the summary is theirs alone."""
+    table = demo(
+        tmp_path, "--nodes", 4, "--rounds", 30, "--seed", 1, "--byzantine", "1:nan", "--set", "pace.max_wait_s=1"
+    )
+    assert [row["byzantine"] for row in table["nodes"]] == [False, False, False, True]
+    *honest, liar = table["nodes"]
+    assert [row["state"] for row in honest] == ["done"] * 3
+    assert liar["exchanges"]["committed"] == 0
+    assert table["mean"] == pytest.approx(sum(row["value"] for row in honest) / 3)
+    assert table["min"] >= 0.8
+
+
+@pytest.mark.real
+@pytest.mark.slow
 def test_ctrl_c_in_the_middle_leaves_nothing_behind(tmp_path):
     """No node, no engine, and an exit code that says why."""
     with terminals() as terminal:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -361,3 +363,17 @@ def test_a_sleeper_is_honest_for_half_of_the_run_and_then_another_attack(name: s
 def test_a_sleeper_in_a_run_without_end_sleeps() -> None:
     """There is no half of it."""
     assert told(ATTACKS["sleeper"](), scene(round=10**6, rounds=0)).tolist() == [[2.0, 2.0]] * 2
+
+
+# --- the page -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(ATTACKS))
+def test_the_page_has_a_row_for_each_attack_with_each_of_its_parameters_and_their_defaults(name: str) -> None:
+    """docs/attacks.md is what people read before they use one."""
+    page = (Path(__file__).parents[2] / "docs" / "attacks.md").read_text()
+    row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+    for parameter in inspect.signature(ATTACKS[name]).parameters.values():
+        assert f"`{parameter.name}" in row
+        if isinstance(parameter.default, int | float) and not isinstance(parameter.default, bool):
+            assert f"`{parameter.name} = {parameter.default:g}`" in row

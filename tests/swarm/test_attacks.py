@@ -1,0 +1,63 @@
+"""Liars in swarms of whole nodes: the same attacks as in the simulator, over the node's own protocol."""
+
+from statistics import mean
+
+import msgspec
+import pytest
+
+from node import presets
+from node.config import AdmissionSection, Manifest, RobustSection
+from tests.swarm.swarms import events, story, until
+from tests.swarm.virtual import replayable
+
+NODES = 8
+LIAR = NODES - 1
+ROUNDS = 24
+
+
+def gathering(rule: str) -> Manifest:
+    """The open preset with another rule, and no work to prove."""
+    agreed = presets.load(
+        Manifest,
+        assignments=[
+            "preset=open", f"partition.shards={NODES}", f"pace.quorum={NODES}", f"pace.rounds={ROUNDS}", "pace.max_wait_s=1.0"
+        ],
+    )  # fmt: skip
+    robust = RobustSection(rule=rule, b=agreed.robust.b)
+    return msgspec.structs.replace(agreed, preset="custom", bad_share=0.0, robust=robust, admission=AdmissionSection())
+
+
+def told(rule: str, attack: str) -> tuple[float, list[str]]:
+    """Mean accuracy of the honest, and what one of them reported, after a run with one liar."""
+
+    async def tale() -> tuple[float, list[str]]:
+        swarm = story(gathering(rule), 0, attacks={LIAR: attack})
+        honest = [index for index in range(NODES) if index != LIAR]
+        async with swarm.running(NODES):
+            await until(lambda: all(swarm.nodes[i].node.progress.round >= ROUNDS for i in honest), 2000.0)
+            values = []
+            for index in honest:
+                training = swarm.nodes[index].node.training
+                assert training is not None
+                await training.evaluate()
+                values.append(swarm.nodes[index].node.progress.value or 0.0)
+            return mean(values), events(swarm.nodes[0])
+
+    return replayable(tale, 0)
+
+
+@pytest.mark.slow
+def test_one_liar_ruins_a_mean_and_not_cs_plus() -> None:
+    """−10 μ is as far away as a seventh of the voices needs to pull everybody through 0."""
+    ruined, _ = told("mean", "foe")
+    stood, _ = told("cs_plus", "foe")
+    assert stood > 0.8
+    assert ruined < stood - 0.2
+
+
+@pytest.mark.slow
+def test_payloads_of_nan_are_faults_and_cost_nothing_else() -> None:
+    """Whoever sends them is shut out; the others learn as if it were not there."""
+    stood, said = told("cs_plus", "nan")
+    assert stood > 0.8
+    assert "peer_quarantine" in said
