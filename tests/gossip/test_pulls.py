@@ -378,25 +378,25 @@ class World:
         """One random event."""
         draw, peer = self.rng.random(), self.rng.choice(PEERS)
         m = self.machines[peer]
-        if draw < 0.15 and m.phase == "computing":
+        if draw < 0.1 and m.phase == "computing":
             if m.publishable(m.round):
                 self.send(peer, m.publish(published(peer, m.round), self.now))
             others = [other for other in (*PEERS, *([LIAR] if self.liar else [])) if other != peer]
             self.send(peer, m.ask(m.round, self.rng.sample(others, 2), self.now, 1.0))
-        elif draw < 0.3 and m.phase == "asking" and m.done:
+        elif draw < 0.2 and m.phase == "asking" and m.done:
             m.close()
             assert m.outcomes.keys() == set(m.asked), "every question has one end"
             self.begin(peer, max(m.round + 1, m.behind))
-        elif draw < 0.4 and self.judging:
+        elif draw < 0.3 and self.judging:
             asker, teller, pulled = self.judging.pop(self.rng.randrange(len(self.judging)))
             before = self.machines[asker].outcomes.get(teller)
             self.machines[asker].judged(teller, pulled.nonce, "committed", self.now)
             if before is None and self.machines[asker].outcomes.get(teller) == "committed":
                 self.used.append((asker, teller, pulled.round, pulled.payload))
-        elif draw < 0.55:
+        elif draw < 0.36:
             self.now += self.rng.random()
             self.send(peer, m.tick(self.now))
-        elif draw < 0.6 and self.liar:
+        elif draw < 0.4 and self.liar:
             self.net.append((LIAR, peer, self.lie()))
         elif self.net:
             at = self.rng.randrange(len(self.net))
