@@ -6,6 +6,7 @@ nodes look at. What remains of it in the manifest is a promise: the keys that pr
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,10 @@ def _between(least: float, most: float, where: tuple[str, Scalar] | None = None)
 
 
 def _shown(value: object) -> str:
-    return '""' if value == "" else f"{value:g}" if isinstance(value, float) else str(value)
+    """For people: names as they are, other text in quotes and without what a terminal obeys."""
+    if isinstance(value, str):
+        return value if value.isidentifier() and value.isascii() else json.dumps(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 PRESETS: Mapping[str, tuple[Key, ...]] = MappingProxyType(

@@ -33,6 +33,7 @@ TARGETS: Mapping[str, str] = MappingProxyType(
         "connections": "transport:CONNECTION",
         "handshakes": "handshakes:HANDSHAKE",
         "engine": "engine:ENGINE",
+        "histories": "histories:HISTORY",
     }
 )
 PLANTED: Mapping[str, str] = MappingProxyType(

@@ -138,6 +138,11 @@ def test_a_key_that_protects_is_refused_when_weaker_and_the_cure_it_names_works(
     assert manifests.check(with_preset(name, weak, cure)) == []
 
 
+def test_what_a_founder_writes_cannot_write_to_a_terminal():
+    message = refusal("preset=open", 'robust.rule="\\u001b[2J\\n"')
+    assert message.isprintable()
+
+
 def test_every_limit_has_a_weaker_value_above():
     """But kappa, which binds under another rule only."""
     for name, keys in PRESETS.items():

@@ -25,7 +25,7 @@ from gossip.wire.schema import (
     StateOffer,
     StateQuery,
 )
-from node import identity, manifest, plugins
+from node import identity, manifest, plugins, presets
 from node.config import (
     CompressSection,
     Manifest,
@@ -140,6 +140,7 @@ MANIFESTS = (
         overlay=OverlaySection(kind="ring"), mix=MixSection(kind="exact_diffusion"),
         compress=CompressSection(select="full", request="identity", response="identity"),
     ),
+    presets.load(Manifest, assignments=["preset=open"]),
 )  # fmt: skip
 
 
