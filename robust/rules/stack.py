@@ -5,16 +5,18 @@ weighted sum. Both are passes over blocks that stay in cache, so that beyond inp
 taken, whatever d is. What a preparation (nearest neighbor mixing, bucketing) does is linear: it is a small matrix here, and no mixed
 vector is ever stored.
 
-Conventions: an absent vector is our own (its difference is 0). Differences are cut at ±1e17 per coordinate (float64: ±1e140), so that
-squares stay finite: nobody honest is that far. Sums of products are taken in the vectors' type over CHUNK coordinates at a time, and
-over the chunks in float64. Chunks are always the same, and are multiplied for one row at a time in memory of their own (libraries round
-differently for other shapes and other alignments): so is every bit, for any block size and any number of rows at once.
+Conventions: an absent vector is our own (its difference is 0). Sums of products are taken in the vectors' type over CHUNK coordinates
+at a time, and over the chunks in float64; where that overflows, which takes a liar, everything is done in float64. Differences of
+float64 are cut at ±1e140 per coordinate, and those of float32 that are mixed at ±1e17, for nobody honest is that far. Chunks are always
+the same, and are multiplied for one row at a time in memory of their own (libraries round differently for other shapes and other
+alignments): so is every bit, for any block size and any number of rows at once.
 
 Shapes: R rows (nodes), k peers, m = k + 1 vectors of which the first is our own, p vectors after mixing, D numbers each.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,7 +27,7 @@ from robust.rules.network import Network
 
 BLOCK = 1 << 15
 """Coordinates at a time where no bit depends on it: 17 of them, float32, are about the second-level cache of a core."""
-CHUNK = 1 << 13
+CHUNK = 1 << 14
 """Coordinates of one partial sum."""
 
 
@@ -81,8 +83,9 @@ class Stack:
             return self.gram().diagonal(dim1=1, dim2=2)[:, 1:].clamp_min(0)
         total = torch.zeros(self.present.shape, dtype=torch.float64, device=self.own.device)
         for row in range(len(total)):
-            for _, part in self._differences(row):
-                total[row] += torch.linalg.vector_norm(part, dim=1).double().square_()
+            total[row] = self._squares(row, wide=False)
+            if not bool(torch.isfinite(total[row]).all()):
+                total[row] = self._squares(row, wide=True)
         return total
 
     def combination(self, weights: Tensor, extra: Tensor | None = None) -> Tensor:
@@ -95,12 +98,10 @@ class Stack:
         if self.mixing is not None:
             weights = _product(weights.unsqueeze(1), _extended(self.mixing, extra)).squeeze(1)
         combined = torch.empty_like(self.own, memory_format=torch.contiguous_format)
-        moves = self.own.new_empty(min(CHUNK, self.own.shape[1]))
         for row in range(len(combined)):
-            others = weights[row, 1:].to(self.own.dtype, copy=True)
-            for columns, part in self._differences(row, extra):
-                moved = torch.mv(part.T, others, out=moves[: part.shape[1]])
-                torch.add(self.own[row, columns], moved, out=combined[row, columns])
+            self._combine(row, weights[row, 1:], extra, combined[row], wide=False)
+            if not bool(torch.isfinite(combined[row].sum())):
+                self._combine(row, weights[row, 1:], extra, combined[row], wide=True)
         return combined
 
     def coordinates(self, network: Network, finish: Callable[[Sequence[Tensor], Tensor], None]) -> Tensor:
@@ -122,9 +123,10 @@ class Stack:
     def vectors(self) -> Tensor:
         """(R, p, D) all of them, in memory."""
         stored = self.own.new_empty((self.own.shape[0], self.count, self.own.shape[1]))
-        for rows, columns, values in self._blocks():
-            for index, value in enumerate(values):
-                stored[rows, index, columns] = value
+        for rows, columns, values in self._blocks(stored):
+            if self.mixing is None:
+                for index, value in enumerate(values):
+                    stored[rows, index, columns] = value
         return stored
 
     def _gram(self, extra: Tensor | None) -> Tensor:
@@ -132,14 +134,44 @@ class Stack:
         gram = torch.zeros((rows, count + 1, count + 1), dtype=torch.float64, device=self.own.device)
         padded = count if count <= 8 else -8 * (-count // 8)  # rows of zeros: MKL is twice as fast with 16 as with 15
         for row in range(rows):
-            total = torch.zeros((padded, padded), dtype=torch.float64, device=self.own.device)
-            for _, part in self._differences(row, extra, padded):
-                total += part @ part.T
+            total = self._products(row, extra, padded, wide=False)
+            if not bool(torch.isfinite(total).all()):
+                total = self._products(row, extra, padded, wide=True)
             gram[row, 1:, 1:] = (total + total.T)[:count, :count] / 2
         return gram
 
+    def _products(self, row: int, extra: Tensor | None, padded: int, *, wide: bool) -> Tensor:
+        total = torch.zeros((padded, padded), dtype=torch.float64, device=self.own.device)
+        for _, part in self._differences(row, extra, padded, wide=wide):
+            total += part @ part.T
+        return total
+
+    def _squares(self, row: int, *, wide: bool) -> Tensor:
+        total = torch.zeros(self.present.shape[1], dtype=torch.float64, device=self.own.device)
+        for _, part in self._differences(row, wide=wide):
+            total += torch.linalg.vector_norm(part, dim=1).double().square_()
+        return total
+
+    def _combine(self, row: int, weights: Tensor, extra: Tensor | None, out: Tensor, *, wide: bool) -> None:
+        dtype = torch.float64 if wide else self.own.dtype
+        others = weights.to(dtype, copy=True)
+        moves = self.own.new_empty(min(CHUNK, out.numel()), dtype=dtype)
+        for columns, part in self._differences(row, extra, wide=wide):
+            moved = torch.mv(part.T, others, out=moves[: part.shape[1]])
+            if wide:
+                out[columns] = self.own[row, columns] + moved
+            else:
+                torch.add(self.own[row, columns], moved, out=out[columns])
+
     def _differences(
-        self, row: int, extra: Tensor | None = None, padded: int = 0, within: slice | None = None
+        self,
+        row: int,
+        extra: Tensor | None = None,
+        padded: int = 0,
+        within: slice | None = None,
+        *,
+        wide: bool = False,
+        cut: bool = False,
     ) -> Iterator[tuple[slice, Tensor]]:
         """Chunks of coordinates, and (k, chunk) differences to our own vector there, in memory that the next one reuses.
 
@@ -148,34 +180,49 @@ class Stack:
             extra: (R, D) one more vector, which becomes the last.
             padded: rows of zeros are added up to this number.
             within: only these coordinates, beginning at a multiple of CHUNK; None: all.
+            wide: in float64.
+            cut: float32 too.
         """
         told, own, peers = self.told[row], self.own[row], self.told.shape[1]
-        count = peers + (extra is not None)
-        far = 1e17 if own.dtype == torch.float32 else 1e140
+        dtype = torch.float64 if wide else own.dtype
+        far = 1e140 if dtype == torch.float64 else 1e17
         absent = [peer for peer, there in enumerate(self.present[row].tolist()) if not there]
         first, last = (0, own.numel()) if within is None else (within.start, within.stop)
-        buffer = own.new_zeros((max(count, padded), min(CHUNK, last - first)))
+        buffer = own.new_zeros((max(peers + (extra is not None), padded), min(CHUNK, last - first)), dtype=dtype)
         for columns in _slices(first, last, CHUNK):
             part = buffer[:, : columns.stop - columns.start]
-            torch.sub(told[:, columns], own[columns], out=part[:peers])
+            here = own[columns].to(dtype)
+            torch.sub(told[:, columns].to(dtype), here, out=part[:peers])
             if extra is not None:
-                torch.sub(extra[row, columns], own[columns], out=part[peers])
-            part[:count].clamp_(-far, far)
+                torch.sub(extra[row, columns].to(dtype), here, out=part[peers])
+            if cut or dtype == torch.float64:
+                part.clamp_(-far, far)
             for peer in absent:
                 part[peer].zero_()
             yield columns, part
 
-    def _blocks(self) -> Iterator[tuple[slice, slice, list[Tensor]]]:
-        """Rows and coordinates, and the p values there, each (rows, coordinates)."""
+    def _blocks(self, stored: Tensor | None = None) -> Iterator[tuple[slice, slice, list[Tensor]]]:
+        """Rows and coordinates, and the p values there, each (rows, coordinates).
+
+        Args:
+            stored: (R, p, D) where mixed values are put; None: in memory that the next block reuses.
+        """
         rows, dim = self.own.shape
         weights = None if self.mixing is None else self.mixing[:, :, 1:].to(self.own.dtype)
-        mixed = None if weights is None else self.own.new_empty(self.count * self._largest())
+        memory = None if weights is None or stored is not None else self.own.new_empty(self.count * self._largest())
         for some in _slices(0, rows, max(1, self.block // max(1, dim))):
             for columns in _slices(0, dim, self.block):
-                if weights is None or mixed is None:
+                if weights is None:
                     yield some, columns, self._values(some, columns)
+                    continue
+                if stored is not None:
+                    values = stored[some, :, columns]
                 else:
-                    yield some, columns, self._mixed_values(some, columns, weights, mixed)
+                    assert memory is not None
+                    shape = (some.stop - some.start, self.count, columns.stop - columns.start)
+                    values = memory[: math.prod(shape)].view(shape)
+                self._mix(some, columns, weights, values)
+                yield some, columns, list(values.unbind(1))
 
     def _values(self, rows: slice, columns: slice) -> list[Tensor]:
         own, told, present = self.own[rows, columns], self.told[rows, :, columns], self.present[rows]
@@ -186,18 +233,16 @@ class Stack:
             *(torch.where(here[:, None], its, own) for here, its in zip(present.T, told.unbind(1), strict=True)),
         ]
 
-    def _mixed_values(self, rows: slice, columns: slice, weights: Tensor, memory: Tensor) -> list[Tensor]:
-        width = columns.stop - columns.start
-        values = memory[: self.count * (rows.stop - rows.start) * width].view(-1, self.count, width)
-        products = self.own.new_empty(self.count * min(CHUNK, width))
+    def _mix(self, rows: slice, columns: slice, weights: Tensor, values: Tensor) -> None:
+        """Write mixed values to (rows, p, coordinates)."""
+        products = self.own.new_empty(self.count * min(CHUNK, columns.stop - columns.start))
         for index, row in enumerate(range(rows.start, rows.stop)):
             some_weights = weights[row].clone()
-            for some, differences in self._differences(row, within=columns):
+            for some, differences in self._differences(row, within=columns, cut=True):
                 moved = products[: self.count * differences.shape[1]].view(self.count, -1)
                 torch.mm(some_weights, differences, out=moved)
                 part = values[index, :, some.start - columns.start : some.stop - columns.start]
                 torch.add(moved, self.own[row, some], out=part)
-        return list(values.unbind(1))
 
     def _largest(self) -> int:
         """Values per vector in the largest block."""
