@@ -83,6 +83,7 @@ class View:
     _cached: tuple[tuple[str, ...], bytes] | None = None
     _places: dict[str, str] = field(default_factory=dict)
     _seats: Counter[str] = field(default_factory=Counter)
+    _graves: Counter[str] = field(default_factory=Counter)
 
     @property
     def members(self) -> Mapping[str, Member]:
@@ -172,17 +173,20 @@ class View:
         return [Died(peer) for peer, member in gone if member.present]
 
     def _drop(self, peer: str) -> None:
-        if self._members.pop(peer).present:
+        member, place = self._members.pop(peer), self._places.pop(peer, "")
+        self._seats[place] -= 1
+        if member.present:
             self._cached = None
-        place = self._places.pop(peer, None)
-        if place is not None:
-            self._seats[place] -= 1
-            if not self._seats[place]:
-                del self._seats[place]
+        else:
+            self._graves[place] -= 1
+        if not self._seats[place]:
+            del self._seats[place], self._graves[place]
 
     def _put(self, member: Member) -> None:
         before = self._members.get(member.record.peer)
         self._members[member.record.peer] = member
+        was_present = before is None or before.present
+        self._graves[self._places.get(member.record.peer, "")] += was_present - member.present
         if before is None or before.present != member.present:
             self._cached = None
 
@@ -197,12 +201,12 @@ class View:
         place, most = self.place(record) if self.place is not None else ("", self.max_members)
         crowded = self._seats[place] >= most
         if crowded or len(self._members) >= self.max_members:
+            if not (self._graves[place] if crowded else self._graves.total()):
+                return False
             tombstones = [
                 (member.since, peer) for peer, member in self._members.items()
                 if not member.present and not (crowded and self._places.get(peer) != place)
             ]  # fmt: skip
-            if not tombstones:
-                return False
             self._drop(min(tombstones)[1])
         self._places[record.peer] = place
         self._seats[place] += 1

@@ -35,8 +35,9 @@ def revoke(who: Identity, chain: Chain, terms: Terms) -> Revocation:
         terms: of the swarm.
 
     Raises:
-        ValueError: "revoked_by_another": not theirs to revoke.
+        ValueError: in snake_case: there is no such invitation, or it is not theirs to revoke ("revoked_by_another").
     """
+    chains.check(chain, terms)
     slot = chains.slots(chain, terms.founder)[-1]
     revocation = Revocation(chains.to_bytes(chain), who.peer_id, who.sign(_signed(terms.swarm, slot)))
     check(revocation, terms)

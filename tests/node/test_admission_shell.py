@@ -1,0 +1,414 @@
+"""Admission over a network in memory, in virtual time: who gets in, what strangers are told, and what forgeries cost."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import pytest
+import trio
+
+from gossip.errors import ConfigError, GossipError
+from gossip.exchange.clock import SwarmClock
+from gossip.membership.view import MAX_MEMBERS
+from gossip.wire.frames import decode, encode
+from gossip.wire.schema import Hello, Probe, Record, Spread, Sync
+from node.admission import credential as credentials
+from node.admission.chain import bind, invite
+from node.admission.credential import Credential, Ticket
+from node.admission.issue import terms_of
+from node.config import AdmissionSection, Manifest, MembershipSection
+from node.daemon.admission import WASTED_AT_ONCE, Admission, Papers, in_thread
+from node.daemon.membership import ELSEWHERE_SHARE, ORIGIN_SHARE, Membership
+from node.identity import Identity
+from node.manifest import found, swarm_id
+from node.net.memory import MemoryHub, address_of
+from tests.node.test_membership_shell import Told, agreed, until
+
+pytestmark = pytest.mark.trio
+
+PEOPLE = [Identity.from_seed(index.to_bytes(32, "big")) for index in range(12)]
+START_S = 1_700_000_000.0
+INVITE = AdmissionSection(kind="invite", depth=2, quota=2)
+WORK = AdmissionSection(bits=4, memory_kib=8, epoch_s=60.0)
+
+
+class Cost:
+    """A thread in virtual time, and how often one was used."""
+
+    def __init__(self, each_s=0.01):
+        self.each_s, self.calls = each_s, 0
+
+    async def __call__(self, work):
+        self.calls += 1
+        result = work()
+        await trio.sleep(self.each_s)
+        return result
+
+
+class Swarm:
+    """Members of one manifest, on one hub."""
+
+    def __init__(self, admission):
+        self.manifest = found(Manifest(admission=admission), PEOPLE[0], int(START_S * 1000))
+        self.id = swarm_id(self.manifest)
+        self.hub = MemoryHub()
+        self.terms = terms_of(self.manifest, self.id)
+        self.nodes = []
+        self.nursery = None
+        self.lasts_s = 10_000.0
+
+    @asynccontextmanager
+    async def running(self, *chains):
+        """people[0] founds; one more for each chain."""
+        async with trio.open_nursery() as self.nursery:
+            await self.start(0)
+            for index, chain in enumerate(chains, 1):
+                await self.start(index, chain)
+            yield self
+            self.nursery.cancel_scope.cancel()
+
+    async def start(self, index, chain=(), operator=""):
+        node = Node(self, PEOPLE[index], chain, operator)
+        await node.admission.obtain()
+        node.begin()
+        self.nodes.append(node)
+        self.nursery.start_soon(node.live, [self.nodes[0].address])
+        await trio.sleep(0.2)
+        return node
+
+    def invited(self, *path):
+        """The chain through people[i] for i in path, each with a bearer key of its own."""
+        chain, inviter = (), PEOPLE[0]
+        for index in path:
+            bearer, holder = bytes([50 + index]) * 32, PEOPLE[index]
+            until_ms = int((START_S + self.lasts_s) * 1000)
+            invitee = Identity.from_seed(bearer).peer_id
+            number = index % 2 if chain else index
+            chain = invite(inviter, chain, self.terms, invitee=invitee, number=number, not_after_ms=until_ms)
+            chain, inviter = bind(chain, bearer, holder.peer_id, self.id), holder
+        return chain
+
+
+class Node:
+    """One of them."""
+
+    def __init__(self, swarm, identity, chain=(), operator=""):
+        self.swarm, self.identity, self.peer = swarm, identity, identity.peer_id
+        self.address = address_of(self.peer)
+        self.told, self.cost, self.kept, self.error = Told(), Cost(), [], ""
+        self.admission = Admission(
+            manifest=swarm.manifest, swarm=swarm.id, identity=identity, operator=operator, report=self.told,
+            unix_s=lambda: START_S + trio.current_time(), papers=Papers(chain, (), self.kept.append, self.cost),
+        )  # fmt: skip
+
+    def begin(self):
+        self.network = self.swarm.hub.join(self.peer)
+        self.membership = Membership(
+            network=self.network, identity=self.identity, swarm=self.swarm.id, section=MembershipSection(), report=self.told, seed=0,
+            incarnation=1, clock=SwarmClock(), admission=self.admission,
+        )  # fmt: skip
+
+    async def live(self, bootstrap):
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.membership.serve)
+                nursery.start_soon(self.membership.join, bootstrap)
+        except* GossipError as group:
+            self.error = str(group.exceptions[0])
+            while "admission" not in self.error:
+                group = group.exceptions[0]
+                self.error = str(group.exceptions[0])
+            self.swarm.hub.crash(self.peer)
+
+
+class Stranger:
+    """Somebody on the network who says what it likes and keeps what it hears."""
+
+    def __init__(self, swarm, identity=PEOPLE[11]):
+        self.swarm, self.identity, self.peer, self.heard = swarm, identity, identity.peer_id, []
+        self.network = swarm.hub.join(self.peer)
+        swarm.nursery.start_soon(self._listen)
+
+    async def _listen(self):
+        async for inbound in self.network.inbound("control"):
+            self.heard.append(decode("control", inbound.peer, inbound.frame))
+
+    def record(self, credential=b"", version=0):
+        unsigned = Record(self.peer, self.swarm.id, 1, version, "alive", (address_of(self.peer),), b"", credential)
+        return self.identity.sign_record(unsigned)
+
+    async def say(self, node, *messages):
+        await self.network.dial(node.address)
+        for message in messages:
+            await self.network.send(node.peer, "control", encode(message))
+        await trio.sleep(1.0)
+
+    @property
+    def records(self):
+        return [record for message in self.heard if isinstance(message, Sync | Spread) for record in message.records]
+
+
+# --- invited ----------------------------------------------------------------------------------------------------
+
+
+async def test_those_invited_find_each_other_and_know_who_answers_for_whom(autojump_clock):
+    swarm = Swarm(INVITE)
+    async with swarm.running(swarm.invited(1), swarm.invited(1, 2), swarm.invited(3)):
+        await until(lambda: agreed(swarm.nodes), 10.0)
+        ids = [node.peer for node in swarm.nodes]
+        membership = swarm.nodes[3].membership
+        assert [membership.inviter_of(peer) for peer in ids] == [None, ids[0], ids[1], ids[0]]
+        assert membership.subtree(ids[1]) == (ids[2],)
+        assert membership.subtree(ids[0]) == tuple(sorted(ids[1:]))
+        assert all(node.told.faults == [] for node in swarm.nodes)
+
+
+@pytest.mark.parametrize("credential", [b"", b"rubbish"])
+async def test_a_stranger_is_not_admitted_and_told_nothing(autojump_clock, credential):
+    """Not by saying hello, not by asking for records, not by probing; and it is its own fault."""
+    swarm = Swarm(INVITE)
+    async with swarm.running(swarm.invited(1)):
+        stranger = Stranger(swarm)
+        record = stranger.record(credential)
+        await stranger.say(
+            swarm.nodes[0], Hello(record, b"other-digest", 0.0), Sync((), reply=True), Sync((record,), reply=True),
+            Probe(1, b"other-digest", 0.0),
+        )  # fmt: skip
+        assert stranger.peer not in swarm.nodes[0].membership.table
+        assert stranger.records == []
+        assert {type(message).__name__ for message in stranger.heard} == {"Acknowledge"}
+        reason = "credential_malformed" if credential else "credential_missing"
+        assert (stranger.peer, reason) in swarm.nodes[0].told.faults
+        assert agreed(swarm.nodes)
+
+
+async def test_a_chain_read_on_the_wire_lets_nobody_else_in(autojump_clock):
+    swarm = Swarm(INVITE)
+    async with swarm.running(swarm.invited(1)):
+        stranger = Stranger(swarm)
+        stolen = swarm.nodes[1].admission.credential
+        await stranger.say(swarm.nodes[0], Hello(stranger.record(stolen), b"other-digest", 0.0))
+        assert stranger.peer not in swarm.nodes[0].membership.table
+        assert (stranger.peer, "chain_of_another") in swarm.nodes[0].told.faults
+
+
+async def test_a_revocation_reaches_all_puts_out_the_subtree_and_tells_it_why(autojump_clock):
+    """Also who was away: it hears from whomever it meets."""
+    swarm = Swarm(INVITE)
+    async with swarm.running(swarm.invited(1), swarm.invited(1, 2), swarm.invited(3)):
+        await until(lambda: agreed(swarm.nodes), 10.0)
+        founder, one, two, three = swarm.nodes
+        assert set(founder.membership.revoke(one.peer)) == {one.peer, two.peer}
+        await until(lambda: agreed([founder, three]), 1.0)
+        await until(lambda: one.error and two.error, 15.0)
+        assert "invitation was revoked" in one.error
+        assert "`starling join INVITE`" in two.error
+        assert three.kept[-1] == founder.kept[-1] == founder.admission.gate.revoked
+        late = await swarm.start(4, swarm.invited(4))
+        await until(lambda: agreed([founder, three, late]), 20.0)
+        await until(lambda: late.admission.gate.digest == founder.admission.gate.digest, 60.0)
+        assert all(node.told.faults == [] for node in (founder, three, late))
+
+
+async def test_a_leaked_invite_is_voided_by_its_number_before_or_after_it_is_used(autojump_clock):
+    swarm = Swarm(INVITE)
+    async with swarm.running(swarm.invited(1)):
+        founder, one = swarm.nodes
+        assert founder.membership.revoke("7") == ()
+        assert founder.membership.revoke("1") == (one.peer,)
+        await until(lambda: one.error, 15.0)
+
+
+@pytest.mark.parametrize(
+    ("who", "whom", "says"),
+    [
+        (1, PEOPLE[0].peer_id, "only the founder"), (1, PEOPLE[2].peer_id, "only the founder"), (1, PEOPLE[9].peer_id, "no member"),
+        (2, "5", "no invitation 5"), (2, "9" * 5000, "no invitation"), (1, "", "no member"),
+    ],
+    ids=["founder", "cousin", "unknown", "number", "large", "empty"],
+)  # fmt: skip
+async def test_what_is_not_ours_to_revoke_is_one_line(autojump_clock, who, whom, says):
+    swarm = Swarm(INVITE)
+    async with swarm.running(swarm.invited(1), swarm.invited(2)):
+        await until(lambda: agreed(swarm.nodes), 10.0)
+        with pytest.raises(GossipError, match=says) as error:
+            swarm.nodes[who].membership.revoke(whom)
+        assert "`starling peers`" in str(error.value)
+        assert agreed(swarm.nodes)
+
+
+async def test_of_two_with_one_invitation_one_stays_and_the_other_is_told(autojump_clock):
+    """Whoever came first, the same one stays everywhere; the inviter, who is not the founder, is blamed once by each."""
+    swarm = Swarm(INVITE)
+    async with swarm.running(swarm.invited(1)):
+        chain = swarm.invited(1)
+        bearer = b"b" * 32
+        leaked = invite(
+            PEOPLE[1],
+            chain,
+            swarm.terms,
+            invitee=Identity.from_seed(bearer).peer_id,
+            number=0,
+            not_after_ms=int(START_S * 1000) + 10**9,
+        )
+        one, other = [await swarm.start(at, bind(leaked, bearer, PEOPLE[at].peer_id, swarm.id)) for at in (5, 6)]
+        kept, out = sorted((one, other), key=lambda node: node.peer)
+        await until(lambda: out.error, 20.0)
+        assert "another node uses the same invitation" in out.error
+        await until(lambda: agreed([*swarm.nodes[:2], kept]), 20.0)
+        assert swarm.nodes[0].told.faults == [(PEOPLE[1].peer_id, "invitation_overused")]
+        assert len(swarm.nodes[1].told.named("invitation_overused")) == 1
+        assert swarm.nodes[1].told.faults == []
+
+
+async def test_an_invitation_that_ends_ends_the_membership(autojump_clock):
+    swarm = Swarm(INVITE)
+    swarm.lasts_s = 40.0
+    async with swarm.running(swarm.invited(1)):
+        await until(lambda: agreed(swarm.nodes), 10.0)
+        await trio.sleep(40.0)
+        assert "ended on 2023-11-14" in swarm.nodes[1].error
+        await until(lambda: agreed(swarm.nodes[:1]), 10.0)
+
+
+@pytest.mark.parametrize(
+    ("admission", "chain", "says"),
+    [
+        (INVITE, (), "this node has no invitation"),
+        (INVITE, (1,), "the invitation is for 12D3"),
+        (AdmissionSection(kind="allow", members=(PEOPLE[1].peer_id,)), (), "is not among the members"),
+    ],
+)
+async def test_who_cannot_be_let_in_does_not_even_begin(autojump_clock, admission, chain, says):
+    swarm = Swarm(admission)
+    with pytest.raises(ConfigError, match=says) as error:
+        Node(swarm, PEOPLE[5], swarm.invited(*chain) if chain else ())
+    assert "\n" not in str(error.value)
+    assert "`starling " in str(error.value)
+
+
+# --- work -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+async def test_those_who_worked_find_each_other_and_renew_in_time(autojump_clock):
+    """Over three epochs nobody is ever put out, and each other node evaluates a ticket once: pieces of work are few."""
+    swarm = Swarm(WORK)
+    async with swarm.running((), ()):
+        await until(lambda: agreed(swarm.nodes), 10.0)
+        events = [node.membership.subscribe() for node in swarm.nodes]
+        for _ in range(18):
+            await trio.sleep(10.0)
+            assert agreed(swarm.nodes)
+        assert all(channel.statistics().current_buffer_used == 0 for channel in events)
+        assert all(node.told.faults == [] for node in swarm.nodes)
+        own = {node.membership.table[node.peer].record.credential for node in swarm.nodes}
+        assert {credentials.decode(raw).ticket.epoch for raw in own} == {int((START_S + trio.current_time()) // 60)}
+        others, tickets = 2, 4
+        assert all(node.cost.calls <= tickets * (others + 8) for node in swarm.nodes)
+
+
+async def test_a_stranger_without_work_is_told_nothing(autojump_clock):
+    swarm = Swarm(WORK)
+    async with swarm.running(()):
+        stranger = Stranger(swarm)
+        await stranger.say(swarm.nodes[0], Hello(stranger.record(), b"other-digest", 0.0))
+        assert stranger.heard == []
+        assert swarm.nodes[0].told.faults == [(stranger.peer, "credential_missing")]
+
+
+@pytest.mark.slow
+async def test_forged_work_costs_its_teller_a_fault_and_the_node_a_bounded_number_of_evaluations(autojump_clock):
+    """A thousand tickets in a second: a burst is looked at, then one a second; each bad one is the teller's fault."""
+    swarm = Swarm(WORK)
+    async with swarm.running(()):
+        victim, stranger = swarm.nodes[0], Stranger(swarm)
+        before, epoch = victim.cost.calls, int(START_S // 60)
+        good = victim.admission._puzzle
+        nonces = (n for n in range(10**6) if not good.is_solved(stranger.peer, Ticket(epoch, n)))
+        await stranger.network.dial(victim.address)
+        for version in range(1000):
+            raw = credentials.encode(Credential("", Ticket(epoch, next(nonces))))
+            await stranger.network.send(victim.peer, "control", encode(Spread((stranger.record(raw, version),))))
+        await trio.sleep(10.0)
+        assert 1 <= victim.cost.calls - before <= WASTED_AT_ONCE + 15
+        assert {reason for _, reason in victim.told.faults} == {"work_forged"}
+        assert agreed(swarm.nodes)
+
+
+@pytest.mark.slow
+async def test_a_prefix_that_forges_does_not_use_up_what_others_need(autojump_clock):
+    """While one prefix floods, a newcomer from elsewhere is let in."""
+    swarm = Swarm(WORK)
+    async with swarm.running(()):
+        victim, stranger = swarm.nodes[0], Stranger(swarm)
+        swarm.hub.origins[stranger.peer] = "8.8.8.0/24"
+        await stranger.network.dial(victim.address)
+        for nonce in range(500):
+            raw = credentials.encode(Credential("", Ticket(int(START_S // 60), 10**6 + nonce)))
+            await stranger.network.send(victim.peer, "control", encode(Spread((stranger.record(raw, nonce),))))
+        newcomer = await swarm.start(5)
+        await until(lambda: newcomer.peer in victim.membership.members, 5.0)
+
+
+@pytest.mark.slow
+async def test_work_in_a_thread_yields_to_a_cancellation_at_once():
+    """Real time and a real thread: batches are short, and nobody waits for the end of one. This work takes half a minute."""
+    swarm = Swarm(AdmissionSection(bits=17, memory_kib=512, epoch_s=1e9))
+    node = Node(swarm, PEOPLE[1])
+    node.admission._offload = in_thread
+    began = trio.current_time()
+    with trio.move_on_after(0.3):
+        await node.admission.obtain()
+    assert trio.current_time() - began < 2.0
+
+
+async def test_work_that_takes_long_says_how_it_goes(autojump_clock):
+    swarm = Swarm(AdmissionSection(bits=9, memory_kib=8, epoch_s=600.0))
+    node = Node(swarm, PEOPLE[1])
+    node.cost.each_s = 0.4  # a slow machine: batches stay short
+    await node.admission.obtain()
+    told = node.told.named("working")
+    gaps = [later - earlier for earlier, later in pairwise(told)]
+    assert told[0] >= 1.0
+    assert all(later > 1.5 * earlier for earlier, later in pairwise(gaps)), "not a line a second for hours"
+
+
+# --- caps -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+async def test_one_prefix_cannot_fill_the_list_of_members(autojump_clock):
+    """Of a thousand from one /24 a sixteenth of the list is taken in; of those without a public address half a list; others find room."""
+    swarm = Swarm(AdmissionSection())
+    async with swarm.running():
+        membership = swarm.nodes[0].membership
+        army = [f"/ip4/9.9.9.{n % 256}/tcp/{4000 + n}" for n in range(MAX_MEMBERS)]
+
+        def take_in(count, address, first):
+            for n in range(count):
+                identity = Identity.from_seed((first + n).to_bytes(32, "big"))
+                record = Record(identity.peer_id, swarm.id, 1, 0, "alive", (address(n),), b"")
+                membership._view.merge(record, 0.0)
+            return len(membership._view.members)
+
+        taken = take_in(1000, lambda n: army[n], 10_000)
+        assert taken == MAX_MEMBERS // ORIGIN_SHARE + 1
+        taken = take_in(MAX_MEMBERS, lambda n: f"/ip4/10.0.{n % 256}.{n // 256}/tcp/1", 100_000)
+        assert taken == MAX_MEMBERS // ORIGIN_SHARE + MAX_MEMBERS // ELSEWHERE_SHARE
+        assert take_in(10, lambda n: f"/ip4/192.168.{n}.1/tcp/1", 200_000) == taken
+        assert take_in(10, lambda n: f"/ip4/8.8.{n}.1/tcp/1", 300_000) == taken + 10
+
+
+async def test_a_peer_counts_where_it_is_seen_and_with_its_operator(autojump_clock):
+    """What it says of its address is its own choice, what it says of its operator harms nobody but itself."""
+    swarm = Swarm(AdmissionSection())
+    async with swarm.running():
+        peer = (await swarm.start(1, operator="acme")).peer
+        membership = swarm.nodes[0].membership
+        await until(lambda: peer in membership.members, 5.0)
+        assert membership.operator_of(peer) == "acme"
+        assert "operator acme" in membership.prefixes(peer)
+        swarm.hub.origins[peer] = "8.8.8.0/24"
+        assert membership.prefixes(peer) == {"8.8.8.0/24", "operator acme"}
