@@ -211,7 +211,7 @@ class Node:
             checkpoint_s=self.parts.config.checkpoint_s, fetch=self._fetch,
         )  # fmt: skip
         start_round = await self._start_round(training, membership, opened)
-        transfer.give(engine)
+        transfer.give(engine, membership.may_read)
         await training.quorum(begun=start_round > 0)
         await training.run(start_round)
         await training.save(self.parts.export)

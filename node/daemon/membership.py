@@ -133,6 +133,10 @@ class Membership:
             return ""
         return self._admission.gate.credential(member.record).operator
 
+    def may_read(self, peer: str) -> bool:
+        """Whether what members have is for a peer: for anybody where nothing is asked of members."""
+        return not self._view.gate.closed or peer in self.members
+
     def inviter_of(self, peer: str) -> str | None:
         """Who invited a peer and answers for it; None for the founder, a peer we do not know, and where nobody invites."""
         chain = self._inviters(peer)

@@ -77,15 +77,16 @@ class Transfer:
         self._held: tuple[calls.Held, float] | None = None
         self._waiting: dict[tuple[str, str, int], trio.MemorySendChannel[Message]] = {}
         self._nonce = 0
+        self._may: Callable[[str], bool] = lambda _peer: True
 
     def expect(self, opened: calls.Opened) -> None:
         """From now on offers of other models than this engine's, or of more bytes, are refused."""
         self._schema = opened.schema
         self._max_state_bytes = WIDEST_SCALAR * opened.parameters + STATE_HEADER_BYTES
 
-    def give(self, engine: EngineHandle) -> None:
-        """From now on this engine's model is given to who asks."""
-        self._engine, self._held = engine, None
+    def give(self, engine: EngineHandle, may: Callable[[str], bool]) -> None:
+        """From now on this engine's model is given to who asks, if `may` says that it is for that peer."""
+        self._engine, self._held, self._may = engine, None, may
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Answer and route frames until cancelled."""
@@ -99,6 +100,8 @@ class Transfer:
                     self._report.fault(error.peer, error.reason)
                     continue
                 match message:
+                    case StateQuery() | ChunkQuery() if not self._may(item.peer):
+                        self._report.fault(item.peer, "not_a_member")
                     case ManifestQuery() | StateQuery() | ChunkQuery():
                         nursery.start_soon(self._answer, item.peer, message)
                     case _:
