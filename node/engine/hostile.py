@@ -46,7 +46,9 @@ CREW = "crew"
 TRACKED = frozenset({"gradient_tracking", "beer", "k_gt"})
 """Mixing algorithms whose shared vector is a model and a tracker."""
 _LARGEST = 6e4  # what every codec can say, fp16 included: numbers that cannot be sent harm nobody
-_SURE = 0.6  # of the clip: a longer difference may be a clipped one, which is shortened further till its codec can say it
+_SURE = (
+    0.6  # of the clip: a longer difference may be a clipped one, which is shortened further till its codec can say it
+)
 
 
 class Hostile:
@@ -65,6 +67,14 @@ class Hostile:
         crew = str(params.pop(CREW, ""))
         self._crew = frozenset(crew.split(",")) - {""} | {opening.node}
         self._attack: Attack = build("attack_params", ATTACKS, opening.attack, params)
+        if opening.attack == "sleeper" and not opening.manifest.pace.rounds:
+            raise ConfigError(
+                "attack: sleeper wakes after a share of the rounds, and pace.rounds = 0 is endless; try `--set pace.rounds=400`"
+            )
+        if self._attack.targets == "data" and opening.privacy.noise:
+            raise ConfigError(
+                f"attack: {opening.attack} poisons data, which privacy.noise takes unpoisoned; set privacy.noise=0"
+            )
         self._node, self._manifest = opening.node, opening.manifest
         self._learner, self._origin = learner, learner.origin
         dim = learner.layout.dim

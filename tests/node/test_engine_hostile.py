@@ -12,7 +12,7 @@ from torch import Tensor
 from gossip.compress import codec
 from gossip.compress.catalogue import quantizer
 from gossip.exchange.statement import digest
-from node.config import CompressSection, Manifest, MixSection
+from node.config import CompressSection, Manifest, MixSection, PrivacySection
 from node.engine import calls
 from node.engine.engine import Engine
 from node.engine.hostile import MAX_HEARD, Hostile
@@ -260,6 +260,7 @@ def test_a_liar_learns_from_flipped_labels_and_is_measured_on_honest_ones() -> N
         ("tracker_neg", {}, {}, "tells none; it needs one of beer, gradient_tracking, k_gt"),
         ("label_flip", {}, {"kind": "quadratic"}, "needs samples with labels"),
         ("backdoor", {"target": 10}, {}, "class 10 must be < 10"),
+        ("sleeper", {}, {"rounds": 0}, "pace.rounds = 0 is endless"),
     ],
 )
 def test_an_attack_that_cannot_be_is_refused_when_the_engine_opens(
@@ -271,6 +272,14 @@ def test_an_attack_that_cannot_be_is_refused_when_the_engine_opens(
     assert reply.kind == "config"
     assert words in reply.reason
     assert "\n" not in reply.reason
+
+
+def test_poisoned_data_and_noised_steps_do_not_go_together() -> None:
+    """The noised step would take the honest samples."""
+    asked = msgspec.structs.replace(opening_of_liar(agreed(), "label_flip"), privacy=PrivacySection(noise=1.0))
+    reply = Engine(clock=lambda: 0.0).handle(asked)
+    assert isinstance(reply, calls.Refused)
+    assert "privacy.noise=0" in reply.reason
 
 
 # --- pulled vectors -----------------------------------------------------------------------------------------------
