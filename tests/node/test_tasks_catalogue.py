@@ -57,7 +57,7 @@ def test_names_and_parameters_become_tasks():
         (
             "digit",
             {},
-            r"task\.kind: 'digit' is unknown, choose one of diagonal, digits, images, logistic, quadratic, text or module:function",
+            r"task\.kind: 'digit' is unknown, choose one of diagonal, digits, .*, synthetic, text or module:function",
         ),
         ("digits", {"layers": 2}, r"task\.params\.layers: digits has no such key, it takes hidden, model"),
         ("digits", {"model": "gpt"}, r"model: must be one of cnn, mlp, got 'gpt'"),

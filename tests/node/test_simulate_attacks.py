@@ -1,0 +1,305 @@
+"""Swarms with liars, simulated: who is bad, what they do, and that what is said is said of the honest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from gossip.errors import ConfigError
+from gossip.simulate.liars import Seen
+from node import settings
+from node.config import Manifest, MixSection, RobustSection
+from node.engine.mixing import mixer
+from node.simulate import build, lies, results, rules
+from node.simulate.engines import check, simulate
+from node.simulate.schema import AttackSection, Scenario, manifest
+from node.simulate.sweep import cells
+from node.tasks.labelled import LabelledData
+from robust.attacks import names
+from robust.attacks.catalogue import ATTACKS
+from robust.attacks.plain import SignFlip
+
+OPEN = (
+    "mix=gather", "overlay=pull", "overlay.k=4", "robust.b=1", "compress.select=full", "compress.response=identity",
+    "simulate.nodes=8", "simulate.sample=0", "task=digits", "task.params.hidden=4", "pace.local_steps=2",
+)  # fmt: skip
+SHORT = (*OPEN, "pace.rounds=3", "pace.evaluate_every=3")
+
+
+def scenario(*assignments):
+    return settings.apply_set(Scenario(), assignments)
+
+
+def run(*assignments):
+    loaded = scenario(*assignments)
+    rules.check(cells(loaded))
+    check(loaded)
+    return simulate(loaded, lambda _round, _line: None)
+
+
+# --- who ---------------------------------------------------------------------------------------------------
+
+
+def test_bad_nodes_are_drawn_by_the_seed_or_named():
+    drawn = [np.flatnonzero(build.bad(scenario("attack.nodes=3", f"simulate.seed={seed}"), 20)) for seed in (0, 0, 1)]
+    assert drawn[0].tolist() == drawn[1].tolist() != drawn[2].tolist()
+    assert len(drawn[0]) == 3
+    assert drawn[0].max() < 16  # of those that begin, not of those that join
+    assert np.flatnonzero(build.bad(scenario("attack.rows=[5, 2]"), 16)).tolist() == [2, 5]
+    assert not build.bad(scenario(), 16).any()
+
+
+@pytest.mark.slow
+def test_the_json_says_who_is_bad_and_figures_are_of_the_honest_alone():
+    """A liar's own model is as good as anybody's, or as bad as it likes: neither is the swarm's."""
+    behaved, lied = (run(*SHORT, "attack.rows=[1, 6]", *kind) for kind in ((), ("attack.kind=foe",)))
+    everybody = run(*SHORT)
+    assert lied.bad == behaved.bad == (1, 6)
+    assert everybody.bad == ()
+    assert behaved.rows[-1].alive == 6
+    assert everybody.rows[-1].alive == 8
+    assert behaved.rows[-1].mean != everybody.rows[-1].mean
+    assert lied.rows[-1].consensus_distance != behaved.rows[-1].consensus_distance
+    document = results.document({}, [results.Finished(labels={}, outcome=lied)], 1)
+    assert json.loads(results.to_json(document))["runs"][0]["bad"] == [1, 6]
+
+
+# --- what ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(set(names.NAMES) & set(ATTACKS) - set(names.TRACKER)))
+def test_every_attack_can_be_simulated_and_a_rule_outlives_it(kind):
+    outcome = run(*SHORT, "attack.nodes=1", f"attack.kind={kind}")
+    assert outcome.diverged is None
+    assert np.isfinite(outcome.rows[-1].loss)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", names.TRACKER)
+def test_attacks_on_trackers_leave_the_model_honest(kind):
+    """On gradient tracking, where a liar can hurt by its tracker alone."""
+    settings_of = (
+        "mix=gradient_tracking", "overlay=hypercube", "simulate.nodes=8", "task.params.hidden=4", "pace.local_steps=2",
+        "pace.rounds=3", "pace.evaluate_every=3", "compress.select=full",
+    )  # fmt: skip
+    lied, honest = (run(*settings_of, "attack.rows=[3]", *kind_) for kind_ in ((f"attack.kind={kind}",), ()))
+    assert lied.rows[0] == honest.rows[0]
+    assert np.isfinite(lied.rows[-1].consensus_distance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mix", ["pet", "dsgd", "k_gt", "quasi_global", "choco", "push_sum"])
+def test_liars_meet_every_kind_of_exchange(mix):
+    """Differences are clipped, so that a far lie moves the honest, and by no more than that; swaps of messages are not."""
+    exact = ("compress.response=identity", "compress.select=full", "optimizer.momentum=0")
+    settings_of = (
+        "overlay=ring",
+        "simulate.nodes=6",
+        "task.params.hidden=4",
+        "pace.rounds=2",
+        "pace.local_steps=1",
+        f"mix={mix}",
+        *exact,
+    )
+    lied, honest = (run(*settings_of, "attack.rows=[0]", *kind) for kind in (("attack.kind=foe",), ()))
+    assert lied.rows[-1].consensus_distance > honest.rows[-1].consensus_distance
+
+
+def crew(attack, *, tracker=0, tau=None):
+    gradients = torch.arange(15.0).view(5, 3)
+    bad = np.array([False, True, False, False, True])
+    return lies.Crew(attack, bad, torch.zeros(3 + tracker), 3, 10, 7, lambda: gradients, lambda _rows: tau)
+
+
+class Noted:
+    """Keeps the scene."""
+
+    targets = "vector"
+
+    def __init__(self, targets="vector"):
+        self.targets, self.scenes = targets, []
+
+    def tell(self, memory, scene, chance):
+        self.scenes.append((memory, scene))
+        return torch.full_like(scene.receivers, 5.0), len(self.scenes)
+
+
+def seen(width):
+    now = torch.arange(5.0 * width).view(5, width)
+    return Seen(4, now - 1.0, now, np.array([True, True, True, False, True]))
+
+
+def test_a_liar_knows_all_honest_vectors_of_the_living_and_who_asks():
+    attack = Noted()
+    made, moment = crew(attack, tau=torch.tensor([2.0])), seen(3)
+    told = made.tell(moment, 1, [2])
+    (memory, scene) = attack.scenes[0]
+    assert memory is None
+    assert torch.equal(told, torch.full((1, 3), 5.0))
+    assert torch.equal(scene.honest, moment.now[[0, 2]])
+    assert scene.members.tolist() == [0, 2]
+    assert torch.equal(scene.crew, moment.now[[1, 4]])
+    assert torch.equal(scene.own, moment.now[1])
+    assert torch.equal(scene.before, moment.before[1])
+    assert torch.equal(scene.receivers, moment.now[[2]])
+    assert scene.index.tolist() == [2]
+    assert scene.gradient.tolist() == [3.0, 4.0, 5.0]  # mean of rows 0 and 2
+    assert (scene.round, scene.rounds, scene.bad, scene.nodes) == (4, 10, 2, 5)
+    assert scene.tau.tolist() == [2.0]
+    made.tell(moment, 1, [0])
+    assert attack.scenes[1][0] == 1  # what it remembered
+
+
+def test_a_lie_about_the_model_leaves_the_tracker_and_the_other_way_round():
+    moment = seen(6)
+    for targets, lied, true in (("vector", slice(0, 3), slice(3, 6)), ("tracker", slice(3, 6), slice(0, 3))):
+        attack = Noted(targets)
+        told = crew(attack, tracker=3).tell(moment, 4, [0, 2])
+        assert bool((told[:, lied] == 5.0).all())
+        assert torch.equal(told[:, true], moment.now[4, true].expand(2, 3))
+        assert torch.equal(attack.scenes[0][1].own, moment.now[4, lied])
+
+
+def test_the_threshold_of_a_rule_is_known_where_it_has_one():
+    sac = mixer(Manifest(mix=MixSection(kind="gather"), robust=RobustSection(rule="sac", kappa=3.0)))
+    x = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
+    _, state = sac.combine(sac.start(torch.zeros(2, 2)), x, x[:, None], torch.ones(2, 1, dtype=torch.bool))
+    assert lies.thresholds(sac, state, [1, 0]).tolist() == [3.0, 15.0]
+    plus = mixer(Manifest(mix=MixSection(kind="gather"), robust=RobustSection(rule="cs_plus")))
+    assert lies.thresholds(plus, plus.start(x), [0]) is None
+
+
+# --- data ---------------------------------------------------------------------------------------------------
+
+
+def data():
+    y = torch.arange(12) % 4
+    return LabelledData(torch.ones(12, 6), y, torch.zeros(4, 6), torch.arange(4))
+
+
+def test_only_bad_nodes_learn_from_poisoned_samples_and_all_are_tested_on_true_ones():
+    flip = lies.attack(AttackSection(kind="label_flip"))
+    own, bad = lies.poisoned(flip, np.array([False, True]), [data(), data()])
+    one, other = (part.batch(200, torch.Generator().manual_seed(1)) for part in (own, bad))
+    assert torch.equal(other[1], 3 - one[1])
+    assert torch.equal(other[0], one[0])
+    assert next(iter(bad.held_out(4)))[1].tolist() == [0, 1, 2, 3]
+    assert bad.samples == 12
+    assert lies.poisoned(SignFlip(), np.array([True]), [(kept := data())]) == [kept]
+
+
+def test_success_counts_samples_that_are_named_as_the_attack_wants():
+    class Sees(torch.nn.Module):
+        """Names the target where it sees the trigger, and class 1 wherever else."""
+
+        def forward(self, x):
+            return torch.nn.functional.one_hot(torch.where(x[:, 0] == 1.0, 2, 1), 4).float()
+
+    batch = (data().test_x, data().test_y)
+    backdoor = lies.success(lies.attack(AttackSection(kind="backdoor", params={"target": 2, "width": 1})))
+    assert backdoor(Sees(), batch) == (3, 3)  # those of class 2 do not count
+    flip = lies.success(lies.attack(AttackSection(kind="label_flip", params={"source": 3, "target": 1})))
+    assert flip(Sees(), batch) == (1, 1)
+    assert flip(Sees(), (batch[0][:2], batch[1][:2])) == (0, 0)
+    assert lies.success(SignFlip()) is None
+    assert lies.success(lies.attack(AttackSection(kind="label_flip"))) is None
+
+
+@pytest.mark.slow
+def test_how_often_a_backdoor_works_is_a_column_of_the_result():
+    """A mean of what is told lets it in whole."""
+    params = ("attack.kind=backdoor", "attack.nodes=3", "attack.params.target=0", "attack.params.boost=5.0")
+    longer = (*OPEN, "pace.rounds=30", "pace.evaluate_every=30", "task.params.hidden=16", "partition=iid", *params)
+    assert run(*longer, "robust.rule=mean").rows[-1].attack_success > 0.9
+    assert run(*SHORT).rows[-1].attack_success is None
+
+
+# --- what is refused -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("assignments", "line"),
+    [
+        (
+            ("attack.kind=ali", "attack.nodes=1"),
+            r"attack\.kind: 'ali' is unknown, choose one of alie, .*attack\.kind=alie`",
+        ),
+        (("attack.kind=alie",), r"attack\.nodes: alie needs somebody to do it, got 0"),
+        (
+            ("attack.nodes=15",),
+            r"attack\.nodes: must leave two of simulate\.nodes = 16 honest, got 15; .*attack\.nodes=3`",
+        ),
+        (("attack.rows=[16]",), r"attack\.rows: must name nodes below simulate\.nodes = 16, each once, got \[16\]"),
+        (("attack.rows=[1, 1]",), r"each once, got \[1, 1\]"),
+        (("attack.rows=[1]", "attack.nodes=1"), r"attack\.nodes must be 0, got 1"),
+        (("attack.nodes=1", "attack.kind=tracker_neg"), r"lies about the tracker, which mix=pet does not tell"),
+        (("attack.nodes=1", "attack.kind=foe", "simulate.engine=whole"), r"starling demo --byzantine"),
+        (("attack.nodes=1", "attack.kind=foe", "simulate.model=false"), r"without a model there is nothing to attack"),
+        (("simulate.running_mean=true", "optimizer=adamw", "optimizer.correction_lr=1"), r"is about sgd's momentum"),
+        (("simulate.running_mean=true", "simulate.engine=whole"), r"whole nodes begin with no momentum"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_computed(assignments, line):
+    with pytest.raises(ConfigError, match=line):
+        rules.check(cells(scenario(*assignments)))
+
+
+@pytest.mark.parametrize(
+    ("assignments", "line"),
+    [
+        (("attack.kind=foe", "attack.params.epsilon=-1.0"), r"epsilon must be > 0"),
+        (("attack.kind=foe", "attack.params.epsilom=1.0"), r"attack\.params.*epsilom"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_before_the_first_round(assignments, line):
+    with pytest.raises(ConfigError, match=line):
+        check(scenario(*SHORT, "attack.nodes=1", *assignments))
+
+
+def test_labels_that_are_not_there_cannot_be_poisoned():
+    flip = ("attack.nodes=1", "attack.kind=label_flip")
+    with pytest.raises(ConfigError, match=r"attack\.kind: poisons labels, which task=quadratic has not"):
+        run("task=quadratic", "simulate.nodes=4", "pace.rounds=1", *flip)
+    with pytest.raises(ConfigError, match=r"attack\.params: class 44 must be < 10"):
+        run(*SHORT, "attack.nodes=1", "attack.kind=clones", "attack.params.target=44")
+
+
+def test_rules_and_ranks_of_a_file_are_those_of_its_swarm():
+    agreed = manifest(scenario("robust.rule=nna", "robust.b=3", "overlay.rerank_every=4"))
+    assert agreed.robust.rule == "nna"
+    assert agreed.overlay.rerank_every == 4
+
+
+def test_names_of_attacks_are_checked_without_torch():
+    """As everything is that a person waits for."""
+    code = (
+        "import sys\nfrom node import settings\nfrom node.simulate import rules, sweep\nfrom node.simulate.schema import Scenario\n"
+        "loaded = settings.apply_set(Scenario(), ('attack.nodes=1', 'attack.kind=foe'))\nrules.check(sweep.cells(loaded))\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# --- momentum ------------------------------------------------------------------------------------------------
+
+
+def test_a_running_mean_begins_with_the_first_gradient():
+    """m_0 = g where it would be (1 − momentum) g: the first step is 1/(1 − momentum) times as long, later ones forget it."""
+    settings_of = (
+        "task=quadratic",
+        "simulate.nodes=4",
+        "overlay=alone",
+        "pace.local_steps=1",
+        "pace.rounds=1",
+        "optimizer.schedule=constant",
+    )
+    full, none = (run(*settings_of, f"simulate.running_mean={value}") for value in ("true", "false"))
+    plain = run(*settings_of, "optimizer.momentum=0", "optimizer.lr=0.2")
+    assert full.rows[-1].mean == pytest.approx(plain.rows[-1].mean, rel=1e-5)
+    assert none.rows[-1].mean != pytest.approx(plain.rows[-1].mean, rel=1e-5)

@@ -1,0 +1,110 @@
+"""The synthetic task: samples that anybody can draw again, a split that is the nodes' own, and models that learn it."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+
+from gossip.errors import ConfigError
+from gossip.rng import generator
+from gossip.vector import bind, layout
+from node.config import PartitionSection
+from node.tasks.api import Source
+from node.tasks.synthetic import CLASSES, FEATURES, TEST, TRAINING, Synthetic, drawn, split
+from tests.node.tasksupport import own
+
+LABELS, FIRST, MEAN = "a5fcfdc357840bea", [-1.3858252, -2.0593328, 1.5184041, 0.6766939], 0.8911378
+
+
+def source(shard=0, shards=16, seed=0, kind="dirichlet", alpha=0.5):
+    return Source(None, PartitionSection(kind=kind, shards=shards, alpha=alpha), shard, seed)
+
+
+def test_the_samples_never_change_between_versions():
+    """Tables of other programs are measured on the same ones: labels exactly, features but for the last bits of a matrix product."""
+    train, test = drawn()
+    assert train.x.shape == (TRAINING, FEATURES)
+    assert test.x.shape == (TEST, FEATURES)
+    assert train.x.dtype == np.float32
+    labels = np.concatenate((train.y, test.y)).astype(np.uint8)
+    assert hashlib.blake2b(labels.tobytes(), digest_size=8).hexdigest() == LABELS
+    assert train.x[0, :4].tolist() == pytest.approx(FIRST, abs=1e-6)
+    assert float(np.abs(test.x).mean()) == pytest.approx(MEAN, abs=1e-6)
+
+
+def test_the_draws_come_in_the_order_that_is_written_down():
+    """Means, nuisance, then labels and the two normals, first of training and then of test samples: from one generator."""
+    chance = np.random.default_rng(1234)
+    means, shared = chance.normal(size=(10, 64)) * 0.30, chance.normal(size=(64, 12)) * 0.55
+    for examples in drawn():
+        y = chance.integers(0, 10, size=4000)
+        x = means[y] + chance.normal(size=(4000, 12)) @ shared.T * 0.5 + chance.normal(size=(4000, 64)) * 0.55
+        assert (examples.y == y).all()
+        assert (examples.x == x.astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_split_covers_all_samples_and_tops_up_who_has_few(seed):
+    train, _ = drawn()
+    labels = tuple(train.y.tolist())
+    parts = split(labels, 16, 0.5, seed)
+    assert sorted(set(np.concatenate(parts).tolist())) == list(range(TRAINING))
+    assert min(map(len, parts)) >= 20
+    shares = np.array([np.bincount(train.y[part], minlength=CLASSES) / len(part) for part in parts])
+    assert shares.max(axis=1).mean() > 0.25  # a tenth if all were alike
+    assert not all(
+        (a.shape == b.shape and (a == b).all()) for a, b in zip(parts, split(labels, 16, 0.5, seed + 1), strict=True)
+    )
+
+
+def test_with_many_nodes_everybody_has_something():
+    parts = split(tuple(drawn()[0].y.tolist()), 1000, 0.1, 0)
+    assert min(map(len, parts)) >= 20
+
+
+def test_nodes_have_different_samples_and_the_same_test_split():
+    one, other = (Synthetic().data(source(shard), "cpu") for shard in (0, 1))
+    assert torch.equal(one.test_x, other.test_x)
+    assert one.samples != other.samples
+    whole = Synthetic().data(source(shards=1, kind="iid"), "cpu")
+    assert whole.samples == TRAINING
+
+
+def test_models_begin_alike_softmax_at_zero():
+    flat, _ = bind(model := Synthetic().model(generator(0, "model")), layout(model))
+    assert flat.numel() == 650
+    assert not bool(flat.any())
+    small, _ = bind(mlp := Synthetic(model="mlp").model(generator(0, "model")), layout(mlp))
+    assert small.numel() == 2410
+
+
+@pytest.mark.slow
+def test_all_samples_together_teach_what_those_of_one_node_do_not():
+    """A node that learns alone knows the labels it has; the ceiling of all together is .96."""
+
+    def learned(data):
+        task = Synthetic()
+        model = task.model(generator(0, "model"))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=1e-3)
+        for step in range(300):
+            optimizer.zero_grad()
+            task.loss(model, data.batch(32, generator(0, "batch", step))).backward()
+            optimizer.step()
+        with torch.no_grad():
+            right, _, samples = task.score(model, (data.test_x, data.test_y))
+        return right / samples
+
+    assert learned(Synthetic().data(source(shards=1, kind="iid"), "cpu")) > 0.94
+    assert learned(Synthetic().data(source(), "cpu")) < 0.75
+
+
+def test_what_is_not_for_it_is_refused_in_one_line(tmp_path):
+    with pytest.raises(ConfigError, match="synthetic draws its own samples and reads no files"):
+        Synthetic().data(own(tmp_path), "cpu")
+    with pytest.raises(ConfigError, match="cannot cut 4000 samples into 4001 shards"):
+        Synthetic().data(source(shards=4001), "cpu")
+    with pytest.raises(ConfigError, match="these data cannot be cut by_file"):
+        Synthetic().data(source(kind="by_file"), "cpu")
+    with pytest.raises(ValueError, match="model: must be one of mlp, softmax"):
+        Synthetic(model="cnn")

@@ -1,0 +1,57 @@
+"""The preset for strangers, against every attack there is on what it tells: an open swarm with one bad member in five keeps learning."""
+
+from __future__ import annotations
+
+import pytest
+
+from node import presets, settings
+from node.simulate import rules
+from node.simulate.engines import check
+from node.simulate.schema import Scenario
+from node.simulate.sweep import cells
+from robust.attacks import names
+from robust.attacks.catalogue import ATTACKS
+from tests.robust import tables
+
+LEAST, PRICE = 90.0, 0.5
+ROUNDS = 50
+TOLD = sorted(set(ATTACKS) & {*names.VECTOR, *names.DATA, *names.WIRE})
+
+
+def open_swarm(seed, *assignments):
+    """A scenario with every key of the preset that a scenario has; the task, the rate and who is bad are those of the tables."""
+    preset = settings.convert(presets.filled({}, "open", Scenario), Scenario)
+    of_tables = [
+        each
+        for each in tables.COMMON
+        if each.startswith(("simulate", "task", "partition", "optimizer", "pace.evaluate"))
+    ]
+    made = settings.apply_set(
+        preset,
+        (*of_tables, f"pace.rounds={ROUNDS}", f"simulate.seed={seed}", f"attack.rows={tables.bad(seed)}", *assignments),
+    )
+    rules.check(cells(made))
+    check(made)
+    return made
+
+
+def percent(*assignments):
+    return sum(tables.percent(open_swarm(seed, *assignments)) for seed in tables.SEEDS) / len(tables.SEEDS)
+
+
+def test_the_preset_pulls_and_combines_robustly():
+    made = open_swarm(0)
+    assert (made.mix.kind, made.overlay.kind, made.overlay.k) == ("gather", "pull", 6)
+    assert (made.robust.rule, made.robust.b, made.pace.local_steps) == ("cs_plus", 2, 6)
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("kind", TOLD)
+def test_three_liars_of_sixteen_do_not_stop_an_open_swarm(kind):
+    assert percent(f"attack.kind={kind}") >= LEAST
+
+
+@pytest.mark.acceptance
+def test_without_an_attack_safety_costs_half_a_point_at_most():
+    """Against the mean of what is pulled, which any liar ruins."""
+    assert percent() >= percent("robust.rule=mean") - PRICE
