@@ -41,6 +41,7 @@ from node.daemon.standing import Judge
 from node.daemon.supervisor import EngineSupervisor, StartEngine
 from node.daemon.training import Progress, Training
 from node.daemon.transfer import Transfer
+from node.daemon.witness import Witness
 from node.engine import calls
 from node.identity import Identity, verify
 from node.net.api import Network
@@ -118,6 +119,7 @@ class Node:
         self.engine: EngineSupervisor | None = None
         self.training: Training | None = None
         self._joining: Joining | None = None
+        self._witness: Witness | None = None
         self._nursery: trio.Nursery | None = None
         self.began = trio.current_time()
         self.joined_late = False
@@ -203,6 +205,8 @@ class Node:
         self._joining = Joining(transfer=transfer, engine=engine, report=self.report)
         await nursery.start(membership.serve)
         await nursery.start(exchange.serve)
+        if self._witness is not None:
+            await nursery.start(self._witness.serve)
         await nursery.start(self._follow_members, membership, exchange)
         nursery.start_soon(membership.join, self._contacts())
         self.training = training = Training(
@@ -229,13 +233,19 @@ class Node:
             pairwise = Exchange(
                 network=network, engine=engine, report=self.report, manifest=manifest, swarm=parts.swarm, me=me,
                 fresh_inc=self._fresh_inc, may=lambda peer: peer in membership.members, budget=Budget(manifest, parts.config),
-                directions=near.directions,
+                directions=near.directions, noted=self.judge.noted,
             )  # fmt: skip
             return pairwise, near.links
+        witness = self._witness = Witness(
+            network=network, report=self.report, swarm=parts.swarm, verify=verify, members=lambda: membership.members,
+            life_of=membership.life_of, round=lambda: self.progress.round,
+            seed=derive(int.from_bytes(parts.identity.seed[:7], "little"), "witness", life),
+        )  # fmt: skip
+        membership.overheard = witness.receive
         pulled = PulledExchange(
             network=network, engine=engine, report=self.report, manifest=manifest, swarm=parts.swarm, life=life,
             sign=parts.identity.sign, verify=verify, life_of=membership.life_of, up_bytes_per_s=parts.config.up_bytes_per_s,
-            first=self._fresh_inc(), witness=lambda _statement: None,
+            first=self._fresh_inc(), witness=witness.heard, noted=self.judge.noted,
         )  # fmt: skip
         if manifest.overlay.kind != "pull":
             return pulled, near.row
@@ -345,15 +355,17 @@ class Node:
         match event:
             case Joined(peer=peer):
                 self.report.event("peer_joined", f"{peer} joined", peer=peer)
+                if self._witness is not None:
+                    self._witness.welcome(peer)
             case Died(peer=peer):
                 self.report.event("peer_died", f"{peer} is gone; its flow is deleted", level="warning", peer=peer)
-                await exchange.revoke(peer, settled=True)
+                await self._gone(peer, exchange)
             case Left(peer=peer):
                 self.report.event("peer_left", f"{peer} left", peer=peer)
-                await exchange.revoke(peer, settled=True)
+                await self._gone(peer, exchange)
             case Reborn(peer=peer):
                 self.report.event("peer_reborn", f"{peer} came back as a new life; its old flow is deleted", peer=peer)
-                await exchange.revoke(peer, settled=True)
+                await self._gone(peer, exchange)
             case _:
                 return
 
@@ -365,6 +377,12 @@ class Node:
         """Who answers for a peer; nobody for whom the founder itself invited, or its guests could have the founder shut out."""
         inviter = self.membership.inviter_of(peer) if self.membership is not None else None
         return inviter if inviter is not None and self.manifest is not None and inviter != self.manifest.founder else ""
+
+    async def _gone(self, peer: str, exchange: Meetings) -> None:
+        """What came of a peer is deleted."""
+        if self._witness is not None:
+            self._witness.forget(peer)
+        await exchange.revoke(peer, settled=True)
 
     def _cut(self, peer: str) -> None:
         """What a peer contributed to the correction is deleted."""

@@ -61,12 +61,14 @@ class Exchange:
         may: whether a peer is an alive member.
         budget: bytes an exchange may cost.
         directions: steps pace: (give, take) of a round's links, where they are not the same both ways.
+        noted: told how the exchanges of a round, or a visit, ended, by peer.
     """
 
     def __init__(
         self, *, network: Network, engine: EngineHandle, report: Reporter, manifest: Manifest, swarm: str, me: str,
         fresh_inc: Callable[[], int], may: Callable[[str], bool], budget: Budget,
         directions: Callable[[int], Mapping[str, tuple[float, float]]] = lambda _round: {},
+        noted: Callable[[Mapping[str, Outcome]], None] = lambda _outcomes: None,
     ) -> None:  # fmt: skip
         pace = manifest.pace
         longest_s = pace.max_wait_s if pace.kind == "steps" else pace.slot_s  # a visit is over when its slot is
@@ -85,6 +87,7 @@ class Exchange:
         self._budget = budget
         self._runners: dict[str, EdgeRunner] = {}
         self._directions_of = directions
+        self._noted = noted
         self._directions: Mapping[str, tuple[float, float]] = {}  # of this round
         self._around = Surroundings(
             network, engine, report, budget, lambda peer: self._directions.get(peer, (None, None)), fresh_inc,
@@ -289,6 +292,7 @@ class Exchange:
             outcomes = dict(rounds.outcomes)
         finally:
             rounds.close()
+        self._noted(outcomes)
         for runner in list(self._runners.values()):
             await runner.rest()
         reply = await self._engine.call(calls.Mix(round))
@@ -327,6 +331,7 @@ class Exchange:
         if not runner.edge.initiator:
             self._nudge(peer)
         await self._until_resolved()
+        self._noted({peer: slots.outcomes[peer]})
         return slots.outcomes[peer]
 
     def _enter(self, slot: int) -> None:

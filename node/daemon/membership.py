@@ -7,7 +7,7 @@ A frame that cannot be sent is dropped, since the core repeats what matters, and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
@@ -19,7 +19,7 @@ from gossip.membership.gate import OpenGate
 from gossip.membership.view import MAX_MEMBERS, Member, Place, View
 from gossip.seeds import derive
 from gossip.wire import frames
-from gossip.wire.schema import MAX_ADDRESSES, Record
+from gossip.wire.schema import MAX_ADDRESSES, Evidence, Record, Told
 from node.config import MembershipSection
 from node.daemon.admission import Admission
 from node.daemon.handles import Reporter, TaskStatus
@@ -87,6 +87,8 @@ class Membership:
         self._sending: Counter[str] = Counter()
         self._subscribers: list[trio.MemorySendChannel[MemberEvent]] = []
         self._wake = trio.Event()
+        self.overheard: Callable[[str, Told | Evidence], None] = lambda _peer, _message: None
+        """Given what members pass on of what others told them; may raise RemoteProtocolError."""
 
     # --- what others ask ------------------------------------------------------------------------------------
 
@@ -237,7 +239,10 @@ class Membership:
         async for inbound in self._network.inbound("control"):
             try:
                 message = frames.decode("control", inbound.peer, inbound.frame)
-                self._do(self._core.receive(inbound.peer, message, trio.current_time()))
+                if isinstance(message, Told | Evidence):
+                    self.overheard(inbound.peer, message)
+                else:
+                    self._do(self._core.receive(inbound.peer, message, trio.current_time()))
             except RemoteProtocolError as error:
                 self._report.fault(error.peer, error.reason)
             if self._admission is not None:

@@ -61,12 +61,13 @@ class PulledExchange:
         up_bytes_per_s: cap on what peers are sent; 0 is none.
         first: number of our first question; an earlier life's must not come again.
         witness: told what peers signed.
+        noted: told how a round's questions ended, by peer.
     """
 
     def __init__(
         self, *, network: Network, engine: EngineHandle, report: Reporter, manifest: Manifest, swarm: str, life: int,
         sign: Callable[[bytes], bytes], verify: Verify, life_of: Callable[[str], int | None], up_bytes_per_s: int, first: int,
-        witness: Callable[[Statement], None],
+        witness: Callable[[Statement], None], noted: Callable[[Mapping[str, Outcome]], None] = lambda _outcomes: None,
     ) -> None:  # fmt: skip
         pace = manifest.pace
         self._network = network
@@ -79,6 +80,7 @@ class PulledExchange:
         self._cap = up_bytes_per_s
         self._bucket: TokenBucket | None = None
         self._witness = witness
+        self._noted = noted
         self._send_s = pace.max_wait_s  # whoever asked has given up by then
         waits = Waits(Deadline(pace.min_wait_s, pace.max_wait_s))
         self._machine = Pulls(swarm, waits, verify, life_of, self._afford, MAX_LEAD, first)
@@ -263,6 +265,7 @@ class PulledExchange:
             machine.close()
         outcomes = dict(machine.outcomes)
         self._outcomes.update(outcomes.values())
+        self._noted(outcomes)
         self._committed.update(peer for peer, outcome in outcomes.items() if outcome == "committed")
         reply = await self._engine.call(calls.Mix(round, machine.asked))
         if not isinstance(reply, calls.Done):

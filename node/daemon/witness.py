@@ -1,0 +1,185 @@
+"""Evidence at work: what peers stated goes round, two statements that contradict each other become a proof, and proofs convict.
+
+Only where vectors are pulled and signed (`node.daemon.pulls`). Whoever was told something tells two random members what was stated, at most
+every `TOLD_S`; between them any two versions of one vector soon meet. A proof goes to all members, or a few in large swarms, from
+everybody who sees it for the first time. `robust.evidence` decides what is a proof and how much of others' word is looked at.
+
+    a claim that is forged, a proof that proves nothing    a fault of the sender
+    a word about who is no member, or another life of it   ignored
+    a member that comes later                              a few members show it the latest proofs
+
+Frames that cannot be sent are lost: others have said the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import trio
+
+from gossip.errors import PeerUnreachable, RemoteProtocolError
+from gossip.exchange.statement import Statement, Verify
+from gossip.membership.chance import Chance
+from gossip.membership.news import fan_out
+from gossip.wire.frames import encode
+from gossip.wire.schema import MAX_CLAIMS, Evidence, Message, Told
+from node.daemon.handles import Reporter, TaskStatus
+from node.net.api import Network
+from robust.evidence import (
+    EQUIVOCATION,
+    EvidenceStore,
+    Statements,
+    claim_of,
+    equivocation,
+    equivocation_check,
+    statement_of,
+)
+
+TOLD_S = 0.5
+LISTENERS = 2
+SEND_S = 5.0
+MAX_SENDING = 8
+"""Sendings under way to one peer; more are dropped."""
+WELCOME_S = 3.0
+"""A newcomer knows the members by then."""
+SHOWN = 8
+"""Proofs shown to a newcomer: as many as it looks at from one sender."""
+WELCOMERS = 3.0
+"""Members who do so, on average."""
+
+
+class Witness:
+    """One node's part in finding out who equivocates.
+
+    Args:
+        network: to send.
+        report: told of faults, and of the convicted.
+        swarm: swarm id.
+        verify: checks a peer's signature.
+        members: alive members, ourselves included.
+        life_of: incarnation of an alive member, None for others.
+        round: our own.
+        seed: of a chance that peers cannot know: who equivocates must not know who will compare.
+    """
+
+    def __init__(
+        self, *, network: Network, report: Reporter, swarm: str, verify: Verify, members: Callable[[], Sequence[str]],
+        life_of: Callable[[str], int | None], round: Callable[[], int], seed: int,
+    ) -> None:  # fmt: skip
+        self._network = network
+        self._report = report
+        self._swarm = swarm
+        self._members = members
+        self._life_of = life_of
+        self._round = round
+        self._chance = Chance(seed)
+        self._store = EvidenceStore({EQUIVOCATION: equivocation_check(swarm, verify)})
+        self._statements = Statements(verify)
+        self._fresh: deque[Statement] = deque(maxlen=MAX_CLAIMS)
+        self._something = trio.Event()
+        self._sending: Counter[str] = Counter()
+        self._nursery: trio.Nursery | None = None
+
+    # --- what is heard ------------------------------------------------------------------------------------
+
+    def heard(self, statement: Statement) -> None:
+        """A peer told us this itself; its signature is good, and its life the one in which it is a member."""
+        self._weigh(statement, self._statements.note(statement, self._round()))
+        self._fresh.append(statement)
+        self._something.set()
+
+    def receive(self, sender: str, message: Told | Evidence) -> None:
+        """A member passes something on.
+
+        Raises:
+            RemoteProtocolError: not_a_member, claim_forged, evidence_proves_nothing, too_much_evidence.
+        """
+        if self._life_of(sender) is None:
+            raise RemoteProtocolError(sender, "not_a_member")
+        now, me = trio.current_time(), self._network.peer_id
+        if isinstance(message, Evidence):
+            known = message.peer != me and self._life_of(message.peer) is not None
+            if known and self._store.receive(sender, message, now):
+                self._convict(message)
+            return
+        for claim in message.claims:
+            if claim.peer != me and self._life_of(claim.peer) == claim.life:
+                statement = statement_of(claim, self._swarm)
+                self._weigh(statement, self._statements.hear(sender, statement, self._round(), now))
+
+    def welcome(self, peer: str) -> None:
+        """A member came: show it what is proven, if the lot falls on us."""
+        if self._store.held(trio.current_time()) and self._chance.draw() * len(self._members()) < WELCOMERS:
+            self._spawn(partial(self._show, peer))
+
+    def forget(self, peer: str) -> None:
+        """A member is gone."""
+        self._statements.forget(peer)
+
+    def _weigh(self, statement: Statement, earlier: Statement | None) -> None:
+        if earlier is not None:
+            proof = equivocation(earlier, statement)
+            if self._store.add(proof, trio.current_time()):
+                self._convict(proof)
+
+    def _convict(self, proof: Evidence) -> None:
+        text = f"{proof.peer} is proven to have told two vectors for one round ({proof.kind})"
+        self._report.event("peer_convicted", text, level="warning", peer=proof.peer, kind=proof.kind)
+        self._report.fault(proof.peer, proof.kind)
+        others = [peer for peer in self._others() if peer != proof.peer]
+        for peer in self._chance.sample(others, fan_out(len(others) + 1)):
+            self._post(peer, proof)
+
+    # --- what is told -------------------------------------------------------------------------------------
+
+    async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
+        """Pass statements on until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
+                task_status.started()
+                while True:
+                    await self._something.wait()
+                    await trio.sleep(TOLD_S)
+                    self._something = trio.Event()
+                    told = Told(tuple(claim_of(statement) for statement in self._fresh))
+                    self._fresh.clear()
+                    for peer in self._chance.sample(self._others(), LISTENERS):
+                        self._post(peer, told)
+            finally:
+                self._nursery = None
+
+    async def _show(self, peer: str) -> None:
+        await trio.sleep(WELCOME_S)
+        for proof in self._store.held(trio.current_time())[-SHOWN:]:
+            if proof.peer != peer:
+                await self._send(peer, proof)
+
+    def _others(self) -> list[str]:
+        return [peer for peer in self._members() if peer != self._network.peer_id]
+
+    def _post(self, peer: str, message: Message) -> None:
+        if self._sending[peer] < MAX_SENDING:
+            self._sending[peer] += 1
+            self._spawn(partial(self._send_counted, peer, message))
+
+    def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
+        if self._nursery is not None:  # else we are stopping
+            self._nursery.start_soon(task)
+
+    async def _send_counted(self, peer: str, message: Message) -> None:
+        try:
+            await self._send(peer, message)
+        finally:
+            self._sending[peer] -= 1
+            if not self._sending[peer]:
+                del self._sending[peer]
+
+    async def _send(self, peer: str, message: Message) -> None:
+        try:
+            with trio.move_on_after(SEND_S):
+                await self._network.send(peer, "control", encode(message))
+        except PeerUnreachable:
+            return

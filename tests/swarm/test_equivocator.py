@@ -1,0 +1,155 @@
+"""A member that tells different vectors to different peers, in a swarm that pulls: found out by comparing notes, banned by everybody."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import trio
+
+from gossip.exchange.statement import Statement, body, digest
+from gossip.wire.frames import decode, encode
+from gossip.wire.schema import Evidence, Pulled, Told
+from node.config import (
+    CompressSection,
+    Manifest,
+    MixSection,
+    OverlaySection,
+    PaceSection,
+    PartitionSection,
+    RobustSection,
+    TaskSection,
+)
+from robust.evidence import claim_of, equivocation
+from tests.swarm.swarms import events, rounds_done, story, until
+from tests.swarm.virtual import replayable
+
+NODES = 8
+LIAR = NODES - 1
+
+
+def gathering(rounds: int = 25) -> Manifest:
+    """Everybody asks three others and takes the median of what they tell."""
+    return Manifest(
+        task=TaskSection(kind="quadratic", params={"nodes": NODES, "dim": 20}),
+        partition=PartitionSection(shards=NODES),
+        mix=MixSection(kind="gather"),
+        overlay=OverlaySection(kind="pull", k=3),
+        robust=RobustSection(rule="median", b=1),
+        compress=CompressSection(select="full"),
+        pace=PaceSection(kind="steps", local_steps=5, rounds=rounds, quorum=NODES, max_wait_s=1.0),
+    )
+
+
+def equivocate(swarm, index: int, deceived: set[str]) -> None:
+    """From now on a node tells some peers another vector, and signs that as well."""
+    virtual, identity = swarm.nodes[index], swarm.identity(index)
+    network, honest = virtual.node.network, virtual.node.network.send
+
+    async def send(peer, lane, frame):
+        message = decode(lane, "", frame) if lane == "exchange" else None
+        if isinstance(message, Pulled) and peer in deceived:
+            payload = message.payload[:-8] + bytes(8)
+            what = digest(payload)
+            signature = identity.sign(body(swarm.swarm, identity.peer_id, message.life, message.round, what))
+            frame = encode(msgspec.structs.replace(message, payload=payload, digest=what, signature=signature))
+        await honest(peer, lane, frame)
+
+    network.send = send
+
+
+def standing(virtual, peer: str):
+    return virtual.node.judge.standing(peer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deceived", [1, 3])
+def test_an_equivocator_is_banned_by_every_honest_node_within_some_rounds(deterministic_scheduler, deceived):
+    """One deceived peer is enough, though nobody can see by itself that anything is wrong; and nobody else is blamed."""
+
+    async def attacked():
+        swarm = story(gathering(), 1)
+        async with swarm.running(NODES):
+            await until(lambda: rounds_done(swarm, 5))
+            liar = swarm.nodes[LIAR].peer_id
+            honest = [virtual for index, virtual in swarm.nodes.items() if index != LIAR]
+            equivocate(swarm, LIAR, {virtual.peer_id for virtual in honest[:deceived]})
+            began = max(virtual.node.progress.round for virtual in honest)
+            await until(lambda: all(standing(virtual, liar).state == "ban" for virtual in honest))
+            assert max(virtual.node.progress.round for virtual in honest) - began <= 20
+            for virtual in honest:
+                assert virtual.node.network.refuses(liar)
+                assert standing(virtual, liar).why == "equivocation"
+                assert virtual.node.report.faults.keys() == {liar}
+                assert "peer_convicted" in events(virtual)
+            await until(lambda: all(len(virtual.node.membership.members) == NODES - 1 for virtual in honest))
+
+    deterministic_scheduler(1)
+    replayable(attacked, 1)
+
+
+@pytest.mark.slow
+def test_slander_costs_the_slanderer_and_nobody_else(deterministic_scheduler):
+    """Forged claims and proofs of nothing are faults of who sends them; a proof about a stranger, or of a kind not known, is nothing."""
+
+    async def slandered():
+        swarm = story(gathering(), 1)
+        async with swarm.running(NODES):
+            await until(lambda: rounds_done(swarm, 3))
+            liar, victim, judge = (swarm.nodes[index] for index in (LIAR, 0, 1))
+            life = judge.node.membership.life_of(victim.peer_id)
+
+            def forged(vector: int) -> Statement:
+                what, at = bytes([vector]) * 32, judge.node.progress.round
+                sign = swarm.identity(LIAR).sign
+                return Statement(
+                    swarm.swarm, victim.peer_id, life, at, what, sign(body(swarm.swarm, victim.peer_id, life, at, what))
+                )
+
+            async def say(message):
+                await liar.node.network.send(judge.peer_id, "control", encode(message))
+                await trio.sleep(0.1)
+
+            await say(Evidence("gossip", victim.peer_id, b"", b""))
+            stranger = swarm.identity(99)
+            lies = [
+                Statement(
+                    swarm.swarm, stranger.peer_id, 1, 3, bytes([v]) * 32,
+                    stranger.sign(body(swarm.swarm, stranger.peer_id, 1, 3, bytes([v]) * 32)),
+                )
+                for v in (1, 2)
+            ]  # fmt: skip
+            await say(equivocation(*lies))
+            assert judge.node.report.faults == {}
+            await say(Told((claim_of(forged(1)),)))
+            await say(equivocation(forged(1), forged(2)))
+            assert judge.node.report.faults == {
+                liar.peer_id: {"claim_forged": 1, "evidence_proves_nothing": 1},
+            }
+            assert standing(judge, liar.peer_id).state == "quarantine"
+            assert standing(judge, victim.peer_id).score == 0.0
+            others = [v for index, v in swarm.nodes.items() if index not in {LIAR, 1}]
+            assert not any(virtual.node.report.faults for virtual in others)  # it was not passed on
+
+    deterministic_scheduler(1)
+    replayable(slandered, 1)
+
+
+@pytest.mark.slow
+def test_an_honest_swarm_convicts_nobody_although_engines_crash_and_nodes_are_reborn(deterministic_scheduler):
+    """Who does a round again, from a checkpoint or in another life, comes to another vector: that is no lie."""
+
+    async def troubled():
+        swarm = story(gathering(30), 1)
+        async with swarm.running(NODES):
+            await until(lambda: rounds_done(swarm, 8))
+            swarm.nodes[2].handle.kill()
+            await swarm.crash(3)
+            await trio.sleep(0.5)
+            await swarm.start(3)
+            await until(lambda: rounds_done(swarm, 25))
+            for virtual in swarm.nodes.values():
+                assert virtual.node.report.faults == {}
+                assert "peer_convicted" not in events(virtual)
+
+    deterministic_scheduler(1)
+    replayable(troubled, 1)
