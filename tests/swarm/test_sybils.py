@@ -1,0 +1,207 @@
+"""Sybils: identities that cost nothing. They are not let in without what the swarm asks for, and where they are let in they are not drawn.
+
+Whole nodes over a network in memory, in virtual time; Sybils are light, since a person who makes hundreds would not train in each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import pytest
+import trio
+
+from gossip.errors import PeerUnreachable
+from gossip.seeds import derive
+from gossip.wire.frames import decode, encode
+from gossip.wire.schema import (
+    Acknowledge,
+    Hello,
+    Poke,
+    Probe,
+    Record,
+    Spread,
+    StateOffer,
+    StateQuery,
+    Sync,
+)
+from node.admission.chain import bind, invite
+from node.admission.issue import terms_of
+from node.config import AdmissionSection
+from node.daemon.partners import Drawn
+from node.identity import Identity
+from node.net.memory import MemoryHub, address_of
+from node.scenario.swarm import EPOCH_S
+from robust.sampling import draw
+from tests.node.test_admission_shell import Node as Member
+from tests.node.test_admission_shell import Swarm as Members
+from tests.swarm.swarms import agree, digits, rounds_done, story, until
+from tests.swarm.virtual import replayable, virtual
+
+K = 6
+
+
+def addresses(honest, sybils):
+    """Honest peers all over the internet, ten times as many Sybils in one /24."""
+    places = {f"honest{n}": {f"9.{n}.9.0/24"} for n in range(honest)}
+    return places | {f"sybil{n}": {"8.8.8.0/24"} for n in range(sybils)}
+
+
+@pytest.mark.parametrize("per_prefix", [1, 2])
+def test_ten_times_as_many_sybils_of_one_prefix_are_never_most_of_those_drawn(per_prefix):
+    """Whatever chance says: at most `per_prefix` of six. Without a cap they are most of nearly every sample."""
+    places = addresses(10, 100)
+    peers = sorted(places)
+    shares = [sum(peer.startswith("sybil") for peer in draw(peers, K, places, per_prefix, seed)) for seed in range(500)]
+    assert max(shares) <= per_prefix < K / 2
+    uncapped = [sum(peer.startswith("sybil") for peer in draw(peers, K, places, 0, seed)) for seed in range(500)]
+    assert sum(share > K / 2 for share in uncapped) > 490
+
+
+class Sybil:
+    """One of many identities of one person: says hello, answers probes, and passes on the records of the others."""
+
+    def __init__(self, hub: MemoryHub, swarm: str, seed: int, credential: bytes = b"") -> None:
+        self.identity = Identity.from_seed(derive(seed, "sybil").to_bytes(32, "big"))
+        self.peer = self.identity.peer_id
+        record = Record(self.peer, swarm, 1, 0, "alive", (address_of(self.peer),), b"", credential)
+        self.record = self.identity.sign_record(record)
+        self.network = hub.join(self.peer)
+        self.learned: set[str] = set()
+        self.offered: list[StateOffer] = []
+
+    async def attack(self, victims: list[str], army: tuple[Record, ...]) -> None:
+        """Tell the victims of the whole army, again and again, and answer whatever keeps it alive."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._answer)
+            nursery.start_soon(self._listen)
+            for _ in range(10):
+                for victim in victims:
+                    await self._say(victim, "control", Hello(self.record, b"other-digest", 0.0))
+                    await self._say(victim, "control", Spread(army))
+                    await self._say(victim, "control", Sync(army, reply=True))
+                    await self._say(victim, "exchange", Poke(1, 0, b"other-digest"))
+                    await self._say(victim, "state", StateQuery(1))
+                await trio.sleep(1.0)
+
+    async def _say(self, victim, lane, message):
+        try:
+            await self.network.dial(address_of(victim))
+            await self.network.send(victim, lane, encode(message))
+        except PeerUnreachable:
+            return
+
+    async def _answer(self):
+        async for inbound in self.network.inbound("control"):
+            message = decode("control", inbound.peer, inbound.frame)
+            if isinstance(message, Probe):
+                await self._say(inbound.peer, "control", Acknowledge(message.nonce, b"other-digest", 0.0))
+            elif isinstance(message, Sync | Spread):
+                self.learned |= {record.peer for record in message.records}
+
+    async def _listen(self):
+        async for inbound in self.network.inbound("state"):
+            message = decode("state", inbound.peer, inbound.frame)
+            if isinstance(message, StateOffer):
+                self.offered.append(message)
+
+
+@pytest.mark.slow
+@pytest.mark.trio
+async def test_a_victim_among_ten_times_as_many_sybils_has_a_majority_of_honest_neighbors(autojump_clock):
+    """Real membership services: all Sybils are let in, since nothing is asked; what helps is where they are seen to come from."""
+    swarm = Members(AdmissionSection(per_prefix=1))
+    async with swarm.running((), (), (), (), ()):
+        honest = {node.peer for node in swarm.nodes}
+        for at, peer in enumerate(sorted(honest)):
+            swarm.hub.origins[peer] = f"9.{at}.9.0/24"
+        victim: Member = swarm.nodes[0]
+        army = [Sybil(swarm.hub, swarm.id, seed) for seed in range(10 * len(honest))]
+        for sybil in army:
+            swarm.hub.origins[sybil.peer] = "8.8.8.0/24"
+            swarm.nursery.start_soon(sybil.attack, [victim.peer], (sybil.record,))
+        members = victim.membership
+        await until(lambda: len(members.members) > 8 * len(honest), 20.0)
+        for per_prefix, fewest, most in ((1, 1.0, 1.0), (0, 0.0, 0.1)):
+            chosen = Drawn(
+                lambda: members.members, victim.peer, K, members.prefixes, per_prefix, lambda _peer: True, bytes(32), 1
+            )
+            rounds = [set(chosen.row(number)) - {victim.peer} for number in range(200)]
+            majorities = sum(len(peers & honest) > len(peers) / 2 for peers in rounds) / len(rounds)
+            assert fewest <= majorities <= most, "the cap is what helps"
+
+
+def invited(swarm, nodes):
+    """The founder invites each node by a bearer key of its own."""
+    terms = terms_of(swarm.manifest, swarm.swarm)
+    for index in range(1, nodes):
+        bearer = bytes([index]) * 32
+        chain = invite(
+            swarm.identity(0), (), terms, invitee=Identity.from_seed(bearer).peer_id, number=index,
+            not_after_ms=int((EPOCH_S + 1e6) * 1000),
+        )  # fmt: skip
+        swarm.chains[index] = bind(chain, bearer, swarm.identity(index).peer_id, swarm.swarm)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["invite", "allow", "open"])
+def test_an_army_without_credentials_gets_no_foothold_in_a_swarm_that_trains(deterministic_scheduler, kind):
+    """Twenty Sybils tell two nodes of each other for ten seconds: nobody takes one in, they learn no record and no model, and the run
+    ends as it would without them."""
+
+    async def attacked():
+        nodes = 3
+        agreed = digits(nodes, rounds=40)
+        admission = {
+            "invite": AdmissionSection(kind="invite"),
+            "allow": AdmissionSection(kind="allow", members=tuple(story(agreed, 1).identity(index).peer_id for index in range(nodes))),
+            "open": AdmissionSection(bits=4, memory_kib=8),
+        }[kind]  # fmt: skip
+        swarm = story(replace_admission(agreed, admission), 1)
+        invited(swarm, nodes)
+        army = [Sybil(swarm.hub, swarm.swarm, seed) for seed in range(20)]
+        async with swarm.running(nodes), trio.open_nursery() as nursery:
+            victims = [swarm.nodes[index].peer_id for index in (0, 1)]
+            for sybil in army:
+                nursery.start_soon(sybil.attack, victims, tuple(other.record for other in army))
+            await until(lambda: rounds_done(swarm, 30))
+            assert agree(swarm)
+            names = {sybil.peer for sybil in army}
+            for virtual_node in swarm.nodes.values():
+                assert virtual_node.node.membership is not None
+                assert not names & set(virtual_node.node.membership.table)
+                assert set(virtual_node.node.report.faults) <= names
+            for sybil in army:
+                assert sybil.learned == set()
+                assert not any(offer.size for offer in sybil.offered)
+            told = Counter(
+                reason
+                for index in (0, 1)
+                for faults in swarm.nodes[index].node.report.faults.values()
+                for reason in faults
+            )
+            assert told["not_listed" if kind == "allow" else "credential_missing"] >= len(army)
+            await swarm.finished()
+            assert all(virtual_node.node.progress.value > 0.8 for virtual_node in swarm.nodes.values())
+            nursery.cancel_scope.cancel()
+
+    deterministic_scheduler(1)
+    replayable(attacked, 1)
+
+
+@virtual(1)
+async def test_a_swarm_that_asks_for_work_trains_like_one_that_does_not(seed):
+    """Whoever worked is in, also who comes late; nobody is at fault."""
+    swarm = story(replace_admission(digits(3, rounds=40), AdmissionSection(bits=4, memory_kib=8)), seed)
+    async with swarm.running(3):
+        await until(lambda: rounds_done(swarm, 10))
+        late = await swarm.start(3)
+        await until(lambda: agree(swarm), 20.0)
+        await swarm.finished()
+        assert late.node.joined_late
+        assert all(virtual_node.node.report.faults == {} for virtual_node in swarm.nodes.values())
+
+
+def replace_admission(manifest, admission):
+    """A manifest with another admission."""
+    return msgspec.structs.replace(manifest, admission=admission)
