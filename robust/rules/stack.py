@@ -154,9 +154,14 @@ class Stack:
 
     def _combine(self, row: int, weights: Tensor, extra: Tensor | None, out: Tensor, *, wide: bool) -> None:
         dtype = torch.float64 if wide else self.own.dtype
+        among = slice(0, self.told.shape[1])
+        if extra is None:  # what no weight is given to need not be read, at either end
+            used = weights.nonzero().flatten().tolist() or [0]
+            among = slice(used[0], used[-1] + 1)
+            weights = weights[among]
         others = weights.to(dtype, copy=True)
         moves = self.own.new_empty(min(CHUNK, out.numel()), dtype=dtype)
-        for columns, part in self._differences(row, extra, wide=wide):
+        for columns, part in self._differences(row, extra, among=among, wide=wide):
             moved = torch.mv(part.T, others, out=moves[: part.shape[1]])
             if wide:
                 out[columns] = self.own[row, columns] + moved
@@ -170,6 +175,7 @@ class Stack:
         padded: int = 0,
         within: slice | None = None,
         *,
+        among: slice | None = None,
         wide: bool = False,
         cut: bool = False,
     ) -> Iterator[tuple[slice, Tensor]]:
@@ -180,13 +186,15 @@ class Stack:
             extra: (R, D) one more vector, which becomes the last.
             padded: rows of zeros are added up to this number.
             within: only these coordinates, beginning at a multiple of CHUNK; None: all.
+            among: only these peers; None: all.
             wide: in float64.
             cut: float32 too.
         """
-        told, own, peers = self.told[row], self.own[row], self.told.shape[1]
+        among = slice(0, self.told.shape[1]) if among is None else among
+        told, own, peers = self.told[row, among], self.own[row], among.stop - among.start
         dtype = torch.float64 if wide else own.dtype
         far = 1e140 if dtype == torch.float64 else 1e17
-        absent = [peer for peer, there in enumerate(self.present[row].tolist()) if not there]
+        absent = [peer for peer, there in enumerate(self.present[row, among].tolist()) if not there]
         first, last = (0, own.numel()) if within is None else (within.start, within.stop)
         buffer = own.new_zeros((max(peers + (extra is not None), padded), min(CHUNK, last - first)), dtype=dtype)
         for columns in _slices(first, last, CHUNK):
