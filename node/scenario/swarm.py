@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,6 +31,7 @@ from node.net.api import Network
 from node.net.faults import Rule
 from node.net.memory import MemoryHub, address_of
 from node.scenario.inline import InlineEngine, open_inline
+from robust.reputation import Decision
 
 T = TypeVar("T")
 
@@ -94,6 +96,7 @@ class VirtualSwarm:
         self._attacks = attacks or {}
         self._folder = folder
         self._nursery: trio.Nursery | None = None
+        self._decisions: dict[int, tuple[Decision, ...]] = {}  # bans and trust, as a run directory keeps them
         self.chains: dict[int, Chain] = {}
         """Invitations of nodes, by index."""
 
@@ -145,6 +148,7 @@ class VirtualSwarm:
             identity=identity, config=config, manifest=self.manifest, swarm=self.swarm,
             checkpoint=str(self._folder / f"{index}.safetensors") if self._folder else "", export="", open_network=network,
             start_engine=engine, unix_time=lambda: EPOCH_S + trio.current_time(), keep_manifest=lambda _manifest: None,
+            decisions=self._decisions.get(index, ()), keep_decisions=partial(self._decisions.__setitem__, index),
             papers=Papers(self.chains.get(index, ()), offload=_inline),
         )  # fmt: skip
         report = Report(None, clock=parts.unix_time, on_fault=lambda _peer, _reason: None)

@@ -1,0 +1,125 @@
+"""Owners ban a hostile member of a swarm whose nodes know each other: what it left behind goes, and the others come back together."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import trio
+
+from gossip.errors import ConfigError, PeerUnreachable
+from node.daemon.snapshot import take_snapshot
+from node.net.memory import address_of
+from tests.swarm.swarms import assert_flows_cancel, digits, drain, events, rounds_done, story, until
+from tests.swarm.virtual import replayable
+
+HONEST = 4
+LIAR = HONEST
+
+
+def flows(swarm, peer: str) -> list[int]:
+    """Nodes whose correction has a part of this peer's."""
+    ledgers = {index: virtual.engine.ledger for index, virtual in swarm.nodes.items()}
+    return [index for index, ledger in ledgers.items() if peer in ledger.flows.keys() | ledger.settled.keys()]
+
+
+def consensus(swarm) -> float:
+    """Root mean squared distance of the honest models from their mean."""
+    models = torch.stack([swarm.nodes[index].vector for index in range(HONEST)])
+    return float((models - models.mean(0)).square().sum(1).mean().sqrt())
+
+
+def lie(virtual) -> None:
+    """From now on a node exchanges as if its model were turned around and twice as large."""
+    session = virtual.engine._session
+    readable = session._readable
+    session._readable = lambda *peer: -2.0 * readable(*peer)
+
+
+@pytest.mark.slow
+def test_a_hostile_member_is_banned_by_hand_and_the_others_recover(deterministic_scheduler):
+    """Its lies are well-formed, so nobody can prove them; clipping bounds what each does, and a ban takes away what is left."""
+
+    async def attacked():
+        swarm = story(digits(HONEST + 1, rounds=70), 1)
+        async with swarm.running(HONEST + 1):
+            await until(lambda: rounds_done(swarm, 15))
+            liar, calm = swarm.nodes[LIAR], consensus(swarm)
+            lie(liar)
+            await until(lambda: rounds_done(swarm, 30))
+            hurt = consensus(swarm)
+            assert hurt > 1.5 * calm
+            assert flows(swarm, liar.peer_id)
+            for index in range(HONEST):
+                node = swarm.nodes[index].node
+                answer = await node.command("ban", {"peer": liar.peer_id[-7:], "why": "turned around", "for_s": 3600.0})
+                assert answer["peer"] == liar.peer_id
+                assert answer["shut_out_s"] == pytest.approx(3600.0)
+                (row,) = [row for row in take_snapshot(node).peers if row.peer == liar.peer_id]
+                assert (row.state, row.standing, row.why) == ("banned", "ban", "turned around")
+            del swarm.nodes[LIAR]
+            await until(lambda: not flows(swarm, liar.peer_id), 2.0)
+            with pytest.raises(PeerUnreachable):
+                await liar.node.network.dial(address_of(swarm.nodes[0].peer_id))
+            await until(lambda: all(liar.peer_id not in v.node.membership.members for v in swarm.nodes.values()))
+            await swarm.finished()
+            assert consensus(swarm) < 0.75 * hurt
+            assert not flows(swarm, liar.peer_id)
+            values = [virtual.node.progress.value for virtual in swarm.nodes.values()]
+            assert min(values) > 0.85
+            await drain(swarm)
+            assert assert_flows_cancel(swarm) > 0.0
+
+    deterministic_scheduler(1)
+    replayable(attacked, 1)
+
+
+@pytest.mark.slow
+def test_a_ban_outlives_a_restart_and_ends_when_it_is_taken_back(deterministic_scheduler):
+    """Neither the banned peer's coming back nor the node's own undoes it; the owner does, and then they trade again."""
+
+    async def restarted():
+        swarm = story(digits(3, rounds=0, quorum=2), 1)
+        async with swarm.running(3):
+            await until(lambda: rounds_done(swarm, 3))
+            banned = swarm.nodes[2].peer_id
+            await swarm.nodes[0].node.command("ban", {"peer": banned})
+            with pytest.raises(ConfigError, match="may be any of"):
+                await swarm.nodes[0].node.command("trust", {"peer": "12D3KooW"})
+            await swarm.crash(0)
+            await swarm.crash(2)
+            await until(lambda: len(swarm.nodes[1].node.membership.members) == 1)
+            back = await swarm.start(0)
+            assert back.node.network.refuses(banned)
+            await swarm.start(2)
+            await until(lambda: rounds_done(swarm, 6))
+            assert back.node.network.refuses(banned)
+            assert back.node.exchange.committed(banned) == 0
+            await back.node.command("unban", {"peer": banned[-6:]})
+            assert "peer_unban" in events(back)
+            await until(lambda: back.node.exchange.committed(banned) > 0)
+            assert back.node.judge.standing(banned).state == "probation"
+            await trio.sleep(0.1)
+
+    deterministic_scheduler(1)
+    replayable(restarted, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pace", ["steps", "clock"])
+def test_exchanges_earn_merit_in_both_paces(deterministic_scheduler, pace):
+    """Whoever began them, and however rounds are timed."""
+
+    async def calm():
+        swarm = story(digits(3, rounds=20, pace=pace), 1)
+        async with swarm.running(3):
+            await swarm.finished()
+            for virtual in swarm.nodes.values():
+                for other in swarm.nodes.values():
+                    if other is not virtual:
+                        standing = virtual.node.judge.standing(other.peer_id)
+                        assert standing.contribution > 0.5
+                        assert standing.score == 0.0
+                        assert standing.staleness < 0.5
+
+    deterministic_scheduler(1)
+    replayable(calm, 1)
