@@ -43,8 +43,7 @@ def overflow(n: int, f: int, s: int, b: int) -> float:
     _check(n, f, s)
     if b < 0:
         raise ValueError(f"b must be >= 0, got {b}")
-    bad = sum(math.comb(f, x) * math.comb(n - 1 - f, s - x) for x in range(b + 1, min(f, s) + 1))
-    return bad / math.comb(n - 1, s)
+    return sum(ways for x, ways in _ways(n, f, s) if x > b) / math.comb(n - 1, s)
 
 
 def b_hat(n: int, f: int, s: int, nodes: int, rounds: int, epsilon: float) -> int:
@@ -68,8 +67,8 @@ def b_hat(n: int, f: int, s: int, nodes: int, rounds: int, epsilon: float) -> in
         math.log1p(-epsilon) / (nodes * rounds)
     )  # of one draw: (1 − allowed)^(nodes·rounds) = 1 − epsilon
     whole, tail = math.comb(n - 1, s), 0
-    for b in range(min(f, s), 0, -1):
-        tail += math.comb(f, b) * math.comb(n - 1 - f, s - b)
+    for b, ways in _ways(n, f, s):
+        tail += ways
         if tail / whole > allowed:
             return b
     return 0
@@ -163,6 +162,15 @@ def _check(n: int, f: int, s: int) -> None:
     for name, value in (("f", f), ("s", s)):
         if not 0 <= value <= n - 1:
             raise ValueError(f"{name} must be in [0, n − 1] = [0, {n - 1}], got {value}")
+
+
+def _ways(n: int, f: int, s: int) -> Iterator[tuple[int, int]]:
+    """(x, in how many samples of s exactly x are bad), from the most that there can be down to 0."""
+    good, most = n - 1 - f, min(f, s)
+    ways = math.comb(f, most) * math.comb(good, s - most)
+    for x in range(most, -1, -1):
+        yield x, ways
+        ways = ways * x * (good - s + x) // ((f - x + 1) * (s - x + 1))  # without a remainder
 
 
 def _shuffled(candidates: Sequence[str], chance: Chance) -> Iterator[str]:

@@ -1,4 +1,7 @@
-"""`starling overlay show|compare`: what an overlay looks like, what it costs, how fast it mixes. Arithmetic only, no swarm."""
+"""`starling overlay show|compare|sampling`: what an overlay looks like, what it costs, how fast it mixes, how many bad ones are met.
+
+Arithmetic only, no swarm.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,10 @@ OPTIONAL = MappingProxyType({"expected": "expected_contraction", "χ1, χ2": "ch
 """Lines of `show` that are left out where there is no such measure."""
 REACHED = 1e-9
 """Consensus error at which a comparison takes the average as reached."""
+RISK = 0.01
+"""Of a run in which more bad ones are met than is said."""
+COUNTED = 0.4
+"""Bad members, as a share, up to which it is searched how many must be asked: near a half it is all of them, after minutes."""
 LOWEST = 1e-15
 """Where the scale of a comparison ends."""
 
@@ -108,6 +115,44 @@ def compare(n: int, kinds: str, k: int, rounds: int, seed: int, as_json: bool) -
         click.echo(json.dumps({"n": n, "kinds": table}))
         return
     _print_comparison(n, rounds, table)
+
+
+@overlay.command()
+@n_option
+@click.option("--bad", type=click.IntRange(0), required=True, metavar="F", help="How many of the members are bad.")
+@click.option(
+    "--k", type=click.IntRange(1, 32), default=6, show_default=True, help="Peers that a node asks in a round."
+)
+@click.option("--rounds", type=click.IntRange(1), default=1000, show_default=True, help="Length of the run.")
+@json_option
+def sampling(n: int, bad: int, k: int, rounds: int, as_json: bool) -> None:
+    """How many bad ones a node meets that asks k others at random: what robust.b has to be, and how often it is not enough.
+
+    Chances are exact. The largest number of a run is that of any good node in any round, with 99 %.
+    """
+    from robust.sampling import b_hat, least_s, overflow
+
+    for name, value in (("--bad", bad), ("--k", k)):
+        if value >= n:
+            raise ConfigError(
+                f"{name}: must be < n = {n}, got {value}; try `{name} {n // 5 if name == '--bad' else n - 1}`"
+            )
+    chances = [overflow(n, bad, k, b) for b in range(k)]
+    most = b_hat(n, bad, k, n - bad, rounds, RISK)
+    enough = least_s(n, bad, n - bad, rounds, RISK) if bad <= COUNTED * n else None
+    if as_json:
+        told = {
+            "n": n,
+            "bad": bad,
+            "k": k,
+            "rounds": rounds,
+            "more_than_b": chances,
+            "most": most,
+            "never_half": enough,
+        }
+        click.echo(json.dumps(told))
+        return
+    _print_sampling(n, bad, k, rounds, chances, most, enough)
 
 
 # --- what is asked for ------------------------------------------------------------------------------------------
@@ -248,6 +293,23 @@ def _print_facts(name: str, n: int, round: int, facts: Mapping[str, Any]) -> Non
         )
         return
     out.print(Text(f"\nround {round}\n" + drawing.chords(n, [(i, j) for i, j, _ in facts["edges"]])), soft_wrap=True)
+
+
+def _print_sampling(n: int, bad: int, k: int, rounds: int, chances: list[float], most: int, enough: int | None) -> None:
+    from rich.table import Table
+
+    table = Table(box=None)
+    table.add_column("robust.b", justify="right")
+    table.add_column("more than that in", justify="right")
+    for b, chance in enumerate(chances):
+        table.add_row(str(b), f"{100 * chance:.3g} %")
+    out = console()
+    out.print(f"{k} of {n - 1} others asked, {bad} of {n} members bad\n")
+    out.print(table)
+    out.print(f"\nat worst {most} of {k} in {rounds} rounds, at any good node, with {100 * (1 - RISK):g} %")
+    out.print(
+        "never half of them bad: " + (f"ask {enough}" if enough else f"– (counted up to {COUNTED:.0%} bad members)")
+    )
 
 
 def _figures(values: tuple[float, float] | None) -> str:

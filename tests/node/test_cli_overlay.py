@@ -13,6 +13,7 @@ from gossip.overlay.base_k import BaseK
 from node.cli import drawing
 from node.cli.main import main
 from node.cli.overlay import PARAMETERS
+from robust.sampling import overflow
 
 ROOT = Path(__file__).parents[2]
 
@@ -211,3 +212,22 @@ def test_curves_fall_by_decades_with_a_letter_each():
     assert [line.strip().split(" ")[0] for line in (lines[0], lines[5], lines[15])] == ["1", "1e-05", "1e-15"]
     assert lines[-1].split() == ["0", "30"]
     assert drawing.letters(["slow", "fast"]) == {"slow": "a", "fast": "b"}
+
+
+def test_sampling_says_how_many_bad_ones_are_met(capsys):
+    """The numbers of `robust.sampling`, as JSON and for people."""
+    out = json.loads(said(capsys, "sampling", "-n", "64", "--bad", "13", "--json"))
+    assert out["more_than_b"] == [overflow(64, 13, 6, b) for b in range(6)]
+    assert (out["most"], out["never_half"]) == (6, 27)
+    shown = said(capsys, "sampling", "-n", "64", "--bad", "13")
+    for words in ("6 of 63 others asked, 13 of 64 members bad", "9.64 %", "at worst 6 of 6 in 1000 rounds", "ask 27"):
+        assert words in shown
+    assert "– (counted up to 40% bad members)" in said(capsys, "sampling", "-n", "9", "--bad", "6", "--k", "3")
+
+
+@pytest.mark.parametrize(("option", "value"), [("--bad", "16"), ("--k", "16")])
+def test_nobody_asks_more_than_there_are(capsys, option, value):
+    assert main(["overlay", "sampling", "-n", "16", "--bad", "3", option, value]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"starling: {option}: must be < n = 16, got 16; try")
+    assert told.count("\n") == 1
