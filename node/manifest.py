@@ -18,6 +18,7 @@ from gossip.errors import ConfigError, RemoteProtocolError
 from gossip.mix.facts import FACTS
 from gossip.mix.stability import disagreement_factor
 from node import identity, plugins, presets, settings, trust
+from node.admission import rules as admission
 from node.config import Manifest, MixSection, OverlaySection
 from node.identity import Identity
 from node.overlay import overlay_of
@@ -156,7 +157,7 @@ def check(manifest: Manifest) -> list[str]:
     presets.check(manifest)
     _check_algorithm(manifest)
     trust.check(manifest)
-    warnings = trust.doubts(manifest)
+    warnings = trust.doubts(manifest) + admission.check(manifest.admission)
     if pace.kind == "clock" and overlay.kind != "sticky":
         warnings.append(
             f"overlay.kind: {overlay.kind} only names who meets in clock pace, the weight is mix.theta = {mix.theta:g} and nobody "
