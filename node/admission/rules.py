@@ -30,8 +30,6 @@ def check(admission: AdmissionSection) -> list[str]:
         warnings.append(
             f"admission.members: has no effect with admission.kind = {admission.kind}; `--set admission.kind=allow`"
         )
-    if admission.bits and admission.kind != "open":
-        warnings.append(f"admission.bits: has no effect with admission.kind = {admission.kind}")
     if admission.kind == "open" and admission.bits:
         warnings += _work(admission)
     return warnings

@@ -85,4 +85,5 @@ def revoke(whom: str, run_dir: Path) -> None:
     peers = [peer for peer in removed if isinstance(peer, str)] if isinstance(removed, list) else []
     for peer in peers:
         click.echo(peer)
-    click.echo(f"revoked; {len(peers)} members are out, and the others are being told", err=True)
+    out = "1 member is out" if len(peers) == 1 else f"{len(peers)} members are out"
+    click.echo(f"revoked; {out}, and the others are being told", err=True)
