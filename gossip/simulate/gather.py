@@ -32,6 +32,8 @@ LossesOf = Callable[[Tensor, Tensor], Tensor]
 
 Lies = tuple[NDArray[np.int64], Tensor, Tensor]
 """Places among a round's askings (r,) ascending, what is told there (r, D), and which of it arrives (r,) bool."""
+Group = tuple[NDArray[np.int64], NDArray[np.int64], int]
+"""Rows (r,), where among the askings those of each are (r, k), and how many more each asks in vain."""
 _NUMBERS = 1 << 22
 
 
@@ -85,11 +87,12 @@ class Gathers:
     losses: LossesOf | None = None
     late: dict[Pair, None] = field(default_factory=dict)
 
-    def exchange(self, turn: Turn, liars: Liars | None, seen: Seen) -> Sizes:
+    def exchange(self, turn: Turn, gone: NDArray[np.int64], liars: Liars | None, seen: Seen) -> Sizes:
         """All askings of a round: moves the vectors to what the rules make of them, and what rules remember.
 
         Args:
             turn: the round's meetings.
+            gone: (N,) how many each row asks in vain beyond these, as it does not know yet that they are dead.
             liars: None: everybody is honest.
             seen: what liars see.
 
@@ -100,7 +103,7 @@ class Gathers:
         messages = self._messages(vectors, asked, seen.round)
         lies = [] if liars is None else list(self._lies(liars, asked, seen))
         combined = vectors.clone()
-        for rows, places in _alike(asked, vectors.shape[1]):
+        for rows, places, absent in _alike(asked, gone, vectors.shape[1]):
             present = torch.from_numpy(asked.arrives[places]).to(vectors.device)
             told = messages[indices(asked.whom[places].ravel(), vectors)].view(*places.shape, -1)
             for lied, said, arrives in lies:
@@ -108,7 +111,8 @@ class Gathers:
                 which = np.searchsorted(lied, places[row, slot])
                 told[row, slot] = said[which]
                 present[row, slot] &= arrives[which]
-            self._combine(rows, told, present, combined)
+            told = torch.nn.functional.pad(told, (0, 0, 0, absent)) if absent else told
+            self._combine(rows, told, torch.nn.functional.pad(present, (0, absent)), combined)
         vectors.copy_(combined)
         return self._sizes(turn, vectors.shape[1])
 
@@ -152,12 +156,13 @@ class Gathers:
         return Sizes(request.astype(np.int64), response.astype(np.int64))
 
 
-def _alike(asked: Askings, width: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Rows that ask k peers and where among the askings these are (r, k), for every k, some million numbers of `width` at a time."""
+def _alike(asked: Askings, gone: NDArray[np.int64], width: int) -> Iterator[Group]:
+    """Rows that ask equally many, of whom equally many are gone, some million numbers of `width` at a time."""
     rows, first, counts = np.unique(asked.who, return_index=True, return_counts=True)
-    for count in np.unique(counts).tolist():
-        alike = np.flatnonzero(counts == count)
+    kinds, kind = np.unique(np.stack((counts, gone[rows])), axis=1, return_inverse=True)
+    for number, (count, absent) in enumerate(kinds.T.tolist()):
+        alike = np.flatnonzero(kind.ravel() == number)
         places = first[alike][:, None] + np.arange(count)
         step = max(1, _NUMBERS // (width * count))
         for start in range(0, len(alike), step):
-            yield rows[alike[start : start + step]], places[start : start + step]
+            yield rows[alike[start : start + step]], places[start : start + step], absent

@@ -205,6 +205,7 @@ class Swarm:
         steps: int | NDArray[np.int64],
         meetings: Meetings,
         fate: Fate | None = None,
+        gone: NDArray[np.int64] | None = None,
     ) -> Done:
         """Steps pace: local steps of all alive, then all exchanges on the vectors frozen after them, then absorb.
 
@@ -214,6 +215,7 @@ class Swarm:
             steps: K, or for each row (N,) how many it manages this round.
             meetings: among rows alive.
             fate: of the meetings; None: kind.
+            gone: (N,) where vectors are gathered, how many each row asks in vain beyond the meetings; None: nobody does.
 
         Raises:
             ValueError: "not_finite": the swarm has diverged.
@@ -225,7 +227,7 @@ class Swarm:
             x, state = self.mixer.publish(state, x, own)
             self._states.put(at, before, x, state)
             self._vectors.rows[at] = self.mixer.shared(state, x)
-        turn, sizes = self._exchange(self._turn(meetings, fate, phase), self._seen(phase, began))
+        turn, sizes = self._exchange(self._turn(meetings, fate, phase), self._seen(phase, began), gone)
         for _, at, own, _ in parts:
             self._absorb(at, self._states.of(at), self._vectors.rows[at], own)
         return _done(turn, sizes.request, sizes.response, atomic=self._atomic)
@@ -352,10 +354,11 @@ class Swarm:
         now = self._vectors.rows if now is None else now
         return Seen(phase.round, now if began is None else began, now, self.alive.numpy())
 
-    def _exchange(self, turn: Turn, seen: Seen) -> tuple[Turn, Sizes]:
+    def _exchange(self, turn: Turn, seen: Seen, gone: NDArray[np.int64] | None = None) -> tuple[Turn, Sizes]:
         """All exchanges of a turn, with liars."""
         if isinstance(self._exchanges, Gathers):
-            return turn, self._exchanges.exchange(turn, self.liars, seen)
+            gone = np.zeros(len(self.peers), np.int64) if gone is None else gone
+            return turn, self._exchanges.exchange(turn, gone, self.liars, seen)
         if self.liars is not None:
             turn = lied(turn, self.liars, seen, self._edges.rank, self.terms.request)
         return turn, self._exchanges.exchange(turn)

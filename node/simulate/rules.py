@@ -103,9 +103,10 @@ def _check_whole(scenario: Scenario) -> None:
         raise ConfigError(
             "simulate.running_mean: whole nodes begin with no momentum; try `--set simulate.engine=vectorised`"
         )
-    if scenario.attack.kind:
+    if scenario.attack.params:
         raise ConfigError(
-            "attack.kind: whole nodes are attacked by `starling demo --byzantine`, not here; try `--set simulate.engine=vectorised`"
+            "attack.params: whole nodes lie as an attack does by itself, must be empty with engine = whole; "
+            "try `--set attack.params={}`, or simulate.engine=vectorised"
         )
     if not scenario.simulate.model:
         raise ConfigError("simulate.model: whole nodes have one; try `--set simulate.engine=vectorised`")

@@ -157,7 +157,8 @@ class _Run:
         members = int(self._members.sum())
         now = stage(self._graph, members, round)
         steps = agreed.pace.local_steps if now.local else 0  # without a model they take their time all the same
-        meetings = self._met(self._schedule.at(round, self._members))
+        named = self._schedule.at(round, self._members)
+        meetings = self._met(named)
         does, late = self._clocks.begin(steps, alive, meetings)
         # The gain of flows knows neither rounds without local steps nor rates that go down: see the learner of a node.
         rate = 1.0 if self._flows else self._rates.at(round) / agreed.optimizer.lr
@@ -166,7 +167,7 @@ class _Run:
             now.first, now.last, turn(self._graph, members, round),
         )  # fmt: skip
         fates = self._fates(round, meetings, late)
-        done = swarm.round(phase, self.local if steps else None, does, meetings, fates)
+        done = swarm.round(phase, self.local if steps else None, does, meetings, fates, _in_vain(named, alive))
         self._clocks.end(meetings, done)
         self._count(done)
 
@@ -309,6 +310,14 @@ def _swarm(
         wish_limit=kept(agreed.compress.ratio, dim) if drifts else 0, settled_edges=agreed.mix.settled_edges,
     )  # fmt: skip
     return swarm, local
+
+
+def _in_vain(named: Meetings, alive: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """(N,) how many of the dead each row would hear."""
+    count = np.zeros(len(alive), np.int64)
+    np.add.at(count, named.one, (named.forth > 0.0) & ~alive[named.other])
+    np.add.at(count, named.other, (named.back > 0.0) & ~alive[named.one])
+    return count
 
 
 def _pace(scenario: Scenario, count: int, step_s: NDArray[np.float64]) -> Pace:

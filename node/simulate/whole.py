@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 import trio
 from torch import Tensor
@@ -23,7 +24,7 @@ from gossip.errors import GossipError
 from node.config import NodeConfig
 from node.net.faults import Deliver, Drop, Rule, loss
 from node.scenario.swarm import VirtualNode, VirtualSwarm
-from node.simulate import build
+from node.simulate import build, lies
 from node.simulate.measure import NOT_FINITE, Cost, Measure
 from node.simulate.problem import problem
 from node.simulate.results import Outcome, Progress, reached
@@ -55,7 +56,7 @@ def run(scenario: Scenario, progress: Progress) -> Outcome:
         metric=measure.metric, higher_is_better=measure.higher_is_better, parameters=watched.dim, rows=tuple(measure.rows),
         counts={key: watched.counts[key] for key in COUNTS}, undone=watched.undone, diverged=watched.diverged,
         target=reached(measure.rows, scenario.simulate.target, higher_is_better=measure.higher_is_better),
-        wall_s=time.monotonic() - began,
+        wall_s=time.monotonic() - began, bad=tuple(np.flatnonzero(watched.bad).tolist()),
     )  # fmt: skip
 
 
@@ -94,7 +95,9 @@ class _Watched:
         agreed = manifest(scenario)
         self._count = count = build.rows(scenario)
         _, self._peers = build.identities(agreed, count)
-        self._problem = problem(agreed, self._peers)
+        attack = lies.attack(scenario.attack)
+        self.bad = build.bad(scenario, count)
+        self._problem = problem(agreed, self._peers, liars=None if attack is None else (attack, self.bad))
         self.measure = Measure(self._problem, scenario.simulate.sample)
         self.dim = self._problem.start.numel()
         step_s = build.step_s(scenario, count)
@@ -102,6 +105,7 @@ class _Watched:
         self.swarm = VirtualSwarm(
             agreed, rules=self._rules(), step_cost_s=lambda index: float(step_s[index]), seed=agreed.seed,
             config=NodeConfig(linger_s=_LINGER_S, threads=scenario.simulate.threads, trust=True),
+            attacks={} if attack is None else dict.fromkeys(np.flatnonzero(self.bad).tolist(), scenario.attack.kind),
         )  # fmt: skip
         self._faults = faults_of(scenario)
         self._churned = 0  # rounds before which churn has happened
@@ -137,8 +141,8 @@ class _Watched:
         Raises:
             GossipError: the swarm came to a halt.
         """
-        start = self._problem.start.repeat(len(self.swarm.nodes), 1)
-        self.measure.add(0, Cost(0.0, 0.0, 0.0), start, sorted(self.swarm.nodes))
+        honest = sorted(index for index in self.swarm.nodes if not self.bad[index])
+        self.measure.add(0, Cost(0.0, 0.0, 0.0), self._problem.start.repeat(len(honest), 1), honest)
         passed, moved_s = 0, trio.current_time()
         while self._due:
             for index, virtual in self.swarm.nodes.items():
@@ -194,7 +198,9 @@ class _Watched:
                 if index not in taken and (at.round < due or (at.round == due and at.value_round != due)):
                     return
             self._due.pop(0)
-            alive = sorted(index for index, virtual in self.swarm.nodes.items() if _takes_part(virtual))
+            alive = sorted(
+                index for index, virtual in self.swarm.nodes.items() if _takes_part(virtual) and not self.bad[index]
+            )
             models = [taken[index] if index in taken else self.swarm.nodes[index].vector for index in alive]
             try:
                 self.measure.add(due, self._cost(), torch.stack(models), alive)

@@ -148,6 +148,17 @@ def test_what_is_lost_is_absent_and_counts_as_no_vector():
     assert not done.committed[place]
 
 
+def test_the_dead_who_are_asked_in_vain_are_absent_too():
+    """They are among those asked: a rule that counts its peers must not take two of three for two of two."""
+    made = swarm()
+    gone = np.zeros(N, np.int64)
+    gone[0] = 2
+    made.round(phase(), None, 0, meetings(Complete()), None, gone)
+    x = gaussian(1, N, D)
+    torch.testing.assert_close(made.x[0], (x.sum(0) + 2 * x[0]) / (N + 2))
+    torch.testing.assert_close(made.x[1], x.mean(0))
+
+
 def test_bytes_are_a_payload_from_whom_is_asked_to_who_asks():
     """One that is not asked sends nothing: a pull costs its two ends one payload, not two."""
     made = swarm()

@@ -239,7 +239,10 @@ def test_how_often_a_backdoor_works_is_a_column_of_the_result():
         (("attack.rows=[1, 1]",), r"each once, got \[1, 1\]"),
         (("attack.rows=[1]", "attack.nodes=1"), r"attack\.nodes must be 0, got 1"),
         (("attack.nodes=1", "attack.kind=tracker_neg"), r"lies about the tracker, which mix=pet does not tell"),
-        (("attack.nodes=1", "attack.kind=foe", "simulate.engine=whole"), r"starling demo --byzantine"),
+        (
+            ("attack.nodes=1", "attack.kind=foe", "attack.params.epsilon=2.0", "simulate.engine=whole"),
+            r"attack\.params: whole nodes lie as an attack does by itself",
+        ),
         (("attack.nodes=1", "attack.kind=foe", "simulate.model=false"), r"without a model there is nothing to attack"),
         (("simulate.running_mean=true", "optimizer=adamw", "optimizer.correction_lr=1"), r"is about sgd's momentum"),
         (("simulate.running_mean=true", "simulate.engine=whole"), r"whole nodes begin with no momentum"),

@@ -20,6 +20,7 @@ BOWLS = (
     "task=quadratic", "task.params.dim=8", "task.params.dtype=float64", "optimizer.lr=0.1", "optimizer.momentum=0",
     "mix.clip_norm=0", *EXACT,
 )  # fmt: skip
+SAC = ("mix=gather", "robust.rule=sac", "overlay=hypercube", "overlay.rerank_every=2", "compress.select=full")
 pytestmark = pytest.mark.slow
 FIGURES = ("loss", "mean_model", "mean", "min", "max", "consensus_distance")
 
@@ -53,8 +54,10 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         ((*BOWLS, "mix=push_sum", "overlay=one_peer_exponential"), 11),
         ((*BOWLS, "mix=outer", "overlay=alone", "overlay.average_every=1"), 11),
         ((*EXACT, "compress.select=layered", "compress.ratio=0.05", "task.params.hidden=16"), 12),
+        ((*EXACT, "mix=gather", "overlay=complete", "robust.b=1", "simulate.nodes=5", "task.params.hidden=16"), 12),
+        ((*SAC, "compress.response=int8", "task.params.hidden=16"), 12),
     ],
-    ids=["digits", "pet", "tracking", "quasi_global", "d2", "push_sum", "outer", "layered"],
+    ids=["digits", "pet", "tracking", "quasi_global", "d2", "push_sum", "outer", "layered", "gather", "sac"],
 )
 def test_both_engines_walk_one_trajectory(settings_of, digits):
     """What is learned from thousands of simulated nodes holds for those that volunteers run."""
