@@ -1,8 +1,8 @@
 """What a recipe can say: TOML files in `benchmarks/recipes`, typed.
 
 A recipe names figures and their bounds. `kind` says who measures: `demo` (`benchmarks.demos`), `startup` (`benchmarks.startup`), `overlays`
-(`benchmarks.overlays`), `simulate` (`benchmarks.simulations`), `codec` (`benchmarks.codecs`) or `node_round` (`benchmarks.scaling`); the
-names of the figures are explained there.
+(`benchmarks.overlays`), `simulate` (`benchmarks.simulations`), `codec` (`benchmarks.codecs`), `rules` (`benchmarks.rules`) or `node_round`
+(`benchmarks.scaling`); the names of the figures are explained there.
 """
 
 from __future__ import annotations
@@ -143,6 +143,19 @@ class CodecRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="code
     """Of which the fastest counts."""
 
 
+class RulesRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="rules"):
+    """How fast vectors are combined on this machine, beside another library."""
+
+    dims: Annotated[tuple[AtLeastOne, ...], Meta(min_length=1)] = (1_000_000, 10_000_000)
+    """Parameters."""
+    vectors: Annotated[int, Meta(ge=8)] = 16
+    """Our own included."""
+    rules: tuple[Name, ...] = ()
+    """None: those of `starling bench rules`."""
+    repeat: AtLeastOne = 5
+    """Of which the fastest counts."""
+
+
 class NodeRoundRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="node_round"):
     """What a simulated node's round costs, by how many there are."""
 
@@ -154,7 +167,7 @@ class NodeRoundRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="
     """Of all numbers of nodes; the least cost counts."""
 
 
-Recipe = DemoRecipe | StartupRecipe | OverlaysRecipe | SimulateRecipe | CodecRecipe | NodeRoundRecipe
+Recipe = DemoRecipe | StartupRecipe | OverlaysRecipe | SimulateRecipe | CodecRecipe | RulesRecipe | NodeRoundRecipe
 
 
 def load(path: Path) -> Recipe:

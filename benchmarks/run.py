@@ -11,8 +11,16 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks import codecs, demos, facts, overlays, recipes, results, scaling, simulations, startup
-from benchmarks.recipes import CodecRecipe, DemoRecipe, NodeRoundRecipe, OverlaysRecipe, SimulateRecipe, StartupRecipe
+from benchmarks import codecs, demos, facts, overlays, recipes, results, rules, scaling, simulations, startup
+from benchmarks.recipes import (
+    CodecRecipe,
+    DemoRecipe,
+    NodeRoundRecipe,
+    OverlaysRecipe,
+    RulesRecipe,
+    SimulateRecipe,
+    StartupRecipe,
+)
 from benchmarks.results import Figures, Result, Run
 from benchmarks.table import show
 
@@ -69,6 +77,8 @@ def _figures(recipe: recipes.Recipe) -> tuple[list[Run], Figures]:
             return (runs := simulations.measure(recipe)), simulations.figures(recipe, runs)
         case CodecRecipe():
             return (runs := codecs.measure(recipe)), codecs.figures(runs)
+        case RulesRecipe():
+            return (runs := rules.measure(recipe)), rules.figures(runs)
         case NodeRoundRecipe():
             return (runs := scaling.measure(recipe)), scaling.figures(recipe, runs)
 

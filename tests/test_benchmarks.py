@@ -9,12 +9,21 @@ import msgspec
 import pytest
 
 from benchmarks import codecs, demos, facts, overlays, plots, recipes, results, scaling, simulations, startup, table
+from benchmarks import rules as combining
 from benchmarks.facts import Facts
-from benchmarks.recipes import CodecRecipe, DemoRecipe, NodeRoundRecipe, OverlaysRecipe, SimulateRecipe, StartupRecipe
+from benchmarks.recipes import (
+    CodecRecipe,
+    DemoRecipe,
+    NodeRoundRecipe,
+    OverlaysRecipe,
+    RulesRecipe,
+    SimulateRecipe,
+    StartupRecipe,
+)
 from benchmarks.results import Result
 from gossip.overlay import catalogue
 from node import settings
-from node.bench.schema import CODECS
+from node.bench.schema import ALL_RULES, CODECS, RULES
 from node.cli.demo import make_plan
 from node.simulate import rules, sweep
 from node.simulate.schema import PATH_TASKS, Scenario
@@ -79,6 +88,11 @@ def coded(codec: str, d: int, **over: object) -> results.Run:
     return {**run, "peak_extra_bytes": 2 * d, "memcpy_gb_s": 4.0, **over}
 
 
+def combined(rule: str, d: int) -> results.Run:
+    """A case of `starling bench rules`."""
+    return {"rule": rule, "n": 16, "d": d, "ours_cpu_s": 1.0, "peer_cpu_s": 9.0, "ratio": 9.0, "max_error": 0.0}
+
+
 def plausible(recipe: recipes.Recipe) -> results.Figures:
     """All figures of a recipe, from made-up runs."""
     match recipe:
@@ -93,6 +107,8 @@ def plausible(recipe: recipes.Recipe) -> results.Figures:
             return simulations.figures(recipe, [simulated(case, s) for case in recipe.cases for s in recipe.seeds])
         case CodecRecipe():
             return codecs.figures([coded(codec, d) for d in recipe.dims for codec in recipe.codecs or CODECS])
+        case RulesRecipe():
+            return combining.figures([combined(rule, d) for d in recipe.dims for rule in recipe.rules or RULES])
         case NodeRoundRecipe():
             return scaling.figures(recipe, [{"nodes": n, "us_per_node_round": 1.0} for n in recipe.nodes])
 
@@ -122,6 +138,8 @@ def test_every_command_line_is_one_that_the_command_takes(path):
                 check_simulation(recipe, case)
         case CodecRecipe():
             assert set(recipe.codecs) <= set(CODECS)
+        case RulesRecipe():
+            assert set(recipe.rules) <= set(ALL_RULES)
 
 
 def check_simulation(recipe: SimulateRecipe, case: str) -> None:
@@ -300,6 +318,19 @@ def test_a_small_measurement_of_codecs_runs():
     recipe = CodecRecipe(title="x", dims=(10_000,), codecs=("mask:0.1+int4",), repeat=1)
     figures = codecs.figures(codecs.measure(recipe))
     assert 0.05 < figures["mask:10%+int4@10000.bytes_per_parameter"] < 0.06
+
+
+def test_combining_rules_are_measured_by_one_command_for_each_length(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        combining, "starling", lambda words, what: asked.append(words) or {"cases": [combined("median", 10)]}
+    )
+    recipe = RulesRecipe(title="x", dims=(10, 20), rules=("median", "nnm"), repeat=3)
+    figures = combining.figures(combining.measure(recipe))
+    assert figures["median@10.ratio"] == 9.0
+    assert [" ".join(words) for words in asked] == [
+        f"bench rules --d {d} --n 16 --rule median --rule nnm --repeat 3 --json" for d in (10, 20)
+    ]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What a codec measurement says, and which ones are made unless others are named. Torch-free: the command line reads it."""
+"""What measurements say, and which ones are made unless others are named. Torch-free: the command line reads it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ CODECS = (
 )
 """SELECTOR[:RATIO]+QUANTIZER. The last is the baseline: torch.topk, indices as int32 and values as float32, as numpy packs them."""
 BASELINE = "torch.topk"
+RULES = ("median", "trimmed_mean", "geometric_median", "multi_krum", "nnm")
+"""Combining rules that are measured."""
+ALL_RULES = ("mean", *RULES[:2], "meamed", "geometric_median", "krum", "multi_krum", "mda", "nna", "nnm")
+"""Those that both libraries have."""
+PEER = "byzfl"
+PEER_EXTRA = "benchmark"
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,3 +50,25 @@ class Cases(msgspec.Struct, frozen=True):
     """What the command prints."""
 
     cases: tuple[Case, ...]
+
+
+class RuleCase(msgspec.Struct, frozen=True, kw_only=True):
+    """One combining rule at one length. Times are processor seconds of one thread, the best of the repetitions."""
+
+    rule: str
+    n: int
+    """Vectors, our own included; a fifth of them bad."""
+    d: int
+    ours_cpu_s: float
+    peer_cpu_s: float
+    """byzfl's."""
+    ratio: float
+    """The peer's time over ours."""
+    max_error: float
+    """Largest absolute difference of a coordinate between the two results; coordinates are about 1."""
+
+
+class RuleCases(msgspec.Struct, frozen=True):
+    """What the command prints."""
+
+    cases: tuple[RuleCase, ...]

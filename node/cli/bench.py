@@ -1,7 +1,11 @@
-"""`starling bench codec`: how fast this machine selects, quantises, packs and unpacks, beside a plain copy of the same vector.
+"""`starling bench`: how fast this machine does what nodes do.
+
+    bench codec    selects, quantises, packs and unpacks, beside a plain copy of the same vector
+    bench rules    combines the vectors of peers, some of them bad, beside byzfl
 
 Standard output is a table, or with --json `{"cases": [{"codec", "d", "encode_gb_s", "decode_gb_s", "round_trip_gb_s",
-"bytes_per_parameter", "index_bits_over_entropy", "peak_extra_bytes", "memcpy_gb_s"}]}`. Progress goes to standard error.
+"bytes_per_parameter", "index_bits_over_entropy", "peak_extra_bytes", "memcpy_gb_s"}]}` and `{"cases": [{"rule", "n", "d", "ours_cpu_s",
+"peer_cpu_s", "ratio", "max_error"}]}`. Progress goes to standard error.
 """
 
 from __future__ import annotations
@@ -18,9 +22,11 @@ from gossip.errors import ConfigError, GossipError
 from node.cli.output import console, json_option
 
 if TYPE_CHECKING:
-    from node.bench.schema import Case
+    from node.bench.schema import Case, RuleCase
 
 DIM = 10_000_000
+RULES_DIM = 1_000_000
+LEAST, LARGEST = 8, 64  # vectors
 MOST = 2**32 - 1
 
 
@@ -47,11 +53,7 @@ def codec(
 
     from node.bench.schema import CODECS, Cases
 
-    for d in dims:
-        if not 1 <= d <= MOST:
-            raise ConfigError(f"--d: must be in [1, {MOST}], got {d}; try `starling bench codec --d {DIM}`")
-    if repeat < 1:
-        raise ConfigError(f"--repeat: must be >= 1, got {repeat}; try `--repeat 5`")
+    _check(dims, repeat, f"starling bench codec --d {DIM}")
     if threads < 0:
         raise ConfigError(f"--threads: must be >= 0, got {threads}; try `--threads 0` for one per core")
     wanted = [(name, d) for d in dims for name in codecs or CODECS]
@@ -65,19 +67,89 @@ def codec(
         _table(cases)
 
 
+@bench.command()
+@click.option(
+    "--d", "dims", type=int, multiple=True, default=(RULES_DIM,), show_default=True, help="Parameters; repeatable."
+)
+@click.option(
+    "--n", "count", type=int, default=16, show_default=True, help="Vectors, our own included; a fifth of them bad."
+)
+@click.option("--rule", "rules", multiple=True, metavar="RULE", help="Only these; repeatable.")
+@click.option("--repeat", type=int, default=5, show_default=True, help="Repetitions, of which the fastest counts.")
+@json_option
+def rules(dims: tuple[int, ...], count: int, rules: tuple[str, ...], repeat: int, as_json: bool) -> None:
+    """Measure robust combining rules: processor time beside byzfl's, and whether the results are equal.
+
+    Each in a process of its own, on one thread.
+    """
+    import msgspec
+
+    from node.bench.schema import RULES, RuleCases
+
+    _check(dims, repeat, f"starling bench rules --d {RULES_DIM}")
+    if not LEAST <= count <= LARGEST:
+        raise ConfigError(f"--n: must be in [{LEAST}, {LARGEST}], got {count}; try `--n 16`")
+    wanted = [(name, d) for d in dims for name in rules or RULES]
+    cases: list[RuleCase] = []
+    for number, (name, d) in enumerate(wanted, start=1):
+        click.echo(f"{number}/{len(wanted)}  {name}  n = {count}  d = {d:,}", err=True)
+        cases.append(_measure_rule(name, d, count, repeat))
+    if as_json:
+        click.echo(msgspec.json.encode(RuleCases(tuple(cases))))
+    else:
+        _rules_table(cases)
+
+
+def _check(dims: Sequence[int], repeat: int, example: str) -> None:
+    for d in dims:
+        if not 1 <= d <= MOST:
+            raise ConfigError(f"--d: must be in [1, {MOST}], got {d}; try `{example}`")
+    if repeat < 1:
+        raise ConfigError(f"--repeat: must be >= 1, got {repeat}; try `--repeat 5`")
+
+
 def _measure(name: str, d: int, repeat: int, device: str, threads: int) -> Case:
-    """In a child, as the command line never imports torch.
+    """A codec.
 
     Raises:
         ConfigError: there is no such codec or device.
-        GossipError: the child ended otherwise, for lack of memory most likely.
+        GossipError: the child ended otherwise.
     """
     import msgspec
 
     from node.bench.schema import Case
 
-    words = [sys.executable, "-m", "node.bench.codec", name, str(d), str(repeat), device, str(threads)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    said = _child(["node.bench.codec", name, str(d), str(repeat), device, str(threads)], f"codec {name} at d = {d}")
+    return msgspec.json.decode(said, type=Case)
+
+
+def _measure_rule(name: str, d: int, count: int, repeat: int) -> RuleCase:
+    """A combining rule.
+
+    Raises:
+        ConfigError: there is no such rule, or nothing to compare with.
+        GossipError: the child ended otherwise.
+    """
+    import msgspec
+
+    from node.bench.schema import RuleCase
+
+    said = _child(["node.bench.rules", name, str(d), str(count), str(repeat)], f"rules {name} at d = {d}")
+    return msgspec.json.decode(said, type=RuleCase)
+
+
+def _child(words: Sequence[str], what: str) -> str:
+    """What a module prints, run in a child, as the command line never imports torch.
+
+    Args:
+        words: the module and its arguments.
+        what: is measured, for the message.
+
+    Raises:
+        ConfigError: it refused.
+        GossipError: it ended otherwise, for lack of memory most likely.
+    """
+    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, check=False)
     if done.returncode == 2:
         raise ConfigError(done.stderr.strip())
     if done.returncode != 0:
@@ -85,8 +157,8 @@ def _measure(name: str, d: int, repeat: int, device: str, threads: int) -> Case:
         reason = (
             said[-1] if said else f"its process ended with {done.returncode}; it may need more memory than there is"
         )
-        raise GossipError(f"bench codec {name} at d = {d}: {reason}")
-    return msgspec.json.decode(done.stdout, type=Case)
+        raise GossipError(f"bench {what}: {reason}")
+    return done.stdout
 
 
 def _cores() -> int:
@@ -111,5 +183,25 @@ def _table(cases: Sequence[Case]) -> None:
             f"{case.bytes_per_parameter:.4f}",
             *("–" if figure is None else f"{figure:.3f}" for figure in (case.index_bits_over_entropy, extra)),
             f"{case.memcpy_gb_s:.2f}",
+        )
+    console().print(table)
+
+
+def _rules_table(cases: Sequence[RuleCase]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("rule")
+    for heading in ("n", "d", "ours, CPU s", "byzfl, CPU s", "times faster", "largest difference"):
+        table.add_column(heading, justify="right")
+    for case in cases:
+        table.add_row(
+            case.rule,
+            str(case.n),
+            f"{case.d:,}",
+            f"{case.ours_cpu_s:.4f}",
+            f"{case.peer_cpu_s:.4f}",
+            f"{case.ratio:.1f}",
+            f"{case.max_error:.1e}",
         )
     console().print(table)

@@ -1,7 +1,8 @@
-"""`starling bench codec`: what it prints, what it refuses, and that its figures are what they are called."""
+"""`starling bench`: what it prints, what it refuses, and that its figures are what they are called."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import subprocess
@@ -13,7 +14,8 @@ import torch
 
 from gossip.errors import ConfigError, GossipError
 from node.bench import codec
-from node.bench.schema import CODECS, Case
+from node.bench import rules as combining
+from node.bench.schema import ALL_RULES, CODECS, RULES, Case, RuleCase
 from node.cli import bench
 from node.cli.main import main
 
@@ -138,3 +140,104 @@ def test_the_peak_is_what_was_taken_and_freed_in_between():
 def test_an_unknown_codec_is_a_config_error(name, said):
     with pytest.raises(ConfigError, match=said):
         codec.coder(name, 100, "cpu")
+
+
+# --- rules ----------------------------------------------------------------------------------------------------
+
+PEERS = {
+    "mean": lambda b: lambda x: x.mean(dim=0),
+    "median": lambda b: lambda x: x.quantile(0.5, dim=0),
+    "trimmed_mean": lambda b: lambda x: x.sort(dim=0).values[b:-b].mean(dim=0),
+    "nna": lambda b: lambda x: x[(x - x[0]).norm(dim=1).argsort()[: len(x) - b]].mean(dim=0),
+    "nnm": lambda b: lambda x: x[torch.cdist(x, x).argsort(dim=1)[:, : len(x) - b]].mean(dim=1),
+}
+"""Definitions, in place of the other library."""
+
+
+def a_rule(name, d, count, repeat):
+    return RuleCase(rule=name, n=count, d=d, ours_cpu_s=0.5, peer_cpu_s=4.0, ratio=8.0, max_error=float(repeat) / 1e7)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_rule_is_measured_beside_its_definition_and_gives_the_same(name):
+    """Coordinates beyond the longest warm-up, and results of one or of all vectors."""
+    case = combining.measure(name, 20_000, 10, 2, PEERS)
+    assert (case.rule, case.n, case.d) == (name, 10, 20_000)
+    assert case.ratio == pytest.approx(case.peer_cpu_s / case.ours_cpu_s)
+    assert case.max_error < 1e-5
+
+
+def test_a_fifth_of_the_vectors_is_bad_and_apart():
+    x = combining.vectors(16, 5000)
+    assert combining.bad(16) == 3
+    assert x[13:].mean() == pytest.approx(3, abs=0.1)
+    assert x[:13].mean() == pytest.approx(0, abs=0.1)
+    assert x.std(dim=1).diff().abs().max() < 0.1
+
+
+def test_every_rule_offered_has_its_counterpart():
+    if importlib.util.find_spec("byzfl") is None:
+        pytest.skip("byzfl is not installed")
+    before = sys.modules.pop("byzfl", None)
+    try:
+        assert combining.byzfl().keys() == set(ALL_RULES)
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "byzfl"]:
+            del sys.modules[name]
+        if before is not None:
+            sys.modules["byzfl"] = before
+
+
+def test_a_slow_peer_is_not_repeated_for_long():
+    calls = []
+    combining._timed(lambda: calls.append(sum(range(200_000))), 50, 1e-4)
+    assert len(calls) == 1
+
+
+def test_without_the_other_library_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        ConfigError, match=r"^bench rules compares with byzfl, which is not installed; try `pip install 'starling"
+    ):
+        combining.byzfl()
+
+
+def test_an_unknown_rule_is_a_config_error():
+    with pytest.raises(ConfigError, match="--rule: 'fastest' is unknown, choose one of mean, median"):
+        combining.measure("fastest", 10, 8, 1, {})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("byzfl") is None, reason="byzfl is not installed")
+def test_a_rule_is_measured_beside_byzfl_in_a_process_of_its_own(capsys):
+    asked = ["--rule", "nnm", "--rule", "multi_krum"]
+    assert main(["bench", "rules", "--d", "3000", "--repeat", "1", "--json", *asked]) == 0
+    out, err = capsys.readouterr()
+    cases = json.loads(out)["cases"]
+    assert [case["rule"] for case in cases] == ["nnm", "multi_krum"]
+    for case in cases:
+        assert case.keys() == {"rule", "n", "d", "ours_cpu_s", "peer_cpu_s", "ratio", "max_error"}
+        assert case["max_error"] < 1e-5
+    assert err.splitlines()[0] == "1/2  nnm  n = 16  d = 3,000"
+
+
+def test_all_rules_at_every_length_unless_told_otherwise(monkeypatch, capsys):
+    monkeypatch.setattr(bench, "_measure_rule", a_rule)
+    assert main(["bench", "rules", "--d", "1000", "--d", "2000", "--json"]) == 0
+    cases = json.loads(capsys.readouterr().out)["cases"]
+    assert [(case["rule"], case["d"], case["n"]) for case in cases] == [
+        (name, d, 16) for d in (1000, 2000) for name in RULES
+    ]
+
+
+def test_the_table_of_rules_says_how_much_faster_and_how_different(monkeypatch, capsys):
+    monkeypatch.setattr(bench, "_measure_rule", a_rule)
+    assert main(["bench", "rules", "--rule", "median", "--repeat", "2"]) == 0
+    row = capsys.readouterr().out.splitlines()[1].split()
+    assert row == ["median", "16", "1,000,000", "0.5000", "4.0000", "8.0", "2.0e-07"]
+
+
+@pytest.mark.parametrize("arguments", [["--d", "0"], ["--repeat", "0"], ["--n", "7"], ["--n", "65"]])
+def test_impossible_numbers_of_rules_are_refused_before_anything_starts(arguments, monkeypatch):
+    monkeypatch.setattr(bench, "_measure_rule", None)
+    assert main(["bench", "rules", *arguments]) == 2

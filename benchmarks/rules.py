@@ -1,0 +1,57 @@
+"""Combining rules on this machine, beside byzfl's: `starling bench rules --json`.
+
+Figures of a rule `r` at length d, as `node.bench.schema` explains them:
+
+    r@d.ours_cpu_s, r@d.peer_cpu_s    processor seconds of one thread
+    r@d.ratio                         the peer's over ours
+    r@d.max_error                     largest difference of a coordinate; coordinates are about 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks import facts
+from benchmarks.command import starling
+from benchmarks.recipes import RulesRecipe
+from benchmarks.results import Figures, Run
+
+KEYS = ("ours_cpu_s", "peer_cpu_s", "ratio", "max_error")
+
+
+def measure(recipe: RulesRecipe) -> list[Run]:
+    """One length after the other.
+
+    Raises:
+        RuntimeError: the command failed.
+    """
+    return [run for d in recipe.dims for run in _runs(recipe, d)]
+
+
+def _runs(recipe: RulesRecipe, d: int) -> list[Run]:
+    before = facts.load()
+    cases = starling(arguments(recipe, d), f"d = {d:,}")["cases"]
+    load = [before, facts.load()]
+    return [{"load": load, **case} for case in cases]
+
+
+def arguments(recipe: RulesRecipe, d: int) -> list[str]:
+    """The command line for one length, without `starling`."""
+    chosen = [word for rule in recipe.rules for word in ("--rule", rule)]
+    return [
+        "bench",
+        "rules",
+        "--d",
+        str(d),
+        "--n",
+        str(recipe.vectors),
+        *chosen,
+        "--repeat",
+        str(recipe.repeat),
+        "--json",
+    ]
+
+
+def figures(runs: Sequence[Run]) -> Figures:
+    """What the runs come to."""
+    return {f"{run['rule']}@{run['d']}.{key}": run[key] for run in runs for key in KEYS}
