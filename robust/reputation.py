@@ -189,10 +189,11 @@ class Reputation:
         """A peer that `inviter` invited is at fault: it bears its share. -> how the inviter stands after it"""
         return self._charge(inviter, INVITER_SHARE * WEIGHTS.get(reason, HARD), f"invitee: {reason}", now)
 
-    def exchanged(self, peer: str, now: float, *, clipped: bool = False) -> None:
-        """An exchange was done in time; `clipped`: what the peer sent was too long."""
+    def exchanged(self, peer: str, now: float, *, clipped: bool | None = None) -> None:
+        """An exchange was done in time; `clipped`: whether what the peer sent was too long, None where nothing is clipped."""
         entry = self._turn(peer, now, missed=False)
-        entry.clipped = _share(entry.clipped, clipped)
+        if clipped is not None:
+            entry.clipped = _share(entry.clipped, clipped)
         self._earn(entry, -EARNED if self._unusual(entry) else EARNED, now)
 
     def missed(self, peer: str, now: float) -> None:

@@ -70,7 +70,12 @@ class Settled:
     """The flow was settled: the edge was closed in order."""
 
 
-Notice = Asked | Poked | Ended | Unreachable | Settled
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """The difference that was committed is as long as the clip allows."""
+
+
+Notice = Asked | Poked | Ended | Unreachable | Settled | Clipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +212,17 @@ class EdgeRunner:
             case AskApply(inc, seq, payload):
                 reply = await self._call(calls.Apply(peer, inc, seq, payload))
                 if isinstance(reply, calls.Done):
+                    self._tell_clipped(reply)
                     self.feed(edge.applied(inc, seq))
                 elif reply is None:
                     self._doubt(inc)
                 else:
                     self.feed(edge.failed(inc, seq, self._why(reply)))
             case DoCommit(inc, seq):
-                if not isinstance(await self._call(calls.Commit(peer, inc, seq)), calls.Done):
+                reply = await self._call(calls.Commit(peer, inc, seq))
+                if isinstance(reply, calls.Done):
+                    self._tell_clipped(reply)
+                else:
                     self._doubt(inc)
             case DoSettle():
                 if not isinstance(await self._call(calls.Settle(peer)), calls.Done):
@@ -241,6 +250,10 @@ class EdgeRunner:
             level="warning", peer=self._peer, kind=reply.kind,
         )  # fmt: skip
         return "refused"
+
+    def _tell_clipped(self, done: calls.Done) -> None:
+        if done.clipped:
+            self._around.notice(self._peer, Clipped())
 
     def _doubt(self, inc: int) -> None:
         """The engine may not have done what the machine counts on: only zero is certain."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 
 import trio
@@ -32,7 +32,7 @@ from gossip.exchange.waits import TRIES, Waits
 from gossip.wire.frames import decode
 from gossip.wire.schema import Busy, Pulling, Request
 from node.config import Manifest
-from node.daemon.edges import Budget, EdgeRunner, Notice, Settled, Surroundings, Unreachable
+from node.daemon.edges import Budget, Clipped, EdgeRunner, Notice, Settled, Surroundings, Unreachable
 from node.daemon.handles import EngineHandle, Reporter, TaskStatus
 from node.daemon.meetings import RoundOutcome
 from node.engine import calls
@@ -61,14 +61,14 @@ class Exchange:
         may: whether a peer is an alive member.
         budget: bytes an exchange may cost.
         directions: steps pace: (give, take) of a round's links, where they are not the same both ways.
-        noted: told how the exchanges of a round, or a visit, ended, by peer.
+        noted: told how the exchanges of a round, or a visit, ended, by peer, and with whom they were clipped.
     """
 
     def __init__(
         self, *, network: Network, engine: EngineHandle, report: Reporter, manifest: Manifest, swarm: str, me: str,
         fresh_inc: Callable[[], int], may: Callable[[str], bool], budget: Budget,
         directions: Callable[[int], Mapping[str, tuple[float, float]]] = lambda _round: {},
-        noted: Callable[[Mapping[str, Outcome]], None] = lambda _outcomes: None,
+        noted: Callable[[Mapping[str, Outcome], Collection[str]], None] = lambda _outcomes, _clipped: None,
     ) -> None:  # fmt: skip
         pace = manifest.pace
         longest_s = pace.max_wait_s if pace.kind == "steps" else pace.slot_s  # a visit is over when its slot is
@@ -88,6 +88,7 @@ class Exchange:
         self._runners: dict[str, EdgeRunner] = {}
         self._directions_of = directions
         self._noted = noted
+        self._clipped: set[str] = set()  # since that was told last
         self._directions: Mapping[str, tuple[float, float]] = {}  # of this round
         self._around = Surroundings(
             network, engine, report, budget, lambda peer: self._directions.get(peer, (None, None)), fresh_inc,
@@ -211,7 +212,14 @@ class Exchange:
                 self._give_up(peer)
             case Settled():
                 self.dropped(peer)
+            case Clipped():
+                self._clipped.add(peer)
         self._move()
+
+    def _note(self, outcomes: Mapping[str, Outcome]) -> None:
+        clipped = self._clipped & outcomes.keys()
+        self._clipped -= clipped  # what a peer proves later counts with its next exchange
+        self._noted(outcomes, clipped)
 
     def _ended(self, peer: str, ended: Ended, now: float) -> None:
         self._outcomes[ended.outcome] += 1
@@ -292,9 +300,9 @@ class Exchange:
             outcomes = dict(rounds.outcomes)
         finally:
             rounds.close()
-        self._noted(outcomes)
         for runner in list(self._runners.values()):
             await runner.rest()
+        self._note(outcomes)
         reply = await self._engine.call(calls.Mix(round))
         if not isinstance(reply, calls.Done):
             raise EngineError(f"round {round} was not mixed: {reply}")
@@ -331,7 +339,7 @@ class Exchange:
         if not runner.edge.initiator:
             self._nudge(peer)
         await self._until_resolved()
-        self._noted({peer: slots.outcomes[peer]})
+        self._note({peer: slots.outcomes[peer]})
         return slots.outcomes[peer]
 
     def _enter(self, slot: int) -> None:
@@ -427,6 +435,7 @@ class Exchange:
         """The peer is gone, banned or reborn: delete its flow, what was settled too if `settled`."""
         self._pace.resolved(peer, self._pace.round, "aborted", trio.current_time())
         self._pace.forget(peer)
+        self._clipped.discard(peer)
         self._budget.forget(peer)
         self._move()
         runner = self._runners.get(peer)

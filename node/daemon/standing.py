@@ -85,12 +85,12 @@ class Judge:
             before = self.reputation.verdict(inviter, now)
             self._carry_out(inviter, before, self.reputation.invited(inviter, reason, now))
 
-    def noted(self, outcomes: Mapping[str, Outcome], clipped: Collection[str] = ()) -> None:
-        """How a round's exchanges ended, by peer, and whose vectors were clipped."""
+    def noted(self, outcomes: Mapping[str, Outcome], clipped: Collection[str] | None = None) -> None:
+        """How a round's exchanges ended, by peer, and with whom they were clipped; None where nothing is."""
         now = trio.current_time()
         for peer, outcome in sorted(outcomes.items()):
             if outcome == "committed":
-                self.reputation.exchanged(peer, now, clipped=peer in clipped)
+                self.reputation.exchanged(peer, now, clipped=None if clipped is None else peer in clipped)
             elif outcome == "timeout":
                 self.reputation.missed(peer, now)
 
@@ -139,11 +139,12 @@ class Judge:
             GossipError: no such peer, several, or there is nothing to undo.
         """
         peer = self._named(given)
+        was_out = not self.fine(peer)
         if not self.reputation.forgive(peer):
             raise GossipError(
                 f"unban: {peer} is neither shut out nor trusted; `starling peers` shows how everybody stands"
             )
-        self._let_in(peer, "peer_unban", f"{peer} may come back, and is judged like anybody")
+        self._let_in(peer, "peer_unban", f"{peer} is judged like anybody", was_out=was_out)
         return peer
 
     def trust(self, given: str) -> str:
@@ -153,12 +154,14 @@ class Judge:
             GossipError: no such peer, several, or this node itself.
         """
         peer = self._named(given)
+        was_out = not self.fine(peer)
         self.reputation.trust(peer, trio.current_time())
-        self._let_in(peer, "peer_trust", f"{peer} is trusted: this node never shuts it out by itself")
+        self._let_in(peer, "peer_trust", f"{peer} is trusted: this node never shuts it out by itself", was_out=was_out)
         return peer
 
-    def _let_in(self, peer: str, name: str, text: str) -> None:
-        self._refuse(peer, -math.inf)
+    def _let_in(self, peer: str, name: str, text: str, *, was_out: bool) -> None:
+        if was_out:  # else there may be a connection, which that would end
+            self._refuse(peer, -math.inf)
         self._report.event(name, text, peer=peer)
         self._keep_all()
 

@@ -307,7 +307,9 @@ class Stop(Call, frozen=True, tag="stop"):
 
 
 class Done(Call, frozen=True, tag="done"):
-    """It is done."""
+    """It is done. `clipped`: of Apply and Commit, whether the difference was as long as the clip allows."""
+
+    clipped: bool = False
 
 
 class Refused(Call, frozen=True, tag="refused"):

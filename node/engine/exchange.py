@@ -28,6 +28,7 @@ from node.engine.calls import Answer, Answered, Apply, Commit, Drop, Offer, Offe
 from node.engine.compression import parts, selection, terms
 
 _ROUNDING = 1e-6  # by which two machines may differ over a gain
+_FULL = 0.8  # of the clip: most codecs leave so much of what was clipped
 Done = Effect | Swapped
 
 
@@ -223,6 +224,11 @@ class Exchanges:
         del self._pending[call.peer]
         self._note(pending.done, pending.mine)
         return pending.done
+
+    def clipped(self, done: Done) -> bool:
+        """Whether a difference is about as long as the clip lets it be: a codec makes what was clipped a little shorter."""
+        limit = self._manifest.mix.clip_norm
+        return isinstance(done, Effect) and limit > 0.0 and float(done.value.norm()) >= _FULL * limit
 
     def drop(self, call: Drop) -> None:
         """Forget one transaction, if it is there."""

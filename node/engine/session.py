@@ -304,7 +304,7 @@ class Session:
             self._apart += _AVERAGED * (phase.local_steps - self._apart)
             self._last_exchange = steps
             self.learner.absorb([done], phase)
-        return calls.Done()
+        return calls.Done(self._exchanges.clipped(done))
 
     def _book_now(self, peer: str) -> None:
         """Before a peer's flow is settled or deleted, what has gathered must be in it, or it would grow anew at Mix."""

@@ -319,3 +319,15 @@ def replace_payload(call, payload):
 def opened_with_offer():
     offer(EXCHANGED)
     return EXCHANGED["a"]
+
+
+@pytest.mark.parametrize(("clip_norm", "response", "clipped"), [
+    (0.01, "int4", True), (0.01, "fp16", True), (0.01, "int8", True), (1e3, "int4", False), (0.0, "int4", False),
+])  # fmt: skip
+def test_both_ends_say_whether_their_difference_was_clipped(clip_norm, response, clipped):
+    """Whatever the codec makes of a clipped one; where nothing is clipped nothing is said."""
+    engines = pair(manifest(mix=MixSection(clip_norm=clip_norm), compress=CompressSection(response=response)))
+    call = offer(engines)
+    answered = done(engines["b"], call)
+    assert done(engines["a"], calls.Apply("b", 0, 1, answered.payload)).clipped == clipped
+    assert done(engines["b"], calls.Commit("a", 0, 1)).clipped == clipped

@@ -49,6 +49,9 @@ def test_a_hostile_member_is_banned_by_hand_and_the_others_recover(deterministic
             hurt = consensus(swarm)
             assert hurt > 1.5 * calm
             assert flows(swarm, liar.peer_id)
+            looks = {peer: swarm.nodes[0].node.judge.standing(peer) for peer in (liar.peer_id, swarm.nodes[1].peer_id)}
+            assert looks[liar.peer_id].clipped > looks[swarm.nodes[1].peer_id].clipped + 0.2
+            assert looks[liar.peer_id].score == 0.0  # being far is no fault
             for index in range(HONEST):
                 node = swarm.nodes[index].node
                 answer = await node.command("ban", {"peer": liar.peer_id[-7:], "why": "turned around", "for_s": 3600.0})
