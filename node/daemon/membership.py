@@ -276,7 +276,7 @@ class Membership:
         Raises:
             GossipError: this node may not be a member any more.
         """
-        if self._admission is None:
+        if self._admission is None or not self._admission.gate.closed:
             return
         gate = self._admission.gate
         for slot in list(gate.overused)[self._overused :]:
