@@ -13,10 +13,10 @@ def snapshot(**changes):
     """A node in the middle of its run, with every kind of peer."""
     peers = (
         PeerStatus(
-            peer="12D3KooWalive01", state="alive", edge=True, round=41, rtt_s=0.012, bytes_sent=1_200_000,
+            peer="12D3KooWalive01", state="alive", standing="active", edge=True, round=41, rtt_s=0.012, bytes_sent=1_200_000,
             bytes_received=1_300_000, committed=40, last_seen_s=0.4,
         ),
-        PeerStatus(peer="12D3KooWquara03", state="quarantined", faults=3, last_seen_s=12.0),
+        PeerStatus(peer="12D3KooWquara03", state="quarantined", standing="quarantine", faults=3, score=18.5, last_seen_s=12.0),
         PeerStatus(peer="12D3KooWunkno02", state="suspect"),
     )  # fmt: skip
     fields = {

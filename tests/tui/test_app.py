@@ -81,6 +81,7 @@ def test_the_peer_table_shows_edges_first_and_dashes_for_what_is_unknown(size):
         assert words in alive
     assert unknown.count("–") == 3  # round, round trip, last seen
     assert "12 s" in quarantined
+    assert "18.5" in quarantined
     assert rows.index(alive) < rows.index(unknown) < rows.index(quarantined)
 
 
@@ -221,6 +222,20 @@ def test_a_poll_that_comes_while_the_screen_is_taken_down_draws_nothing():
     """The timer outlives the widgets by a moment; quitting must not end in a traceback."""
     app, _ = look(one(), SMALL)
     app._poll()
+
+
+def test_who_has_yet_to_prove_itself_is_told_apart_by_more_than_a_color():
+    """A volunteer sees at a glance whom the node knows well."""
+    peers = (
+        PeerStatus(peer="stranger-1", state="alive"),
+        PeerStatus(peer="friendly-2", state="alive", trusted=True),
+        PeerStatus(peer="regular-03", state="alive", standing="active"),
+    )
+    _, (screen,) = look(one(peers=peers), SMALL)
+    shown = [line for line in screen.splitlines() if "○ probation" in line]
+    assert len(shown) == 1
+    assert "…anger-1" in shown[0]
+    assert screen.count("● alive") == 2
 
 
 def test_the_arrow_keys_scroll_the_peers_and_news_do_not_scroll_them_back():

@@ -23,7 +23,7 @@ COLOURS = {
     "banned": "red",
 }
 COLUMNS = (
-    ("peer", 9), ("state", 14), ("edge", 5), ("round", 6), ("rtt", 7), ("sent", 7), ("received", 9), ("done", 6), ("faults", 7),
+    ("peer", 9), ("state", 14), ("edge", 5), ("round", 6), ("rtt", 7), ("sent", 7), ("received", 9), ("done", 6), ("score", 7),
     ("seen", 7),
 )  # fmt: skip
 
@@ -75,8 +75,9 @@ def _rank(peer: PeerStatus) -> tuple[bool, int, str]:
 
 
 def _cells(peer: PeerStatus) -> tuple[Text, ...]:
-    state = Text(f"{SIGNS[peer.state]} {peer.state}", style=COLOURS[peer.state])
-    faults = Text(show.count(peer.faults), style="bold red" if peer.faults else "")
+    newcomer = peer.state == "alive" and peer.standing == "probation" and not peer.trusted
+    state = Text("○ probation") if newcomer else Text(f"{SIGNS[peer.state]} {peer.state}", style=COLOURS[peer.state])
+    score = Text(f"{peer.score:.1f}", style="bold red" if peer.score else "")
     return (
         Text(show.short(peer.peer)),
         state,
@@ -86,6 +87,6 @@ def _cells(peer: PeerStatus) -> tuple[Text, ...]:
         Text(show.size(peer.bytes_sent)),
         Text(show.size(peer.bytes_received)),
         Text(show.count(peer.committed)),
-        faults,
+        score,
         Text(show.age(peer.last_seen_s)),
     )
