@@ -1,0 +1,266 @@
+"""Giving out invitations and taking them up: each number once, kept in the run directory, and mistakes are one line."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossip.errors import ConfigError
+from gossip.wire.schema import Revocation
+from node import control
+from node import invite as invites
+from node import manifest as manifests
+from node.admission import chain as chains
+from node.admission import revocations
+from node.admission.issue import give, take_up
+from node.cli.main import main
+from node.config import AdmissionSection, Manifest, NodeConfig
+from node.identity import Identity
+from node.invite import Invite
+from node.net.libp2p.connection import Guest
+from node.net.libp2p.guards import make_room
+from node.net.limits import ORIGIN_SHARE, origin_of
+from node.run_dir import RunDir
+from node.status import VERSION, StatusSnapshot
+from tests.node.test_admission_chain import FOUNDER, PEOPLE, SWARM, TERMS, chain_of
+
+NOW_S = 1_700_000_000.0
+ADDRESS = (f"/ip4/203.0.113.7/tcp/4001/p2p/{FOUNDER.peer_id}",)
+
+
+def given_by(folder, who=FOUNDER, above=(), *, now_s=NOW_S, days=30.0, peer=""):
+    return give(folder, TERMS, who, above, ADDRESS, days=days, now_s=now_s, peer=peer)
+
+
+def one_line(error):
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+def test_an_invitation_goes_by_one_line_to_whoever_takes_it_up(tmp_path):
+    issued = given_by(tmp_path / "issued")
+    assert issued.left is None
+    assert issued.until == datetime.fromtimestamp(NOW_S + 30 * 86400, UTC)
+    text = invites.encode(issued.invite)
+    assert text.startswith("starling2:")
+    assert (tmp_path / "issued" / "0").read_text() == text + "\n"
+    chain = take_up(invites.decode(text), PEOPLE[1])
+    chains.check(chain, TERMS)
+    assert chain[-1].holder == PEOPLE[1].peer_id
+    assert take_up(invites.decode(text), PEOPLE[1]) == chain, "the same after a restart"
+
+
+def test_the_bearer_key_is_nowhere_but_in_the_invite(tmp_path):
+    """What goes over the wire is the chain; what is printed of an invite by accident is not the key."""
+    invite = given_by(tmp_path / "issued").invite
+    assert invite.bearer not in chains.to_bytes(take_up(invite, PEOPLE[1]))
+    assert "bearer" not in repr(invite)
+    assert (tmp_path / "issued" / "0").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "issued").stat().st_mode & 0o077 == 0
+
+
+def test_an_invitation_for_one_peer_is_of_no_use_to_another(tmp_path):
+    invite = given_by(tmp_path / "issued", peer=PEOPLE[1].peer_id).invite
+    assert invite.bearer == b""
+    assert take_up(invite, PEOPLE[1])[-1].holder == PEOPLE[1].peer_id
+    with pytest.raises(ConfigError, match=f"it is for {PEOPLE[1].peer_id}, this node is {PEOPLE[2].peer_id}") as error:
+        take_up(invite, PEOPLE[2])
+    one_line(error)
+
+
+def test_every_number_is_given_once_until_it_has_ended(tmp_path):
+    """A member has its quota, the founder as many as it likes."""
+    above = chain_of(1)
+    assert [given_by(tmp_path / "issued", PEOPLE[1], above).number for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ConfigError, match="all 3 invitations of this node are given out") as error:
+        given_by(tmp_path / "issued", PEOPLE[1], above)
+    one_line(error)
+    again = given_by(tmp_path / "issued", PEOPLE[1], above, now_s=NOW_S + 31 * 86400)
+    assert (again.number, again.left) == (0, 2)
+    assert [given_by(tmp_path / "founder").number for _ in range(5)] == list(range(5))
+
+
+def test_what_lies_in_the_folder_besides_does_no_harm(tmp_path):
+    folder = tmp_path / "issued"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("0 is for Ada")
+    (folder / "0").write_text("")
+    (folder / "1").write_bytes(b"\xff\xff")
+    assert given_by(folder).number == 2
+
+
+@pytest.mark.parametrize(
+    ("who", "above", "options", "says"),
+    [
+        (PEOPLE[3], chain_of(3), {}, "at the end of a chain"),
+        (PEOPLE[5], (), {}, "has no invitation itself"),
+        (FOUNDER, (), {"days": 0.0}, "--days: must be > 0"),
+        (FOUNDER, (), {"days": float("nan")}, "--days: must be > 0"),
+        (FOUNDER, (), {"peer": "nobody"}, "--for: 'nobody' is no peer id"),
+    ],
+)
+def test_who_cannot_invite_is_told_why_and_gives_nothing(tmp_path, who, above, options, says):
+    with pytest.raises(ConfigError, match=says) as error:
+        given_by(tmp_path / "issued", who, above, **options)
+    one_line(error)
+    assert not (tmp_path / "issued").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "issued").write_text("a file")
+    with pytest.raises(ConfigError, match="cannot write in") as error:
+        given_by(tmp_path / "issued")
+    one_line(error)
+
+
+def test_a_key_that_fits_another_invitation_is_one_line(tmp_path):
+    one, other = given_by(tmp_path / "issued").invite, given_by(tmp_path / "issued").invite
+    with pytest.raises(ConfigError, match="does not fit") as error:
+        take_up(Invite(one.swarm, one.bootstrap, one.chain, other.bearer), PEOPLE[1])
+    one_line(error)
+
+
+@given(st.integers(0, 10**6), st.sampled_from("123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"))
+@settings(max_examples=50)
+def test_one_changed_character_of_an_invitation_is_noticed(where, character):
+    at = len(invites.INVITED) + where % (len(TEXT) - len(invites.INVITED))
+    changed = TEXT[:at] + character + TEXT[at + 1 :]
+    if changed != TEXT:
+        with pytest.raises(ConfigError, match="damaged"):
+            invites.decode(changed)
+
+
+TEXT = invites.encode(Invite(SWARM, ADDRESS, chain_of(2), bytes(32)))
+
+
+def test_a_plain_invite_has_the_form_that_it_had():
+    """Old programs read it, and those that hold an invitation they refuse by version."""
+    assert invites.encode(Invite(SWARM, ADDRESS)).startswith("starling1:")
+    assert invites.decode(TEXT) == Invite(SWARM, ADDRESS, chain_of(2), bytes(32))
+
+
+# --- the run directory and the command line ---------------------------------------------------------------------
+
+
+def test_revocations_outlive_a_restart_and_damage_is_no_obstacle(tmp_path):
+    place = RunDir.create(tmp_path / "node")
+    known = (revocations.revoke(FOUNDER, chain_of(1), TERMS), Revocation(b"x", "y", b""))
+    place.keep_revoked(known)
+    assert place.known_revoked() == known
+    (tmp_path / "node" / "revoked").write_text("rubbish\n")
+    assert place.known_revoked() == ()
+
+
+def founder_in(folder, admission):
+    """A run directory as a founder leaves it."""
+    place = RunDir.create(folder)
+    place.write_config(NodeConfig())
+    place.write_manifest(manifests.found(Manifest(admission=admission), Identity.load_or_create(place.key), 1))
+    return place
+
+
+@pytest.mark.parametrize("arguments", [["revoke", "0"], ["invite"]])
+def test_commands_for_a_running_node_say_how_to_start_it(tmp_path, capsys, arguments):
+    place = founder_in(tmp_path / "node", AdmissionSection(kind="invite"))
+    assert main([*arguments, "--dir", str(place.path)]) == 1
+    said = capsys.readouterr().err
+    assert f"`starling run --dir {place.path}`" in said
+    assert said.count("\n") == 1
+
+
+def test_a_running_node_of_an_invited_swarm_prints_an_invitation_and_says_how_to_void_it(tmp_path, capsys, monkeypatch):
+    place = founder_in(tmp_path / "node", AdmissionSection(kind="invite"))
+    snapshot = StatusSnapshot(
+        version=VERSION,
+        peer="p",
+        swarm=place.swarm(),
+        name="n",
+        time_s=0.0,
+        uptime_s=0.0,
+        state="training",
+        addresses=ADDRESS,
+    )
+    monkeypatch.setattr(control, "status", lambda _run_dir: snapshot)
+    for number in (0, 1):
+        assert main(["invite", "--dir", str(place.path), "--days", "7"]) == 0
+        said = capsys.readouterr()
+        invite = invites.decode(said.out)
+        assert said.out.count("\n") == said.err.count("\n") == 1
+        assert f"`starling revoke {number} --dir {place.path}`" in said.err
+        assert take_up(invite, PEOPLE[1])[-1].number == number
+    assert main(["invite", "--dir", str(place.path), "--for", "nobody"]) == 2
+    assert "--for: 'nobody' is no peer id" in capsys.readouterr().err
+
+
+def test_a_running_node_of_an_open_swarm_prints_the_plain_line(tmp_path, capsys, monkeypatch):
+    place = founder_in(tmp_path / "node", AdmissionSection())
+    snapshot = StatusSnapshot(
+        version=VERSION,
+        peer="p",
+        swarm=place.swarm(),
+        name="n",
+        time_s=0.0,
+        uptime_s=0.0,
+        state="training",
+        addresses=ADDRESS,
+    )
+    monkeypatch.setattr(control, "status", lambda _run_dir: snapshot)
+    assert main(["invite", "--dir", str(place.path)]) == 0
+    assert invites.decode(capsys.readouterr().out) == Invite(place.swarm(), ADDRESS)
+    assert main(["invite", "--dir", str(place.path), "--for", PEOPLE[1].peer_id]) == 2
+    assert "takes members without invitation" in capsys.readouterr().err
+
+
+def test_revoking_prints_who_is_out(tmp_path, capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        control, "request", lambda run_dir, op, **fields: asked.append((op, fields)) or {"removed": ["a", "b"]}
+    )
+    assert main(["revoke", "a", "--dir", str(tmp_path)]) == 0
+    assert asked == [("revoke", {"peer": "a"})]
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("a\nb\n", "revoked; 2 members are out, and the others are being told\n")
+
+
+def test_joining_with_an_invitation_for_somebody_else_is_one_line_and_leaves_no_node(tmp_path, capsys):
+    invite = given_by(tmp_path / "issued", peer=PEOPLE[1].peer_id).invite
+    assert main(["join", invites.encode(invite), "--dir", str(tmp_path / "node")]) == 2
+    said = capsys.readouterr().err
+    assert f"it is for {PEOPLE[1].peer_id}" in said
+    assert said.count("\n") == 1
+    assert not RunDir(tmp_path / "node").config_file.exists()
+
+
+# --- connections ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "origin"),
+    [
+        ("8.8.8.8", "8.8.8.0/24"), ("8.8.8.255", "8.8.8.0/24"), ("::ffff:8.8.8.8", "8.8.8.0/24"),
+        ("2001:4860:4860::8888", "2001:4860:4860::/48"),
+        ("127.0.0.1", ""), ("10.1.2.3", ""), ("192.168.0.1", ""), ("::1", ""), ("fe80::1%eth0", ""), ("fd00::1", ""), ("100.64.0.1", ""),
+    ],
+)  # fmt: skip
+def test_an_origin_is_what_one_customer_of_a_network_gets(host, origin):
+    assert origin_of(host) == origin
+
+
+def test_one_public_prefix_has_a_share_of_the_connections_and_private_ones_have_none():
+    """From 64 addresses of one /24 a quarter of all connections; the idlest of the same prefix makes room, nobody else's."""
+    limits = NodeConfig().limits
+    most = limits.connections // ORIGIN_SHARE
+    army = [Guest(f"p{n}", f"8.8.8.{n}", True, 0.0, 990.0, "8.8.8.0/24") for n in range(most)]
+    other = Guest("honest", "9.9.9.9", True, 0.0, 0.0, "9.9.9.0/24")
+    newcomer = Guest("q", "8.8.8.200", True, 1000.0, 1000.0, "8.8.8.0/24")
+    assert make_room([other, *army[1:]], newcomer, limits, 1000.0) == []
+    assert make_room([other, *army], newcomer, limits, 1000.0) is None
+    idle = Guest("idle", "8.8.8.77", True, 0.0, 0.0, "8.8.8.0/24")
+    assert make_room([other, *army[1:], idle], newcomer, limits, 1000.0) == [idle]
+    elsewhere = Guest("q", "9.9.8.1", True, 1000.0, 1000.0, "9.9.8.0/24")
+    assert make_room([other, *army], elsewhere, limits, 1000.0) == []
+    private = [Guest(f"p{n}", f"10.0.0.{n}", True, 0.0, 990.0) for n in range(limits.connections - 1)]
+    assert make_room(private, Guest("q", "10.0.1.1", True, 1000.0, 1000.0), limits, 1000.0) == []
