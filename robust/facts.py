@@ -68,9 +68,9 @@ FACTS: Mapping[str, Facts] = MappingProxyType(
             ("tau",), share=0.25, source="that of sac at the best threshold, Sun et al. 2019, arXiv:1911.07963", sparse=True
         ),
         "nna": Facts(
-            ("b",), 2, 1, 0.2, "k >= 2b + 1; in practice a fifth, Farhadkhani et al. 2023, arXiv:2305.01884", sparse=True
+            ("b",), 2, 1, 0.2, "k >= 2b + 1; in practice a fifth, Farhadkhani et al. 2023, arXiv:2209.10931", sparse=True
         ),
-        "ubar": Facts(("share",), 1, 1, source="one good peer, Guo et al. 2021, arXiv:1910.08956", losses=True),
+        "ubar": Facts(("share",), 1, 1, source="one good peer, Guo et al. 2020, arXiv:2002.08569", losses=True),
         "balance": Facts(
             ("gamma", "share"), source="any, where data are alike, Fang et al. 2024, arXiv:2406.10416", sparse=True, memory="number"
         ),

@@ -22,7 +22,7 @@ class Nna:
 
     An absent peer's vector is our own, hence among the nearest: b of those present are left out, however few they are.
 
-    Source: Farhadkhani et al. 2023, MoNNA (arXiv:2305.01884).
+    Source: Farhadkhani et al. 2023, MoNNA (arXiv:2209.10931).
 
     Args:
         b: >= 0.

@@ -25,7 +25,7 @@ class Ubar:
     no worse. Where data differ from node to node, or after several local steps, it tends to accept nobody, as every node's own loss is
     lower than anybody's.
 
-    Source: Guo et al. 2021, UBAR (arXiv:1910.08956), with a share of 0.4 and α = 0.5.
+    Source: Guo et al. 2020, UBAR (arXiv:2002.08569), with a share of 0.4 and α = 0.5.
 
     Args:
         share: of the peers, in (0, 1].
