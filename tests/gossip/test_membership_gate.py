@@ -1,0 +1,251 @@
+"""Membership behind a gate: who is not admitted learns nothing, and revocations reach everybody, in whatever order they were told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from gossip.errors import RemoteProtocolError
+from gossip.membership.detector import Detector
+from gossip.membership.events import Died, Joined, Send
+from gossip.membership.view import View
+from gossip.wire.schema import (
+    MAX_REVOCATIONS,
+    Acknowledge,
+    Farewell,
+    Hello,
+    Probe,
+    Record,
+    Revocation,
+    Revoked,
+    Rumor,
+    Spread,
+    Sync,
+)
+from tests.gossip.membership_swarm import TIMING, record, sign, verify
+
+DIGEST = b"other-digest"
+
+
+@dataclass(slots=True)
+class Ring:
+    """A gate: peers whose name begins with x are out, those in `waiting` not yet in; a revocation's `by` names whom it puts out."""
+
+    closed: bool = True
+    waiting: set[str] = field(default_factory=set)
+    out: dict[str, Revocation] = field(default_factory=dict)
+    first: dict[str, Record] = field(default_factory=dict)
+    _changed: bool = False
+
+    @property
+    def revoked(self):
+        return tuple(self.out[peer] for peer in sorted(self.out))
+
+    @property
+    def digest(self):
+        return (":".join(sorted(self.out)).encode() + bytes(16))[:32]
+
+    def fault(self, record):
+        return "not_listed" if record.peer.startswith("x") else ""
+
+    def admits(self, record):
+        return not self.fault(record) and record.peer not in self.waiting and record.peer not in self.out
+
+    def answer(self, record):
+        return self.out.get(record.peer) or self.first.get(record.peer)
+
+    def revoke(self, revocations):
+        if any(not revocation.signature for revocation in revocations):
+            raise ValueError("revocation_forged")
+        new = [revocation for revocation in revocations if revocation.by not in self.out]
+        self.out |= {revocation.by: revocation for revocation in new}
+        self._changed = self._changed or bool(new)
+        return new
+
+    def changed(self):
+        changed, self._changed = self._changed, False
+        return changed
+
+
+def void(peer):
+    return Revocation(b"chain", peer, b"signature")
+
+
+def guarded(*others, gate=None, peer="me"):
+    core = Detector(record(peer), sign, View(verify, gate or Ring()), TIMING, 0, lambda t: t, 0.0)
+    if others:
+        core.receive(others[0], Sync(tuple(record(other) for other in others), reply=False), 0.0)
+    core._probe_at = core._sync_at = core._wave_at = float("inf")
+    core._quiet_until = -float("inf")
+    core._probes._open.clear()
+    return core
+
+
+def sent(outputs, kind):
+    return [
+        (output.peer, output.message)
+        for output in outputs
+        if isinstance(output, Send) and isinstance(output.message, kind)
+    ]
+
+
+@pytest.mark.parametrize("message", [Spread((record("c"), record("x"))), Sync((record("x"),), reply=True)])
+def test_what_no_honest_member_can_have_told_is_the_tellers_fault_and_has_no_effect(message):
+    core = guarded("a", "b")
+    with pytest.raises(RemoteProtocolError, match="a: not_listed"):
+        core.receive("a", message, 1.0)
+    with pytest.raises(RemoteProtocolError, match="x: not_listed"):
+        core.receive("x", Hello(record("x"), DIGEST, 0.0), 1.0)
+    assert core.view.alive == ("a", "b", "me")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Hello(record("w"), DIGEST, 0.0), Sync((), reply=True), Sync((record("w"),), reply=True),
+        Spread((record("w"),)), Farewell(record("w")),
+    ],
+    ids=lambda message: type(message).__name__,
+)  # fmt: skip
+def test_whoever_is_not_admitted_is_told_nothing(message):
+    core = guarded("a", "b", gate=Ring(waiting={"w"}))
+    assert core.receive("w", message, 1.0) == []
+    assert "w" not in core.view.members
+
+
+def test_a_strangers_probe_is_acknowledged_without_rumors_and_nobody_greets_it():
+    """It learns that we live, which it knows, and how many sorts of news we have: none."""
+    core = guarded("a", "b")
+    core.receive("a", Spread((), (Rumor("b", 1, 0, "suspect", "a"),)), 5.0)
+    out = core.receive("w", Probe(7, DIGEST, 0.0), 5.0)
+    assert sent(out, Acknowledge) == [("w", Acknowledge(7, core.view.digest, 5.0))]
+    assert sent(out, Hello) == []
+
+
+def test_in_an_open_swarm_strangers_are_answered_as_ever():
+    core = guarded("a", gate=Ring(closed=False, waiting={"w"}))
+    assert sent(core.receive("w", Hello(record("w"), DIGEST, 0.0), 1.0), Sync)
+    assert sent(core.receive("w", Probe(7, DIGEST, 0.0), 2.0), Hello)
+
+
+def test_who_is_admitted_later_is_answered_then_and_told_to_all():
+    """Its credential took time to examine."""
+    gate = Ring(waiting={"w"})
+    core = guarded("a", "b", gate=gate)
+    assert core.receive("w", Hello(record("w"), DIGEST, 0.0), 1.0) == []
+    gate.waiting.clear()
+    out = core.welcome(record("w"), "w", 2.0)
+    assert Joined("w") in out
+    ((peer, sync),) = sent(out, Sync)
+    assert (peer, sync.reply) == ("w", True)
+    assert {peer for peer, spread in sent(out, Spread) if spread.records} == {"a", "b", "w"}
+    assert sent(core.welcome(record("c"), "a", 3.0), Sync) == [], "who only told of it knows us already"
+
+
+def test_a_new_revocation_puts_out_and_goes_on_at_once_also_to_whom_it_is_about():
+    core = guarded("a", "b", "c")
+    out = core.receive("a", Revoked((void("b"),), bytes(16)), 1.0)
+    assert Died("b") in out
+    assert core.view.alive == ("a", "c", "me")
+    assert {peer for peer, _ in sent(out, Revoked)} == {"a", "b", "c"}
+    assert core.receive("c", Revoked((void("b"),), bytes(16)), 1.1) == []
+    assert core.receive("c", Spread((record("b", version=5),)), 1.2) == [
+        Send("c", Revoked((void("b"),), core.view.gate.digest))
+    ]
+
+
+def test_a_revocation_that_is_none_is_a_fault_without_effect():
+    core = guarded("a", "b")
+    with pytest.raises(RemoteProtocolError, match="a: revocation_forged"):
+        core.receive("a", Revoked((void("b"), Revocation(b"", "a", b"")), bytes(16)), 1.0)
+    assert core.view.alive == ("a", "b", "me")
+
+
+def test_our_own_revocation_does_the_same():
+    core = guarded("a", "b")
+    out = core.revoke(void("a"), 1.0)
+    assert Died("a") in out
+    assert {peer for peer, _ in sent(out, Revoked)} == {"a", "b"}
+
+
+def talk(one, other, first):
+    """Messages between two cores until nothing is said -> how many of Revoked."""
+    names = {one.own.peer: one, other.own.peer: other}
+    queue, count = [(one.own.peer, first)], 0
+    now = 10.0
+    while queue:
+        source, send = queue.pop(0)
+        if send.peer not in names:
+            continue
+        now += 0.01
+        count += isinstance(send.message, Revoked)
+        out = names[send.peer].receive(source, send.message, now)
+        queue += [
+            (send.peer, output) for output in out if isinstance(output, Send) and isinstance(output.message, Revoked)
+        ]
+    return count
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [(3, 0), (0, 3), (2, 2), (40, 40), (0, 0)])
+def test_two_who_compare_digests_know_all_that_either_knew(mine, theirs):
+    """Anti-entropy: who missed the wave, was away or is new. Both have some, one has none, or more than a frame holds."""
+    one, other = guarded("z", "q", peer="y"), guarded("y", "q", peer="z")
+    one.view.gate.revoke([void(f"one{n}") for n in range(mine)])
+    other.view.gate.revoke([void(f"other{n}") for n in range(theirs)])
+    talk(one, other, Send("z", Revoked((), one.view.gate.digest, reply=True)))
+    assert one.view.gate.revoked == other.view.gate.revoked
+    assert len(one.view.gate.revoked) == mine + theirs
+    assert talk(one, other, Send("z", Revoked((), one.view.gate.digest, reply=True))) == 1, (
+        "then there is nothing to say"
+    )
+
+
+def test_asking_for_revocations_is_no_amplifier():
+    """A member gets them once a timeout, a stranger never."""
+    core = guarded("a")
+    core.view.gate.revoke([void(f"r{n:03d}") for n in range(100)])
+    core.view.gate.changed()
+    ask = Revoked((), bytes(16), reply=True)
+    frames = sent(core.receive("a", ask, 1.0), Revoked)
+    assert [len(message.revocations) for _, message in frames] == [MAX_REVOCATIONS] * 6 + [4]
+    assert [message.reply for _, message in frames] == [False] * 6 + [True]
+    assert sent(core.receive("a", ask, 1.0 + TIMING.timeout_s / 2), Revoked) == []
+    assert sent(core.receive("stranger", ask, 1.0 + TIMING.timeout_s), Revoked) == []
+    assert sent(core.receive("a", ask, 1.0 + TIMING.timeout_s), Revoked) == frames
+
+
+def test_with_each_anti_entropy_the_digest_goes_out_if_there_is_anything_to_compare():
+    core = guarded("a")
+    core._sync_at = 5.0
+    assert sent(core.tick(5.0), Revoked) == []
+    core.view.gate.revoke([void("r")])
+    core._sync_at = 6.0
+    assert sent(core.tick(6.0), Revoked) == [("a", Revoked((), core.view.gate.digest, reply=True))]
+
+
+def test_anti_entropy_takes_out_whose_credential_has_lapsed():
+    gate = Ring()
+    core = guarded("a", "b", gate=gate)
+    gate.waiting.add("b")
+    core._sync_at = 5.0
+    assert Died("b") in core.tick(5.0)
+    assert core.view.alive == ("a", "me")
+
+
+def test_who_tells_of_one_that_came_second_gets_the_record_that_goes_before_it():
+    gate = Ring(waiting={"b"}, first={"b": record("a")})
+    core = guarded("a", gate=gate)
+    out = core.receive("a", Sync((record("b"),), reply=False), 1.0)
+    assert sent(out, Spread) == [("a", Spread((record("a"),)))]
+
+
+def test_a_new_credential_is_a_new_version_of_our_record():
+    core = guarded("a", "b")
+    out = core.present(b"credential", 1.0)
+    assert (core.own.version, core.own.credential) == (1, b"credential")
+    assert core.view.members["me"].record == core.own
+    assert {peer for peer, spread in sent(out, Spread) if spread.records == (core.own,)} == {"a", "b"}
+    assert core.present(b"credential", 2.0) == []
+    core.leave(3.0)
+    assert core.present(b"x", 4.0) == core.welcome(record("c"), "c", 4.0) == core.revoke(void("a"), 4.0) == []
