@@ -4,7 +4,8 @@ The socket is `control.sock` in the run directory, for its owner alone. One JSON
 
     {"op": "status"}              one snapshot
     {"op": "watch"}               a snapshot a second, sooner on a change
-    {"op": "leave" | "stop" | "evaluate"}, {"op": "export", "path": …}
+    {"op": "leave" | "stop" | "evaluate"}, {"op": "export", "path": …}, {"op": "revoke" | "unban" | "trust", "peer": …},
+    {"op": "ban", "peer": …, "for_s": …, "why": …}
                                   {"ok": true, …} or {"ok": false, "error": …}
 """
 
@@ -154,9 +155,9 @@ def request(run_dir: Path, op: str, *, timeout_s: float = REPLY_S, **fields: obj
 
     Args:
         run_dir: the node's run directory.
-        op: leave, stop, evaluate or export.
+        op: leave, stop, evaluate, export, revoke, ban, unban or trust.
         timeout_s: longest wait for the answer.
-        fields: of the operation; export takes `path`.
+        fields: of the operation; export takes `path`, the last four `peer`, ban also `for_s` and `why`.
 
     Returns:
         The fields of the answer.

@@ -323,7 +323,9 @@ class Node:
         me, moment = self.parts.identity.peer_id, int(self.parts.unix_time() * 1e6)
         others = [peer for peer in self.membership.members if peer != me and self.judge.fine(peer)]
         others.sort(key=lambda peer: derive(moment, "source", me, peer))  # nobody can wait where we look first
-        return await self._joining.fetch(disjoint(others, self.membership.prefixes), newer_than)
+        membership = self.membership
+        order = disjoint(others, lambda peer: {*membership.prefixes(peer), self._inviter_of(peer)} - {""})
+        return await self._joining.fetch(order, newer_than)
 
     def _contacts(self) -> tuple[str, ...]:
         """Bootstrap peers and members of an earlier run."""

@@ -35,14 +35,15 @@ def disjoint(peers: Sequence[str], traits: Callable[[str], Collection[str]]) -> 
         traits: of a peer: where it is, who runs it, who invited it.
     """
     left, rest, order = list(peers[:COMPARED]), peers[COMPARED:], list[str]()
+    known = {peer: traits(peer) for peer in left}
     shared: Counter[str] = Counter()
     while left:
         if len(order) % ASKED == 0:
             shared.clear()
-        chosen = min(left, key=lambda peer: sum(shared[trait] for trait in traits(peer)))
+        chosen = min(left, key=lambda peer: sum(shared[trait] for trait in known[peer]))
         left.remove(chosen)
         order.append(chosen)
-        shared.update(traits(chosen))
+        shared.update(known[chosen])
     return [*order, *rest]
 
 
@@ -111,7 +112,7 @@ class Joining:
                 held += await self._hold(same[:1], same)
                 if held:
                     return held, tuple(offered.peer for offered in same), left
-                continue
+                ahead = [offered for offered in ahead if offered not in same]
             if behind > len(held) + len(ahead):
                 break
             held += await self._hold(ahead, ())
