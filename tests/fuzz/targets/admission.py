@@ -1,0 +1,116 @@
+"""Credentials and revocations, as peers send them: judged by one word, and believed only if everybody named in them signed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgpack
+
+from gossip.wire.schema import MAX_CREDENTIAL_BYTES, Record, Revocation
+from node.admission import chain as chains
+from node.admission import credential as credentials
+from node.admission import revocations
+from node.admission.chain import Terms, bind, invite
+from node.admission.credential import Credential, Ticket
+from node.admission.gate import GOOD, Gatekeeper
+from node.config import AdmissionSection, Manifest
+from node.identity import Identity
+from tests.fuzz.plain import MSGPACK_LURES, value
+from tests.fuzz.target import Choices, Target, reason_of
+
+SWARM = "s" + "a" * 32
+FOUNDER, MEMBER, OTHER = (Identity.from_seed(bytes([n]) * 32) for n in (1, 2, 3))
+TERMS = Terms(SWARM, FOUNDER.peer_id, 3, 3)
+BEARER = bytes([9]) * 32
+CHAIN = bind(
+    invite(FOUNDER, (), TERMS, invitee=Identity.from_seed(BEARER).peer_id, number=0, not_after_ms=2**50), BEARER, MEMBER.peer_id, SWARM
+)  # fmt: skip
+BELOW = invite(MEMBER, CHAIN, TERMS, invitee=OTHER.peer_id, number=1, not_after_ms=2**50)
+KINDS = (
+    AdmissionSection(kind="invite", depth=3, quota=3), AdmissionSection(bits=1, memory_kib=8), AdmissionSection(),
+    AdmissionSection(kind="allow"),
+)  # fmt: skip
+REASONS = {
+    "credential_malformed", "credential_missing", "chain_malformed", "chain_empty", "chain_too_deep", "chain_beyond_depth",
+    "chain_beyond_quota", "chain_signature", "chain_binding", "chain_loop", "chain_of_another", "not_listed", "work_forged",
+    "revoked_by_another", "revocation_forged", "nothing_to_revoke",
+}  # fmt: skip
+
+
+def _gate(kind: AdmissionSection) -> Gatekeeper:
+    return Gatekeeper(
+        Manifest(founder=FOUNDER.peer_id, admission=kind), SWARM, FOUNDER.peer_id, lambda: 1_700_000_000.0
+    )
+
+
+def _credential(data: bytes) -> bool:
+    """First byte: what is asked of members, and whose record it is; from 128 on the rest are decisions and not the credential itself."""
+    setting, raw = (data[0] if data else 0), data[1:]
+    if setting >= 128:
+        raw = msgpack.packb(value(Choices(raw), 4), use_bin_type=True)
+    raw = raw[:MAX_CREDENTIAL_BYTES]
+    gate, who = _gate(KINDS[setting % 4]), (MEMBER, OTHER)[setting // 4 % 2]
+    record = Record(who.peer_id, SWARM, 1, 1, "alive", (), b"", raw)
+    fault = gate.fault(record)
+    if fault:
+        assert fault in REASONS
+        assert not gate.admits(record)
+        return False
+    credential = gate.credential(record)
+    assert credentials.encode(credential) == raw, "one credential has one encoding"
+    assert len(credential.operator) <= 64
+    assert credential.operator.isprintable()
+    if gate.admits(record) and setting % 4 == 0:
+        assert credential.chain in {CHAIN, BELOW}, "nobody signed another"
+        assert gate.standing(record) == GOOD
+    return True
+
+
+def _credentials() -> Iterator[bytes]:
+    yield b"\x00" + credentials.encode(Credential("me", None, CHAIN))
+    yield b"\x04" + credentials.encode(Credential("", None, BELOW))
+    yield b"\x01" + credentials.encode(Credential("", Ticket(78703, 1)))
+    yield b"\x02"
+
+
+def _lures() -> Iterator[bytes]:
+    for lure in MSGPACK_LURES:
+        yield b"\x00" + lure[:MAX_CREDENTIAL_BYTES]
+    for plain in (
+        ["", None, []],
+        ["\n", None, []],
+        ["", [2**63, 0], []],
+        ["", [0], []],
+        ["x" * 65, None, []],
+        [b"", None, []],
+        ["", None, [[]]],
+    ):
+        yield b"\x02" + msgpack.packb(plain)
+
+
+CREDENTIAL = Target(_credential, _credentials, _lures, most_bytes=2200, reach=25)
+
+
+def _revocation(data: bytes) -> bool:
+    """First byte: who is said to sign; then the signature's 64, then the chain."""
+    setting, signature, raw = (data[0] if data else 0), data[1:65], data[65:]
+    gate = _gate(KINDS[0])
+    revocation = Revocation(raw[:MAX_CREDENTIAL_BYTES], (FOUNDER, MEMBER, OTHER)[setting % 3].peer_id, signature)
+    try:
+        new = gate.revoke([revocation])
+    except ValueError as error:
+        reason_of(error, REASONS)
+        assert gate.revoked == ()
+        return False
+    assert new == [revocation]
+    assert chains.from_bytes(revocation.chain) in {CHAIN, BELOW}, "nobody signed another"
+    return True
+
+
+def _revocations() -> Iterator[bytes]:
+    for setting, (who, chain) in enumerate(((FOUNDER, CHAIN), (MEMBER, BELOW))):
+        good = revocations.revoke(who, chain, TERMS)
+        yield bytes([setting]) + good.signature + good.chain
+
+
+REVOCATION = Target(_revocation, _revocations, most_bytes=2200, reach=20)
