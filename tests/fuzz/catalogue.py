@@ -34,6 +34,8 @@ TARGETS: Mapping[str, str] = MappingProxyType(
         "handshakes": "handshakes:HANDSHAKE",
         "engine": "engine:ENGINE",
         "histories": "histories:HISTORY",
+        "credentials": "admission:CREDENTIAL",
+        "revocations": "admission:REVOCATION",
     }
 )
 PLANTED: Mapping[str, str] = MappingProxyType(
