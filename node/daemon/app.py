@@ -53,6 +53,8 @@ LAST_SAVE_S = 1.2  # for the last checkpoint
 MANIFEST_PAUSE_S = 1.0  # first pause between attempts to fetch the manifest; doubles up to a minute
 MAX_REMEMBERED = 16  # addresses of members kept for the next run
 CONTRADICTED_S = 2.0  # first pause of a joiner that was told contradictory models; doubles up to a minute
+PAYLOAD_BYTES_PER_PARAMETER = 32  # none is longer: two vectors of doubles, and a number for each coordinate …
+PAYLOAD_BYTES = 64 << 10  # … with what goes with them
 SETTLE_S = 3.0  # a joiner looks so long for members before it decides that it is alone
 
 
@@ -199,6 +201,7 @@ class Node:
         opened = engine.opened
         assert opened is not None
         self._ready.set()
+        network.expect("exchange", PAYLOAD_BYTES_PER_PARAMETER * opened.parameters + PAYLOAD_BYTES)
         self.progress.local_steps, self.progress.epsilon = opened.local_steps, opened.epsilon
         self.progress.round = opened.round
         transfer.expect(opened)

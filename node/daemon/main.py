@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -69,6 +70,7 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told
             keep_decisions=run_dir.keep_decisions,
             papers=Papers(take_up(invite, identity), run_dir.known_revoked(), run_dir.keep_revoked),
         )
+        gc.freeze()  # a full collection walks over all modules else: the loop would stand still for 70 ms
         try:
             trio.run(_run, parts, report, run_dir, until_stdin_closes, on_listening)
         except BaseExceptionGroup as group:

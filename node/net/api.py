@@ -81,6 +81,10 @@ class Network(Protocol):
         """Remember where a peer can be dialled (replaces what was known; invalid addresses are ignored)."""
         ...
 
+    def expect(self, lane: Lane, frame_bytes: int) -> None:
+        """From now on longer frames of a lane are refused at their length."""
+        ...
+
     async def dial(self, address: str) -> str:
         """Connect to a multiaddr with /p2p/ID and return the peer id.
 

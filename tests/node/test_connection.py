@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import trio
 import trio.testing
@@ -159,6 +161,41 @@ async def test_who_holds_most_of_the_unfinished_pays_when_the_bound_is_reached()
         assert unfinished.held == 0
         assert large.broken
         assert not small.broken
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_what_strangers_have_under_way_has_a_small_bound_of_its_own():
+    """They have only small things to say, and cost nothing to make. Whoever we know is not in their way, nor are they in its."""
+    async with trio.open_nursery() as nursery:
+        ends, unfinished, frames, members = Ends(nursery), Unfinished(strange_limit=1 << 20), [], {"member"}
+        streams = {}
+        for name in ("member", "stranger", "another"):
+            streams[name], far = await lane_between(ends)
+            nursery.start_soon(
+                partial(
+                    read_frames,
+                    far,
+                    "exchange",
+                    b"",
+                    unfinished,
+                    frames.append,
+                    known=lambda name=name: name in members,
+                )
+            )
+        await streams["member"].write((4 << 20).to_bytes(4, "big") + bytes(3 << 20))
+        await streams["stranger"].write((4 << 20).to_bytes(4, "big") + bytes(800_000))
+        await write_frame(streams["another"], bytes(500_000))
+        await trio.sleep(1.0)
+        assert [len(frame) for frame in frames] == [500_000]
+        assert streams["stranger"].broken
+        assert (unfinished.held, unfinished.strange) == (3 << 20, 0)
+        members.add("another")
+        await write_frame(streams["another"], bytes(2 << 20))
+        await streams["member"].write(bytes(1 << 20))
+        await trio.sleep(1.0)
+        assert [len(frame) for frame in frames[1:]] == [2 << 20, 4 << 20]
+        assert (unfinished.held, unfinished.strange) == (0, 0)
         nursery.cancel_scope.cancel()
 
 

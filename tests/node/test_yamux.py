@@ -12,6 +12,8 @@ from node.net.libp2p import yamux
 from node.net.libp2p.yamux import (
     INITIAL_WINDOW,
     MAX_INBOUND_STREAMS,
+    SMALL_BYTES,
+    SMALL_FRAMES_PER_S,
     WINDOW,
     Credited,
     Finished,
@@ -43,12 +45,12 @@ def pump(one: Session, other: Session) -> tuple[list, list]:
     return at_one, at_other
 
 
-def until_violation(session: Session, frames) -> tuple[str, list]:
+def until_violation(session: Session, frames, apart_s=0.0) -> tuple[str, list]:
     """Feed frames until one is a violation: its reason ("" if none was) and the events before it."""
     events = []
     try:
-        for data in frames:
-            events += session.receive(data, 0.0)
+        for number, data in enumerate(frames):
+            events += session.receive(data, number * apart_s)
     except Violation as violation:
         return violation.reason, events
     return "", events
@@ -154,8 +156,27 @@ def test_a_peer_that_asks_and_never_reads_the_answers_is_cut_off():
     """Answers are queued for it: without a bound that is our memory."""
     _, other = pair()
     pings = (frame(PING, SYN, 0, nonce) for nonce in range(200_000))
-    assert until_violation(other, pings)[0] == "muxer_not_reading"
+    assert until_violation(other, pings, apart_s=1 / SMALL_FRAMES_PER_S)[0] == "muxer_not_reading"
     assert len(other.outgoing) < 2 << 20
+
+
+@pytest.mark.parametrize(
+    "small",
+    [
+        frame(PING, SYN, 0, 7),
+        frame(PING, ACK, 0, 7),
+        frame(DATA, 0, 1, 1, b"x"),
+        frame(UPDATE, 0, 1, 1),
+        frame(UPDATE, 0, 99, 1),
+    ],
+)
+def test_frames_that_carry_next_to_nothing_are_few(small):
+    """A record of them is 5,000 frames and 20 ms of our processor; 64 connections that send nothing else would take all of it."""
+    _, other = pair()
+    other.receive(frame(UPDATE, SYN, 1, 0), 0.0)
+    assert until_violation(other, [small] * 3_900)[0] == ""
+    other.receive(frame(DATA, 0, 1, SMALL_BYTES, bytes(SMALL_BYTES)) * 1_000, 0.0)
+    assert until_violation(other, [small] * 200)[0] == "muxer_small_frames"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import wraps
@@ -13,7 +14,7 @@ from node.config import LimitsSection
 from node.net.api import Inbound
 from node.net.libp2p import Libp2pNetwork, open_network
 from node.net.libp2p.addresses import parse
-from node.net.libp2p.noise import Channel, ChannelBroken, Identity, secure
+from node.net.libp2p.noise import Channel, ChannelBroken, Conversation, Identity, negotiate, secure
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 PATIENCE_S = 30.0
@@ -114,3 +115,32 @@ async def ended(channel: Channel) -> bool:
                 pass
         return True
     return False
+
+
+async def lane_opened(channel, lane: str) -> None:
+    """Open stream 1 for a lane by hand, answers included."""
+    await channel.write(struct.pack("!BBHII", 0, 1, 1, 1, 0))
+    inbox = bytearray()
+
+    async def receive() -> bytes:
+        while True:
+            while len(inbox) >= 12:
+                _, kind, _, _, length = struct.unpack("!BBHII", inbox[:12])
+                size = length if kind == 0 else 0
+                if len(inbox) < 12 + size:
+                    break
+                body = bytes(inbox[12 : 12 + size])
+                del inbox[: 12 + size]
+                if body:
+                    return body
+            inbox.extend(await channel.read())
+
+    async def send(data: bytes) -> None:
+        await channel.write(struct.pack("!BBHII", 0, 0, 0, 1, len(data)) + data)
+
+    await negotiate(Conversation(receive, send), [f"/starling/{lane}/1"], initiator=True)
+
+
+def data(body: bytes, length: int | None = None) -> bytes:
+    """A data frame on stream 1, which may lie about its length."""
+    return struct.pack("!BBHII", 0, 0, 0, 1, len(body) if length is None else length) + body

@@ -46,6 +46,7 @@ async def test_a_large_frame_does_not_hold_up_another_lane():
         await next_frame(b, "control")
         async with trio.open_nursery() as nursery:
             frame = bytes(64 << 20)
+            b.learn(a.peer_id, a.addresses)
             nursery.start_soon(a.send, b.peer_id, "exchange", frame)
             await trio.sleep(0.02)
             await a.send(b.peer_id, "control", b"ping")

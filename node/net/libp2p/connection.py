@@ -18,6 +18,11 @@ from node.net.libp2p.noise import MAX_PLAIN_BYTES, Channel, ChannelBroken
 from node.net.limits import Pacer
 
 QUEUE_BYTES = 2 * MAX_PLAIN_BYTES
+SLICE_BYTES = 16 << 10
+"""Taken in at a time: full of the smallest frames it costs milliseconds, and others wait so long."""
+FINE_BYTES = 1 << 10
+"""From somebody who sends such frames."""
+MANY_EVENTS = 64
 WRITE_STALL_S = 120.0  # for one piece: slower than two kilobytes a second is gone
 
 
@@ -226,17 +231,23 @@ class Connection:
         self._queued.unpark_all()
 
     async def _read(self, nursery: trio.Nursery, accept: Callable[[Stream], Awaitable[None]]) -> None:
-        data = self._received
+        data, size = self._received, SLICE_BYTES
         try:
             while True:
-                for event in self._session.receive(data, trio.current_time()):
-                    if isinstance(event, yamux.Ended):
-                        return
-                    if isinstance(event, yamux.Opened):
-                        stream = self._streams[event.stream] = Stream(self, event.stream)
-                        nursery.start_soon(accept, stream)
-                    else:
-                        self._dispatch(event)
+                start = 0
+                while start < len(data):
+                    if start:
+                        await trio.lowlevel.checkpoint()
+                    events = self._session.receive(data[start : start + size], trio.current_time())
+                    start, size = start + size, SLICE_BYTES if len(events) <= MANY_EVENTS else FINE_BYTES
+                    for event in events:
+                        if isinstance(event, yamux.Ended):
+                            return
+                        if isinstance(event, yamux.Opened):
+                            stream = self._streams[event.stream] = Stream(self, event.stream)
+                            nursery.start_soon(accept, stream)
+                        else:
+                            self._dispatch(event)
                 self._queued.unpark_all()
                 data = await self._channel.read(self._down.piece_bytes)
                 if not data:

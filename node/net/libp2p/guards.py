@@ -47,6 +47,15 @@ class Handshakes(Generic[Handle]):
         self._under_way.pop(number, None)
 
 
+def is_full(guests: Sequence[Guest], block: str, limits: LimitsSection, now: float) -> bool:
+    """Whether a handshake from this address block is lost labor: it has all its places, and each was useful of late.
+
+    A handshake costs us milliseconds. Whoever comes back from there waits until its old connection is gone, or idle.
+    """
+    from_block = [guest for guest in guests if guest.inbound and guest.block == block]
+    return len(from_block) >= limits.connections_per_ip and all(now - guest.useful_at < IDLE_S for guest in from_block)
+
+
 def make_room(guests: Sequence[Guest], newcomer: Guest, limits: LimitsSection, now: float) -> list[Guest] | None:
     """Which connections must be closed so that an inbound newcomer may stay; None if it may not.
 

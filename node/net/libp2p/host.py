@@ -30,7 +30,7 @@ from node.net.inbox import EventQueue, Inbox
 from node.net.libp2p import addresses
 from node.net.libp2p.addresses import Endpoint
 from node.net.libp2p.connection import Connection, Guest, Stream, StreamBroken
-from node.net.libp2p.guards import Handshakes, make_room
+from node.net.libp2p.guards import Handshakes, is_full, make_room
 from node.net.libp2p.lanes import FrameTooLong, Unfinished, accept_lane, open_lane, read_frames, write_frame
 from node.net.libp2p.noise import HandshakeFailed, Identity, secure
 from node.net.libp2p.sockets import endpoint_of, first_of, listen_on, tune
@@ -40,6 +40,7 @@ HANDSHAKE_S = 10.0
 MAX_DIALS = 32
 MAX_PEERS_REMEMBERED = 4096
 DRAIN_S = 0.4
+DROPPED_PER_S = 250.0  # frames beyond the rate that are counted and forgotten; who sends more, or four times as many at once, is cut off
 
 
 @dataclass(slots=True)
@@ -55,6 +56,9 @@ class _Peer:
     """What is kept per peer."""
 
     bucket: TokenBucket
+    dropped: TokenBucket = field(default_factory=lambda: TokenBucket(DROPPED_PER_S, 4 * DROPPED_PER_S))
+    known: bool = False
+    """We were told about it, or dialled it."""
     connections: list[Connection] = field(default_factory=list)
     outgoing: dict[Lane, Stream] = field(default_factory=dict)
     locks: dict[Lane, trio.Lock] = field(default_factory=lambda: {lane: trio.Lock() for lane in LANES})
@@ -136,6 +140,7 @@ class Libp2pNetwork:
         self._dials: dict[str, _Dial] = {}
         self._dial_slots = trio.CapacityLimiter(MAX_DIALS)
         self._handshakes: Handshakes[trio.CancelScope] = Handshakes()
+        self._longest: dict[Lane, int] = dict(MAX_FRAME_BYTES)
         self._unfinished = Unfinished()
         self._events = EventQueue()
         self._inboxes = {lane: Inbox(lane, limits.inbox_frames) for lane in LANES}
@@ -170,7 +175,13 @@ class Libp2pNetwork:
 
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
         """Remember where a peer can be dialled; invalid addresses and those of others are ignored."""
-        self._peer(peer).endpoints = tuple(_dialable(peer, addresses))
+        record = self._peer(peer)
+        record.endpoints, record.known = tuple(_dialable(peer, addresses)), True
+
+    def expect(self, lane: Lane, frame_bytes: int) -> None:
+        """From now on longer frames of a lane are refused at their length."""
+        self._longest[lane] = min(frame_bytes, MAX_FRAME_BYTES[lane])
+        self._unfinished.limit = 2 * max(self._longest.values())
 
     async def dial(self, address: str) -> str:
         """Connect to a multiaddr with /p2p/ID and return the peer id.
@@ -248,7 +259,13 @@ class Libp2pNetwork:
         except OSError:
             await trio.aclose_forcefully(raw)
             return
-        block, scope = addresses.block(host), trio.CancelScope(deadline=trio.current_time() + HANDSHAKE_S)
+        block, now = addresses.block(host), trio.current_time()
+        if is_full(
+            [each.guest for peer in self._peers.values() for each in peer.connections], block, self._limits, now
+        ):
+            await trio.aclose_forcefully(raw)
+            return
+        scope = trio.CancelScope(deadline=now + HANDSHAKE_S)
         number, victim = self._handshakes.begin(block, scope)
         if victim is not None:
             victim.cancel()
@@ -331,11 +348,17 @@ class Libp2pNetwork:
             guest.useful_at = trio.current_time()
             if record.bucket.take(1, guest.useful_at) and self._inboxes[lane].put(Inbound(guest.peer, lane, frame)):
                 record.traffic.bytes_received += len(frame)
-            else:
-                record.traffic.frames_dropped += 1
+                return
+            record.traffic.frames_dropped += 1
+            if not record.dropped.take(1, guest.useful_at):
+                connection.violation = "frame_flood"
+                connection.close()
+                stream.reset()
 
         try:
-            await read_frames(stream, lane, received, self._unfinished, deliver)
+            await read_frames(
+                stream, lane, received, self._unfinished, deliver, known=lambda: record.known, longest=self._longest
+            )
         except FrameTooLong:
             connection.violation = "frame_too_long"
             connection.close()
@@ -386,6 +409,7 @@ class Libp2pNetwork:
         try:
             async with self._dial_slots:
                 made, dial.reason = await first_of(endpoints, partial(self._connect, peer))
+            self._peer(peer).known = True
             for connection in made:
                 self._register(connection)
                 self._nursery.start_soon(self._run, connection)

@@ -1,12 +1,13 @@
 """Frames on streams: a lane is a one-way stream of frames, each behind its length in 4 bytes, big-endian.
 
 A frame is put together as its bytes come, so an announced length costs nothing; what is unfinished over all peers has one
-bound, and whoever holds most of it pays when it is reached.
+bound, and whoever holds most of it pays when it is reached. What strangers have under way has a bound of its own, a small one: they
+have only small things to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -21,6 +22,8 @@ HEADER_BYTES = 4
 NEGOTIATION_S = 10.0
 STALL_S = 30.0
 MAX_UNFINISHED_BYTES = 2 * max(MAX_FRAME_BYTES.values())
+MAX_STRANGE_BYTES = 8 << 20
+FRAMES_AT_ONCE = 64  # handed over before others have their turn
 
 
 class FrameTooLong(Exception):
@@ -30,6 +33,8 @@ class FrameTooLong(Exception):
 @dataclass(slots=True, eq=False)
 class _Assembly:
     stream: Stream
+    known: Callable[[], bool]
+    strange: bool = False
     buffer: bytearray = field(default_factory=bytearray)
 
 
@@ -39,30 +44,43 @@ class Unfinished:
 
     Args:
         limit: most bytes; reaching it resets the stream that holds most.
+        strange_limit: most bytes of peers we do not know, likewise.
     """
 
     limit: int = MAX_UNFINISHED_BYTES
+    strange_limit: int = MAX_STRANGE_BYTES
     held: int = 0
+    strange: int = 0
+    """What of `held` is strangers'."""
     _assemblies: list[_Assembly] = field(default_factory=list)
 
-    def begin(self, stream: Stream) -> _Assembly:
-        """Start to put frames of a stream together."""
-        assembly = _Assembly(stream)
+    def begin(self, stream: Stream, known: Callable[[], bool]) -> _Assembly:
+        """Start to put frames of a stream together; `known` tells at the beginning of each whether its peer is one."""
+        assembly = _Assembly(stream, known)
         self._assemblies.append(assembly)
         return assembly
 
     def extend(self, assembly: _Assembly, data: memoryview) -> None:
         """More bytes of a frame."""
+        if not assembly.buffer:
+            assembly.strange = not assembly.known()
         assembly.buffer += data
         self.held += len(data)
+        self.strange += len(data) if assembly.strange else 0
+        while self.strange > self.strange_limit:
+            self._give_up(each for each in self._assemblies if each.strange)
         while self.held > self.limit:
-            largest = max(self._assemblies, key=lambda each: len(each.buffer))
-            self.clear(largest)
-            largest.stream.reset()
+            self._give_up(self._assemblies)
+
+    def _give_up(self, some: Iterable[_Assembly]) -> None:
+        largest = max(some, key=lambda each: len(each.buffer))
+        self.clear(largest)
+        largest.stream.reset()
 
     def clear(self, assembly: _Assembly) -> None:
         """The frame is complete or given up."""
         self.held -= len(assembly.buffer)
+        self.strange -= len(assembly.buffer) if assembly.strange else 0
         assembly.buffer = bytearray()
 
     def end(self, assembly: _Assembly) -> None:
@@ -121,14 +139,25 @@ async def accept_lane(stream: Stream) -> tuple[Lane, bytes] | None:
 
 
 async def read_frames(
-    stream: Stream, lane: Lane, received: bytes, unfinished: Unfinished, deliver: Callable[[bytes], None]
-) -> None:
+    stream: Stream, lane: Lane, received: bytes, unfinished: Unfinished, deliver: Callable[[bytes], object], *,
+    known: Callable[[], bool] = lambda: True, longest: Mapping[Lane, int] = MAX_FRAME_BYTES,
+) -> None:  # fmt: skip
     """Hand over frames as they become whole, until the stream ends, breaks, or stalls in the middle of a frame.
 
+    Args:
+        stream: from the peer.
+        lane: what it is for.
+        received: bytes that came with the negotiation.
+        unfinished: bounds the memory.
+        deliver: takes a frame.
+        known: whether the peer may send large frames; else it shares a small memory with all others who may not.
+        longest: bytes of a frame, by lane; looked at for every frame.
+
     Raises:
-        FrameTooLong: announced beyond MAX_FRAME_BYTES of the lane.
+        FrameTooLong: announced beyond that.
     """
-    assembly = unfinished.begin(stream)
+    assembly = unfinished.begin(stream, known)
+    delivered = 0
     wanted = -1  # length of the frame under way; -1 while in its header
     try:
         data = memoryview(received)
@@ -142,12 +171,15 @@ async def read_frames(
                 if len(assembly.buffer) == HEADER_BYTES and wanted < 0:
                     wanted = int.from_bytes(assembly.buffer, "big")
                     unfinished.clear(assembly)
-                    if wanted > MAX_FRAME_BYTES[lane]:
+                    if wanted > longest[lane]:
                         raise FrameTooLong
                 if len(assembly.buffer) == wanted:
                     frame, wanted = bytes(assembly.buffer), -1
                     unfinished.clear(assembly)
                     deliver(frame)
+                    delivered += 1
+                    if delivered % FRAMES_AT_ONCE == 0:
+                        await trio.lowlevel.checkpoint()
             inside = wanted >= 0 or assembly.buffer
             with trio.move_on_after(STALL_S if inside else inf) as patience:
                 data = memoryview(await stream.read())

@@ -10,7 +10,7 @@ has a clock.
     FIN     no more from this side; RST: gone in both directions
     ping    SYN asks, ACK answers;  go away: the session ends
 
-Limits, all against peers that mean harm: open streams, openings per second, answers
+Limits, all against peers that mean harm: open streams, openings per second, frames per second that carry next to nothing, answers
 queued for a peer that does not read. Body bytes are handed on as they come: an announced length allocates nothing.
 Source: hashicorp/yamux spec.md, with the libp2p note on initial windows.
 """
@@ -30,6 +30,8 @@ MAX_BODY_BYTES = (64 << 10) - 17 - 12  # header and body fill one Noise record e
 MAX_INBOUND_STREAMS = 16
 MAX_OUTGOING_BYTES = 1 << 20  # senders of data stop far below, so only unread answers get there
 OPENINGS_PER_S = 20.0
+SMALL_BYTES = 1 << 10
+SMALL_FRAMES_PER_S = 1000.0  # a frame of a lane is two of them, and 200 of those a second are taken
 
 _HEADER = struct.Struct("!BBHII")
 
@@ -136,6 +138,7 @@ class Session:
     _body: tuple[int, int] = (0, 0)  # stream and bytes left of the data frame under way
     _body_finishes: bool = False
     _openings: TokenBucket = field(default_factory=lambda: TokenBucket(OPENINGS_PER_S, 4 * OPENINGS_PER_S))
+    _small: TokenBucket = field(default_factory=lambda: TokenBucket(SMALL_FRAMES_PER_S, 4 * SMALL_FRAMES_PER_S))
 
     def __post_init__(self) -> None:
         self._next_id = 1 if self.dialler else 2
@@ -235,6 +238,8 @@ class Session:
                 self._finished(stream, events)
 
     def _take_header(self, kind: int, flags: int, stream: int, length: int, now: float, events: list[Event]) -> None:
+        if (kind != _Type.DATA or length < SMALL_BYTES) and not self._small.take(1, now):
+            raise Violation("muxer_small_frames")
         if kind == _Type.GO_AWAY:
             events.append(Ended())
         elif kind == _Type.PING:

@@ -1,0 +1,245 @@
+"""Attacks on the transport from a process of their own: one line a command, NAME SECONDS TIMES, and one line of JSON for an answer.
+
+`python -m tests.real.attackers HOST PORT PEER`. The letters are those of the threat model. Each attack goes on for its seconds, or until
+it was done so many times, whichever comes later. It comes from addresses that no honest peer has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+
+import trio
+
+from gossip.wire.schema import LANES, MAX_FRAME_BYTES
+from node.net.libp2p.noise import Channel, ChannelBroken, HandshakeFailed, Identity, secure
+from tests.real.libp2p_support import data, lane_opened
+from tests.real.victim import BOOM
+
+OUT_OF_REACH = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, HandshakeFailed, ChannelBroken)
+FIRST_LINE = b"\x13/multistream/1.0.0\n"
+
+
+class Attacker:
+    """Knows the victim, and counts what it does.
+
+    Args:
+        host, port, peer: of the victim.
+        source: address to come from.
+    """
+
+    def __init__(self, host: str, port: int, peer: str, source: str = "127.9.0.1") -> None:
+        self._host, self._port, self._peer = host, port, peer
+        self._source = source
+        self._names = count()
+        self.done = 0
+        self.refused = 0
+
+    async def tcp(self) -> trio.SocketStream:
+        raw = trio.socket.socket()
+        try:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await raw.bind((self._source, 0))
+            await raw.connect((self._host, self._port))
+        except BaseException:
+            raw.close()
+            raise
+        return trio.SocketStream(raw)
+
+    @asynccontextmanager
+    async def channel(self) -> AsyncIterator[Channel]:
+        """Authenticated, as somebody new."""
+        stream = await self.tcp()
+        try:
+            with trio.fail_after(10):
+                _, channel, _ = await secure(stream, Identity.from_seed(os.urandom(32)), self._peer)
+            yield channel
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    async def repeat(self, once: Callable[[], Awaitable[object]], seconds: float, times: int, at_once: int = 8) -> None:
+        """For so long and so often, several at a time; whether the victim hangs up is its own affair."""
+        end = trio.current_time() + seconds
+
+        async def loop() -> None:
+            while trio.current_time() < end or self.done < times:
+                self.done += 1
+                try:
+                    await once()
+                except (*OUT_OF_REACH, trio.TooSlowError):
+                    self.refused += 1
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(at_once):
+                nursery.start_soon(loop)
+
+
+async def read_to_the_end(channel: Channel, patience_s: float = 1.0) -> None:
+    with trio.move_on_after(patience_s), suppress(*OUT_OF_REACH):
+        while await channel.read():
+            pass
+
+
+async def a_handler_error(attacker: Attacker) -> None:
+    """A: frames on which our own code fails, and nonsense on every lane."""
+    for lane in LANES:
+        async with attacker.channel() as channel:
+            await lane_opened(channel, lane)
+            for frame in (os.urandom(100), b"", b"\x93\xff\xff", BOOM):
+                await channel.write(data(len(frame).to_bytes(4, "big") + frame))
+            await read_to_the_end(channel)
+
+
+async def b_many_connections(attacker: Attacker) -> None:
+    """B: connect as somebody new, disconnect."""
+    async with attacker.channel():
+        pass
+
+
+async def c_no_window(attacker: Attacker) -> None:
+    """C: more than anybody asked for, for as long as it is taken: in one frame that never ends, or in as many as there can be."""
+    async with attacker.channel() as channel:
+        await lane_opened(channel, "exchange")
+        if attacker.done % 2:
+            await channel.write(data(MAX_FRAME_BYTES["exchange"].to_bytes(4, "big")))
+        for _ in range(0, 600 << 20, 60_000):
+            await channel.write(data(bytes(60_000)))
+
+
+async def d_random_bytes(attacker: Attacker) -> None:
+    """D: before, during and after the first words of a handshake."""
+    async with await attacker.tcp() as stream:
+        before = (b"", FIRST_LINE, FIRST_LINE + b"\x07/noise\n", FIRST_LINE + b"\x07/noise\n\x00\x20" + bytes(32))
+        await stream.send_all(before[attacker.done % len(before)] + os.urandom(attacker.done % 997))
+        with trio.move_on_after(0.05):
+            await stream.receive_some(4096)
+
+
+async def e_random_muxer_bytes(attacker: Attacker) -> None:
+    """E: authenticated, and then no frames."""
+    async with attacker.channel() as channel:
+        await channel.write(os.urandom(5_000))
+        await read_to_the_end(channel)
+
+
+async def f_long_muxer_frames(attacker: Attacker) -> None:
+    """F: lengths of 4 GiB and 17 MiB, with a few bytes of each."""
+    for length in (0xFFFFFFFF, 17 << 20):
+        async with attacker.channel() as channel:
+            await lane_opened(channel, "exchange")
+            await channel.write(data(b"a few bytes", length=length))
+            await read_to_the_end(channel)
+
+
+async def h_slow_negotiation(attacker: Attacker) -> None:
+    """H: as many streams as are allowed, none of which ever says what it wants."""
+    async with attacker.channel() as channel:
+        for stream in range(1, 81, 2):
+            await channel.write(struct.pack("!BBHII", 0, 0, 1, stream, 1) + b"\x13")
+        await read_to_the_end(channel)
+
+
+async def i_flood_of_openings(attacker: Attacker) -> None:
+    """I: opening frames as fast as they are taken."""
+    openings = b"".join(struct.pack("!BBHII", 0, 1, 1, stream, 0) for stream in range(1, 20_001, 2))
+    async with attacker.channel() as channel:
+        await channel.write(openings)
+        await read_to_the_end(channel)
+
+
+async def j_rapid_connects(attacker: Attacker) -> None:
+    """J: connect and close."""
+    stream = await attacker.tcp()
+    await trio.aclose_forcefully(stream)
+
+
+async def k_unknown_protocols(attacker: Attacker) -> None:
+    """K: identify, which stock hosts answer: asked for, fed with nonsense, stalled; and frames promised and never finished."""
+    async with attacker.channel() as channel:
+        proposal = b"\x13/multistream/1.0.0\n\x0f/ipfs/id/1.0.0\n"
+        await channel.write(struct.pack("!BBHII", 0, 1, 1, 1, 0) + data(proposal))
+        await channel.write(data(os.urandom(60_000)))
+        await read_to_the_end(channel, 0.2)
+    async with attacker.channel() as channel:
+        await lane_opened(channel, "exchange")
+        await channel.write(data(MAX_FRAME_BYTES["exchange"].to_bytes(4, "big")))
+        with trio.move_on_after(0.5):
+            for _ in range(0, MAX_FRAME_BYTES["exchange"] - 60_000, 60_000):
+                await channel.write(data(bytes(60_000)))
+        await trio.sleep(0.5)
+
+
+async def held(attacker: Attacker, opened: Callable[[], Awaitable[object]], seconds: float, times: int) -> None:
+    """Keep so many open for so long; whoever is thrown out comes back."""
+
+    async def one() -> None:
+        while True:
+            try:
+                await opened()
+            except (*OUT_OF_REACH, trio.TooSlowError):
+                pass
+            attacker.refused += 1
+            await trio.sleep(0.2)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(times):
+            nursery.start_soon(one)
+        while attacker.done < times:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        await trio.sleep(seconds)
+        nursery.cancel_scope.cancel()
+
+
+async def half_open(attacker: Attacker) -> None:
+    """G: a socket that says nothing."""
+    async with await attacker.tcp() as stream:
+        attacker.done += 1
+        await stream.receive_some(1)
+
+
+async def sybil(attacker: Attacker) -> None:
+    """L: an identity that sits there."""
+    attacker.done += 1
+    async with attacker.channel() as channel:
+        while await channel.read():
+            pass
+
+
+ONCE = {
+    "A": a_handler_error, "B": b_many_connections, "C": c_no_window, "D": d_random_bytes, "E": e_random_muxer_bytes,
+    "F": f_long_muxer_frames, "H": h_slow_negotiation, "I": i_flood_of_openings, "J": j_rapid_connects, "K": k_unknown_protocols,
+}  # fmt: skip
+HELD = {"G": half_open, "L": sybil}
+
+
+async def carry_out(attacker: Attacker, name: str, seconds: float, times: int) -> None:
+    if name in ONCE:
+        await attacker.repeat(lambda: ONCE[name](attacker), seconds, times)
+    else:
+        await held(attacker, lambda: HELD[name](attacker), seconds, times)
+
+
+def say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201  whoever started us reads it
+
+
+async def main() -> None:
+    host, port, peer = sys.argv[1:]
+    say("ready")
+    async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as commands:
+        while line := (await commands.receive_some(4096)).decode():
+            name, seconds, times = line.split()
+            attacker = Attacker(host, int(port), peer)
+            await carry_out(attacker, name, float(seconds), int(times))
+            say(json.dumps({"done": attacker.done, "refused": attacker.refused}))
+
+
+if __name__ == "__main__":
+    trio.run(main)

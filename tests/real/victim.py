@@ -1,0 +1,62 @@
+"""`starling` as it is, with a stopwatch on its loop: `python -m tests.real.victim found …`.
+
+A trio loop is late for everybody while it works off what is ready: the processor time from one wait to the next is how late the node can
+be by its own doing, however busy the machine is. The longest one lies in the file that VICTIM_WORST names, as a double; whoever writes
+0 there begins anew.
+
+It also holds one planted mistake: a frame that reads "boom" raises an error that nobody expects.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from node.net.inbox import Inbox
+
+SECONDS = struct.Struct("d")
+BOOM = b"boom"
+
+
+class Stopwatch(trio.abc.Instrument):
+    """Processor time of the longest stretch of work between two waits."""
+
+    def __init__(self, path: Path) -> None:
+        path.write_bytes(bytes(SECONDS.size))
+        with path.open("r+b") as file:
+            self._worst = mmap.mmap(file.fileno(), SECONDS.size)
+        self._began = time.thread_time()
+
+    def after_io_wait(self, timeout: float) -> None:
+        self._began = time.thread_time()
+
+    def before_io_wait(self, timeout: float) -> None:
+        took = time.thread_time() - self._began
+        if took > SECONDS.unpack(self._worst[:])[0]:
+            self._worst[:] = SECONDS.pack(took)
+
+
+def main() -> None:
+    from node.cli.main import main as starling
+
+    put = Inbox.put
+
+    def fails_on_boom(inbox, inbound):
+        if inbound.frame == BOOM:
+            raise RuntimeError("a bug of ours")
+        return put(inbox, inbound)
+
+    Inbox.put = fails_on_boom
+    trio.run = partial(trio.run, instruments=[Stopwatch(Path(os.environ["VICTIM_WORST"]))])
+    sys.exit(starling())
+
+
+if __name__ == "__main__":
+    main()
