@@ -6,7 +6,8 @@ joiner, so it is measured: against how close the closest majority is, and agains
     scale     the least radius in which some model has more than half of all, itself included
     cluster   all within max(NEAR · scale, SAME · way) of that model, `way` being its distance from the beginning
     state     the coordinate median of the cluster, the mean of the middle two where it is even
-    outside   who is farther from every one of the cluster than WIDE times its diameter and than APART times its way
+    outside   who is farther from every one of the cluster than WIDE times its diameter and than APART times its way; nobody in the first
+              EARLY rounds, in which honest nodes may still go opposite ways
 
 Two models that went the same way, more or less, are at most √2 times their way apart: that is a right angle at the beginning, and APART
 lies just beyond. A model that was turned around, blown up or made up lies beyond it; an honest one that merely trained alone, or on other
@@ -33,6 +34,7 @@ NEAR = 3.0
 SAME = 0.1
 WIDE = 10.0
 APART = 1.5
+EARLY = 8
 LEAD = 16
 """Rounds that honest nodes may be apart."""
 _CHUNK = 1 << 18
@@ -89,7 +91,8 @@ def agree(models: Sequence[Tensor], origin: Tensor, rounds: Sequence[int]) -> Ag
     outside = tuple(
         i
         for i in range(count)
-        if i not in cluster
+        if at >= EARLY
+        and i not in cluster
         and min(apart[i][j] for j in cluster) > max(WIDE * diameter, APART * gone * _stretch(rounds[i], at))
     )
     return Agreement(_middle([models[i] for i in cluster]), cluster, outside)

@@ -53,10 +53,10 @@ def test_a_poisoned_model_is_named_and_does_not_count(scale):
     liar = poisoned(trained("d"), scale)
     joiner = opened(manifest(), 1, "a")
     done(joiner, calls.Consider("d", 2**62, liar))
-    for giver, name, at in zip(honest, "bc", (4, 5), strict=True):
+    for giver, name, at in zip(honest, "bc", (14, 15), strict=True):
         done(joiner, calls.Consider(name, at, snapshot(giver)))
     agreed = done(joiner, calls.Agree())
-    assert agreed == calls.Agreed(4, ("b", "c"), ("d",))
+    assert agreed == calls.Agreed(14, ("b", "c"), ("d",))
     for giver in honest:
         assert (x_of(joiner) - x_of(giver)).norm() < 0.5 * (x_of(giver) - opened(manifest())._session.learner.x).norm()
 

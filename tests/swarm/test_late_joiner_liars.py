@@ -11,7 +11,6 @@ import math
 
 import pytest
 import torch
-import trio
 
 from node.config import Manifest, PaceSection, PartitionSection, TaskSection
 from node.engine import blob, calls
