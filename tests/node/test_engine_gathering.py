@@ -1,0 +1,151 @@
+"""The engine's half of pulled exchanges: what is published, what is refused of what peers tell, and what Mix makes of the rest."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import torch
+
+from gossip.exchange.statement import digest
+from node.config import CompressSection, OptimizerSection, OverlaySection, RobustSection
+from node.engine import calls
+from tests.node.engines import done, manifest, opened, run, x_of
+
+HALF = 11  # bytes of a payload's header: version, kind, quantizer, dimension
+KIND, QUANTIZER, DIM = 1, 2, 3
+
+
+def gathering(rule="mean", **changes):
+    agreed = manifest(mix="gather", nodes=4, compress=CompressSection(select="full", response="fp16"), **changes)
+    return msgspec.structs.replace(
+        agreed, overlay=OverlaySection(kind="pull", k=3), robust=RobustSection(rule=rule, b=1)
+    )  # fmt: skip
+
+
+def trained(names="abcd", rule="mean", round=0):
+    """Engines after the local steps of a round, and what they publish."""
+    agreed = gathering(rule)
+    engines = {name: opened(agreed, shard, name) for shard, name in enumerate(names)}
+    for engine in engines.values():
+        done(engine, calls.Train(round, 3))
+    return engines, {name: done(engine, calls.Publish(round)) for name, engine in engines.items()}
+
+
+def hear(engine, peer, published):
+    return engine.handle(calls.Hear(peer, published.digest, published.payload))
+
+
+def published(payload):
+    return calls.Published(payload, digest(payload))
+
+
+def changed(it, at, value):
+    return published(it.payload[:at] + bytes([value]) + it.payload[at + 1 :])
+
+
+def test_mix_makes_of_ones_own_vector_and_those_heard_what_the_rule_says():
+    """Our own as it is, theirs as they were told; who was asked and did not answer leaves its weight to us."""
+    engines, told = trained()
+    a, mine = engines["a"], x_of(engines["a"])
+    for peer in "cb":
+        assert hear(a, peer, told[peer]) == calls.Done()
+    theirs = [x_of(engines[peer]).half().float() for peer in "bc"]
+    done(a, calls.Mix(0, ("d", "c", "b")))
+    assert torch.allclose(x_of(a), torch.stack([mine, mine, *theirs]).mean(0), atol=1e-6)
+
+
+def test_a_vector_is_published_in_the_same_bytes_however_often_and_of_each_round_in_others():
+    engines, told = trained()
+    for name, engine in engines.items():
+        assert done(engine, calls.Publish(0)) == told[name]
+        assert told[name].digest == digest(told[name].payload)
+    assert len({it.payload for it in told.values()}) == len(told)
+
+
+def test_without_an_answer_ones_own_vector_stays_and_nothing_is_kept_for_the_next_round():
+    engines, told = trained()
+    a, mine = engines["a"], x_of(engines["a"])
+    done(a, calls.Mix(0, ("b", "c")))
+    assert torch.equal(x_of(a), mine)
+    done(a, calls.Train(1, 1))
+    hear(a, "b", told["b"])
+    done(a, calls.Mix(1, ()))  # heard, and not asked: somebody else's question
+    done(a, calls.Train(2, 1))
+    mine = x_of(a)
+    done(a, calls.Mix(2, ("b",)))
+    assert torch.equal(x_of(a), mine)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda it: calls.Published(it.payload, bytes(32)), "wrong_digest"),
+        (lambda it: published(b""), "not_whole"),
+        (lambda it: changed(it, KIND, 2), "not_whole"),
+        (lambda it: changed(it, KIND, 3), "not_whole"),
+        (lambda it: published(it.payload[:-1]), "bad_length"),
+        (lambda it: published(it.payload + b"\0"), "bad_length"),
+        (lambda it: changed(it, QUANTIZER, 1), "unknown_codec"),
+        (lambda it: changed(it, DIM, 7), "wrong_dim"),
+        (lambda it: published(it.payload[:HALF] + b"\x00\x7e" * ((len(it.payload) - HALF) // 2)), "not_finite"),
+    ],
+)
+def test_what_is_not_a_whole_vector_of_numbers_is_refused_and_changes_nothing(spoil, reason):
+    engines, told = trained("ab")
+    a = engines["a"]
+    assert hear(a, "b", spoil(told["b"])) == calls.Refused("peer", reason)
+    mine = x_of(a)
+    done(a, calls.Mix(0, ("b",)))
+    assert torch.equal(x_of(a), mine)
+
+
+def test_numbers_that_are_too_large_to_be_squared_are_refused():
+    """float32 can say 1e30, whose square it cannot."""
+    agreed = msgspec.structs.replace(gathering(), compress=CompressSection(select="full", response="identity"))
+    a = opened(agreed, 0, "a")
+    done(a, calls.Train(0, 1))
+    it = done(a, calls.Publish(0))
+    for number, reply in ((1e30, calls.Refused("peer", "too_large")), (1e11, calls.Done())):
+        numbers = torch.full(((len(it.payload) - HALF) // 4,), number).numpy().tobytes()
+        assert hear(a, "b", published(it.payload[:HALF] + numbers)) == reply
+
+
+def test_out_of_turn_nothing_is_published_heard_or_kept():
+    """There is nothing to tell while local steps are done, and what is told then would count for a round that is over."""
+    engines, told = trained("ab")
+    a = engines["a"]
+    hear(a, "b", told["b"])
+    done(a, calls.Revoke("b", settled=True))
+    mine = x_of(a)
+    done(a, calls.Mix(0, ("b",)))
+    assert torch.equal(x_of(a), mine)
+    for call in (calls.Publish(1), calls.Hear("b", told["b"].digest, told["b"].payload)):
+        refused = a.handle(call)
+        assert isinstance(refused, calls.Refused)
+        assert refused.kind == "state"
+
+
+def test_numbers_of_our_own_that_cannot_be_sent_are_no_peers_fault():
+    """A rate at which the first step leads beyond all that peers would take."""
+    agreed = msgspec.structs.replace(gathering(), optimizer=OptimizerSection(lr=1e16, momentum=0.0))
+    a = opened(agreed, 0, "a")
+    run(a, calls.Train(0, 1))
+    refused = a.handle(calls.Publish(0))
+    assert isinstance(refused, calls.Refused)
+    assert refused.kind == "state"
+
+
+@pytest.mark.parametrize("rule", ["cs_plus", "median", "ubar", "krum", "sac"])
+def test_one_vector_of_large_numbers_does_not_carry_a_robust_rule_away(rule):
+    """The smallest thing a robust rule must do on a node: stay near the honest, finite, and able to go on."""
+    engines, told = trained(rule=rule)
+    a, mine = engines["a"], x_of(engines["a"])
+    count = (len(told["b"].payload) - HALF) // 2
+    huge = torch.full((count,), 60000.0, dtype=torch.float16).numpy().tobytes()
+    hear(a, "b", published(told["b"].payload[:HALF] + huge))
+    for peer in "cd":
+        hear(a, peer, told[peer])
+    done(a, calls.Mix(0, ("b", "c", "d")))
+    assert float((x_of(a) - mine).norm()) < 10.0
+    assert not torch.equal(x_of(a), mine) or rule == "krum"
+    assert done(a, calls.Train(1, 2)).undone == 0

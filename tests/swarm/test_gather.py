@@ -1,0 +1,225 @@
+"""Pulled exchanges of whole nodes: real digits, a robust rule, and everything that goes wrong: loss, crashes, stragglers, liars, caps.
+
+Eight nodes ask three peers a round, of whom one may be bad (`robust.b`).
+"""
+
+from statistics import mean
+
+import msgspec
+import pytest
+import trio
+
+from gossip.exchange.statement import body, contradicts, digest
+from gossip.wire.schema import NotNow, Pull, Pulled
+from node.config import CompressSection, NodeConfig, OverlaySection, PartitionSection, RobustSection
+from node.identity import verify
+from node.net.faults import loss
+from tests.swarm.swarms import digits, events, rounds_done, story, until
+from tests.swarm.test_hostile import lie
+from tests.swarm.virtual import replayable, virtual
+
+NODES = 8
+ROUNDS = 16  # of a story with a liar
+LEARNED = 0.85  # what the worst node reaches within thirty rounds; chance is 0.1
+MEAN = 0.9
+
+
+def agreement(*, nodes=NODES, rounds=30, quorum=None, **pace):
+    agreed = digits(
+        nodes, rounds=rounds, quorum=quorum or nodes, mix="gather", compress=CompressSection(select="full", response="fp16"),
+        **pace,
+    )  # fmt: skip
+    return msgspec.structs.replace(
+        agreed, overlay=OverlaySection(kind="pull", k=3), robust=RobustSection(rule="cs_plus", b=1),
+        partition=PartitionSection(shards=nodes, alpha=1.0),
+    )  # fmt: skip
+
+
+def values(swarm):
+    return [virtual.node.progress.value for virtual in swarm.nodes.values()]
+
+
+def faults(swarm):
+    """Who is blamed for what by anybody."""
+    return {
+        (peer, reason)
+        for virtual in swarm.nodes.values()
+        for peer, reasons in virtual.node.report.faults.items()
+        for reason in reasons
+    }
+
+
+@virtual(1)
+async def test_eight_nodes_learn_under_heavy_loss_and_a_crash_and_the_crashed_one_comes_back(seed):
+    """Three of ten frames are lost on every lane; what is lost costs questions, neither rounds nor anybody's name."""
+    swarm = story(agreement(rounds=30), seed)
+    async with swarm.running(NODES):
+        await until(lambda: rounds_done(swarm, 1))
+        swarm.hub.rules.append(loss(0.3, seed))
+        await until(lambda: rounds_done(swarm, 6))
+        gone = swarm.nodes[4].peer_id
+        await swarm.crash(4)
+        await until(lambda: all(gone not in v.node.membership.members for v in swarm.nodes.values()))
+        await until(lambda: rounds_done(swarm, 11))
+        back = await swarm.start(4)
+        await swarm.finished()
+        assert back.node.joined_late
+        assert back.node.exchange.stats.committed > 10
+        assert min(values(swarm)) > LEARNED
+        assert mean(values(swarm)) > MEAN
+        for virtual in swarm.nodes.values():
+            stats = virtual.node.exchange.stats
+            assert virtual.node.progress.round == 30
+            assert stats.committed > 0.6 * (stats.committed + stats.timeout + stats.busy + stats.aborted)
+        assert any(v.node.exchange.stats.timeout for v in swarm.nodes.values())  # the story is not empty
+        assert {reason for _, reason in faults(swarm)} <= {"not_a_member", "answer_unasked"}  # of the reborn, and by it
+        assert not any({"peer_quarantine", "peer_ban"} & set(events(v)) for v in swarm.nodes.values())
+
+
+def overhear(virtual, said):
+    """Note what a node is told, beside what it makes of it itself."""
+    heard = virtual.node.exchange._witness
+
+    def witness(statement):
+        said.append(statement)
+        heard(statement)
+
+    virtual.node.exchange._witness = witness
+
+
+def resigned(liar, changed):
+    """An honest answer whose vector and round are changed, and signed anew by its teller."""
+
+    def forge(message):
+        if not isinstance(message, Pulled):
+            return [message]
+        payload, round_ = changed(message.payload, message.round)
+        told, me = digest(payload), liar.node.parts.identity
+        statement = body(liar.node.parts.swarm, me.peer_id, message.life, round_, told)
+        return [Pulled(message.nonce, round_, message.life, told, me.sign(statement), payload)]
+
+    return forge
+
+
+def numberless(payload):
+    return payload[:11] + b"\x00\x7e" * ((len(payload) - 11) // 2)
+
+
+def huge(payload):
+    return payload[:11] + b"\xff\x7b" * ((len(payload) - 11) // 2)  # 65504, the largest fp16
+
+
+LIES = {
+    "garbage": (lambda _liar: lambda _message: [b"\xc1" * 100], {"frame_not_msgpack"}),
+    "no numbers": (lambda liar: resigned(liar, lambda p, r: (numberless(p), r)), {"not_finite"}),
+    "the largest numbers": (lambda liar: resigned(liar, lambda p, r: (huge(p), r)), set()),
+    "a later round": (lambda liar: resigned(liar, lambda p, r: (p, r + 10)), set()),
+    "always wait": (
+        lambda _liar: lambda m: [NotNow(m.nonce, max(0, m.round - 9), "wait") if isinstance(m, Pulled) else m], set()
+    ),
+    "a question a hundred times": (
+        lambda _liar: lambda m: [m] * (100 if isinstance(m, Pull) else 1), {"asked_too_often"}
+    ),
+}  # fmt: skip
+"""name -> (what it does, the reasons for which it is blamed; none if it does nothing that only a liar can do)"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", LIES)
+def test_a_liar_costs_only_itself(deterministic_scheduler, attack):
+    """It joins in order and is honest for a while. Then the others finish in time, as good as ever, and blame nobody else."""
+    forge, reasons = LIES[attack]
+
+    async def attacked():
+        swarm = story(agreement(nodes=6, rounds=ROUNDS, local_steps=6), 1)
+        async with swarm.running(5):
+            liar = await swarm.start(5)
+            del swarm.nodes[5]
+            lie(liar.node.network, "exchange", forge(liar), lambda _peer: rounds_done(swarm, 5))
+            await until(lambda: rounds_done(swarm, 5))
+            honest_s = trio.current_time()
+            await swarm.finished()
+            assert trio.current_time() - honest_s < 3.0 * honest_s + 5.0
+            assert min(values(swarm)) > LEARNED - 0.1
+            for virtual in swarm.nodes.values():
+                assert virtual.node.progress.round == ROUNDS
+                assert virtual.node.progress.local_steps >= 0.8 * ROUNDS * 6  # nobody was talked into skipping rounds
+            assert {peer for peer, _ in faults(swarm)} <= {liar.peer_id}
+            # its last honest word and its first lie may be about one round, which is a proof
+            assert {reason for _, reason in faults(swarm)} - {"equivocation"} == reasons
+
+    deterministic_scheduler(1)
+    replayable(attacked, 1)
+
+
+@virtual(1)
+async def test_who_tells_each_peer_something_else_is_proved_a_liar_by_what_it_signed(seed):
+    """Nobody's word is needed: any two of the statements that it signed for one round are the proof."""
+    swarm = story(agreement(nodes=4, rounds=6, local_steps=2), seed)
+    said = []
+    async with swarm.running(3):
+        liar = await swarm.start(3)
+        two_faced = resigned(liar, lambda p, r: (p[:11] + bytes([len(said) % 50, 40]) * ((len(p) - 11) // 2), r))
+        lie(liar.node.network, "exchange", two_faced, lambda _peer: True)
+        await until(lambda: rounds_done(swarm, 1))
+        for virtual in swarm.nodes.values():
+            if virtual is not liar:
+                overhear(virtual, said)
+        await swarm.finished()
+    honest = [s for s in said if s.peer != liar.peer_id]
+    assert honest
+    assert not any(contradicts(one, other, verify) for one in honest for other in honest)
+    lies = [s for s in said if s.peer == liar.peer_id]
+    assert any(contradicts(one, other, verify) for one in lies for other in lies)
+
+
+@virtual(1)
+async def test_an_engine_that_dies_does_not_make_its_node_a_liar(seed):
+    """It does a round again and comes to another vector; what it had signed stays what it tells."""
+    swarm = story(agreement(nodes=4, rounds=20, local_steps=5), seed)
+    said = []
+    async with swarm.running(4):
+        await until(lambda: rounds_done(swarm, 1))
+        for virtual in swarm.nodes.values():
+            overhear(virtual, said)
+        await until(lambda: rounds_done(swarm, 6))
+        swarm.nodes[2].handle.kill()
+        await until(lambda: swarm.nodes[2].node.engine.restarts == 1)
+        await swarm.finished()
+        assert not faults(swarm)
+        assert min(values(swarm)) > 0.7
+    assert len({(s.peer, s.round) for s in said}) == len({(s.peer, s.round, s.digest) for s in said})
+    assert {s.round for s in said if s.peer == swarm.nodes[2].peer_id} >= set(range(8, 20))
+
+
+@virtual(1)
+async def test_a_late_joiner_takes_the_swarms_model_and_a_straggler_keeps_up_by_doing_less(seed):
+    swarm = story(agreement(nodes=6, rounds=24, quorum=5), seed, slow={4: 5.0})
+    async with swarm.running(5):
+        await until(lambda: all(swarm.nodes[i].node.progress.round >= 9 for i in range(4)))
+        late = await swarm.start(5)
+        await swarm.finished()
+        assert late.node.joined_late
+        assert late.node.progress.local_steps <= 17 * 10
+        assert swarm.nodes[4].node.progress.local_steps < 0.7 * 24 * 10
+        assert swarm.nodes[4].node.exchange.stats.committed > 10
+        assert all(swarm.nodes[i].node.progress.local_steps > 0.9 * 24 * 10 for i in range(4))
+        assert min(values(swarm)) > LEARNED
+        assert not faults(swarm)
+
+
+@virtual(1)
+async def test_a_volunteer_with_a_thin_line_serves_few_and_takes_part_all_the_same(seed):
+    """Vectors are 9.6 kB, a round takes a fifth of a second: 10 kB a second is a fifth of what it would be asked for."""
+    swarm = story(agreement(nodes=6, rounds=20), seed)
+    async with swarm.running(5):
+        swarm._config = NodeConfig(linger_s=1e6, threads=1, trust=True, up_bytes_per_s=10_000)
+        thin = await swarm.start(5)
+        began = trio.current_time()
+        await swarm.finished()
+        took_s = trio.current_time() - began
+        assert thin.node.exchange.payload_bytes < 10_000 * (took_s + 1.0)
+        assert thin.node.exchange.stats.committed > 0.9 * 60
+        assert sum(swarm.nodes[i].node.exchange.stats.busy for i in range(5)) > 10
+        assert min(values(swarm)) > LEARNED
+        assert not faults(swarm)
