@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip.exchange.deadline import Deadline
+from gossip.simulate.done import Done
 from gossip.simulate.meetings import Meetings
 from gossip.simulate.patience import Patience, Seconds
-from gossip.simulate.swarm import Done
 
 _RECOVERY_ROUNDS = 10  # in which a node that keeps up comes back to all of its local steps
 

@@ -35,6 +35,7 @@ from gossip.mix.catalogue import gathers, swaps
 from gossip.mix.gather import Gather
 from gossip.mix.transaction import Terms
 from gossip.simulate.average import Differences
+from gossip.simulate.done import Done, done
 from gossip.simulate.edges import Edges, Pair
 from gossip.simulate.fate import Change, Fate, kind
 from gossip.simulate.flows import Flows
@@ -46,7 +47,7 @@ from gossip.simulate.reference import consensus_distance
 from gossip.simulate.rows import Table, table
 from gossip.simulate.state import Rows, States, chunks
 from gossip.simulate.swap import Swaps
-from gossip.simulate.turn import Sizes, Turn
+from gossip.simulate.turn import Sizes, Turn, in_turn
 
 Correct = Callable[[Tensor], Tensor]
 """Gradients (r, d) -> the directions that the mixing algorithm wants stepped along instead."""
@@ -58,27 +59,6 @@ It calls `correct` once, must not modify x, and may be called for any rows in an
 
 Visited = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]
 _NUMBERS = 1 << 18
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Done:
-    """What came of a round's meetings. All (m,), in their order.
-
-    Args:
-        committed: at the initiator, and at the responder unless `unproven`. Of messages with fates of their own: both arrived.
-        unproven: the responder does not know yet.
-        initiator: row.
-        responder: row.
-        request_bytes: payload from initiator to responder; counted where lost as well.
-        response_bytes: payload from responder to initiator; 0 where lost.
-    """
-
-    committed: NDArray[np.bool_]
-    unproven: NDArray[np.bool_]
-    initiator: NDArray[np.int64]
-    responder: NDArray[np.int64]
-    request_bytes: NDArray[np.int64]
-    response_bytes: NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -230,7 +210,7 @@ class Swarm:
         turn, sizes = self._exchange(self._turn(meetings, fate, phase), self._seen(phase, began), gone)
         for _, at, own, _ in parts:
             self._absorb(at, self._states.of(at), self._vectors.rows[at], own)
-        return _done(turn, sizes.request, sizes.response, atomic=self._atomic)
+        return done(turn, sizes.request, sizes.response, atomic=self._atomic)
 
     def slot(
         self,
@@ -267,7 +247,7 @@ class Swarm:
         turn = self._turn(visits, fate, phase)
         for places in in_turn(turn.asking, turn.answering):
             request[places], response[places], turn.lost[places] = self._visit(turn, places, began)
-        return _done(turn, request, response, atomic=self._atomic)
+        return done(turn, request, response, atomic=self._atomic)
 
     def _visit(self, turn: Turn, places: NDArray[np.int64], began: Tensor | None) -> Visited:
         """Some of a slot's visits, which share no row -> bytes, and which were for nothing."""
@@ -406,19 +386,3 @@ class Swarm:
                 assert not isinstance(self._exchanges, Gathers)
                 self._exchanges.hear(self._turn(met, None, phase).of(np.zeros(1, np.int64), vectors, rows))
                 self._absorb(at, before, vectors.rows, phase)
-
-
-def in_turn(asking: NDArray[np.int64], answering: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Places of exchanges in batches that name no row twice, each after all earlier ones that share a row with it."""
-    last: dict[int, int] = {}
-    batch = np.empty(len(asking), np.int64)
-    for place, (i, j) in enumerate(zip(asking.tolist(), answering.tolist(), strict=True)):
-        batch[place] = last[i] = last[j] = max(last.get(i, -1), last.get(j, -1)) + 1
-    for number in range(int(batch.max(initial=-1)) + 1):
-        yield np.flatnonzero(batch == number)
-
-
-def _done(turn: Turn, request: NDArray[np.int64], response: NDArray[np.int64], *, atomic: bool) -> Done:
-    committed = ~turn.lost if atomic else ~(turn.forth_lost | turn.back_lost)
-    unproven = turn.unproven if atomic else np.zeros_like(turn.unproven)
-    return Done(committed, unproven, turn.asking, turn.answering, request, response)

@@ -5,7 +5,7 @@ Shapes: N rows of a swarm, r rows of the table at hand, m exchanges.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,3 +71,13 @@ class Sizes:
 
     request: NDArray[np.int64]
     response: NDArray[np.int64]
+
+
+def in_turn(asking: NDArray[np.int64], answering: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Places of exchanges in batches that name no row twice, each after all earlier ones that share a row with it."""
+    last: dict[int, int] = {}
+    batch = np.empty(len(asking), np.int64)
+    for place, (i, j) in enumerate(zip(asking.tolist(), answering.tolist(), strict=True)):
+        batch[place] = last[i] = last[j] = max(last.get(i, -1), last.get(j, -1)) + 1
+    for number in range(int(batch.max(initial=-1)) + 1):
+        yield np.flatnonzero(batch == number)

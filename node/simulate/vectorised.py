@@ -29,9 +29,10 @@ from gossip.mix.transaction import Terms
 from gossip.overlay.periodic import stage, turn
 from gossip.rng import generator
 from gossip.simulate.clocks import Clocks, Pace
+from gossip.simulate.done import Done
 from gossip.simulate.fate import Change, Fate, fate
 from gossip.simulate.meetings import Meetings, Schedule
-from gossip.simulate.swarm import Done, Swarm
+from gossip.simulate.swarm import Swarm
 from node.config import Manifest
 from node.engine.mixing import mixer
 from node.engine.optim import correction_lr, schedule

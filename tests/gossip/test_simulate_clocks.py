@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from gossip.exchange.deadline import Deadline
 from gossip.overlay.sticky import Sticky
 from gossip.simulate.clocks import Clocks, Pace
+from gossip.simulate.done import Done
 from gossip.simulate.meetings import Meetings, Schedule
 from gossip.simulate.patience import Patience
-from gossip.simulate.swarm import Done
 
 
 @given(

@@ -19,7 +19,8 @@ from gossip.mix.transaction import Terms
 from gossip.simulate.fate import Change, Faults, churn, fate
 from gossip.simulate.meetings import Meetings
 from gossip.simulate.rings import Rings
-from gossip.simulate.swarm import Swarm, in_turn
+from gossip.simulate.swarm import Swarm
+from gossip.simulate.turn import in_turn
 from robust.clip import clip
 from tests.gossip.quadratics import quadratics
 
