@@ -143,7 +143,7 @@ class Stack:
     def _products(self, row: int, extra: Tensor | None, padded: int, *, wide: bool) -> Tensor:
         total = torch.zeros((padded, padded), dtype=torch.float64, device=self.own.device)
         for _, part in self._differences(row, extra, padded, wide=wide):
-            total += part @ part.T
+            total.add_(torch.mm(part, part.T))
         return total
 
     def _squares(self, row: int, *, wide: bool) -> Tensor:
@@ -161,12 +161,15 @@ class Stack:
             weights = weights[among]
         others = weights.to(dtype, copy=True)
         moves = self.own.new_empty(min(CHUNK, out.numel()), dtype=dtype)
-        for columns, part in self._differences(row, extra, among=among, wide=wide):
+        differences = self._differences(row, extra, among=among, wide=wide)
+        for (_, part), ours, target in zip(
+            differences, torch.split(self.own[row], CHUNK), torch.split(out, CHUNK), strict=True
+        ):
             moved = torch.mv(part.T, others, out=moves[: part.shape[1]])
             if wide:
-                out[columns] = self.own[row, columns] + moved
+                target.copy_(ours + moved)
             else:
-                torch.add(self.own[row, columns], moved, out=out[columns])
+                torch.add(ours, moved, out=target)
 
     def _differences(
         self,
@@ -178,8 +181,8 @@ class Stack:
         among: slice | None = None,
         wide: bool = False,
         cut: bool = False,
-    ) -> Iterator[tuple[slice, Tensor]]:
-        """Chunks of coordinates, and (k, chunk) differences to our own vector there, in memory that the next one reuses.
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Where chunks of coordinates begin, and (k, chunk) differences to our own vector there, in memory that the next one reuses.
 
         Args:
             row: which.
@@ -191,23 +194,33 @@ class Stack:
             cut: float32 too.
         """
         among = slice(0, self.told.shape[1]) if among is None else among
-        told, own, peers = self.told[row, among], self.own[row], among.stop - among.start
-        dtype = torch.float64 if wide else own.dtype
-        far = 1e140 if dtype == torch.float64 else 1e17
+        within = slice(0, self.own.shape[1]) if within is None else within
+        dtype, peers = torch.float64 if wide else self.own.dtype, among.stop - among.start
+        far = (1e140 if dtype == torch.float64 else 1e17) if cut or dtype == torch.float64 else None
         absent = [peer for peer, there in enumerate(self.present[row, among].tolist()) if not there]
-        first, last = (0, own.numel()) if within is None else (within.start, within.stop)
-        buffer = own.new_zeros((max(peers + (extra is not None), padded), min(CHUNK, last - first)), dtype=dtype)
-        for columns in _slices(first, last, CHUNK):
-            part = buffer[:, : columns.stop - columns.start]
-            here = own[columns].to(dtype)
-            torch.sub(told[:, columns].to(dtype), here, out=part[:peers])
-            if extra is not None:
-                torch.sub(extra[row, columns].to(dtype), here, out=part[peers])
-            if cut or dtype == torch.float64:
+        size = min(CHUNK, within.stop - within.start)
+        buffer = self.own.new_zeros((max(peers + (extra is not None), padded), size), dtype=dtype)
+        told = torch.split(
+            self.told[row, among, within], CHUNK, dim=1
+        )  # one call for all: a slice a chunk takes its time
+        own = torch.split(self.own[row, within], CHUNK)
+        last = None if extra is None else torch.split(extra[row, within], CHUNK)
+        part, target = buffer, buffer[:peers]
+        for index, (theirs, ours) in enumerate(zip(told, own, strict=True)):
+            if ours.shape[0] < size:
+                part = buffer[:, : ours.shape[0]]
+                target = part[:peers]
+            if wide:
+                torch.sub(theirs.double(), ours.double(), out=target)
+            else:
+                torch.sub(theirs, ours, out=target)
+            if last is not None:
+                torch.sub(last[index].to(dtype), ours.to(dtype), out=part[peers])
+            if far is not None:
                 part.clamp_(-far, far)
             for peer in absent:
                 part[peer].zero_()
-            yield columns, part
+            yield within.start + index * CHUNK, part
 
     def _blocks(self, stored: Tensor | None = None) -> Iterator[tuple[slice, slice, list[Tensor]]]:
         """Rows and coordinates, and the p values there, each (rows, coordinates).
@@ -246,11 +259,12 @@ class Stack:
         products = self.own.new_empty(self.count * min(CHUNK, columns.stop - columns.start))
         for index, row in enumerate(range(rows.start, rows.stop)):
             some_weights = weights[row].clone()
-            for some, differences in self._differences(row, within=columns, cut=True):
-                moved = products[: self.count * differences.shape[1]].view(self.count, -1)
+            for first, differences in self._differences(row, within=columns, cut=True):
+                width = differences.shape[1]
+                moved = products[: self.count * width].view(self.count, width)
                 torch.mm(some_weights, differences, out=moved)
-                part = values[index, :, some.start - columns.start : some.stop - columns.start]
-                torch.add(moved, self.own[row, some], out=part)
+                part = values[index, :, first - columns.start : first - columns.start + width]
+                torch.add(moved, self.own[row, first : first + width], out=part)
 
     def _largest(self) -> int:
         """Values per vector in the largest block."""
