@@ -41,7 +41,7 @@ def ban(peer: str, duration: str | None, why: str, run_dir: Path, as_json: bool)
 @json_option
 def unban(peer: str, run_dir: Path, as_json: bool) -> None:
     """Undo what was decided about PEER, a ban or trust: it is judged like anybody."""
-    _say(control.request(run_dir, "unban", peer=peer), "not shut out any more:", as_json)
+    _say(control.request(run_dir, "unban", peer=peer), "judged like anybody:", as_json)
 
 
 @click.command()

@@ -94,7 +94,7 @@ def _peers(node: Node, now: float) -> tuple[PeerStatus, ...]:
             PeerStatus(
                 peer=peer,
                 state=state,  # type: ignore[arg-type]
-                edge=peer in node.exchange.edges,
+                edge=peer in node.exchange.edges and node.judge.fine(peer),
                 round=node.exchange.round_of(peer),
                 rtt_s=node.membership.rtt(peer),
                 bytes_sent=traffic.bytes_sent if traffic is not None else 0,

@@ -89,6 +89,8 @@ class Judge:
         """How a round's exchanges ended, by peer, and with whom they were clipped; None where nothing is."""
         now = trio.current_time()
         for peer, outcome in sorted(outcomes.items()):
+            if not self.fine(peer):
+                continue  # that it does not answer is our doing
             if outcome == "committed":
                 self.reputation.exchanged(peer, now, clipped=None if clipped is None else peer in clipped)
             elif outcome == "timeout":

@@ -158,6 +158,9 @@ async def test_exchanges_in_time_make_a_peer_active_and_missed_ones_stale():
     assert told.judge.standing(B).staleness == pytest.approx(1 - 0.9**20)
     assert told.judge.standing(C).staleness is None
     assert told.judge.standing(A).clipped == pytest.approx(1 - 0.9**20)
+    told.judge.ban(A)
+    told.judge.noted({A: "timeout"})  # whom we shut out cannot answer
+    assert told.judge.standing(A).staleness == 0.0
 
 
 def test_a_peer_is_named_by_its_id_its_beginning_or_its_end():
