@@ -69,6 +69,23 @@ def test_the_json_says_who_is_bad_and_figures_are_of_the_honest_alone():
     assert json.loads(results.to_json(document))["runs"][0]["bad"] == [1, 6]
 
 
+@pytest.mark.slow
+def test_whole_nodes_lie_in_scenarios_too():
+    """By the same names, and what is measured is of the honest as well."""
+    settings_of = (
+        "simulate.nodes=5",
+        "simulate.engine=whole",
+        "overlay=complete",
+        "attack.rows=[4]",
+        "robust.rule=mean",
+    )
+    lied, behaved = (run(*SHORT, *settings_of, *kind) for kind in (("attack.kind=foe",), ()))
+    assert lied.bad == behaved.bad == (4,)
+    assert [row.alive for row in lied.rows] == [4, 4]
+    assert lied.rows[0] == behaved.rows[0]
+    assert lied.rows[-1].loss > behaved.rows[-1].loss
+
+
 # --- what ---------------------------------------------------------------------------------------------------
 
 

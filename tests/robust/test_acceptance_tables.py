@@ -1,6 +1,6 @@
 """The tables of rules against attacks, through what `starling simulate` runs: figures from 80 % on within two points, and the same order.
 
-Below that a swarm has lost, and how badly is a matter of chance.
+Below that a swarm has lost, and how badly is a matter of chance; so it is where a rule is overrun now and then (`Design.chance`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ FEW = [
 
 
 def close(design, column):
+    if column in design.chance:
+        return
     measured, told = cell(design, column), design.accuracy[COLUMNS.index(column)]
     if told >= SOUND:
         assert measured == pytest.approx(told, abs=NEAR), (design.name, column)
@@ -47,8 +49,9 @@ def test_every_cell_of_a_row_holds(table, design):
 @pytest.mark.parametrize("table", TABLES)
 def test_rules_that_are_clearly_apart_at_their_worst_are_in_the_same_order(table):
     """The worst attack on a rule is what it is chosen by."""
-    worst = {design: min(cell(design, column) for column in COLUMNS) for design in TABLES[table]}
-    for one, other in combinations(TABLES[table], 2):
+    sure = [d for d in TABLES[table] if COLUMNS[d.accuracy.index(min(d.accuracy))] not in d.chance]
+    worst = {design: min(cell(design, column) for column in COLUMNS) for design in sure}
+    for one, other in combinations(sure, 2):
         told = min(one.accuracy) - min(other.accuracy)
         if abs(told) >= APART:
             assert (worst[one] > worst[other]) == (told > 0), (one.name, other.name)
@@ -59,4 +62,5 @@ def test_the_tables_are_whole():
     for designs, count in ((ALL_TO_ALL, 12), (EQUAL_BYTES, 13), (EVERY_ROUND, 5)):
         assert len(designs) == len({design.name for design in designs}) == count
         assert all(len(design.accuracy) == len(COLUMNS) for design in designs)
+        assert sum(len(design.chance) for design in designs) <= 8
     assert [tables.bad(seed) for seed in tables.SEEDS] == [[9, 10, 2], [11, 14, 8]]
