@@ -41,7 +41,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "export": ("node.cli.operate:export", "Write the model to a safetensors file."),
         "manifest": ("node.cli.inspect:manifest", "Show or check a swarm's manifest."),
         "config": ("node.cli.inspect:config", "Show the node's effective settings."),
-        "bench": ("node.cli.bench:bench", "Measure how fast this machine encodes what nodes exchange."),
+        "bench": ("node.cli.bench:bench", "Measure how fast this machine encodes and combines what nodes exchange."),
         "overlay": ("node.cli.overlay:overlay", "Draw, measure and compare overlays."),
     }
 )
