@@ -47,7 +47,9 @@ class Row:
     joined: int
 
 
-async def row(seed: int, rounds: int, *, mix: str = "pet", dim: int = 200, lr: float = 0.1, churn: float = 0.03) -> Row:
+async def row(
+    seed: int, rounds: int, *, mix: str = "pet", dim: int = 200, lr: float = 0.1, churn: float = 0.03, calm: int = 0
+) -> Row:
     """One acceptance row: loss .3 on every lane, K = 5 exact gradients, exact codecs, whole vectors, kappa .1.
 
     Args:
@@ -57,6 +59,7 @@ async def row(seed: int, rounds: int, *, mix: str = "pet", dim: int = 200, lr: f
         dim: d.
         lr: eta of the local steps, constant.
         churn: chance of a crash in a round, and of a join.
+        calm: rounds that go on after T.
     """
     swarm = VirtualSwarm(agreement(seed, rounds, mix, dim, lr), seed=seed, step_cost_s=lambda _index: STEP_S)
     errors: list[float] = []
@@ -65,9 +68,9 @@ async def row(seed: int, rounds: int, *, mix: str = "pet", dim: int = 200, lr: f
         while not _reached(swarm):  # noqa: ASYNC110 — a look costs no virtual time
             await trio.sleep(STEP_S)
         swarm.hub.rules.append(loss(0.3, seed))
-        while played < rounds:
+        while played < rounds + calm:
             await trio.sleep(STEP_S)
-            while played < min(rounds, _reached(swarm)):
+            while played < min(rounds + calm, _reached(swarm)):
                 if rounds // 10 <= played < rounds // 2:
                     if _happens(churn, seed, "crash", played) and len(swarm.nodes) >= FEWEST:
                         living = sorted(swarm.nodes)
