@@ -7,7 +7,7 @@ issued/            invitations that this node has given out, by number
 identity.key       Ed25519 private key, mode 0600
 decisions.json     whom this node or its owner banned or trusts
 port, peers        the port that was picked and where members were, for the next run
-revoked            invitations known to be void, for the next run
+revoked, ticket    invitations known to be void, and the last proof of work, for the next run
 checkpoint.safetensors, model.safetensors, control.sock, log.jsonl, output.log
 """
 
@@ -27,6 +27,7 @@ from gossip.wire.schema import Revocation
 from node import invite as invites
 from node import manifest as manifests
 from node import settings
+from node.admission.credential import Ticket
 from node.admission.revocations import MAX_HELD
 from node.config import Manifest, NodeConfig
 from node.decisions import decode, encode
@@ -174,6 +175,19 @@ class RunDir:
             return tuple(msgspec.msgpack.decode(base58.b58decode(line), type=Revocation) for line in lines)
         except (OSError, ValueError, msgspec.MsgspecError):
             return ()
+
+    def keep_ticket(self, ticket: Ticket) -> None:
+        """Keep a proof of work, for a restart within its time."""
+        with suppress(ConfigError):
+            self._write(self.path / "ticket", f"{ticket.epoch} {ticket.nonce}\n")
+
+    def known_ticket(self) -> Ticket | None:
+        """The last proof of work; it is checked again before it is shown."""
+        try:
+            epoch, nonce = (self.path / "ticket").read_text()[:64].split()
+            return msgspec.convert((int(epoch), int(nonce)), type=Ticket)
+        except (OSError, ValueError):
+            return None
 
     @property
     def _revoked_file(self) -> Path:

@@ -69,12 +69,16 @@ class Papers:
         chain: its invitation, bound to it; empty for none.
         revoked: revocations known from an earlier run.
         keep_revoked: told all revocations whenever there are others, for the next run.
+        ticket: the proof of work of an earlier run, if any.
+        keep_ticket: told each new one.
         offload: where work is done.
     """
 
     chain: Chain = ()
     revoked: tuple[Revocation, ...] = ()
     keep_revoked: Callable[[tuple[Revocation, ...]], object] = lambda _revocations: None
+    ticket: Ticket | None = None
+    keep_ticket: Callable[[Ticket], object] = lambda _ticket: None
     offload: Offload = in_thread
 
 
@@ -104,7 +108,7 @@ class Admission:
         self._unix_s = unix_s
         self._report = report
         self.keep_revoked = papers.keep_revoked
-        self._offload = papers.offload
+        self._papers = papers
         self._puzzle = puzzle_of(manifest, swarm)
         self._shown = Credential(operator, None, papers.chain if manifest.admission.kind == "invite" else ())
         self._waiting, self._examined = trio.open_memory_channel[tuple[Record, str, TokenBucket]](MAX_WAITING)
@@ -132,9 +136,16 @@ class Admission:
         return "" if standing == GOOD or self._puzzle is not None else self._why(standing.reason)
 
     async def obtain(self) -> None:
-        """Do the work for our first ticket, if work is asked for."""
-        if self._puzzle is not None:
-            self._show(await self._work(self._puzzle.epoch(self._unix_s())))
+        """Do the work for our first ticket, if work is asked for and that of an earlier run does not count any more."""
+        puzzle, known = self._puzzle, self._papers.ticket
+        if puzzle is None:
+            return
+        if known is not None and puzzle.is_current(known, self._unix_s()):
+            good = await self._papers.offload(partial(puzzle.is_solved, self._identity.peer_id, known))
+            if good:
+                self._show(known)
+                return
+        self._show(await self._work(puzzle.epoch(self._unix_s())))
 
     async def renew(self, present: Callable[[bytes], object]) -> None:
         """Do the work of each new epoch in good time, until cancelled.
@@ -158,6 +169,7 @@ class Admission:
 
     def _show(self, ticket: Ticket) -> None:
         self._shown = Credential(self._shown.operator, ticket)
+        self._papers.keep_ticket(ticket)
         self.gate.prove(self._record(), good=True)
 
     def _record(self) -> Record:
@@ -170,7 +182,7 @@ class Admission:
         while True:
             nonces = range(tries, tries + batch)
             at = trio.current_time()
-            ticket = await self._offload(partial(search, self._puzzle, self._identity.peer_id, epoch, nonces))
+            ticket = await self._papers.offload(partial(search, self._puzzle, self._identity.peer_id, epoch, nonces))
             if ticket is not None:
                 return ticket
             tries += batch
@@ -231,7 +243,7 @@ class Admission:
         async for record, teller, bucket in self._examined:
             try:
                 if self.gate.standing(record).state == "unproven":
-                    self.gate.prove(record, good=await self._offload(partial(self._is_solved, record)))
+                    self.gate.prove(record, good=await self._papers.offload(partial(self._is_solved, record)))
             finally:
                 self._under_way.discard((record.peer, record.credential))
             standing = self.gate.standing(record)

@@ -68,7 +68,13 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told
             remember=run_dir.remember_peers,
             decisions=run_dir.known_decisions(),
             keep_decisions=run_dir.keep_decisions,
-            papers=Papers(take_up(invite, identity), run_dir.known_revoked(), run_dir.keep_revoked),
+            papers=Papers(
+                take_up(invite, identity),
+                run_dir.known_revoked(),
+                run_dir.keep_revoked,
+                run_dir.known_ticket(),
+                run_dir.keep_ticket,
+            ),
         )
         gc.freeze()  # a full collection walks over all modules else: the loop would stand still for 70 ms
         try:

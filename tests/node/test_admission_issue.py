@@ -15,6 +15,7 @@ from node import invite as invites
 from node import manifest as manifests
 from node.admission import chain as chains
 from node.admission import revocations
+from node.admission.credential import Ticket
 from node.admission.issue import give, take_up
 from node.cli.main import main
 from node.config import AdmissionSection, Manifest, NodeConfig
@@ -160,6 +161,16 @@ def founder_in(folder, admission):
     place.write_config(NodeConfig())
     place.write_manifest(manifests.found(Manifest(admission=admission), Identity.load_or_create(place.key), 1))
     return place
+
+
+@pytest.mark.parametrize("damage", ["", "1", "1 2 3", "-1 2", "x y", "1 " + "9" * 5000, "\xff"])
+def test_a_ticket_outlives_a_restart_and_damage_is_no_obstacle(tmp_path, damage):
+    place = RunDir.create(tmp_path / "node")
+    assert place.known_ticket() is None
+    place.keep_ticket(Ticket(7, 2**62))
+    assert place.known_ticket() == Ticket(7, 2**62)
+    (tmp_path / "node" / "ticket").write_text(damage, encoding="latin-1")
+    assert place.known_ticket() is None
 
 
 @pytest.mark.parametrize("arguments", [["revoke", "0"], ["invite"]])

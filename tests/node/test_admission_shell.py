@@ -93,13 +93,14 @@ class Swarm:
 class Node:
     """One of them."""
 
-    def __init__(self, swarm, identity, chain=(), operator=""):
+    def __init__(self, swarm, identity, chain=(), operator="", ticket=None):
         self.swarm, self.identity, self.peer = swarm, identity, identity.peer_id
         self.address = address_of(self.peer)
-        self.told, self.cost, self.kept, self.error = Told(), Cost(), [], ""
+        self.told, self.cost, self.kept, self.tickets, self.error = Told(), Cost(), [], [], ""
         self.admission = Admission(
             manifest=swarm.manifest, swarm=swarm.id, identity=identity, operator=operator, report=self.told,
-            unix_s=lambda: START_S + trio.current_time(), papers=Papers(chain, (), self.kept.append, self.cost),
+            unix_s=lambda: START_S + trio.current_time(),
+            papers=Papers(chain, (), self.kept.append, ticket, self.tickets.append, self.cost),
         )  # fmt: skip
 
     def begin(self):
@@ -357,11 +358,27 @@ async def test_work_in_a_thread_yields_to_a_cancellation_at_once():
     """Real time and a real thread: batches are short, and nobody waits for the end of one. This work takes half a minute."""
     swarm = Swarm(AdmissionSection(bits=17, memory_kib=512, epoch_s=1e9))
     node = Node(swarm, PEOPLE[1])
-    node.admission._offload = in_thread
+    node.admission._papers = Papers(offload=in_thread)
     began = trio.current_time()
     with trio.move_on_after(0.3):
         await node.admission.obtain()
     assert trio.current_time() - began < 2.0
+
+
+@pytest.mark.parametrize("kept", ["good", "wrong", "old"])
+async def test_the_work_of_an_earlier_run_is_not_done_again_while_it_counts(autojump_clock, kept):
+    """A restart costs one evaluation; what the file says is believed no more than a peer's word."""
+    swarm = Swarm(AdmissionSection(bits=8, memory_kib=8, epoch_s=60.0))
+    first = Node(swarm, PEOPLE[1])
+    await first.admission.obtain()
+    (ticket,) = first.tickets
+    ticket = {"good": ticket, "wrong": Ticket(ticket.epoch, ticket.nonce + 1), "old": ticket}[kept]
+    await trio.sleep(100.0 if kept == "old" else 1.0)
+    again = Node(swarm, PEOPLE[1], ticket=ticket)
+    await again.admission.obtain()
+    assert (again.cost.calls == 1) == (kept == "good")
+    assert credentials.decode(again.admission.credential).ticket == again.tickets[-1]
+    assert again.admission.gate.standing(again.admission._record()).state == "good"
 
 
 async def test_work_that_takes_long_says_how_it_goes(autojump_clock):
