@@ -31,7 +31,7 @@ class Sac:
     Source: ours; clipping about one's own model is that of He, Karimireddy and Jaggi 2022, ClippedGossip (arXiv:2202.01545).
 
     Args:
-        kappa: κ, > 0. 3 to 4 works, 2 costs accuracy, 6 is no defence.
+        kappa: κ, > 0. 3 to 4 works, 2 costs accuracy, 6 is no defense.
     """
 
     kappa: float = KAPPA

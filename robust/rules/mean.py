@@ -1,4 +1,4 @@
-"""No defence: what every rule is measured against."""
+"""No defense: what every rule is measured against."""
 
 from __future__ import annotations
 

@@ -306,7 +306,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(name, params, said):
     ("name", "b", "k"),
     [("trimmed_mean", 2, 3), ("meamed", 2, 3), ("krum", 2, 2), ("bulyan", 1, 3), ("mda", 2, 3), ("nna", 2, 2)],
 )
-def test_too_few_vectors_are_an_error_and_not_a_weaker_defence(name, b, k):
+def test_too_few_vectors_are_an_error_and_not_a_weaker_defense(name, b, k):
     """A b that is quietly lowered turns a wrong setting into none at all."""
     own, told, present, _ = example(1, k=k)
     with pytest.raises(ValueError, match=rf"{name}: b = {b} needs at least"):
