@@ -79,14 +79,7 @@ class Learner:
         if opening.privacy.noise:
             spent = Path(opening.checkpoint).with_suffix(SPENT) if opening.checkpoint else None
             self.private = Private(
-                opening.privacy,
-                manifest.task,
-                self.task,
-                self._model,
-                self.layout,
-                self.data,
-                secret=secret,
-                path=spent,
+                opening.privacy, manifest, self.task, self._model, self.layout, self.data, secret=secret, path=spent
             )
         self.mixer = mixer(manifest)
         self.origin = self.mixer.shared(self.mixer.start(self.x), self.x).clone()

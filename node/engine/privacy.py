@@ -26,10 +26,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gossip.errors import ConfigError
 from gossip.vector import Layout
-from node.config import PrivacySection, TaskSection
+from node.config import Manifest, PrivacySection, TaskSection
 from node.engine.secret import Secret
 from node.engine.spent import Spent
 from node.tasks.api import Data, Sampled, Task
+from robust.facts import FACTS
 
 CHUNK_BYTES = 64 << 20  # of gradients held at a time, one for each sample
 _BATCH_NORMS = (
@@ -47,7 +48,7 @@ class Private:
 
     Args:
         section: noise > 0.
-        about: names the task for error messages, and the batch size.
+        manifest: names the task, the batch size and the rule that combines what peers tell.
         task: gives the loss.
         model: of `layout`; its parameters are read at every step, and left alone.
         data: single samples of them can be drawn.
@@ -59,9 +60,15 @@ class Private:
     """
 
     def __init__(
-        self, section: PrivacySection, about: TaskSection, task: Task, model: nn.Module, layout: Layout, data: Data, *,
+        self, section: PrivacySection, manifest: Manifest, task: Task, model: nn.Module, layout: Layout, data: Data, *,
         secret: Secret, path: Path | None,
     ) -> None:  # fmt: skip
+        about = manifest.task
+        if manifest.mix.kind == "gather" and manifest.robust.rule in FACTS and FACTS[manifest.robust.rule].losses:
+            raise ConfigError(
+                f"privacy.noise: robust.rule = {manifest.robust.rule!r} goes by what models are worth on this node's data, and which it "
+                "takes would tell of them; set privacy.noise to 0, or join a swarm with another rule"
+            )
         if not isinstance(data, Sampled):
             raise _refused(about, "has no single samples to draw")
         if any(isinstance(module, _BATCH_NORMS) for module in model.modules()):

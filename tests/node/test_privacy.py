@@ -12,7 +12,17 @@ from torch import nn
 from gossip.mix.catalogue import MIXERS
 from gossip.rng import generator
 from gossip.vector import bind, layout
-from node.config import CompressSection, MixSection, OptimizerSection, PartitionSection, PrivacySection, TaskSection
+from node.config import (
+    CompressSection,
+    Manifest,
+    MixSection,
+    OptimizerSection,
+    OverlaySection,
+    PartitionSection,
+    PrivacySection,
+    RobustSection,
+    TaskSection,
+)
 from node.engine import calls, privacy
 from node.engine.engine import Engine
 from node.engine.privacy import Private, clipped_sum
@@ -23,7 +33,6 @@ from node.tasks.text import Text
 from tests.node.engines import done, exchange, manifest, opened, opening
 
 PRIVATE = PrivacySection(noise=1.0)
-ABOUT = TaskSection(batch_size=32)
 ZEROS = bytes
 """Entropy that is none: the same every time."""
 
@@ -54,7 +63,7 @@ def mechanism(section=PRIVATE, task=None, *, shard=0, shards=4, batch=32, path=N
     flat = layout(model)
     bind(model, flat)
     data = task.data(Source(source, PartitionSection(kind="iid", shards=shards), shard, 0), "cpu")
-    about = msgspec.structs.replace(ABOUT, batch_size=batch)
+    about = Manifest(task=TaskSection(batch_size=batch))
     return Private(section, about, task, model, flat, data, secret=Secret(ZEROS), path=path), model, data
 
 
@@ -252,6 +261,32 @@ def test_all_that_leaves_is_made_of_noised_gradients(monkeypatch, mix):
     assert told[0][4] != told[1][4], "the loss, which stays here, is of the data themselves"
 
 
+def gathering(rule):
+    return msgspec.structs.replace(
+        digits("gather", shards=4), compress=CompressSection(select="full", response="fp16"),
+        overlay=OverlaySection(kind="pull", k=3), robust=RobustSection(rule=rule, b=1)
+    )  # fmt: skip
+
+
+def test_what_is_published_for_whoever_asks_is_made_of_noised_gradients(monkeypatch):
+    """The same where vectors are pulled and a rule with a memory of its own combines them."""
+    monkeypatch.setattr(Secret, "noised", lambda _secret, x, deviation: torch.linspace(-1.0, 1.0, x.numel()))
+    told = []
+    for shard in (0, 1):
+        engine, _ = private_engine(PRIVATE, gathering("cs_plus"), shard=shard)
+        others = {name: opened(gathering("cs_plus"), 2, name) for name in "bcd"}
+        for each in (engine, *others.values()):
+            done(each, calls.Train(0, 3))
+        first = done(engine, calls.Publish(0))
+        for name, other in others.items():
+            published = done(other, calls.Publish(0))
+            done(engine, calls.Hear(name, published.digest, published.payload))
+        done(engine, calls.Mix(0, tuple(others)))
+        done(engine, calls.Train(1, 3))
+        told.append((first, done(engine, calls.Publish(1))))
+    assert told[0] == told[1]
+
+
 def test_a_node_whose_budget_is_spent_follows_the_swarm_and_looks_at_its_data_no_more():
     """Its further steps have a gradient of zero, which costs nothing; corrections and exchanges go on, so the others are not held up."""
     agreed = digits("pet", shards=2, rounds=9)
@@ -376,9 +411,10 @@ class Normed(Digits):
         (manifest("quadratic"), PRIVATE, "'quadratic' has no single samples to draw; set privacy.noise to 0"),
         (manifest("tests.node.test_privacy:Normed"), PRIVATE, "has batch normalisation"),
         (manifest("tests.node.test_privacy:Unruly"), PRIVATE, "cannot differentiate sample by sample"),
+        (gathering("ubar"), PRIVATE, "robust.rule = 'ubar' goes by what models are worth on this node's data"),
         (digits("push_sum"), PrivacySection(exchange_noise=0.1), "privacy.exchange_noise: must be 0 with mix.kind = 'push_sum'"),
     ],
-    ids=["no_samples", "batch_norm", "unruly", "swaps"],
+    ids=["no_samples", "batch_norm", "unruly", "losses", "swaps"],
 )  # fmt: skip
 def test_what_cannot_be_done_is_refused_in_one_line(agreed, section, words):
     _, reply = private_engine(section, agreed)

@@ -1,6 +1,8 @@
 """What a node's data have cost: the accountant's figures, and the file that must never say too little."""
 
+import re
 import sys
+from pathlib import Path
 
 import pytest
 import trio
@@ -17,6 +19,9 @@ TABLE = (  # q, σ, T, ε at δ = 1e-5: Rényi accounting at integer orders
 )  # fmt: skip
 
 
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "privacy.md"
+
+
 def spent(path=None, *, noise=1.0, rate=0.02, most=0.0):
     return Spent(path, noise=noise, rate=rate, delta=1e-5, most=most)
 
@@ -29,6 +34,14 @@ def test_epsilon_is_that_of_the_table(rate, noise, steps, expected):
     lots = [Lot(noise, rate, steps)]
     assert epsilon(lots, 1e-5, [float(order) for order in range(2, 257)]) == pytest.approx(expected, rel=0.01)
     assert 0.9 * expected < epsilon(lots, 1e-5) <= 1.005 * expected
+
+
+def test_the_table_of_the_documentation_is_right():
+    """Nobody should choose a noise by a figure that is not so."""
+    rows = re.findall(r"^\| ([\d.]+) \| ([\d.]+) \| ([\d,]+) \| ([\d.]+) \|$", DOCUMENTED.read_text(), re.MULTILINE)
+    assert len(rows) >= 10
+    for rate, noise, steps, expected in rows:
+        assert f"{epsilon([Lot(float(noise), float(rate), int(steps.replace(',', '')))], 1e-5):.2f}" == expected
 
 
 def test_steps_add_up_whatever_they_were():
