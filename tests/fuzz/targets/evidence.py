@@ -67,7 +67,7 @@ def _proof_lures() -> Iterator[bytes]:
         yield _halves(it.a, it.b)
 
 
-PROOF = Target(_proof, _proofs, _proof_lures)
+PROOF = Target(_proof, _proofs, _proof_lures, reach=13)
 
 
 # --- a member among liars -------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def _courts() -> Iterator[bytes]:
     yield bytes([0, 0, 0, 0, 1, 4, 1, 1, 1, 0, 0, 0, 1, 4, 2, 1])  # two statements are heard
 
 
-COURT = Target(_court, _courts, most_bytes=1024)
+COURT = Target(_court, _courts, most_bytes=1024, reach=55)
 
 
 # --- bans on disk ---------------------------------------------------------------------------------------------
@@ -170,4 +170,4 @@ def _files() -> Iterator[bytes]:
     yield encode((Decision("12D3KooWliar", "ban", 1.7e9, 2, "spam"), Decision("12D3KooWpal", "trust"))).encode()
 
 
-DECISIONS = Target(_decisions, _files, lambda: iter(JSON_LURES))
+DECISIONS = Target(_decisions, _files, lambda: iter(JSON_LURES), reach=13)
