@@ -56,6 +56,8 @@ KEPT = 2
 SLACK = 2
 """Rounds that peers may be ahead without having left us behind: their questions wait for us, and ours are answered."""
 
+MAX_ROUND = 2**60
+"""What a claim counts for at most: there is always a next round."""
 LONGER = 2.0
 """Who was given up and had said that it was on its way would have taken so many times as long, for all we know."""
 
@@ -275,7 +277,7 @@ class Pulls:
                 return [*self._decide(peer, message, now)]
             case NotNow():
                 if self._answers(peer, message.nonce):
-                    self._words[peer] = message.round
+                    self._words[peer] = min(message.round, MAX_ROUND)
                     if message.reason not in ("wait", "early"):
                         self._resolve(peer, "busy", now)
                 self.heard.note(peer, message.round)

@@ -27,6 +27,7 @@ TARGETS: Mapping[str, str] = MappingProxyType(
         "transfers": "models:TRANSFER",
         "edges": "machines:EDGE",
         "members": "machines:MEMBER",
+        "pulls": "pulls:PULLS",
         "proofs": "evidence:PROOF",
         "witnesses": "evidence:COURT",
         "decisions": "evidence:DECISIONS",

@@ -1,0 +1,151 @@
+"""The machine of pulled exchanges under any sequence of well-formed messages of three peers, with what the own node does in between."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from gossip.errors import RemoteProtocolError
+from gossip.exchange.deadline import Deadline
+from gossip.exchange.pulls import KEPT, MAX_PARKED, MAX_TOLD, Command, Published, Pulls, Tell
+from gossip.exchange.statement import body, digest
+from gossip.exchange.waits import Waits
+from gossip.wire import frames
+from gossip.wire.schema import NotNow, Pull, Pulled, Pulling
+from tests.fuzz.target import Choices, Target, reason_of
+
+LEAD, LIFE, FIRST = 4, 7, 1000
+PEERS = ("a", "b", "c")
+FAULTS = {"asked_too_often", "answer_unasked", "wrong_round", "bad_signature"}
+
+
+def _sign(peer: str, message: bytes) -> bytes:
+    return digest(peer.encode() + message) * 2
+
+
+class _Node:
+    """One node among peers who send what they like.
+
+    Args:
+        choices: decide.
+    """
+
+    def __init__(self, choices: Choices) -> None:
+        self.choices = choices
+        waits = Waits(Deadline(0.5, 10.0))
+        self.machine = Pulls(
+            "swarm", waits, lambda peer, signature, message: signature == _sign(peer, message), lambda _peer: LIFE,
+            lambda _count, _now: choices.below(8) < 7, LEAD, FIRST,
+        )  # fmt: skip
+        self.now = 0.0
+        self.judging: list[tuple[str, int]] = []
+        self.told: Counter[str] = Counter()  # vectors by peer since the last publishing
+        self.used = self.faults = 0
+
+    def act(self) -> None:
+        """One thing happens."""
+        machine, choices = self.machine, self.choices
+        match choices.below(10):
+            case 0 | 1 | 2 | 3 | 4:
+                self._hear(choices.of(PEERS))
+            case 5:
+                if machine.phase == "computing":
+                    self._round()
+                elif machine.done:
+                    machine.close()
+                    assert machine.outcomes.keys() == set(machine.asked), "every question has one end"
+                    machine.compute(max(machine.round + 1, machine.behind))
+            case 6 | 7:
+                if self.judging:
+                    peer, nonce = self.judging.pop(0)
+                    open_before = peer in machine.waiting
+                    machine.judged(peer, nonce, "committed", self.now)
+                    self.used += open_before and machine.outcomes.get(peer) == "committed"
+            case 8:
+                self.now += choices.of((0.1, 1.0, 30.0))
+                self._do(machine.tick(self.now))
+            case _:
+                peer = choices.of(PEERS)
+                machine.forget(peer) if choices.flag() else machine.unreachable(peer, self.now)
+
+    def _round(self) -> None:
+        machine, number = self.machine, self.machine.round
+        if machine.publishable(number):
+            self.told.clear()
+            self._do(machine.publish(_published("me", number), self.now))
+        self._do(machine.ask(number, PEERS[: 1 + self.choices.below(3)], self.now, 1.0))
+        self.judging.clear()
+
+    def _hear(self, peer: str) -> None:
+        message = frames.decode("exchange", peer, frames.encode(self._message(peer)))
+        waiting = self.machine.waiting
+        try:
+            self._do(self.machine.receive(peer, message, self.now))
+        except RemoteProtocolError as error:
+            reason_of(error, FAULTS, peer)
+            assert {*waiting} - {*self.machine.waiting} <= {peer}, "a fault ends the question to that peer and no other"
+            self.faults += 1
+
+    def _message(self, peer: str) -> Pulling:
+        machine, choices = self.machine, self.choices
+        nonce = choices.of((machine._questions.get(peer, FIRST), machine.nonce, choices.number()))
+        number = min(max(0, machine.round + choices.of((0, 1, -1, LEAD, -LEAD, LEAD + 1, choices.number()))), 2**62)
+        match choices.below(4):
+            case 0 | 1:
+                it = _published(choices.of((peer, peer, peer, "another")), number)
+                return Pulled(nonce, number, choices.of((LIFE, LIFE, 0)), it.digest, it.signature, it.payload)
+            case 2:
+                return Pull(choices.number(), number)
+            case _:
+                return NotNow(nonce, number, choices.of(("wait", "early", "late", "busy")))
+
+    def _do(self, commands: list[Command] | list[Tell]) -> None:
+        machine = self.machine
+        for command in commands:
+            if not isinstance(command, Tell):
+                self.judging.append((command.peer, command.pulled.nonce))
+                assert command.peer in machine.waiting
+                continue
+            assert frames.decode("exchange", "me", frames.encode(command.message)) == command.message
+            if isinstance(command.message, Pulled):
+                self.told[command.peer] += 1
+                assert self.told[command.peer] <= MAX_TOLD or not self._known(command.peer)
+                assert command.message.payload == _published("me", command.message.round).payload
+        assert len(commands) <= len(PEERS), "a message costs little"
+        assert len(machine._parked) <= MAX_PARKED
+        assert len(machine._published) <= KEPT
+        assert len(self.judging) <= len(PEERS), "the engine looks at one vector of a peer"
+
+    def _known(self, peer: str) -> bool:
+        """What it was told is remembered; who was forgotten in between may be told again."""
+        return peer in self.machine._told and self.machine._told[peer] >= self.told[peer]
+
+
+def _published(peer: str, number: int) -> Published:
+    payload = f"{peer} {number}".encode()
+    told = digest(payload)
+    return Published(number, LIFE, told, _sign(peer, body("swarm", peer, LIFE, number, told)), payload)
+
+
+def _pulls(data: bytes) -> bool:
+    """Acts one after the other. Accepted if a vector was used and nobody committed a fault."""
+    choices = Choices(data)
+    node = _Node(choices)
+    while choices:
+        node.act()
+    return node.used > 0 and not node.faults
+
+
+def _seeds() -> Iterator[bytes]:
+    ask, afford, judge, close, late = bytes([5, 0]), bytes([0]), bytes([6]), bytes([5]), bytes([8, 2])
+    question, answer, wait = _said(2, 0, 1), _said(0, 0, 0), _said(3, 0)
+    yield question + bytes([5]) + afford + bytes([0]) + answer + judge
+    yield ask + wait + answer + judge + close + ask + question + afford + answer + judge + late
+
+
+def _said(*message: int) -> bytes:
+    """What peer a says of our round to our question: kind of the message, and its other fields."""
+    return bytes([0, 0, 0, 0, 0, 0, 0, 0, *message])
+
+
+PULLS = Target(_pulls, _seeds, most_bytes=1024, reach=60)
