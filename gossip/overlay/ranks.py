@@ -30,13 +30,23 @@ def ranked_at(members: Iterable[str], salt: bytes, round: int, every: int) -> tu
         round: >= 0.
         every: rounds of one order; 0: it never changes.
     """
-    epoch = round // every if every else 0
-    return ranked(members, salt_of(salt, epoch))
+    return ranked(members, salt_of(salt, epoch_of(round, every)))
 
 
-def salt_of(salt: bytes, epoch: int) -> bytes:
-    """The salt of an epoch; of epoch 0 it is `salt` itself."""
-    return hashlib.blake2b(epoch.to_bytes(8, "little") + salt, digest_size=16).digest() if epoch else salt
+def epoch_of(round: int, every: int) -> int:
+    """Number of the order that holds in `round`, from 0 on; `every` as in `ranked_at`."""
+    return round // every if every else 0
+
+
+def salt_of(salt: bytes, epoch: int, value: bytes = b"") -> bytes:
+    """The salt of an epoch; of epoch 0 it is `salt` itself.
+
+    Args:
+        salt: the swarm's.
+        epoch: >= 0.
+        value: of the epoch's beacon (`gossip.overlay.beacon`); without, anybody can work the salt out for ever.
+    """
+    return hashlib.blake2b(epoch.to_bytes(8, "little") + value + salt, digest_size=16).digest() if epoch else salt
 
 
 def digest(members: Iterable[str]) -> bytes:
@@ -46,3 +56,8 @@ def digest(members: Iterable[str]) -> bytes:
         raw = member.encode()
         state.update(len(raw).to_bytes(4, "little") + raw)
     return state.digest()
+
+
+def order_digest(members: bytes, salt: bytes) -> bytes:
+    """16 bytes that name the order of a set, given the set's `digest` and the salt of its ranks."""
+    return hashlib.blake2b(members + salt, digest_size=16).digest()

@@ -4,7 +4,8 @@ A frame is msgpack: an array whose first item is the message's tag. Tags and fie
 new fields are appended with a default. Each message has a golden vector under `tests/golden/`.
 
     lane        protocol id              messages
-    control     /starling/control/1      Hello, Probe, Acknowledge, ProbeFor, Spread, Sync, Farewell, Revoked, Told, Evidence
+    control     /starling/control/1      Hello, Probe, Acknowledge, ProbeFor, Spread, Sync, Farewell, Revoked, Told, Evidence,
+                                         Beacon, BeaconQuery
     exchange    /starling/exchange/1     Request, Response, Ack, Busy, Poke, Reset, Close, Closed, or Pull, Pulled, NotNow
     state       /starling/state/1        StateQuery, StateOffer, ChunkQuery, Chunk, ManifestQuery, ManifestReply
 
@@ -319,6 +320,19 @@ class Evidence(Message, frozen=True, tag="evd"):
     b: Annotated[bytes, Meta(max_length=MAX_PROOF_BYTES)]
 
 
+class Beacon(Message, frozen=True, tag="bcn"):
+    """What the founder signed for an epoch of ranks (`gossip.overlay.beacon`), from itself or passed on. Since 1.1."""
+
+    epoch: Counter
+    signature: Signature
+
+
+class BeaconQuery(Message, frozen=True, tag="bcq"):
+    """Please tell me the beacon of `epoch`, and of those after it; there is no answer if none is known. Since 1.1."""
+
+    epoch: Counter
+
+
 # --- state: manifest and checkpoint transfer ----------------------------------------------------------------
 
 
@@ -371,7 +385,9 @@ class Chunk(Message, frozen=True, tag="ck"):
     data: Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
 
 
-Control = Hello | Probe | Acknowledge | ProbeFor | Spread | Sync | Farewell | Revoked | Told | Evidence
+Control = (
+    Hello | Probe | Acknowledge | ProbeFor | Spread | Sync | Farewell | Revoked | Told | Evidence | Beacon | BeaconQuery
+)
 Exchange = Request | Response | Ack | Busy | Poke | Reset | Close | Closed
 Pulling = Pull | Pulled | NotNow
 State = ManifestQuery | ManifestReply | StateQuery | StateOffer | ChunkQuery | Chunk

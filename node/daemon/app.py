@@ -23,17 +23,20 @@ from gossip.exchange.clock import SwarmClock
 from gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn
 from gossip.mix.facts import FACTS
 from gossip.overlay.api import Overlay
+from gossip.overlay.ranks import order_digest
 from gossip.seeds import derive
+from gossip.wire.schema import Beacon, BeaconQuery
 from node import hostility
 from node import manifest as manifests
 from node.config import Manifest, NodeConfig
 from node.daemon.admission import Admission, Papers
+from node.daemon.beacon import BeaconService
 from node.daemon.budget import Budget
 from node.daemon.exchange import Exchange
 from node.daemon.handles import TaskStatus
 from node.daemon.joining import Joining, disjoint
 from node.daemon.meetings import Meetings
-from node.daemon.membership import Membership
+from node.daemon.membership import Membership, Overheard
 from node.daemon.partners import Drawn, Neighbors
 from node.daemon.pulls import PulledExchange
 from node.daemon.report import Report
@@ -122,6 +125,7 @@ class Node:
         self.training: Training | None = None
         self._joining: Joining | None = None
         self._witness: Witness | None = None
+        self._beacons: BeaconService | None = None
         self._nursery: trio.Nursery | None = None
         self.began = trio.current_time()
         self.joined_late = False
@@ -194,6 +198,9 @@ class Node:
             seed=manifest.seed, incarnation=life, clock=clock, admission=admission,
         )  # fmt: skip
         overlay = overlay_of(manifest)
+        if manifest.overlay.rerank_every and manifest.overlay.kind != "pull":
+            self._beacons = self._beacon_service(manifest, network, membership, life)
+        membership.overheard = self._overheard
         exchange, partners = self._meetings(manifest, overlay, network, engine, membership, life)
         self.exchange = exchange
         engine.on_restart = exchange.reset_all
@@ -210,12 +217,14 @@ class Node:
         await nursery.start(exchange.serve)
         if self._witness is not None:
             await nursery.start(self._witness.serve)
+        if self._beacons is not None:
+            await nursery.start(self._beacons.serve)
         await nursery.start(self._follow_members, membership, exchange)
         nursery.start_soon(membership.join, self._contacts())
         self.training = training = Training(
-            me=network.peer_id, manifest=manifest, salt=self.parts.swarm.encode(), overlay=overlay, partners=partners, engine=engine,
-            exchange=exchange, membership=membership, clock=clock, progress=self.progress, report=self.report,
-            checkpoint_s=self.parts.config.checkpoint_s, fetch=self._fetch,
+            me=network.peer_id, manifest=manifest, salt=self.parts.swarm.encode(), overlay=overlay, partners=partners,
+            view=self._view, engine=engine, exchange=exchange, membership=membership, clock=clock, progress=self.progress,
+            report=self.report, checkpoint_s=self.parts.config.checkpoint_s, fetch=self._fetch,
         )  # fmt: skip
         start_round = await self._start_round(training, membership, opened)
         transfer.give(engine, membership.may_read)
@@ -231,7 +240,7 @@ class Node:
     ) -> tuple[Meetings, Callable[[int], Mapping[str, float]]]:  # fmt: skip
         """The exchange service that the manifest asks for, and whom it meets in a round."""
         parts, me = self.parts, network.peer_id
-        near = Neighbors(overlay, lambda: membership.members, me, parts.swarm.encode(), manifest.overlay.rerank_every)
+        near = Neighbors(overlay, lambda: membership.members, me, self._salt)
         if not FACTS[manifest.mix.kind].gathers:
             pairwise = Exchange(
                 network=network, engine=engine, report=self.report, manifest=manifest, swarm=parts.swarm, me=me,
@@ -244,7 +253,6 @@ class Node:
             life_of=membership.life_of, round=lambda: self.progress.round,
             seed=derive(int.from_bytes(parts.identity.seed[:7], "little"), "witness", life),
         )  # fmt: skip
-        membership.overheard = witness.receive
         pulled = PulledExchange(
             network=network, engine=engine, report=self.report, manifest=manifest, swarm=parts.swarm, life=life,
             sign=parts.identity.sign, verify=verify, life_of=membership.life_of, up_bytes_per_s=parts.config.up_bytes_per_s,
@@ -257,6 +265,33 @@ class Node:
             self.judge.fine, parts.identity.seed, life,
         )  # fmt: skip
         return pulled, drawn.row
+
+    def _beacon_service(self, manifest: Manifest, network: Network, membership: Membership, life: int) -> BeaconService:
+        identity = self.parts.identity
+        return BeaconService(
+            network=network, report=self.report, swarm=self.parts.swarm, founder=manifest.founder, sign=identity.sign, verify=verify,
+            members=lambda: membership.members, every=manifest.overlay.rerank_every, sync_s=manifest.membership.sync_s,
+            seed=derive(int.from_bytes(identity.seed[:7], "little"), "beacon", life),
+        )  # fmt: skip
+
+    def _salt(self, round: int) -> bytes:
+        """What mixes into the ranks of a round."""
+        return self._beacons.salt(round) if self._beacons is not None else self.parts.swarm.encode()
+
+    def _view(self, round: int) -> bytes:
+        """What both ends of an exchange of that round must agree on: the members, and their order where it changes."""
+        assert self.membership is not None
+        view = self.membership.view
+        return view if self._beacons is None else order_digest(view, self._beacons.salt(round))
+
+    def _overheard(self, peer: str, message: Overheard) -> None:
+        match message:
+            case Beacon() | BeaconQuery():
+                if self._beacons is not None:
+                    self._beacons.receive(peer, message)
+            case _:
+                if self._witness is not None:
+                    self._witness.receive(peer, message)
 
     async def _stop_when_told(self, scope: trio.CancelScope) -> None:
         await self._stop.wait()

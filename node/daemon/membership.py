@@ -19,7 +19,7 @@ from gossip.membership.gate import OpenGate
 from gossip.membership.view import MAX_MEMBERS, Member, Place, View
 from gossip.seeds import derive
 from gossip.wire import frames
-from gossip.wire.schema import MAX_ADDRESSES, Evidence, Record, Told
+from gossip.wire.schema import MAX_ADDRESSES, Beacon, BeaconQuery, Evidence, Record, Told
 from node.config import MembershipSection
 from node.daemon.admission import Admission
 from node.daemon.handles import Reporter, TaskStatus
@@ -36,6 +36,7 @@ MAX_SENDING = 32
 """Sendings under way to one peer; more are dropped."""
 SEND_S = 5.0
 NAMED = "named"  # what `prefix_of` makes of an address that is a name
+Overheard = Told | Evidence | Beacon | BeaconQuery
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 
@@ -87,8 +88,8 @@ class Membership:
         self._sending: Counter[str] = Counter()
         self._subscribers: list[trio.MemorySendChannel[MemberEvent]] = []
         self._wake = trio.Event()
-        self.overheard: Callable[[str, Told | Evidence], None] = lambda _peer, _message: None
-        """Given what members pass on of what others told them; may raise RemoteProtocolError."""
+        self.overheard: Callable[[str, Overheard], None] = lambda _peer, _message: None
+        """Given messages that are not about who is here; may raise RemoteProtocolError."""
 
     # --- what others ask ------------------------------------------------------------------------------------
 
@@ -239,7 +240,7 @@ class Membership:
         async for inbound in self._network.inbound("control"):
             try:
                 message = frames.decode("control", inbound.peer, inbound.frame)
-                if isinstance(message, Told | Evidence):
+                if isinstance(message, Overheard):
                     self.overheard(inbound.peer, message)
                 else:
                     self._do(self._core.receive(inbound.peer, message, trio.current_time()))

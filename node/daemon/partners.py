@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gossip.overlay.api import Overlay
 from gossip.overlay.links import directions, links
-from gossip.overlay.ranks import ranked_at
+from gossip.overlay.ranks import ranked
 from gossip.seeds import derive
 from robust.sampling import draw
 
@@ -23,15 +23,13 @@ class Neighbors:
         overlay: which.
         members: of now.
         me: own peer id.
-        salt: mixes into the ranks.
-        every: rounds of one order; 0: it never changes.
+        salt: mixes into the ranks of a round.
     """
 
     overlay: Overlay
     members: Members
     me: str
-    salt: bytes
-    every: int
+    salt: Callable[[int], bytes]
 
     def links(self, round: int) -> Mapping[str, float]:
         """Peer -> weight, the same at both ends."""
@@ -50,7 +48,7 @@ class Neighbors:
         return {order[rank]: weight for rank, weight in row.items()}
 
     def _order(self, round: int) -> tuple[str, ...]:
-        return ranked_at(self.members(), self.salt, round, self.every)
+        return ranked(self.members(), self.salt(round))
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ class Training:
         salt: mixes into the rings of clock pace: swarm id bytes.
         overlay: built from the manifest.
         partners: whom we meet in a round, with which weight.
+        view: digest of what they come from, which must be the same at both ends.
         engine, exchange, membership: the services; in clock pace exchanges are pairwise.
         clock: the swarm clock, fed by membership.
         progress: where to write how far we are.
@@ -86,14 +87,15 @@ class Training:
 
     def __init__(
         self, *, me: str, manifest: Manifest, salt: bytes, overlay: Overlay, partners: Callable[[int], Mapping[str, float]],
-        engine: EngineSupervisor, exchange: Meetings, membership: Members, clock: SwarmClock, progress: Progress, report: Reporter,
-        checkpoint_s: float, fetch: Callable[[int], Awaitable[int | None]],
+        view: Callable[[int], bytes], engine: EngineSupervisor, exchange: Meetings, membership: Members, clock: SwarmClock,
+        progress: Progress, report: Reporter, checkpoint_s: float, fetch: Callable[[int], Awaitable[int | None]],
     ) -> None:  # fmt: skip
         self._me = me
         self._manifest = manifest
         self._salt = salt
         self._overlay = overlay
         self._partners = partners
+        self._view = view
         self._engine = engine
         self._exchange = exchange
         self._membership = membership
@@ -164,11 +166,11 @@ class Training:
 
     async def _one_round(self, round: int) -> int:
         pace = self._manifest.pace
-        self._exchange.computing(round, self._partners(round), self._membership.view)
+        self._exchange.computing(round, self._partners(round), self._view(round))
         trained = await self._engine.call(self._grant(round))
         assert isinstance(trained, calls.Trained), trained
         self._note(trained)
-        outcome = await self._exchange.round(round, self._partners(round), self._membership.view)
+        outcome = await self._exchange.round(round, self._partners(round), self._view(round))
         if (round + 1) % pace.evaluate_every == 0 or round + 1 == pace.rounds:
             await self.evaluate()
         await self._save_when_due()

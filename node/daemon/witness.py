@@ -13,19 +13,19 @@ Frames that cannot be sent are lost: others have said the same.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import trio
 
-from gossip.errors import PeerUnreachable, RemoteProtocolError
+from gossip.errors import RemoteProtocolError
 from gossip.exchange.statement import Statement, Verify
 from gossip.membership.chance import Chance
 from gossip.membership.news import fan_out
-from gossip.wire.frames import encode
-from gossip.wire.schema import MAX_CLAIMS, Evidence, Message, Told
+from gossip.wire.schema import MAX_CLAIMS, Evidence, Told
 from node.daemon.handles import Reporter, TaskStatus
+from node.daemon.post import Post
 from node.net.api import Network
 from robust.evidence import (
     EQUIVOCATION,
@@ -39,9 +39,6 @@ from robust.evidence import (
 
 TOLD_S = 0.5
 LISTENERS = 2
-SEND_S = 5.0
-MAX_SENDING = 8
-"""Sendings under way to one peer; more are dropped."""
 WELCOME_S = 3.0
 """A newcomer knows the members by then."""
 SHOWN = 8
@@ -79,8 +76,7 @@ class Witness:
         self._statements = Statements(verify)
         self._fresh: deque[Statement] = deque(maxlen=MAX_CLAIMS)
         self._something = trio.Event()
-        self._sending: Counter[str] = Counter()
-        self._nursery: trio.Nursery | None = None
+        self._post = Post(network)
 
     # --- what is heard ------------------------------------------------------------------------------------
 
@@ -112,7 +108,7 @@ class Witness:
     def welcome(self, peer: str) -> None:
         """A member came: show it what is proven, if the lot falls on us."""
         if self._store.held(trio.current_time()) and self._chance.draw() * len(self._members()) < WELCOMERS:
-            self._spawn(partial(self._show, peer))
+            self._post.spawn(partial(self._show, peer))
 
     def forget(self, peer: str) -> None:
         """A member is gone."""
@@ -130,56 +126,29 @@ class Witness:
         self._report.fault(proof.peer, proof.kind)
         others = [peer for peer in self._others() if peer != proof.peer]
         for peer in self._chance.sample(others, fan_out(len(others) + 1)):
-            self._post(peer, proof)
+            self._post.post(peer, proof)
 
     # --- what is told -------------------------------------------------------------------------------------
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Pass statements on until cancelled."""
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            try:
-                task_status.started()
-                while True:
-                    await self._something.wait()
-                    await trio.sleep(TOLD_S)
-                    self._something = trio.Event()
-                    told = Told(tuple(claim_of(statement) for statement in self._fresh))
-                    self._fresh.clear()
-                    for peer in self._chance.sample(self._others(), LISTENERS):
-                        self._post(peer, told)
-            finally:
-                self._nursery = None
+            await nursery.start(self._post.serve)
+            task_status.started()
+            while True:
+                await self._something.wait()
+                await trio.sleep(TOLD_S)
+                self._something = trio.Event()
+                told = Told(tuple(claim_of(statement) for statement in self._fresh))
+                self._fresh.clear()
+                for peer in self._chance.sample(self._others(), LISTENERS):
+                    self._post.post(peer, told)
 
     async def _show(self, peer: str) -> None:
         await trio.sleep(WELCOME_S)
         for proof in self._store.held(trio.current_time())[-SHOWN:]:
             if proof.peer != peer:
-                await self._send(peer, proof)
+                await self._post.send(peer, proof)
 
     def _others(self) -> list[str]:
         return [peer for peer in self._members() if peer != self._network.peer_id]
-
-    def _post(self, peer: str, message: Message) -> None:
-        if self._sending[peer] < MAX_SENDING:
-            self._sending[peer] += 1
-            self._spawn(partial(self._send_counted, peer, message))
-
-    def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
-        if self._nursery is not None:  # else we are stopping
-            self._nursery.start_soon(task)
-
-    async def _send_counted(self, peer: str, message: Message) -> None:
-        try:
-            await self._send(peer, message)
-        finally:
-            self._sending[peer] -= 1
-            if not self._sending[peer]:
-                del self._sending[peer]
-
-    async def _send(self, peer: str, message: Message) -> None:
-        try:
-            with trio.move_on_after(SEND_S):
-                await self._network.send(peer, "control", encode(message))
-        except PeerUnreachable:
-            return

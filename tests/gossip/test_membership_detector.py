@@ -17,6 +17,8 @@ from gossip.wire.schema import (
     MAX_CREDENTIAL_BYTES,
     MAX_FRAME_BYTES,
     Acknowledge,
+    Beacon,
+    BeaconQuery,
     Claim,
     Evidence,
     Farewell,
@@ -364,6 +366,8 @@ def golden_messages():
         "revoked_short": Revoked((), d),
         "told": Told((Claim("12D3KooWpeer", 1_700_000_000_000, 7, bytes(32), bytes(64)),)),
         "evidence": Evidence("equivocation", "12D3KooWpeer", b"one", b"other"),
+        "beacon": Beacon(7, bytes(range(64))),
+        "beacon_query": BeaconQuery(7),
     }
 
 

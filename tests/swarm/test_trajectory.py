@@ -6,6 +6,8 @@ import torch
 import trio
 from trio.testing import MockClock
 
+from gossip.overlay.beacon import Beacons, signed
+from gossip.overlay.ranks import epoch_of
 from node.config import (
     CompressSection,
     Manifest,
@@ -18,6 +20,7 @@ from node.config import (
     TaskSection,
 )
 from node.daemon.partners import Drawn
+from node.identity import verify
 from node.net.faults import loss
 from node.scenario.swarm import VirtualSwarm
 from tests.swarm.virtual import replayable
@@ -49,6 +52,15 @@ def _draw(swarm, index):
         lambda: members, me, swarm.manifest.overlay.k, lambda _peer: (), 0, lambda _peer: True, swarm.identity(index).seed,
         swarm.nodes[index].node.membership.life_of(me),
     )  # fmt: skip
+
+
+def _salt(swarm):
+    """What the founder's beacons make of the ranks of a round."""
+    every, founder = swarm.manifest.overlay.rerank_every, swarm.identity(0)
+    beacons = Beacons(swarm.swarm, founder.peer_id, verify)
+    for epoch in range(1, epoch_of(swarm.manifest.pace.rounds, every) + 1):
+        beacons.take("", signed(swarm.swarm, epoch, founder.sign), epoch)
+    return lambda number: beacons.salt(swarm.swarm.encode(), epoch_of(number, every))
 
 
 def outcome(agreed, n, seed, rules=()):
@@ -157,11 +169,11 @@ def test_vectors_that_are_asked_for_are_combined_as_the_rule_is_written(determin
             nodes = [swarm.nodes[index].node for index in range(6)]
             draws = {n.parts.identity.peer_id: _draw(swarm, index) for index, n in enumerate(nodes)}
             assert not any(n.exchange.stats.busy + n.exchange.stats.timeout + n.exchange.stats.aborted for n in nodes)
-            return list(draws), draws, torch.stack([swarm.nodes[i].vector for i in range(6)]), swarm.swarm
+            return list(draws), draws, torch.stack([swarm.nodes[i].vector for i in range(6)]), swarm
 
     peers, draws, models, swarm = replayable(story, 4)
     asked = (lambda me, number: draws[me].row(number)) if overlay.kind == "pull" else None
-    expected = walk(agreed, swarm, peers, asked=asked)
+    expected = walk(agreed, swarm.swarm, peers, asked=asked, salt=_salt(swarm))
     for node, peer in enumerate(peers):
         assert torch.equal(models[node], expected[node]), peer
     assert not torch.equal(models[0], models[1]) or name == "mean of everybody"

@@ -11,7 +11,7 @@ from gossip.compress.select import Everything
 from gossip.mix.transaction import Terms
 from gossip.overlay.links import directions
 from gossip.overlay.periodic import stage, turn
-from gossip.overlay.ranks import ranked_at
+from gossip.overlay.ranks import ranked
 from gossip.rng import generator
 from gossip.simulate.reference import Local, Reference
 from gossip.vector import bind, layout
@@ -30,6 +30,7 @@ def walk(
     peers: Sequence[str],
     incarnation: Callable[[str, str], int] = lambda _one, _other: 0,
     asked: Callable[[str, int], Collection[str]] | None = None,
+    salt: Callable[[int], bytes] | None = None,
 ) -> Tensor:
     """(n, d) models after all rounds of whole vectors without a fault.
 
@@ -39,6 +40,7 @@ def walk(
         peers: peer id by shard.
         incarnation: (peer, peer) -> their edge's.
         asked: (peer, round) -> whom it asked, where that is not the overlay's to say.
+        salt: of a round's ranks, where it is not the swarm id.
     """
     start, local, worth = _nodes(agreed, peers)
     rate = correction_lr(agreed.optimizer, agreed.optimizer.lr)
@@ -59,7 +61,7 @@ def walk(
     )
     graph = overlay_of(agreed)
     for number in range(agreed.pace.rounds):
-        order = ranked_at(peers, swarm.encode(), number, agreed.overlay.rerank_every)
+        order = ranked(peers, swarm.encode() if salt is None else salt(number))
         if asked is None:
             met = [
                 (i, peers.index(peer), take, give)
