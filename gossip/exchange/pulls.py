@@ -39,12 +39,12 @@ from typing import Literal
 from gossip.errors import RemoteProtocolError
 from gossip.exchange.commands import Outcome
 from gossip.exchange.heard import Heard
-from gossip.exchange.statement import Verify, genuine, stated
+from gossip.exchange.statement import Verify, digest, genuine, stated
 from gossip.exchange.waits import Waits
 from gossip.wire.schema import NotNow, Pull, Pulled, Pulling
 
-MAX_PARKED = 64
-"""Peers with a parked question; more are told "full"."""
+MAX_PARKED = 1024
+"""Peers with a parked question; more are told "full". Many, as it costs little, and an army that asks early would shut the others out."""
 MAX_TOLD = 2
 """Vectors that one peer gets from one publishing to the next: the second in case the first was lost."""
 MAX_ASKED = 64
@@ -194,7 +194,10 @@ class Pulls:
         while len(self._published) > KEPT:
             del self._published[next(iter(self._published))]
         self._told = {}
-        return [tell for peer, pull in self._unparked(published.round) for tell in self._decide(peer, pull, now)]
+        waiting = self._unparked(published.round)
+        # if they cannot all be served, nobody's peer id or haste decides who is
+        waiting.sort(key=lambda question: digest(published.signature + question[0].encode()))
+        return [tell for peer, pull in waiting for tell in self._decide(peer, pull, now)]
 
     def withhold(self, round: int) -> list[Tell]:
         """There will be no vector of `round`. -> answers to what was parked"""
