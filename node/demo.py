@@ -29,6 +29,7 @@ from msgspec import structs
 from gossip.errors import ConfigError, GossipError
 from gossip.wire.schema import MAX_ADDRESSES
 from node import control
+from node.admission.issue import give, terms_of
 from node.config import LimitsSection, Manifest, NodeConfig, Scalar
 from node.identity import Identity
 from node.invite import Invite
@@ -178,8 +179,18 @@ class Demo:
     def _join(self, index: int, *, late: bool = False) -> None:
         member = self._prepare(index, bootstrap=self.bootstrap)
         member.joined_late = late
-        member.run_dir.write_invite(Invite(self.swarm, self.bootstrap))
+        member.run_dir.write_invite(self._invite(member))
         member.start()
+
+    def _invite(self, member: Member) -> Invite:
+        """With an invitation by the founder, if the swarm asks for one."""
+        place = self.members[0].run_dir
+        manifest = place.read_manifest()
+        assert manifest is not None
+        if manifest.admission.kind != "invite":
+            return Invite(self.swarm, self.bootstrap)
+        founder, terms = Identity.load_or_create(place.key), terms_of(manifest, self.swarm)
+        return give(place.issued, terms, founder, (), self.bootstrap, days=30.0, now_s=time.time(), peer=member.peer).invite
 
     def _prepare(self, index: int, bootstrap: tuple[str, ...] = ()) -> Member:
         run_dir = RunDir.create(self.folder / f"node-{index}")
