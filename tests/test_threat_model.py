@@ -1,0 +1,38 @@
+"""The threat model is as good as the tests it names."""
+
+import re
+from pathlib import Path
+
+from tests.real.test_transport_attacks import MORE, TIMES
+
+HERE = Path(__file__).parent
+PAGES = [HERE.parent / "docs" / name for name in ("threat-model.md", "privacy.md")]
+
+
+def test_every_test_that_a_page_names_is_there():
+    """A row whose test was renamed or deleted promises what nobody looks after."""
+    named = {name for page in PAGES for name in re.findall(r"`(test_\w+)`", page.read_text())}
+    written = {
+        name for path in HERE.rglob("test_*.py") for name in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+    }  # fmt: skip
+    assert len(named) > 60
+    assert named - written == set()
+
+
+def test_every_layer_names_a_test_and_a_place_that_is_there():
+    """What stops an attack is a file; what shows it, a test."""
+    text = PAGES[0].read_text()
+    layers = text[text.index("## Layers") : text.index("## What is not stopped")]
+    rows = [line.split("|")[1:-1] for line in layers.splitlines() if line.startswith("|")][2:]
+    assert len(rows) > 20
+    for _name, _stops, where, shown in rows:
+        assert re.search(r"`test_\w+`", shown)
+        places = re.findall(r"`([\w./]+)`", where)
+        assert places
+        assert all((HERE.parent / place).exists() for place in places), places
+
+
+def test_every_attack_on_the_transport_is_carried_out():
+    text = PAGES[0].read_text()
+    letters = re.findall(r"^\| ([A-Z]) \|", text, re.MULTILINE)
+    assert letters == sorted(TIMES) == sorted(MORE) == list("ABCDEFGHIJKL")
