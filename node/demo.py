@@ -190,7 +190,9 @@ class Demo:
         if manifest.admission.kind != "invite":
             return Invite(self.swarm, self.bootstrap)
         founder, terms = Identity.load_or_create(place.key), terms_of(manifest, self.swarm)
-        return give(place.issued, terms, founder, (), self.bootstrap, days=30.0, now_s=time.time(), peer=member.peer).invite
+        return give(
+            place.issued, terms, founder, (), self.bootstrap, days=30.0, now_s=time.time(), peer=member.peer
+        ).invite
 
     def _prepare(self, index: int, bootstrap: tuple[str, ...] = ()) -> Member:
         run_dir = RunDir.create(self.folder / f"node-{index}")
