@@ -47,6 +47,7 @@ def peers(run_dir: Path, as_json: bool) -> None:
     out = console()
     _print_problem(out, snapshot)
     out.print(_peer_table(snapshot.peers, full=out.width >= WIDE, standing=out.width >= WIDE_ENOUGH))
+    _print_reasons(out, snapshot)
 
 
 @click.command("tui")
@@ -85,6 +86,14 @@ def _print_problem(out: Console, snapshot: StatusSnapshot) -> None:
 
     if snapshot.problem is not None:
         out.print(Text(f"! {show.clean(snapshot.problem)}", style="bold red"), soft_wrap=True)
+
+
+def _print_reasons(out: Console, snapshot: StatusSnapshot) -> None:
+    from rich.text import Text
+
+    for peer in snapshot.peers:
+        if peer.why:
+            out.print(Text(f"{show.short(peer.peer)} {peer.state}: {show.clean(peer.why)}"), soft_wrap=True)
 
 
 def _status_table(snapshot: StatusSnapshot) -> RenderableType:

@@ -214,7 +214,9 @@ def test_peers_says_how_everybody_stands(tmp_path, capsys):
     )
     with answering(tmp_path, encode(snapshot(peers=rows))):
         assert main(["peers", "--dir", str(tmp_path)]) == 0
-    told = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()[1:]}
+    *lines, why = capsys.readouterr().out.splitlines()
+    assert why == "…ooWliar banned: equivocation"
+    told = {line.split()[0]: line.split() for line in lines[1:]}
     assert told["12D3KooWfine"][-5:] == ["active", "1.0", "13%", "50%", "7.2"]
     assert told["12D3KooWliar"][-7:] == ["ban", "1", "h", "0.0", "–", "–", "0.0"]
     assert told["12D3KooWgone"][-5:] == ["ban", "0.0", "–", "–", "0.0"]
