@@ -9,7 +9,8 @@ So the founder signs the epoch's number, and a hash of that signature goes into 
     no beacon        the salt follows from the swarm's, as if nobody were to be kept from foreseeing it
 
 Signing is deterministic for a founder that follows RFC 8032, but others cannot check that: a dishonest founder chooses among orders.
-The idea of a unique signature as a beacon: Cachin, Kursawe and Shoup 2000 (doi:10.1145/343477.343531), who share the key among many.
+Source of coins that come from signing a number: Cachin, Kursawe and Shoup 2000, Random Oracles in Constantinople. They share the key
+among many; here one holds it.
 """
 
 from __future__ import annotations

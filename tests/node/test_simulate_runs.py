@@ -20,7 +20,7 @@ BOWLS = (
     "task=quadratic", "task.params.dim=8", "task.params.dtype=float64", "optimizer.lr=0.1", "optimizer.momentum=0",
     "mix.clip_norm=0", *EXACT,
 )  # fmt: skip
-SAC = ("mix=gather", "robust.rule=sac", "overlay=hypercube", "overlay.rerank_every=2", "compress.select=full")
+SAC = ("mix=gather", "robust.rule=sac", "overlay=hypercube", "compress.select=full")
 pytestmark = pytest.mark.slow
 FIGURES = ("loss", "mean_model", "mean", "min", "max", "consensus_distance")
 
