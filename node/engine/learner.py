@@ -25,7 +25,7 @@ from gossip.api import Effect, Losses, Phase, Swapped
 from gossip.compress.support import Full
 from gossip.errors import ConfigError
 from gossip.mix import ledger
-from gossip.mix.catalogue import swaps
+from gossip.mix.catalogue import gathers, swaps
 from gossip.mix.facts import FACTS
 from gossip.mix.gather import Gather
 from gossip.mix.ledger import Ledger
@@ -232,7 +232,8 @@ class Learner:
         return Effect(done.peer, Full(), change, 1.0, 0.0)
 
     def _book(self, effects: Sequence[Effect], shared: Tensor) -> Tensor:
-        rule = PLAIN if swaps(self.mixer.edge) else self.mixer.edge
+        edge = self.mixer.edge
+        rule = PLAIN if swaps(edge) or gathers(edge) else edge
         shared, self.ledger = ledger.average(rule, self.ledger, shared, effects)
         if any(effect.gain for effect in effects):
             self.state = self.mixer.corrected(self.state, self.ledger.total)

@@ -25,8 +25,8 @@ from node.engine import blob, calls
 from node.engine.checkpoint import Checkpoint, Checkpoints, swarm_of
 from node.engine.exchange import Exchanges
 from node.engine.gathering import Gathering
-from node.engine.joining import Candidates
 from node.engine.hostile import hostile
+from node.engine.joining import Candidates
 from node.engine.learner import Learner
 from node.engine.secret import Secret
 from node.tasks.evaluate import Progress, Result
