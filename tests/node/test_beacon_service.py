@@ -1,0 +1,167 @@
+"""The beacon service of one node among peers that a test plays: who is told what, who is asked, and what is not looked at."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+
+from gossip.errors import RemoteProtocolError
+from gossip.overlay.beacon import signed
+from gossip.wire.frames import decode
+from gossip.wire.schema import Beacon, BeaconQuery
+from node.daemon.beacon import BURST, BeaconService
+from node.identity import Identity, verify
+
+pytestmark = pytest.mark.trio
+SWARM = "s" + "a" * 32
+FOUNDER, ME, OTHER, THIRD = (Identity.from_seed(bytes([number]) * 32) for number in range(4))
+PEERS = tuple(sorted(identity.peer_id for identity in (FOUNDER, ME, OTHER, THIRD)))
+EVERY = 4
+SYNC_S = 5.0
+
+
+@dataclass
+class Wire:
+    """A network that keeps what is sent, and a reporter that keeps what is said."""
+
+    peer_id: str
+    sent: list = field(default_factory=list)
+    said: list = field(default_factory=list)
+
+    async def send(self, peer, lane, frame):
+        self.sent.append((peer, decode(lane, "", frame)))
+
+    def event(self, name, text, **_fields):
+        assert "\n" not in text
+        self.said.append(name)
+
+    def taken(self):
+        """What was sent since the last look, in order of peer."""
+        sent, self.sent = sorted(self.sent, key=lambda it: it[0]), []
+        return sent
+
+
+@asynccontextmanager
+async def serving(identity=ME, members=PEERS):
+    wire = Wire(identity.peer_id)
+    service = BeaconService(
+        network=wire, report=wire, swarm=SWARM, founder=FOUNDER.peer_id, sign=identity.sign, verify=verify,
+        members=lambda: members, every=EVERY, sync_s=SYNC_S, seed=1,
+    )  # fmt: skip
+    async with trio.open_nursery() as nursery:
+        await nursery.start(service.serve)
+        yield service, wire
+        nursery.cancel_scope.cancel()
+
+
+def beacon(epoch, identity=FOUNDER):
+    return signed(SWARM, epoch, identity.sign)
+
+
+async def test_the_founder_tells_everybody_the_next_epoch_when_one_begins_and_no_later_one(autojump_clock):
+    others = [peer for peer in PEERS if peer != FOUNDER.peer_id]
+    async with serving(FOUNDER) as (service, wire):
+        for now, told in ((0, 1), (1, None), (3, None), (4, 2), (7, None), (8, 3)):
+            service.salt(now)
+            await trio.sleep(0.01)
+            assert wire.taken() == ([(peer, beacon(told)) for peer in others] if told else [])
+        service.receive(OTHER.peer_id, BeaconQuery(4))  # whoever asks for more gets no more
+        await trio.sleep(10 * SYNC_S)
+        assert wire.taken() == []
+
+
+async def test_a_founder_that_comes_back_signs_the_same_for_the_epoch_it_comes_to(autojump_clock):
+    """Those who heard it before its crash and those who hear it after agree."""
+    async with serving(FOUNDER) as (service, wire):
+        service.salt(4 * EVERY + 1)
+        await trio.sleep(0.01)
+        assert {message for _, message in wire.taken()} == {beacon(4), beacon(5)}
+        assert wire.said == []
+
+
+async def test_news_goes_on_once_but_not_to_who_told_it_nor_to_who_signed_it(autojump_clock):
+    async with serving() as (service, wire):
+        for sender in (OTHER, THIRD, OTHER):
+            service.receive(sender.peer_id, beacon(1))
+        await trio.sleep(0.01)
+        assert wire.taken() == [(THIRD.peer_id, beacon(1))]
+
+
+async def test_who_lacks_the_beacon_of_its_epoch_says_so_once_and_asks_the_founder_and_another(autojump_clock):
+    """Even before the founder has ever been heard; and a beacon that comes late holds from then on."""
+    async with serving() as (service, wire):
+        service.salt(0)
+        await trio.sleep(0.01)
+        assert wire.taken() == []
+        fallback = service.salt(EVERY)
+        await trio.sleep(0.01)
+        asked = wire.taken()
+        assert {message for _, message in asked} == {BeaconQuery(1)}
+        assert len(asked) == 2
+        assert FOUNDER.peer_id in dict(asked)
+        service.salt(2 * EVERY)
+        assert wire.said == ["beacon_missing"]
+        service.receive(OTHER.peer_id, beacon(2))
+        assert wire.said == ["beacon_missing", "beacon_back"]
+        assert service.salt(2 * EVERY) not in {fallback, b""}
+        service.salt(3 * EVERY)
+        assert wire.said == ["beacon_missing", "beacon_back", "beacon_missing"]
+
+
+async def test_who_has_just_come_asks_without_a_word(autojump_clock):
+    """It cannot have heard what was told before it came."""
+    async with serving() as (service, wire):
+        service.salt(9 * EVERY + 2)
+        await trio.sleep(0.01)
+        assert {message for _, message in wire.taken()} == {BeaconQuery(9)}
+        assert wire.said == []
+
+
+async def test_the_next_beacon_is_asked_for_now_and_then_until_it_is_there(autojump_clock):
+    async with serving() as (service, wire):
+        service.salt(0)
+        await trio.sleep(SYNC_S + 0.1)
+        assert {message for _, message in wire.taken()} == {BeaconQuery(1)}
+        service.receive(OTHER.peer_id, beacon(1))
+        await trio.sleep(0.1)
+        wire.taken()
+        await trio.sleep(5 * SYNC_S)
+        assert wire.taken() == []
+
+
+async def test_a_question_is_answered_with_what_is_known_from_that_epoch_on(autojump_clock):
+    async with serving() as (service, wire):
+        for epoch in (1, 2):
+            service.receive(FOUNDER.peer_id, beacon(epoch))
+        await trio.sleep(0.01)
+        wire.taken()
+        service.receive(THIRD.peer_id, BeaconQuery(1))
+        service.receive(OTHER.peer_id, BeaconQuery(3))
+        await trio.sleep(0.01)
+        assert sorted(message.epoch for _, message in wire.sent) == [1, 2]
+        assert {peer for peer, _ in wire.taken()} == {THIRD.peer_id}
+
+
+async def test_strangers_are_told_off_and_members_have_a_ration(autojump_clock):
+    """Signatures are not checked, nor questions answered, as often as somebody likes; what is known costs nothing and does not count."""
+    async with serving() as (service, wire):
+        stranger = Identity.from_seed(bytes([9]) * 32)
+        for message in (beacon(1), BeaconQuery(1)):
+            with pytest.raises(RemoteProtocolError, match="not_a_member"):
+                service.receive(stranger.peer_id, message)
+        service.receive(FOUNDER.peer_id, beacon(1))
+        for _ in range(100):
+            service.receive(OTHER.peer_id, beacon(1))
+        for _ in range(int(BURST)):
+            with pytest.raises(RemoteProtocolError, match="beacon_forged"):
+                service.receive(OTHER.peer_id, Beacon(2, bytes(64)))
+        service.receive(OTHER.peer_id, Beacon(2, bytes(64)))
+        service.receive(THIRD.peer_id, beacon(2))  # another's ration is another's
+        await trio.sleep(0.01)
+        wire.taken()
+        service.receive(OTHER.peer_id, BeaconQuery(1))
+        await trio.sleep(0.01)
+        assert wire.taken() == []
