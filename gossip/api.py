@@ -190,6 +190,9 @@ class Rule(Protocol):
             present: (…, k) bool.
             before: (…, D) our vector before the local steps.
             losses: for rules that look at what a model is worth; None where that cannot be known.
+
+        Raises:
+            BreakdownExceeded: k peers are too few for the rule to mean anything.
         """
         ...
 

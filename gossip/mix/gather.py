@@ -11,6 +11,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from gossip.api import Losses, Phase, Rule
+from gossip.errors import BreakdownExceeded
 from gossip.seeds import derive
 
 
@@ -80,8 +81,14 @@ class Gather:
     def combine(
         self, state: Gathered, shared: Tensor, told: Tensor, present: Tensor, losses: Losses | None = None
     ) -> tuple[Tensor, Gathered]:
-        """The shared vector (…, D) after a round in which peers told (…, k, D), and the new state. Comes before `absorb`."""
-        combined, kept = self.rule.combine(state.kept, shared, told, present, state.origin, losses)
+        """The shared vector (…, D) after a round in which peers told (…, k, D), and the new state. Comes before `absorb`.
+
+        Where there are fewer peers than the rule needs, as after many have gone, nobody is listened to: a weaker rule would be none.
+        """
+        try:
+            combined, kept = self.rule.combine(state.kept, shared, told, present, state.origin, losses)
+        except BreakdownExceeded:
+            return shared, state
         return combined, Gathered(state.origin, kept)
 
     def corrected(self, state: Gathered, flows: Tensor) -> Gathered:

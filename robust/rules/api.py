@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gossip.api import Losses
+from gossip.errors import BreakdownExceeded
 from robust.rules.stack import Stack
 
 
@@ -48,7 +49,7 @@ class Combination(Protocol):
         """(R, D) the combined vector and (R, s) what is remembered.
 
         Raises:
-            ValueError: there are too few vectors for the rule to mean anything.
+            BreakdownExceeded: there are too few vectors for the rule to mean anything.
         """
         ...
 
@@ -101,7 +102,8 @@ class Composed:
         """As `gossip.api.Rule` says.
 
         Raises:
-            ValueError: there are too few peers for the rule to mean anything, or it needs losses and there are none.
+            BreakdownExceeded: there are too few peers for the rule to mean anything.
+            ValueError: it needs losses and there are none.
         """
         leading, (peers, dim) = own.shape[:-1], told.shape[-2:]
         if not peers:
@@ -147,7 +149,7 @@ def enough(name: str, b: int, count: int, least: int) -> None:
     """Check that there are vectors enough.
 
     Raises:
-        ValueError: fewer than `least`.
+        BreakdownExceeded: fewer than `least`.
     """
     if count < least:
-        raise ValueError(f"{name}: b = {b} needs at least {least} vectors, our own included, got {count}")
+        raise BreakdownExceeded(f"{name}: b = {b} needs at least {least} vectors, our own included, got {count}")

@@ -9,6 +9,7 @@ import torch
 from gossip.api import Phase
 from gossip.compress.catalogue import quantizer
 from gossip.compress.select import Everything
+from gossip.errors import BreakdownExceeded
 from gossip.mix.dsgd import Dsgd
 from gossip.mix.gather import Gather
 from gossip.mix.transaction import Terms
@@ -157,6 +158,22 @@ def test_the_dead_who_are_asked_in_vain_are_absent_too():
     x = gaussian(1, N, D)
     torch.testing.assert_close(made.x[0], (x.sum(0) + 2 * x[0]) / (N + 2))
     torch.testing.assert_close(made.x[1], x.mean(0))
+
+
+def test_with_fewer_peers_than_a_rule_needs_nobody_is_listened_to():
+    """Churn may leave so few; neither may that end a node, nor may a weaker rule than was agreed on come in its place."""
+
+    class Needs(Mean):
+        def combine(self, kept, own, told, present, before, losses):
+            if told.shape[-2] < N - 1:
+                raise BreakdownExceeded("too few")
+            return super().combine(kept, own, told, present, before, losses)
+
+    few, all_ = swarm(Gather(Needs())), swarm(Gather(Needs()))
+    few.round(phase(), None, 0, meetings(Ring()))
+    all_.round(phase(), None, 0, meetings(Complete()))
+    assert torch.equal(few.x, gaussian(1, N, D))
+    assert not torch.equal(all_.x, gaussian(1, N, D))
 
 
 def test_bytes_are_a_payload_from_whom_is_asked_to_who_asks():

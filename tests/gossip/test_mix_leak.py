@@ -6,13 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossip.api import Effect, Phase
+from gossip.compress.select import Mask
 from gossip.compress.support import Blocks, Full
 from gossip.errors import ConfigError
 from gossip.mix import ledger
 from gossip.mix.catalogue import MIXERS
 from gossip.mix.pet import Flows, Pet
+from gossip.overlay.static import Ring
 from node.config import Manifest, MixSection
 from node.engine.mixing import mixer
+from tests.gossip.test_simulate_swarm import Both, terms
 
 DIM = 130
 leaks = st.floats(0.01, 0.9)
@@ -103,3 +106,11 @@ def test_the_leak_is_a_key_of_the_manifest_and_bounded():
         Pet(0.1, 1.0, 1.0)
     with pytest.raises(ConfigError, match=r"leak must be in \[0, 1\), got -0.1"):
         mixer(Manifest(mix=MixSection(leak=-0.1)))
+
+
+@pytest.mark.slow
+def test_leaky_flows_are_the_same_bits_in_the_matrix_and_in_the_loop():
+    both = Both(Pet(0.3, 0.5, 0.2), terms("fp16", "int4"), Mask(0.3))
+    for number in range(4):
+        both.round(number, Ring())
+        both.check()

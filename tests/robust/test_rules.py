@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gossip.errors import ConfigError
+from gossip.errors import BreakdownExceeded, ConfigError
 from robust.catalogue import rule
 from robust.rules.clipping import KAPPA
 from robust.rules.network import network
@@ -309,9 +309,9 @@ def test_what_makes_no_sense_is_refused_in_one_line(name, params, said):
 def test_too_few_vectors_are_an_error_and_not_a_weaker_defense(name, b, k):
     """A b that is quietly lowered turns a wrong setting into none at all."""
     own, told, present, _ = example(1, k=k)
-    with pytest.raises(ValueError, match=rf"{name}: b = {b} needs at least"):
+    with pytest.raises(BreakdownExceeded, match=rf"{name}: b = {b} needs at least"):
         combine(rule(name, {"b": b}), own, told, present, own)
-    with pytest.raises(ValueError, match="nnm: b = 2 needs at least 5"):
+    with pytest.raises(BreakdownExceeded, match="nnm: b = 2 needs at least 5"):
         combine(rule("mean", None, "nnm", {"b": 2}), own, told[:3], present[:3], own)
 
 
