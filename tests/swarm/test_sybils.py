@@ -146,12 +146,12 @@ def invited(swarm, nodes):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["invite", "allow", "open"])
 def test_an_army_without_credentials_gets_no_foothold_in_a_swarm_that_trains(deterministic_scheduler, kind):
-    """Twenty Sybils tell two nodes of each other for ten seconds: nobody takes one in, they learn no record and no model, and the run
+    """Ten Sybils tell two nodes of each other for ten seconds: nobody takes one in, they learn no record and no model, and the run
     ends as it would without them."""
 
     async def attacked():
         nodes = 3
-        agreed = digits(nodes, rounds=40)
+        agreed = digits(nodes, rounds=25)
         admission = {
             "invite": AdmissionSection(kind="invite"),
             "allow": AdmissionSection(kind="allow", members=tuple(story(agreed, 1).identity(index).peer_id for index in range(nodes))),
@@ -159,12 +159,12 @@ def test_an_army_without_credentials_gets_no_foothold_in_a_swarm_that_trains(det
         }[kind]  # fmt: skip
         swarm = story(replace_admission(agreed, admission), 1)
         invited(swarm, nodes)
-        army = [Sybil(swarm.hub, swarm.swarm, seed) for seed in range(20)]
+        army = [Sybil(swarm.hub, swarm.swarm, seed) for seed in range(10)]
         async with swarm.running(nodes), trio.open_nursery() as nursery:
             victims = [swarm.nodes[index].peer_id for index in (0, 1)]
             for sybil in army:
                 nursery.start_soon(sybil.attack, victims, tuple(other.record for other in army))
-            await until(lambda: rounds_done(swarm, 30))
+            await until(lambda: rounds_done(swarm, 20))
             assert agree(swarm)
             names = {sybil.peer for sybil in army}
             for virtual_node in swarm.nodes.values():
@@ -192,7 +192,7 @@ def test_an_army_without_credentials_gets_no_foothold_in_a_swarm_that_trains(det
 @virtual(1)
 async def test_a_swarm_that_asks_for_work_trains_like_one_that_does_not(seed):
     """Whoever worked is in, also who comes late; nobody is at fault."""
-    swarm = story(replace_admission(digits(3, rounds=40), AdmissionSection(bits=4, memory_kib=8)), seed)
+    swarm = story(replace_admission(digits(3, rounds=25), AdmissionSection(bits=4, memory_kib=8)), seed)
     async with swarm.running(3):
         await until(lambda: rounds_done(swarm, 10))
         late = await swarm.start(3)

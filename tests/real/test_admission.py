@@ -1,0 +1,18 @@
+"""Admission with real processes and sockets: an invited demo, and work that is done before anybody is let in."""
+
+import pytest
+
+from tests.real.test_demo import demo
+
+
+@pytest.mark.real
+@pytest.mark.acceptance
+@pytest.mark.parametrize(
+    "admission",
+    [["--set", "admission.kind=invite"], ["--set", "admission.bits=6", "--set", "admission.memory_kib=1024"]],
+)
+def test_a_demo_whose_nodes_are_asked_for_something_ends_like_any_other(tmp_path, admission):
+    """Each node is a process with its own key; invitations are given out by the founder, work is done in a thread."""
+    table = demo(tmp_path, "--nodes", 3, "--rounds", 20, "--seed", 1, *admission)
+    assert [row["state"] for row in table["nodes"]] == ["done"] * 3
+    assert all(row["exchanges"]["committed"] > 0 for row in table["nodes"])
