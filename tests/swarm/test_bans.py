@@ -40,7 +40,7 @@ def test_a_hostile_member_is_banned_by_hand_and_the_others_recover(deterministic
     """Its lies are well-formed, so nobody can prove them; clipping bounds what each does, and a ban takes away what is left."""
 
     async def attacked():
-        swarm = story(digits(HONEST + 1, rounds=70), 1)
+        swarm = story(digits(HONEST + 1, rounds=60), 1)
         async with swarm.running(HONEST + 1):
             await until(lambda: rounds_done(swarm, 15))
             liar, calm = swarm.nodes[LIAR], consensus(swarm)
@@ -113,14 +113,14 @@ def test_exchanges_earn_merit_in_both_paces(deterministic_scheduler, pace):
     """Whoever began them, and however rounds are timed."""
 
     async def calm():
-        swarm = story(digits(3, rounds=20, pace=pace), 1)
+        swarm = story(digits(3, rounds=12, pace=pace), 1)
         async with swarm.running(3):
             await swarm.finished()
             for virtual in swarm.nodes.values():
                 for other in swarm.nodes.values():
                     if other is not virtual:
                         standing = virtual.node.judge.standing(other.peer_id)
-                        assert standing.contribution > 0.5
+                        assert standing.contribution > 0.2
                         assert standing.score == 0.0
                         assert standing.staleness < 0.5
 

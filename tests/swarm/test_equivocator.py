@@ -62,8 +62,7 @@ def standing(virtual, peer: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("deceived", [1, 3])
-def test_an_equivocator_is_banned_by_every_honest_node_within_some_rounds(deterministic_scheduler, deceived):
+def test_an_equivocator_is_banned_by_every_honest_node_within_some_rounds(deterministic_scheduler):
     """One deceived peer is enough, though nobody can see by itself that anything is wrong; and nobody else is blamed."""
 
     async def attacked():
@@ -72,7 +71,7 @@ def test_an_equivocator_is_banned_by_every_honest_node_within_some_rounds(determ
             await until(lambda: rounds_done(swarm, 5))
             liar = swarm.nodes[LIAR].peer_id
             honest = [virtual for index, virtual in swarm.nodes.items() if index != LIAR]
-            equivocate(swarm, LIAR, {virtual.peer_id for virtual in honest[:deceived]})
+            equivocate(swarm, LIAR, {honest[0].peer_id})
             began = max(virtual.node.progress.round for virtual in honest)
             await until(lambda: all(standing(virtual, liar).state == "ban" for virtual in honest))
             assert max(virtual.node.progress.round for virtual in honest) - began <= 20

@@ -64,8 +64,7 @@ async def joined(swarm, index: int):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lie", LIES)
-@pytest.mark.parametrize("members", [3, 4])
+@pytest.mark.parametrize(("members", "lie"), [*((3, lie) for lie in LIES), (4, "turned around")])
 def test_a_joiner_begins_near_the_honest_and_bans_who_gave_a_poisoned_model(deterministic_scheduler, members, lie):
     """The liar also claims to be far ahead: its word for the round counts no more than its model."""
 
