@@ -1,1 +1,1 @@
-"""Who may be a member: credentials and the rules they are judged by. No I/O, clock or chance of its own; torch-free."""
+"""Who may be a member: credentials and the rules they are judged by. Pure but for `issue`, which keeps what was given out; torch-free."""

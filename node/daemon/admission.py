@@ -102,6 +102,10 @@ class Admission:
         self, *, manifest: Manifest, swarm: str, identity: Identity, papers: Papers, operator: str, unix_s: Callable[[], float],
         report: Reporter,
     ) -> None:  # fmt: skip
+        if not operator.isprintable():
+            raise ConfigError(
+                f"operator: must be printable, got {operator!r}; change it in node.toml, `starling config show node` explains it"
+            )
         self.gate = Gatekeeper(manifest, swarm, identity.peer_id, unix_s)
         self._swarm = swarm
         self._identity = identity

@@ -289,6 +289,12 @@ async def test_who_cannot_be_let_in_does_not_even_begin(autojump_clock, admissio
     assert "`starling " in str(error.value)
 
 
+async def test_an_operator_that_cannot_be_shown_is_one_line(autojump_clock):
+    with pytest.raises(ConfigError, match="operator: must be printable") as error:
+        Node(Swarm(AdmissionSection()), PEOPLE[5], operator="a\nb")
+    assert "\n" not in str(error.value)
+
+
 # --- work -------------------------------------------------------------------------------------------------------
 
 
