@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from gossip.api import Losses, Phase, Rule
@@ -83,12 +84,16 @@ class Gather:
     ) -> tuple[Tensor, Gathered]:
         """The shared vector (…, D) after a round in which peers told (…, k, D), and the new state. Comes before `absorb`.
 
-        Where there are fewer peers than the rule needs, as after many have gone, nobody is listened to: a weaker rule would be none.
+        Where there are fewer peers than the rule needs, as after many have gone, nobody is listened to: a weaker rule would be none. Nor
+        where what comes out is not finite.
         """
         try:
             combined, kept = self.rule.combine(state.kept, shared, told, present, state.origin, losses)
         except BreakdownExceeded:
             return shared, state
+        if not bool(torch.isfinite(combined).all()):
+            fine = torch.isfinite(combined).all(dim=-1, keepdim=True)
+            combined, kept = torch.where(fine, combined, shared), torch.where(fine, kept, state.kept)
         return combined, Gathered(state.origin, kept)
 
     def corrected(self, state: Gathered, flows: Tensor) -> Gathered:

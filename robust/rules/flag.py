@@ -56,6 +56,7 @@ class Flag:
         gram = gram / (safe.unsqueeze(2) * safe.unsqueeze(1))
         mean = torch.cat([self._projected_mean(row[None].clone()) for row in gram])  # as if alone, to the bit
         update = mean * lengths.median(dim=1, keepdim=True).values / safe
+        update = torch.where(lengths > _TINY, update, 0.0)  # who did not move at all has no direction
         return stack.combination(
             torch.cat([update, 1 - update.sum(dim=1, keepdim=True)], dim=1), context.before
         ), context.kept

@@ -176,6 +176,26 @@ def test_with_fewer_peers_than_a_rule_needs_nobody_is_listened_to():
     assert not torch.equal(all_.x, gaussian(1, N, D))
 
 
+def test_a_node_whose_rule_leaves_the_finite_numbers_keeps_its_own_vector():
+    """It alone: one victim must not take the swarm with it."""
+
+    class Breaks(Mean):
+        def start(self, own):
+            return own.new_zeros((*own.shape[:-1], 1))
+
+        def combine(self, kept, own, told, present, before, losses):
+            mixed, _ = super().combine(kept, own, told, present, before, losses)
+            return torch.where((own[..., :1] == victim[0]), torch.nan, mixed), kept + 1.0
+
+    x = gaussian(1, N, D)
+    victim = x[VICTIM]
+    made = swarm(Gather(Breaks()))
+    made.round(phase(), None, 0, meetings(Complete()))
+    assert torch.equal(made.x[VICTIM], victim)
+    torch.testing.assert_close(made.x[0], x.mean(0))
+    assert made.state.kept[:, 0].tolist() == [0.0 if row == VICTIM else 1.0 for row in range(N)]
+
+
 def test_bytes_are_a_payload_from_whom_is_asked_to_who_asks():
     """One that is not asked sends nothing: a pull costs its two ends one payload, not two."""
     made = swarm()

@@ -132,7 +132,9 @@ def scenario(design: Design, column: str, seed: int) -> Scenario:
 
 def percent(made: Scenario) -> float:
     """What the honest come to at the end, on average."""
-    return 100.0 * vectorised.run(made, lambda _round, _line: None).rows[-1].mean
+    outcome = vectorised.run(made, lambda _round, _line: None)
+    assert outcome.diverged is None
+    return 100.0 * outcome.rows[-1].mean
 
 
 @lru_cache(maxsize=1024)

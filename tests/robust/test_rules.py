@@ -319,3 +319,13 @@ def test_subsets_beyond_counting_are_refused():
     own, told, present, _ = example(1, k=30)
     with pytest.raises(ValueError, match="more than 100000 subsets"):
         combine(rule("mda", {"b": 10}), own, told, present, own)
+
+
+def test_flag_gives_no_direction_to_who_did_not_move():
+    """As replays of the first model in the first round: three updates of length 0 among six, and nothing that is not a number."""
+    own, told = torch.ones(1, 5), torch.zeros(1, 6, 5)
+    told[0, :3] = torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.9], [1.0, 1.0, 1.0, 0.9, 1.0], [1.0, 1.0, 0.9, 1.0, 1.0]])
+    flag = rule("flag", {})
+    combined, _ = flag.combine(flag.start(own), own, told, torch.ones(1, 6, dtype=torch.bool), torch.zeros(1, 5), None)
+    assert bool(torch.isfinite(combined).all())
+    assert float(combined.sum()) > 0.1
