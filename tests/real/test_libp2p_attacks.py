@@ -311,6 +311,17 @@ def test_a_full_address_block_is_turned_away_before_it_costs_a_handshake():
     assert not guards.is_full([guest("ours", inbound=False), *sybils[:1]], "10.0.0.1", limits, 1000.0)
 
 
+def test_an_address_that_knocks_all_the_time_is_turned_away_without_a_handshake():
+    """A handshake is milliseconds of our processor and one packet of theirs."""
+    knocks = guards.Knocks()
+    assert sum(knocks.allowed("10.0.0.1", 0.0) for _ in range(10_000)) == 8 * guards.KNOCKS_PER_S
+    assert knocks.allowed("10.0.0.2", 0.0), "others are not in its way"
+    assert sum(knocks.allowed("10.0.0.1", 2.0) for _ in range(10_000)) == 2 * guards.KNOCKS_PER_S
+    for number in range(10_000):
+        knocks.allowed(f"2001:db8::{number:x}", 3.0)
+    assert len(knocks._buckets) == guards.MAX_BLOCKS
+
+
 def test_a_peer_that_comes_back_replaces_its_own_oldest_connection():
     """A rebooted peer's dead connections must not keep it out."""
     limits = LimitsSection(connections=100, connections_per_ip=100)

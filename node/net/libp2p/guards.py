@@ -13,14 +13,35 @@ from typing import Generic, TypeVar
 
 from node.config import LimitsSection
 from node.net.libp2p.connection import Guest
-from node.net.limits import ORIGIN_SHARE
+from node.net.limits import ORIGIN_SHARE, TokenBucket
 
 MAX_HANDSHAKES = 64
 MAX_HANDSHAKES_PER_BLOCK = 32
 MAX_PER_PEER = 3
 IDLE_S = 60.0
 
+KNOCKS_PER_S = 50.0
+MAX_BLOCKS = 1024
+
 Handle = TypeVar("Handle")
+
+
+@dataclass(slots=True)
+class Knocks:
+    """How often each address block may begin a handshake: 50 times a second, 400 at once. What is turned away costs next to nothing.
+
+    The blocks that knocked last are remembered, so many; one that was forgotten begins anew.
+    """
+
+    _buckets: dict[str, TokenBucket] = field(default_factory=dict)
+
+    def allowed(self, block: str, now: float) -> bool:
+        """One more."""
+        bucket = self._buckets.pop(block, None) or TokenBucket(KNOCKS_PER_S, 8 * KNOCKS_PER_S)
+        self._buckets[block] = bucket
+        if len(self._buckets) > MAX_BLOCKS:
+            del self._buckets[next(iter(self._buckets))]
+        return bucket.take(1, now)
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from node.net.inbox import EventQueue, Inbox
 from node.net.libp2p import addresses
 from node.net.libp2p.addresses import Endpoint
 from node.net.libp2p.connection import Connection, Guest, Stream, StreamBroken
-from node.net.libp2p.guards import Handshakes, is_full, make_room
+from node.net.libp2p.guards import Handshakes, Knocks, is_full, make_room
 from node.net.libp2p.lanes import FrameTooLong, Unfinished, accept_lane, open_lane, read_frames, write_frame
 from node.net.libp2p.noise import HandshakeFailed, Identity, secure
 from node.net.libp2p.sockets import endpoint_of, first_of, listen_on, tune
@@ -140,6 +140,7 @@ class Libp2pNetwork:
         self._dials: dict[str, _Dial] = {}
         self._dial_slots = trio.CapacityLimiter(MAX_DIALS)
         self._handshakes: Handshakes[trio.CancelScope] = Handshakes()
+        self._knocks = Knocks()
         self._longest: dict[Lane, int] = dict(MAX_FRAME_BYTES)
         self._unfinished = Unfinished()
         self._events = EventQueue()
@@ -260,9 +261,8 @@ class Libp2pNetwork:
             await trio.aclose_forcefully(raw)
             return
         block, now = addresses.block(host), trio.current_time()
-        if is_full(
-            [each.guest for peer in self._peers.values() for each in peer.connections], block, self._limits, now
-        ):
+        guests = [each.guest for peer in self._peers.values() for each in peer.connections]
+        if not self._knocks.allowed(block, now) or is_full(guests, block, self._limits, now):
             await trio.aclose_forcefully(raw)
             return
         scope = trio.CancelScope(deadline=now + HANDSHAKE_S)
