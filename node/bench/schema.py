@@ -65,7 +65,8 @@ class RuleCase(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float
     """The peer's time over ours."""
     max_error: float
-    """Largest absolute difference of a coordinate between the two results; coordinates are about 1."""
+    """Largest absolute difference of a coordinate between the two results; coordinates are about 1. The peer's geometric median is
+    computed again in float64 for this."""
 
 
 class RuleCases(msgspec.Struct, frozen=True):

@@ -167,6 +167,25 @@ def test_a_rule_is_measured_beside_its_definition_and_gives_the_same(name):
     assert case.max_error < 1e-5
 
 
+def test_the_geometric_median_is_compared_with_one_in_double_precision():
+    """The other library's float32 is too coarse at ten million coordinates to tell whose fault a difference is."""
+    asked = []
+
+    def peer(b):
+        def center(x):
+            asked.append(x.dtype)
+            z = x.mean(0)
+            for _ in range(60):
+                w = 1 / ((x - z) ** 2).sum(1) ** 0.5
+                z = (x * w[:, None]).sum(0) / w.sum()
+            return z
+
+        return center
+
+    assert combining.measure("geometric_median", 3000, 10, 1, {"geometric_median": peer}).max_error < 1e-5
+    assert str(asked[-1]) == "float64"
+
+
 def test_a_fifth_of_the_vectors_is_bad_and_apart():
     x = combining.vectors(16, 5000)
     assert combining.bad(16) == 3
