@@ -197,7 +197,7 @@ def _check_numbers(value: object, where: str) -> None:
         case _:
             return
     for name, child in inner.items():
-        _check_numbers(child, f"{where}.{name}" if where else name)
+        _check_numbers(child, f"{where}.{_plain(name)}" if where else _plain(name))
 
 
 def _unknown_key(prefix: str, key: str, fields: Mapping[str, types.Field]) -> ConfigError:

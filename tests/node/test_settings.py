@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gossip.errors import ConfigError
@@ -155,6 +157,7 @@ plain_data = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=8), plain_data, max_size=3))
+@example({"\x1f": math.inf})
 def test_no_plain_data_brings_anything_but_settings_or_one_line(raw):
     """Also for manifests that come from peers."""
     for candidate in (raw, {"pace": raw}, {"task": {"params": raw}}):
