@@ -18,7 +18,7 @@ from pathlib import Path
 
 import trio
 
-from gossip.errors import ConfigError, GossipError, RemoteProtocolError, TransportError
+from gossip.errors import ConfigError, EngineError, GossipError, RemoteProtocolError, TransportError
 from gossip.exchange.clock import SwarmClock
 from gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn
 from gossip.mix.facts import FACTS
@@ -346,7 +346,13 @@ class Node:
         assert self._joining is not None
         start, pause = opened.round, CONTRADICTED_S
         while True:
-            start = await training.catch_up(opened.round, opened.round + (training.patience if opened.resumed else 0))
+            try:
+                start = await training.catch_up(
+                    opened.round, opened.round + (training.patience if opened.resumed else 0)
+                )
+            except EngineError as error:
+                await training.recover(error)
+                continue
             if opened.resumed or not self._joining.contradicted:
                 break
             await trio.sleep(pause)  # others may come, or those who lied be found out

@@ -148,7 +148,7 @@ class Training:
             try:
                 await self.evaluate()
             except EngineError as error:
-                await self._recover(error)
+                await self.recover(error)
             await trio.sleep(0.01)  # somebody else's evaluation may be under way
 
     # --- steps pace ---------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class Training:
                 self._fit(following - current)
                 self._progress.round = current = following
             except EngineError as error:
-                await self._recover(error)
+                await self.recover(error)
 
     async def _one_round(self, round: int) -> int:
         pace = self._manifest.pace
@@ -240,7 +240,7 @@ class Training:
                     await self.evaluate()
                 await self._save_when_due()
             except EngineError as error:
-                await self._recover(error)
+                await self.recover(error)
             await trio.sleep_until(self._clock.next_slot_at(trio.current_time(), pace.slot_s))
             slot = max(slot + 1, self._clock.slot(trio.current_time(), pace.slot_s))
         await self._engine.call(calls.Free(on=False, round=slot))
@@ -259,7 +259,7 @@ class Training:
 
     # --- both ---------------------------------------------------------------------------------------------
 
-    async def _recover(self, error: EngineError) -> None:
+    async def recover(self, error: EngineError) -> None:
         """The engine is lost: say so and wait for the next one."""
         self._report.event("engine_lost", str(error), level="warning", round=self._progress.round)
         await self._engine.ready()

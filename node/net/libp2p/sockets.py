@@ -80,13 +80,19 @@ async def first_of(
             reasons.append(f"{endpoint.host}:{endpoint.port}: {error}")
         failed.set()
 
-    with trio.move_on_after(DIAL_S) as patience:
-        async with trio.open_nursery() as nursery:
-            for endpoint in endpoints:
-                failed = trio.Event()
-                nursery.start_soon(attempt, endpoint, failed, nursery.cancel_scope)
-                with trio.move_on_after(NEXT_ADDRESS_S):
-                    await failed.wait()
+    try:
+        with trio.move_on_after(DIAL_S) as patience:
+            async with trio.open_nursery() as nursery:
+                for endpoint in endpoints:
+                    failed = trio.Event()
+                    nursery.start_soon(attempt, endpoint, failed, nursery.cancel_scope)
+                    with trio.move_on_after(NEXT_ADDRESS_S):
+                        await failed.wait()
+    except BaseException:  # cancelled: nobody will have what was made
+        with trio.CancelScope(shield=True):
+            for connection in made:
+                await connection.abandon()
+        raise
     return made, "; ".join(reasons + ["no answer"] * patience.cancelled_caught)[:300]
 
 
