@@ -1,5 +1,6 @@
 """Dialling several addresses at once."""
 
+import pytest
 import trio
 
 from node.net.libp2p.addresses import parse
@@ -19,6 +20,7 @@ class Made:
         await trio.lowlevel.checkpoint()
 
 
+@pytest.mark.trio
 async def test_a_connection_that_is_made_is_handed_over():
     """Its new owner closes it."""
     connection = Made()
@@ -30,6 +32,7 @@ async def test_a_connection_that_is_made_is_handed_over():
     assert not connection.closed
 
 
+@pytest.mark.trio
 async def test_a_connection_that_nobody_will_have_is_closed():
     """Who dialled is cancelled in the moment in which it succeeds."""
     connections = [Made(), Made()]
