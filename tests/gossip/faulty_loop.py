@@ -109,7 +109,8 @@ class FaultyLoop:
 
     def less_pending(self, x, pair):
         x = x.clone()
-        for _other, effect in sorted((p[0], e) for p, e in self.pending.items() if p[1] == pair[1] and p != pair):
+        elsewhere = ((self.loop.peers[p[0]], e) for p, e in self.pending.items() if p[1] == pair[1] and p != pair)
+        for _other, effect in sorted(elsewhere, key=lambda told: told[0]):
             x[effect.support.index(x.numel())] += effect.theta * effect.value
         return x
 
