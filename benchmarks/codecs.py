@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks import facts
-from benchmarks.command import starling
+from benchmarks.command import cases
 from benchmarks.recipes import CodecRecipe
 from benchmarks.results import Figures, Run
 
@@ -28,14 +27,7 @@ def measure(recipe: CodecRecipe) -> list[Run]:
     Raises:
         RuntimeError: the command failed.
     """
-    return [run for d in recipe.dims for run in _runs(recipe, d)]
-
-
-def _runs(recipe: CodecRecipe, d: int) -> list[Run]:
-    before = facts.load()
-    cases = starling(arguments(recipe, d), f"d = {d:,}")["cases"]
-    load = [before, facts.load()]
-    return [{"load": load, **case} for case in cases]
+    return [run for d in recipe.dims for run in cases(arguments(recipe, d), f"d = {d:,}")]
 
 
 def arguments(recipe: CodecRecipe, d: int) -> list[str]:

@@ -11,6 +11,14 @@ from typing import Any
 from benchmarks import facts
 
 
+def cases(words: Sequence[str], what: str) -> list[dict[str, Any]]:
+    """The cases of a `starling bench …`, each with the machine's load around it. Arguments and errors as of `starling`."""
+    before = facts.load()
+    found: list[dict[str, Any]] = starling(words, what)["cases"]
+    load = [before, facts.load()]
+    return [{"load": load, **case} for case in found]
+
+
 def starling(words: Sequence[str], what: str) -> dict[str, Any]:
     """What a command prints with --json.
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks import facts
-from benchmarks.command import starling
+from benchmarks.command import cases
 from benchmarks.recipes import RulesRecipe
 from benchmarks.results import Figures, Run
 
@@ -25,31 +24,14 @@ def measure(recipe: RulesRecipe) -> list[Run]:
     Raises:
         RuntimeError: the command failed.
     """
-    return [run for d in recipe.dims for run in _runs(recipe, d)]
-
-
-def _runs(recipe: RulesRecipe, d: int) -> list[Run]:
-    before = facts.load()
-    cases = starling(arguments(recipe, d), f"d = {d:,}")["cases"]
-    load = [before, facts.load()]
-    return [{"load": load, **case} for case in cases]
+    return [run for d in recipe.dims for run in cases(arguments(recipe, d), f"d = {d:,}")]
 
 
 def arguments(recipe: RulesRecipe, d: int) -> list[str]:
     """The command line for one length, without `starling`."""
     chosen = [word for rule in recipe.rules for word in ("--rule", rule)]
-    return [
-        "bench",
-        "rules",
-        "--d",
-        str(d),
-        "--n",
-        str(recipe.vectors),
-        *chosen,
-        "--repeat",
-        str(recipe.repeat),
-        "--json",
-    ]
+    sizes = ["--d", str(d), "--n", str(recipe.vectors)]
+    return ["bench", "rules", *sizes, *chosen, "--repeat", str(recipe.repeat), "--json"]
 
 
 def figures(runs: Sequence[Run]) -> Figures:

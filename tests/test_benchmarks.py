@@ -8,7 +8,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks import codecs, demos, facts, overlays, plots, recipes, results, scaling, simulations, startup, table
+from benchmarks import (
+    codecs,
+    command,
+    demos,
+    facts,
+    overlays,
+    plots,
+    recipes,
+    results,
+    scaling,
+    simulations,
+    startup,
+    table,
+)
 from benchmarks import rules as combining
 from benchmarks.facts import Facts
 from benchmarks.recipes import (
@@ -323,7 +336,7 @@ def test_a_small_measurement_of_codecs_runs():
 def test_combining_rules_are_measured_by_one_command_for_each_length(monkeypatch):
     asked = []
     monkeypatch.setattr(
-        combining, "starling", lambda words, what: asked.append(words) or {"cases": [combined("median", 10)]}
+        command, "starling", lambda words, what: asked.append(words) or {"cases": [combined("median", 10)]}
     )
     recipe = RulesRecipe(title="x", dims=(10, 20), rules=("median", "nnm"), repeat=3)
     figures = combining.figures(combining.measure(recipe))

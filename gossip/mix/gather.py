@@ -91,8 +91,8 @@ class Gather:
             combined, kept = self.rule.combine(state.kept, shared, told, present, state.origin, losses)
         except BreakdownExceeded:
             return shared, state
-        if not bool(torch.isfinite(combined).all()):
-            fine = torch.isfinite(combined).all(dim=-1, keepdim=True)
+        fine = torch.isfinite(combined).all(dim=-1, keepdim=True)
+        if not bool(fine.all()):
             combined, kept = torch.where(fine, combined, shared), torch.where(fine, kept, state.kept)
         return combined, Gathered(state.origin, kept)
 

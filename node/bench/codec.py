@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -35,8 +34,9 @@ from gossip.catalogue import build
 from gossip.compress import codec, indices
 from gossip.compress.catalogue import SELECTORS, quantizer
 from gossip.compress.support import Indices, permutation
-from gossip.errors import ConfigError, GossipError
+from gossip.errors import ConfigError
 from gossip.rng import generator
+from node.bench.child import answer
 from node.bench.schema import BASELINE, Case
 from node.engine import devices
 
@@ -234,16 +234,8 @@ def _is_number(text: str) -> bool:
 def main() -> int:
     """Measure what the arguments say; 2 for what is not to be had."""
     name, dim, repeat, device, threads = sys.argv[1:]
-    try:
-        torch.set_num_threads(int(threads))
-        case = measure(name, int(dim), int(repeat), devices.device(device))
-    except GossipError as error:
-        print(error, file=sys.stderr)  # noqa: T201
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    sys.stdout.buffer.write(msgspec.json.encode(case))
-    return 0
+    torch.set_num_threads(int(threads))
+    return answer(lambda: measure(name, int(dim), int(repeat), devices.device(device)))
 
 
 if __name__ == "__main__":

@@ -28,12 +28,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
 import torch
 from torch import Tensor
 
-from gossip.errors import ConfigError, GossipError
+from gossip.errors import ConfigError
 from gossip.rng import generator
+from node.bench.child import answer
 from node.bench.schema import ALL_RULES, PEER, PEER_EXTRA, RuleCase
 from robust.catalogue import rule
 from robust.facts import FACTS
@@ -166,15 +166,7 @@ def main() -> int:
     """Measure what the arguments say; 2 for what is not to be had."""
     name, dim, count, repeat = sys.argv[1:]
     torch.set_num_threads(1)
-    try:
-        case = measure(name, int(dim), int(count), int(repeat), byzfl())
-    except GossipError as error:
-        print(error, file=sys.stderr)  # noqa: T201
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    sys.stdout.buffer.write(msgspec.json.encode(case))
-    return 0
+    return answer(lambda: measure(name, int(dim), int(count), int(repeat), byzfl()))
 
 
 if __name__ == "__main__":

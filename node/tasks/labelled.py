@@ -97,7 +97,12 @@ def labelled(source: Source, train: Examples, test: Examples | None, device: str
     if source.path is None:
         parts = cut(source.partition, len(train.y), source.seed, labels=train.y, keys=train.keys)
         train = train.take(take(parts, source.shard))
-    x, y, test_x, test_y = (torch.tensor(a, device=device) for a in (train.x, train.y, test.x, test.y))
+    return placed(train, test, device)
+
+
+def placed(train: Examples, test: Examples, device: str) -> LabelledData:
+    """One node's samples on a device."""
+    x, y, test_x, test_y = (torch.tensor(each, device=device) for each in (train.x, train.y, test.x, test.y))
     return LabelledData(x, y, test_x, test_y)
 
 

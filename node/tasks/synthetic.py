@@ -14,14 +14,21 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
 from gossip.errors import ConfigError
 from node.tasks.api import Source
 from node.tasks.checks import choice, whole
-from node.tasks.labelled import Batch, Examples, LabelledData, classification_loss, classification_score, labelled
+from node.tasks.labelled import (
+    Batch,
+    Examples,
+    LabelledData,
+    classification_loss,
+    classification_score,
+    labelled,
+    placed,
+)
 from node.tasks.networks import mlp
 from node.tasks.partition import take
 
@@ -87,9 +94,7 @@ class Synthetic:
                 f"partition.shards: cannot cut {TRAINING} samples into {source.partition.shards} shards, each needs one"
             )
         parts = split(tuple(train.y.tolist()), source.partition.shards, source.partition.alpha, source.seed)
-        own = train.take(take(parts, source.shard))
-        x, y, test_x, test_y = (torch.tensor(each, device=device) for each in (own.x, own.y, test.x, test.y))
-        return LabelledData(x, y, test_x, test_y)
+        return placed(train.take(take(parts, source.shard)), test, device)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross-entropy."""
