@@ -3,11 +3,12 @@
 Theory of operation
 
 Probing. Every `probe_s` one member, each once per shuffled lap, gets a Probe. No Acknowledge within `timeout_s`: `helpers`
-others are asked (ProbeFor) to probe it for us, and we ask again. No answer within two more timeouts: we suspect it. A broken
-connection (`lost`) starts or advances a probe at once, so that a crash is not found by chance.
+others are asked (ProbeFor) to probe it for us, and we ask again. No answer within two more timeouts: we suspect it. Any other
+frame of its since the probe ends the inquiry as well: it lives, and is only slow to answer. A broken connection (`lost`) starts
+or advances a probe at once, so that a crash is not found by chance.
 
 Doubt. A suspect stays in the alive set for `suspicion_s`, is probed twice per timeout with the accusation in the probe, and is
-cleared by any frame that comes from itself (connections are authenticated) or by a newer record of it. Else it is dead. Who is
+cleared by any frame of its own on any lane (connections are authenticated) or by a newer record of it. Else it is dead. Who is
 accused of something in its current record raises its version and spreads it: a live member outruns any rumor about it.
 
 Liars. Everyone speaks for himself: a rumor names its sender as source. A rumor of death is taken as a suspicion, and one about a
@@ -190,6 +191,10 @@ class Detector:
             return [self._probe(peer, now)]
         return [] if probe.helpers else self._unanswered(probe, now)
 
+    def met(self, peer: str, now: float) -> list[Output]:
+        """A frame of `peer` came on another lane: it lives, whatever became of our probes."""
+        return [] if self.gone else self._note(peer, now)
+
     def receive(self, peer: str, message: Control, now: float) -> list[Output]:
         """One message from `peer`, which the network has authenticated.
 
@@ -247,7 +252,10 @@ class Detector:
             return []
         out: list[Output] = []
         for probe in self._probes.overdue(now):
-            out += self._unanswered(probe, now)
+            if self.heard.get(probe.peer, -math.inf) > probe.sent:
+                self._probes.give_up(probe)
+            else:
+                out += self._unanswered(probe, now)
         if now >= self._beat_at:
             out += self._judge(now)
         if now >= self._probe_at:

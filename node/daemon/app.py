@@ -54,7 +54,8 @@ from robust.reputation import Decision
 FAREWELL_S = 0.7  # for telling everybody that we leave
 LAST_SAVE_S = 1.2  # for the last checkpoint
 MANIFEST_PAUSE_S = 1.0  # first pause between attempts to fetch the manifest; doubles up to a minute
-MAX_REMEMBERED = 16  # addresses of members kept for the next run
+MAX_REMEMBERED = 16  # addresses of members kept for the next run …
+REMEMBER_S = 10.0  # … looked at so often
 CONTRADICTED_S = 2.0  # first pause of a joiner that was told contradictory models; doubles up to a minute
 PAYLOAD_BYTES_PER_PARAMETER = 32  # none is longer: two vectors of doubles, and a number for each coordinate …
 PAYLOAD_BYTES = 64 << 10  # … with what goes with them
@@ -220,6 +221,7 @@ class Node:
         if self._beacons is not None:
             await nursery.start(self._beacons.serve)
         await nursery.start(self._follow_members, membership, exchange)
+        nursery.start_soon(self._remember_members, membership)
         nursery.start_soon(membership.join, self._contacts())
         self.training = training = Training(
             me=network.peer_id, manifest=manifest, salt=self.parts.swarm.encode(), overlay=overlay, partners=partners,
@@ -244,8 +246,8 @@ class Node:
         if not FACTS[manifest.mix.kind].gathers:
             pairwise = Exchange(
                 network=network, engine=engine, report=self.report, manifest=manifest, swarm=parts.swarm, me=me,
-                fresh_inc=self._fresh_inc, may=lambda peer: peer in membership.members, budget=Budget(manifest, parts.config),
-                directions=near.directions, noted=self.judge.noted,
+                fresh_inc=self._fresh_inc, may=lambda peer: peer in membership.members, admits=membership.admits,
+                budget=Budget(manifest, parts.config), directions=near.directions, noted=self.judge.noted,
             )  # fmt: skip
             return pairwise, near.links
         witness = self._witness = Witness(
@@ -255,8 +257,8 @@ class Node:
         )  # fmt: skip
         pulled = PulledExchange(
             network=network, engine=engine, report=self.report, manifest=manifest, swarm=parts.swarm, life=life,
-            sign=parts.identity.sign, verify=verify, life_of=membership.life_of, up_bytes_per_s=parts.config.up_bytes_per_s,
-            first=self._fresh_inc(), witness=witness.heard, noted=self.judge.noted,
+            sign=parts.identity.sign, verify=verify, life_of=membership.life_of, admits=membership.admits,
+            up_bytes_per_s=parts.config.up_bytes_per_s, first=self._fresh_inc(), witness=witness.heard, noted=self.judge.noted,
         )  # fmt: skip
         if manifest.overlay.kind != "pull":
             return pulled, near.row
@@ -394,8 +396,23 @@ class Node:
         task_status.started()
         async for event in events:
             await self._member(event, exchange)
-            present = [member for peer, member in membership.table.items() if member.present and peer != membership.me]
-            self.parts.remember(tuple(f for member in present for f in member.record.addresses[:1])[:MAX_REMEMBERED])
+
+    async def _remember_members(self, membership: Membership) -> None:
+        """Now and then, and at the end; a disk may be slow, and all else waits for it."""
+        kept = self.parts.known
+        try:
+            while True:
+                await trio.sleep(REMEMBER_S)
+                kept = self._remember(membership, kept)
+        finally:
+            self._remember(membership, kept)
+
+    def _remember(self, membership: Membership, kept: tuple[str, ...]) -> tuple[str, ...]:
+        present = [member for peer, member in membership.table.items() if member.present and peer != membership.me]
+        known = tuple(address for member in present for address in member.record.addresses[:1])[:MAX_REMEMBERED]
+        if known and set(known) != set(kept):
+            self.parts.remember(known)
+        return known
 
     async def _member(self, event: MemberEvent, exchange: Meetings) -> None:
         match event:

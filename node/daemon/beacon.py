@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from gossip.errors import RemoteProtocolError
 from gossip.exchange.statement import Verify
 from gossip.membership.chance import Chance
 from gossip.membership.news import fan_out
@@ -85,10 +84,8 @@ class BeaconService:
         """A member tells a beacon or asks for some.
 
         Raises:
-            RemoteProtocolError: not_a_member, beacon_forged.
+            RemoteProtocolError: beacon_forged.
         """
-        if sender not in self._members():
-            raise RemoteProtocolError(sender, "not_a_member")
         if isinstance(message, Beacon) and not self._beacons.wants(message, self._epoch):
             return
         if len(self._rations) >= MAX_SENDERS and sender not in self._rations:

@@ -59,6 +59,7 @@ class Exchange:
         me: own peer id.
         fresh_inc: a random number in [0, 2**60] for a new life of an edge.
         may: whether a peer is an alive member.
+        admits: whether a peer's frame is to be read; raises RemoteProtocolError for strangers.
         budget: bytes an exchange may cost.
         directions: steps pace: (give, take) of a round's links, where they are not the same both ways.
         noted: told how the exchanges of a round, or a visit, ended, by peer, and with whom they were clipped.
@@ -66,7 +67,7 @@ class Exchange:
 
     def __init__(
         self, *, network: Network, engine: EngineHandle, report: Reporter, manifest: Manifest, swarm: str, me: str,
-        fresh_inc: Callable[[], int], may: Callable[[str], bool], budget: Budget,
+        fresh_inc: Callable[[], int], may: Callable[[str], bool], admits: Callable[[str], bool], budget: Budget,
         directions: Callable[[int], Mapping[str, tuple[float, float]]] = lambda _round: {},
         noted: Callable[[Mapping[str, Outcome], Collection[str]], None] = lambda _outcomes, _clipped: None,
     ) -> None:  # fmt: skip
@@ -84,6 +85,7 @@ class Exchange:
         self._me = me
         self._fresh_inc = fresh_inc
         self._may = may
+        self._admits = admits
         self._budget = budget
         self._runners: dict[str, EdgeRunner] = {}
         self._directions_of = directions
@@ -177,8 +179,8 @@ class Exchange:
             self._nursery.start_soon(task)
 
     def _receive(self, peer: str, frame: bytes) -> None:
-        if not self._may(peer):
-            raise RemoteProtocolError(peer, "not_a_member")
+        if not self._admits(peer):
+            return
         message = decode("exchange", peer, frame)
         if isinstance(message, Pulling):
             raise RemoteProtocolError(peer, "wrong_kind_of_exchange")

@@ -89,7 +89,7 @@ class Membership:
         self._subscribers: list[trio.MemorySendChannel[MemberEvent]] = []
         self._wake = trio.Event()
         self.overheard: Callable[[str, Overheard], None] = lambda _peer, _message: None
-        """Given messages that are not about who is here; may raise RemoteProtocolError."""
+        """Given members' messages that are not about who is here; may raise RemoteProtocolError."""
 
     # --- what others ask ------------------------------------------------------------------------------------
 
@@ -136,9 +136,30 @@ class Membership:
             return ""
         return self._admission.gate.credential(member.record).operator
 
+    def admits(self, peer: str) -> bool:
+        """Whether a frame that came on any other lane than ours is to be read: its sender is a member.
+
+        It shows that the sender lives. One that we believe dead hears so, and is back as soon as it contradicts: a mistake of ours is no
+        fault of its.
+
+        Raises:
+            RemoteProtocolError: not_a_member.
+        """
+        member = self._view.members.get(peer)
+        if member is None:
+            raise RemoteProtocolError(peer, "not_a_member")
+        outputs = self._core.met(peer, trio.current_time())
+        if outputs:
+            self._do(outputs)
+        return member.present
+
     def may_read(self, peer: str) -> bool:
-        """Whether what members have is for a peer: for anybody where nothing is asked of members."""
-        return not self._view.gate.closed or peer in self.members
+        """Whether what members have is for a peer: for anybody where nothing is asked of members.
+
+        Raises:
+            RemoteProtocolError: not_a_member.
+        """
+        return not self._view.gate.closed or self.admits(peer)
 
     def inviter_of(self, peer: str) -> str | None:
         """Who invited a peer and answers for it; None for the founder, a peer we do not know, and where nobody invites."""
@@ -241,7 +262,8 @@ class Membership:
             try:
                 message = frames.decode("control", inbound.peer, inbound.frame)
                 if isinstance(message, Overheard):
-                    self.overheard(inbound.peer, message)
+                    if self.admits(inbound.peer):
+                        self.overheard(inbound.peer, message)
                 else:
                     self._do(self._core.receive(inbound.peer, message, trio.current_time()))
             except RemoteProtocolError as error:

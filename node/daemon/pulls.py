@@ -58,6 +58,7 @@ class PulledExchange:
         sign: signs as this node.
         verify: checks a peer's signature.
         life_of: incarnation in the record of an alive member, None for others.
+        admits: whether a peer's frame is to be read; raises RemoteProtocolError for strangers.
         up_bytes_per_s: cap on what peers are sent; 0 is none.
         first: number of our first question; an earlier life's must not come again.
         witness: told what peers signed.
@@ -66,8 +67,9 @@ class PulledExchange:
 
     def __init__(
         self, *, network: Network, engine: EngineHandle, report: Reporter, manifest: Manifest, swarm: str, life: int,
-        sign: Callable[[bytes], bytes], verify: Verify, life_of: Callable[[str], int | None], up_bytes_per_s: int, first: int,
-        witness: Callable[[Statement], None], noted: Callable[[Mapping[str, Outcome]], None] = lambda _outcomes: None,
+        sign: Callable[[bytes], bytes], verify: Verify, life_of: Callable[[str], int | None], admits: Callable[[str], bool],
+        up_bytes_per_s: int, first: int, witness: Callable[[Statement], None],
+        noted: Callable[[Mapping[str, Outcome]], None] = lambda _outcomes: None,
     ) -> None:  # fmt: skip
         pace = manifest.pace
         self._network = network
@@ -76,7 +78,7 @@ class PulledExchange:
         self._swarm = swarm
         self._life = life
         self._sign = sign
-        self._life_of = life_of
+        self._admits = admits
         self._cap = up_bytes_per_s
         self._bucket: TokenBucket | None = None
         self._witness = witness
@@ -132,8 +134,8 @@ class PulledExchange:
                 self._nursery = None
 
     def _receive(self, peer: str, frame: bytes) -> None:
-        if self._life_of(peer) is None:
-            raise RemoteProtocolError(peer, "not_a_member")
+        if not self._admits(peer):
+            return
         if len(frame) > self._longest + FRAME_BYTES:
             raise RemoteProtocolError(peer, "frame_too_long")
         message = decode("exchange", peer, frame)

@@ -96,12 +96,12 @@ class Transfer:
             async for item in inbound:
                 try:
                     message = frames.decode("state", item.peer, item.frame)
+                    if isinstance(message, StateQuery | ChunkQuery) and not self._may(item.peer):
+                        continue
                 except RemoteProtocolError as error:
                     self._report.fault(error.peer, error.reason)
                     continue
                 match message:
-                    case StateQuery() | ChunkQuery() if not self._may(item.peer):
-                        self._report.fault(item.peer, "not_a_member")
                     case ManifestQuery() | StateQuery() | ChunkQuery():
                         nursery.start_soon(self._answer, item.peer, message)
                     case _:

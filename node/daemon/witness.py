@@ -19,7 +19,6 @@ from functools import partial
 
 import trio
 
-from gossip.errors import RemoteProtocolError
 from gossip.exchange.statement import Statement, Verify
 from gossip.membership.chance import Chance
 from gossip.membership.news import fan_out
@@ -90,10 +89,8 @@ class Witness:
         """A member passes something on.
 
         Raises:
-            RemoteProtocolError: not_a_member, claim_forged, evidence_proves_nothing, too_much_evidence.
+            RemoteProtocolError: claim_forged, evidence_proves_nothing, too_much_evidence.
         """
-        if self._life_of(sender) is None:
-            raise RemoteProtocolError(sender, "not_a_member")
         now, me = trio.current_time(), self._network.peer_id
         if isinstance(message, Evidence):
             known = message.peer != me and self._life_of(message.peer) is not None

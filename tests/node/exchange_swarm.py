@@ -11,7 +11,7 @@ import msgspec
 import trio
 from trio.testing import MockClock
 
-from gossip.errors import EngineError
+from gossip.errors import EngineError, RemoteProtocolError
 from node.config import Manifest, PaceSection
 from node.daemon.exchange import Exchange
 from node.engine import calls
@@ -123,8 +123,14 @@ class Member:
         manifest = msgspec.structs.replace(Manifest(), pace=PaceSection(kind=pace, max_wait_s=2.0))
         self.exchange = Exchange(
             network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm", me=name,
-            fresh_inc=lambda: rng.randrange(2**60), may=lambda peer: peer not in self.strangers, budget=Plenty(),
+            fresh_inc=lambda: rng.randrange(2**60), may=lambda peer: peer not in self.strangers, admits=self.admits,
+            budget=Plenty(),
         )  # fmt: skip
+
+    def admits(self, peer: str) -> bool:
+        if peer in self.strangers:
+            raise RemoteProtocolError(peer, "not_a_member")
+        return True
 
     async def rounds(
         self, count: int, links: Callable[[int], Mapping[str, float]], compute_s: Callable[[], float]

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 import trio
 
+from gossip.errors import RemoteProtocolError
 from gossip.exchange.clock import SwarmClock
 from gossip.membership.events import Died, Joined, Left, Reborn
 from gossip.wire.frames import encode
@@ -254,3 +255,39 @@ async def test_a_flood_of_frames_costs_no_tasks_without_end(autojump_clock):
         await trio.sleep(10.0)
         assert nodes[0].membership._sending == {}
         assert agreed(nodes)
+
+
+async def test_a_peer_whose_probes_are_lost_but_that_speaks_on_another_lane_never_dies(autojump_clock):
+    """A busy node answers probes late. Its exchanges are as good a sign of life, and a false death costs a swarm its flows."""
+    hub = MemoryHub()
+    async with swarm(3, hub) as (_, nodes, _):
+        await until(lambda: agreed(nodes), 1.0)
+        [node.heard() for node in nodes]
+        here, there, other = nodes
+        hub.rules.append(lambda src, _dst, _now: Drop() if src == there.peer else None)
+        for _ in range(100):
+            assert here.membership.admits(there.peer)
+            await trio.sleep(0.2)
+        assert here.heard() == []
+        assert Died(there.peer) in other.heard()  # to whom it did not speak
+
+
+async def test_whom_we_took_for_dead_is_not_blamed_for_speaking_and_comes_back(autojump_clock):
+    """That we were wrong is no fault of its: were it one, an overloaded swarm would shut out its own."""
+    hub = MemoryHub()
+    async with swarm(3, hub) as (_, nodes, _):
+        await until(lambda: agreed(nodes), 1.0)
+        here, there, _other = nodes
+        hub.rules.append(lambda src, _dst, _now: Drop() if src == there.peer else None)
+        await until(lambda: here.membership.table[there.peer].status == "dead", 10.0)
+        hub.rules.clear()
+        assert not here.membership.admits(there.peer)
+        await until(lambda: here.membership.admits(there.peer), 1.0)
+        assert here.membership.table[there.peer].status == "alive"
+
+
+async def test_a_stranger_on_another_lane_is_at_fault(autojump_clock):
+    async with swarm(2) as (_, nodes, _):
+        stranger = Identity.from_seed((9).to_bytes(32, "big")).peer_id
+        with pytest.raises(RemoteProtocolError, match="not_a_member"):
+            nodes[0].membership.admits(stranger)

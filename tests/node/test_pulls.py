@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import trio
 
-from gossip.errors import EngineError, PeerUnreachable
+from gossip.errors import EngineError, PeerUnreachable, RemoteProtocolError
 from gossip.exchange.pulls import MAX_ASKED, MAX_TOLD
 from gossip.exchange.statement import body, digest, genuine
 from gossip.wire.frames import encode
@@ -86,9 +86,14 @@ class Member:
         self.exchange = PulledExchange(
             network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm", life=LIFE,
             sign=lambda message: sign(name, message), verify=verify,
-            life_of=lambda peer: None if peer in self.strangers else LIFE, up_bytes_per_s=cap, first=1000,
+            life_of=lambda peer: None if peer in self.strangers else LIFE, admits=self.admits, up_bytes_per_s=cap, first=1000,
             witness=self.witnessed.append,
         )  # fmt: skip
+
+    def admits(self, peer: str) -> bool:
+        if peer in self.strangers:
+            raise RemoteProtocolError(peer, "not_a_member")
+        return True
 
     async def round(self, number: int, peers: str, compute_s: float = 0.01):
         """Local steps, then questions to peers that are named by one letter each."""
