@@ -15,6 +15,8 @@ Positive = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=0)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
 Scalar = str | int | float | bool
+Preset = Literal["custom", "vouched", "open"]
+BadShare = Annotated[float, Meta(ge=0, lt=0.5)]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -272,9 +274,9 @@ class Manifest(Section, frozen=True):
     membership: MembershipSection = MembershipSection()
     robust: RobustSection = RobustSection()
     admission: AdmissionSection = AdmissionSection()
-    preset: Literal["custom", "vouched", "open"] = "custom"
+    preset: Preset = "custom"
     """vouched, open: values of many keys at once, for members one knows and for strangers; docs/robustness.md lists them."""
-    bad_share: Annotated[float, Meta(ge=0, lt=0.5)] = 0.0
+    bad_share: BadShare = 0.0
     """The share of bad members that this swarm is meant to stand; more than its rule does is refused."""
 
 

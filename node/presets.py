@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from gossip.errors import ConfigError
 from node import settings
-from node.config import Manifest, Scalar, Section
+from node.config import Scalar, Section
 
 S = TypeVar("S", bound=Section)
 
@@ -160,31 +160,37 @@ def filled(raw: Mapping[str, Any], preset: str, kind: type[Section]) -> dict[str
     return full
 
 
-def check(manifest: Manifest) -> None:
-    """Whether a manifest keeps the promise of the preset it names.
+def check(chosen: Section) -> None:
+    """Whether settings keep the promise of the preset they name, as far as they have its keys.
+
+    Args:
+        chosen: a `Manifest`, or other settings with its keys `preset`, `robust` and `overlay`.
 
     Raises:
         ConfigError: a key that protects is set less strictly than the preset allows.
     """
-    for key in PRESETS.get(manifest.preset, ()):
-        limit, value = key.limit, _get(manifest, key.name)
-        if limit is None or (limit.where is not None and _get(manifest, limit.where[0]) != limit.where[1]):
+    preset: str = _get(chosen, "preset")
+    for key in PRESETS.get(preset, ()):
+        if key.limit is None or key.name.partition(".")[0] not in chosen.__struct_fields__:
+            continue
+        limit, value = key.limit, _get(chosen, key.name)
+        if limit.where is not None and _get(chosen, limit.where[0]) != limit.where[1]:
             continue
         if not limit.holds(value):
             raise ConfigError(
-                f"{key.name}: must be {limit.words} with preset={manifest.preset}, got {_shown(value)}; "
+                f"{key.name}: must be {limit.words} with preset={preset}, got {_shown(value)}; "
                 f"try `--set {key.name}={_shown(key.value)}`, or preset=custom, which promises nothing"
             )
-    if manifest.preset == "open" and manifest.robust.rule == "cs_plus" and 3 * manifest.robust.b < manifest.overlay.k:
-        least = -(-manifest.overlay.k // 3)
+    k, b = _get(chosen, "overlay.k"), _get(chosen, "robust.b")
+    if preset == "open" and _get(chosen, "robust.rule") == "cs_plus" and 3 * b < k:
         raise ConfigError(
-            f"robust.b: must be at least a third of overlay.k = {manifest.overlay.k} with preset=open, got {manifest.robust.b}: "
-            f"more bad ones are drawn at times than their share says (docs/robustness.md); try `--set robust.b={least}`"
+            f"robust.b: must be at least a third of overlay.k = {k} with preset=open, got {b}: "
+            f"more bad ones are drawn at times than their share says (docs/robustness.md); try `--set robust.b={-(-k // 3)}`"
         )
 
 
-def _get(manifest: Manifest, name: str) -> Any:
-    value: Any = manifest
+def _get(chosen: Section, name: str) -> Any:
+    value: Any = chosen
     for part in name.split("."):
         value = getattr(value, part)
     return value

@@ -100,7 +100,7 @@ def show_config(part: str | None, preset: str | None, run_dir: Path) -> None:
 
     Two TOML files in one listing; name one part to get a file: starling config show manifest > manifest.toml
 
-    scenario prints the defaults of what `starling simulate` reads. --preset prints a manifest that begins with those values.
+    scenario prints the defaults of what `starling simulate` reads. --preset prints a manifest, or scenario, that begins with those values.
     """
     from node import presets, settings
     from node.run_dir import RunDir
@@ -108,13 +108,14 @@ def show_config(part: str | None, preset: str | None, run_dir: Path) -> None:
 
     if part not in {None, "manifest", "node", "scenario"}:
         raise ConfigError(f"config show: must be manifest, node or scenario, got {part!r}; try `starling config show`")
-    if preset is not None and part not in {None, "manifest"}:
+    if preset is not None and part == "node":
         raise ConfigError(
-            f"--preset: is about a manifest, got {part}; try `starling config show manifest --preset {preset}`"
+            f"--preset: is about a manifest or a scenario, got {part}; try `starling config show manifest --preset {preset}`"
         )
     if part == "scenario":
-        click.echo("# A scenario: what `starling simulate` reads (defaults)")
-        click.echo(settings.render(Scenario()), nl=False)
+        begins = "defaults" if preset is None else f"preset {preset}"
+        click.echo(f"# A scenario: what `starling simulate` reads ({begins})")
+        click.echo(settings.render(presets.load(Scenario, assignments=presets.asked(preset, ()))), nl=False)
         return
     if preset is not None:
         begun = presets.load(Manifest, assignments=presets.asked(preset, ()))

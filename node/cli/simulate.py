@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 import click
 
 from gossip.errors import ConfigError, GossipError
-from node.cli.output import console, json_option
+from node.cli.output import console, json_option, preset_option
 
 if TYPE_CHECKING:
     from node.cli.demo import Display
@@ -31,6 +31,7 @@ SHOWS_A_NODE, SHOWS_A_SCENARIO = "`starling config show`", "`starling config sho
 @click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any key of the file, e.g. pace.rounds=50."
 )
+@preset_option
 @json_option
 @click.option(
     "--csv", "csv_file", metavar="FILE", type=click.Path(path_type=Path), help="Write every evaluation as CSV."
@@ -39,14 +40,16 @@ SHOWS_A_NODE, SHOWS_A_SCENARIO = "`starling config show`", "`starling config sho
 @click.option("--jobs", type=int, default=1, show_default=True, help="Runs of a sweep at the same time.")
 @click.option("--progress/--no-progress", default=None, help="Say how far it is; default: if a terminal reads.")
 def simulate(
-    file: Path, assignments: tuple[str, ...], as_json: bool, csv_file: Path | None, plot_file: Path | None, jobs: int,
-    progress: bool | None,
+    file: Path, assignments: tuple[str, ...], preset: str | None, as_json: bool, csv_file: Path | None, plot_file: Path | None,
+    jobs: int, progress: bool | None,
 ) -> int:  # fmt: skip
     """Simulate a swarm, or a sweep of swarms, from a scenario file.
 
     The file's keys, each with its meaning: starling config show scenario. Examples are in examples/.
+
+    preset = "open" in the file, or --preset, gives the values of a swarm of strangers to all keys that neither the file nor --set gives.
     """
-    from node import settings
+    from node import presets
     from node.simulate import plot, rules, sweep
     from node.simulate.schema import Scenario
 
@@ -58,8 +61,9 @@ def simulate(
     if plot_file is not None:
         plot.check(plot_file)
     try:
-        scenario = settings.apply_set(settings.load(file, Scenario), assignments)
-        cells = sweep.cells(scenario)
+        given = presets.asked(preset, assignments)
+        scenario = presets.load(Scenario, file, given)
+        cells = sweep.cells(scenario, lambda more: presets.load(Scenario, file, (*given, *more)))
     except ConfigError as error:
         raise ConfigError(str(error).replace(SHOWS_A_NODE, SHOWS_A_SCENARIO)) from error
     for warning in rules.check(cells):

@@ -9,6 +9,7 @@ from pathlib import Path
 from gossip.errors import ConfigError
 from gossip.mix.facts import FACTS
 from node import manifest as manifests
+from node import presets
 from node.overlay import check_members
 from node.simulate.schema import PATH_TASKS, Scenario, joiners, manifest
 from node.simulate.sweep import Cell
@@ -57,6 +58,7 @@ def check_one(scenario: Scenario) -> list[str]:
     if joiners(scenario) > 1_000_000:
         raise ConfigError(f"faults.join: must bring at most 1000000 nodes in all, got {joiners(scenario)}")
     _check_task(scenario)
+    presets.check(scenario)
     warnings = manifests.check(manifest(scenario))
     _check_members(scenario)
     if simulate.engine == "whole":
@@ -66,7 +68,7 @@ def check_one(scenario: Scenario) -> list[str]:
             f"simulate.running_mean: is about sgd's momentum, got optimizer={scenario.optimizer.kind}; "
             "try `--set simulate.running_mean=false`"
         )
-    _check_attack(scenario)
+    warnings += _check_attack(scenario)
     if not simulate.model and pace.kind == "clock":
         raise ConfigError("simulate.model: false averages round by round; try `--set pace.kind=steps`")
     return warnings
@@ -117,8 +119,8 @@ def _check_whole(scenario: Scenario) -> None:
         )
 
 
-def _check_attack(scenario: Scenario) -> None:
-    """Who lies is there, and does what it can here."""
+def _check_attack(scenario: Scenario) -> list[str]:
+    """Who lies is there, and does what it can here; a warning where they are more than the swarm is meant to stand."""
     attack, nodes = scenario.attack, scenario.simulate.nodes
     if attack.kind and attack.kind not in names.NAMES:
         close = difflib.get_close_matches(attack.kind, names.NAMES, n=1)
@@ -143,7 +145,7 @@ def _check_attack(scenario: Scenario) -> None:
     if not bad:
         if attack.kind:
             raise ConfigError(f"attack.nodes: {attack.kind} needs somebody to do it, got 0; try `--set attack.nodes=1`")
-        return
+        return []
     if not scenario.simulate.model:
         raise ConfigError("attack.kind: without a model there is nothing to attack; try `--set simulate.model=true`")
     if attack.kind in names.TRACKER and scenario.mix.kind not in TRACKING:
@@ -151,6 +153,11 @@ def _check_attack(scenario: Scenario) -> None:
             f"attack.kind: {attack.kind} lies about the tracker, which mix={scenario.mix.kind} does not tell; "
             "try `--set mix.kind=gradient_tracking`"
         )
+    if scenario.bad_share and bad > scenario.bad_share * nodes:
+        return [
+            f"attack: {bad} of {nodes} nodes are bad, more than bad_share = {scenario.bad_share:g} is meant to stand"
+        ]
+    return []
 
 
 def detection_s(scenario: Scenario) -> float:

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from node.config import (
     AtLeastOne,
+    BadShare,
     CompressSection,
     Count,
     Manifest,
@@ -20,6 +21,7 @@ from node.config import (
     PaceSection,
     PartitionSection,
     Positive,
+    Preset,
     RobustSection,
     Scalar,
     Section,
@@ -148,6 +150,10 @@ class Scenario(Section, frozen=True):
     attack: AttackSection = AttackSection()
     network: NetworkSection = NetworkSection()
     sweep: SweepSection = SweepSection()
+    preset: Preset = "custom"
+    """vouched, open: what a manifest of that preset says, for all keys that this file does not give; docs/robustness.md lists them."""
+    bad_share: BadShare = 0.0
+    """The share of bad members that this swarm is meant to stand; more than its rule does is refused. `attack` says how many there are."""
 
 
 def joiners(scenario: Scenario) -> int:
@@ -160,7 +166,10 @@ def joiners(scenario: Scenario) -> int:
 
 
 def manifest(scenario: Scenario) -> Manifest:
-    """What the swarm of a scenario agrees on. All nodes begin together, so that the quorum is everybody."""
+    """What the swarm of a scenario agrees on. All nodes begin together, so that the quorum is everybody.
+
+    It names no preset, whose promise is about admission too: of simulated nodes nobody is turned away.
+    """
     nodes = scenario.simulate.nodes
     parts = scenario.partition.shards or nodes + joiners(scenario)
     task = scenario.task
@@ -171,5 +180,5 @@ def manifest(scenario: Scenario) -> Manifest:
     return Manifest(
         name=scenario.name, seed=scenario.simulate.seed, task=task, partition=partition, optimizer=scenario.optimizer, mix=scenario.mix,
         overlay=scenario.overlay, compress=scenario.compress, membership=scenario.membership, robust=scenario.robust,
-        pace=msgspec.structs.replace(scenario.pace, quorum=nodes),
+        bad_share=scenario.bad_share, pace=msgspec.structs.replace(scenario.pace, quorum=nodes),
     )  # fmt: skip

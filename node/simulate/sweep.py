@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from node.simulate.schema import Scenario, SweepSection
 
 MAX_CELLS = 10_000
 _SEED = "simulate.seed"
+_PRESET = "preset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,13 @@ class Cell:
         return ", ".join(f"{key} = {value}" for key, value in self.labels.items())
 
 
-def cells(scenario: Scenario) -> tuple[Cell, ...]:
+def cells(scenario: Scenario, again: Callable[[Sequence[str]], Scenario] | None = None) -> tuple[Cell, ...]:
     """All runs, the last key of the file changing fastest and seeds fastest of all.
+
+    Args:
+        scenario: with the sweep.
+        again: assignments -> the scenario, had they been given as well. A preset in the grid gives values to the keys that nobody gave,
+            which a scenario no longer tells from others. None: such a preset is a name and no more.
 
     Raises:
         ConfigError: an unknown key, a value it does not take, or too many runs.
@@ -50,12 +56,14 @@ def cells(scenario: Scenario) -> tuple[Cell, ...]:
         count *= len(axis)
     if count > MAX_CELLS:
         raise ConfigError(f"sweep: must be at most {MAX_CELLS} runs, got {count}; try fewer values")
-    alone = msgspec.structs.replace(scenario, sweep=SweepSection())
     found = []
     for combination in itertools.product(*axes):
         labels = {key: value for part in combination for key, value in part.items()}
+        assignments = [_assignment(*item) for item in labels.items()]
         try:
-            found.append(Cell(labels, settings.apply_set(alone, [_assignment(*item) for item in labels.items()])))
+            begun = scenario if again is None or _PRESET not in labels else again([f"{_PRESET}={labels[_PRESET]}"])
+            alone = msgspec.structs.replace(begun, sweep=SweepSection())
+            found.append(Cell(labels, settings.apply_set(alone, assignments)))
         except ConfigError as error:
             raise ConfigError(f"sweep.grid: {error}") from error
     return tuple(found)

@@ -42,8 +42,10 @@ def test_a_preset_works_as_it_is_and_says_all_of_its_values(name):
         assert presets._get(manifest, key.name) == key.value
 
 
-def test_the_names_of_presets_are_those_a_manifest_may_say():
-    assert {*PRESETS, presets.CUSTOM} == set(msgspec.inspect.type_info(Manifest).fields[-2].type.values)
+@pytest.mark.parametrize("kind", [Manifest, Scenario])
+def test_the_names_of_presets_are_those_a_file_may_say(kind):
+    (field,) = (field for field in msgspec.inspect.type_info(kind).fields if field.name == "preset")
+    assert {*PRESETS, presets.CUSTOM} == set(field.type.values)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -295,7 +297,7 @@ def test_config_show_prints_a_preset_as_a_file_to_begin_with(tmp_path, capsys):
         (["found", "--preset", "opne"], "preset: must be one of custom, open, vouched, got 'opne'; did you mean open?"),
         (["found", "--preset", "open", "--set", "robust.b=0"], "robust.b: must be at least 2 with preset=open, got 0"),
         (["config", "show", "--preset", "opne"], "preset: must be one of"),
-        (["config", "show", "node", "--preset", "open"], "--preset: is about a manifest, got node"),
+        (["config", "show", "node", "--preset", "open"], "--preset: is about a manifest or a scenario, got node"),
     ],
 )
 def test_what_cannot_be_is_one_line(tmp_path, monkeypatch, capsys, words, says):

@@ -12,7 +12,7 @@ import torch
 
 from gossip.errors import ConfigError
 from gossip.simulate.liars import Seen
-from node import settings
+from node import presets, settings
 from node.config import Manifest, MixSection, RobustSection
 from node.engine.mixing import mixer
 from node.simulate import build, lies, results, rules
@@ -84,6 +84,27 @@ def test_whole_nodes_lie_in_scenarios_too():
     assert [row.alive for row in lied.rows] == [4, 4]
     assert lied.rows[0] == behaved.rows[0]
     assert lied.rows[-1].loss > behaved.rows[-1].loss
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["vectorised", "whole"])
+def test_both_engines_run_the_preset_for_strangers_with_a_liar_among_them(engine):
+    """Whole nodes as well: nobody is asked for a proof of work here."""
+    assignments = (
+        "preset=open",
+        "simulate.nodes=7",
+        f"simulate.engine={engine}",
+        "task.params.hidden=4",
+        "pace.local_steps=1",
+    )
+    loaded = presets.load(
+        Scenario,
+        assignments=(*assignments, "pace.rounds=2", "pace.evaluate_every=2", "attack.rows=[6]", "attack.kind=foe"),
+    )
+    assert rules.check(cells(loaded)) == []
+    outcome = simulate(loaded, lambda _round, _line: None)
+    assert (outcome.bad, outcome.rows[-1].alive, outcome.diverged) == ((6,), 6, None)
+    assert 0 < outcome.counts["committed"] <= 2 * 7 * 6
 
 
 # --- what ---------------------------------------------------------------------------------------------------
@@ -186,7 +207,7 @@ def test_a_lie_about_the_model_leaves_the_tracker_and_the_other_way_round():
 def test_the_threshold_of_a_rule_is_known_where_it_has_one():
     sac = mixer(Manifest(mix=MixSection(kind="gather"), robust=RobustSection(rule="sac", kappa=3.0)))
     x = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
-    _, state = sac.combine(sac.start(torch.zeros(2, 2)), x, x[:, None], torch.ones(2, 1, dtype=torch.bool))
+    _, state, _ = sac.combine(sac.start(torch.zeros(2, 2)), x, x[:, None], torch.ones(2, 1, dtype=torch.bool))
     assert lies.thresholds(sac, state, [1, 0]).tolist() == [3.0, 15.0]
     plus = mixer(Manifest(mix=MixSection(kind="gather"), robust=RobustSection(rule="cs_plus")))
     assert lies.thresholds(plus, plus.start(x), [0]) is None

@@ -115,6 +115,17 @@ def test_one_run_is_a_table_and_what_it_comes_to(canned, file, capsys):
     assert said.err == ""
 
 
+@pytest.mark.parametrize("name", ["open", "vouched"])
+def test_a_preset_may_come_from_the_command_line_or_the_file(canned, file, name):
+    """One way or the other the worker is handed the same run."""
+    assert main(["simulate", str(file), "--preset", name, "--set", "simulate.nodes=8"]) == 0
+    file.write_text(f'preset = "{name}"\n{SCENARIO}')
+    assert main(["simulate", str(file), "--set", "simulate.nodes=8"]) == 0
+    one, other = (pool.cells[0].scenario for pool in canned.made)
+    assert one == other
+    assert (one.preset, one.mix.kind, one.pace.local_steps) == (name, {"open": "gather", "vouched": "pet"}[name], 2)
+
+
 def test_a_sweep_is_a_block_for_each_run_and_a_table_of_all(canned, file, capsys):
     file.write_text(SCENARIO + SWEEP)
     canned.outcomes = tuple((number, outcome(0.1, 0.2 * number)) for number in (2, 0, 1, 3))

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from gossip.errors import ConfigError
-from node import settings
+from node import presets, settings
+from node.cli.main import main
+from node.config import AdmissionSection, Manifest
 from node.simulate import rules
 from node.simulate.schema import Scenario, joiners, manifest
 from node.simulate.sweep import cells
@@ -80,6 +82,89 @@ def test_there_is_room_for_more_joiners_than_chance_brings():
     """.03 a round for 600 rounds: 18 on average, 4.2 either way."""
     room = joiners(scenario("pace.rounds=600", "faults.join=0.03"))
     assert 18 + 4 * 4.2 < room < 60
+
+
+# --- presets ------------------------------------------------------------------------------------------------------
+
+
+def preset(name, *assignments):
+    return presets.load(Scenario, assignments=[f"preset={name}", *assignments])
+
+
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_a_scenario_with_a_preset_is_the_swarm_of_a_manifest_with_that_preset(name):
+    """Key by key, so that both engines, which know a swarm by its manifest alone, do what nodes of that preset do. Only who gets in is
+    not simulated: no work is proven, nobody invites.
+    """
+    assert rules.check(cells(preset(name))) == []
+    agreed, founded = manifest(preset(name)), presets.load(Manifest, assignments=[f"preset={name}"])
+    for key in presets.PRESETS[name]:
+        if not key.name.startswith("admission."):
+            assert presets._get(agreed, key.name) == presets._get(founded, key.name) == key.value
+    assert agreed.admission == AdmissionSection()
+
+
+def test_what_the_file_says_goes_before_its_preset_and_set_before_both(tmp_path):
+    file = tmp_path / "scenario.toml"
+    file.write_text('preset = "open"\n[pace]\nlocal_steps = 20\n[overlay]\nk = 9\n[robust]\nb = 3\n')
+    loaded = presets.load(Scenario, file, ["overlay.k=8"])
+    assert (loaded.pace.local_steps, loaded.overlay.k, loaded.robust.b, loaded.mix.kind) == (20, 8, 3, "gather")
+    spelled = [
+        f"{key.name}={key.value}"
+        for key in presets.PRESETS["open"]
+        if not key.name.startswith(("admission.", "robust.before"))
+    ]
+    assert manifest(preset("open")) == manifest(scenario(*spelled))
+
+
+@pytest.mark.parametrize(
+    ("assignments", "message"),
+    [
+        (["preset=open", "robust.b=1"], r"robust\.b: must be at least 2 with preset=open, got 1"),
+        (["preset=open", "overlay.k=9"], r"robust\.b: must be at least a third of overlay\.k = 9 with preset=open"),
+        (["preset=open", "bad_share=0.1"], r"bad_share: must be at least 0\.2 with preset=open, got 0\.1"),
+        (["preset=open", "bad_share=0.35"], r"bad_share: cs_plus stands at most 0\.3.*, got 0\.35"),
+        (["preset=vouched", "mix.clip_norm=0"], r"mix\.clip_norm: must be above 0 with preset=vouched, got 0"),
+        (["preset=vouched", "bad_share=0.1"], r"bad_share: mix=pet has no rule that stands bad members, must be 0, got 0\.1"),
+        (["bad_share=0.1"], r"bad_share: mix=pet has no rule"),
+    ],
+)  # fmt: skip
+def test_a_scenario_past_what_its_preset_or_rule_stands_is_refused(assignments, message):
+    """The same lines as of a manifest: a simulation cannot show what nodes would refuse to run."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        rules.check(cells(presets.load(Scenario, assignments=assignments)))
+    assert "\n" not in str(caught.value)
+
+
+def test_more_liars_than_the_swarm_is_meant_to_stand_are_simulated_with_a_note():
+    """To look past a bound is what simulations are for."""
+    (note,) = rules.check(cells(preset("open", "attack.kind=foe", "attack.nodes=4")))
+    assert note == "attack: 4 of 16 nodes are bad, more than bad_share = 0.2 is meant to stand"
+    assert rules.check(cells(preset("open", "attack.kind=foe", "attack.nodes=3"))) == []
+
+
+def test_a_preset_in_a_grid_fills_what_nobody_gave(tmp_path):
+    """And each run keeps what the file and --set say: six steps are the preset's, 0.05 is a person's."""
+    file = tmp_path / "scenario.toml"
+    file.write_text(
+        '[optimizer]\nlr = 0.05\n[sweep.grid]\npreset = ["custom", "vouched", "open"]\n"pace.rounds" = [3, 4]\n'
+    )
+    loaded = presets.load(Scenario, file, ["simulate.nodes=9"])
+    found = cells(loaded, lambda more: presets.load(Scenario, file, ["simulate.nodes=9", *more]))
+    assert rules.check(found) == []
+    kinds = [("custom", "pet"), ("vouched", "pet"), ("open", "gather")]
+    assert [(c.scenario.preset, c.scenario.mix.kind, c.scenario.pace.rounds) for c in found] == [
+        (*kind, rounds) for kind in kinds for rounds in (3, 4)
+    ]
+    assert {c.scenario.pace.local_steps for c in found} == {20, 6}
+    assert {(c.scenario.simulate.nodes, c.scenario.optimizer.lr) for c in found} == {(9, 0.05)}
+    assert not any(c.scenario.sweep.grid for c in found)
+
+
+def test_config_show_prints_a_scenario_that_begins_with_a_preset(tmp_path, capsys):
+    assert main(["config", "show", "scenario", "--preset", "open"]) == 0
+    (tmp_path / "s.toml").write_text(capsys.readouterr().out)
+    assert presets.load(Scenario, tmp_path / "s.toml") == preset("open")
 
 
 # --- sweeps -------------------------------------------------------------------------------------------------------
