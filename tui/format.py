@@ -78,6 +78,13 @@ def latency(seconds: float | None) -> str:
     return f"{milliseconds:.1f} ms" if milliseconds < 9.95 else f"{milliseconds:.0f} ms"
 
 
+def privacy(epsilon: float | None, delta: float | None) -> str:
+    """What a node's data have cost: 1.23 (δ 1e-05). A dash where nothing is noised; ∞, which JSON cannot say, where δ stands alone."""
+    if delta is None:
+        return MISSING
+    return f"{'∞' if epsilon is None else figure(epsilon)} (δ {delta:.0e})"
+
+
 def short(peer: str) -> str:
     """A peer id as its end, which differs where the beginning never does."""
     text = clean(peer)

@@ -126,8 +126,8 @@ def _status_table(snapshot: StatusSnapshot) -> RenderableType:
         "up": show.duration(snapshot.uptime_s),
         "addresses": ", ".join(snapshot.addresses) or show.MISSING,
     }
-    if snapshot.epsilon is not None:
-        rows["privacy"] = f"epsilon {snapshot.epsilon:.3g} at delta {snapshot.delta or 0.0:.0e}"
+    if snapshot.delta is not None:
+        rows["privacy"] = f"ε {show.privacy(snapshot.epsilon, snapshot.delta)}"
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column(overflow="fold")

@@ -182,6 +182,22 @@ def test_a_long_problem_is_one_line_also_where_no_terminal_is(tmp_path, capsys):
 
 
 @pytest.mark.real
+@pytest.mark.parametrize(
+    ("spent", "line"),
+    [
+        ({"epsilon": 1.2345, "delta": 1e-5}, "privacy ε 1.234 (δ 1e-05)"),
+        ({"delta": 1e-5}, "privacy ε ∞ (δ 1e-05)"),
+        ({}, ""),
+    ],
+)
+def test_status_says_what_the_node_s_data_have_cost_and_nothing_where_nothing_is_noised(tmp_path, capsys, spent, line):
+    with answering(tmp_path, encode(snapshot(**spent))):
+        assert main(["status", "--dir", str(tmp_path)]) == 0
+    said = [" ".join(row.split()) for row in capsys.readouterr().out.splitlines() if row.startswith("privacy")]
+    assert said == ([line] if line else [])
+
+
+@pytest.mark.real
 def test_status_json_is_the_snapshot_on_one_line(tmp_path, capsys):
     with answering(tmp_path, encode(snapshot(loss=float("nan")))):
         assert main(["status", "--dir", str(tmp_path), "--json"]) == 0

@@ -58,6 +58,18 @@ def test_the_first_screen_says_how_the_run_goes(size):
 
 
 @BOTH
+@pytest.mark.parametrize(
+    ("spent", "shown"),
+    [({}, "ε –  engine restarts 0"), ({"epsilon": 1.2345, "delta": 1e-5}, "ε 1.234 (δ 1e-05)  engine restarts 0")],
+)
+def test_what_the_node_s_data_have_cost_stands_beside_the_steps_that_cost_it(size, spent, shown):
+    """A volunteer who set a noise sees ε grow; who did not is not told of a privacy that is not there."""
+    _, (screen,) = look(one(**spent), size)
+    (line,) = (line for line in screen.splitlines() if "steps 840" in line)
+    assert f"steps 840 (312/s)  {shown}" in line
+
+
+@BOTH
 def test_curves_have_axes_with_rounds_and_values(size):
     _, (screen,) = look(one(), size)
     rows = screen.splitlines()
@@ -110,7 +122,7 @@ def test_a_problem_is_the_first_line(size):
 @BOTH
 def test_a_node_in_its_first_moment_has_dashes_and_no_invented_zeros(size):
     _, (screen,) = look([(Reading("node-0", bare()),)], size)
-    for words in ("… starting", "value –", "loss –", "– parameters", "steps 0 (–)", "–  nothing measured yet"):
+    for words in ("… starting", "value –", "loss –", "– parameters", "steps 0 (–)", "ε –", "–  nothing measured yet"):
         assert words in screen
     assert "0.0" not in screen
 
@@ -193,7 +205,13 @@ def test_a_single_node_needs_no_selector():
 @BOTH
 def test_the_question_mark_explains_keys_and_signs_and_closes_again(size):
     _, seen = look(one(), size, keys=("question_mark", "question_mark"))
-    for words in ("quit (the node goes on)", "next and previous node", "suspected, banned", "not known (never 0)"):
+    for words in (
+        "quit (the node goes on)",
+        "next and previous node",
+        "suspected, banned",
+        "not known (never 0)",
+        "docs/privacy.md",
+    ):
         assert words in seen[1]
         assert words not in seen[2]
 

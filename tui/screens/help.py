@@ -21,6 +21,7 @@ n  p     next and previous node, where there are several
 ● ○ …    training, waiting, starting or joining
 ✓ ← ✗    finished or done, leaving or left, failed or dead
 ?  ⊘     suspected, banned
+ε        what our data have told so far (docs/privacy.md); – without noise
 edge     we exchange models with this peer
 done     exchanges both ends committed
 seen     how long ago we last heard of the peer\

@@ -47,7 +47,8 @@ def _lines(snapshot: StatusSnapshot) -> Text:
     traits += [f"{show.count(snapshot.parameters)} parameters", show.clean(snapshot.device or show.MISSING)]
     text.append(" · ".join(trait or show.MISSING for trait in traits) + "\n", style="dim")
     text.append(f"up {show.duration(snapshot.uptime_s)}  steps {show.count(snapshot.local_steps)}")
-    text.append(f" ({show.speed(snapshot.steps_per_s)})  engine restarts {snapshot.engine_restarts}")
+    text.append(f" ({show.speed(snapshot.steps_per_s)})  ε {show.privacy(snapshot.epsilon, snapshot.delta)}")
+    text.append(f"  engine restarts {snapshot.engine_restarts}")
     text.append("  rejoined" if snapshot.rejoined else "  joined late" if snapshot.joined_late else "")
     text.append(f"\nsent {show.size(snapshot.bytes_sent)} ({show.rate(snapshot.up_bytes_per_s)})")
     text.append(f"  received {show.size(snapshot.bytes_received)} ({show.rate(snapshot.down_bytes_per_s)})")
