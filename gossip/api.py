@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from gossip.compress.support import Support
 
 __all__ = [
-    "Averaging", "Effect", "Gathering", "Heard", "Losses", "Mixer", "Overlay", "Phase", "Quantizer", "Rule", "Selector", "Swapped",
-    "Swapping",
+    "Averaging", "Combined", "Effect", "Gathering", "Heard", "Losses", "Mixer", "Overlay", "Phase", "Quantizer", "Rule", "Selector",
+    "Swapped", "Swapping",
 ]  # fmt: skip
 
 
@@ -166,6 +166,12 @@ class Swapping(Protocol):
 
 Losses: TypeAlias = "Callable[[Tensor], Tensor]"
 """Models (…, m, d) -> (…, m), each one's loss on the node's own data of now."""
+Combined: TypeAlias = "tuple[Tensor, Tensor, Tensor | None]"
+"""What a rule makes of a round: the combined vector (…, D), what it remembers (…, s), and whom it held back, (…, k) bool.
+
+Held back is a peer whose word moved us less than half as far as it asked for, beside the others: clipped so much, or left out. None where a
+rule goes by coordinates, or by anything else that does not tell one peer from another.
+"""
 
 
 class Rule(Protocol):
@@ -180,8 +186,8 @@ class Rule(Protocol):
 
     def combine(
         self, kept: Tensor, own: Tensor, told: Tensor, present: Tensor, before: Tensor, losses: Losses | None
-    ) -> tuple[Tensor, Tensor]:
-        """The combined vector (…, D), and what is remembered (…, s).
+    ) -> Combined:
+        """The combined vector, what is remembered, and who was held back.
 
         Args:
             kept: (…, s).

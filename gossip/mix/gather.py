@@ -81,20 +81,21 @@ class Gather:
 
     def combine(
         self, state: Gathered, shared: Tensor, told: Tensor, present: Tensor, losses: Losses | None = None
-    ) -> tuple[Tensor, Gathered]:
-        """The shared vector (…, D) after a round in which peers told (…, k, D), and the new state. Comes before `absorb`.
+    ) -> tuple[Tensor, Gathered, Tensor | None]:
+        """The shared vector (…, D) after a round in which peers told (…, k, D), the new state, and (…, k) bool whom the rule held back, or
+        None where it does not say. Comes before `absorb`.
 
         Where there are fewer peers than the rule needs, as after many have gone, nobody is listened to: a weaker rule would be none. Nor
         where what comes out is not finite.
         """
         try:
-            combined, kept = self.rule.combine(state.kept, shared, told, present, state.origin, losses)
+            combined, kept, held = self.rule.combine(state.kept, shared, told, present, state.origin, losses)
         except BreakdownExceeded:
-            return shared, state
+            return shared, state, None
         fine = torch.isfinite(combined).all(dim=-1, keepdim=True)
         if not bool(fine.all()):
             combined, kept = torch.where(fine, combined, shared), torch.where(fine, kept, state.kept)
-        return combined, Gathered(state.origin, kept)
+        return combined, Gathered(state.origin, kept), held
 
     def corrected(self, state: Gathered, flows: Tensor) -> Gathered:
         """There are no flows."""

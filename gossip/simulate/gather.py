@@ -146,7 +146,7 @@ class Gathers:
         at = indices(rows, combined)
         before = x, state = self.states.of(at)
         losses = None if self.losses is None else partial(self.losses, torch.from_numpy(rows))
-        combined[at], state = self.mixer.combine(state, combined[at], told, present, losses)
+        combined[at], state, _ = self.mixer.combine(state, combined[at], told, present, losses)
         self.states.put(at, before, x, state)
 
     def _sizes(self, turn: Turn, dim: int) -> Sizes:

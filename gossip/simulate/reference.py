@@ -179,7 +179,7 @@ class Reference:
             told = [self._told(frozen, peer, phase.round) for peer in sorted(peers, key=lambda peer: self.peers[peer])]
             losses = None if self.losses is None else self.losses(node)
             present = torch.ones(len(told), dtype=torch.bool)
-            mixed[node], self.states[node] = self.mixer.combine(
+            mixed[node], self.states[node], _ = self.mixer.combine(
                 self.states[node], frozen[node], torch.stack(told), present, losses
             )
         return mixed

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 
 import trio
@@ -62,14 +62,14 @@ class PulledExchange:
         up_bytes_per_s: cap on what peers are sent; 0 is none.
         first: number of our first question; an earlier life's must not come again.
         witness: told what peers signed.
-        noted: told how a round's questions ended, by peer.
+        noted: told how a round's questions ended, by peer, and whose vectors the rule held back; None where it does not say.
     """
 
     def __init__(
         self, *, network: Network, engine: EngineHandle, report: Reporter, manifest: Manifest, swarm: str, life: int,
         sign: Callable[[bytes], bytes], verify: Verify, life_of: Callable[[str], int | None], admits: Callable[[str], bool],
         up_bytes_per_s: int, first: int, witness: Callable[[Statement], None],
-        noted: Callable[[Mapping[str, Outcome]], None] = lambda _outcomes: None,
+        noted: Callable[[Mapping[str, Outcome], Collection[str] | None], None] = lambda _outcomes, _held: None,
     ) -> None:  # fmt: skip
         pace = manifest.pace
         self._network = network
@@ -267,11 +267,11 @@ class PulledExchange:
             machine.close()
         outcomes = dict(machine.outcomes)
         self._outcomes.update(outcomes.values())
-        self._noted(outcomes)
         self._committed.update(peer for peer, outcome in outcomes.items() if outcome == "committed")
         reply = await self._engine.call(calls.Mix(round, machine.asked))
         if not isinstance(reply, calls.Done):
             raise EngineError(f"round {round} was not mixed: {reply}")
+        self._noted(outcomes, reply.held)
         return RoundOutcome(round, outcomes, machine.behind)
 
     # --- membership and engine ----------------------------------------------------------------------------

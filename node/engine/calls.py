@@ -307,9 +307,15 @@ class Stop(Call, frozen=True, tag="stop"):
 
 
 class Done(Call, frozen=True, tag="done"):
-    """It is done. `clipped`: of Apply and Commit, whether the difference was as long as the clip allows."""
+    """It is done.
+
+    Args:
+        clipped: of Apply and Commit, whether the difference was as long as the clip allows.
+        held: of Mix where vectors are gathered, the peers whose vector the rule held back; None where it does not say.
+    """
 
     clipped: bool = False
+    held: tuple[str, ...] | None = None
 
 
 class Refused(Call, frozen=True, tag="refused"):

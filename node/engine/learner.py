@@ -185,8 +185,8 @@ class Learner:
         x, self.state = self.mixer.absorb(self.state, self.x.clone(), shared, phase)
         self.x.copy_(x)
 
-    def gather(self, told: Tensor, present: Tensor, phase: Phase) -> None:
-        """Combine our vector with those that peers told, instead of `absorb`.
+    def gather(self, told: Tensor, present: Tensor, phase: Phase) -> Tensor | None:
+        """Combine our vector with those that peers told, instead of `absorb`. -> (k,) bool whom the rule held back; None: it does not say
 
         Args:
             told: (k, D) of the peers asked, in order of peer id, and of no meaning where absent.
@@ -194,13 +194,14 @@ class Learner:
             phase: as in `absorb`.
         """
         assert isinstance(self.mixer, Gather)
-        shared = self.shared()
+        shared, held = self.shared(), None
         if len(present):
-            combined, state = self.mixer.combine(self.state, shared, told, present, self._losses())
+            combined, state, held = self.mixer.combine(self.state, shared, told, present, self._losses())
             if _finite(combined):  # else what peers told is of no use, and our own vector is
                 shared, self.state = combined, state
         x, self.state = self.mixer.absorb(self.state, self.x.clone(), shared, phase)
         self.x.copy_(x)
+        return held
 
     def _losses(self) -> Losses | None:
         """What models are worth on the batch of the last local step. None where gradients are private: it would tell of the data."""

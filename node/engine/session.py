@@ -200,27 +200,31 @@ class Session:
         """Add what gathered, and thaw."""
         if self._left > 0:
             raise LocalProtocolError("local steps of the round are left to do")
-        self._thaw(call.asked)
+        held = self._thaw(call.asked)
         self._round = call.round + 1
-        return calls.Done()
+        return calls.Done(held=held)
 
-    def _thaw(self, asked: Sequence[str] = ()) -> None:
-        """What was committed or told since the last Mix counts in this one."""
+    def _thaw(self, asked: Sequence[str] = ()) -> tuple[str, ...] | None:
+        """What was committed or told since the last Mix counts in this one. -> of peers who told, those held back, if the rule says so"""
         if self._frozen is None:
-            return
+            return None
+        held = None
         self._frozen = None
         gathered, self._gathered = self._gathered, []
         if gathers(self.learner.mixer.edge):
             told, present = self._gathering.told(asked)
             if self._hostile is not None:
                 self._hostile.gathered(asked, told, present)
-            self.learner.gather(told, present, self._phase)
+            held = self.learner.gather(told, present, self._phase)
         else:
             gathered.sort(key=lambda done: done.peer)  # stable: each peer's in order
             self.learner.absorb(gathered, self._phase)
         if self._hostile is not None:
             self._hostile.mixed(self.learner.shared())
         self.learner.mark_good()
+        if held is None:
+            return None
+        return tuple(peer for peer, back in zip(sorted(asked), held.tolist(), strict=True) if back)
 
     # --- calls: pulled exchanges --------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gossip.api import Losses
+from gossip.api import Combined, Losses
 from gossip.errors import BreakdownExceeded
 from robust.rules.stack import Stack
 
@@ -45,8 +45,8 @@ class Combination(Protocol):
         """(R, s) what is remembered before the first round."""
         ...
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
-        """(R, D) the combined vector and (R, s) what is remembered.
+    def reduce(self, stack: Stack, context: Context) -> Combined:
+        """(R, D) the combined vector, (R, s) what is remembered, and (R, p − 1) bool who was held back, or None.
 
         Raises:
             BreakdownExceeded: there are too few vectors for the rule to mean anything.
@@ -98,8 +98,8 @@ class Composed:
 
     def combine(
         self, kept: Tensor, own: Tensor, told: Tensor, present: Tensor, before: Tensor, losses: Losses | None
-    ) -> tuple[Tensor, Tensor]:
-        """As `gossip.api.Rule` says.
+    ) -> Combined:
+        """As `gossip.api.Rule` says. After a preparation, which mixes what peers said, nobody is named as held back.
 
         Raises:
             BreakdownExceeded: there are too few peers for the rule to mean anything.
@@ -107,7 +107,7 @@ class Composed:
         """
         leading, (peers, dim) = own.shape[:-1], told.shape[-2:]
         if not peers:
-            return own.clone(), kept
+            return own.clone(), kept, None
         rows = math.prod(leading)
         stack = Stack(own.reshape(rows, dim), told.reshape(rows, peers, dim), present.reshape(rows, peers))
         memory = kept.reshape(rows, kept.shape[-1])
@@ -122,12 +122,14 @@ class Composed:
             return losses(models.view(*leading, *models.shape[1:])).reshape(models.shape[:2])
 
         context = Context(memory, stack.own, before.reshape(rows, dim), None if losses is None else flattened)
-        combined, memory = self.rule.reduce(prepared, context)
+        combined, memory, held = self.rule.reduce(prepared, context)
         alone = ~stack.present.any(dim=1)
         if bool(alone.any()):
             combined = torch.where(alone[:, None], stack.own, combined)
         remembered = torch.cat([memory, rest], dim=1)
-        return combined.view(own.shape), remembered.view(*leading, remembered.shape[1])
+        if held is not None:
+            held = None if self.first is not None else (held & stack.present).view(present.shape)
+        return combined.view(own.shape), remembered.view(*leading, remembered.shape[1]), held
 
 
 def nothing(own: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from torch import Tensor
 
+from gossip.api import Combined
 from robust.rules.api import Combination, Context, nothing
 from robust.rules.coordinate import Median, TrimmedMean
 from robust.rules.krum import Bulyan, Krum
@@ -51,7 +52,7 @@ class Bridge:
         """Nothing."""
         return nothing(own)
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
+    def reduce(self, stack: Stack, context: Context) -> Combined:
         """(R, D), and nothing."""
-        screened, kept = SCREENS[self.which](self.b).reduce(replace(stack, own=context.before), context)
-        return screened.add_(context.own - context.before), kept
+        screened, kept, held = SCREENS[self.which](self.b).reduce(replace(stack, own=context.before), context)
+        return screened.add_(context.own - context.before), kept, held

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gossip.api import Combined
 from robust.rules.api import Context
-from robust.rules.distances import positive, shortened, to_point
+from robust.rules.distances import HALF, positive, shortened, to_point
 from robust.rules.stack import Stack
 
 
@@ -44,14 +45,15 @@ class CenteredClip:
         """Our own vector."""
         return own.clone()
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
-        """(R, D), and the same again."""
+    def reduce(self, stack: Stack, context: Context) -> Combined:
+        """(R, D), the same again, and who was clipped to less than half in the last iteration."""
         gram = stack.gram(context.kept)
         weights = torch.zeros(gram.shape[:2], dtype=torch.float64, device=gram.device)
         weights[:, -1] = 1.0
         for _ in range(self.iterations):
-            moves = shortened(to_point(gram, weights)[:, :-1], self.tau) / stack.count
+            factors = shortened(to_point(gram, weights)[:, :-1], self.tau)
+            moves = factors / stack.count
             weights = weights * (1 - moves.sum(dim=1, keepdim=True))
             weights[:, :-1] += moves
         center = stack.combination(weights, context.kept)
-        return center, center
+        return center, center, factors[:, 1:] < HALF

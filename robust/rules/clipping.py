@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gossip.api import Combined
 from robust.rules.api import Context, bad, nothing
-from robust.rules.distances import norms, positive, shortened
+from robust.rules.distances import HALF, norms, positive, shortened
 from robust.rules.stack import Stack
 
 KAPPA = 3.0
@@ -47,10 +48,10 @@ class Sac:
         """No step yet."""
         return own.new_zeros((own.shape[0], 1))
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
-        """(R, D), and the running mean of our step lengths."""
+    def reduce(self, stack: Stack, context: Context) -> Combined:
+        """(R, D), the running mean of our step lengths, and who was clipped to less than half."""
         step = running_step(context)
-        return clipped(stack, stack.squares().sqrt(), self.kappa * step), step.to(context.kept.dtype)
+        return clipped(stack, stack.squares().sqrt(), self.kappa * step, step.to(context.kept.dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +81,19 @@ class CsPlus:
         """No step yet."""
         return own.new_zeros((own.shape[0], 1))
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
-        """(R, D), and the running mean of our step lengths."""
+    def reduce(self, stack: Stack, context: Context) -> Combined:
+        """(R, D), the running mean of our step lengths, and who was clipped to less than half."""
         distances, heard = stack.squares().sqrt(), stack.heard
         peers, there = stack.count - 1, heard.sum(dim=1, keepdim=True)
         step = running_step(context)
         if self.b and peers <= 2 * self.b:
-            return clipped(stack, distances, 0.0), step.to(context.kept.dtype)
+            return clipped(stack, distances, 0.0, step.to(context.kept.dtype))
         allowed = torch.where(there < peers, ((there - 1) // 2).clamp(0, self.b), self.b)
         ordered = distances.masked_fill(~heard, torch.inf).sort(dim=1).values
         tau = ordered.gather(1, (there - 2 * allowed - 1).clamp_min(0))
         if self.b:
             tau = torch.where(allowed > 0, tau, KAPPA * step)
-        return clipped(stack, distances, tau), step.to(context.kept.dtype)
+        return clipped(stack, distances, tau, step.to(context.kept.dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +121,14 @@ class ClippedGossip:
         """Nothing."""
         return nothing(own)
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
-        """(R, D), and nothing."""
+    def reduce(self, stack: Stack, context: Context) -> Combined:
+        """(R, D), nothing, and who was clipped to less than half."""
         squares = stack.squares()
         tau = torch.full_like(squares[:, :1], torch.inf)
         if self.b:
             kept = max(0, stack.count - 1 - self.b)
             tau = (squares.sort(dim=1).values[:, :kept].sum(dim=1, keepdim=True) / self.b).sqrt()
-        return clipped(stack, squares.sqrt(), tau), context.kept
+        return clipped(stack, squares.sqrt(), tau, context.kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,22 +154,24 @@ class NormBound:
         """Nothing."""
         return nothing(own)
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
-        """(R, D), and nothing."""
-        return clipped(stack, stack.squares().sqrt(), self.tau), context.kept
+    def reduce(self, stack: Stack, context: Context) -> Combined:
+        """(R, D), nothing, and who was clipped to less than half."""
+        return clipped(stack, stack.squares().sqrt(), self.tau, context.kept)
 
 
-def clipped(stack: Stack, distances: Tensor, tau: Tensor | float) -> Tensor:
-    """(R, D) our own vector moved by 1/(k + 1) of every difference, shortened to tau.
+def clipped(stack: Stack, distances: Tensor, tau: Tensor | float, kept: Tensor) -> Combined:
+    """(R, D) our own vector moved by 1/(k + 1) of every difference, shortened to tau; and who was shortened to less than half.
 
     Args:
         stack: the vectors.
         distances: (R, k) float64.
         tau: (R, 1), or one for all.
+        kept: (R, s) what is remembered.
     """
-    others = shortened(distances, tau) / stack.count
+    factors = shortened(distances, tau)
+    others = factors / stack.count
     own = 1 - others.sum(dim=1, keepdim=True)
-    return stack.combination(torch.cat([own, others], dim=1))
+    return stack.combination(torch.cat([own, others], dim=1)), kept, factors < HALF
 
 
 def running_step(context: Context) -> Tensor:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gossip.api import Combined
 from robust.rules.api import Context, bad, enough, nothing
 from robust.rules.network import network
 from robust.rules.stack import Stack
@@ -34,10 +35,10 @@ class Median:
         """Nothing."""
         return nothing(own)
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
+    def reduce(self, stack: Stack, context: Context) -> Combined:
         """(R, D), and nothing."""
         middle = _middle(stack.count)
-        return stack.coordinates(network(stack.count, tuple(sorted(set(middle)))), median), context.kept
+        return stack.coordinates(network(stack.count, tuple(sorted(set(middle)))), median), context.kept, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class TrimmedMean:
         """Nothing."""
         return nothing(own)
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
+    def reduce(self, stack: Stack, context: Context) -> Combined:
         """(R, D), and nothing."""
         enough("trimmed_mean", self.b, stack.count, 2 * self.b + 1)
         kept = range(self.b, stack.count - self.b)
@@ -74,7 +75,7 @@ class TrimmedMean:
                 out.add_(values[index])
             out.div_(len(kept))
 
-        return stack.coordinates(network(stack.count, tuple(kept)), finish), context.kept
+        return stack.coordinates(network(stack.count, tuple(kept)), finish), context.kept, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,10 @@ class MeaMed:
         """Nothing."""
         return nothing(own)
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
+    def reduce(self, stack: Stack, context: Context) -> Combined:
         """(R, D), and nothing."""
         enough("meamed", self.b, stack.count, 2 * self.b + 1)
-        return mean_around_median(stack, self.b), context.kept
+        return mean_around_median(stack, self.b), context.kept, None
 
 
 def mean_around_median(stack: Stack, dropped: int) -> Tensor:

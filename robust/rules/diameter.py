@@ -12,6 +12,7 @@ from itertools import combinations, islice
 import torch
 from torch import Tensor
 
+from gossip.api import Combined
 from robust.rules.api import Context, bad, enough, nothing
 from robust.rules.distances import between
 from robust.rules.stack import Stack
@@ -46,8 +47,8 @@ class Mda:
         """Nothing."""
         return nothing(own)
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
-        """(R, D), and nothing.
+    def reduce(self, stack: Stack, context: Context) -> Combined:
+        """(R, D), nothing, and who is in no mean.
 
         Raises:
             ValueError: there are more than MOST subsets.
@@ -67,4 +68,4 @@ class Mda:
             members = torch.zeros_like(chosen).scatter_(1, subsets[first], True)
             chosen = torch.where((least < best).unsqueeze(1), members, chosen)
             best = torch.minimum(least, best)
-        return stack.combination(chosen.double() / size), context.kept
+        return stack.combination(chosen.double() / size), context.kept, ~chosen[:, 1:]

@@ -14,6 +14,9 @@ from torch import Tensor
 
 from robust.rules.stack import CHUNK
 
+HALF = 0.5
+"""Whose difference is shortened below this was held back."""
+
 
 def between(gram: Tensor) -> Tensor:
     """(R, m, m) squared distances from a Gram matrix, >= 0, and 0 on the diagonal."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gossip.api import Combined
 from robust.rules.api import Context, nothing
 from robust.rules.stack import Stack
 
@@ -46,7 +47,7 @@ class Flag:
         """Nothing."""
         return nothing(own)
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
+    def reduce(self, stack: Stack, context: Context) -> Combined:
         """(R, D), and nothing."""
         raw = stack.gram(context.before)
         origin, among = raw[:, :-1, -1:], raw[:, :-1, :-1]
@@ -57,9 +58,8 @@ class Flag:
         mean = torch.cat([self._projected_mean(row[None].clone()) for row in gram])  # as if alone, to the bit
         update = mean * lengths.median(dim=1, keepdim=True).values / safe
         update = torch.where(lengths > _TINY, update, 0.0)  # who did not move at all has no direction
-        return stack.combination(
-            torch.cat([update, 1 - update.sum(dim=1, keepdim=True)], dim=1), context.before
-        ), context.kept
+        weights = torch.cat([update, 1 - update.sum(dim=1, keepdim=True)], dim=1)
+        return stack.combination(weights, context.before), context.kept, None
 
     def _projected_mean(self, gram: Tensor) -> Tensor:
         """(R, m) coefficients of the mean projection on the u_j, from their products (R, m, m)."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gossip.api import Combined
 from robust.rules.api import Context, nothing
 from robust.rules.distances import positive, to_point
 from robust.rules.stack import Stack
@@ -50,7 +51,7 @@ class GeometricMedian:
         """Nothing."""
         return nothing(own)
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
+    def reduce(self, stack: Stack, context: Context) -> Combined:
         """(R, D), and nothing."""
         gram = stack.gram()
         away = gram.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt()
@@ -60,4 +61,4 @@ class GeometricMedian:
             weights = pulls / pulls.sum(dim=1, keepdim=True)
             pulls = 1 / torch.maximum(to_point(gram, weights), self.nu * spread)
         weights = pulls / pulls.sum(dim=1, keepdim=True)
-        return stack.combination(weights), context.kept
+        return stack.combination(weights), context.kept, None

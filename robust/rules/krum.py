@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gossip.api import Combined
 from robust.rules.api import Context, bad, enough, nothing
 from robust.rules.coordinate import mean_around_median
 from robust.rules.distances import between, nearest
@@ -42,11 +43,11 @@ class Krum:
         """Nothing."""
         return nothing(own)
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
+    def reduce(self, stack: Stack, context: Context) -> Combined:
         """(R, D), and nothing."""
         enough("krum", self.b, stack.count, self.b + 2)
         chosen = nearest(scores(between(stack.gram()), self.b), 1)
-        return stack.combination(chosen.double()), context.kept
+        return stack.combination(chosen.double()), context.kept, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,11 @@ class MultiKrum:
         """Nothing."""
         return nothing(own)
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
+    def reduce(self, stack: Stack, context: Context) -> Combined:
         """(R, D), and nothing."""
         enough("multi_krum", self.b, stack.count, self.b + 2)
         chosen = nearest(scores(between(stack.gram()), self.b), stack.count - self.b)
-        return stack.combination(chosen.double() / (stack.count - self.b)), context.kept
+        return stack.combination(chosen.double() / (stack.count - self.b)), context.kept, ~chosen[:, 1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class Bulyan:
         """Nothing."""
         return nothing(own)
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
+    def reduce(self, stack: Stack, context: Context) -> Combined:
         """(R, D), and nothing."""
         enough("bulyan", self.b, stack.count, 4 * self.b + 1)
         distances = between(stack.gram())
@@ -113,7 +114,7 @@ class Bulyan:
             winner = nearest(scores(distances, self.b, left), 1)
             picked.append(winner)
             left = left & ~winner
-        return mean_around_median(stack.mixed(torch.stack(picked, dim=1).double()), 2 * self.b), context.kept
+        return mean_around_median(stack.mixed(torch.stack(picked, dim=1).double()), 2 * self.b), context.kept, None
 
 
 def scores(distances: Tensor, b: int, left: Tensor | None = None) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gossip.api import Combined
 from robust.rules.api import Context, nothing
 from robust.rules.stack import Stack
 
@@ -23,7 +24,7 @@ class Mean:
         """Nothing."""
         return nothing(own)
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
+    def reduce(self, stack: Stack, context: Context) -> Combined:
         """(R, D), and nothing."""
         weights = torch.full((stack.own.shape[0], stack.count), 1 / stack.count, dtype=torch.float64)
-        return stack.combination(weights.to(stack.own.device)), context.kept
+        return stack.combination(weights.to(stack.own.device)), context.kept, None

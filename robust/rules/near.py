@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gossip.api import Combined
 from robust.rules.api import Context, bad, enough, nothing
 from robust.rules.distances import nearest, norms, positive
 from robust.rules.stack import Stack
@@ -41,13 +42,13 @@ class Nna:
         """Nothing."""
         return nothing(own)
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
-        """(R, D), and nothing."""
+    def reduce(self, stack: Stack, context: Context) -> Combined:
+        """(R, D), nothing, and who is not among the nearest."""
         enough("nna", self.b, stack.count, self.b + 2)
         kept = stack.count - 1 - self.b
         chosen = nearest(stack.squares(), kept).double()
         weights = torch.cat([torch.ones_like(chosen[:, :1]), chosen], dim=1) / (kept + 1)
-        return stack.combination(weights), context.kept
+        return stack.combination(weights), context.kept, chosen == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,10 @@ class Balance:
         """Round 0."""
         return own.new_zeros((own.shape[0], 1))
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
-        """(R, D), and the number of rounds."""
+    def reduce(self, stack: Stack, context: Context) -> Combined:
+        """(R, D), the number of rounds, and who is too far away."""
         limit = self.gamma * torch.exp(-self.decay * context.kept.double()) * norms(context.own)
         accepted = (stack.squares().sqrt() <= limit).double()
         others = (1 - self.share) * accepted / accepted.sum(dim=1, keepdim=True).clamp_min(1)
         weights = torch.cat([1 - others.sum(dim=1, keepdim=True), others], dim=1)
-        return stack.combination(weights), context.kept + 1
+        return stack.combination(weights), context.kept + 1, accepted == 0

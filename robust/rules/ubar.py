@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gossip.api import Combined
 from robust.rules.api import Context, nothing
 from robust.rules.distances import nearest
 from robust.rules.stack import Stack
@@ -49,8 +50,8 @@ class Ubar:
         """Nothing."""
         return nothing(own)
 
-    def reduce(self, stack: Stack, context: Context) -> tuple[Tensor, Tensor]:
-        """(R, D), and nothing.
+    def reduce(self, stack: Stack, context: Context) -> Combined:
+        """(R, D), nothing, and who is not accepted.
 
         Raises:
             ValueError: losses are not to be had.
@@ -66,7 +67,7 @@ class Ubar:
             accepted = torch.where(accepted.any(dim=1, keepdim=True), accepted, best)
         others = (1 - self.alpha) * accepted.double() / accepted.sum(dim=1, keepdim=True).clamp_min(1)
         weights = torch.cat([1 - others.sum(dim=1, keepdim=True), others], dim=1)
-        return stack.combination(weights), context.kept
+        return stack.combination(weights), context.kept, ~accepted
 
     def _losses(self, stack: Stack, near: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """(R, 1) our own and (R, k) float64 those of the near; infinity for the others, and for one that is no number."""

@@ -17,7 +17,7 @@ class Mean:
         total = own
         for place in range(told.shape[-2]):
             total = total + told[..., place, :]
-        return total / (told.shape[-2] + 1), kept
+        return total / (told.shape[-2] + 1), kept, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class Wary:
         return own.new_zeros((*own.shape[:-1], 2))
 
     def combine(self, kept, own, told, present, before, losses):
-        mixed, _ = Mean().combine(kept[..., :0], own, told, present, before, losses)
+        mixed, _, _ = Mean().combine(kept[..., :0], own, told, present, before, losses)
         worth = told.new_zeros(told.shape[:-1]) if losses is None else losses(told)
         step = (own - before)[..., :1]
         kept = torch.cat((kept[..., :1] + 1.0, kept[..., 1:] + step), dim=-1)
         doubt = 1.0 + 0.01 * kept[..., :1] + 0.001 * kept[..., 1:]
         for place in range(told.shape[-2]):
             doubt = doubt + 0.001 * worth[..., place, None] + 0.01 * (~present[..., place, None]).to(own)
-        return own + (mixed - own) / doubt, kept
+        return own + (mixed - own) / doubt, kept, None

@@ -184,8 +184,8 @@ def test_a_node_whose_rule_leaves_the_finite_numbers_keeps_its_own_vector():
             return own.new_zeros((*own.shape[:-1], 1))
 
         def combine(self, kept, own, told, present, before, losses):
-            mixed, _ = super().combine(kept, own, told, present, before, losses)
-            return torch.where((own[..., :1] == victim[0]), torch.nan, mixed), kept + 1.0
+            mixed, _, _ = super().combine(kept, own, told, present, before, losses)
+            return torch.where((own[..., :1] == victim[0]), torch.nan, mixed), kept + 1.0, None
 
     x = gaussian(1, N, D)
     victim = x[VICTIM]

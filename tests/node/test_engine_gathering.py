@@ -149,3 +149,15 @@ def test_one_vector_of_large_numbers_does_not_carry_a_robust_rule_away(rule):
     assert float((x_of(a) - mine).norm()) < 10.0
     assert not torch.equal(x_of(a), mine) or rule == "krum"
     assert done(a, calls.Train(1, 2)).undone == 0
+
+
+def test_mix_names_the_peers_whose_vectors_were_held_back_if_the_rule_says_so():
+    """Their owners' node counts how often: d is far away, and b did not answer."""
+    for rule, held in (("cs_plus", ("d",)), ("median", None)):
+        engines, told = trained(rule=rule)
+        a = engines["a"]
+        count = (len(told["d"].payload) - HALF) // 2
+        far = torch.full((count,), 600.0, dtype=torch.float16).numpy().tobytes()
+        hear(a, "d", published(told["d"].payload[:HALF] + far))
+        hear(a, "c", told["c"])
+        assert done(a, calls.Mix(0, ("d", "b", "c"))).held == held

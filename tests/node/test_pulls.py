@@ -46,6 +46,7 @@ class TellingEngine:
         self.dead: tuple[type, ...] = ()
         self.refuse: tuple[type, ...] = ()
         self.padding = b""
+        self.held: tuple[str, ...] | None = None
 
     def vector(self, round: int) -> bytes:
         return f"{self.name} {round}".encode() + self.padding
@@ -67,6 +68,7 @@ class TellingEngine:
             case calls.Mix(round, asked):
                 self.mixed.append((round, {peer: self.heard.get(peer) for peer in asked}))
                 self.heard = {}
+                return calls.Done(held=self.held)
             case calls.Revoke(peer):
                 self.heard.pop(peer, None)
         return calls.Done()
@@ -82,12 +84,13 @@ class Member:
         self.facts = Facts()
         self.strangers: set[str] = set()
         self.witnessed: list = []
+        self.noted: list = []
         manifest = msgspec.structs.replace(Manifest(), pace=PaceSection(max_wait_s=2.0))
         self.exchange = PulledExchange(
             network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm", life=LIFE,
             sign=lambda message: sign(name, message), verify=verify,
             life_of=lambda peer: None if peer in self.strangers else LIFE, admits=self.admits, up_bytes_per_s=cap, first=1000,
-            witness=self.witnessed.append,
+            witness=self.witnessed.append, noted=lambda outcomes, held: self.noted.append((outcomes, held)),
         )  # fmt: skip
 
     def admits(self, peer: str) -> bool:
@@ -387,6 +390,25 @@ async def test_what_a_banned_peer_told_this_round_does_not_count():
         await swarm["b"].round(0, "")
         await trio.sleep(0.2)
         assert a.engine.mixed == [(0, {"b": b"b 0", "z": None})]
+
+
+@virtual
+async def test_whom_the_rule_held_back_is_told_with_how_the_questions_ended():
+    """The engine knows it only after Mix. A rule that does not say leaves None, which is not nobody. A round done again counts once."""
+    swarm = Swarm("ab")
+    a = swarm["a"]
+    async with swarm.serving():
+        await swarm["b"].round(0, "")
+        a.engine.held = ("b",)
+        a.engine.dead = (calls.Mix,)
+        with pytest.raises(EngineError):
+            await a.round(0, "b")
+        a.engine.dead = ()
+        await a.round(0, "b")
+        await swarm["b"].round(1, "")
+        a.engine.held = None
+        await a.round(1, "b")
+    assert a.noted == [({"b": "committed"}, ("b",)), ({"b": "committed"}, None)]
 
 
 def test_partners_are_drawn_by_a_secret_anew_in_every_round_and_life():

@@ -49,7 +49,7 @@ def test_three_vectors_in_a_row_give_the_values_known_from_other_libraries(name,
 
 def test_a_centered_clip_that_clips_nothing_is_the_mean_wherever_it_starts():
     clip, present = rule("centered_clip", {"tau": 100.0}), torch.ones(2, dtype=torch.bool)
-    combined, kept = clip.combine(torch.zeros(3), ROWS[0], ROWS[1:], present, ROWS[0], None)
+    combined, kept, _ = clip.combine(torch.zeros(3), ROWS[0], ROWS[1:], present, ROWS[0], None)
     assert torch.allclose(combined, ROWS[1], rtol=1e-6)
     assert torch.equal(kept, combined)
     near = rule("centered_clip", {"tau": 0.3}).combine(torch.zeros(3), ROWS[0], ROWS[1:], present, ROWS[0], None)[0]
@@ -114,10 +114,10 @@ def test_sac_clips_at_a_multiple_of_the_running_mean_of_our_own_steps():
     own, told, present = line(100.0)
     sac, before = rule("sac", {"kappa": 3.0}), own.clone()
     before[1] = 0.5
-    first, kept = sac.combine(sac.start(own), own, told, present, before, None)
+    first, kept, _ = sac.combine(sac.start(own), own, told, present, before, None)
     assert first[0] == pytest.approx(3 * 0.5 / 2)
     before[1] = 1.5
-    second, kept = sac.combine(kept, own, told, present, before, None)
+    second, kept, _ = sac.combine(kept, own, told, present, before, None)
     assert kept.item() == pytest.approx(0.9 * 0.5 + 0.1 * 1.5)
     assert second[0] == pytest.approx(3 * kept.item() / 2)
 
@@ -147,12 +147,12 @@ def test_balance_accepts_within_a_decaying_share_of_our_own_norm():
     own[1] = 10.0
     told[:, 1] = 10.0
     balance = rule("balance", {"gamma": 0.5, "share": 0.25, "decay": 0.1})
-    first, kept = balance.combine(balance.start(own), own, told, present, own, None)
+    first, kept, _ = balance.combine(balance.start(own), own, told, present, own, None)
     assert first[0] == pytest.approx(0.75 * (4 + 2) / 2)
-    later, kept = balance.combine(kept + 6, own, told, present, own, None)
+    later, kept, _ = balance.combine(kept + 6, own, told, present, own, None)
     assert kept.item() == 8
     assert later[0] == pytest.approx(0.75 * 2)
-    nobody, _ = balance.combine(kept + 100, own, told, present, own, None)
+    nobody, _, _ = balance.combine(kept + 100, own, told, present, own, None)
     assert torch.equal(nobody, own)
 
 
@@ -258,9 +258,9 @@ def test_nearest_neighbor_mixing_is_the_mean_of_the_nearest_with_oneself():
 def test_buckets_are_drawn_anew_each_round_and_the_same_from_the_same_seed():
     own, told, present, _ = example(7, k=6)
     bucketed = rule("median", None, "bucketing", {"size": 2, "seed": 1})
-    first, kept = bucketed.combine(bucketed.start(own), own, told, present, own, None)
-    second, _ = bucketed.combine(kept, own, told, present, own, None)
-    again, _ = bucketed.combine(bucketed.start(own), own, told, present, own, None)
+    first, kept, _ = bucketed.combine(bucketed.start(own), own, told, present, own, None)
+    second, _, _ = bucketed.combine(kept, own, told, present, own, None)
+    again, _, _ = bucketed.combine(bucketed.start(own), own, told, present, own, None)
     other = combine(rule("median", None, "bucketing", {"size": 2, "seed": 2}), own, told, present, own)
     assert torch.equal(first, again)
     assert not torch.allclose(first, second)
@@ -326,6 +326,40 @@ def test_flag_gives_no_direction_to_who_did_not_move():
     own, told = torch.ones(1, 5), torch.zeros(1, 6, 5)
     told[0, :3] = torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.9], [1.0, 1.0, 1.0, 0.9, 1.0], [1.0, 1.0, 0.9, 1.0, 1.0]])
     flag = rule("flag", {})
-    combined, _ = flag.combine(flag.start(own), own, told, torch.ones(1, 6, dtype=torch.bool), torch.zeros(1, 5), None)
+    combined, _, _ = flag.combine(
+        flag.start(own), own, told, torch.ones(1, 6, dtype=torch.bool), torch.zeros(1, 5), None
+    )
     assert bool(torch.isfinite(combined).all())
     assert float(combined.sum()) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "held"),
+    [
+        ("cs_plus", {"b": 1}, [False, False, False, True]),  # tau is the second smallest, 2
+        ("norm_bound", {"tau": 1.5}, [False, False, False, True]),
+        ("clipped_gossip", {"b": 1}, [False, False, False, True]),
+        ("sac", {"kappa": 3.0}, [True, True, True, True]),  # we did not move, so nobody moves us
+        ("centered_clip", {"tau": 1.5}, [False, False, False, True]),
+        ("nna", {"b": 1}, [False, False, False, True]),
+        ("multi_krum", {"b": 1}, [False, False, False, True]),
+        ("mda", {"b": 1}, [False, False, False, True]),
+        ("mean", {}, None),
+        ("median", {}, None),
+        ("krum", {"b": 1}, None),
+    ],
+)
+def test_a_rule_says_whom_it_held_back_to_less_than_half(name, params, held):
+    """At 1, 2, 3 and 60: three of them say nearly the same, and 3 is clipped a little by most, which is no reproach."""
+    own, told, present = line(1.0, 2.0, 3.0, 60.0)
+    of = rule(name, params)
+    said = of.combine(of.start(own), own, told, present, own, None)[2]
+    assert held is None if said is None else said.tolist() == held
+
+
+def test_who_is_absent_is_not_held_back_nor_is_anybody_named_where_vectors_were_mixed_first():
+    own, told, present = line(1.0, 2.0, 3.0, 60.0)
+    present[3] = False
+    near, mixed = rule("nna", {"b": 1}), rule("nna", {"b": 1}, "nnm", {"b": 1})
+    assert near.combine(near.start(own), own, told, present, own, None)[2].tolist() == [False, False, True, False]
+    assert mixed.combine(mixed.start(own), own, told, present, own, None)[2] is None

@@ -63,10 +63,10 @@ def test_many_rows_at_once_are_each_as_if_alone_to_the_bit(name, dtype):
         present[0, ..., 1] = False
         present[1, ..., 2:] = False
         of = EVERY[name]
-        combined, kept = of.combine(of.start(own), own, told, present, before, losses)
+        combined, kept, _ = of.combine(of.start(own), own, told, present, before, losses)
         flat = [tensor.flatten(0, len(rows) - 1) for tensor in (own, told, present, before, combined, kept)]
         for alone, peers, there, was, result, memory in zip(*flat, strict=True):
-            single, remembered = of.combine(of.start(alone), alone, peers, there, was, losses)
+            single, remembered, _ = of.combine(of.start(alone), alone, peers, there, was, losses)
             assert torch.equal(single, result)
             assert torch.equal(remembered, memory)
 
@@ -126,7 +126,7 @@ def test_the_result_shares_no_memory_with_what_went_in(name):
     own, told, present, before = example(9)
     of = EVERY[name]
     for there in (present, torch.zeros_like(present)):
-        combined, _ = of.combine(of.start(own), own, told, there, before, losses)
+        combined, _, _ = of.combine(of.start(own), own, told, there, before, losses)
         assert combined.data_ptr() not in {own.data_ptr(), told.data_ptr(), before.data_ptr()}
 
 
