@@ -44,13 +44,14 @@ WEIGHTS = MappingProxyType(
         "duplicate_reply": SOFT,
         "unknown_swarm": SOFT,
         "foreign_swarm": SOFT,
+        "invitation_overused": SOFT,
         "too_much_evidence": SOFT,
         "equivocation": PROOF,
         "state_poisoned": PROOF,
     }
 )
-"""What a healthy peer can be (behind, restarted, overloaded), and what is proven. Every other reason is HARD: no program that follows the
-protocol gives cause for it."""
+"""What a healthy peer can be (behind, restarted, overloaded, robbed of an invitation), and what is proven. Every other reason is HARD: no
+program that follows the protocol gives cause for it."""
 
 EARNED = 0.2
 LATE_COSTS = 0.5

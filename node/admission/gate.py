@@ -64,12 +64,14 @@ class Overuse:
         number: which of its invitations.
         kept: the record that counts.
         other: the one that does not.
+        signed_twice: the inviter signed one of it for each of them. If not, one line was used by two: the inviter's, or stolen on its way.
     """
 
     inviter: str
     number: int
     kept: Record
     other: Record
+    signed_twice: bool
 
 
 @dataclass(slots=True)
@@ -254,7 +256,10 @@ class Gatekeeper:
         if rival is not None:
             self._changed = self._changed or may
             if slot not in self.overused and len(self.overused) < MAX_OVERUSED:
-                self.overused[slot] = Overuse(*slot, *((record, rival) if may else (rival, record)))
+                lines = {self.credential(each).chain[-1].invitee for each in (record, rival)}
+                self.overused[slot] = Overuse(
+                    *slot, *((record, rival) if may else (rival, record)), signed_twice=len(lines) > 1
+                )
         return may
 
     def _before(self, record: Record) -> Record | None:

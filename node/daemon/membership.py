@@ -309,7 +309,9 @@ class Membership:
             )
             self._report.event("invitation_overused", text, level="warning", peer=use.inviter, number=use.number)
             if use.inviter not in {self.me, gate.manifest.founder}:
-                self._report.fault(use.inviter, "invitation_overused")
+                self._report.fault(
+                    use.inviter, "invitation_signed_twice" if use.signed_twice else "invitation_overused"
+                )
         if gate.digest != self._kept:
             self._kept = gate.digest
             self._admission.keep_revoked(gate.revoked)

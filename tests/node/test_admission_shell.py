@@ -23,6 +23,7 @@ from node.daemon.membership import ELSEWHERE_SHARE, ORIGIN_SHARE, Membership
 from node.identity import Identity
 from node.manifest import found, swarm_id
 from node.net.memory import MemoryHub, address_of
+from robust.reputation import SOFT, WEIGHTS
 from tests.node.test_membership_shell import Told, agreed, until
 
 pytestmark = pytest.mark.trio
@@ -240,7 +241,9 @@ async def test_what_is_not_ours_to_revoke_is_one_line(autojump_clock, who, whom,
 
 
 async def test_of_two_with_one_invitation_one_stays_and_the_other_is_told(autojump_clock):
-    """Whoever came first, the same one stays everywhere; the inviter, who is not the founder, is blamed once by each."""
+    """Whoever came first, the same one stays everywhere; the inviter, who is not the founder, is blamed once by each, and lightly: anybody
+    whom it invites could otherwise have it put out.
+    """
     swarm = Swarm(INVITE)
     async with swarm.running(swarm.invited(1)):
         chain = swarm.invited(1)
@@ -261,6 +264,26 @@ async def test_of_two_with_one_invitation_one_stays_and_the_other_is_told(autoju
         assert swarm.nodes[0].told.faults == [(PEOPLE[1].peer_id, "invitation_overused")]
         assert len(swarm.nodes[1].told.named("invitation_overused")) == 1
         assert swarm.nodes[1].told.faults == []
+        assert WEIGHTS["invitation_overused"] == SOFT
+
+
+async def test_who_signs_one_invitation_for_two_is_blamed_for_it(autojump_clock):
+    """No thief can do that."""
+    swarm = Swarm(INVITE)
+    async with swarm.running(swarm.invited(1)):
+        for at in (5, 6):
+            given = invite(
+                PEOPLE[1],
+                swarm.invited(1),
+                swarm.terms,
+                invitee=PEOPLE[at].peer_id,
+                number=0,
+                not_after_ms=int(START_S * 1000) + 10**9,
+            )
+            await swarm.start(at, given)
+        await until(lambda: swarm.nodes[0].told.faults, 20.0)
+        assert swarm.nodes[0].told.faults == [(PEOPLE[1].peer_id, "invitation_signed_twice")]
+        assert "invitation_signed_twice" not in WEIGHTS  # so it weighs HARD
 
 
 async def test_an_invitation_that_ends_ends_the_membership(autojump_clock):
