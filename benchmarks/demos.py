@@ -15,6 +15,9 @@ Figures of a case `c`, over its seeds:
 Figures where a case `a` is compared with `b`: `a-b.mean` and `a-b.least` (mean and lowest over seeds of the difference between their
 means), `a/b.bytes_per_exchange` and `a/b.bytes_per_node`.
 
+Figures where liars are among the nodes, of all those cases and seeds, counting the honest: `attacked.min`, the worst node, and
+`attacked-honest.mean`, the lowest mean less that of the first case, in which nobody lies.
+
 Initial model and partition come from the seed. Every run has nodes with new identities, so overlay, batches and rounding differ between
 two runs of one seed, and so does what the machine makes late.
 """
@@ -38,7 +41,7 @@ def measure(recipe: DemoRecipe) -> list[Run]:
     Raises:
         RuntimeError: a demo failed.
     """
-    return [run(recipe, case, seed) for seed in recipe.seeds for case in recipe.cases]
+    return [run(recipe, case, seed) for seed in recipe.seeds for case in recipe.all_cases]
 
 
 def run(recipe: DemoRecipe, case: str, seed: int) -> Run:
@@ -57,15 +60,20 @@ def arguments(recipe: DemoRecipe, case: str, seed: int) -> list[str]:
     words = ["demo", "--json", "--no-tui", "--nodes", str(recipe.nodes), "--seed", str(seed)]
     if recipe.rounds is not None:
         words += ["--rounds", str(recipe.rounds)]
-    for assignment in (*recipe.set, *recipe.cases[case]):
+    if recipe.preset:
+        words += ["--preset", recipe.preset]
+    if case in recipe.byzantine:
+        words += ["--byzantine", recipe.byzantine[case]]
+    for assignment in (*recipe.set, *recipe.all_cases[case]):
         words += ["--set", assignment]
     return words
 
 
 def figures(recipe: DemoRecipe, runs: Sequence[Run]) -> Figures:
     """What the runs come to."""
-    by_case = {case: [run for run in runs if run["case"] == case] for case in recipe.cases}
+    by_case = {case: [run for run in runs if run["case"] == case] for case in recipe.all_cases}
     told = {f"{case}.{name}": value for case in by_case for name, value in _figures(by_case[case])}
+    told |= dict(_attacked(recipe, by_case))
     return told | _compare(*recipe.compare, by_case, told) if recipe.compare is not None else told
 
 
@@ -83,6 +91,14 @@ def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, float]]:
     yield "bytes_per_node", sent / len(nodes)
     yield "sent_over_payload", sent / (exchanged * committed)
     yield "exchanges_per_round", committed / rounds
+
+
+def _attacked(recipe: DemoRecipe, by_case: Mapping[str, Sequence[Run]]) -> Iterator[tuple[str, float]]:
+    attacked = [by_case[case] for case in recipe.byzantine]
+    if attacked:
+        honest = fmean(run["mean"] for run in by_case[next(iter(recipe.cases))])
+        yield "attacked-honest.mean", min(run["mean"] for runs in attacked for run in runs) - honest
+        yield "attacked.min", min(run["min"] for runs in attacked for run in runs)
 
 
 def _compare(a: str, b: str, by_case: Mapping[str, Sequence[Run]], told: Mapping[str, float]) -> dict[str, float]:

@@ -59,15 +59,29 @@ class DemoRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="demo"
     """None: the demo's default."""
     set: tuple[str, ...] = ()
     """`--set` of every case."""
-    cases: dict[Name, tuple[str, ...]] = msgspec.field(default_factory=lambda: {"default": ()})
+    cases: Annotated[dict[Name, tuple[str, ...]], Meta(min_length=1)] = msgspec.field(
+        default_factory=lambda: {"default": ()}
+    )
     """Name -> `--set` of this case alone."""
     compare: tuple[Name, Name] | None = None
     """Two cases, of which the first should be better at equal bytes."""
+    preset: Literal["", "vouched", "open"] = ""
+    """`--preset` of every case."""
+    byzantine: dict[Name, str] = {}
+    """Name -> `--byzantine` of one more case each, which differs from the first of `cases` in nothing else."""
 
     def __post_init__(self) -> None:
         """The cases compared exist."""
         if self.compare is not None and not set(self.compare) <= self.cases.keys():
             raise ValueError(f"compare: must name two of {', '.join(self.cases)}, got {', '.join(self.compare)}")
+        if both := self.cases.keys() & self.byzantine.keys():
+            raise ValueError(f"byzantine: {', '.join(sorted(both))} is in cases too")
+
+    @property
+    def all_cases(self) -> dict[Name, tuple[str, ...]]:
+        """Name -> `--set` of each case, those with liars too."""
+        honest = next(iter(self.cases.values()))
+        return self.cases | dict.fromkeys(self.byzantine, honest)
 
 
 class StartupRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="startup"):

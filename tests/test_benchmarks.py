@@ -40,6 +40,7 @@ from node.bench.schema import ALL_RULES, CODECS, RULES
 from node.cli.demo import make_plan
 from node.simulate import rules, sweep
 from node.simulate.schema import PATH_TASKS, Scenario
+from robust.attacks.catalogue import ATTACKS
 
 FACTS = Facts(
     cpu="a cpu", cores=2, memory_gb=1.5, system="Linux", python="3.11.7", torch="2", libp2p="0.8", commit="c" * 40,
@@ -110,7 +111,7 @@ def plausible(recipe: recipes.Recipe) -> results.Figures:
     """All figures of a recipe, from made-up runs."""
     match recipe:
         case DemoRecipe():
-            return demos.figures(recipe, [demo_run(case, s, 0.9) for s in recipe.seeds for case in recipe.cases])
+            return demos.figures(recipe, [demo_run(case, s, 0.9) for s in recipe.seeds for case in recipe.all_cases])
         case StartupRecipe():
             memory = {"memory": [dict.fromkeys(("begin", "end", "peak"), 1)]}
             return startup.figures([{**dict.fromkeys(startup.TIMES, 1.0), **memory}])
@@ -139,9 +140,12 @@ def test_every_command_line_is_one_that_the_command_takes(path):
     recipe = recipes.load(path)
     match recipe:
         case DemoRecipe():
-            for case in recipe.cases:
-                sets = (*recipe.set, *recipe.cases[case])
-                make_plan(recipe.nodes, "digits", recipe.rounds, None, recipe.seeds[0], sets, (), None, None)
+            for case, own in recipe.all_cases.items():
+                liars = [recipe.byzantine[case]] if case in recipe.byzantine else []
+                make_plan(
+                    recipe.nodes, "digits", recipe.rounds, None, recipe.seeds[0], (*recipe.set, *own), (), None, None,
+                    preset=recipe.preset or None, liars=liars,
+                )  # fmt: skip
         case OverlaysRecipe():
             for case in recipe.cases.values():
                 for n in recipe.sizes:
@@ -227,6 +231,23 @@ def test_cases_are_compared_seed_by_seed():
     assert figures["a-b.least"] == pytest.approx(0.01)
     assert figures["a/b.bytes_per_exchange"] == 1.0
     assert figures["a/b.bytes_per_node"] == 1.0
+
+
+def test_what_liars_cost_is_the_worst_of_their_cases_against_the_honest_one():
+    recipe = DemoRecipe(title="x", seeds=(1,), cases={"honest": ()}, byzantine={"foe": "3:foe", "nan": "3:nan"})
+    words = "demo --json --no-tui --nodes 8 --seed 1 --byzantine 3:foe"
+    assert demos.arguments(recipe, "foe", 1) == words.split()
+    means = {"honest": 0.9, "foe": 0.7, "nan": 0.95}
+    figures = demos.figures(recipe, [demo_run(case, 1, mean) for case, mean in means.items()])
+    assert figures["attacked-honest.mean"] == pytest.approx(-0.2)
+    assert figures["attacked.min"] == pytest.approx(0.69)
+
+
+def test_every_attack_that_an_open_swarm_can_meet_is_in_the_recipe():
+    """An attack that is left out is one nobody knows the cost of. Lies about trackers need one."""
+    recipe = recipes.load(recipes.find("strangers_live"))
+    known = {name for name in ATTACKS if not name.startswith("tracker_")}
+    assert recipe.byzantine == {name: f"3:{name}" for name in known}
 
 
 def test_start_up_gives_medians_and_the_worst_and_memory_the_largest_daemon():
