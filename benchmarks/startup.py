@@ -31,7 +31,8 @@ from benchmarks.recipes import StartupRecipe
 from benchmarks.results import Run
 from node import control, manifest, settings
 from node.config import Manifest, NodeConfig
-from node.demo import Demo, Member, Plan
+from node.demo import Demo, Plan
+from node.demo_node import Member
 from node.identity import Identity
 from node.run_dir import RunDir
 from node.status import StatusSnapshot

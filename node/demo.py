@@ -14,11 +14,9 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -28,14 +26,13 @@ from msgspec import structs
 
 from gossip.errors import ConfigError, GossipError
 from gossip.wire.schema import MAX_ADDRESSES
-from node import control
 from node.admission.issue import give, terms_of
 from node.config import LimitsSection, Manifest, NodeConfig, Scalar
+from node.demo_node import Member
 from node.identity import Identity
 from node.invite import Invite
 from node.manifest import found
 from node.run_dir import RunDir
-from node.status import StatusSnapshot
 
 POLL_S = 0.25
 START_S = 60.0  # for the slowest machine to bring one node up
@@ -44,9 +41,9 @@ GRACE_S = 2.5  # from asking a process to end to killing it
 REBIRTH_S = 1.0  # a killed node is restarted this long after the others noticed
 NOTICE_S = 15.0  # … or after this long if nobody did
 
-WRONG_INPUT = 2  # exit code of a node that was told something impossible
+WHY_BANNED = "a demo bans who lies"
 
-NodeState = Literal["done", "killed", "left", "failed"]
+NodeState = Literal["done", "killed", "left", "failed", "banned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +57,7 @@ class Plan:
         kill: (node, fraction of the run) pairs: SIGKILL, then a restart from the checkpoint.
         join_late: fraction of the run at which one more node joins, or None.
         byzantine: (node, attack) pairs: these lie.
+        ban_at: fraction of the run at which the owner of every other node bans those, or None.
         folder: where run directories go; None for a temporary one that is deleted.
     """
 
@@ -69,48 +67,8 @@ class Plan:
     kill: tuple[tuple[int, float], ...] = ()
     join_late: float | None = None
     byzantine: tuple[tuple[int, str], ...] = ()
+    ban_at: float | None = None
     folder: Path | None = None
-
-
-@dataclass(slots=True)
-class Member:
-    """One node process and the last it said."""
-
-    index: int
-    run_dir: RunDir
-    peer: str
-    process: subprocess.Popen[bytes] | None = None
-    snapshot: StatusSnapshot | None = None
-    joined_late: bool = False
-    attack: str = ""
-    killed_at: float | None = None
-    reborn: bool = False
-
-    @property
-    def finished(self) -> bool:
-        """It has done all of its rounds."""
-        return self.snapshot is not None and self.snapshot.state == "finished"
-
-    @property
-    def down(self) -> bool:
-        """Its process has ended."""
-        return self.process is None or self.process.poll() is not None
-
-    def start(self) -> None:
-        """Start the process, its output in its own folder."""
-        with self.run_dir.output.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "node.cli.main", "run", "--dir", str(self.run_dir.path), "--until-stdin-closes"],
-                stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
-            )  # fmt: skip
-
-    def poll(self) -> None:
-        """Read the status if it answers."""
-        if not self.down:
-            try:
-                self.snapshot = control.status(self.run_dir.path)
-            except control.ControlError:
-                return
 
 
 @dataclass(slots=True)
@@ -124,6 +82,8 @@ class Demo:
     folder: Path = Path()
     began: float = 0.0
     ended: float = 0.0
+    ban: dict[str, Any] | None = None
+    """How things stood when the liars were banned."""
 
     def __enter__(self) -> Self:
         self.folder = self.plan.folder or Path(tempfile.mkdtemp(prefix="starling-demo-"))
@@ -227,7 +187,7 @@ class Demo:
             if member.snapshot is not None and member.snapshot.addresses:
                 return member.snapshot.addresses
             if member.down:
-                raise _start_failed(member)
+                raise member.why_not_started()
             time.sleep(0.05)
         raise GossipError(f"the first node was not listening after {START_S:.0f} s; see {member.run_dir.output}")
 
@@ -242,7 +202,7 @@ class Demo:
             for member in self.members:
                 member.poll()
                 if member.down:
-                    raise _start_failed(member)
+                    raise member.why_not_started()
             up = sum(member.snapshot is not None and member.snapshot.state == "training" for member in self.members)
             progress(0.0, f"starting {len(self.members)} nodes: {up} training")
             if any(m.snapshot is not None and m.snapshot.state in {"training", "finished"} for m in self.members):
@@ -270,6 +230,8 @@ class Demo:
                 self._kill(self.members[index])
             for member in self.members:
                 self._revive(member, now)
+            if self.plan.ban_at is not None and fraction >= self.plan.ban_at:
+                self._ban()
             if late is not None and fraction >= late:
                 late = None
                 self.bootstrap = self._living_addresses() or self.bootstrap
@@ -309,6 +271,32 @@ class Demo:
             member.killed_at, member.reborn = None, True
             member.start()
 
+    def _ban(self) -> None:
+        """What `starling ban` does, by the owner of every honest node; told again to whom could not be asked, or came later."""
+        if self.ban is None:
+            for member in self._honest:
+                member.ask("evaluate")
+                member.poll()
+            told = [m.snapshot for m in self._honest if m.snapshot is not None and not m.down]
+            values = [snapshot.value for snapshot in told if snapshot.value is not None]
+            self.ban = {
+                "round": int(np.median([snapshot.round for snapshot in told])) if told else None,
+                "after_s": round(time.monotonic() - self.began, 3),
+                "mean": sum(values) / len(values) if values else None,
+                "min": min(values, default=None),
+            }
+        for member in self._honest:
+            for liar in self.members:
+                if liar.attack:
+                    member.ban(liar.peer, WHY_BANNED)
+
+    def _is_banned(self, member: Member) -> bool:
+        """Every honest node that can be asked shuts it out for good, or for an hour and more."""
+        told = [m.snapshot for m in self._honest if m.snapshot is not None and not m.down]
+        return bool(told) and all(
+            any(row.peer == member.peer and row.standing == "ban" for row in snapshot.peers) for snapshot in told
+        )
+
     def _line(self) -> str:
         alive = [m for m in self.members if not m.down and m.snapshot is not None]
         told = [m.snapshot for m in alive if m.snapshot is not None and not m.attack]
@@ -317,7 +305,7 @@ class Demo:
         metric = next((m.snapshot.metric for m in alive if m.snapshot is not None and m.snapshot.metric), "value")
         mean = f"{metric} {sum(values) / len(values):.3f}" if values else f"{metric} –"
         bad = len(alive) - len(told)
-        lying = f" ({bad} Byzantine)" if bad else ""
+        lying = f" ({bad} Byzantine{', banned' if self.ban else ''})" if bad else ""
         return f"{len(alive)} nodes{lying}, round {int(np.median(rounds)) if rounds else 0}, {mean}"
 
     # --- the end ------------------------------------------------------------------------------------------
@@ -325,10 +313,9 @@ class Demo:
     def _collect(self) -> None:
         """Have everybody measure and export, then read what they say last."""
         for member in self.members:
-            if not member.down and not member.finished:
-                with suppress(control.ControlError):  # it ends just now: its row says what it last said
-                    control.request(member.run_dir.path, "evaluate")
-                    control.request(member.run_dir.path, "export", path=str(member.run_dir.model))
+            if not member.finished:  # one that ends just now: its row says what it last said
+                member.ask("evaluate")
+                member.ask("export", path=str(member.run_dir.model))
             member.poll()
 
     def _table(self) -> dict[str, Any]:
@@ -342,11 +329,12 @@ class Demo:
         return {
             "swarm": self.swarm,
             "wall_s": round(self.ended - self.began, 3),
-            "rounds": max(s.round for s in told),
+            "rounds": max((m.snapshot.round for m in self._honest if m.snapshot is not None), default=0),
             "metric": told[0].metric,
             "mean": sum(values) / len(values) if values else None,
             "min": min(values, default=None),
             "max": max(values, default=None),
+            "ban": self.ban,
             "consensus_distance": self._consensus_distance(),
             "bytes_per_exchange": sum(s.payload_bytes for s in told) / committed if committed else None,
             "dense_bytes": 4 * (told[0].parameters or 0),
@@ -359,6 +347,8 @@ class Demo:
         back = told is not None and told.state in {"training", "finished"}
         if member.killed_at is not None or (member.reborn and not back and not member.down):
             state = "killed"  # and not back in time
+        elif member.attack and self._is_banned(member):
+            state = "banned"
         elif told is not None and (member.finished or (self.plan.seconds is not None and not member.down)):
             state = "done"
         elif told is not None and (told.state == "leaving" or (member.attack and not member.down)):
@@ -410,11 +400,3 @@ class Demo:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-
-
-def _start_failed(member: Member) -> GossipError:
-    """Why, in the node's own words; exit code 2 is a person's mistake, which its words name already."""
-    words = member.run_dir.last_words().removeprefix("starling: ")
-    if member.process is not None and member.process.returncode == WRONG_INPUT:
-        return ConfigError(words)
-    return GossipError(f"node {member.index} did not start: {words}")

@@ -5,22 +5,20 @@ Standard output is the table, or one JSON object. Progress goes to the terminal 
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gossip.errors import ConfigError
 from node.cli.output import console, json_option, preset_option
+from node.cli.progress import Bar, Display, Lines, Terminal
 from node.config import Manifest
 
 if TYPE_CHECKING:
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
 
 ROUNDS = 400  # some fifteen seconds: long enough for a killed node to be missed, restarted and at par again
 LOOPBACK = ("membership.probe_s=0.5", "membership.timeout_s=0.25", "membership.suspicion_s=1.0")  # no link here is slow
-LINE_S = 5.0  # between lines where no terminal draws a bar
-CLOSE_S = 0.8  # for the terminal UI to restore the terminal
 PATH_TASKS = ("images", "text")  # they learn from files
 GROUP = re.compile(r"(?P<count>\d{1,6}):(?P<attack>\w+)")
 SHARE = re.compile(r"(?P<node>\d{1,6})@(?P<fraction>\d*\.?\d+)")
@@ -52,6 +48,10 @@ HELP = "see `starling demo --help`"
     "--byzantine", "liars", multiple=True, metavar="N:ATTACK",
     help="The last N nodes lie, e.g. 3:sign_flip (docs/attacks.md); more than once for several attacks.",
 )  # fmt: skip
+@click.option(
+    "--ban-at", type=float, metavar="FRACTION",
+    help="The owners of all other nodes ban those who lie at this fraction of the run, as `starling ban` does.",
+)  # fmt: skip
 @preset_option
 @click.option("--join-late", type=float, metavar="FRACTION", help="One more node joins at this fraction of the run.")
 @json_option
@@ -61,14 +61,14 @@ HELP = "see `starling demo --help`"
 @click.option("--no-tui", is_flag=True, help="A progress bar instead of the terminal UI.")
 def demo(
     nodes: int, task: str, rounds: int | None, seconds: float | None, seed: int, assignments: tuple[str, ...],
-    kills: tuple[str, ...], liars: tuple[str, ...], preset: str | None, join_late: float | None, as_json: bool, folder: Path | None,
-    no_tui: bool,
+    kills: tuple[str, ...], liars: tuple[str, ...], ban_at: float | None, preset: str | None, join_late: float | None, as_json: bool,
+    folder: Path | None, no_tui: bool,
 ) -> int:  # fmt: skip
     """Run a swarm of real nodes on loopback and watch it learn.
 
     Data are cut into as many parts as there are nodes, plus one with --join-late: compare such runs with each other only.
-    With --byzantine the summary counts the honest nodes only. With --preset the nodes are listed as members, so that none has to be
-    invited or to prove work; --set admission.kind says otherwise.
+    With --byzantine the summary counts the honest nodes only, with --ban-at also as they stood just before it. With --preset the nodes
+    are listed as members, so that none has to be invited or to prove work; --set admission.kind says otherwise.
 
     text is cut by_file unless --set partition says otherwise. quadratic, diagonal and logistic have one problem per node. images
     and text need --set task.params.path=PATH.
@@ -76,7 +76,8 @@ def demo(
     from node.demo import Demo
 
     plan = make_plan(
-        nodes, task, rounds, seconds, seed, assignments, kills, join_late, folder, preset=preset, liars=liars
+        nodes, task, rounds, seconds, seed, assignments, kills, join_late, folder, preset=preset, liars=liars,
+        ban_at=ban_at,
     )  # fmt: skip
     try:
         with _signals(), Demo(plan) as running:
@@ -110,7 +111,7 @@ def demo(
 
 def make_plan(
     nodes: int, task: str, rounds: int | None, seconds: float | None, seed: int, assignments: Sequence[str], kills: Sequence[str],
-    join_late: float | None, folder: Path | None, *, preset: str | None = None, liars: Sequence[str] = (),
+    join_late: float | None, folder: Path | None, *, preset: str | None = None, liars: Sequence[str] = (), ban_at: float | None = None,
 ) -> Plan:  # fmt: skip
     """The plan that the options ask for. What `--set` says goes before what is derived from other options.
 
@@ -137,6 +138,12 @@ def make_plan(
         raise ConfigError(
             f"--join-late: must be > 0 and < 1, a share of the run, got {join_late:g}; try `--join-late 0.5`"
         )
+    if ban_at is not None and not 0 <= ban_at < 1:
+        raise ConfigError(f"--ban-at: must be >= 0 and < 1, a share of the run, got {ban_at:g}; try `--ban-at 0.4`")
+    if ban_at is not None and not liars:
+        raise ConfigError(
+            f"--ban-at: bans who lies, and nobody does; try `starling demo --byzantine 1:sign_flip --ban-at {ban_at:g}`"
+        )
     planned = tuple(_kill(text, nodes) for text in kills)
     byzantine = _byzantine(liars, nodes)
     parts = nodes + (join_late is not None)
@@ -155,7 +162,8 @@ def make_plan(
     check(manifest)
     check_members(manifest, nodes)
     return Plan(
-        manifest=manifest, nodes=nodes, seconds=seconds, kill=planned, join_late=join_late, byzantine=byzantine, folder=folder
+        manifest=manifest, nodes=nodes, seconds=seconds, kill=planned, join_late=join_late, byzantine=byzantine, ban_at=ban_at,
+        folder=folder,
     )  # fmt: skip
 
 
@@ -214,118 +222,6 @@ def _check(manifest: Manifest, nodes: int, seconds: float | None) -> None:
 # --- showing it -------------------------------------------------------------------------------------------------
 
 
-class Display(Protocol):
-    """Where progress is shown. A context manager that leaves the terminal as it was."""
-
-    def __enter__(self) -> Self:
-        """Nothing is shown before the first `show`."""
-        ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Take it away."""
-        ...
-
-    def show(self, fraction: float, line: str) -> None:
-        """Show how far the run is, and one line about it; called several times a second."""
-        ...
-
-
-class Lines:
-    """A line every few seconds, for logs."""
-
-    def __init__(self) -> None:
-        self._next = 0.0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Lines stay."""
-
-    def show(self, fraction: float, line: str) -> None:
-        """Print it if it is time."""
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + LINE_S
-            click.echo(f"{fraction:4.0%}  {line}", err=True)
-
-
-class Bar:
-    """A progress bar on standard error."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-        columns = (
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}", markup=False),
-        )
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task("", total=1.0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def show(self, fraction: float, line: str) -> None:
-        """Move the bar."""
-        self._bar.start()
-        self._bar.update(self._task, completed=fraction, description=line)
-
-
-class Terminal:
-    """The terminal UI as a process of its own on our terminal; a bar after a person has closed it.
-
-    Args:
-        folder: the demo's; a node's directory must be in it by the first `show`.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._bar = Bar()
-        self._ui: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self._bar.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close(told=kind is KeyboardInterrupt)
-        self._bar.__exit__(kind, error, trace)
-
-    def show(self, fraction: float, line: str) -> None:
-        """Open the UI, or move the bar if it was closed."""
-        if self._ui is None:
-            # Ctrl-C must reach this program too, and end the demo.
-            environment = {**os.environ, "TEXTUAL_ALLOW_SIGNALS": "1"}
-            self._ui = subprocess.Popen([sys.executable, "-m", "tui", str(self._folder)], env=environment)
-        elif self._ui.poll() is not None:
-            self._bar.show(fraction, line)
-
-    def _close(self, *, told: bool) -> None:
-        """SIGINT, upon which the UI restores the terminal; a second one would stop it from doing so.
-
-        Args:
-            told: a Ctrl-C has reached it already, if it came from this terminal.
-        """
-        if self._ui is None:
-            return
-        for patience_s, action in ((CLOSE_S if told else 0.0, signal.SIGINT), (CLOSE_S, signal.SIGKILL)):
-            try:
-                self._ui.wait(patience_s)
-            except subprocess.TimeoutExpired:
-                self._ui.send_signal(action)
-        self._ui.wait()
-
-
 def _display(running: Demo, *, ui: bool) -> Display:
     if ui:
         return Terminal(running.folder)
@@ -356,7 +252,7 @@ def _print(table: dict[str, Any]) -> None:
         ]
         shown.add_row(
             show.short(row["peer"]),
-            Text(", ".join(notes), style="" if row["state"] == "done" else "bold red"),
+            Text(", ".join(notes), style="" if row["state"] in {"done", "banned"} else "bold red"),
             show.count(row.get("rounds")),
             show.count(row.get("local_steps")),
             show.figure(row.get("value")),
@@ -365,12 +261,19 @@ def _print(table: dict[str, Any]) -> None:
             show.count(row.get("exchanges", {}).get("committed")),
         )
     each, dense = table["bytes_per_exchange"], table["dense_bytes"]
+    ban = table["ban"]
+    before = (
+        f"before the ban in round {show.count(ban['round'])}: mean {show.figure(ban['mean'])}, min {show.figure(ban['min'])}\n"
+        if ban
+        else ""
+    )
     less = f", {dense / each:.1f} times less than dense" if each and dense else ""
     out = console()
     out.print(shown)
     out.print(
         Text(
             f"\n{metric}: mean {show.figure(table['mean'])}, min {show.figure(table['min'])}, max {show.figure(table['max'])}\n"
+            f"{before}"
             f"consensus distance {show.figure(table['consensus_distance'])}\n"
             f"{show.size(each)} a node and exchange{less} ({show.size(dense)})\n"
             f"{table['rounds']:,} rounds in {table['wall_s']:.1f} s"

@@ -12,15 +12,19 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec import structs
 
 from gossip.errors import ConfigError, GossipError
 from node import demo as swarm
+from node import demo_node
 from node.cli import demo as command
+from node.cli import progress
 from node.cli.main import main
 from node.config import Manifest
-from node.demo import Demo, Member, Plan
+from node.demo import Demo, Plan
+from node.demo_node import Member
 from node.run_dir import RunDir
-from node.status import VERSION, StatusSnapshot
+from node.status import VERSION, PeerStatus, StatusSnapshot
 
 DONE = {
     "peer": "12D3KooWabcdefg", "state": "done", "rounds": 30, "local_steps": 600, "value": 0.97, "bytes_sent": 123_456,
@@ -29,7 +33,7 @@ DONE = {
 }  # fmt: skip
 TABLE = {
     "swarm": "s", "wall_s": 12.345, "rounds": 30, "metric": "accuracy", "mean": 0.97, "min": 0.96, "max": 0.98,
-    "consensus_distance": 0.0123, "bytes_per_exchange": 2400.0, "dense_bytes": 19_240,
+    "consensus_distance": 0.0123, "bytes_per_exchange": 2400.0, "dense_bytes": 19_240, "ban": None,
     "nodes": [DONE, {**DONE, "peer": "12D3KooWlateone", "joined_late": True, "rejoined": True}],
 }  # fmt: skip
 
@@ -107,6 +111,11 @@ WRONG = [
     (["--byzantine", "1:allie"], ["--byzantine", "'allie'", "alie", "docs/attacks.md"]),
     (["--byzantine", "7:alie"], ["--byzantine", "2 honest", "7 liars", "`--nodes 9`"]),
     (["--byzantine", "4:alie", "--byzantine", "3:foe"], ["--byzantine", "7 liars"]),
+    (["--ban-at", "soon", "--byzantine", "1:alie"], ["--ban-at", "'soon'", "`starling demo --help`"]),
+    (["--ban-at", "1", "--byzantine", "1:alie"], ["--ban-at", "< 1", "got 1;", "`--ban-at 0.4`"]),
+    (["--ban-at", "-0.1", "--byzantine", "1:alie"], ["--ban-at", ">= 0", "-0.1", "`--ban-at 0.4`"]),
+    (["--ban-at", "nan", "--byzantine", "1:alie"], ["--ban-at", "nan", "`--ban-at 0.4`"]),
+    (["--ban-at", "0.3"], ["--ban-at", "nobody", "`starling demo --byzantine 1:sign_flip --ban-at 0.3`"]),
     (["--preset", "closed"], ["preset", "'closed'", "open", "vouched"]),
     (["--preset", "open", "--set", "robust.b=0"], ["robust.b", "preset"]),
     (["--join-late", "1"], ["--join-late", "< 1", "`--join-late 0.5`"]),
@@ -191,6 +200,12 @@ def test_the_last_nodes_lie_in_the_order_of_the_options(canned):
     assert planned(canned).byzantine == ()
 
 
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_when_the_liars_are_banned_is_a_share_of_the_run(share, canned):
+    assert planned(canned, "--byzantine", "1:alie", "--ban-at", str(share)).ban_at == share
+    assert planned(canned, "--byzantine", "1:alie").ban_at is None
+
+
 @pytest.mark.parametrize("preset", ["open", "vouched"])
 def test_a_preset_is_what_members_agree_on_and_they_are_listed(preset, canned):
     """Nobody has to be invited or to prove work in a swarm that begins with all of its members; --set says otherwise."""
@@ -247,11 +262,22 @@ def test_the_table_names_the_liars(canned, capsys):
     assert "done, Byzantine" in second
 
 
+def test_the_ban_is_one_line_with_how_things_stood_before_it(canned, capsys):
+    ban = {"round": 12, "after_s": 5.0, "mean": 0.412, "min": 0.3}
+    canned.table = {**TABLE, "ban": ban, "nodes": [DONE, {**DONE, "state": "banned", "byzantine": True}]}
+    assert main(["demo", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ban"] == ban
+    assert main(["demo"]) == 0
+    out = capsys.readouterr().out
+    assert "before the ban in round 12: mean 0.412, min 0.300\n" in out
+    assert "banned, Byzantine" in out
+
+
 def test_without_a_terminal_progress_is_a_line_every_few_seconds(canned, monkeypatch, capsys):
     """A log of a hundred lines a second is no log."""
     now = iter([100.0, 100.0, 104.9, 105.1, 105.1])
-    monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: next(now)))
-    lines = command.Lines()
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    lines = progress.Lines()
     for fraction in (0.0, 0.25, 0.5):
         lines.show(fraction, "8 nodes")
     assert capsys.readouterr().err == "  0%  8 nodes\n 50%  8 nodes\n"
@@ -273,10 +299,10 @@ def test_the_terminal_ui_is_closed_by_one_sigint_and_a_bar_follows_when_a_person
     )
     popen = subprocess.Popen
     monkeypatch.setattr(
-        command.subprocess, "Popen", lambda _arguments, env: popen([sys.executable, "-c", ui, str(log)], env=env)
+        progress.subprocess, "Popen", lambda _arguments, env: popen([sys.executable, "-c", ui, str(log)], env=env)
     )
     bars = []
-    with command.Terminal(tmp_path) as terminal:
+    with progress.Terminal(tmp_path) as terminal:
         monkeypatch.setattr(terminal._bar, "show", lambda *shown: bars.append(shown))
         terminal.show(0.0, "starting")
         while not log.exists() or "up" not in log.read_text():
@@ -376,7 +402,7 @@ def test_a_node_that_did_not_start_is_a_person_s_mistake_if_it_says_so(code, kin
     """Exit code 2 of a node is the demo's own: what is wrong is in the options, not in the machine."""
     member = Member(0, RunDir.create(tmp_path), "12D3", process=SimpleNamespace(returncode=code))
     member.run_dir.output.write_text("a line\nstarling: task.params: hidden: must be >= 1\n")
-    error = swarm._start_failed(member)
+    error = member.why_not_started()
     assert type(error) is kind
     assert str(error).endswith("task.params: hidden: must be >= 1")
     assert "starling:" not in str(error)
@@ -450,3 +476,40 @@ def test_liars_know_each_other_and_honest_nodes_are_configured_as_ever(tmp_path)
     ]
     assert [set(str(config.attack_params["crew"]).split(",")) for config in configs[3:]] == [crew, crew]
     assert configs[0].attack_params == {}
+
+
+def test_every_owner_bans_every_liar_once_and_whoever_cannot_be_asked_yet_does_it_later(tmp_path, monkeypatch):
+    """A node that starts just now, or comes late, would trade with it for the rest of the run."""
+    asked, silent = [], {"1"}
+
+    def request(run_dir, op, **fields):
+        if run_dir.name in silent:
+            raise demo_node.control.ControlError("it starts")
+        asked.append((run_dir.name, op, fields.get("peer")))
+
+    monkeypatch.setattr(demo_node.control, "request", request)
+    monkeypatch.setattr(demo_node.control, "status", lambda run_dir: demo.members[int(run_dir.name)].snapshot)
+    demo = Demo(Plan(Manifest(), ban_at=0.5))
+    demo.members = [member(tmp_path, index, 0.5 + index / 10, "foe" if index > 1 else "") for index in range(4)]
+    for each in demo.members:
+        each.snapshot = structs.replace(each.snapshot, addresses=("/ip4/127.0.0.1/tcp/1",))
+    demo._ban()
+    assert asked == [("0", "evaluate", None), ("0", "ban", "12D32"), ("0", "ban", "12D33")]
+    assert (demo.ban["round"], demo.ban["mean"], demo.ban["min"]) == (10, pytest.approx(0.55), 0.5)
+    asked.clear()
+    silent.clear()
+    before = dict(demo.ban)
+    for _ in range(2):
+        demo._ban()
+    assert asked == [("1", "ban", "12D32"), ("1", "ban", "12D33")]
+    assert demo.ban == before
+    assert demo._line() == "4 nodes (2 Byzantine, banned), round 10, accuracy 0.550"
+
+
+def test_a_liar_that_all_others_have_banned_ends_as_that_whatever_it_does(tmp_path):
+    demo = Demo(Plan(Manifest(), seconds=9.0))
+    demo.members = [member(tmp_path, 0, 0.9), member(tmp_path, 1, 0.8), member(tmp_path, 2, 0.1, "foe")]
+    rows = (PeerStatus("12D32", "banned", standing="ban"),)
+    for honest, expected in zip(demo.members, ("done", "banned"), strict=False):
+        honest.snapshot = structs.replace(honest.snapshot, peers=rows)
+        assert demo._row(demo.members[2])["state"] == expected
