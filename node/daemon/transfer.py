@@ -35,9 +35,13 @@ from node.engine import calls
 from node.net.api import Network
 
 SNAPSHOT_FRESH_S = 1.0
+OFFER_GRACE_S = 1.0
 REPLY_S = 10.0
-ASK_AGAIN_S = 1.0  # an answer that is not there by then was lost …
-SLOW_BYTES_PER_S = 128 << 10  # … unless it is long, and under way on a slow line
+FIRST_ASK_S = (
+    0.125  # an answer that is not there by then was lost, or its giver is busy: each further try has twice as long …
+)
+ASK_AGAIN_S = 1.0  # … up to this
+SLOW_BYTES_PER_S = 128 << 10  # and longer by what a long answer takes on a slow line
 PROGRESS_S = 10.0
 WIDEST_SCALAR = 8  # bytes of a float64
 STATE_HEADER_BYTES = 64 << 10
@@ -75,6 +79,7 @@ class Transfer:
         self._engine: EngineHandle | None = None
         self._schema = b""
         self._held: tuple[calls.Held, float] | None = None
+        self._holding = trio.Lock()
         self._waiting: dict[tuple[str, str, int], trio.MemorySendChannel[Message]] = {}
         self._nonce = 0
         self._may: Callable[[str], bool] = lambda _peer: True
@@ -132,15 +137,16 @@ class Transfer:
         return Chunk(query.snapshot, query.offset, read.data if isinstance(read, calls.ChunkRead) else b"")
 
     async def _hold(self, engine: EngineHandle) -> calls.Held:
-        now = trio.current_time()
-        if self._held is not None and now - self._held[1] < SNAPSHOT_FRESH_S:
-            return self._held[0]
         with trio.fail_after(REPLY_S):
-            held = await engine.call(calls.Snapshot())
-        if not isinstance(held, calls.Held):
-            raise EngineError("the engine gave no snapshot")
-        self._held = (held, now)
-        return held
+            async with self._holding:  # who asks while a snapshot is made is told of that one
+                now = trio.current_time()
+                if self._held is not None and now - self._held[1] < SNAPSHOT_FRESH_S:
+                    return self._held[0]
+                held = await engine.call(calls.Snapshot())
+                if not isinstance(held, calls.Held):
+                    raise EngineError("the engine gave no snapshot")
+                self._held = (held, trio.current_time())
+                return held
 
     # --- taking -------------------------------------------------------------------------------------------
 
@@ -158,10 +164,15 @@ class Transfer:
         return reply.manifest
 
     async def offers(self, peers: Sequence[str]) -> list[Offered]:
-        """What each of these peers has to give, in order of peer id; who does not answer, or offers another model, is left out."""
-        offers: list[Offered] = []
+        """What each of these peers has to give, in order of peer id; who does not answer, or offers another model, is left out.
 
-        async def ask(peer: str) -> None:
+        Once two have a model to give, the others have as long again as these took, and `OFFER_GRACE_S`: one that is silent would else cost
+        `REPLY_S`.
+        """
+        offers: list[Offered] = []
+        began = trio.current_time()
+
+        async def ask(peer: str, scope: trio.CancelScope) -> None:
             self._nonce += 1
             nonce = derive(self._nonce, "state_query", self._network.peer_id) >> 1
             try:
@@ -173,10 +184,12 @@ class Transfer:
                 self._report.fault(peer, "state_of_another_model")
                 return
             offers.append(Offered(peer, reply))
+            if reply.size and sum(offered.offer.size > 0 for offered in offers) == 2:
+                scope.deadline = 2.0 * trio.current_time() - began + OFFER_GRACE_S
 
         async with trio.open_nursery() as nursery:
             for peer in peers:
-                nursery.start_soon(ask, peer)
+                nursery.start_soon(ask, peer, nursery.cancel_scope)
         return sorted(offers, key=lambda item: item.peer)
 
     async def download(self, chosen: Offered, holders: Sequence[Offered] = ()) -> bytes | None:
@@ -222,11 +235,13 @@ class Transfer:
     async def _ask(self, peer: str, kind: str, key: int, query: Message, expected_bytes: int = 0) -> Message:
         send, receive = trio.open_memory_channel[Message](1)
         self._waiting[(peer, kind, key)] = send
+        wait_s = FIRST_ASK_S
         try:
             with trio.fail_after(REPLY_S):
                 while True:
                     await self._network.send(peer, "state", frames.encode(query))
-                    with trio.move_on_after(ASK_AGAIN_S + expected_bytes / SLOW_BYTES_PER_S):
+                    patience_s, wait_s = wait_s, min(2.0 * wait_s, ASK_AGAIN_S)
+                    with trio.move_on_after(patience_s + expected_bytes / SLOW_BYTES_PER_S):
                         return await receive.receive()
         finally:
             self._waiting.pop((peer, kind, key), None)

@@ -1,15 +1,27 @@
-"""A long download says how far it is."""
+"""What a late joiner waits for, how often it asks, and what a long download says."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 
+import pytest
 import trio
 from trio.testing import MockClock
 
 from gossip.wire.frames import decode, encode
-from gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, StateOffer
-from node.daemon.transfer import PROGRESS_S, Offered, Transfer
+from gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, StateOffer, StateQuery
+from node.daemon.transfer import (
+    ASK_AGAIN_S,
+    FIRST_ASK_S,
+    OFFER_GRACE_S,
+    PROGRESS_S,
+    REPLY_S,
+    SNAPSHOT_FRESH_S,
+    Offered,
+    Transfer,
+)
+from node.engine import calls
 from node.net.api import Inbound
 
 
@@ -60,3 +72,133 @@ def test_a_long_download_says_how_far_it_is_now_and_then():
             nursery.cancel_scope.cancel()
 
     trio.run(story, clock=MockClock(autojump_threshold=0))
+
+
+class Lane:
+    """A state lane whose other ends answer when a test says so.
+
+    Args:
+        answers: (peer, how often it was asked before, query) -> seconds until its answer and the answer, or None: it is lost.
+    """
+
+    peer_id = "me"
+
+    def __init__(self, answers, nursery: trio.Nursery) -> None:
+        self._answers, self._nursery = answers, nursery
+        self.send_in, self._receive = trio.open_memory_channel(100)
+        self.asked: dict[str, list[float]] = {}
+        self.said: list[tuple[str, object]] = []
+
+    def inbound(self, _lane):
+        return self._receive
+
+    async def send(self, peer, lane, frame):
+        message = decode("state", "me", frame)
+        self.said.append((peer, message))
+        times = self.asked.setdefault(peer, [])
+        times.append(trio.current_time())
+        answer = self._answers(peer, len(times) - 1, message)
+        if answer is not None:
+            self._nursery.start_soon(self._later, peer, *answer)
+
+    async def _later(self, peer, after_s, message):
+        await trio.sleep(after_s)
+        await self.send_in.send(Inbound(peer, "state", encode(message)))
+
+
+def told(answers, story):
+    """Run a story with a transfer whose peers answer like this -> what it returns, and the lane."""
+
+    async def bounded():
+        async with trio.open_nursery() as nursery:
+            lane = Lane(answers, nursery)
+            transfer = Transfer(network=lane, report=Report(), manifest=lambda _swarm: None)
+            transfer.expect(OPENED)
+            await nursery.start(transfer.serve)
+            result = await story(transfer, lane)
+            nursery.cancel_scope.cancel()
+        return result, lane
+
+    return trio.run(bounded, clock=MockClock(autojump_threshold=0))
+
+
+OPENED = calls.Opened(
+    10, b"schema", "loss", higher_is_better=False, device="cpu", samples=1, resumed=False, round=0, local_steps=0
+)
+
+
+def offer(query, size=40):
+    return StateOffer(query.nonce, 1, 5, size, b"d" * 32, b"schema")
+
+
+def test_what_is_lost_is_asked_again_soon_and_who_is_busy_is_not_pestered():
+    """Under loss a joiner waits for the slowest of some six answers; a member in a long local step is asked no more than once a second."""
+
+    async def story(transfer, _lane):
+        return await transfer.offers(["silent"])
+
+    found, lane = told(lambda *_: None, story)
+    assert found == []
+    pauses = [later - earlier for earlier, later in itertools.pairwise(lane.asked["silent"])]
+    assert pauses[:4] == pytest.approx([FIRST_ASK_S, 2 * FIRST_ASK_S, 4 * FIRST_ASK_S, ASK_AGAIN_S])
+    assert set(pauses[3:]) == {ASK_AGAIN_S}
+    assert FIRST_ASK_S <= 0.25
+    assert len(pauses) <= REPLY_S / ASK_AGAIN_S + 3
+
+
+@pytest.mark.parametrize("took_s", [0.0, 2.0])
+def test_two_offers_wait_for_a_third_as_long_as_they_took_and_a_little(took_s):
+    """A member that says nothing would hold up every newcomer by all the time that an answer may take."""
+
+    async def story(transfer, _lane):
+        began = trio.current_time()
+        found = await transfer.offers(["a", "b", "silent"])
+        return [offered.peer for offered in found], trio.current_time() - began
+
+    (peers, waited_s), _ = told(lambda peer, _n, query: None if peer == "silent" else (took_s, offer(query)), story)
+    assert peers == ["a", "b"]
+    assert waited_s == pytest.approx(2 * took_s + OFFER_GRACE_S, abs=0.01)
+
+
+def test_who_has_no_model_does_not_hurry_those_who_may_have_one():
+    """At the start of a swarm most have none; the one that has may be slow."""
+
+    def answers(peer, _n, query):
+        return (3.0, offer(query)) if peer == "slow" else (0.0, offer(query, size=0))
+
+    async def story(transfer, _lane):
+        return await transfer.offers(["a", "b", "c", "slow"])
+
+    found, _ = told(answers, story)
+    assert [offered.peer for offered in found if offered.offer.size] == ["slow"]
+
+
+def test_all_who_ask_while_a_snapshot_is_made_are_told_of_that_one():
+    """What a newcomer's repeated question costs its giver: one snapshot, however long that takes."""
+    made = []
+
+    class Engine:
+        async def call(self, call):
+            assert isinstance(call, calls.Snapshot)
+            await trio.sleep(0.7)
+            made.append(trio.current_time())
+            return calls.Held(len(made), 40, b"d" * 32, 5, b"schema")
+
+    async def story(transfer, lane):
+        transfer.give(Engine(), lambda _peer: True)
+        for number in range(4):
+            await lane.send_in.send(Inbound(f"p{number % 2}", "state", encode(StateQuery(number))))
+            await trio.sleep(0.2)
+        await trio.sleep(1.0)
+        first = len(made)
+        await trio.sleep(SNAPSHOT_FRESH_S)
+        await lane.send_in.send(Inbound("p0", "state", encode(StateQuery(9))))
+        await trio.sleep(1.0)
+        return first
+
+    first, lane = told(lambda *_: None, story)
+    assert first == 1
+    assert len(made) == 2
+    assert [(peer, reply.nonce, reply.snapshot) for peer, reply in lane.said] == [
+        *((f"p{number % 2}", number, 1) for number in range(4)), ("p0", 9, 2),
+    ]  # fmt: skip
