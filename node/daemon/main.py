@@ -17,9 +17,11 @@ from gossip.errors import ConfigError, GossipError
 from node.admission.issue import take_up
 from node.config import NodeConfig
 from node.daemon.admission import Papers
-from node.daemon.app import Node, Parts
+from node.daemon.app import Node
+from node.daemon.commands import carry_out
 from node.daemon.engine import open_engine
 from node.daemon.handles import TaskStatus
+from node.daemon.parts import Parts
 from node.daemon.publish import Publisher
 from node.daemon.report import Report
 from node.daemon.snapshot import take_snapshot
@@ -111,7 +113,7 @@ async def _run(
 ) -> None:
     node = Node(parts, report)
     async with trio.open_nursery() as nursery:
-        publisher = Publisher(run_dir.path, partial(take_snapshot, node), node.command)
+        publisher = Publisher(run_dir.path, partial(take_snapshot, node), partial(carry_out, node))
         try:
             await nursery.start(publisher.run)
         except OSError as error:

@@ -21,8 +21,9 @@ from gossip.seeds import derive
 from node.admission.chain import Chain
 from node.config import Manifest, NodeConfig
 from node.daemon.admission import Papers
-from node.daemon.app import Node, Parts
+from node.daemon.app import Node
 from node.daemon.handles import EngineHandle
+from node.daemon.parts import Parts
 from node.daemon.report import Report
 from node.engine.engine import Engine
 from node.identity import Identity

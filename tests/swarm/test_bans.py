@@ -7,6 +7,7 @@ import torch
 import trio
 
 from gossip.errors import ConfigError, PeerUnreachable
+from node.daemon.commands import carry_out
 from node.daemon.snapshot import take_snapshot
 from node.net.memory import address_of
 from tests.swarm.swarms import assert_flows_cancel, digits, drain, events, rounds_done, story, until
@@ -54,7 +55,9 @@ def test_a_hostile_member_is_banned_by_hand_and_the_others_recover(deterministic
             assert looks[liar.peer_id].score == 0.0  # being far is no fault
             for index in range(HONEST):
                 node = swarm.nodes[index].node
-                answer = await node.command("ban", {"peer": liar.peer_id[-7:], "why": "turned around", "for_s": 3600.0})
+                answer = await carry_out(
+                    node, "ban", {"peer": liar.peer_id[-7:], "why": "turned around", "for_s": 3600.0}
+                )
                 assert answer["peer"] == liar.peer_id
                 assert answer["shut_out_s"] == pytest.approx(3600.0)
                 (row,) = [row for row in take_snapshot(node).peers if row.peer == liar.peer_id]
@@ -85,9 +88,9 @@ def test_a_ban_outlives_a_restart_and_ends_when_it_is_taken_back(deterministic_s
         async with swarm.running(3):
             await until(lambda: rounds_done(swarm, 3))
             banned = swarm.nodes[2].peer_id
-            await swarm.nodes[0].node.command("ban", {"peer": banned})
+            await carry_out(swarm.nodes[0].node, "ban", {"peer": banned})
             with pytest.raises(ConfigError, match="may be any of"):
-                await swarm.nodes[0].node.command("trust", {"peer": "12D3KooW"})
+                await carry_out(swarm.nodes[0].node, "trust", {"peer": "12D3KooW"})
             await swarm.crash(0)
             await swarm.crash(2)
             await until(lambda: len(swarm.nodes[1].node.membership.members) == 1)
@@ -97,7 +100,7 @@ def test_a_ban_outlives_a_restart_and_ends_when_it_is_taken_back(deterministic_s
             await until(lambda: rounds_done(swarm, 6))
             assert back.node.network.refuses(banned)
             assert back.node.exchange.committed(banned) == 0
-            await back.node.command("unban", {"peer": banned[-6:]})
+            await carry_out(back.node, "unban", {"peer": banned[-6:]})
             assert "peer_unban" in events(back)
             await until(lambda: back.node.exchange.committed(banned) > 0)
             assert back.node.judge.standing(banned).state == "probation"

@@ -1,0 +1,82 @@
+"""Which services a manifest asks for, and what each of them is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from gossip.mix.facts import FACTS
+from gossip.overlay.api import Overlay
+from gossip.seeds import derive
+from node.config import Manifest
+from node.daemon.beacon import BeaconService
+from node.daemon.budget import Budget
+from node.daemon.exchange import Exchange
+from node.daemon.handles import EngineHandle, Reporter
+from node.daemon.meetings import Meetings
+from node.daemon.membership import Membership
+from node.daemon.partners import Drawn, Neighbors
+from node.daemon.parts import Parts
+from node.daemon.pulls import PulledExchange
+from node.daemon.standing import Judge
+from node.daemon.witness import Witness
+from node.identity import Identity, verify
+from node.net.api import Network
+
+Partners = Callable[[int], Mapping[str, float]]
+
+
+def meetings(
+    *, parts: Parts, manifest: Manifest, overlay: Overlay, network: Network, engine: EngineHandle, membership: Membership, judge: Judge,
+    report: Reporter, life: int, round: Callable[[], int], salt: Callable[[int], bytes], fresh_inc: Callable[[], int],
+) -> tuple[Meetings, Partners, Witness | None]:  # fmt: skip
+    """The exchange service that the manifest asks for, whom it meets in a round, and who witnesses what peers sign.
+
+    Args:
+        parts, manifest, overlay, network, engine, membership, judge, report: the node's.
+        life: incarnation of this start.
+        round: the round under way.
+        salt: what mixes into the ranks of a round.
+        fresh_inc: a number that no earlier life of an edge has had.
+    """
+    me = network.peer_id
+    near = Neighbors(overlay, lambda: membership.members, me, salt)
+    if not FACTS[manifest.mix.kind].gathers:
+        pairwise = Exchange(
+            network=network, engine=engine, report=report, manifest=manifest, swarm=parts.swarm, me=me, fresh_inc=fresh_inc,
+            may=lambda peer: peer in membership.members, admits=membership.admits, budget=Budget(manifest, parts.config),
+            directions=near.directions, noted=judge.noted,
+        )  # fmt: skip
+        return pairwise, near.links, None
+    witness = Witness(
+        network=network, report=report, swarm=parts.swarm, verify=verify, members=lambda: membership.members,
+        life_of=membership.life_of, round=round, seed=_secret_seed(parts.identity, "witness", life),
+    )  # fmt: skip
+    pulled = PulledExchange(
+        network=network, engine=engine, report=report, manifest=manifest, swarm=parts.swarm, life=life, sign=parts.identity.sign,
+        verify=verify, life_of=membership.life_of, admits=membership.admits, up_bytes_per_s=parts.config.up_bytes_per_s,
+        first=fresh_inc(), witness=witness.heard, noted=judge.noted,
+    )  # fmt: skip
+    if manifest.overlay.kind != "pull":
+        return pulled, near.row, witness
+    drawn = Drawn(
+        lambda: membership.members, me, manifest.overlay.k, membership.prefixes, manifest.admission.per_prefix, judge.fine,
+        parts.identity.seed, life,
+    )  # fmt: skip
+    return pulled, drawn.row, witness
+
+
+def beacon_service(
+    parts: Parts, manifest: Manifest, network: Network, membership: Membership, report: Reporter, life: int
+) -> BeaconService | None:
+    """What tells and hears the founder's beacons; None where ranks stay as they are."""
+    if not manifest.overlay.rerank_every or manifest.overlay.kind == "pull":
+        return None
+    return BeaconService(
+        network=network, report=report, swarm=parts.swarm, founder=manifest.founder, sign=parts.identity.sign, verify=verify,
+        members=lambda: membership.members, every=manifest.overlay.rerank_every, sync_s=manifest.membership.sync_s,
+        seed=_secret_seed(parts.identity, "beacon", life),
+    )  # fmt: skip
+
+
+def _secret_seed(identity: Identity, use: str, life: int) -> int:
+    return derive(int.from_bytes(identity.seed[:7], "little"), use, life)
