@@ -24,9 +24,10 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class TaskSection(Section, frozen=True):
-    """What is learned. `kind` is an installed task (digits, images, text, quadratic, diagonal, logistic) or `module:function`."""
+    """What is learned."""
 
     kind: Annotated[str, Meta(min_length=1, max_length=128)] = "digits"
+    """digits, images, text, synthetic, quadratic, diagonal, logistic, or `module:function` of something installed; docs/extending.md."""
     params: dict[str, Scalar] = {}
     """Handed to the task's constructor, e.g. model = "cnn"."""
     batch_size: AtLeastOne = 32
@@ -37,6 +38,8 @@ class PartitionSection(Section, frozen=True):
     """How built-in data are split among nodes; a node with `--data` of its own uses all of it."""
 
     kind: Literal["iid", "dirichlet", "by_label", "by_file", "by_key"] = "dirichlet"
+    """iid: at random. dirichlet: labels in unequal shares. by_label: few labels each. by_file, by_key: a file, or one author's samples,
+    stays together (tasks that know such)."""
     alpha: Positive = 0.3
     """dirichlet: concentration; smaller is more different."""
     shards: AtLeastOne = 8
@@ -47,10 +50,13 @@ class OptimizerSection(Section, frozen=True):
     """The local optimiser."""
 
     kind: Literal["sgd", "adamw"] = "sgd"
+    """sgd has momentum; adamw needs correction_lr with algorithms that correct."""
     lr: Positive = 0.02
+    """Length of a local step, before `schedule`."""
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     """sgd only."""
     weight_decay: Annotated[float, Meta(ge=0)] = 0.0
+    """sgd: times the parameters, added to the gradient. adamw: times lr, the share of them that a step takes away."""
     schedule: Literal["constant", "cosine", "linear"] = "cosine"
     """Over `pace.rounds`; constant where rounds = 0 (endless)."""
     warmup: Annotated[float, Meta(ge=0, lt=1)] = 0.0
@@ -68,12 +74,13 @@ class MixSection(Section, frozen=True):
         "pet", "dsgd", "gradient_tracking", "k_gt", "quasi_global", "exact_diffusion", "d2", "a2cid2", "choco", "beer",
         "push_sum", "r_fast", "psgd", "outer", "gather",
     ] = "pet"  # fmt: skip
+    """The algorithm; docs/algorithms.md compares them. gather: by a rule of `robust`, among members one need not trust."""
     kappa: Annotated[float, Meta(ge=0, le=0.5)] = 0.1
     """pet: damping of the correction. At most 0.1 for whole vectors, 0.3 for masks of a tenth; more drifts apart under faults."""
     theta: Annotated[float, Meta(gt=0, le=0.5)] = 0.5
     """clock pace: mixing weight of a pairwise exchange. In steps pace the overlay gives the weights."""
     clip_norm: Annotated[float, Meta(ge=0)] = 10.0
-    """Both ends clip the exchanged difference to this Euclidean norm; 0 is off."""
+    """Both ends clip the exchanged difference to this Euclidean norm; 0 is off. Not where models are pulled or messages swapped."""
     flow_limit: Annotated[float, Meta(gt=0)] = 100.0
     """pet: bound of every |c_ij| coordinate, in gradient units."""
     settled_edges: Annotated[int, Meta(ge=0, le=64)] = 8
@@ -120,6 +127,7 @@ class OverlaySection(Section, frozen=True):
         "u_equi_static", "complete", "alone", "one_peer_exponential", "hypercube", "hyper_hypercube", "simple_base_k",
         "base_k", "random_matching", "od_equi_dyn", "ou_equi_dyn", "rendezvous", "pull",
     ] = "sticky"  # fmt: skip
+    """The graph; docs/algorithms.md compares them. pull: every node asks k members that it drew itself, for mix.kind = gather."""
     k: Annotated[int, Meta(ge=1, le=32)] = 1
     """base_k, simple_base_k, hyper_hypercube, pull, and sweeps of average_every: most peers a node meets in one round."""
     rerank_every: Count = 0
@@ -180,7 +188,8 @@ class AdmissionSection(Section, frozen=True):
     epoch_s: Annotated[float, Meta(ge=60)] = 21600.0
     """open: a proof of work is good for so long."""
     per_prefix: Annotated[int, Meta(ge=0, le=64)] = 0
-    """Most of a node's neighbors at a time from one IPv4 /24, IPv6 /48 or operator; 0: any. Loopback and private addresses do not count."""
+    """overlay.kind = pull: most of those asked in a round that are from one IPv4 /24, IPv6 /48 or operator; 0: any. Loopback and private
+    addresses do not count."""
 
 
 class CompressSection(Section, frozen=True):
@@ -218,6 +227,7 @@ class PaceSection(Section, frozen=True):
     """When nodes compute and when they meet."""
 
     kind: Literal["steps", "clock"] = "steps"
+    """steps: rounds of so many local steps, and peers wait for each other. clock: an exchange per slot of time, whoever is how far."""
     local_steps: Annotated[int, Meta(ge=1, le=100_000)] = 20
     """steps: local steps of a round. clock: a guess of how many fit between two exchanges, until measured."""
     rounds: Count = 200
@@ -255,7 +265,9 @@ class Manifest(Section, frozen=True):
     """What the swarm is. Its hash is the swarm id."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64)] = "starling"
+    """For people."""
     protocol: Literal[1] = 1
+    """Version of what nodes say to each other."""
     seed: Annotated[int, Meta(ge=0, le=2**62)] = 0
     """Root of all shared chance: initial model, overlay, masks, partition."""
     founder: Annotated[str, Meta(max_length=128)] = ""
@@ -284,8 +296,9 @@ class LimitsSection(Section, frozen=True):
     """What peers may cost this machine."""
 
     connections: AtLeastOne = 128
+    """At a time; when they are full the one of least use gives way, or the newcomer is turned away."""
     connections_per_ip: AtLeastOne = 64
-    """Private and loopback addresses too: raise it for many nodes on one machine."""
+    """Of these from one IP address, private and loopback ones too: raise it for many nodes on one machine."""
     inbox_frames: AtLeastOne = 64
     """Frames of one lane waiting to be handled; more are dropped and counted."""
     frames_per_s: Positive = 200.0
@@ -323,6 +336,7 @@ class NodeConfig(Section, frozen=True):
     shard: Annotated[int, Meta(ge=-1)] = -1
     """Which part of built-in data; -1 derives it from the peer id."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where the engine computes; auto takes a GPU if there is one."""
     threads: Count = 0
     """Torch threads; 0 leaves torch's choice."""
     up_bytes_per_s: Count = 0
@@ -340,7 +354,7 @@ class NodeConfig(Section, frozen=True):
     """Who runs this node, the same word on all of one's nodes: peers do not take too many of one operator for neighbors."""
     privacy: PrivacySection = PrivacySection()
     attack: Annotated[str, Meta(max_length=64)] = ""
-    """Experiments only: lie to the swarm in this way. Needs `attack_agreed`, and everybody who looks at the node is told."""
+    """Experiments only: lie to the swarm in this way, see docs/attacks.md. Needs `attack_agreed`, and who looks at the node is told."""
     attack_params: dict[str, Scalar] = {}
     """Handed to the attack."""
     attack_agreed: bool = False

@@ -136,6 +136,7 @@ class Scenario(Section, frozen=True):
     """One file, one or more runs."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64)] = "scenario"
+    """For people, and the title of a plot."""
     simulate: SimulateSection = SimulateSection()
     task: TaskSection = TaskSection()
     partition: ShardsSection = ShardsSection()

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import math
+import re
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gossip.compress import names
 from gossip.errors import ConfigError
 from node import settings
-from node.config import Manifest, NodeConfig
+from node.cli.inspect import BUILT_IN_TASKS
+from node.config import (
+    AdmissionSection,
+    CompressSection,
+    Manifest,
+    NodeConfig,
+    PartitionSection,
+    RobustSection,
+    TaskSection,
+)
+from node.presets import PRESETS
+from node.simulate.schema import Scenario
+from robust import facts
 
 
 def refusal(act, *args):
@@ -43,6 +58,54 @@ def test_shown_settings_explain_themselves():
     shown = settings.render(Manifest())
     assert '# Over `pace.rounds`; constant where rounds = 0 (endless).\nschedule = "cosine"\n' in shown
     assert "# The local optimiser.\n[optimizer]\n" in shown
+
+
+def sections(kind):
+    """A section and those in it."""
+    yield kind
+    for field in msgspec.inspect.type_info(kind).fields:
+        if isinstance(field.type, msgspec.inspect.StructType):
+            yield from sections(field.type.cls)
+
+
+@pytest.mark.parametrize("kind", [Manifest, NodeConfig, Scenario])
+def test_every_key_and_section_says_what_it_means(kind):
+    """A person who looks a key up must find it: a section by its own docstring, a key by the string below it."""
+    for section in sections(kind):
+        assert section.__doc__, section
+        meanings = settings._meanings(section)
+        inner = {
+            f.name for f in msgspec.inspect.type_info(section).fields if isinstance(f.type, msgspec.inspect.StructType)
+        }
+        assert set(section.__struct_fields__) - inner == meanings.keys() - inner, section
+        assert all("".join(lines).strip() for lines in meanings.values())
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "choices"),
+    [
+        (TaskSection, "kind", BUILT_IN_TASKS),
+        (RobustSection, "rule", facts.FACTS),
+        (RobustSection, "before", facts.FIRST),
+        (CompressSection, "select", names.SELECTORS),
+        (AdmissionSection, "kind", ("open", "invite", "allow")),
+        (PartitionSection, "kind", ("iid", "dirichlet", "by_label", "by_file", "by_key")),
+        (Manifest, "preset", PRESETS),
+    ],
+)
+def test_a_key_that_takes_names_lists_or_explains_them_all(section, key, choices):
+    """What is added to a catalogue is added here. `before` explains its two without their names' wording."""
+    text = "\n".join(settings._meanings(section)[key])
+    words = {"nnm": "nearest", "bucketing": "bucket"}
+    assert {name for name in choices if not re.search(rf"\b{words.get(name, name)}", text)} == set()
+
+
+def test_a_parameter_of_a_rule_names_the_rules_that_take_it():
+    """`robust.tau` means nothing to whoever chose another rule."""
+    for key in set(RobustSection.__struct_fields__) - {"rule", "b", "before", "bucket"}:
+        text = " ".join(settings._meanings(RobustSection)[key])
+        takes = {rule for rule, known in facts.FACTS.items() if key in known.keys}
+        assert {rule for rule in facts.FACTS if re.search(rf"\b{rule}\b", text)} == takes, key
 
 
 @pytest.mark.parametrize(
