@@ -72,7 +72,7 @@ class MixSection(Section, frozen=True):
 
     kind: Literal[
         "pet", "dsgd", "gradient_tracking", "k_gt", "quasi_global", "exact_diffusion", "d2", "a2cid2", "choco", "beer",
-        "push_sum", "r_fast", "psgd", "outer", "gather",
+        "push_sum", "r_fast", "psgd", "outer", "gather", "defended_tracking",
     ] = "pet"  # fmt: skip
     """The algorithm; docs/algorithms.md compares them. gather: by a rule of `robust`, among members one need not trust."""
     kappa: Annotated[float, Meta(ge=0, le=0.5)] = 0.1
@@ -87,6 +87,14 @@ class MixSection(Section, frozen=True):
     """pet: flows of orderly closed edges kept revocable."""
     leak: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     """pet: share of a flow that is forgotten at each exchange: what a liar put into it does not stay."""
+    tracker_clip: Annotated[float, Meta(ge=0)] = 0.25
+    """defended_tracking: most that an exchange moves a tracker, in norms of the gradients of either end; 0 is off."""
+    tracker_leak: Annotated[float, Meta(ge=0, lt=1)] = 0.2
+    """defended_tracking: share of the correction that a round forgets. 0.4 for anonymous swarms."""
+    tracker_cap: Annotated[float, Meta(ge=0)] = 1.0
+    """defended_tracking: longest correction, in norms of our own gradients; 0 is off. 0.5 for anonymous swarms."""
+    step_clip: Annotated[float, Meta(ge=0)] = 3.0
+    """defended_tracking: most that an exchange moves a model, in lengths of our own steps, as robust.rule = sac; 0 is off."""
     order: Literal["atc", "awc"] = "atc"
     """dsgd: adapt then combine, or adapt while combining (local steps start from the model before mixing)."""
     eta_s: Annotated[float, Meta(gt=0)] = 1.0
@@ -153,7 +161,7 @@ class RobustSection(Section, frozen=True):
 
     rule: Annotated[str, Meta(min_length=1, max_length=64)] = "cs_plus"
     """mean, median, trimmed_mean, meamed, krum, multi_krum, bulyan, geometric_median, mda, centered_clip, sac, cs_plus, clipped_gossip,
-    norm_bound, nna, ubar, balance, bridge, flag; docs/robustness.md compares them."""
+    norm_bound, nna, ubar, balance, bridge, flag, foolsgold; docs/robustness.md compares them."""
     b: Annotated[int, Meta(ge=0, le=64)] = 2
     """Bad ones among those pulled that the rule is set for."""
     before: Literal["", "nnm", "bucketing"] = ""

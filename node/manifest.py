@@ -27,13 +27,23 @@ MAX_BYTES = 64 << 10
 _MAX_ITEMS = 256  # of any list: room for them is made at once, and they may lie a thousand deep in each other
 _ID_BYTES = 20
 _SIGN_DOMAIN = b"starling/manifest/1\0"
+_LATER = (
+    "tracker_clip",
+    "tracker_leak",
+    "tracker_cap",
+    "step_clip",
+)  # keys of `mix` that the first swarms did not have
 _KNOWN_KAPPA = 0.3
 _SOME = 16  # members, a number for which every overlay exists: one that stands still for so many does for all
 
 
 def to_bytes(manifest: Manifest) -> bytes:
-    """Canonical bytes."""
-    packed: bytes = msgpack.packb(_sorted(msgspec.to_builtins(manifest)), use_bin_type=True)
+    """Canonical bytes. Keys that came later are left out where they have their default, so that swarms keep their ids."""
+    plain, mix = msgspec.to_builtins(manifest), MixSection()
+    for key in _LATER:
+        if plain["mix"][key] == getattr(mix, key):
+            del plain["mix"][key]
+    packed: bytes = msgpack.packb(_sorted(plain), use_bin_type=True)
     return packed
 
 
@@ -215,8 +225,13 @@ def _check_algorithm(manifest: Manifest) -> None:
         )
     if facts.exact and (compress.response != "identity" or compress.select != "full"):
         raise ConfigError(
-            f"compress.response: {mix.kind} sends running sums, of which nothing may be left out, got {compress.response} and "
+            f"compress.response: {mix.kind} sends running sums or trackers, of which nothing may be left out, got {compress.response} and "
             f"select = {compress.select}; try `--set compress.response=identity --set compress.select=full`"
+        )
+    if facts.symmetric and not graph.symmetric:
+        raise ConfigError(
+            f"overlay.kind: {mix.kind} keeps the sum of trackers only where both ends give a link one weight, overlay={overlay.kind} has "
+            "directions; try `--set overlay.kind=base_k`"
         )
     if overlay.weights == "uniform" and not facts.exact:
         raise ConfigError(

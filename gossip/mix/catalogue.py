@@ -10,6 +10,7 @@ from typing_extensions import TypeIs
 from gossip.api import Averaging, Gathering, Mixer, Swapping
 from gossip.mix.a2cid2 import A2Cid2
 from gossip.mix.all_gather import psgd
+from gossip.mix.defended_tracking import DefendedTracking
 from gossip.mix.dsgd import choco, dsgd
 from gossip.mix.exact_diffusion import d2, exact_diffusion
 from gossip.mix.gather import Gather
@@ -38,6 +39,7 @@ MIXERS: Mapping[str, Callable[..., Mixer]] = MappingProxyType(
         "psgd": psgd,
         "outer": Outer,
         "gather": Gather,
+        "defended_tracking": DefendedTracking,
     }
 )
 

@@ -20,6 +20,7 @@ class Facts:
         swaps: ends send messages of their own instead of applying one difference.
         exact: messages must arrive as they are: no lossy codec, no mask.
         gathers: nodes ask peers for their vectors and combine them by a rule.
+        symmetric: both ends must give a link the same weight.
         rated: divides by the rate of the local optimiser, which for adamw must be told.
     """
 
@@ -28,6 +29,7 @@ class Facts:
     swaps: bool = False
     exact: bool = False
     gathers: bool = False
+    symmetric: bool = False
     rated: bool = False
 
 
@@ -48,5 +50,6 @@ FACTS: Mapping[str, Facts] = MappingProxyType(
         "psgd": Facts(asynchronous=False, static=True, swaps=True),
         "outer": Facts(asynchronous=False),
         "gather": Facts(asynchronous=False, gathers=True),
+        "defended_tracking": Facts(asynchronous=False, swaps=True, exact=True, symmetric=True),
     }
 )

@@ -1,7 +1,8 @@
 """Rows that lie: what each tells whom instead of its own vector. How they lie is the caller's.
 
 Where messages are gathered a liar tells each receiver something else. Where both ends apply one difference, or swap messages, it does as
-if its vector were another, which for one round is one: made for the first of those it meets. Meanwhile it goes on like everybody.
+if its vector were another, which for one round is one: made for the first of those it meets. Meanwhile it goes on like everybody; what
+a swap does to itself it reckons from its true vector.
 
 Shapes: N rows, D numbers of the shared vector, r receivers.
 """

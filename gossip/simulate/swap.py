@@ -82,18 +82,20 @@ class Swaps:
     atomic: bool = True
     late: dict[Pair, Halves] = field(default_factory=dict)
 
-    def exchange(self, turn: Turn) -> Sizes:
-        """All swaps of a round, or some of a slot that share no row: moves the vectors and what is kept."""
+    def exchange(self, turn: Turn, truth: Turn | None = None) -> Sizes:
+        """All swaps of a round, or some of a slot that share no row: moves the vectors and what is kept.
+
+        Args:
+            turn: what ends read to tell it.
+            truth: where some lie, the same with what they believe themselves.
+        """
         self.hear(turn)
-        m, device = len(turn.pairs), turn.vectors.wide
-        mine = torch.cat((
-            turn.asks.rows.index_select(0, indices(turn.asking, device)),
-            turn.answers.rows.index_select(0, indices(turn.answering, device)),
-        ))  # fmt: skip
+        m, told = len(turn.pairs), _read(turn)
+        mine = told if truth is None else _read(truth)
         ends = [*turn.pairs, *(pair[::-1] for pair in turn.pairs)]
         give = np.concatenate((turn.back, turn.forth))
         lives = [self.edges.begin(pair) for pair in turn.pairs]
-        said, bytes_ = self._say(mine, ends, give, [*lives, *lives])
+        said, bytes_ = self._say(told, ends, give, [*lives, *lives])
         sizes = Sizes(bytes_[:m], np.where(turn.lost & self.atomic, 0, bytes_[m:]))
         halves = Halves(
             np.concatenate((turn.asking, turn.answering)), ends, give, np.concatenate((turn.forth, turn.back)),
@@ -189,6 +191,12 @@ class Swaps:
                 kept[at], change = self.swapping.received(kept[at], chosen.received[at], chosen.mine[at], weight)
                 vectors.rows.index_add_(0, indices(chosen.rows[places], kept), change)
             self.kept.table.rows[slots] = kept
+
+
+def _read(turn: Turn) -> Tensor:
+    """(2m, D) what each initiator reads, then each responder."""
+    asking, answering = indices(turn.asking, turn.vectors.wide), indices(turn.answering, turn.vectors.wide)
+    return torch.cat((turn.asks.rows.index_select(0, asking), turn.answers.rows.index_select(0, answering)))
 
 
 def _alike(weights: NDArray[np.float64], width: int) -> Iterator[tuple[float, NDArray[np.int64]]]:

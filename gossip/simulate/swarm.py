@@ -339,9 +339,12 @@ class Swarm:
         if isinstance(self._exchanges, Gathers):
             gone = np.zeros(len(self.peers), np.int64) if gone is None else gone
             return turn, self._exchanges.exchange(turn, gone, self.liars, seen)
-        if self.liars is not None:
-            turn = lied(turn, self.liars, seen, self._edges.rank, self.terms.request)
-        return turn, self._exchanges.exchange(turn)
+        if self.liars is None:
+            return turn, self._exchanges.exchange(turn)
+        told = lied(turn, self.liars, seen, self._edges.rank, self.terms.request)
+        if isinstance(self._exchanges, Swaps):
+            return told, self._exchanges.exchange(told, turn)
+        return told, self._exchanges.exchange(told)
 
     def _turn(self, meetings: Meetings, fate: Fate | None, phase: Phase) -> Turn:
         """The exchanges of all meetings, each begun by the lesser peer id."""

@@ -43,7 +43,7 @@ MAX_HEARD = 16
 """Vectors of peers that a liar keeps."""
 CREW = "crew"
 """Of the parameters: peer ids of all attackers with commas between; the others are handed to the attack."""
-TRACKED = frozenset({"gradient_tracking", "beer", "k_gt"})
+TRACKED = frozenset({"gradient_tracking", "beer", "k_gt", "defended_tracking"})
 """Mixing algorithms whose shared vector is a model and a tracker."""
 _LARGEST = 6e4  # what every codec can say, fp16 included: numbers that cannot be sent harm nobody
 _SURE = (
@@ -110,6 +110,8 @@ class Hostile:
         messages, self._memory = self._attack.tell(self._memory, self._scene(own, round, peer), chance)
         told = shared.clone()
         told[self._part] = messages[0].nan_to_num().clamp(-_LARGEST, _LARGEST).to(shared)
+        if self._attack.targets == "tracker":
+            told[self._part.stop :] = _LARGEST  # norms, where there are any: a threshold that minds only claims is none
         if peer:
             self._keep(self._lies, peer, told - shared)
         if self._manifest.pace.kind == "clock":
@@ -175,8 +177,10 @@ class Hostile:
     def takes(self, done: Effect | Swapped) -> Effect | Swapped:
         """What an exchange does to ourselves: as if we had told the truth, as far as we know what the peer has."""
         lie = self._lies.pop(done.peer, None)
-        if lie is None or isinstance(done, Swapped) or not bool(lie.any()):
+        if lie is None or not bool(lie.any()):
             return done
+        if isinstance(done, Swapped):
+            return replace(done, mine=done.mine - lie)
         support, clip, shared = done.support, self._manifest.mix.clip_norm, self._learner.shared()
         known = self._heard.get(done.peer, shared)
         if clip == 0.0 or float(done.value.norm()) < _SURE * clip:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from gossip.api import Mixer
 from gossip.catalogue import build
 from gossip.errors import ConfigError
+from gossip.mix.defended_tracking import DefendedTracking
 from gossip.mix.gather import Gather
 from gossip.rng import generator
 from gossip.simulate.liars import Seen
@@ -30,6 +31,8 @@ from robust.attacks.catalogue import ATTACKS
 from robust.attacks.data import Backdoor, Clones, LabelFlip
 from robust.rules.api import Composed
 from robust.rules.clipping import Sac
+
+_CLAIM = 1e9  # gradients that nobody has: a threshold that minds only what others claim is none
 
 
 def attack(section: AttackSection) -> Attack | None:
@@ -49,7 +52,8 @@ class Crew:
         attack: what they do.
         bad: (N,) who they are.
         start: (D,) the shared vector that all began with.
-        dim: d: models are the first d numbers of a shared vector, a tracker what comes after.
+        dim: d: models are the first d numbers of a shared vector, a tracker the next d, and then come norms, which who lies about
+            its tracker claims to be huge.
         rounds: of the run.
         seed: of their chance.
         gradients: () -> (N, d) those of everybody's last local step.
@@ -69,7 +73,7 @@ class Crew:
     def tell(self, seen: Seen, liar: int, receivers: Sequence[int]) -> Tensor | None:
         """What `liar` tells each of `receivers`, (r, D)."""
         tracker = self.attack.targets == "tracker"
-        part = slice(self.dim, None) if tracker else slice(0, self.dim)
+        part = slice(self.dim, 2 * self.dim) if tracker else slice(0, self.dim)
         now = seen.now[:, part]
         honest, crew = (torch.from_numpy(np.flatnonzero(seen.alive & who)) for who in (~self.bad, self.bad))
         asking, gradients = torch.tensor(receivers), self.gradients()[honest]
@@ -83,6 +87,8 @@ class Crew:
         lies, self._memory[liar] = self.attack.tell(self._memory.get(liar), scene, chance)
         message = seen.now[liar].expand(len(receivers), -1).clone()
         message[:, part] = lies
+        if tracker:
+            message[:, 2 * self.dim :] = _CLAIM
         return message
 
 
@@ -98,6 +104,9 @@ def thresholds(mixer: Mixer, state: Any, rows: Sequence[int]) -> Tensor | None:
         case Gather(rule=Composed(rule=Sac(kappa=kappa))):
             steps: Tensor = state.kept[list(rows), 0]
             return kappa * steps
+        case DefendedTracking(step_clip=kappa) if kappa:
+            ours: Tensor = state.step[list(rows), 0]
+            return kappa * ours
     return None
 
 

@@ -15,7 +15,7 @@ from node.simulate.schema import PATH_TASKS, Scenario, joiners, manifest
 from node.simulate.sweep import Cell
 from robust.attacks import names
 
-TRACKING = ("gradient_tracking", "beer")  # a model and a tracker side by side are what they share
+TRACKING = ("gradient_tracking", "beer", "defended_tracking")  # a model and a tracker side by side are what they share
 WHOLE_NODES = 64  # of the whole engine: each costs some milliseconds of computing a round
 
 

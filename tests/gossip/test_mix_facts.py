@@ -22,6 +22,7 @@ def test_what_is_said_of_an_algorithm_is_so(kind):
     assert swaps(made.edge) == facts.swaps
     assert gathers(made.edge) == facts.gathers
     assert getattr(made.edge, "exact", False) == facts.exact
+    assert getattr(made.edge, "symmetric", False) == facts.symmetric
 
 
 @pytest.mark.parametrize("kind", MIXERS)

@@ -35,6 +35,7 @@ SWAPPING = {
     "push_sum": {},
     "r_fast": {},
     "psgd": {"feedback": "econtrol"},
+    "defended_tracking": {},
 }
 FEEDBACK_NAMES = sorted(FEEDBACKS.keys() - {"demo"})
 SUMS = (RunningSums(), PullPush())
@@ -181,7 +182,7 @@ def test_what_cannot_be_is_one_clear_line():
 
 def test_who_needs_exact_messages_and_who_needs_one_matrix_says_so():
     """A manifest is checked by it: lossy codecs would leak mass out of running sums, other overlays void the theory of copies."""
-    assert {name for name in SWAPPING if mixer(name).edge.exact} == {"push_sum", "r_fast"}
+    assert {name for name in SWAPPING if mixer(name).edge.exact} == {"push_sum", "r_fast", "defended_tracking"}
     assert {name for name in SWAPPING if mixer(name).static} == {"choco", "beer", "psgd"}
     assert {name for name in SWAPPING if mixer(name).asynchronous} == {"push_sum", "r_fast"}
 

@@ -157,6 +157,16 @@ def test_a_lie_about_the_model_leaves_the_tracker_honest() -> None:
     assert torch.equal(told[x.numel() :], truth[x.numel() :])
 
 
+def test_who_lies_about_its_tracker_claims_norms_that_bound_nothing() -> None:
+    """What a peer claims must not be all that bounds it; the model is honest still."""
+    swarm = agreed(mix="defended_tracking")
+    engine = liar(swarm, "tracker_neg")
+    x = trained(engine, swarm)
+    told = read(offered(engine, "b").payload, 2 * x.numel() + 2)
+    assert torch.equal(told[: x.numel()], x)
+    assert told[2 * x.numel() :].tolist() == [6e4, 6e4]
+
+
 # --- what it does to itself ---------------------------------------------------------------------------------------
 
 
@@ -172,6 +182,20 @@ def test_its_own_model_mixes_as_if_it_had_told_the_truth(me: str, other: str) ->
     assert torch.allclose(engines[me].vector, (own + theirs) / 2, atol=1e-5)
     lie = -own if me < other else -(own + theirs) / 2
     assert torch.allclose(engines[other].vector, (theirs + lie) / 2, atol=1e-5)
+
+
+@pytest.mark.parametrize(("me", "other"), [("a", "b"), ("c", "b")])
+def test_who_swaps_lies_moves_from_where_it_is(me: str, other: str) -> None:
+    """Messages that are swapped are lies for the other end alone."""
+    mix = MixSection(kind="defended_tracking", tracker_clip=0.0, tracker_leak=0.0, tracker_cap=0.0, step_clip=0.0)
+    swarm = manifest(mix=mix, compress=EXACT)
+    engines = {me: liar(swarm, "sign_flip", node=me), other: opened(swarm, 1, other)}
+    own, theirs = (trained(engines[peer], swarm) for peer in (me, other))
+    exchange(engines, me, other, seq=0)
+    for engine in engines.values():
+        done(engine, calls.Mix(0))
+    assert torch.allclose(engines[me].vector, (own + theirs) / 2, atol=1e-5)
+    assert torch.allclose(engines[other].vector, (theirs - own) / 2, atol=1e-5)
 
 
 @pytest.mark.parametrize(("me", "other"), [("a", "b"), ("c", "b")])
@@ -257,7 +281,7 @@ def test_a_liar_learns_from_flipped_labels_and_is_measured_on_honest_ones() -> N
     [
         ("alie", {"zz": 1}, {}, "attack_params.zz: alie has no such key"),
         ("stale", {"lag": 99}, {}, "lag must be in"),
-        ("tracker_neg", {}, {}, "tells none; it needs one of beer, gradient_tracking, k_gt"),
+        ("tracker_neg", {}, {}, "tells none; it needs one of beer, defended_tracking, gradient_tracking, k_gt"),
         ("label_flip", {}, {"kind": "quadratic"}, "needs samples with labels"),
         ("backdoor", {"target": 10}, {}, "class 10 must be < 10"),
         ("sleeper", {}, {"rounds": 0}, "pace.rounds = 0 is endless"),

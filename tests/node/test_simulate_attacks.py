@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from gossip.api import Phase
 from gossip.errors import ConfigError
 from gossip.simulate.liars import Seen
 from node import presets, settings
@@ -132,7 +133,7 @@ def test_attacks_on_trackers_leave_the_model_honest(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mix", ["pet", "dsgd", "k_gt", "quasi_global", "choco", "push_sum"])
+@pytest.mark.parametrize("mix", ["pet", "dsgd", "k_gt", "quasi_global", "choco", "push_sum", "defended_tracking"])
 def test_liars_meet_every_kind_of_exchange(mix):
     """Differences are clipped, so that a far lie moves the honest, and by no more than that; swaps of messages are not."""
     exact = ("compress.response=identity", "compress.select=full", "optimizer.momentum=0")
@@ -204,6 +205,13 @@ def test_a_lie_about_the_model_leaves_the_tracker_and_the_other_way_round():
         assert torch.equal(attack.scenes[0][1].own, moment.now[4, lied])
 
 
+def test_who_lies_about_its_tracker_claims_norms_that_bound_nothing():
+    """What a peer claims must not be all that bounds it; who lies about its model has no use for that."""
+    moment = seen(8)
+    for targets, norms in (("tracker", [1e9, 1e9]), ("vector", moment.now[4, 6:].tolist())):
+        assert crew(Noted(targets), tracker=5).tell(moment, 4, [0])[0, 6:].tolist() == norms
+
+
 def test_the_threshold_of_a_rule_is_known_where_it_has_one():
     sac = mixer(Manifest(mix=MixSection(kind="gather"), robust=RobustSection(rule="sac", kappa=3.0)))
     x = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
@@ -211,6 +219,9 @@ def test_the_threshold_of_a_rule_is_known_where_it_has_one():
     assert lies.thresholds(sac, state, [1, 0]).tolist() == [3.0, 15.0]
     plus = mixer(Manifest(mix=MixSection(kind="gather"), robust=RobustSection(rule="cs_plus")))
     assert lies.thresholds(plus, plus.start(x), [0]) is None
+    tracking = mixer(Manifest(mix=MixSection(kind="defended_tracking", step_clip=2.0)))
+    _, state = tracking.publish(tracking.start(torch.zeros(2, 2)), x, Phase(0, 1.0, 0.1))
+    assert lies.thresholds(tracking, state, [1, 0]).tolist() == [2.0, 10.0]
 
 
 # --- data ---------------------------------------------------------------------------------------------------

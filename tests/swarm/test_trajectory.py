@@ -111,6 +111,7 @@ ALGORITHMS = {
     "beer": (MixSection(kind="beer", gamma=0.5), STATIC, EXACT),
     "push_sum": (MixSection(kind="push_sum"), OverlaySection(kind="one_peer_exponential"), EXACT),
     "r_fast": (MixSection(kind="r_fast"), OverlaySection(kind="static_exponential"), EXACT),
+    "defended_tracking": (MixSection(kind="defended_tracking"), OverlaySection(kind="base_k", k=2), EXACT),
     "local_sgd": (MixSection(kind="dsgd"), AVERAGED, EXACT),
     "diloco": (MixSection(kind="outer"), AVERAGED, CODED),
     "streaming": (

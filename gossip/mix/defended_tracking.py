@@ -1,0 +1,182 @@
+"""Gradient tracking for swarms with liars: what a peer can do to a tracker is bounded by our own gradients, and fades.
+
+Shapes: d parameters, D = 2d + 2 numbers of the shared vector: model, tracker, and the running means of two of our norms.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gossip.api import Phase
+
+_MEMORY = 0.9  # of the running means
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """Swaps that move a tracker by no more than the gradients of either end allow. Satisfies `gossip.api.Swapping`.
+
+        y_i += w·clip(y_j − y_i, tracker_clip · min(‖g_i‖, ‖g_j‖ as j says))
+        x_i += w·clip(x_j − x_i, step_clip · ‖our step‖)
+
+    Where both ends give the link one weight, what is done to their trackers are the same bits with opposite signs, so Σ y stays (in the
+    last bit two kinds of machine may differ over a norm). With thresholds of each end's own it would not, even among the honest: trackers
+    would follow something else than the mean gradient. What a peer claims can only lower our threshold. For models there is no such
+    sum. Nothing is kept of an edge: E = 0.
+
+    Args:
+        tracker_clip: >= 0; 0 is off.
+        step_clip: >= 0; 0 is off.
+    """
+
+    tracker_clip: float
+    step_clip: float
+    exact: ClassVar[bool] = True
+    static: ClassVar[bool] = False
+    symmetric: ClassVar[bool] = True
+
+    def begin(self, origin: Tensor) -> Tensor:
+        """Nothing."""
+        return origin[..., :0]
+
+    def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
+        """The shared vector itself."""
+        return mine
+
+    def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
+        """To tell moves nobody."""
+        return kept, torch.zeros_like(mine)
+
+    def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
+        """Towards the peer's model and tracker, no further than the thresholds."""
+        dim = mine.shape[-1] // 2 - 1
+        x, y, rest = (message - mine).tensor_split((dim, 2 * dim), dim=-1)
+        gradient, step = mine[..., -2:-1], mine[..., -1:]
+        if self.tracker_clip:
+            y = shortened(y, self.tracker_clip * torch.minimum(gradient, message[..., -2:-1].clamp_min(0.0)))
+        if self.step_clip:
+            x = shortened(x, self.step_clip * step)
+        return kept, torch.cat((take * x, take * y, torch.zeros_like(rest)), dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Defended:
+    """Args:
+    y: (…, d) the tracker.
+    previous: (…, d) the last gradient in it.
+    origin: (…, d) the model before this round's local steps.
+    gradient: (…, 1) running mean of the norms of our gradients; 0: there was none yet.
+    step: (…, 1) likewise of how far a round's local steps led.
+    """
+
+    y: Tensor
+    previous: Tensor
+    origin: Tensor
+    gradient: Tensor
+    step: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DefendedTracking:
+    """Gradient tracking whose correction c_i = y_i − g_i, all that neighbors influence, is clipped, leaks and stays within a ball.
+
+        exchange    y_i += w·clip(y_j − y_i, tracker_clip · min(‖g_i‖, ‖g_j‖)),   x_i += w·clip(x_j − x_i, step_clip · s_i)
+        after it    c_i <- (1 − tracker_leak)·(y_i − g_i), shortened to tracker_cap · ‖g_i‖;   y_i <- g_i + c_i
+
+    A tracker forgets nothing, so in plain gradient tracking one lie biases a swarm for ever, and no test tells it from an honest value
+    when data differ. Here a lie told once is (1 − leak)^t of itself after t rounds, and what a liar met in a share p of the rounds adds
+    up to is at most (1 − leak)/leak · p·w·clip·‖g_i‖. A leak of 1 would be DSGD. With all four at 0 it is `GradientTracking`, bit for bit.
+    Norms are running means of our own stochastic gradients' and steps': a peer cannot drive them up. Who restarts or joins begins
+    with c = 0.
+
+    Σ c stays 0 without a leak and while no cap is met; a leak shrinks all c alike, a cap does not: what that biases fades as lies do.
+
+    Source: ours. Gradient tracking is that of Nedić, Olshevsky and Shi 2017 (arXiv:1607.03218); clipping about one's own vector that
+    of He, Karimireddy and Jaggi 2022 (arXiv:2202.01545), and anchored to one's own steps as in the rule `sac`.
+
+    Args:
+        tracker_clip: in norms of gradients, >= 0; 0 is off.
+        tracker_leak: share of the correction that a round forgets, in [0, 1).
+        tracker_cap: longest correction, in norms of our gradients, >= 0; 0 is off.
+        step_clip: longest way that an exchange moves a model before it is weighted, in steps of our own, >= 0; 0 is off.
+    """
+
+    tracker_clip: float = 0.25
+    tracker_leak: float = 0.2
+    tracker_cap: float = 1.0
+    step_clip: float = 3.0
+    asynchronous: ClassVar[bool] = False
+    static: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.tracker_leak < 1.0:
+            raise ValueError(f"tracker_leak must be in [0, 1), got {self.tracker_leak}")
+        for name in ("tracker_clip", "tracker_cap", "step_clip"):
+            value = getattr(self, name)
+            if not 0.0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and >= 0, got {value}")
+
+    @property
+    def edge(self) -> Bounded:
+        """The clipped swaps."""
+        return Bounded(self.tracker_clip, self.step_clip)
+
+    def size(self, dim: int) -> int:
+        """Model, tracker and two norms."""
+        return 2 * dim + 2
+
+    def start(self, x: Tensor) -> Defended:
+        """Zeros: the first local step sets y to the first gradient."""
+        norm = torch.zeros_like(x[..., :1])
+        return Defended(torch.zeros_like(x), torch.zeros_like(x), x.clone(), norm, norm)
+
+    def correct(self, state: Defended, gradient: Tensor) -> tuple[Tensor, Defended]:
+        """The new y = y + g − (g before)."""
+        y = state.y + (gradient - state.previous)
+        return y, Defended(y, gradient.clone(), state.origin, _running(state.gradient, gradient), state.step)
+
+    def publish(self, state: Defended, x: Tensor, phase: Phase) -> tuple[Tensor, Defended]:
+        """As it is; local steps are measured, where there were any."""
+        if not phase.local_steps:
+            return x, state
+        step = _running(state.step, x - state.origin)
+        return x, Defended(state.y, state.previous, state.origin, state.gradient, step)
+
+    def shared(self, state: Defended, x: Tensor) -> Tensor:
+        """(…, 2d + 2): x, y, the running means."""
+        return torch.cat((x, state.y, state.gradient, state.step), dim=-1)
+
+    def absorb(self, state: Defended, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Defended]:
+        """The averaged model, and a tracker whose correction has leaked and is no longer than it may be."""
+        dim = x.shape[-1]
+        mixed, y = shared[..., :dim].clone(), shared[..., dim : 2 * dim].clone()
+        if self.tracker_leak or self.tracker_cap:
+            correction = (1.0 - self.tracker_leak) * (y - state.previous)
+            if self.tracker_cap:
+                correction = shortened(correction, self.tracker_cap * state.gradient)
+            y = state.previous + correction
+        return mixed, Defended(y, state.previous, mixed.clone(), state.gradient, state.step)
+
+    def corrected(self, state: Defended, flows: Tensor) -> Defended:
+        """There are no flows."""
+        return state
+
+
+def shortened(v: Tensor, tau: Tensor) -> Tensor:
+    """Rows of v (…, d) no longer than tau (…, 1) >= 0, an odd function of v; v itself where all are short enough. Not modified."""
+    norm = torch.linalg.vector_norm(v, dim=-1, keepdim=True, dtype=torch.float64)
+    longer = norm > tau
+    if not bool(longer.any()):
+        return v
+    return torch.where(longer, (v.double() * (tau.double() / norm)).to(v.dtype), v)  # a norm may be beyond float32
+
+
+def _running(kept: Tensor, vector: Tensor) -> Tensor:
+    """The running mean of norms (…, 1) after one more vector (…, d); the first counts whole."""
+    norm = torch.linalg.vector_norm(vector, dim=-1, keepdim=True)
+    return torch.where(kept == 0.0, norm, _MEMORY * kept + (1.0 - _MEMORY) * norm)
