@@ -6,8 +6,17 @@ import pytest
 import trio
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Acceptance tests take minutes: they run if `-m` names them."""
+    """Acceptance tests take minutes: they run if `-m` names them.
+
+    Where several processes run the tests (`pytest -n`, `--dist loadgroup`), a file is run by one of them, so that its fixtures are made
+    once; and whatever has processes or sockets of its own by a single one, so that two of these never share the machine.
+    """
+    if hasattr(config, "workerinput"):
+        for item in items:
+            group = "real" if item.get_closest_marker("real") else str(item.path)
+            item.add_marker(pytest.mark.xdist_group(group))
     if "acceptance" in config.option.markexpr:
         return
     long = [item for item in items if item.get_closest_marker("acceptance")]
