@@ -38,17 +38,17 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from gossip.errors import RemoteProtocolError
 from gossip.membership.chance import Chance
 from gossip.membership.events import ClockSample, Joined, Output, Send
 from gossip.membership.news import MAX_FRAME_RECORDS, MAX_FRAME_RUMORS, News, fan_out
+from gossip.membership.ourselves import Ourselves
 from gossip.membership.probes import MAX_RELAYS, OpenProbe, Probes
+from gossip.membership.revocations import all_revoked, explain
+from gossip.membership.screen import screen
 from gossip.membership.view import View, life
 from gossip.seeds import derive
 from gossip.wire.schema import (
-    MAX_REVOCATIONS,
     Acknowledge,
     Control,
     Farewell,
@@ -64,7 +64,6 @@ from gossip.wire.schema import (
 )
 
 _FIRST_PROBES = 8  # members a newcomer probes at once: its clock needs samples before its first exchange
-_MAX_ACCUSERS = 64
 _LARGE_SWARM = 32  # from here on Sync becomes rarer
 
 
@@ -84,8 +83,7 @@ class Detector:
     """The membership of one node.
 
     Args:
-        own: our signed record, status "alive".
-        sign: fills in the signature of a record of ours.
+        ourselves: speaks for us.
         view: empty.
         timing: the clockwork.
         seed: root of this core's chance.
@@ -93,8 +91,7 @@ class Detector:
         now: seconds, on the clock of all later calls.
     """
 
-    own: Record
-    sign: Callable[[Record], Record]
+    ourselves: Ourselves
     view: View
     timing: Timing
     seed: int
@@ -113,9 +110,6 @@ class Detector:
     _sync_at: float = 0.0
     _beat_at: float = math.inf
     _wave_at: float = math.inf
-    _refute_at: float = math.inf
-    _refuted_at: float = -math.inf
-    _accusers: set[str] = field(default_factory=set)
     _mismatch_at: float = -math.inf
     _answered_at: float = -math.inf
     _quiet_until: float = -math.inf
@@ -129,11 +123,16 @@ class Detector:
         self._sync_at = self.now + self.timing.sync_s * self._chance.draw()
 
     @property
+    def own(self) -> Record:
+        """Our record."""
+        return self.ourselves.own
+
+    @property
     def deadline(self) -> float:
         """When `tick` has something to do, if nothing is received before."""
         if self.gone:
             return math.inf
-        timers = self._probe_at, self._sync_at, self._beat_at, self._wave_at, self._refute_at
+        timers = self._probe_at, self._sync_at, self._beat_at, self._wave_at, self.ourselves.refute_at
         return min(*timers, self._probes.deadline)
 
     def greet(self, peer: str, now: float) -> list[Output]:
@@ -144,14 +143,14 @@ class Detector:
         """Our addresses changed."""
         if self.gone or addresses == self.own.addresses:
             return []
-        self._restate(msgspec.structs.replace(self.own, addresses=addresses, version=self.own.version + 1), now)
+        self._say(self.ourselves.restate(addresses=addresses), now)
         return self.tick(now)
 
     def present(self, credential: bytes, now: float) -> list[Output]:
         """We have a new credential."""
         if self.gone or credential == self.own.credential:
             return []
-        self._restate(msgspec.structs.replace(self.own, credential=credential, version=self.own.version + 1), now)
+        self._say(self.ourselves.restate(credential=credential), now)
         return self.tick(now)
 
     def welcome(self, record: Record, source: str, now: float) -> list[Output]:
@@ -177,7 +176,7 @@ class Detector:
         """Say Farewell to everyone; the last thing this core does."""
         if self.gone:
             return []
-        self._restate(msgspec.structs.replace(self.own, status="left", version=self.own.version + 1), now)
+        self._say(self.ourselves.restate(status="left"), now)
         self.gone = True
         return [Send(peer, Farewell(self.own)) for peer in self._others()]
 
@@ -203,7 +202,7 @@ class Detector:
         """
         if self.gone:
             return []
-        self._screen(peer, message)
+        screen(peer, message, self.own.swarm, self.view)
         out = self._note(peer, now)
         match message:
             case Hello(record=record, view=digest):
@@ -264,7 +263,7 @@ class Detector:
             out += [self._probe(target, now)] if target is not None else []
         if now >= self._sync_at:
             out += self._anti_entropy(now)
-        if now >= self._refute_at:
+        if now >= self.ourselves.refute_at:
             out += self._refute(now)
         if now >= self._wave_at:
             out += self._wave(now)
@@ -352,9 +351,7 @@ class Detector:
             elif named > life(member.record):
                 continue
             elif ours:
-                self._refute_at = min(self._refute_at, max(now, self._refuted_at + self.timing.timeout_s))
-                if len(self._accusers) < _MAX_ACCUSERS:
-                    self._accusers.add(source)
+                self.ourselves.accused(source, now, self.timing.timeout_s)
             elif now - self.heard.get(rumor.peer, -math.inf) >= self.timing.timeout_s:
                 out += self._suspect(rumor.peer, now)
         if newer:
@@ -362,10 +359,8 @@ class Detector:
         return out
 
     def _refute(self, now: float) -> list[Output]:
-        """Outrank what is said of us. Accusers get it in person: they may stand outside our list, or miss the wave."""
-        self._refute_at, self._refuted_at = math.inf, now
-        self._restate(msgspec.structs.replace(self.own, version=self.own.version + 1), now)
-        accusers, self._accusers = sorted(self._accusers), set()
+        accusers = self.ourselves.refute(now)
+        self._say(self.own, now)
         return [Send(accuser, Spread((self.own,))) for accuser in accusers]
 
     def _dispute(self, records: Iterable[Record], peer: str) -> list[Output]:
@@ -394,7 +389,9 @@ class Detector:
         alone = len(self.view.alive) == 1
         for record in records:
             if record.peer == self.own.peer:
-                self._reclaim(record, now)
+                outranking = self.ourselves.reclaim(record)
+                if outranking is not None:
+                    self._say(outranking, now)
                 continue
             before = self.view.members.get(record.peer)
             out += self.view.merge(record, now)
@@ -456,16 +453,8 @@ class Detector:
         """Whether records and rumors are for this peer."""
         return not self.view.gate.closed or peer in self.view.members
 
-    def _explain(self, records: Iterable[Record], peer: str) -> list[Output]:
-        """Who believes in a peer that is revoked, or that came second with one invitation, hears why we do not."""
-        gate = self.view.gate
-        if not gate.closed:
-            return []
-        answers = [gate.answer(record) for record in records if record.peer != self.own.peer]
-        void = tuple(answer for answer in answers if isinstance(answer, Revocation))[:MAX_REVOCATIONS]
-        first = tuple(answer for answer in answers if isinstance(answer, Record))[:MAX_FRAME_RECORDS]
-        out: list[Output] = [Send(peer, Revoked(void, gate.digest))] if void else []
-        return out + ([Send(peer, Spread(first))] if first else [])
+    def _explain(self, records: Iterable[Record], peer: str) -> list[Send]:
+        return explain(self.view.gate, (record for record in records if record.peer != self.own.peer), peer)
 
     def _revoke(self, revocations: Sequence[Revocation]) -> list[Output]:
         """Act upon those that are new, and pass them on; those who are put out hear it too."""
@@ -479,33 +468,20 @@ class Detector:
         targets = [*self._chance.sample(others, fan_out(len(others) + 1)), *(event.peer for event in gone)]
         return [*gone, *(Send(peer, told) for peer in targets)]
 
-    def _tell_revoked(self, peer: str, now: float, *, reply: bool) -> list[Output]:
-        """All revocations, in several frames if many; not more often than once a timeout."""
+    def _tell_revoked(self, peer: str, now: float, *, reply: bool) -> list[Send]:
+        """All revocations; not more often than once a timeout."""
         if now < self._answered_at + self.timing.timeout_s:
             return []
         self._answered_at = now
-        gate = self.view.gate
-        frames = [tuple(gate.revoked[i : i + MAX_REVOCATIONS]) for i in range(0, len(gate.revoked), MAX_REVOCATIONS)]
-        last = len(frames or [()]) - 1
-        return [Send(peer, Revoked(each, gate.digest, reply and i == last)) for i, each in enumerate(frames or [()])]
+        return all_revoked(self.view.gate, peer, reply=reply)
 
     # --- ourselves and small things -------------------------------------------------------------------------
 
-    def _restate(self, unsigned: Record, now: float) -> None:
-        """Say something new of ourselves."""
-        self.own = self.sign(unsigned)
-        self.view.merge(self.own, now)
-        self._news.add_record(self.own.peer)
+    def _say(self, record: Record, now: float) -> None:
+        """Something new of ourselves goes out."""
+        self.view.merge(record, now)
+        self._news.add_record(record.peer)
         self._wave_at = now
-
-    def _reclaim(self, record: Record, now: float) -> None:
-        """A record of ours newer than the one we know: from an earlier life, when our clock ran ahead. Outrank it."""
-        if life(record) <= life(self.own):
-            return
-        ahead = record.incarnation > self.own.incarnation
-        incarnation = record.incarnation + 1 if ahead else self.own.incarnation
-        version = 0 if ahead else record.version + 1
-        self._restate(msgspec.structs.replace(self.own, incarnation=incarnation, version=version), now)
 
     def _note(self, peer: str, now: float) -> list[Output]:
         """A frame from the peer itself: it lives. Who we believe dead is told so, for only its newer record undoes that."""
@@ -514,26 +490,6 @@ class Detector:
             return []
         self.heard[peer] = now
         return self._tell(peer, now) if member.status == "dead" else [*self.view.clear(peer, now)]
-
-    def _screen(self, peer: str, message: Control) -> None:
-        """Refuse a bad message as a whole, before anything of it took effect."""
-        match message:
-            case Hello(record=record) | Farewell(record=record):
-                if record.peer != peer:
-                    raise RemoteProtocolError(peer, "record_of_another")
-                if record.swarm != self.own.swarm:
-                    raise RemoteProtocolError(peer, "foreign_swarm")
-                self.view.screen((record,), peer)
-            case Spread(records=records) | Sync(records=records):
-                self.view.screen(records, peer)
-            case _:
-                pass
-        match message:
-            case Probe(rumors=rumors) | Acknowledge(rumors=rumors) | Spread(rumors=rumors):
-                if any(rumor.source != peer for rumor in rumors):
-                    raise RemoteProtocolError(peer, "rumor_of_another")
-            case _:
-                pass
 
     def _hello(self, peer: str, now: float) -> Send:
         return Send(peer, Hello(self.own, self.view.digest, self.swarm_time(now)))

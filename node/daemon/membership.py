@@ -16,6 +16,7 @@ from gossip.exchange.clock import SwarmClock
 from gossip.membership.detector import Detector, Timing
 from gossip.membership.events import Changed, ClockSample, Died, Joined, Left, MemberEvent, Output, Reborn, Send
 from gossip.membership.gate import OpenGate
+from gossip.membership.ourselves import Ourselves
 from gossip.membership.view import MAX_MEMBERS, Member, Place, View
 from gossip.seeds import derive
 from gossip.wire import frames
@@ -82,7 +83,12 @@ class Membership:
         own = Record(identity.peer_id, swarm, incarnation, 0, "alive", self._addresses(), b"", credential)
         timing = Timing(section.probe_s, section.timeout_s, section.suspicion_s, section.sync_s, section.helpers)
         self._core = Detector(
-            identity.sign_record(own), identity.sign_record, self._view, timing, seed, clock.time, trio.current_time()
+            Ourselves(identity.sign_record(own), identity.sign_record),
+            self._view,
+            timing,
+            seed,
+            clock.time,
+            trio.current_time(),
         )
         self._outbox, self._unsent = trio.open_memory_channel[Send](MAX_WAITING)
         self._sending: Counter[str] = Counter()
@@ -163,18 +169,11 @@ class Membership:
 
     def inviter_of(self, peer: str) -> str | None:
         """Who invited a peer and answers for it; None for the founder, a peer we do not know, and where nobody invites."""
-        chain = self._inviters(peer)
-        return chain[-1] if chain else None
-
-    def subtree(self, peer: str) -> tuple[str, ...]:
-        """Those whom a peer has invited, and those whom these have, as far as we know them; in order."""
-        return tuple(other for other in sorted(self._view.members) if peer in self._inviters(other))
-
-    def _inviters(self, peer: str) -> tuple[str, ...]:
         member = self._view.members.get(peer)
         if member is None or self._admission is None:
-            return ()
-        return self._admission.gate.inviters(member.record)
+            return None
+        chain = self._admission.gate.inviters(member.record)
+        return chain[-1] if chain else None
 
     def revoke(self, whom: str) -> tuple[str, ...]:
         """Revoke a member's invitation, or one of ours by its number -> the members that are out.

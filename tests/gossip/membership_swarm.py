@@ -12,6 +12,7 @@ import msgspec
 from gossip.errors import RemoteProtocolError
 from gossip.membership.detector import Detector, Timing
 from gossip.membership.events import ClockSample, Died, Output, Send
+from gossip.membership.ourselves import Ourselves
 from gossip.membership.view import View
 from gossip.seeds import derive
 from gossip.wire.frames import decode, encode
@@ -41,7 +42,7 @@ def names(n: int) -> list[str]:
 
 
 def detector(peer: str, now: float = 0.0, *, incarnation: int = 1, seed: int = 0, timing: Timing = TIMING) -> Detector:
-    return Detector(record(peer, incarnation), sign, View(verify), timing, seed, lambda t: t, now)
+    return Detector(Ourselves(record(peer, incarnation), sign), View(verify), timing, seed, lambda t: t, now)
 
 
 @dataclass(slots=True)

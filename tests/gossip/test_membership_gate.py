@@ -9,6 +9,7 @@ import pytest
 from gossip.errors import RemoteProtocolError
 from gossip.membership.detector import Detector
 from gossip.membership.events import Died, Joined, Send
+from gossip.membership.ourselves import Ourselves
 from gossip.membership.view import View
 from gossip.wire.schema import (
     MAX_REVOCATIONS,
@@ -73,7 +74,7 @@ def void(peer):
 
 
 def guarded(*others, gate=None, peer="me"):
-    core = Detector(record(peer), sign, View(verify, gate or Ring()), TIMING, 0, lambda t: t, 0.0)
+    core = Detector(Ourselves(record(peer), sign), View(verify, gate or Ring()), TIMING, 0, lambda t: t, 0.0)
     if others:
         core.receive(others[0], Sync(tuple(record(other) for other in others), reply=False), 0.0)
     core._probe_at = core._sync_at = core._wave_at = float("inf")

@@ -26,6 +26,7 @@ from gossip.exchange.edge import Edge
 from gossip.exchange.honest import MAX_INC
 from gossip.membership import events
 from gossip.membership.detector import Detector
+from gossip.membership.ourselves import Ourselves
 from gossip.membership.view import View
 from gossip.wire import frames
 from gossip.wire.schema import (
@@ -256,7 +257,9 @@ class _Member:
         self.now = 100.0
         view = View(membership_swarm.verify, max_members=MOST_MEMBERS, tombstone_s=30.0)
         own = membership_swarm.record(ME, incarnation=1000)
-        self.core = Detector(own, membership_swarm.sign, view, membership_swarm.TIMING, 7, lambda t: t, self.now)
+        self.core = Detector(
+            Ourselves(own, membership_swarm.sign), view, membership_swarm.TIMING, 7, lambda t: t, self.now
+        )
         self.faults = 0
 
     def act(self) -> None:
