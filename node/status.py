@@ -54,6 +54,8 @@ class PeerStatus(msgspec.Struct, frozen=True):
     """Seconds that a quarantine or ban still lasts; None without an end, or without either."""
     why: str = ""
     """Of a ban."""
+    inviter: str = ""
+    """Who invited it and answers for it; "" for the founder, and where nobody invites."""
 
 
 class Event(msgspec.Struct, frozen=True):

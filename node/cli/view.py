@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 WIDE = 190  # columns from which a peer id is shown in full
 WIDE_ENOUGH = 136  # columns from which it is shown how peers behave
+INVITED_TOO = 148  # columns from which it is shown as well who invited them
 
 
 @click.command()
@@ -39,14 +40,19 @@ def status(run_dir: Path, as_json: bool) -> None:
 @dir_option
 @json_option
 def peers(run_dir: Path, as_json: bool) -> None:
-    """List the members a running node knows, those it exchanges with first."""
+    """List the members a running node knows, those it exchanges with first.
+
+    Where members are invited also by whom: `starling revoke PEER` puts out a member and all below it.
+    """
     snapshot = _snapshot(run_dir)
     if as_json:
         click.echo(msgspec.json.encode(snapshot.peers))
         return
     out = console()
     _print_problem(out, snapshot)
-    out.print(_peer_table(snapshot.peers, full=out.width >= WIDE, standing=out.width >= WIDE_ENOUGH))
+    invited = out.width >= INVITED_TOO and any(peer.inviter for peer in snapshot.peers)
+    full, standing = out.width >= WIDE, out.width >= WIDE_ENOUGH
+    out.print(_peer_table(snapshot.peers, full=full, standing=standing, invited=invited))
     _print_reasons(out, snapshot)
 
 
@@ -136,7 +142,7 @@ def _status_table(snapshot: StatusSnapshot) -> RenderableType:
     return table
 
 
-def _peer_table(peers: tuple[PeerStatus, ...], *, full: bool, standing: bool) -> RenderableType:
+def _peer_table(peers: tuple[PeerStatus, ...], *, full: bool, standing: bool, invited: bool) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
@@ -149,6 +155,8 @@ def _peer_table(peers: tuple[PeerStatus, ...], *, full: bool, standing: bool) ->
     numbers = ("round", "rtt", "sent", "received", "done", "faults", "seen")
     for name in numbers + (("standing", "score", "late", "clipped", "merit") if standing else ()):
         table.add_column(name, justify="right", no_wrap=True)
+    if invited:
+        table.add_column("invited by", no_wrap=True)
     for peer in sorted(peers, key=lambda peer: (not peer.edge, peer.state != "alive", peer.peer)):
         table.add_row(
             Text(show.clean(peer.peer) if full else show.short(peer.peer)),
@@ -162,6 +170,7 @@ def _peer_table(peers: tuple[PeerStatus, ...], *, full: bool, standing: bool) ->
             show.count(peer.faults),
             show.age(peer.last_seen_s),
             *(_standing(peer) if standing else ()),
+            *((show.short(peer.inviter) or show.MISSING,) if invited else ()),
         )
     return table
 

@@ -111,6 +111,7 @@ def _peers(node: Node, now: float) -> tuple[PeerStatus, ...]:
                 trusted=standing.trusted,
                 shut_out_s=left_s if math.isfinite(left_s) else None,
                 why=standing.why,
+                inviter=node.membership.inviter_of(peer) or "",
             )
         )
     return (*rows, *_shut_out(node, now))

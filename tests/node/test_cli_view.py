@@ -240,6 +240,21 @@ def test_peers_says_how_everybody_stands(tmp_path, capsys):
 
 
 @pytest.mark.real
+def test_peers_says_who_invited_whom_where_members_are_invited(tmp_path, capsys):
+    """Who is about to revoke a member's invitation sees who else falls."""
+    rows = (
+        PeerStatus("12D3KooWfounder", "alive"),
+        PeerStatus("12D3KooWmember1", "alive", inviter="12D3KooWfounder"),
+        PeerStatus("12D3KooWmember2", "alive", inviter="12D3KooWmember1"),
+    )
+    with answering(tmp_path, encode(snapshot(peers=rows))):
+        assert main(["peers", "--dir", str(tmp_path)]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.endswith("invited by")
+    assert [line.split()[-1] for line in lines] == ["–", "…founder", "…member1"]
+
+
+@pytest.mark.real
 def test_peers_json_is_a_list_for_programs(tmp_path, capsys):
     with answering(tmp_path, encode(snapshot())):
         assert main(["peers", "--dir", str(tmp_path), "--json"]) == 0

@@ -29,6 +29,7 @@ from node.admission.chain import bind, invite
 from node.admission.issue import terms_of
 from node.config import AdmissionSection
 from node.daemon.partners import Drawn
+from node.daemon.snapshot import take_snapshot
 from node.identity import Identity
 from node.net.memory import MemoryHub, address_of
 from node.scenario.swarm import EPOCH_S
@@ -181,6 +182,10 @@ def test_an_army_without_credentials_gets_no_foothold_in_a_swarm_that_trains(det
                 for reason in faults
             )
             assert told["not_listed" if kind == "allow" else "credential_missing"] >= len(army)
+            inviters = {
+                row.inviter for row in take_snapshot(swarm.nodes[1].node).peers if row.peer != swarm.nodes[0].peer_id
+            }
+            assert inviters == {swarm.nodes[0].peer_id if kind == "invite" else ""}
             await swarm.finished()
             assert all(virtual_node.node.progress.value > 0.8 for virtual_node in swarm.nodes.values())
             nursery.cancel_scope.cancel()
