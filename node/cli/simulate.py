@@ -17,7 +17,7 @@ from gossip.errors import ConfigError, GossipError
 from node.cli.output import console, json_option, preset_option
 
 if TYPE_CHECKING:
-    from node.cli.demo import Display
+    from node.cli.progress import Display
     from node.simulate.results import Finished
     from node.simulate.schema import Scenario
     from node.simulate.sweep import Cell
@@ -110,7 +110,7 @@ class Silent:
 
 
 def _display(show: bool) -> Display:
-    from node.cli.demo import Bar, Lines
+    from node.cli.progress import Bar, Lines
 
     if not show:
         return Silent()
