@@ -14,8 +14,8 @@ are is no fault: honest minorities are far. It only earns nothing while others a
 
     probation      new, or back from a quarantine or ban: nothing known that speaks for it
     active         `turns` exchanges and some contribution
-    quarantine     score reached `quarantine`: for `quarantine_s` no edges, no exchanges, membership still heard
-    ban            score reached `ban`: for `ban_s`, twice as long for each earlier ban (at most 1024 times), no connection
+    quarantine     score reached `quarantine`: for `quarantine_s` no connection; what others tell of it in membership is still heard
+    ban            score reached `ban`: the same for `ban_s`, twice as long for each earlier ban (at most 1024 times)
 
 An end once given is never moved to an earlier time, but by the owner. The score outlives a quarantine (decayed) and starts at 0 after a
 ban; what still arrives from a banned peer is counted but changes nothing, for it was sent before. The owner's word stands above
@@ -72,7 +72,7 @@ class Verdict:
     """How a peer stands.
 
     Args:
-        state: ok, quarantine (no exchanges) or ban (no connection).
+        state: ok, or quarantine or ban, which differ in how long they last: no connection until then.
         until: when that ends on the clock the times came from; -inf for ok, inf for a ban without end.
     """
 

@@ -13,7 +13,7 @@ from gossip.wire.schema import Exchange, Poke, Request, Response
 
 Outcome = Literal["committed", "aborted", "busy", "timeout"]
 Role = Literal["initiator", "responder"]
-Refusal = Literal["late", "early", "view", "busy", "full", "quarantine", "engine"]
+Refusal = Literal["late", "early", "view", "busy", "full", "engine"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class Busy(Message, frozen=True, tag="bsy"):
 
     inc: Counter
     seq: Counter
-    reason: Literal["late", "early", "view", "busy", "full", "quarantine", "engine"]
+    reason: Literal["late", "early", "view", "busy", "full", "engine"]
     round: Counter
 
 
@@ -173,7 +173,7 @@ class NotNow(Message, frozen=True, tag="nnw"):
 
     nonce: Counter
     round: Counter
-    reason: Literal["wait", "early", "late", "busy", "full", "quarantine", "engine"]
+    reason: Literal["wait", "early", "late", "busy", "full", "engine"]
 
 
 # --- control: membership ----------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gossip.errors import RemoteProtocolError
@@ -51,3 +52,13 @@ def test_a_cut_frame_is_a_fault_of_the_peer(name):
     for end in range(len(frame)):
         with pytest.raises(RemoteProtocolError):
             decode("exchange", "peer", frame[:end])
+
+
+@pytest.mark.parametrize("message", [Busy, NotNow])
+def test_every_reason_that_can_be_read_is_given_by_somebody(message):
+    """A word that no node says is a state that nobody has thought through: who is shut out, for one, is told nothing."""
+    (field,) = (field for field in msgspec.inspect.type_info(message).fields if field.name == "reason")
+    root = Path(__file__).parents[2]
+    sources = [*(root / "gossip" / "exchange").glob("*.py"), *(root / "node" / "daemon").glob("*.py")]
+    written = "\n".join(source.read_text() for source in sources if source.name != "commands.py")
+    assert {reason for reason in field.type.values if f'"{reason}"' not in written} == set()
