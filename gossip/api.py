@@ -180,12 +180,24 @@ class Rule(Protocol):
     What is absent counts as a vector that is no help: a rule never gives the others more weight for it.
     """
 
+    @property
+    def seats(self) -> int:
+        """Peers that it remembers one by one, as `gossip.mix.seats` says; 0 for most rules."""
+        ...
+
     def start(self, own: Tensor) -> Tensor:
         """(…, s) what the rule remembers between rounds, before the first; s may be 0."""
         ...
 
     def combine(
-        self, kept: Tensor, own: Tensor, told: Tensor, present: Tensor, before: Tensor, losses: Losses | None
+        self,
+        kept: Tensor,
+        own: Tensor,
+        told: Tensor,
+        present: Tensor,
+        before: Tensor,
+        losses: Losses | None,
+        seats: Tensor | None = None,
     ) -> Combined:
         """The combined vector, what is remembered, and who was held back.
 
@@ -196,6 +208,7 @@ class Rule(Protocol):
             present: (…, k) bool.
             before: (…, D) our vector before the local steps.
             losses: for rules that look at what a model is worth; None where that cannot be known.
+            seats: (…, k) int64 where those who are present sit, -1 for those who stand; None: in their order, as many as there are.
 
         Raises:
             BreakdownExceeded: k peers are too few for the rule to mean anything.

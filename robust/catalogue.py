@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gossip.catalogue import build
+from gossip.errors import ConfigError
 from robust.rules.api import Combination, Composed, Preparation
 from robust.rules.before import Bucketing, Nnm
 from robust.rules.bridge import Bridge
@@ -15,6 +16,7 @@ from robust.rules.clipping import ClippedGossip, CsPlus, NormBound, Sac
 from robust.rules.coordinate import MeaMed, Median, TrimmedMean
 from robust.rules.diameter import Mda
 from robust.rules.flag import Flag
+from robust.rules.foolsgold import FoolsGold
 from robust.rules.geometric import GeometricMedian
 from robust.rules.krum import Bulyan, Krum, MultiKrum
 from robust.rules.mean import Mean
@@ -42,6 +44,7 @@ COMBINATIONS: Mapping[str, Callable[..., Combination]] = MappingProxyType(
         "balance": Balance,
         "bridge": Bridge,
         "flag": Flag,
+        "foolsgold": FoolsGold,
     }
 )
 PREPARATIONS: Mapping[str, Callable[..., Preparation]] = MappingProxyType({"nnm": Nnm, "bucketing": Bucketing})
@@ -62,4 +65,8 @@ def rule(
         ConfigError: unknown name or parameter, or a value that is refused.
     """
     first = build("robust", PREPARATIONS, before, before_params or {}) if before else None
-    return Composed(build("robust", COMBINATIONS, name, params or {}), first)
+    made = build("robust", COMBINATIONS, name, params or {})
+    try:
+        return Composed(made, first)
+    except ValueError as error:
+        raise ConfigError(f"robust.{error}") from error

@@ -23,7 +23,7 @@ class Facts:
         source: where that comes from.
         losses: looks at the losses of models.
         sparse: peers may tell a part of their vector only.
-        memory: what it remembers between rounds: nothing, a number, or a whole model.
+        memory: what it remembers between rounds: nothing, a number, a whole model, or each peer's past.
     """
 
     keys: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Facts:
     source: str = ""
     losses: bool = False
     sparse: bool = False
-    memory: Literal["nothing", "number", "model"] = "nothing"
+    memory: Literal["nothing", "number", "model", "peers"] = "nothing"
 
     def least_peers(self, b: int) -> int:
         """Least k that b bad ones among k peers need; 1 for none, and for rules that are not set for a number."""
@@ -76,6 +76,10 @@ FACTS: Mapping[str, Facts] = MappingProxyType(
         ),
         "bridge": Facts(("b",), 2, 1, source="k >= 2b + 1, Fang et al. 2022, arXiv:1908.08098"),
         "flag": Facts(per_bad=2, source=f"{_MINORITY}, Almansoori et al. 2023, arXiv:2302.05865"),
+        "foolsgold": Facts(
+            share=0.0, source="it finds clones alone, and any other liar moves it anywhere, Fung et al. 2018, arXiv:1808.04866",
+            memory="peers",
+        ),
     }
 )  # fmt: skip
 FIRST = ("nnm", "bucketing")
@@ -109,6 +113,8 @@ def check(rule: str, k: int, b: int, bad_share: float, before: str = "", bucket:
         raise ValueError(
             f"robust.b: nnm needs k >= {2 * b} for b = {b} (m >= 2b + 1, Allouah et al. 2023, arXiv:2302.01772), got {said}"
         )
+    if facts.memory == "peers" and before:
+        raise ValueError(f"robust.before: {rule} tells peers apart, whom {before} mixes; must be empty")
     if bad_share > facts.share:
         raise ValueError(f"bad_share: {rule} stands at most {facts.share:g} ({facts.source}), got {bad_share:g}")
     if ("b" in facts.keys or before == "nnm") and bad_share * k > b:

@@ -80,16 +80,22 @@ class Gather:
         return shared, Gathered(shared.clone(), state.kept)
 
     def combine(
-        self, state: Gathered, shared: Tensor, told: Tensor, present: Tensor, losses: Losses | None = None
+        self,
+        state: Gathered,
+        shared: Tensor,
+        told: Tensor,
+        present: Tensor,
+        losses: Losses | None = None,
+        seats: Tensor | None = None,
     ) -> tuple[Tensor, Gathered, Tensor | None]:
         """The shared vector (…, D) after a round in which peers told (…, k, D), the new state, and (…, k) bool whom the rule held back, or
-        None where it does not say. Comes before `absorb`.
+        None where it does not say. Comes before `absorb`. Seats (…, k) are as in `Rule.combine`.
 
         Where there are fewer peers than the rule needs, as after many have gone, nobody is listened to: a weaker rule would be none. Nor
         where what comes out is not finite.
         """
         try:
-            combined, kept, held = self.rule.combine(state.kept, shared, told, present, state.origin, losses)
+            combined, kept, held = self.rule.combine(state.kept, shared, told, present, state.origin, losses, seats)
         except BreakdownExceeded:
             return shared, state, None
         fine = torch.isfinite(combined).all(dim=-1, keepdim=True)

@@ -9,7 +9,7 @@ Shapes: N rows, m meetings, a askings, r rows that asked k peers each, D numbers
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -19,7 +19,8 @@ from torch import Tensor
 
 from gossip.compress import codec
 from gossip.compress.support import Full
-from gossip.mix.gather import Gather, told_by
+from gossip.mix.gather import Gather, Gathered, told_by
+from gossip.mix.seats import sit
 from gossip.mix.transaction import Terms
 from gossip.simulate.chance import Chances, check_finite, indices, through
 from gossip.simulate.edges import Edges, Pair
@@ -69,7 +70,7 @@ def askings(turn: Turn, rank: NDArray[np.int64]) -> Askings:
 
 @dataclass(slots=True)
 class Gathers:
-    """What gathering needs between rounds: nothing but what the mixing algorithm keeps.
+    """What gathering needs between rounds: what the mixing algorithm keeps, and where in it each row's peers sit.
 
     Args:
         mixer: whose rule combines.
@@ -86,6 +87,7 @@ class Gathers:
     states: States
     losses: LossesOf | None = None
     late: dict[Pair, None] = field(default_factory=dict)
+    _taken: dict[int, dict[int, int]] = field(default_factory=dict)
 
     def exchange(self, turn: Turn, gone: NDArray[np.int64], liars: Liars | None, seen: Seen) -> Sizes:
         """All askings of a round: moves the vectors to what the rules make of them, and what rules remember.
@@ -112,7 +114,7 @@ class Gathers:
                 told[row, slot] = said[which]
                 present[row, slot] &= arrives[which]
             told = torch.nn.functional.pad(told, (0, 0, 0, absent)) if absent else told
-            self._combine(rows, told, torch.nn.functional.pad(present, (0, absent)), combined)
+            self._combine(rows, asked.whom[places], told, torch.nn.functional.pad(present, (0, absent)), combined)
         vectors.copy_(combined)
         return self._sizes(turn, vectors.shape[1])
 
@@ -141,13 +143,34 @@ class Gathers:
                     *sent(told, self.terms.response, told_by(self.edges.seed, self.edges.peers[liar], seen.round)),
                 )
 
-    def _combine(self, rows: NDArray[np.int64], told: Tensor, present: Tensor, combined: Tensor) -> None:
-        """Some rows that asked equally many: their rule over what they were told, into `combined`."""
+    def _combine(
+        self, rows: NDArray[np.int64], whom: NDArray[np.int64], told: Tensor, present: Tensor, combined: Tensor
+    ) -> None:
+        """Some rows (r,) that asked equally many: their rule over what they were told, into `combined`.
+
+        Of the k columns of told and present those of `whom` (r, ·) come first; the others are gone.
+        """
         at = indices(rows, combined)
         before = x, state = self.states.of(at)
+        state, seats = self._seated(rows, whom, present, state)
         losses = None if self.losses is None else partial(self.losses, torch.from_numpy(rows))
-        combined[at], state, _ = self.mixer.combine(state, combined[at], told, present, losses)
+        combined[at], state, _ = self.mixer.combine(state, combined[at], told, present, losses, seats)
         self.states.put(at, before, x, state)
+
+    def _seated(
+        self, rows: NDArray[np.int64], whom: NDArray[np.int64], present: Tensor, state: Gathered
+    ) -> tuple[Gathered, Tensor | None]:
+        """The state with empty seats for newcomers, and where each of those present sits (r, k); for rules that have seats."""
+        count = self.mixer.rule.seats
+        if not count:
+            return state, None
+        kept, seats = state.kept.clone(), present.new_full(present.shape, -1, dtype=torch.int64)
+        for row, (me, peers) in enumerate(zip(rows.tolist(), whom.tolist(), strict=True)):
+            here = present[row, : len(peers)]
+            self._taken[me], kept[row], seats[row, : len(peers)] = sit(
+                self._taken.get(me, {}), peers, here.tolist(), kept[row], count
+            )
+        return replace(state, kept=kept), seats
 
     def _sizes(self, turn: Turn, dim: int) -> Sizes:
         """A payload from whoever is asked to whom it was asked by; counted where it is lost as well, if nobody waits for a request."""

@@ -9,7 +9,7 @@ Shapes: n nodes, d parameters, D = width·d coordinates of the shared vector.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -21,6 +21,7 @@ from gossip.mix import ledger
 from gossip.mix.catalogue import gathers, swaps
 from gossip.mix.gather import Gather, told_by
 from gossip.mix.ledger import Ledger
+from gossip.mix.seats import sit
 from gossip.mix.transaction import Terms, edge
 from gossip.rng import generator
 from gossip.seeds import derive
@@ -62,6 +63,7 @@ class Reference:
     ledgers: list[Ledger] = field(init=False)
     kept: list[dict[str, Tensor]] = field(init=False)
     turns: dict[tuple[int, int], int] = field(init=False, default_factory=dict)
+    taken: list[dict[int, int]] = field(init=False)
     _origin: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -69,6 +71,7 @@ class Reference:
         self._origin = self.mixer.shared(self.states[0], self.x[0]).clone()
         self.ledgers = [ledger.opened(self._origin) for _ in self.peers]
         self.kept = [{} for _ in self.peers]
+        self.taken = [{} for _ in self.peers]
 
     def round(self, phase: Phase, local: Local | None, meetings: Iterable[Meeting]) -> None:
         """Local steps of every node, then all exchanges on the vectors frozen after them.
@@ -179,8 +182,12 @@ class Reference:
             told = [self._told(frozen, peer, phase.round) for peer in sorted(peers, key=lambda peer: self.peers[peer])]
             losses = None if self.losses is None else self.losses(node)
             present = torch.ones(len(told), dtype=torch.bool)
+            kept, seats = self.states[node].kept, None
+            if count := self.mixer.rule.seats:
+                order = sorted(peers, key=lambda peer: self.peers[peer])
+                self.taken[node], kept, seats = sit(self.taken[node], order, [True] * len(order), kept, count)
             mixed[node], self.states[node], _ = self.mixer.combine(
-                self.states[node], frozen[node], torch.stack(told), present, losses
+                replace(self.states[node], kept=kept), frozen[node], torch.stack(told), present, losses, seats
             )
         return mixed
 

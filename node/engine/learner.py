@@ -27,9 +27,10 @@ from gossip.errors import ConfigError
 from gossip.mix import ledger
 from gossip.mix.catalogue import gathers, swaps
 from gossip.mix.facts import FACTS
-from gossip.mix.gather import Gather
+from gossip.mix.gather import Gather, Gathered
 from gossip.mix.ledger import Ledger
 from gossip.mix.plain import Plain
+from gossip.mix.seats import emptied, part, sit
 from gossip.rng import generator
 from gossip.vector import as_named, bind, layout
 from node.config import Manifest
@@ -47,6 +48,7 @@ EVALUATION_BATCH = 256  # held-out samples of a slice: about the work of a local
 _X = "x"
 PLAIN = Plain()
 _OPTIMIZER = "optimizer."
+_KNOWN = "known."
 SPENT = ".privacy.json"  # beside the checkpoint, which ends in something else
 
 
@@ -86,6 +88,7 @@ class Learner:
         self.state: Any = None
         self.ledger = ledger.opened(self.origin)
         self.kept: dict[str, Tensor] = {}
+        self._seats: dict[str, int] = {}  # of peers that a rule remembers
         self._begin()
         self._optimizer = optimizer(manifest.optimizer, self.x)
         self._schedule = schedule(manifest.optimizer, manifest.pace.rounds)
@@ -185,23 +188,34 @@ class Learner:
         x, self.state = self.mixer.absorb(self.state, self.x.clone(), shared, phase)
         self.x.copy_(x)
 
-    def gather(self, told: Tensor, present: Tensor, phase: Phase) -> Tensor | None:
+    def gather(self, asked: Sequence[str], told: Tensor, present: Tensor, phase: Phase) -> Tensor | None:
         """Combine our vector with those that peers told, instead of `absorb`. -> (k,) bool whom the rule held back; None: it does not say
 
         Args:
-            told: (k, D) of the peers asked, in order of peer id, and of no meaning where absent.
+            asked: k peers, in order of peer id.
+            told: (k, D) theirs, and of no meaning where absent.
             present: (k,) bool.
             phase: as in `absorb`.
         """
         assert isinstance(self.mixer, Gather)
         shared, held = self.shared(), None
         if len(present):
-            combined, state, held = self.mixer.combine(self.state, shared, told, present, self._losses())
+            taken, before, seats = self._seated(self.mixer.rule.seats, asked, present)
+            combined, state, held = self.mixer.combine(before, shared, told, present, self._losses(), seats)
             if _finite(combined):  # else what peers told is of no use, and our own vector is
-                shared, self.state = combined, state
+                shared, self.state, self._seats = combined, state, taken
         x, self.state = self.mixer.absorb(self.state, self.x.clone(), shared, phase)
         self.x.copy_(x)
         return held
+
+    def _seated(
+        self, count: int, asked: Sequence[str], present: Tensor
+    ) -> tuple[dict[str, int], Gathered, Tensor | None]:
+        """Who sits where in what the rule remembers, the state with empty seats for newcomers, and where those asked sit."""
+        if not count:
+            return self._seats, self.state, None
+        taken, kept, seats = sit(self._seats, asked, present.tolist(), self.state.kept, count)
+        return taken, replace(self.state, kept=kept), seats
 
     def _losses(self) -> Losses | None:
         """What models are worth on the batch of the last local step. None where gradients are private: it would tell of the data."""
@@ -246,8 +260,12 @@ class Learner:
         self._correct(ledger.settle(self.ledger, peer, self._manifest.mix.settled_edges))
 
     def revoke(self, peer: str, *, settled: bool) -> None:
-        """The peer is gone."""
+        """The peer is gone. What a rule remembers of it stays if only its edges go: who leaves and comes back is who it was."""
         self.kept.pop(peer, None)
+        if settled and peer in self._seats:
+            assert isinstance(self.mixer, Gather)
+            kept = emptied(self.state.kept, self.mixer.rule.seats, [self._seats.pop(peer)])
+            self.state = replace(self.state, kept=kept)
         self._correct(ledger.revoke(self.ledger, peer, settled=settled))
 
     def _correct(self, changed: Ledger) -> None:
@@ -258,7 +276,7 @@ class Learner:
         """A mixer that starts anew, without edges."""
         self.state = self.mixer.start(self.x.clone())
         self.ledger = ledger.opened(self.origin)
-        self.kept = {}
+        self.kept, self._seats = {}, {}
 
     # --- looking and keeping ------------------------------------------------------------------------------
 
@@ -269,18 +287,38 @@ class Learner:
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps."""
         memory = {_OPTIMIZER + name: tensor for name, tensor in self._optimizer.state_dict().items()}
-        return {_X: self.x, **memory}
+        known = {}
+        if self._seats:
+            assert isinstance(self.mixer, Gather)
+            known = {
+                _KNOWN + peer: part(self.state.kept, self.mixer.rule.seats, seat).clone()
+                for peer, seat in self._seats.items()
+            }
+        return {_X: self.x, **memory, **known}
 
     def restore(self, tensors: Mapping[str, Tensor], local_steps: int) -> None:
-        """Go on from what `tensors` gave, with a mixer that starts anew.
+        """Go on from what `tensors` gave, with a mixer that starts anew but for what its rule knows of peers.
 
         Raises:
             ValueError: they are not of this model and optimiser; nothing changed.
         """
         self.check(tensors.get(_X))
-        self._optimizer.load({k.removeprefix(_OPTIMIZER): t for k, t in tensors.items() if k != _X})
+        self._optimizer.load({k.removeprefix(_OPTIMIZER): t for k, t in tensors.items() if k.startswith(_OPTIMIZER)})
         self._replace(tensors[_X])
         self.local_steps = local_steps
+        self._recall({k.removeprefix(_KNOWN): t for k, t in tensors.items() if k.startswith(_KNOWN)})
+
+    def _recall(self, known: Mapping[str, Tensor]) -> None:
+        """Seat the peers of a checkpoint."""
+        if not known or not isinstance(self.mixer, Gather) or not (seats := self.mixer.rule.seats):
+            return
+        kept = self.state.kept.clone()
+        for seat, (peer, history) in enumerate(sorted(known.items())[:seats]):
+            place = part(kept, seats, seat)
+            if history.shape == place.shape:
+                self._seats[peer] = seat
+                place.copy_(history)
+        self.state = replace(self.state, kept=kept)
 
     def install(self, x: Tensor, round: int) -> None:
         """Take over another node's model in `round`: empty memory, no flows, and a rate that climbs from there.

@@ -37,6 +37,8 @@ def rule(manifest: Manifest) -> Rule:
     params = {key: getattr(section, key) for key in keys}
     if section.rule == "balance" and rounds:
         params["decay"] = 1.0 / rounds  # over a run, its threshold falls to 1/e
+    if section.rule == "foolsgold":
+        params["seed"] = derive(manifest.seed, "histories")
     first = {
         "nnm": {"b": section.b},
         "bucketing": {"size": section.bucket, "seed": derive(manifest.seed, "bucketing")},

@@ -215,7 +215,7 @@ class Session:
             told, present = self._gathering.told(asked)
             if self._hostile is not None:
                 self._hostile.gathered(asked, told, present)
-            held = self.learner.gather(told, present, self._phase)
+            held = self.learner.gather(sorted(asked), told, present, self._phase)
         else:
             gathered.sort(key=lambda done: done.peer)  # stable: each peer's in order
             self.learner.absorb(gathered, self._phase)

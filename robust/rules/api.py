@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -26,12 +26,14 @@ class Context:
         own: (R, D) our vector, unmixed.
         before: (R, D) our vector before the local steps.
         losses: (R, m, D) -> (R, m); within one round always on the same data. None where that cannot be known.
+        seats: (R, k) int64 where those who are present sit, -1 for those who stand; None: in their order, as many as there are.
     """
 
     kept: Tensor
     own: Tensor
     before: Tensor
     losses: Losses | None
+    seats: Tensor | None = None
 
 
 class Combination(Protocol):
@@ -51,6 +53,16 @@ class Combination(Protocol):
         Raises:
             BreakdownExceeded: there are too few vectors for the rule to mean anything.
         """
+        ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A combination that remembers peers one by one, as `gossip.mix.seats` says."""
+
+    @property
+    def seats(self) -> int:
+        """How many, >= 1."""
         ...
 
 
@@ -78,11 +90,22 @@ class Composed:
 
     Args:
         rule: how.
-        first: what comes before it.
+        first: what comes before it. Whoever mixes vectors leaves nobody to remember.
     """
 
     rule: Combination
     first: Preparation | None = None
+
+    def __post_init__(self) -> None:
+        if self.seats and self.first is not None:
+            raise ValueError(
+                "before: must be empty with a rule that remembers each peer, whose vectors must not be mixed first"
+            )
+
+    @property
+    def seats(self) -> int:
+        """Peers that the rule remembers one by one."""
+        return self.rule.seats if isinstance(self.rule, Remembering) else 0
 
     def tolerates(self, k: int) -> int:
         """Bad ones among k peers with which a result is still bounded by what honest ones say, or by a threshold of our own."""
@@ -97,7 +120,14 @@ class Composed:
         return kept.view(*own.shape[:-1], kept.shape[1])
 
     def combine(
-        self, kept: Tensor, own: Tensor, told: Tensor, present: Tensor, before: Tensor, losses: Losses | None
+        self,
+        kept: Tensor,
+        own: Tensor,
+        told: Tensor,
+        present: Tensor,
+        before: Tensor,
+        losses: Losses | None,
+        seats: Tensor | None = None,
     ) -> Combined:
         """As `gossip.api.Rule` says. After a preparation, which mixes what peers said, nobody is named as held back.
 
@@ -121,7 +151,10 @@ class Composed:
             assert losses is not None
             return losses(models.view(*leading, *models.shape[1:])).reshape(models.shape[:2])
 
-        context = Context(memory, stack.own, before.reshape(rows, dim), None if losses is None else flattened)
+        context = Context(
+            memory, stack.own, before.reshape(rows, dim), None if losses is None else flattened,
+            None if seats is None else seats.reshape(rows, peers),
+        )  # fmt: skip
         combined, memory, held = self.rule.reduce(prepared, context)
         alone = ~stack.present.any(dim=1)
         if bool(alone.any()):

@@ -44,6 +44,7 @@ _NEARNESS = 0.8  # λ of the choice by distance
 _CHUNK = 1 << 18  # coordinates that are hashed at once
 _DOMAIN = b"starling/history/1\0"
 _SLACK = 1e-3
+_FAR = 1e17
 
 Verify = Callable[[str, bytes, bytes], bool]
 """Peer, signature, message -> whether that peer, a member, signed it."""
@@ -114,21 +115,28 @@ class Histories:
     heard: Mapping[str, Kept] = field(default_factory=dict)
 
 
-def sketch(x: Tensor, seed: int, buckets: int = BUCKETS) -> Tensor:
+def sketch(x: Tensor, seed: int, buckets: int = BUCKETS, origin: Tensor | None = None) -> Tensor:
     """(…, d) -> (…, buckets) float32: every coordinate is added, with a random sign, to a random bucket. Linear in x.
 
     Args:
         x: finite.
+        origin: (d,) what is taken from x first; None: nothing. No coordinate of a difference counts more than 1e17.
         seed: of the hash; sketches of one seed can be compared.
         buckets: s, >= 1.
     """
     counts = x.new_zeros((*x.shape[:-1], buckets), dtype=torch.float32)
-    for number, chunk in enumerate(torch.split(x.to(torch.float32), _CHUNK, dim=-1)):
+    for number, values in enumerate(torch.split(x, _CHUNK, dim=-1)):
+        chunk = values if origin is None else moved(values, origin[number * _CHUNK : (number + 1) * _CHUNK])
         chance = generator(seed, "sketch", number)
         bucket = torch.randint(buckets, (chunk.shape[-1],), generator=chance).to(x.device)
         sign = torch.randint(2, (chunk.shape[-1],), generator=chance).to(x.device) * 2.0 - 1.0
-        counts.index_add_(-1, bucket, chunk * sign)
+        counts.index_add_(-1, bucket, chunk.to(torch.float32) * sign)
     return counts
+
+
+def moved(x: Tensor, origin: Tensor) -> Tensor:
+    """X − origin, coordinates cut at ±1e17: nobody honest is that far, and sums of squares stay finite."""
+    return (x - origin).clamp_(-_FAR, _FAR)
 
 
 def observe(known: Histories, peer: str, update: Tensor, round: int) -> Histories:

@@ -1,6 +1,7 @@
 """Rules to test gathering with: arithmetic that is the same row by row and all together, and reacts to all it is given."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -9,10 +10,12 @@ import torch
 class Mean:
     """Of our vector and all that is present; what is absent counts as our own."""
 
+    seats: ClassVar[int] = 0
+
     def start(self, own):
         return own.new_zeros((*own.shape[:-1], 0))
 
-    def combine(self, kept, own, told, present, before, losses):
+    def combine(self, kept, own, told, present, before, losses, seats=None):
         told = torch.where(present[..., None], told, own[..., None, :])
         total = own
         for place in range(told.shape[-2]):
@@ -24,10 +27,12 @@ class Mean:
 class Wary:
     """The mean, scaled by all a rule may look at: what it keeps, the model before local steps, losses and who is missing."""
 
+    seats: ClassVar[int] = 0
+
     def start(self, own):
         return own.new_zeros((*own.shape[:-1], 2))
 
-    def combine(self, kept, own, told, present, before, losses):
+    def combine(self, kept, own, told, present, before, losses, seats=None):
         mixed, _, _ = Mean().combine(kept[..., :0], own, told, present, before, losses)
         worth = told.new_zeros(told.shape[:-1]) if losses is None else losses(told)
         step = (own - before)[..., :1]
@@ -36,3 +41,23 @@ class Wary:
         for place in range(told.shape[-2]):
             doubt = doubt + 0.001 * worth[..., place, None] + 0.01 * (~present[..., place, None]).to(own)
         return own + (mixed - own) / doubt, kept, None
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """The mean, in which a peer counts less the more often it has told; it remembers that of three peers, and who stands counts nothing."""
+
+    seats: ClassVar[int] = 3
+
+    def start(self, own):
+        return own.new_zeros((*own.shape[:-1], 3))
+
+    def combine(self, kept, own, told, present, before, losses, seats=None):
+        kept, mixed = kept.clone(), own
+        for place in range(told.shape[-2]):
+            seat = seats[..., place, None]
+            here = (present[..., place, None] & (seat >= 0)).to(own)
+            kept.scatter_add_(-1, seat.clamp_min(0), here)
+            weight = here / (2.0 + kept.gather(-1, seat.clamp_min(0)))
+            mixed = mixed + weight * (torch.where(here > 0, told[..., place, :], own) - own)
+        return mixed, kept, None

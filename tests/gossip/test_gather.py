@@ -22,7 +22,7 @@ from gossip.simulate.meetings import Meetings, Schedule
 from gossip.simulate.reference import Reference, descent
 from gossip.simulate.swarm import Swarm
 from robust.clip import clip
-from tests.gossip.combining import Mean, Wary
+from tests.gossip.combining import Counting, Mean, Wary
 
 N, D, LR = 8, 70, 0.1
 PEERS = tuple("gcafbedh")  # rows are not in the order of peer ids
@@ -105,6 +105,22 @@ def test_the_matrix_walks_the_loops_trajectory_bit_for_bit(overlay, response):
             assert torch.equal(state.kept, both.state.kept[node])
 
 
+@pytest.mark.parametrize("overlay", [Pull(3, 3), Complete()], ids=lambda part: type(part).__name__)
+def test_who_sits_where_is_the_same_in_the_matrix_and_in_the_loop(overlay):
+    """Three seats for seven peers: somebody is forgotten in nearly every round, or has to stand."""
+    loop = Reference(PEERS, gaussian(1, N, D), Gather(Counting()), terms("identity"), Everything(), 5)
+    both = swarm(Gather(Counting()))
+    for number in range(5):
+        met = meetings(overlay, number)
+        loop.round(
+            phase(number), None, zip(*(c.tolist() for c in (met.one, met.other, met.forth, met.back)), strict=True)
+        )
+        both.round(phase(number), None, 0, met)
+        assert torch.equal(loop.x, both.x)
+        assert torch.equal(torch.stack([state.kept for state in loop.states]), both.state.kept)
+    assert both.state.kept.max() < 5 or isinstance(overlay, Complete)
+
+
 @pytest.mark.parametrize("overlay", [Pull(3, 3), Complete(), Hypercube()], ids=lambda part: type(part).__name__)
 def test_with_the_mean_a_round_is_the_overlays_matrix(overlay):
     """DSGD by pulling: x <- W x, where every row of W weighs all models that it hears alike."""
@@ -122,7 +138,7 @@ def test_everybody_who_asks_is_told_the_same_bytes():
     first, second = torch.zeros(2, D), []
 
     class Keeps(Mean):
-        def combine(self, kept, own, told, present, before, losses):
+        def combine(self, kept, own, told, present, before, losses, seats=None):
             second.append(told.clone())
             return super().combine(kept, own, told, present, before, losses)
 
@@ -164,7 +180,7 @@ def test_with_fewer_peers_than_a_rule_needs_nobody_is_listened_to():
     """Churn may leave so few; neither may that end a node, nor may a weaker rule than was agreed on come in its place."""
 
     class Needs(Mean):
-        def combine(self, kept, own, told, present, before, losses):
+        def combine(self, kept, own, told, present, before, losses, seats=None):
             if told.shape[-2] < N - 1:
                 raise BreakdownExceeded("too few")
             return super().combine(kept, own, told, present, before, losses)
@@ -183,7 +199,7 @@ def test_a_node_whose_rule_leaves_the_finite_numbers_keeps_its_own_vector():
         def start(self, own):
             return own.new_zeros((*own.shape[:-1], 1))
 
-        def combine(self, kept, own, told, present, before, losses):
+        def combine(self, kept, own, told, present, before, losses, seats=None):
             mixed, _, _ = super().combine(kept, own, told, present, before, losses)
             return torch.where((own[..., :1] == victim[0]), torch.nan, mixed), kept + 1.0, None
 

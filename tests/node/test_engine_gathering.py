@@ -161,3 +161,41 @@ def test_mix_names_the_peers_whose_vectors_were_held_back_if_the_rule_says_so():
         hear(a, "d", published(told["d"].payload[:HALF] + far))
         hear(a, "c", told["c"])
         assert done(a, calls.Mix(0, ("d", "b", "c"))).held == held
+
+
+def known(engine):
+    """What the rule of an engine knows, by peer."""
+    return {
+        name.removeprefix("known."): it
+        for name, it in engine._session.learner.tensors().items()
+        if name.startswith("known.")
+    }
+
+
+def test_what_a_rule_knows_of_each_peer_survives_a_restart_and_ends_with_a_ban(tmp_path):
+    """Else a clone's past would be gone whenever somebody restarts; and whoever is let in again begins anew."""
+    _, told = trained()
+    agreed = gathering("foolsgold")
+    a = opened(agreed, 0, "a", tmp_path / "a.safetensors")
+    done(a, calls.Train(0, 1))
+    for peer in "bd":
+        hear(a, peer, told[peer])
+    done(a, calls.Mix(0, ("d", "c", "b")))
+    learned = known(a)
+    assert learned.keys() == {"b", "d"}
+    assert all(history.any() for history in learned.values())
+    assert not torch.equal(learned["b"], learned["d"])
+    done(a, calls.Save())
+
+    again = opened(agreed, 0, "a", tmp_path / "a.safetensors")
+    assert known(again).keys() == learned.keys()
+    assert all(torch.equal(known(again)[peer], learned[peer]) for peer in "bd")
+    done(again, calls.Revoke("d", settled=False))  # gone for a while
+    assert known(again).keys() == {"b", "d"}
+    done(again, calls.Revoke("d", settled=True))
+    assert known(again).keys() == {"b"}
+    done(again, calls.Train(1, 1))
+    hear(again, "c", told["c"])
+    done(again, calls.Mix(1, ("c",)))
+    assert known(again).keys() == {"b", "c"}
+    assert torch.equal(known(again)["b"], learned["b"])

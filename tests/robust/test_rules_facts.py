@@ -11,7 +11,7 @@ from robust.catalogue import COMBINATIONS, PREPARATIONS, rule
 from robust.facts import FACTS, check
 from tests.robust.rules import PARAMS, example
 
-PER_ROW = {"nothing": 0, "number": 1, "model": 40}
+PER_ROW = {"nothing": 0, "number": 1, "model": 40, "peers": 64 * 40}
 
 
 def test_every_rule_has_its_facts_and_the_other_way_round():
@@ -62,6 +62,8 @@ def test_at_the_bound_it_is_accepted_and_below_refused(name):
         (("median", 6, 2, 0.1, "mixing"), "robust.before: 'mixing' is unknown, choose one of nnm, bucketing"),
         (("mean", 6, 2, 0.01), "bad_share: mean stands at most 0 .one liar moves a mean anywhere., got 0.01"),
         (("cs_plus", 6, 1, 0.25), "of k = 6 peers 1.5 are bad on average at bad_share = 0.25, more than b = 1"),
+        (("foolsgold", 6, 2, 0.0, "nnm"), "robust.before: foolsgold tells peers apart, whom nnm mixes; must be empty"),
+        (("foolsgold", 6, 2, 0.1), "bad_share: foolsgold stands at most 0 "),
         (("median", 3, 2, 0.0, "nnm"), "nnm needs k >= 4 for b = 2"),
         (("trimmed_mean", 6, 2, 0.1, "bucketing", 2), "needs k >= 4 for b = 2 .*, got 3 buckets of k = 6 peers"),
     ],

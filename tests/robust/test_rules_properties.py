@@ -139,7 +139,7 @@ def test_those_who_are_there_never_count_for_those_who_are_not(name):
     assert float(moved.norm()) <= float((told[0] - own).norm()) / (K + 1 - 4) + 1e-9
 
 
-@pytest.mark.parametrize("name", sorted(EVERY.keys() - {"mean"}))
+@pytest.mark.parametrize("name", sorted(EVERY.keys() - {"mean", "foolsgold"}))
 @given(
     seed=seeds,
     far=st.sampled_from([30.0, 1e6, 1e30, 3e38]),
