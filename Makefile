@@ -21,9 +21,9 @@ check: $(VENV)/.ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Files go to whichever of the two is free; what starts processes or opens sockets stays with one (tests/conftest.py).
+# Two at a time, each a file; tests/conftest.py says more.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 acceptance: $(VENV)/.ready
 	$(BIN)/python -m pytest -q -m acceptance --timeout 3600

@@ -5,23 +5,33 @@ from collections.abc import Callable, Iterator
 import pytest
 import trio
 
+REAL = "tests/real/"
 
-@pytest.hookimpl(tryfirst=True)
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Acceptance tests take minutes: they run if `-m` names them.
-
-    Where several processes run the tests (`pytest -n`, `--dist loadgroup`), a file is run by one of them, so that its fixtures are made
-    once; and whatever has processes or sockets of its own by a single one, so that two of these never share the machine.
-    """
-    if hasattr(config, "workerinput"):
-        for item in items:
-            group = "real" if item.get_closest_marker("real") else str(item.path)
-            item.add_marker(pytest.mark.xdist_group(group))
+    """Acceptance tests take minutes: they run if `-m` names them."""
     if "acceptance" in config.option.markexpr:
         return
     long = [item for item in items if item.get_closest_marker("acceptance")]
     config.hook.pytest_deselected(items=long)
     items[:] = [item for item in items if item not in long]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Who runs what under `pytest -n 2 --dist loadfile`: a file goes to one process, which makes its fixtures once, and all of tests/real
+    to a single one, so that no two swarms of processes share the machine.
+    """
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return REAL if file.startswith(REAL) else file
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture
