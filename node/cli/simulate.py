@@ -51,7 +51,6 @@ def simulate(
     """
     from node import presets
     from node.simulate import plot, rules, sweep
-    from node.simulate.schema import Scenario
 
     if jobs < 1:
         raise ConfigError(f"--jobs: must be >= 1, got {jobs}; try `--jobs 2`")
@@ -61,9 +60,7 @@ def simulate(
     if plot_file is not None:
         plot.check(plot_file)
     try:
-        given = presets.asked(preset, assignments)
-        scenario = presets.load(Scenario, file, given)
-        cells = sweep.cells(scenario, lambda more: presets.load(Scenario, file, (*given, *more)))
+        scenario, cells = sweep.read(file, presets.asked(preset, assignments))
     except ConfigError as error:
         raise ConfigError(str(error).replace(SHOWS_A_NODE, SHOWS_A_SCENARIO)) from error
     for warning in rules.check(cells):

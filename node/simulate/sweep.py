@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from gossip.errors import ConfigError
-from node import settings
+from node import presets, settings
 from node.config import Scalar
 from node.simulate.schema import Scenario, SweepSection
 
@@ -35,6 +36,20 @@ class Cell:
     def title(self) -> str:
         """Its labels in one line."""
         return ", ".join(f"{key} = {value}" for key, value in self.labels.items())
+
+
+def read(file: Path, assignments: Sequence[str] = ()) -> tuple[Scenario, tuple[Cell, ...]]:
+    """What a file says, and all its runs.
+
+    Args:
+        file: TOML.
+        assignments: as `--set` takes them; "preset=open" is one.
+
+    Raises:
+        ConfigError: unreadable, not TOML, or as `cells`.
+    """
+    scenario = presets.load(Scenario, file, assignments)
+    return scenario, cells(scenario, lambda more: presets.load(Scenario, file, (*assignments, *more)))
 
 
 def cells(scenario: Scenario, again: Callable[[Sequence[str]], Scenario] | None = None) -> tuple[Cell, ...]:

@@ -12,7 +12,7 @@ from gossip.errors import ConfigError
 from node import presets, settings
 from node.cli.main import main
 from node.config import AdmissionSection, Manifest
-from node.simulate import rules
+from node.simulate import rules, sweep
 from node.simulate.schema import Scenario, joiners, manifest
 from node.simulate.sweep import cells
 
@@ -29,8 +29,8 @@ def test_the_defaults_can_be_simulated():
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_passes_its_check(path):
-    loaded = settings.load(path, Scenario)
-    rules.check(cells(loaded))
+    loaded, found = sweep.read(path)
+    rules.check(found)
     assert loaded.name != Scenario().name
 
 
@@ -149,8 +149,7 @@ def test_a_preset_in_a_grid_fills_what_nobody_gave(tmp_path):
     file.write_text(
         '[optimizer]\nlr = 0.05\n[sweep.grid]\npreset = ["custom", "vouched", "open"]\n"pace.rounds" = [3, 4]\n'
     )
-    loaded = presets.load(Scenario, file, ["simulate.nodes=9"])
-    found = cells(loaded, lambda more: presets.load(Scenario, file, ["simulate.nodes=9", *more]))
+    _, found = sweep.read(file, ["simulate.nodes=9"])
     assert rules.check(found) == []
     kinds = [("custom", "pet"), ("vouched", "pet"), ("open", "gather")]
     assert [(c.scenario.preset, c.scenario.mix.kind, c.scenario.pace.rounds) for c in found] == [

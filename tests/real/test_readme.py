@@ -1,5 +1,6 @@
 """What the documentation says is there, is there; what the README tells people to type, works."""
 
+import itertools
 import json
 import re
 import subprocess
@@ -11,9 +12,14 @@ import msgspec
 import pytest
 
 from gossip.compress import names
+from gossip.errors import ConfigError
+from node import manifest as manifests
+from node import presets
 from node.cli.main import COMMANDS, starling
-from node.config import Manifest
-from node.settings import from_toml
+from node.config import Manifest, NodeConfig
+from node.settings import apply_set, from_toml
+from node.simulate import rules, sweep
+from node.simulate.schema import Scenario
 from tests.real.processes import ENVIRONMENT, ROOT, terminals, told
 
 README = (ROOT / "README.md").read_text()
@@ -47,10 +53,14 @@ def test_every_test_a_page_names_is_there(page):
     assert names <= set(re.findall(r"def (test_\w+)", written))
 
 
+def shown(page):
+    """Commands of ours on a page, in blocks and between words."""
+    return re.findall(r"(?:^ *|`)(starling [a-z][^`\n#]*)", page.read_text(), re.MULTILINE)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_a_page_shows_exists_with_its_options(page):
-    shown = re.findall(r"(?:^|`)(starling [a-z][^`\n#]*)", page.read_text(), re.MULTILINE)
-    for line in shown:
+    for line in shown(page):
         words = line.split()[1:]
         command, context = starling, click.Context(starling)
         while isinstance(command, click.Group) and words and (inner := command.get_command(context, words[0])):
@@ -58,6 +68,35 @@ def test_every_command_a_page_shows_exists_with_its_options(page):
         assert command is not starling, line
         options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
         assert {word for word in words if word.startswith("--")} <= options, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_setting_a_page_gives_is_one(page):
+    """`--set KEY=VALUE` wherever it stands: some file takes that key with that value."""
+    for given in re.findall(r"--set[ \n]([\w.]+=[^\s`]+)", page.read_text()):
+        refusals = []
+        for kind in (Manifest, NodeConfig, Scenario):
+            try:
+                apply_set(kind(), [given])
+            except ConfigError as error:
+                refusals.append(str(error))
+        assert len(refusals) < 3, (given, refusals)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_swarm_a_page_founds_demonstrates_or_simulates_passes_its_check(page):
+    """What `found`, `demo` and `simulate` look at before they begin, with the preset and settings of the line."""
+    for line in shown(page):
+        words = line.split()[1:]
+        options = list(itertools.pairwise(words))
+        presets_given = [f"preset={value}" for option, value in options if option == "--preset"]
+        given = [*presets_given, *(value for option, value in options if option == "--set")]
+        file = next((ROOT / word for word in words[1:] if word.endswith(".toml") and (ROOT / word).exists()), None)
+        if words[0] == "simulate" and file is not None:
+            rules.check(sweep.read(file, given)[1])
+        elif words[0] in {"found", "demo"}:
+            given = [*given, *(f"task={value}" for option, value in options if option == "--task")]
+            manifests.check(presets.load(Manifest, file, given))
 
 
 def test_the_readme_names_every_make_target_that_a_newcomer_needs():
