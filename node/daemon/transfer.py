@@ -1,16 +1,19 @@
 """The state lane: the manifest for whoever holds an invite, the model for late joiners.
 
-Giving: a query makes the engine hold a snapshot (one is reused while it is fresh); chunks are read from it by offset, so that an
-interrupted download resumes, from another peer too if it holds the same bytes. A node that looks for a model itself has none to give.
+Giving: a query makes the engine hold a snapshot; chunks are read from it by offset, so that an interrupted download resumes, from another
+peer too if it holds the same bytes. There is one at a time: it stays while it is fresh, and while it is being read for as long as reading
+takes on a slow line, so that who asks cuts off nobody who reads. A node that looks for a model itself has none to give.
 Taking: peers say what they have, and it is downloaded in as few chunks as there can be; its SHA-256 and the parameters' schema are
 checked before the engine sees a byte. Which of several models to believe is for `node.daemon.joining`.
 
-What a peer can cost here: one snapshot per `SNAPSHOT_FRESH_S`, one chunk of 1 MiB per frame it may send.
+What a peer can cost here: one snapshot per `SNAPSHOT_FRESH_S`; one chunk of 1 MiB per frame it may send; to newcomers, a model that is as
+old as one that a slow line has brought.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -80,6 +83,7 @@ class Transfer:
         self._schema = b""
         self._held: tuple[calls.Held, float] | None = None
         self._holding = trio.Lock()
+        self._read_at = -math.inf
         self._waiting: dict[tuple[str, str, int], trio.MemorySendChannel[Message]] = {}
         self._nonce = 0
         self._may: Callable[[str], bool] = lambda _peer: True
@@ -134,19 +138,25 @@ class Transfer:
             return StateOffer(query.nonce, held.snapshot, held.round, held.size, held.digest, held.schema)
         with trio.fail_after(REPLY_S):
             read = await self._engine.call(calls.ReadChunk(query.snapshot, query.offset, MAX_CHUNK_BYTES))
+        if isinstance(read, calls.ChunkRead) and read.data:
+            self._read_at = trio.current_time()
         return Chunk(query.snapshot, query.offset, read.data if isinstance(read, calls.ChunkRead) else b"")
 
     async def _hold(self, engine: EngineHandle) -> calls.Held:
         with trio.fail_after(REPLY_S):
             async with self._holding:  # who asks while a snapshot is made is told of that one
-                now = trio.current_time()
-                if self._held is not None and now - self._held[1] < SNAPSHOT_FRESH_S:
+                if self._held is not None and self._stays(*self._held):
                     return self._held[0]
                 held = await engine.call(calls.Snapshot())
                 if not isinstance(held, calls.Held):
                     raise EngineError("the engine gave no snapshot")
                 self._held = (held, trio.current_time())
                 return held
+
+    def _stays(self, held: calls.Held, made_at: float) -> bool:
+        now = trio.current_time()
+        read_s = held.size / SLOW_BYTES_PER_S if now - self._read_at < REPLY_S else 0.0
+        return now - made_at < SNAPSHOT_FRESH_S + read_s
 
     # --- taking -------------------------------------------------------------------------------------------
 

@@ -10,13 +10,14 @@ import trio
 from trio.testing import MockClock
 
 from gossip.wire.frames import decode, encode
-from gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, StateOffer, StateQuery
+from gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, ChunkQuery, StateOffer, StateQuery
 from node.daemon.transfer import (
     ASK_AGAIN_S,
     FIRST_ASK_S,
     OFFER_GRACE_S,
     PROGRESS_S,
     REPLY_S,
+    SLOW_BYTES_PER_S,
     SNAPSHOT_FRESH_S,
     Offered,
     Transfer,
@@ -202,3 +203,33 @@ def test_all_who_ask_while_a_snapshot_is_made_are_told_of_that_one():
     assert [(peer, reply.nonce, reply.snapshot) for peer, reply in lane.said] == [
         *((f"p{number % 2}", number, 1) for number in range(4)), ("p0", 9, 2),
     ]  # fmt: skip
+
+
+def test_who_asks_for_an_offer_cuts_off_nobody_who_reads():
+    """Two newcomers at once, or a member that asks all the time: a download of many chunks must end. Nobody can make a snapshot last."""
+    state, made = bytes(2 * MAX_CHUNK_BYTES), []
+
+    class Engine:
+        async def call(self, call):
+            if isinstance(call, calls.Snapshot):
+                made.append(trio.current_time())
+                return calls.Held(len(made), len(state), b"d" * 32, 5, b"schema")
+            assert isinstance(call, calls.ReadChunk)
+            there = call.snapshot == len(made)
+            return calls.ChunkRead(state[call.offset : call.offset + call.length] if there else b"")
+
+    async def story(transfer, lane):
+        transfer.give(Engine(), lambda _peer: True)
+        for number in range(24):
+            await lane.send_in.send(Inbound("curious", "state", encode(StateQuery(number))))
+            if number % 6 == 0:
+                offset = number // 6 % 2 * MAX_CHUNK_BYTES
+                await lane.send_in.send(Inbound("reader", "state", encode(ChunkQuery(1, offset))))
+            await trio.sleep(1.0)
+
+    _, lane = told(lambda *_: None, story)
+    slow_s = len(state) / SLOW_BYTES_PER_S
+    chunks = [message for peer, message in lane.said if peer == "reader"]
+    assert [bool(chunk.data) for chunk in chunks] == [True, True, True, False]
+    assert made[1] - made[0] == pytest.approx(slow_s + SNAPSHOT_FRESH_S, abs=1.5)
+    assert all(later - earlier <= 2.0 for earlier, later in itertools.pairwise(made[2:]))  # nothing of these is read
