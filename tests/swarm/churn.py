@@ -48,8 +48,9 @@ class Row:
 
 
 async def row(
-    seed: int, rounds: int, *, mix: str = "pet", dim: int = 200, lr: float = 0.1, churn: float = 0.03, calm: int = 0
-) -> Row:
+    seed: int, rounds: int, *, mix: str = "pet", dim: int = 200, lr: float = 0.1, churn: float = 0.03, calm: int = 0,
+    nodes: int = NODES,
+) -> Row:  # fmt: skip
     """One acceptance row: loss .3 on every lane, K = 5 exact gradients, exact codecs, whole vectors, kappa .1.
 
     Args:
@@ -60,11 +61,12 @@ async def row(
         lr: eta of the local steps, constant.
         churn: chance of a crash in a round, and of a join.
         calm: rounds that go on after T.
+        nodes: to begin with.
     """
-    swarm = VirtualSwarm(agreement(seed, rounds, mix, dim, lr), seed=seed, step_cost_s=lambda _index: STEP_S)
+    swarm = VirtualSwarm(agreement(seed, rounds, mix, dim, lr, nodes), seed=seed, step_cost_s=lambda _index: STEP_S)
     errors: list[float] = []
     crashed, joined, played = 0, 0, 0
-    async with swarm.running(NODES):
+    async with swarm.running(nodes):
         while not _reached(swarm):  # noqa: ASYNC110 — a look costs no virtual time
             await trio.sleep(STEP_S)
         swarm.hub.rules.append(loss(0.3, seed))
@@ -76,8 +78,8 @@ async def row(
                         living = sorted(swarm.nodes)
                         await swarm.crash(living[derive(seed, "who", played) % len(living)])
                         crashed += 1
-                    if _happens(churn, seed, "join", played) and NODES + joined < POOL:
-                        await swarm.start(NODES + joined)
+                    if _happens(churn, seed, "join", played) and nodes + joined < POOL:
+                        await swarm.start(nodes + joined)
                         joined += 1
                 played += 1
                 if played % (rounds // 10) == 0:
@@ -85,7 +87,7 @@ async def row(
         return Row(tuple(errors), len(swarm.nodes), crashed, joined)
 
 
-def agreement(seed: int, rounds: int, mix: str, dim: int, lr: float) -> Manifest:
+def agreement(seed: int, rounds: int, mix: str, dim: int, lr: float, nodes: int) -> Manifest:
     """Exact gradients, exact codecs: nothing but the algorithm and the faults."""
     return Manifest(
         seed=seed,
@@ -96,7 +98,7 @@ def agreement(seed: int, rounds: int, mix: str, dim: int, lr: float) -> Manifest
         compress=CompressSection(select="full", request="identity", response="identity"),
         membership=MembershipSection(probe_s=5.0, timeout_s=0.1, suspicion_s=0.6, sync_s=5.0),
         pace=PaceSection(
-            local_steps=LOCAL_STEPS, rounds=0, quorum=NODES, min_wait_s=0.02, max_wait_s=0.1, evaluate_every=10 * rounds
+            local_steps=LOCAL_STEPS, rounds=0, quorum=nodes, min_wait_s=0.02, max_wait_s=0.1, evaluate_every=10 * rounds
         ),
     )
 

@@ -23,7 +23,7 @@ def started(swarm):
     return all(slot >= 2 for slot in slots(swarm))
 
 
-@virtual(1, 2)
+@virtual(1, more=(2,))
 async def test_eight_nodes_learn_the_digits_and_their_slots_agree_to_within_one(seed):
     swarm = story(digits(8, pace="clock", rounds=SLOTS), seed)
     apart = []
@@ -66,7 +66,7 @@ def test_nobody_waits_for_a_node_ten_times_slower(deterministic_scheduler):
     assert min(values.values()) > 0.9
 
 
-@virtual(1, 2)
+@virtual(1, more=(2,))
 async def test_three_of_ten_frames_lost_leave_every_flow_the_negative_of_its_other_end(seed):
     swarm = story(digits(6, pace="clock", rounds=SLOTS), seed)
     async with swarm.running(6):

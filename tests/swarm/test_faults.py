@@ -39,7 +39,7 @@ def flows_with(swarm, peer):
     return [i for i, v in swarm.nodes.items() if peer in v.engine.ledger.flows.keys() | v.engine.ledger.settled.keys()]
 
 
-@virtual(1, 2)
+@virtual(1, more=(2,))
 async def test_three_of_ten_frames_lost_on_every_lane_cost_exchanges_but_neither_rounds_nor_the_ledger(seed):
     swarm = story(damped(digits(6, rounds=60)), seed)
     async with swarm.running(6):
@@ -120,7 +120,7 @@ async def test_a_partition_makes_two_swarms_that_go_on_training_and_become_one_a
         assert assert_flows_cancel(swarm) > 0.0
 
 
-@virtual(1, 2)
+@virtual(1, more=(2,))
 async def test_a_late_joiner_takes_the_swarms_model_and_ends_as_good_as_the_others(seed):
     swarm = story(digits(6, rounds=60, quorum=5), seed)
     async with swarm.running(5):
@@ -137,7 +137,7 @@ async def test_a_late_joiner_takes_the_swarms_model_and_ends_as_good_as_the_othe
         assert late.engine.ledger.flows  # it took part
 
 
-@virtual(1, 2)
+@virtual(1, more=(2,))
 async def test_an_engine_that_dies_is_restarted_and_its_edges_begin_anew_at_both_ends(seed):
     with TemporaryDirectory() as folder:
         swarm = story(
@@ -164,7 +164,7 @@ async def test_an_engine_that_dies_is_restarted_and_its_edges_begin_anew_at_both
             assert assert_flows_cancel(swarm) > 0.0
 
 
-@virtual(1, 2)
+@virtual(1, more=(2,))
 async def test_a_node_five_times_slower_neither_stops_the_others_nor_is_left_to_itself(seed):
     """A round of the others ends, at worst, one adaptive deadline and one round of local steps after its own: less than three times
     an undisturbed one. Were the slow node waited for it would be five. It does fewer local steps a round, and so is in time for some."""

@@ -12,12 +12,16 @@ T = TypeVar("T")
 PATIENCE_S = 20_000.0  # virtual: a story that takes longer hangs
 
 
-def virtual(*seeds: int) -> Callable:
-    """Run `async def test(seed)` once per seed, in virtual time and with a scheduler that replays."""
+def virtual(*seeds: int, more: tuple[int, ...] = ()) -> Callable:
+    """Run `async def test(seed)` once per seed, in virtual time and with a scheduler that replays.
+
+    more: seeds for which it is run among the acceptance tests only.
+    """
+    every = [*seeds, *(pytest.param(seed, marks=pytest.mark.acceptance) for seed in more)]
 
     def decorate(test: Callable) -> Callable:
         @pytest.mark.slow
-        @pytest.mark.parametrize("seed", seeds)
+        @pytest.mark.parametrize("seed", every)
         def story(deterministic_scheduler, seed):
             deterministic_scheduler(seed)
             replayable(lambda: test(seed), seed)
