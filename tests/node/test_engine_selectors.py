@@ -1,5 +1,7 @@
 """Whatever a manifest may name, engines can do: every selector under every form of exchange."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -15,14 +17,27 @@ def spread(engines):
     return float(torch.stack([x_of(engine) for engine in engines.values()]).std(0).norm())
 
 
+def agreement(mix, **compress):
+    return manifest(mix=MixSection(kind=mix, gamma=0.3), compress=CompressSection(**compress), rounds=4, local_steps=2)
+
+
+def after(agreed, pairs):
+    """How far apart four engines end that meet so."""
+    engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate("abcd")}
+    play(engines, agreed, pairs)
+    return spread(engines)
+
+
+@cache
+def apart(mix):
+    """Who never meets compresses nothing."""
+    return after(agreement(mix), lambda _turn: [])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mix", ["pet", "k_gt", "choco"])
 @pytest.mark.parametrize("select", [BUDGET, *SELECTORS])
 def test_every_selector_brings_models_together_on_a_neural_network(mix, select):
     """One vector, two side by side, and messages that are swapped: nearer to each other than nodes that never meet."""
-    compress = CompressSection(select=select, ratio=0.3, keep=0.5, response="int8", rank=2)
-    agreed = manifest(mix=MixSection(kind=mix, gamma=0.3), compress=compress, rounds=4, local_steps=2)
-    met, apart = ({peer: opened(agreed, shard, peer) for shard, peer in enumerate("abcd")} for _ in range(2))
-    play(met, agreed, lambda turn: PAIRS[turn % 2])
-    play(apart, agreed, lambda _turn: [])
-    assert 0.0 < spread(met) < spread(apart)
+    agreed = agreement(mix, select=select, ratio=0.3, keep=0.5, response="int8", rank=2)
+    assert 0.0 < after(agreed, lambda turn: PAIRS[turn % 2]) < apart(mix)
