@@ -9,6 +9,8 @@ it; nor that it shares more classes with us than it says. What bounds it is the 
 own 1, so k peers move a column by no more than 6k/(1 + 6k) of the way to the farthest of them. The columns are not clipped: put a norm
 bound before it where peers are strangers.
 
+For research: no node calls it, since none learns its output layer only.
+
 Shapes: C classes, h weights a class (a bias is one of them), k peers told, q of them tried.
 
 Source: Verbraeken, de Vos and Pouwelse 2021 (arXiv:2110.11006); constants and the order of steps after their code, whose last version
@@ -172,18 +174,3 @@ def combine(
     chosen = tried(own, told, generator, alpha, q)
     found = score(torch.cat((own[None], told[chosen])))
     return integrate(own, told[chosen], weights(found[0], found[1:], familiar, shared[chosen]))
-
-
-def f1(guessed: Tensor, true: Tensor, classes: int) -> Tensor:
-    """(…, C) F1 of each class, 2·hits/(guesses + examples); 0 for a class that is neither guessed nor there.
-
-    Args:
-        guessed: (…, N) class numbers.
-        true: (N,) class numbers.
-        classes: C.
-    """
-    numbers = torch.arange(classes, device=true.device)
-    said, there = guessed[..., None] == numbers, true[..., None] == numbers
-    hits = (said & there).sum(dim=-2)
-    both = said.sum(dim=-2) + there.sum(dim=-2)
-    return 2.0 * hits / both.clamp(min=1)

@@ -240,15 +240,6 @@ class Statements:
             raise RemoteProtocolError(sender, "claim_forged")
         return self.note(statement, round)
 
-    def told_in(self, round: int) -> tuple[Statement, ...]:
-        """What was stated about a round, by peer."""
-        return tuple(
-            statement
-            for peer in sorted(self._held)
-            for (_, stated), statement in sorted(self._held[peer].items())
-            if stated == round
-        )
-
     def forget(self, peer: str) -> None:
         """The peer is gone."""
         self._held.pop(peer, None)

@@ -259,14 +259,16 @@ class Learner:
         self.kept.pop(peer, None)
         self._correct(ledger.settle(self.ledger, peer, self._manifest.mix.settled_edges))
 
-    def revoke(self, peer: str, *, settled: bool) -> None:
-        """The peer is gone. What a rule remembers of it stays if only its edges go: who leaves and comes back is who it was."""
+    def revoke(self, peer: str, *, settled: bool) -> bool:
+        """The peer is gone. What a rule knows of it goes, too, unless only an edge is. -> whether the flows left lean against what went"""
         self.kept.pop(peer, None)
         if settled and peer in self._seats:
             assert isinstance(self.mixer, Gather)
             kept = emptied(self.state.kept, self.mixer.rule.seats, [self._seats.pop(peer)])
             self.state = replace(self.state, kept=kept)
-        self._correct(ledger.revoke(self.ledger, peer, settled=settled))
+        before = self.ledger
+        self._correct(ledger.revoke(before, peer, settled=settled))
+        return ledger.leaned(before, self.ledger)
 
     def _correct(self, changed: Ledger) -> None:
         self.ledger = changed

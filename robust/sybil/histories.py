@@ -1,6 +1,6 @@
 """What is remembered of how peers moved, in little room: count-sketches of summed updates, and such of others, signed by their subject.
 
-Theory of operation. A node observes the peers it asks: a peer's history is the decayed sum of its updates, its model minus the model that
+Theory of operation. A node observes the peers it asks: a peer's history is the sum of its updates, its model minus the model that
 it set out from as far as we know it. Of peers it never asks it hears: each signs the sketch of its own history, and with every model
 a node sends on one record, near subjects more often than far ones. What was observed goes before what was heard, a newer record before
 an older one, and nothing is taken that its subject did not sign, so nobody is framed by a history in its name. What a subject signs of
@@ -13,7 +13,7 @@ times as long in the sketch. All who compare records share a seed, so it is as s
 Shapes: d parameters, s = BUCKETS.
 
 Source: Werthenbach and Pouwelse 2023, "Towards Sybil Resilience in Decentralized Learning" (arXiv:2306.15044), the records they gossip;
-sketches after Charikar, Chen and Farach-Colton 2002. Signatures, sketches, decay and bounds are ours; so is that a history is a sum of
+sketches after Charikar, Chen and Farach-Colton 2002. Signatures, sketches and bounds are ours; so is that a history is a sum of
 updates, as the sum of differences of models that their code takes is no more than the last model.
 """
 
@@ -34,8 +34,6 @@ from gossip.rng import generator
 BUCKETS = 4096
 MOST = 64
 """Peers observed, and records heard, that are kept; beyond it those whose last round is longest ago go."""
-DECAY = 0.9
-"""What is left of a history after an epoch."""
 FAR = 16
 """Records about subjects farther away are not kept."""
 LEAST_AGREEMENT = 0.5
@@ -152,12 +150,6 @@ def observe(known: Histories, peer: str, update: Tensor, round: int) -> Historie
     total = update if before is None else before.sketch + update
     heard = {subject: kept for subject, kept in known.heard.items() if subject != peer or kept.source == peer}
     return Histories(_newest({**known.observed, peer: Observed(total, round)}), heard)
-
-
-def aged(known: Histories, factor: float = DECAY) -> Histories:
-    """An epoch later: what was observed counts `factor` of what it did."""
-    faded = {peer: replace(each, sketch=each.sketch * factor) for peer, each in known.observed.items()}
-    return replace(known, observed=faded)
 
 
 def hear(

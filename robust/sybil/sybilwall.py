@@ -4,6 +4,8 @@ Where an attacker has fewer edges than there are honest nodes, each of these mee
 with. The records that peers send along show it the other clones. They are compared with, never averaged. A node's own model always
 counts 1, and its own history is in no comparison: it trusts itself, and may be like its peers.
 
+For research: no node sends records along. What nodes can choose is `robust.rules.foolsgold`.
+
 Shapes: d parameters, k peers asked, K heard of, s buckets; "…" are rows.
 
 Source: Werthenbach and Pouwelse 2023 (arXiv:2306.15044).
@@ -11,13 +13,10 @@ Source: Werthenbach and Pouwelse 2023 (arXiv:2306.15044).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from robust.sybil import foolsgold
-from robust.sybil.histories import BUCKETS, Histories, strangers
 
 
 def weights(observed: Tensor, heard: Tensor) -> Tensor:
@@ -27,13 +26,6 @@ def weights(observed: Tensor, heard: Tensor) -> Tensor:
     """
     alike = foolsgold.similarity(torch.cat((observed, heard.to(observed.dtype)), dim=-2))
     return foolsgold.weights(alike)[..., : observed.shape[-2]]
-
-
-def weights_of(known: Histories, peers: Sequence[str]) -> Tensor:
-    """(k,) weights of peers, by what is remembered of them and of everybody else."""
-    rows = [known.observed[peer].sketch if peer in known.observed else torch.zeros(BUCKETS) for peer in peers]
-    others = [each.sketch for peer, each in sorted(known.observed.items()) if peer not in peers]
-    return weights(torch.stack(rows), torch.cat((*(each[None] for each in others), strangers(known))))
 
 
 def combine(own: Tensor, told: Tensor, present: Tensor, alphas: Tensor) -> Tensor:

@@ -190,7 +190,7 @@ def test_what_a_rule_knows_of_each_peer_survives_a_restart_and_ends_with_a_ban(t
     again = opened(agreed, 0, "a", tmp_path / "a.safetensors")
     assert known(again).keys() == learned.keys()
     assert all(torch.equal(known(again)[peer], learned[peer]) for peer in "bd")
-    done(again, calls.Revoke("d", settled=False))  # gone for a while
+    done(again, calls.Revoke("d", settled=False))  # only an edge is gone
     assert known(again).keys() == {"b", "d"}
     done(again, calls.Revoke("d", settled=True))
     assert known(again).keys() == {"b"}

@@ -199,7 +199,7 @@ def test_a_forged_claim_is_the_fault_of_who_passed_it_on():
     assert heard.hear("b", stated(1, 5, 1), 5, 0.0) is None
     with pytest.raises(RemoteProtocolError, match="a: claim_forged"):
         heard.hear("a", stated(1, 5, 9, signer=2), 5, 0.0)
-    assert heard.told_in(5) == (stated(1, 5, 1),)
+    assert heard.note(stated(1, 5, 2), 5) == stated(1, 5, 1)
 
 
 def test_what_is_known_is_not_checked_again():

@@ -15,7 +15,7 @@ from node.identity import Identity, verify
 from robust.sybil import histories as h
 from robust.sybil.foolsgold import similarity
 from robust.sybil.histories import BUCKETS, MOST, Histories, Observed, Record
-from robust.sybil.sybilwall import weights_of
+from robust.sybil.sybilwall import weights
 
 SWARM = "sswarm"
 
@@ -115,10 +115,10 @@ def test_bytes_that_no_sketch_makes_are_refused(raw, reason):
 # --- what was seen ---------------------------------------------------------------------------------------------------
 
 
-def test_a_history_is_the_decayed_sum_of_updates():
+def test_a_history_is_the_sum_of_updates():
     one, two = vector(BUCKETS, 1), vector(BUCKETS, 2)
-    known = h.observe(h.aged(h.observe(Histories(), "a", one, 3)), "a", two, 9)
-    assert torch.allclose(known.observed["a"].sketch, 0.9 * one + two)
+    known = h.observe(h.observe(Histories(), "a", one, 3), "a", two, 9)
+    assert torch.allclose(known.observed["a"].sketch, one + two)
     assert known.observed["a"].round == 9
 
 
@@ -126,7 +126,6 @@ def test_nothing_that_was_known_is_changed():
     one = vector(BUCKETS, 1)
     before = h.observe(Histories(), "a", one, 1)
     kept = before.observed["a"].sketch.clone()
-    h.aged(before)
     h.observe(before, "a", one, 2)
     h.observe(before, "b", one, 2)
     assert set(before.observed) == {"a"}
@@ -271,6 +270,13 @@ def test_strangers_are_those_we_do_not_ask():
     known = heard(heard(known, record("b"), 0, "b"), record("c"), 1, "b")
     assert torch.allclose(h.strangers(known), h.decode(record("c").sketch)[None])
     assert h.strangers(Histories()).shape == (0, BUCKETS)
+
+
+def weights_of(known, peers):
+    """Weights of peers that are asked, by what is remembered of them and of everybody else."""
+    rows = [known.observed[peer].sketch if peer in known.observed else torch.zeros(BUCKETS) for peer in peers]
+    others = [each.sketch for peer, each in known.observed.items() if peer not in peers]
+    return weights(torch.stack(rows), torch.cat((*(each[None] for each in others), h.strangers(known))))
 
 
 def test_one_clone_among_those_asked_is_found_by_another_asked_before_or_heard_of():
