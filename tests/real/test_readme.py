@@ -99,6 +99,17 @@ def test_every_swarm_a_page_founds_demonstrates_or_simulates_passes_its_check(pa
             manifests.check(presets.load(Manifest, file, given))
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_extra_and_make_target_a_page_names_is_there(page):
+    """`pip install 'starling-swarm[privacy]'` warns and goes on where there is no such extra."""
+    text = page.read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {extra for found in re.findall(r"starling-swarm\[([\w,-]+)\]", text) for extra in found.split(",")}
+    assert extras <= set(project["optional-dependencies"])
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:^ *|`|&& )make ([a-z-]+)(?=`|$| )", text, re.MULTILINE)) <= targets
+
+
 def test_the_readme_names_every_make_target_that_a_newcomer_needs():
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"(?:^|`|&& )make ([a-z]+)", README, re.MULTILINE))
