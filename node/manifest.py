@@ -32,7 +32,7 @@ _LATER = (
     "tracker_leak",
     "tracker_cap",
     "step_clip",
-)  # keys of `mix` that the first swarms did not have
+)  # keys of `mix` that came later; their defaults must stay
 _KNOWN_KAPPA = 0.3
 _SOME = 16  # members, a number for which every overlay exists: one that stands still for so many does for all
 
