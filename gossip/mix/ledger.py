@@ -13,6 +13,9 @@ from torch import Tensor
 
 from gossip.api import Averaging, Effect, Swapped, Swapping
 
+LEANING = 3.0
+"""Times the whole correction. An honest peer's flow is about as long; that of a liar that pushes steadily, ten times."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
@@ -88,6 +91,14 @@ def revoke(ledger: Ledger, peer: str, *, settled: bool) -> Ledger:
         {p: flow for p, flow in ledger.flows.items() if p != peer},
         {p: flow for p, flow in ledger.settled.items() if p != peer} if settled else ledger.settled,
     )
+
+
+def leaned(before: Ledger, after: Ledger) -> bool:
+    """Whether what went with a revoked peer was far longer than the whole correction: what is left had come to lean against it.
+
+    It would now push as hard the other way; to begin every edge anew, with no correction, errs by less.
+    """
+    return bool((before.total - after.total).norm() > LEANING * before.total.norm())
 
 
 def _ledger(rest: Tensor, flows: Mapping[str, Tensor], settled: Mapping[str, Tensor]) -> Ledger:

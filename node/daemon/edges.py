@@ -75,7 +75,12 @@ class Clipped:
     """The difference that was committed is as long as the clip allows."""
 
 
-Notice = Asked | Poked | Ended | Unreachable | Settled | Clipped
+@dataclass(frozen=True, slots=True)
+class Leaned:
+    """The peer's flow was deleted, and those of other edges lean against what it was."""
+
+
+Notice = Asked | Poked | Ended | Unreachable | Settled | Clipped | Leaned
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +235,9 @@ class EdgeRunner:
             case DoDrop(inc, seq):
                 await self._call(calls.Drop(peer, inc, seq))
             case DoRevoke(settled):
-                await self._call(calls.Revoke(peer, settled))
+                reply = await self._call(calls.Revoke(peer, settled))
+                if isinstance(reply, calls.Done) and reply.leaned:
+                    self._around.notice(peer, Leaned())
 
     async def _call(self, request: calls.Request) -> calls.Reply | None:
         """The engine's reply, or None: it died or is starting, and whoever restarts it resets every edge."""

@@ -32,7 +32,7 @@ from gossip.exchange.waits import TRIES, Waits
 from gossip.wire.frames import decode
 from gossip.wire.schema import Busy, Pulling, Request
 from node.config import Manifest
-from node.daemon.edges import Budget, Clipped, EdgeRunner, Notice, Settled, Surroundings, Unreachable
+from node.daemon.edges import Budget, Clipped, EdgeRunner, Leaned, Notice, Settled, Surroundings, Unreachable
 from node.daemon.handles import EngineHandle, Reporter, TaskStatus
 from node.daemon.meetings import RoundOutcome
 from node.engine import calls
@@ -103,6 +103,7 @@ class Exchange:
         self._since = math.inf  # when the local steps of the round began
         self._late: set[str] = set()  # who had done the open round before us
         self._early: set[str] = set()  # who told us that we are ahead: tried again in a while, not at once
+        self._renewing = False  # all edges begin anew just now
         self.payload_bytes = 0
         self.dropped: Callable[[str], None] = lambda _peer: None
         """Clock pace: told when a peer closed the edge or has no room for it."""
@@ -216,6 +217,12 @@ class Exchange:
                 self.dropped(peer)
             case Clipped():
                 self._clipped.add(peer)
+            case Leaned() if not self._renewing:
+                self._renewing = True
+                self._report.event(
+                    "edges_anew", f"the other flows leaned against that of {peer}: all edges start anew", peer=peer
+                )
+                self._spawn(self._renew)
         self._move()
 
     def _note(self, outcomes: Mapping[str, Outcome]) -> None:
@@ -449,8 +456,12 @@ class Exchange:
         if self._runners.get(peer) is runner and not runner.edge.unresolved:
             del self._runners[peer]
 
+    async def _renew(self) -> None:
+        await self.reset_all()
+        self._renewing = False
+
     async def reset_all(self) -> None:
-        """The engine was restarted and holds no flow: begin every edge anew and say so."""
+        """The engine holds no flow any more, or none that is worth keeping: begin every edge anew and say so."""
         runners = list(self._runners.items())
         for peer, runner in runners:
             runner.reset()

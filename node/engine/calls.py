@@ -312,10 +312,12 @@ class Done(Call, frozen=True, tag="done"):
     Args:
         clipped: of Apply and Commit, whether the difference was as long as the clip allows.
         held: of Mix where vectors are gathered, the peers whose vector the rule held back; None where it does not say.
+        leaned: of Revoke, whether the flows that are left lean against what is gone: they are to go as well.
     """
 
     clipped: bool = False
     held: tuple[str, ...] | None = None
+    leaned: bool = False
 
 
 class Refused(Call, frozen=True, tag="refused"):

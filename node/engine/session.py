@@ -281,8 +281,7 @@ class Session:
         self._gathering.forget(call.peer)
         self._exchanges.forget(call.peer)
         self._book_now(call.peer)
-        self.learner.revoke(call.peer, settled=call.settled)
-        return calls.Done()
+        return calls.Done(leaned=self.learner.revoke(call.peer, settled=call.settled))
 
     def _readable(self, peer: str = "") -> Tensor:
         """(D,) what the peer, or whoever asks, is told."""

@@ -248,6 +248,32 @@ async def test_a_revoked_peer_leaves_no_flow_and_may_come_back():
         assert swarm["a"].engine.flows["b"] == -250, "the meetings after the revocation, and they alone"
 
 
+@virtual
+async def test_where_the_other_flows_leaned_against_a_revoked_one_every_edge_begins_anew():
+    """At both ends, so that the corrections still sum to zero; edges of others stay as they are."""
+    swarm = Swarm(3)
+    links = {"a": {"b": 0.5, "c": 0.5}, "b": {"a": 0.5, "c": 0.5}, "c": {"a": 0.5, "b": 0.5}}
+    async with swarm.serving():
+        await swarm.all(lambda member: member.exchange.round(0, links[member.name], VIEW))
+        engine = swarm["a"].engine
+
+        def leaning(call):
+            leaned = call.peer in engine.flows
+            engine._answer(call)
+            return calls.Done(leaned=leaned)
+
+        engine.refuse = lambda call: leaning(call) if isinstance(call, calls.Revoke) else None
+        assert set(engine.flows) == {"b", "c"}
+        await swarm["a"].exchange.revoke("c", settled=True)
+        await trio.sleep(1.0)
+        assert swarm["a"].facts.events.count("edges_anew") == 1, "what goes with the others is no news"
+        assert not engine.flows
+        assert set(swarm["b"].engine.flows) == {"c"}
+        for turn in (1, 2):
+            await swarm.all(lambda member, turn=turn: member.exchange.round(turn, links[member.name], VIEW))
+        assert swarm.imbalance() == 0
+
+
 @pytest.mark.parametrize("closer", ["a", "b"])
 @virtual
 async def test_closing_in_order_settles_both_ends_in_spite_of_loss(closer):
