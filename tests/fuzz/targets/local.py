@@ -163,7 +163,7 @@ def _shown(data: bytes) -> bool:
 def _show(found: StatusSnapshot) -> None:
     out = Console(file=io.StringIO(), width=80)
     out.print(view._status_table(found))
-    out.print(view._peer_table(found.peers[:8], full=False, standing=True))
+    out.print(view._peer_table(found.peers[:8], full=False, standing=True, invited=True))
     view._print_problem(out, found)
     text = out.file.getvalue()
     assert all(character.isprintable() or character == "\n" for character in text), "nothing writes to the terminal"
