@@ -113,3 +113,20 @@ def test_wrong_input_is_one_line_on_standard_error_and_exit_code_2(arguments, ca
     assert said.out == ""
     assert said.err.startswith("starling: ")
     assert said.err.count("\n") == 1
+
+
+@pytest.mark.real
+@pytest.mark.acceptance
+def test_a_vouched_member_that_lies_is_banned_by_command_and_the_others_recover(tmp_path):
+    """Whoever invited it finds out in the end; what it did until then must not stay, and nobody waits for it afterwards."""
+    options = ("--nodes", 8, "--rounds", 100, "--seed", 1, "--preset", "vouched")
+    clean = demo(tmp_path, *options)
+    table = demo(tmp_path, *options, "--byzantine", "1:foe", "--ban-at", 0.4)
+    *honest, liar = table["nodes"]
+    assert [row["state"] for row in honest] == ["done"] * 7
+    assert (liar["state"], liar["byzantine"]) == ("banned", True)
+    assert 40 <= table["ban"]["round"] < 100
+    assert table["ban"]["min"] <= table["ban"]["mean"] < clean["mean"] - 0.05
+    assert table["mean"] > clean["mean"] - 0.05
+    assert all(row["exchanges"]["timeout"] < 20 for row in honest)
+    assert clean["ban"] is None

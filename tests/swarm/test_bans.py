@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from functools import cache
+from statistics import mean
+
+import msgspec
 import pytest
 import torch
 import trio
 
 from gossip.errors import ConfigError, PeerUnreachable
+from node import presets
+from node.config import Manifest
 from node.daemon.commands import carry_out
 from node.daemon.snapshot import take_snapshot
 from node.net.memory import address_of
+from node.scenario.swarm import VirtualSwarm
 from tests.swarm.swarms import assert_flows_cancel, digits, drain, events, rounds_done, story, until
 from tests.swarm.virtual import replayable
 
 HONEST = 4
 LIAR = HONEST
+ROUNDS = 70
+BAN = 30  # the round in which
+POINTS = 0.05
 
 
 def flows(swarm, peer: str) -> list[int]:
@@ -23,10 +33,41 @@ def flows(swarm, peer: str) -> list[int]:
     return [index for index, ledger in ledgers.items() if peer in ledger.flows.keys() | ledger.settled.keys()]
 
 
-def consensus(swarm) -> float:
+def consensus(swarm, honest: int = HONEST) -> float:
     """Root mean squared distance of the honest models from their mean."""
-    models = torch.stack([swarm.nodes[index].vector for index in range(HONEST)])
+    models = torch.stack([swarm.nodes[index].vector for index in range(honest)])
     return float((models - models.mean(0)).square().sum(1).mean().sqrt())
+
+
+def vouched(nodes: int = HONEST + 1, rounds: int = ROUNDS) -> Manifest:
+    """The preset, its members listed rather than invited."""
+    sets = ["preset=vouched", "admission.kind=allow", f"partition.shards={nodes}", f"pace.rounds={rounds}"]
+    sets += ["pace.local_steps=5", "pace.max_wait_s=1.0", "membership.probe_s=0.5", "membership.timeout_s=0.25"]
+    sets += ["membership.suspicion_s=1.0", "optimizer.schedule=constant", "pace.evaluate_every=1000"]
+    agreed = presets.load(Manifest, assignments=[*sets, f"pace.quorum={nodes}"])
+    everybody = VirtualSwarm(agreed, seed=0)
+    members = tuple(everybody.identity(index).peer_id for index in range(nodes))
+    return msgspec.structs.replace(agreed, admission=msgspec.structs.replace(agreed.admission, members=members))
+
+
+async def accuracy(swarm) -> list[float]:
+    """Of the honest, at the end."""
+    await swarm.finished()
+    return [swarm.nodes[index].node.progress.value for index in range(HONEST)]
+
+
+@cache
+def undisturbed() -> tuple[float, float]:
+    """Mean accuracy of the same nodes if all of them are honest, and virtual seconds of a round."""
+
+    async def calm():
+        swarm = story(vouched(), 0)
+        async with swarm.running(HONEST + 1):
+            await until(lambda: rounds_done(swarm, BAN))
+            took_s = await until(lambda: rounds_done(swarm, ROUNDS))
+            return mean(await accuracy(swarm)), took_s / (ROUNDS - BAN)
+
+    return replayable(calm, 0)
 
 
 def lie(virtual) -> None:
@@ -129,3 +170,71 @@ def test_exchanges_earn_merit_in_both_paces(deterministic_scheduler, pace):
 
     deterministic_scheduler(1)
     replayable(calm, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", ["sign_flip", "dissensus", "huge"])
+def test_one_liar_among_the_vouched_bends_them_until_it_is_banned_and_no_longer(deterministic_scheduler, attack):
+    """Clipping keeps the honest finite and near each other meanwhile; then they are as good as without it, and wait for it no more.
+
+    Finite and near: within the clip of one another, at every look.
+    """
+
+    async def attacked():
+        swarm = story(vouched(), 0, attacks={LIAR: attack})
+        async with swarm.running(HONEST + 1):
+            liar = swarm.nodes[LIAR]
+            honest = [swarm.nodes[index] for index in range(HONEST)]
+            clip = swarm.manifest.mix.clip_norm
+            for done in range(10, BAN + 1, 10):
+                await until(lambda done=done: all(virtual.node.progress.round >= done for virtual in honest))
+                assert all(bool(torch.isfinite(virtual.vector).all()) for virtual in honest)
+                assert consensus(swarm) < clip
+            for virtual in honest:
+                await carry_out(virtual.node, "ban", {"peer": liar.peer_id})
+            del swarm.nodes[LIAR]
+            for done in range(BAN + 10, ROUNDS, 10):
+                await until(lambda done=done: rounds_done(swarm, done))
+                assert consensus(swarm) < clip
+            took_s = await until(lambda: rounds_done(swarm, ROUNDS))
+            assert not flows(swarm, liar.peer_id)
+            good, round_s = calm
+            assert mean(await accuracy(swarm)) > good - POINTS
+            assert took_s < 1.5 * round_s * 10
+            await drain(swarm)
+            assert_flows_cancel(swarm)
+
+    deterministic_scheduler(0)
+    calm = undisturbed()
+    deterministic_scheduler(0)
+    replayable(attacked, 0)
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("ends", ["ban", "death"])
+def test_what_a_liar_pushed_for_long_does_not_strike_back_when_it_is_gone(deterministic_scheduler, ends):
+    """Seven lean against one for sixty rounds, and what it pushed is deleted at once: without a new beginning they would fly apart, to
+    twenty times the distance."""
+
+    async def attacked():
+        swarm = story(vouched(8, 96), 0, attacks={7: "dissensus"})
+        async with swarm.running(8):
+            liar = swarm.nodes[7]
+            await until(lambda: all(swarm.nodes[index].node.progress.round >= 60 for index in range(7)))
+            pushed = consensus(swarm, 7)
+            for index in range(7) if ends == "ban" else ():
+                await carry_out(swarm.nodes[index].node, "ban", {"peer": liar.peer_id})
+            if ends == "ban":
+                del swarm.nodes[7]
+            else:
+                await swarm.crash(7)
+            await until(lambda: not flows(swarm, liar.peer_id))
+            for done in range(70, 91, 5):
+                await until(lambda done=done: rounds_done(swarm, done))
+                assert consensus(swarm, 7) < pushed
+            assert any("edges_anew" in events(virtual) for virtual in swarm.nodes.values())
+            await swarm.finished()
+            assert min(virtual.node.progress.value for virtual in swarm.nodes.values()) > 0.9
+
+    deterministic_scheduler(0)
+    replayable(attacked, 0)
