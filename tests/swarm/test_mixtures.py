@@ -84,13 +84,13 @@ async def mixed(pace: str, seed: int, folder: Path | None, rounds: int = 90) -> 
             assert {reason for counts in virtual.node.report.faults.values() for reason in counts} <= SOFT
 
 
-@virtual(1, 2, 3)
+@virtual(1, 2, more=(3,))
 async def test_a_mixture_of_faults_in_steps_pace(seed):
     with TemporaryDirectory() as folder:
         await mixed("steps", seed, Path(folder))
 
 
-@virtual(1, 6)
+@virtual(6, more=(1,))
 async def test_a_mixture_of_faults_in_clock_pace(seed):
     """Without checkpoints: who comes back asks peers for their models, which with lost messages takes some thirty slots."""
     await mixed("clock", seed, None, rounds=130)
