@@ -74,6 +74,10 @@ def doubts(manifest: Manifest) -> list[str]:
     warnings = []
     if manifest.robust.rule == "mean":
         warnings.append("robust.rule: one liar among those asked ruins a mean; `--set robust.rule=cs_plus`")
+    if manifest.robust.rule == "foolsgold":
+        warnings.append(
+            "robust.rule: foolsgold finds clones alone, any other liar ruins the model; `--set robust.rule=cs_plus`"
+        )
     if manifest.preset == "open" and admission.kind == "open" and admission.memory_kib < _DEAR_KIB:
         warnings.append(
             f"admission.memory_kib: {admission.memory_kib} makes new identities cheap on a GPU; `--set admission.memory_kib=8192`"

@@ -273,6 +273,7 @@ def test_who_knows_the_number_of_members_checks_the_rule_with_it():
             ["mix=gather", "compress.select=full", "overlay=pull", "overlay.k=6", "robust.rule=mean", "robust.b=0"],
             "robust.rule",
         ),
+        (["mix=gather", "compress.select=full", "overlay=pull", "overlay.k=6", "robust.rule=foolsgold"], "robust.rule"),
         (["preset=open", "admission.memory_kib=8"], "admission.memory_kib"),
     ],
 )
