@@ -156,7 +156,7 @@ def _manifest(data: bytes) -> bool:
     setting, raw = (data[0] if data else 0), data[1:]
     if setting & 64:
         choices = Choices(raw)
-        plain: Any = manifest._sorted(msgspec.to_builtins(choices.of(MANIFESTS)))
+        plain: Any = msgpack.unpackb(manifest.to_bytes(choices.of(MANIFESTS)))
         for _ in range(choices.below(4)):
             plain = edited(plain, choices)
         raw = msgpack.packb(plain, use_bin_type=True)
