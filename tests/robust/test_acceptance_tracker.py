@@ -1,7 +1,7 @@
-"""The tables of trackers against liars, through what `starling simulate` runs: figures from 80 % on within two points.
+"""The tables of trackers against liars, through what `starling simulate` runs: no figure from 80 % on is two points worse.
 
-Below that a swarm has lost, and how badly is a matter of chance; so it is at the edge, where one liar more or less decides
-(`Design.chance`).
+What they are compared with clips by the norm of the last gradient; a running mean does no worse, with four liars up to three points better.
+Below 80 % a swarm has lost, and how badly is a matter of chance.
 """
 
 from __future__ import annotations
@@ -30,10 +30,8 @@ BEST = BY_NAME["1/4, leak .2, cap 1"]
 
 def close(design, measured, place):
     told = design.accuracy[place]
-    if place in design.chance:
-        return
     if told >= SOUND:
-        assert measured == pytest.approx(told, abs=NEAR), (design.name, place)
+        assert measured >= told - NEAR, (design.name, place)
     else:
         assert measured < SOUND + NEAR, (design.name, place)
 
@@ -84,7 +82,6 @@ def test_the_tables_are_whole_and_the_best_row_is_the_default():
     assert (len(TRACKERS), len(BOTH), len(UNTRACKED)) == (10, 4, 2)
     assert all(len(design.accuracy) == len(COLUMNS) for design in TRACKERS)
     assert all(len(design.accuracy) == len(BOTH_COLUMNS) for design in BOTH)
-    assert sum(len(design.chance) for design in (*TRACKERS, *BOTH)) <= 8
     mix, default = scenario(BEST, "none", 0).mix, MIXERS["defended_tracking"]()
     for key in ("tracker_clip", "tracker_leak", "tracker_cap"):
         assert getattr(mix, key) == getattr(default, key)
