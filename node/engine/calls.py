@@ -264,13 +264,6 @@ class ChunkRead(Call, frozen=True, tag="chunk"):
     data: bytes
 
 
-class Install(Call, frozen=True, tag="install"):
-    """Replace the model by a fetched one (digest already checked), zero flows, start the lr ramp at `round`. -> Done or Refused"""
-
-    state: bytes
-    round: int
-
-
 class Consider(Call, frozen=True, tag="consider"):
     """Hold a fetched model (digest already checked) until Agree. -> Done, or Refused if it is none of ours, or a fourth
 
@@ -334,6 +327,6 @@ class Refused(Call, frozen=True, tag="refused"):
 
 Request = (
     Open | Train | Free | Offer | Answer | Apply | Commit | Drop | Publish | Hear | Mix | Settle | Revoke | Evaluate
-    | Save | Snapshot | ReadChunk | Install | Consider | Agree | Stop
+    | Save | Snapshot | ReadChunk | Consider | Agree | Stop
 )  # fmt: skip
 Reply = Opened | Trained | Offered | Answered | Published | Evaluated | Held | ChunkRead | Agreed | Done | Refused

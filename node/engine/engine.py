@@ -119,11 +119,6 @@ def _dispatch(session: Session, request: calls.Request) -> calls.Reply | None:
             return session.snapshot()
         case calls.ReadChunk():
             return session.read_chunk(request)
-        case calls.Install():
-            try:
-                return session.install(request)
-            except ValueError as error:
-                return calls.Refused("peer", str(error))
         case calls.Consider():
             try:
                 return session.consider(request)

@@ -370,17 +370,6 @@ class Session:
         held, data = self._held
         return calls.ChunkRead(data[call.offset : call.offset + call.length] if call.snapshot == held else b"")
 
-    def install(self, call: calls.Install) -> calls.Done:
-        """Take over a fetched model; every edge starts anew.
-
-        Raises:
-            ValueError: it is none of ours; nothing changed. The message is a snake_case reason.
-            LocalProtocolError: a round is under way.
-        """
-        self._must_rest()
-        self._take_over(self._model_in(call.state), call.round)
-        return calls.Done()
-
     def consider(self, call: calls.Consider) -> calls.Done:
         """Hold a fetched model.
 

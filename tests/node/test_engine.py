@@ -16,7 +16,7 @@ EVERY_CALL = (
     calls.Train(0, 1), calls.Free(on=True, round=0), calls.Offer("b", 0, 1, 0, 0.5, 0),
     calls.Answer("b", 0, 1, 0, 0.5, 0.0, b""), calls.Apply("b", 0, 1, b""), calls.Commit("b", 0, 1), calls.Drop("b", 0, 1),
     calls.Mix(0), calls.Settle("b"), calls.Revoke("b", settled=True), calls.Evaluate(), calls.Save(), calls.Snapshot(),
-    calls.ReadChunk(1, 0, 10), calls.Install(b"", 0), calls.Consider("b", 0, b""), calls.Agree(), calls.Stop(),
+    calls.ReadChunk(1, 0, 10), calls.Consider("b", 0, b""), calls.Agree(), calls.Stop(),
 )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def test_training_is_sliced_so_that_a_call_waits_for_one_local_step():
 def test_one_round_at_a_time():
     engine = opened(manifest())
     engine.handle(calls.Train(0, 5))
-    for call in (calls.Train(1, 5), calls.Mix(0), calls.Offer("b", 0, 1, 0, 0.5, 0), calls.Install(b"", 0)):
+    for call in (calls.Train(1, 5), calls.Mix(0), calls.Offer("b", 0, 1, 0, 0.5, 0), calls.Agree()):
         assert engine.handle(call).kind == "state"
     assert isinstance(_finish(engine), calls.Trained)
 
@@ -176,7 +176,8 @@ def test_a_late_joiner_takes_over_a_snapshot_with_zero_flows_and_a_climbing_rate
     assert (len(state), held.round) == (held.size, 1)
     for engine in (joiner, twin):
         done(engine, calls.Train(0, 5))
-        done(engine, calls.Install(state, 7))
+        done(engine, calls.Consider("a", 7, state))
+        assert done(engine, calls.Agree()).round == 7
         assert torch.equal(x_of(engine), x_of(giver))
         assert not state_of(engine).total.any()
     before = x_of(joiner)
@@ -211,11 +212,11 @@ def test_a_state_that_is_none_of_ours_is_refused_and_nothing_changes():
         (blank, "state_damaged"),
         (foreign, "state_of_another_model"),
     ):
-        assert engine.handle(calls.Install(state, 3)) == calls.Refused("peer", reason)
+        assert engine.handle(calls.Consider("b", 3, state)) == calls.Refused("peer", reason)
         assert torch.equal(x_of(engine), before)
     engine._session.learner.x[0] = math.inf
     _, infinite = snapshot(engine)
-    assert opened(manifest()).handle(calls.Install(infinite, 3)) == calls.Refused("peer", "state_unusable")
+    assert opened(manifest()).handle(calls.Consider("b", 3, infinite)) == calls.Refused("peer", "state_unusable")
 
 
 def test_the_exported_model_opens_in_any_safetensors_reader(tmp_path):

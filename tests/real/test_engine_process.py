@@ -79,7 +79,7 @@ async def test_a_cancelled_call_leaves_the_pipe_whole():
         await engine.call(opening(manifest(pace="clock")))
         os.kill(engine.pid, signal.SIGSTOP)
         with trio.move_on_after(0.1) as scope:
-            await engine.call(calls.Install(b"x" * (8 << 20), 0))
+            await engine.call(calls.Consider("b", 0, b"x" * (8 << 20)))
         assert scope.cancelled_caught
         os.kill(engine.pid, signal.SIGCONT)
         assert isinstance(await engine.call(calls.Snapshot()), calls.Held)

@@ -112,7 +112,9 @@ def _hostile(data: bytes) -> bool:
         case 1:
             reply = _answer(engine, payload)
         case _:
-            reply = engine.handle(calls.Install(payload, 3))
+            reply = engine.handle(calls.Consider("c", 3, payload))
+            if isinstance(reply, calls.Done):
+                reply = engine.handle(calls.Agree())
     if isinstance(reply, calls.Refused):
         assert reply.kind == "peer"
         reason_of(RemoteProtocolError("a", reply.reason), REASONS, "a")
