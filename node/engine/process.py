@@ -7,9 +7,11 @@ ends in order says Stop first. Signals that stop a whole process group are the d
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from typing import Protocol
 
 from node.engine.calls import Evaluate, Evaluated, Reply, Request, Stop, Train, Trained
@@ -75,11 +77,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     from node.engine.engine import Engine  # noqa: PLC0415 — torch takes a second, in which a Ctrl-C must not end us
 
-    with socket.socket(fileno=int(sys.argv[1])) as sock:
-        try:
-            serve(Engine(), Pipe(sock))
-        except GONE:
-            return  # nobody is left to answer
+    with socket.socket(fileno=int(sys.argv[1])) as sock, suppress(GONE):  # then nobody is left to answer
+        serve(Engine(), Pipe(sock))
+    sys.stderr.flush()
+    os._exit(0)  # all that is kept is on the disk; to take torch down module by module takes half a second
 
 
 if __name__ == "__main__":
