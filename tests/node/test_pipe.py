@@ -18,7 +18,7 @@ REQUESTS = (
     calls.Apply("peer", 1, 2, b"payload"),
     calls.Commit("peer", 1, 2),
     calls.Revoke("peer", settled=True),
-    calls.Install(b"state", 9),
+    calls.Consider("b", 9, b"state"),
     calls.Stop(),
 )
 
