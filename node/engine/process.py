@@ -77,7 +77,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     from node.engine.engine import Engine  # noqa: PLC0415 — torch takes a second, in which a Ctrl-C must not end us
 
-    with socket.socket(fileno=int(sys.argv[1])) as sock, suppress(GONE):  # then nobody is left to answer
+    with socket.socket(fileno=int(sys.argv[1])) as sock, suppress(*GONE):  # then nobody is left to answer
         serve(Engine(), Pipe(sock))
     sys.stderr.flush()
     os._exit(0)  # all that is kept is on the disk; to take torch down module by module takes half a second
