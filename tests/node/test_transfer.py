@@ -222,10 +222,11 @@ def test_who_asks_for_an_offer_cuts_off_nobody_who_reads():
         transfer.give(Engine(), lambda _peer: True)
         for number in range(24):
             await lane.send_in.send(Inbound("curious", "state", encode(StateQuery(number))))
+            await trio.sleep(0.1)  # who reads has an offer
             if number % 6 == 0:
                 offset = number // 6 % 2 * MAX_CHUNK_BYTES
                 await lane.send_in.send(Inbound("reader", "state", encode(ChunkQuery(1, offset))))
-            await trio.sleep(1.0)
+            await trio.sleep(0.9)
 
     _, lane = told(lambda *_: None, story)
     slow_s = len(state) / SLOW_BYTES_PER_S
