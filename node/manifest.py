@@ -27,12 +27,8 @@ MAX_BYTES = 64 << 10
 _MAX_ITEMS = 256  # of any list: room for them is made at once, and they may lie a thousand deep in each other
 _ID_BYTES = 20
 _SIGN_DOMAIN = b"starling/manifest/1\0"
-_LATER = (
-    "tracker_clip",
-    "tracker_leak",
-    "tracker_cap",
-    "step_clip",
-)  # keys of `mix` that came later; their defaults must stay
+# Keys of `mix` that came later; their defaults must stay.
+_LATER = ("tracker_clip", "tracker_leak", "tracker_cap", "step_clip")
 _KNOWN_KAPPA = 0.3
 _SOME = 16  # members, a number for which every overlay exists: one that stands still for so many does for all
 

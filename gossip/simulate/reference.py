@@ -179,12 +179,12 @@ class Reference:
         for node, peers in enumerate(asked):
             if not peers:
                 continue
-            told = [self._told(frozen, peer, phase.round) for peer in sorted(peers, key=lambda peer: self.peers[peer])]
+            order = sorted(peers, key=lambda peer: self.peers[peer])
+            told = [self._told(frozen, peer, phase.round) for peer in order]
             losses = None if self.losses is None else self.losses(node)
             present = torch.ones(len(told), dtype=torch.bool)
             kept, seats = self.states[node].kept, None
             if count := self.mixer.rule.seats:
-                order = sorted(peers, key=lambda peer: self.peers[peer])
                 self.taken[node], kept, seats = sit(self.taken[node], order, [True] * len(order), kept, count)
             mixed[node], self.states[node], _ = self.mixer.combine(
                 replace(self.states[node], kept=kept), frozen[node], torch.stack(told), present, losses, seats

@@ -40,10 +40,8 @@ from node.net.api import Network
 SNAPSHOT_FRESH_S = 1.0
 OFFER_GRACE_S = 1.0
 REPLY_S = 10.0
-FIRST_ASK_S = (
-    0.125  # an answer that is not there by then was lost, or its giver is busy: each further try has twice as long …
-)
-ASK_AGAIN_S = 1.0  # … up to this
+FIRST_ASK_S, ASK_AGAIN_S = 0.125, 1.0
+"""An answer that is not there by then was lost, or its giver is busy: each further try has twice as long, up to the second."""
 SLOW_BYTES_PER_S = 128 << 10  # and longer by what a long answer takes on a slow line
 PROGRESS_S = 10.0
 WIDEST_SCALAR = 8  # bytes of a float64

@@ -198,8 +198,7 @@ class Session:
 
     def mix(self, call: calls.Mix) -> calls.Done:
         """Add what gathered, and thaw."""
-        if self._left > 0:
-            raise LocalProtocolError("local steps of the round are left to do")
+        self._must_rest()
         held = self._thaw(call.asked)
         self._round = call.round + 1
         return calls.Done(held=held)
@@ -208,14 +207,14 @@ class Session:
         """What was committed or told since the last Mix counts in this one. -> of peers who told, those held back, if the rule says so"""
         if self._frozen is None:
             return None
-        held = None
+        held, order = None, sorted(asked)
         self._frozen = None
         gathered, self._gathered = self._gathered, []
         if gathers(self.learner.mixer.edge):
             told, present = self._gathering.told(asked)
             if self._hostile is not None:
                 self._hostile.gathered(asked, told, present)
-            held = self.learner.gather(sorted(asked), told, present, self._phase)
+            held = self.learner.gather(order, told, present, self._phase)
         else:
             gathered.sort(key=lambda done: done.peer)  # stable: each peer's in order
             self.learner.absorb(gathered, self._phase)
@@ -224,7 +223,7 @@ class Session:
         self.learner.mark_good()
         if held is None:
             return None
-        return tuple(peer for peer, back in zip(sorted(asked), held.tolist(), strict=True) if back)
+        return tuple(peer for peer, back in zip(order, held.tolist(), strict=True) if back)
 
     # --- calls: pulled exchanges --------------------------------------------------------------------------
 

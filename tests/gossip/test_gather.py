@@ -47,6 +47,11 @@ def meetings(overlay, number=0):
     return Schedule(overlay, PEERS, b"salt").at(number, np.ones(N, bool))
 
 
+def links(met):
+    """As the loop takes them: one, other, forth, back."""
+    return zip(*(c.tolist() for c in (met.one, met.other, met.forth, met.back)), strict=True)
+
+
 def phase(number=0):
     return Phase(number, 1.0, LR)
 
@@ -95,9 +100,7 @@ def test_the_matrix_walks_the_loops_trajectory_bit_for_bit(overlay, response):
 
     for number in range(4):
         met = meetings(overlay, number)
-        loop.round(
-            phase(number), local, zip(*(c.tolist() for c in (met.one, met.other, met.forth, met.back)), strict=True)
-        )
+        loop.round(phase(number), local, links(met))
         both.round(phase(number), step, 2, met)
         assert torch.equal(loop.x, both.x)
         for node, state in enumerate(loop.states):
@@ -112,9 +115,7 @@ def test_who_sits_where_is_the_same_in_the_matrix_and_in_the_loop(overlay):
     both = swarm(Gather(Counting()))
     for number in range(5):
         met = meetings(overlay, number)
-        loop.round(
-            phase(number), None, zip(*(c.tolist() for c in (met.one, met.other, met.forth, met.back)), strict=True)
-        )
+        loop.round(phase(number), None, links(met))
         both.round(phase(number), None, 0, met)
         assert torch.equal(loop.x, both.x)
         assert torch.equal(torch.stack([state.kept for state in loop.states]), both.state.kept)

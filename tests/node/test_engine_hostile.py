@@ -170,18 +170,24 @@ def test_who_lies_about_its_tracker_claims_norms_that_bound_nothing() -> None:
 # --- what it does to itself ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("me", "other"), [("a", "b"), ("c", "b")])
-def test_its_own_model_mixes_as_if_it_had_told_the_truth(me: str, other: str) -> None:
-    """As initiator (the lesser id) and as responder; the victim is pulled to the lie, the liar to the victim."""
-    swarm = agreed()
+def mixed_with_a_liar(swarm: Manifest, me: str, other: str) -> tuple[Tensor, Tensor, Tensor]:
+    """`me` flips signs and mixes itself with `other` as if it had not -> what both had, and what came of `other`."""
     engines = {me: liar(swarm, "sign_flip", node=me), other: opened(swarm, 1, other)}
     own, theirs = (trained(engines[peer], swarm) for peer in (me, other))
     exchange(engines, me, other, seq=0)
     for engine in engines.values():
         done(engine, calls.Mix(0))
     assert torch.allclose(engines[me].vector, (own + theirs) / 2, atol=1e-5)
+    return own, theirs, engines[other].vector
+
+
+@pytest.mark.parametrize(("me", "other"), [("a", "b"), ("c", "b")])
+def test_its_own_model_mixes_as_if_it_had_told_the_truth(me: str, other: str) -> None:
+    """As initiator (the lesser id) and as responder; the victim is pulled to the lie, the liar to the victim."""
+    swarm = agreed()
+    own, theirs, told = mixed_with_a_liar(swarm, me, other)
     lie = -own if me < other else -(own + theirs) / 2
-    assert torch.allclose(engines[other].vector, (theirs + lie) / 2, atol=1e-5)
+    assert torch.allclose(told, (theirs + lie) / 2, atol=1e-5)
 
 
 @pytest.mark.parametrize(("me", "other"), [("a", "b"), ("c", "b")])
@@ -189,13 +195,8 @@ def test_who_swaps_lies_moves_from_where_it_is(me: str, other: str) -> None:
     """Messages that are swapped are lies for the other end alone."""
     mix = MixSection(kind="defended_tracking", tracker_clip=0.0, tracker_leak=0.0, tracker_cap=0.0, step_clip=0.0)
     swarm = manifest(mix=mix, compress=EXACT)
-    engines = {me: liar(swarm, "sign_flip", node=me), other: opened(swarm, 1, other)}
-    own, theirs = (trained(engines[peer], swarm) for peer in (me, other))
-    exchange(engines, me, other, seq=0)
-    for engine in engines.values():
-        done(engine, calls.Mix(0))
-    assert torch.allclose(engines[me].vector, (own + theirs) / 2, atol=1e-5)
-    assert torch.allclose(engines[other].vector, (theirs - own) / 2, atol=1e-5)
+    own, theirs, told = mixed_with_a_liar(swarm, me, other)
+    assert torch.allclose(told, (theirs - own) / 2, atol=1e-5)
 
 
 @pytest.mark.parametrize(("me", "other"), [("a", "b"), ("c", "b")])
