@@ -159,9 +159,9 @@ class OverlaySection(Section, frozen=True):
 class RobustSection(Section, frozen=True):
     """How a node combines what it pulls from peers it need not trust (mix.kind = "gather")."""
 
-    rule: Annotated[str, Meta(min_length=1, max_length=64)] = "cs_plus"
-    """mean, median, trimmed_mean, meamed, krum, multi_krum, bulyan, geometric_median, mda, centered_clip, sac, cs_plus, clipped_gossip,
-    norm_bound, nna, ubar, balance, bridge, flag, foolsgold; docs/robustness.md compares them."""
+    rule: Annotated[str, Meta(min_length=1, max_length=64)] = "cs_nnm"
+    """mean, median, trimmed_mean, meamed, krum, multi_krum, bulyan, geometric_median, mda, centered_clip, sac, cs_plus, cs_nnm,
+    clipped_gossip, norm_bound, nna, ubar, balance, bridge, flag, foolsgold; docs/robustness.md compares them."""
     b: Annotated[int, Meta(ge=0, le=64)] = 2
     """Bad ones among those pulled that the rule is set for."""
     before: Literal["", "nnm", "bucketing"] = ""

@@ -85,9 +85,9 @@ PRESETS: Mapping[str, tuple[Key, ...]] = MappingProxyType(
             Key("bad_share", 0.2, _at_least(0.2)),
             Key("mix.kind", "gather", _one_of("gather")),
             Key("overlay.kind", "pull", _one_of("pull")),
-            Key("overlay.k", 6, _at_least(6, ("robust.rule", "cs_plus"))),
-            Key("robust.rule", "cs_plus", _one_of("cs_plus", "sac")),
-            Key("robust.b", 2, _at_least(2, ("robust.rule", "cs_plus"))),
+            Key("overlay.k", 6, _at_least(6, ("robust.rule", "cs_nnm"))),
+            Key("robust.rule", "cs_nnm", _one_of("cs_nnm", "sac")),
+            Key("robust.b", 2, _at_least(2, ("robust.rule", "cs_nnm"))),
             Key("robust.before", "", _one_of("")),
             Key("robust.kappa", 3.0, _between(3, 4, ("robust.rule", "sac"))),
             Key("compress.select", "full", _one_of("full")),
@@ -182,7 +182,7 @@ def check(chosen: Section) -> None:
                 f"try `--set {key.name}={_shown(key.value)}`, or preset=custom, which promises nothing"
             )
     k, b = _get(chosen, "overlay.k"), _get(chosen, "robust.b")
-    if preset == "open" and _get(chosen, "robust.rule") == "cs_plus" and 3 * b < k:
+    if preset == "open" and _get(chosen, "robust.rule") == "cs_nnm" and 3 * b < k:
         raise ConfigError(
             f"robust.b: must be at least a third of overlay.k = {k} with preset=open, got {b}: "
             f"more bad ones are drawn at times than their share says (docs/robustness.md); try `--set robust.b={-(-k // 3)}`"

@@ -73,10 +73,10 @@ def doubts(manifest: Manifest) -> list[str]:
         return warnings
     warnings = []
     if manifest.robust.rule == "mean":
-        warnings.append("robust.rule: one liar among those asked ruins a mean; `--set robust.rule=cs_plus`")
+        warnings.append("robust.rule: one liar among those asked ruins a mean; `--set robust.rule=cs_nnm`")
     if manifest.robust.rule == "foolsgold":
         warnings.append(
-            "robust.rule: foolsgold finds clones alone, any other liar ruins the model; `--set robust.rule=cs_plus`"
+            "robust.rule: foolsgold finds clones alone, any other liar ruins the model; `--set robust.rule=cs_nnm`"
         )
     if manifest.preset == "open" and admission.kind == "open" and admission.memory_kib < _DEAR_KIB:
         warnings.append(
@@ -113,7 +113,7 @@ def _changes(manifest: Manifest, k: int) -> Iterator[tuple[str, Manifest, int]]:
         yield f"robust.b={b}", _with(manifest, b=b), k
     for more in range(k + 1, _MOST_K + 1):
         yield f"overlay.k={more}", manifest, more
-    for rule in ("cs_plus", "sac"):
+    for rule in ("cs_nnm", "sac"):
         yield f"robust.rule={rule}", _with(manifest, rule=rule), k
     for share in (0.3, 0.2, 0.1, 0.0):
         yield f"bad_share={share:g}", msgspec.structs.replace(manifest, bad_share=share), k

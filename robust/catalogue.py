@@ -12,6 +12,7 @@ from robust.rules.api import Combination, Composed, Preparation
 from robust.rules.before import Bucketing, Nnm
 from robust.rules.bridge import Bridge
 from robust.rules.centered_clip import CenteredClip
+from robust.rules.clipped_mixing import CsNnm
 from robust.rules.clipping import ClippedGossip, CsPlus, NormBound, Sac
 from robust.rules.coordinate import MeaMed, Median, TrimmedMean
 from robust.rules.diameter import Mda
@@ -37,6 +38,7 @@ COMBINATIONS: Mapping[str, Callable[..., Combination]] = MappingProxyType(
         "centered_clip": CenteredClip,
         "sac": Sac,
         "cs_plus": CsPlus,
+        "cs_nnm": CsNnm,
         "clipped_gossip": ClippedGossip,
         "norm_bound": NormBound,
         "nna": Nna,

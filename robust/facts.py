@@ -59,7 +59,10 @@ FACTS: Mapping[str, Facts] = MappingProxyType(
             ("kappa",), share=0.25, source="measured, with one or more peers a round", sparse=True, memory="number"
         ),
         "cs_plus": Facts(
-            ("b",), 2, 1, 0.3, "k >= 2b + 1, Gaucher et al. 2025, arXiv:2410.10418; the share measured", sparse=True, memory="number"
+            ("b",), 2, 1, 0.2, "k >= 2b + 1, Gaucher et al. 2025, arXiv:2410.10418; the share measured", sparse=True, memory="number"
+        ),
+        "cs_nnm": Facts(
+            ("b",), 2, 1, 0.25, "k >= 2b + 1, as cs_plus; the share measured", memory="number"
         ),
         "clipped_gossip": Facts(
             ("b",), 2, 1, 0.1, "k >= 2b + 1; the share measured, He et al. 2022, arXiv:2202.01545", sparse=True

@@ -44,9 +44,7 @@ class Nnm:
     def prepare(self, stack: Stack, kept: Tensor) -> tuple[Stack, Tensor]:
         """Mixed, and nothing."""
         enough("nnm", self.b, stack.count, 2 * self.b + 1)
-        distances = between(stack.gram())
-        distances.diagonal(dim1=1, dim2=2).fill_(-1.0)  # itself comes first, even if others are equal to it
-        return stack.mixed(nearest(distances, stack.count - self.b).double() / (stack.count - self.b)), kept
+        return stack.mixed(neighborly(between(stack.gram()), self.b)), kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +90,16 @@ class Bucketing:
             bucket = order[first : first + self.size]
             mixing[index, bucket + 1] = 1 / len(bucket)
         return mixing
+
+
+def neighborly(distances: Tensor, b: int) -> Tensor:
+    """(R, m, m) the mixing that makes each vector the mean of its m − b nearest, itself included.
+
+    Args:
+        distances: (R, m, m) from each vector, or what orders them alike; those to itself do not count.
+        b: in [0, m).
+    """
+    distances = distances.clone()
+    distances.diagonal(dim1=1, dim2=2).fill_(-1.0)  # itself comes first, even if others are equal to it
+    count = distances.shape[1] - b
+    return nearest(distances, count).double() / count

@@ -83,16 +83,8 @@ class CsPlus:
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """(R, D), the running mean of our step lengths, and who was clipped to less than half."""
-        distances, heard = stack.squares().sqrt(), stack.heard
-        peers, there = stack.count - 1, heard.sum(dim=1, keepdim=True)
-        step = running_step(context)
-        if self.b and peers <= 2 * self.b:
-            return clipped(stack, distances, 0.0, step.to(context.kept.dtype))
-        allowed = torch.where(there < peers, ((there - 1) // 2).clamp(0, self.b), self.b)
-        ordered = distances.masked_fill(~heard, torch.inf).sort(dim=1).values
-        tau = ordered.gather(1, (there - 2 * allowed - 1).clamp_min(0))
-        if self.b:
-            tau = torch.where(allowed > 0, tau, KAPPA * step)
+        distances, step = stack.squares().sqrt(), running_step(context)
+        tau = outlived(distances, stack.heard, self.b, step)
         return clipped(stack, distances, tau, step.to(context.kept.dtype))
 
 
@@ -172,6 +164,24 @@ def clipped(stack: Stack, distances: Tensor, tau: Tensor | float, kept: Tensor) 
     others = factors / stack.count
     own = 1 - others.sum(dim=1, keepdim=True)
     return stack.combination(torch.cat([own, others], dim=1)), kept, factors < HALF
+
+
+def outlived(distances: Tensor, heard: Tensor, b: int, step: Tensor) -> Tensor:
+    """(R, 1) float64: the threshold of `CsPlus`, which is not greater than some honest one's distance with b bad ones among those heard.
+
+    Args:
+        distances: (R, k) float64.
+        heard: (R, k) bool, who is there.
+        b: bad ones among k; fewer are allowed for where not all are there.
+        step: (R, 1) running mean of the lengths of our own steps.
+    """
+    peers, there = distances.shape[1], heard.sum(dim=1, keepdim=True)
+    if b and peers <= 2 * b:
+        return torch.zeros_like(step)
+    allowed = torch.where(there < peers, ((there - 1) // 2).clamp(0, b), b)
+    ordered = distances.masked_fill(~heard, torch.inf).sort(dim=1).values
+    tau = ordered.gather(1, (there - 2 * allowed - 1).clamp_min(0))
+    return torch.where(allowed > 0, tau, KAPPA * step) if b else tau
 
 
 def running_step(context: Context) -> Tensor:

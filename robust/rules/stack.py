@@ -63,6 +63,13 @@ class Stack:
         """These vectors mixed: (R, q, p), rows sum to 1."""
         return replace(self, mixing=mixing if self.mixing is None else _product(mixing, self.mixing))
 
+    def only(self, rows: Tensor) -> Stack:
+        """These rows, int64 in ascending order."""
+        if len(rows) == len(self.own):
+            return self
+        mixing = None if self.mixing is None else self.mixing[rows]
+        return replace(self, own=self.own[rows], told=self.told[rows], present=self.present[rows], mixing=mixing)
+
     def gram(self, extra: Tensor | None = None) -> Tensor:
         """(R, p, p) float64 products of the differences to the first vector, whose row and column are 0.
 

@@ -135,7 +135,7 @@ def test_numbers_of_our_own_that_cannot_be_sent_are_no_peers_fault():
     assert refused.kind == "state"
 
 
-@pytest.mark.parametrize("rule", ["cs_plus", "median", "ubar", "krum", "sac"])
+@pytest.mark.parametrize("rule", ["cs_plus", "cs_nnm", "median", "ubar", "krum", "sac"])
 def test_one_vector_of_large_numbers_does_not_carry_a_robust_rule_away(rule):
     """The smallest thing a robust rule must do on a node: stay near the honest, finite, and able to go on."""
     engines, told = trained(rule=rule)
@@ -153,7 +153,7 @@ def test_one_vector_of_large_numbers_does_not_carry_a_robust_rule_away(rule):
 
 def test_mix_names_the_peers_whose_vectors_were_held_back_if_the_rule_says_so():
     """Their owners' node counts how often: d is far away, and b did not answer."""
-    for rule, held in (("cs_plus", ("d",)), ("median", None)):
+    for rule, held in (("cs_plus", ("d",)), ("cs_nnm", ("d",)), ("median", None)):
         engines, told = trained(rule=rule)
         a = engines["a"]
         count = (len(told["d"].payload) - HALF) // 2

@@ -228,13 +228,13 @@ GATHER = ("mix=gather", "compress.select=full", "compress.response=fp16")
 @pytest.mark.parametrize(
     ("assignments", "says"),
     [
-        (["overlay=pull", "overlay.k=3"], "robust.b: cs_plus needs k >= 5 for b = 2"),
+        (["overlay=pull", "overlay.k=3"], "robust.b: cs_nnm needs k >= 5 for b = 2"),
         (
             ["overlay=pull", "overlay.k=6", "robust.b=1", "bad_share=0.2"],
             "robust.b: of k = 6 peers 1.2 are bad on average",
         ),
         (["overlay=pull", "overlay.k=6", "robust.rule=mean", "bad_share=0.1"], "bad_share: mean stands at most 0"),
-        (["overlay=pull", "overlay.k=8", "robust.b=3", "bad_share=0.35"], "bad_share: cs_plus stands at most 0.3"),
+        (["overlay=pull", "overlay.k=8", "robust.b=3", "bad_share=0.3"], "bad_share: cs_nnm stands at most 0.25"),
         (["overlay=pull", "overlay.k=6", "robust.rule=bulyan"], "robust.b: bulyan needs k >= 10 for b = 2"),
         (["overlay=pull", "overlay.k=3", "robust.rule=mean", "robust.before=nnm"], "robust.b: nnm needs k >= 4"),
         (["overlay=complete", "robust.rule=nna", "bad_share=0.25"], "bad_share: nna stands at most 0.2"),
@@ -254,10 +254,10 @@ def test_who_knows_the_number_of_members_checks_the_rule_with_it():
     complete = presets.load(Manifest, assignments=[*GATHER, "overlay=complete", "robust.b=3"])
     check_members(complete, 16)
     with pytest.raises(
-        ConfigError, match=r"robust.b: cs_plus needs k >= 7 for b = 3 .* got k = 5 peers; try `--set robust.b=2`"
+        ConfigError, match=r"robust.b: cs_nnm needs k >= 7 for b = 3 .* got k = 5 peers; try `--set robust.b=2`"
     ):
         check_members(complete, 6)
-    with pytest.raises(ConfigError, match=r"robust.b: cs_plus needs k >= 5"):
+    with pytest.raises(ConfigError, match=r"robust.b: cs_nnm needs k >= 5"):
         check_members(presets.load(Manifest, assignments=[*GATHER, "overlay=ring"]), 16)
     check_members(presets.load(Manifest, assignments=[*GATHER, "overlay=ring", "robust.rule=sac"]), 16)
     with pytest.raises(ConfigError, match=r"overlay.k: must be < n = 6"):

@@ -243,7 +243,7 @@ def test_the_example_of_digits_shows_what_a_correction_is_worth():
     pet, dsgd = example(
         "simulate-digits.toml", "pace.rounds=10", "sweep.seeds=[0]", "simulate.sample=4", "pace.local_steps=10"
     )
-    assert pet.rows[-1].mean > dsgd.rows[-1].mean + 0.03
+    assert pet.rows[-1].loss < dsgd.rows[-1].loss - 0.03  # after ten rounds accuracies are chance
 
 
 def test_the_example_of_a_thousand_nodes_makes_its_way():

@@ -123,7 +123,7 @@ def test_what_the_file_says_goes_before_its_preset_and_set_before_both(tmp_path)
         (["preset=open", "robust.b=1"], r"robust\.b: must be at least 2 with preset=open, got 1"),
         (["preset=open", "overlay.k=9"], r"robust\.b: must be at least a third of overlay\.k = 9 with preset=open"),
         (["preset=open", "bad_share=0.1"], r"bad_share: must be at least 0\.2 with preset=open, got 0\.1"),
-        (["preset=open", "bad_share=0.35"], r"bad_share: cs_plus stands at most 0\.3.*, got 0\.35"),
+        (["preset=open", "bad_share=0.35"], r"bad_share: cs_nnm stands at most 0\.25.*, got 0\.35"),
         (["preset=vouched", "mix.clip_norm=0"], r"mix\.clip_norm: must be above 0 with preset=vouched, got 0"),
         (["preset=vouched", "bad_share=0.1"], r"bad_share: mix=pet has no rule that stands bad members, must be 0, got 0\.1"),
         (["bad_share=0.1"], r"bad_share: mix=pet has no rule"),

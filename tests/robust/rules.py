@@ -9,7 +9,8 @@ from robust.catalogue import COMBINATIONS, rule
 
 B = 2
 PARAMS = {
-    **{name: {"b": B} for name in ("trimmed_mean", "meamed", "krum", "multi_krum", "mda", "cs_plus", "clipped_gossip", "nna", "bridge")},
+    **{name: {"b": B} for name in ("trimmed_mean", "meamed", "krum", "multi_krum", "mda")},
+    **{name: {"b": B} for name in ("cs_plus", "cs_nnm", "clipped_gossip", "nna", "bridge")},
     "bulyan": {"b": 1},
     "centered_clip": {"tau": 3.0, "iterations": 3},
     "norm_bound": {"tau": 1.0},

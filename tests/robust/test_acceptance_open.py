@@ -42,7 +42,7 @@ def percent(*assignments):
 def test_the_preset_pulls_and_combines_robustly():
     made = open_swarm(0)
     assert (made.mix.kind, made.overlay.kind, made.overlay.k) == ("gather", "pull", 6)
-    assert (made.robust.rule, made.robust.b, made.pace.local_steps) == ("cs_plus", 2, 6)
+    assert (made.robust.rule, made.robust.b, made.pace.local_steps) == ("cs_nnm", 2, 6)
 
 
 @pytest.mark.acceptance

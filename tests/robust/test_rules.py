@@ -110,6 +110,49 @@ def test_cs_plus_holds_one_or_two_peers_to_our_own_step(there):
     assert moved == pytest.approx(sum(there) * KAPPA * 0.25 / 7, rel=1e-6)
 
 
+@pytest.mark.parametrize("b", [1, 2])
+def test_cs_nnm_is_the_trimmed_mean_of_nearest_means_of_what_cs_plus_shortens(b):
+    own, told, present, before = example(5, k=6)
+    distances = (told - own).norm(dim=1)
+    tau = distances.sort().values[6 - 2 * b - 1]
+    clipped = own + (told - own) * (tau / distances).clamp(max=1.0)[:, None]
+    order = distances.argsort()
+    nearest = torch.cat([own[None], clipped[order]])  # our own nearest are those before anybody was shortened
+    means = [nearest[: 7 - b].mean(dim=0)]
+    for index in range(1, 7):
+        apart = (nearest - nearest[index]).norm(dim=1)
+        means.append(nearest[apart.argsort()[: 7 - b]].mean(dim=0))
+    wanted = torch.stack(means).sort(dim=0).values[b : 7 - b].mean(dim=0)
+    assert torch.allclose(combine(rule("cs_nnm", {"b": b}), own, told, present, before), wanted)
+
+
+@pytest.mark.parametrize("missing", [0, 1, 3])
+def test_cs_nnm_does_not_know_the_absent(missing):
+    """What peers that are not there would have been makes no difference, and b shrinks with those who came."""
+    own, told, present, before = example(6, k=7)
+    present[:missing] = False
+    seen = combine(rule("cs_nnm", {"b": 3}), own, told, present, before)
+    told[:missing] = 1e9
+    assert torch.equal(combine(rule("cs_nnm", {"b": 3}), own, told, present, before), seen)
+    there = 7 - missing
+    fewer = combine(rule("cs_nnm", {"b": (there - 1) // 2}), own, told[missing:], present[missing:], before)
+    assert torch.allclose(seen, fewer)
+
+
+@pytest.mark.parametrize("liars", [3, 4, 5, 6])
+def test_more_liars_than_cs_nnm_is_set_for_cost_a_bounded_step(liars):
+    """That is why it clips first: the selection alone is theirs then."""
+    own, told, present, before = example(7, k=6)
+    tau = float((told - own).norm(dim=1).max())
+    told[:liars] = 1e6
+    away = float((combine(rule("cs_nnm", {"b": 2}), own, told, present, before) - own).norm())
+    if liars < 5:  # else the second nearest is one of them
+        assert away <= 7**0.5 * tau
+    selected = combine(rule("trimmed_mean", {"b": 2}, "nnm", {"b": 2}), own, told, present, before)
+    if liars > 3:
+        assert float((selected - own).norm()) > 1e5
+
+
 def test_sac_clips_at_a_multiple_of_the_running_mean_of_our_own_steps():
     own, told, present = line(100.0)
     sac, before = rule("sac", {"kappa": 3.0}), own.clone()

@@ -61,7 +61,7 @@ def test_at_the_bound_it_is_accepted_and_below_refused(name):
         (("nobody", 6, 2, 0.1), "robust.rule: 'nobody' is unknown, choose one of mean, median"),
         (("median", 6, 2, 0.1, "mixing"), "robust.before: 'mixing' is unknown, choose one of nnm, bucketing"),
         (("mean", 6, 2, 0.01), "bad_share: mean stands at most 0 .one liar moves a mean anywhere., got 0.01"),
-        (("cs_plus", 6, 1, 0.25), "of k = 6 peers 1.5 are bad on average at bad_share = 0.25, more than b = 1"),
+        (("cs_nnm", 6, 1, 0.25), "of k = 6 peers 1.5 are bad on average at bad_share = 0.25, more than b = 1"),
         (("foolsgold", 6, 2, 0.0, "nnm"), "robust.before: foolsgold tells peers apart, whom nnm mixes; must be empty"),
         (("foolsgold", 6, 2, 0.1), "bad_share: foolsgold stands at most 0 "),
         (("median", 3, 2, 0.0, "nnm"), "nnm needs k >= 4 for b = 2"),
@@ -75,7 +75,7 @@ def test_what_cannot_hold_is_refused_in_one_line(arguments, said):
 
 
 def test_the_defaults_of_a_manifest_hold():
-    check("cs_plus", 6, 2, 0.2)
+    check("cs_nnm", 6, 2, 0.2)
 
 
 def test_no_bad_ones_need_no_peers():

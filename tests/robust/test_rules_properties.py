@@ -17,14 +17,12 @@ seeds = st.integers(0, 2**32)
 INSIDE = (
     "median",
     "trimmed_mean",
-    "meamed",
     "krum",
     "multi_krum",
     "bulyan",
     "mda",
     "ubar",
     "nnm+trimmed_mean",
-    "nnm+meamed",
 )
 """Rules whose result has every coordinate between the least and the greatest of honest ones, if bad vectors are far away."""
 

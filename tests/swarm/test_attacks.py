@@ -47,10 +47,10 @@ def told(rule: str, attack: str) -> tuple[float, list[str]]:
 
 
 @pytest.mark.slow
-def test_one_liar_ruins_a_mean_and_not_cs_plus() -> None:
+def test_one_liar_ruins_a_mean_and_not_cs_nnm() -> None:
     """−10 μ is as far away as a seventh of the voices needs to pull everybody through 0."""
     ruined, _ = told("mean", "foe")
-    stood, _ = told("cs_plus", "foe")
+    stood, _ = told("cs_nnm", "foe")
     assert stood > 0.8
     assert ruined < stood - 0.2
 
@@ -58,6 +58,6 @@ def test_one_liar_ruins_a_mean_and_not_cs_plus() -> None:
 @pytest.mark.slow
 def test_payloads_of_nan_are_faults_and_cost_nothing_else() -> None:
     """Whoever sends them is shut out; the others learn as if it were not there."""
-    stood, said = told("cs_plus", "nan")
+    stood, said = told("cs_nnm", "nan")
     assert stood > 0.8
     assert "peer_quarantine" in said

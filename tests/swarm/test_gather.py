@@ -30,7 +30,7 @@ def agreement(*, nodes=NODES, rounds=30, quorum=None, **pace):
         **pace,
     )  # fmt: skip
     return msgspec.structs.replace(
-        agreed, overlay=OverlaySection(kind="pull", k=3), robust=RobustSection(rule="cs_plus", b=1),
+        agreed, overlay=OverlaySection(kind="pull", k=3), robust=RobustSection(rule="cs_nnm", b=1),
         partition=PartitionSection(shards=nodes, alpha=1.0),
     )  # fmt: skip
 
@@ -154,7 +154,7 @@ def test_a_liar_costs_only_itself(deterministic_scheduler, attack):
 
 @virtual(1)
 async def test_who_is_held_back_all_the_time_earns_nothing_and_no_honest_node_does(seed):
-    """CS+ clips two of three by design; what counts is who is cut to less than half, and more often than others are."""
+    """Two of three are clipped of three by design; what counts is who is cut to less than half, and more often than others are."""
     swarm = story(agreement(nodes=6, rounds=14, local_steps=4), seed, attacks={5: "sign_flip"})
     async with swarm.running(6):
         await swarm.finished()
@@ -173,7 +173,7 @@ async def test_sixteen_nodes_with_unequal_data_all_become_active_to_each_other_a
     """Dirichlet(0.5): measured, the most that an honest node was held back is one exchange in twenty, a liar nine in ten."""
     agreed = msgspec.structs.replace(
         agreement(nodes=16, rounds=75, local_steps=6), overlay=OverlaySection(kind="pull", k=6),
-        robust=RobustSection(rule="cs_plus", b=2), partition=PartitionSection(shards=16, alpha=0.5),
+        robust=RobustSection(rule="cs_nnm", b=2), partition=PartitionSection(shards=16, alpha=0.5),
     )  # fmt: skip
     swarm = story(agreed, seed, attacks=dict.fromkeys((13, 14, 15), "sign_flip"))
     async with swarm.running(16):

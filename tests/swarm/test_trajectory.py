@@ -148,6 +148,7 @@ GATHERED = {
         OverlaySection(kind="one_peer_exponential", rerank_every=3), RobustSection(rule="median"), CODED,
     ),
     "cs_plus of a draw": (OverlaySection(kind="pull", k=4), RobustSection(rule="cs_plus", b=1), HALVED),
+    "cs_nnm of a draw": (OverlaySection(kind="pull", k=4), RobustSection(rule="cs_nnm", b=1), HALVED),
     "ubar of a draw": (OverlaySection(kind="pull", k=3), RobustSection(rule="ubar", b=1), HALVED),
     "nnm and krum of a draw": (OverlaySection(kind="pull", k=4), RobustSection(rule="krum", b=1, before="nnm"), HALVED),
 }  # fmt: skip
