@@ -78,6 +78,41 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     value: float
 
 
+class Resources(msgspec.Struct, frozen=True):
+    """What this node takes of its machine: both of its processes together."""
+
+    cpu: float | None = None
+    """Cores kept busy since the last look: 0.5 is half of one."""
+    memory_bytes: int | None = None
+    """Resident."""
+    disk_bytes: int | None = None
+    """Of the run directory."""
+    gpu: float | None = None
+    """Share of the time that the GPU was busy, with whatever, 0 to 1."""
+    gpu_memory_bytes: int | None = None
+
+
+class Transaction(msgspec.Struct, frozen=True):
+    """One exchange with one peer, as it ended."""
+
+    time_s: float
+    """Unix time of its end."""
+    peer: str
+    round: int
+    number: int
+    """Of its edge, or of our question where models are pulled."""
+    asked: bool
+    """We began it."""
+    outcome: Literal["committed", "aborted", "busy", "timeout"]
+    bytes_sent: int = 0
+    """Of payloads."""
+    bytes_received: int = 0
+    clip: float | None = None
+    """What was left of the difference after clipping, 0 to 1; None where it is not known."""
+    seconds: float | None = None
+    """From the first frame to the end."""
+
+
 class StatusSnapshot(msgspec.Struct, frozen=True):
     """The state of one node at one moment."""
 
@@ -139,6 +174,21 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     """Of that epsilon."""
     byzantine: bool = False
     """It lies to its swarm because its owner asked it to; `problem` says how."""
+    up_limit_bytes_per_s: int | None = None
+    """The owner's cap on what is sent; None: none."""
+    down_limit_bytes_per_s: int | None = None
+    resources: Resources = Resources()
+    paced_per_s: float | None = None
+    """Local steps per second, waiting for peers included; `steps_per_s` is without."""
+    distance: float | None = None
+    """Consensus distance as this node sees it: root mean square per parameter of its differences to peers, in the last exchanges."""
+    distance_curve: tuple[Point, ...] = ()
+    ranks: tuple[str, ...] = ()
+    """Members in order of rank, this node included, 64 at most; what `links` counts by."""
+    links: tuple[tuple[int, int], ...] = ()
+    """Who meets whom in this round, as far as this node knows."""
+    transactions: tuple[Transaction, ...] = ()
+    """The last 50 exchanges that ended, oldest first."""
 
 
 def encode(snapshot: StatusSnapshot) -> bytes:
