@@ -328,6 +328,22 @@ class PrivacySection(Section, frozen=True):
     """Standard deviation of the noise on each number that is told to a peer; 0 is off."""
 
 
+class MetricsSection(Section, frozen=True):
+    """Figures of this node for Prometheus, by HTTP. docs/observing.md lists them."""
+
+    listen: Annotated[str, Meta(max_length=256)] = ""
+    """Where they are served: 127.0.0.1:9464 is for this machine alone, :9464 for all who can reach it, [::1]:9464; "" is off."""
+
+
+class RecordSection(Section, frozen=True):
+    """A record of the run in the run directory, which the terminal UI replays and pandas reads. docs/observing.md says how."""
+
+    every_s: Annotated[float, Meta(ge=0)] = 0.0
+    """Seconds between two lines of record.jsonl, 0.1 at the least; 0 is off."""
+    max_bytes: Annotated[int, Meta(ge=1 << 16)] = 64 << 20
+    """Of record.jsonl and record.jsonl.1 together: when they are full the older half is dropped."""
+
+
 class NodeConfig(Section, frozen=True):
     """One volunteer's own settings. Stored in the run directory as node.toml."""
 
@@ -367,3 +383,5 @@ class NodeConfig(Section, frozen=True):
     """Handed to the attack."""
     attack_agreed: bool = False
     """You know what `attack` does, and the swarm is yours."""
+    metrics: MetricsSection = MetricsSection()
+    record: RecordSection = RecordSection()
