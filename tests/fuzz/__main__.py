@@ -16,6 +16,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("targets", nargs="*", default=list(TARGETS), metavar="TARGET")
     parser.add_argument("--seconds", type=int, default=600, help="for each target")
+    parser.add_argument(
+        "--inputs", type=int, default=0, help="for each target at most; 0: as many as there is time for"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="targets at a time")
     parser.add_argument(
         "--corpus", type=Path, default=Path("build/fuzz"), help="folder that keeps what was found, for the next run"
@@ -24,7 +27,8 @@ def main() -> int:
     print(f"{'target':18} {'inputs':>12} {'a second':>10} {'branches':>9} {'seconds':>8}")  # noqa: T201
     with ThreadPoolExecutor(given.jobs) as pool:
         attacks = {
-            name: pool.submit(attack, name, given.seconds, given.corpus.resolve() / name) for name in given.targets
+            name: pool.submit(attack, name, given.seconds, given.corpus.resolve() / name, f"--inputs={given.inputs}")
+            for name in given.targets
         }
         wrong = [name for name, each in attacks.items() if _told(name, each.result())]
     return int(bool(wrong))
