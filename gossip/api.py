@@ -163,6 +163,13 @@ class Swapping(Protocol):
         """The peer's message (…, D) is here -> what is kept (…, E), change of our shared vector (…, D)."""
         ...
 
+    def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> Tensor | None:
+        """What the peer's message (…, D) says of how its model differs from ours: (…, m), the model's d numbers first. None: nothing.
+
+        To be looked at, not to be averaged. `kept` (…, E) is as it was before the message was received.
+        """
+        ...
+
 
 Losses: TypeAlias = "Callable[[Tensor], Tensor]"
 """Models (…, m, d) -> (…, m), each one's loss on the node's own data of now."""

@@ -75,6 +75,9 @@ class AllGather:
         theirs = self.feedback.receive(theirs, message)
         return torch.cat((*_parts(state), own, theirs), dim=-1), take * theirs
 
+    def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> None:
+        """Nobody says where its model is."""
+
     def _open(self, kept: Tensor, mine: Tensor) -> tuple[Any, Tensor, Tensor]:
         """The sender's state, our own estimate, the peer's."""
         *parts, own, theirs = kept.tensor_split(kept.shape[-1] // mine.shape[-1], dim=-1)

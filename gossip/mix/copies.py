@@ -59,3 +59,8 @@ class Copies:
         ours, theirs = kept.tensor_split(2, dim=-1)
         theirs = theirs + message
         return torch.cat((ours, theirs), dim=-1), self.gamma * take * (theirs - ours)
+
+    def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> Tensor:
+        """From ours to the peer's, as its copy has it."""
+        _, theirs = kept.tensor_split(2, dim=-1)
+        return theirs + message - mine

@@ -63,6 +63,10 @@ class Bounded:
             x = shortened(x, self.step_clip * step)
         return kept, torch.cat((take * x, take * y, torch.zeros_like(rest)), dim=-1)
 
+    def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> Tensor:
+        """Of the shared vectors, before anything is clipped."""
+        return message - mine
+
 
 @dataclass(frozen=True, slots=True)
 class Defended:

@@ -56,6 +56,14 @@ class RunningSums:
         given, seen = kept.tensor_split(2, dim=-1)
         return torch.cat((given, message), dim=-1), message - seen
 
+    def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> Tensor | None:
+        """Quotients of what is new, where the last number is a weight and there is some of it."""
+        _, seen = kept.tensor_split(2, dim=-1)
+        share = message - seen
+        if self.floor is None or not bool((share[..., -1:] > 0.0).all() & (mine[..., -1:] > 0.0).all()):
+            return None
+        return share[..., :-1] / share[..., -1:] - mine[..., :-1] / mine[..., -1:]
+
 
 @dataclass(frozen=True, slots=True)
 class PullPush:
@@ -96,6 +104,12 @@ class PullPush:
         x, z = mine.tensor_split(2, dim=-1)
         kept, change = _SUMS.received(kept, pushed, z, take)
         return kept, torch.cat((take * (pulled - x), change), dim=-1)
+
+    def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> Tensor:
+        """Of the models."""
+        pulled, _ = message.tensor_split(2, dim=-1)
+        x, _ = mine.tensor_split(2, dim=-1)
+        return pulled - x
 
 
 _SUMS = RunningSums()

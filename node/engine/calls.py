@@ -82,6 +82,9 @@ class Trained(Call, frozen=True, tag="trained"):
     Args:
         epsilon: what this node's data have cost so far, at privacy.delta; None where steps are not noised.
         halted: why this node learns from its data no more; "" while it does.
+        distance: clock pace: as in Done.
+        gpu: share of the time that the GPU was busy, with whatever, 0 to 1; None where there is none or it is not known.
+        gpu_memory_bytes: of it that the engine takes; None likewise.
     """
 
     round: int
@@ -91,6 +94,9 @@ class Trained(Call, frozen=True, tag="trained"):
     undone: int = 0
     epsilon: float | None = None
     halted: str = ""
+    distance: float | None = None
+    gpu: float | None = None
+    gpu_memory_bytes: int | None = None
 
 
 class Free(Call, frozen=True, tag="free"):
@@ -143,9 +149,14 @@ class Answer(Call, frozen=True, tag="answer"):
 
 
 class Answered(Call, frozen=True, tag="answered"):
-    """The response's payload."""
+    """The response's payload.
+
+    Args:
+        clip: what is left of the difference after clipping, 0 to 1; None where nothing is clipped here.
+    """
 
     payload: bytes
+    clip: float | None = None
 
 
 class Apply(Call, frozen=True, tag="apply"):
@@ -306,11 +317,15 @@ class Done(Call, frozen=True, tag="done"):
         clipped: of Apply and Commit, whether the difference was as long as the clip allows.
         held: of Mix where vectors are gathered, the peers whose vector the rule held back; None where it does not say.
         leaned: of Revoke, whether the flows that are left lean against what is gone: they are to go as well.
+        clip: of Apply and Commit: 1 where the difference was not clipped; None where it may have been, or nothing is clipped here.
+        distance: of Mix, the consensus distance as this node sees it (`node.engine.distance`), >= 0; None: no exchange says.
     """
 
     clipped: bool = False
     held: tuple[str, ...] | None = None
     leaned: bool = False
+    clip: float | None = None
+    distance: float | None = None
 
 
 class Refused(Call, frozen=True, tag="refused"):

@@ -1,8 +1,17 @@
-"""Which device the model lives on."""
+"""Which device the model lives on, and how busy it is."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
+
+try:
+    import pynvml  # nvidia-ml-py, of the extra `gpu`
+except ImportError:
+    pynvml = None
 
 from gossip.errors import ConfigError
 
@@ -20,3 +29,37 @@ def device(wanted: str) -> str:
         there = ", ".join(sorted(name for name, there in present.items() if there))
         raise ConfigError(f"device: {wanted!r} is not on this machine, choose auto or one of {there}")
     return wanted
+
+
+@dataclass(slots=True)
+class Gpu:
+    """What is known of the GPU that the model lives on, looked at once a second at most.
+
+    Args:
+        device: as `device` gave it.
+        clock: seconds.
+    """
+
+    device: str
+    clock: Callable[[], float]
+    _seen: tuple[float | None, int | None] = (None, None)
+    _at: float = -math.inf
+
+    def look(self) -> tuple[float | None, int | None]:
+        """Share of the last moments in which it was busy, with whatever, 0 to 1, and bytes of its memory that torch takes here.
+
+        None where there is no such GPU. The share needs nvidia-ml-py, and is None without.
+        """
+        if self.device == "cuda" and not 0.0 <= self.clock() - self._at < 1.0:
+            self._at = self.clock()
+            self._seen = _busy(), torch.cuda.memory_reserved()
+        return self._seen
+
+
+def _busy() -> float | None:
+    if pynvml is None:
+        return None
+    try:
+        return torch.cuda.utilization() / 100.0
+    except (pynvml.NVMLError, RuntimeError):
+        return None

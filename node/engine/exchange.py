@@ -8,6 +8,7 @@ Shapes: d parameters, D = width·d coordinates of the shared vector, k of one ex
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ from gossip.vector import Layout
 from node.config import Manifest
 from node.engine.calls import Answer, Answered, Apply, Commit, Drop, Offer, Offered
 from node.engine.compression import parts, selection, terms
+from node.engine.distance import Distances, of_model, rms
 
 _ROUNDING = 1e-6  # by which two machines may differ over a gain
 _FULL = 0.8  # of the clip: most codecs leave so much of what was clipped
@@ -55,12 +57,13 @@ class _Offer:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """We are the responder. `mine` (k,) are our values when we answered."""
+    """We are the responder. `mine` (k,) are our values when we answered, `apart` how far the models were apart."""
 
     inc: int
     seq: int
     done: Done
     mine: Tensor
+    apart: float | None
 
 
 class Exchanges:
@@ -74,11 +77,12 @@ class Exchanges:
         mixer: knows what an exchange is.
         correction_lr: eta_c of the gain.
         remembered: what is kept per edge, where messages are swapped.
+        distances: told how far apart models were.
     """
 
     def __init__(
         self, manifest: Manifest, *, node: str, origin: Tensor, layout: Layout, mixer: Mixer, correction_lr: float,
-        remembered: Callable[[], Mapping[str, Tensor]],
+        remembered: Callable[[], Mapping[str, Tensor]], distances: Distances,
     ) -> None:  # fmt: skip
         compress = manifest.compress
         self._manifest = manifest
@@ -88,6 +92,8 @@ class Exchanges:
         self._edge = mixer.edge
         self._correction_lr = correction_lr
         self._remembered = remembered
+        self._distances = distances
+        self._model = layout.dim
         facts = parts(layout, self._dim)
         self.terms = terms(manifest, origin.dtype, facts)
         request = self.terms.response if swaps(mixer.edge) else self.terms.request
@@ -172,8 +178,10 @@ class Exchanges:
         wish = self._wish(call, shared)
         payload, v = self.terms.answer(mine, theirs, support, self._dim, self._chance(call), wish)
         effect = Effect(call.peer, support, -v.to(self._device), call.theta, call.gain)
-        self._pending[call.peer] = _Pending(call.inc, call.seq, effect, mine.to(self._device))
-        return Answered(payload)
+        length, apart = self._measured(mine - theirs, support)
+        self._pending[call.peer] = _Pending(call.inc, call.seq, effect, mine.to(self._device), apart)
+        limit = self._manifest.mix.clip_norm
+        return Answered(payload, limit / length if 0.0 < limit < length else 1.0)
 
     def _answer_swap(self, swapping: Swapping, call: Answer, shared: Tensor) -> Answered:
         if call.gain != 0.0:
@@ -182,7 +190,7 @@ class Exchanges:
         payload, sent = self._tell(swapping, call, shared)
         give, take = _weights(call)
         done = Swapped(call.peer, sent, received, shared.clone(), give, take)
-        self._pending[call.peer] = _Pending(call.inc, call.seq, done, done.mine)
+        self._pending[call.peer] = _Pending(call.inc, call.seq, done, done.mine, self._told_apart(swapping, done))
         return Answered(payload)
 
     def apply(self, call: Apply) -> Done:
@@ -210,6 +218,10 @@ class Exchanges:
         if wish is not None:
             self._wishes[call.peer] = wish
         self._note(done, offer.mine)
+        if isinstance(done, Effect):
+            self._distances.note(call.peer, self._measured(done.value, done.support)[1])
+        elif swaps(self._edge):
+            self._distances.note(call.peer, self._told_apart(self._edge, done))
         return done
 
     def commit(self, call: Commit) -> Done:
@@ -223,6 +235,7 @@ class Exchanges:
             raise LocalProtocolError(f"nothing is pending with {call.peer} in transaction {call.seq}")
         del self._pending[call.peer]
         self._note(pending.done, pending.mine)
+        self._distances.note(call.peer, pending.apart)
         return pending.done
 
     def clipped(self, done: Done) -> bool:
@@ -286,6 +299,23 @@ class Exchanges:
         if self._drifts and isinstance(done, Effect):
             met = self._met.setdefault(done.peer, torch.zeros(self._dim, dtype=self._dtype, device=self._device))
             met[done.support.index(self._dim)] = mine + done.theta * done.value
+
+    # --- distances ----------------------------------------------------------------------------------------
+
+    def _measured(self, difference: Tensor, support: Support) -> tuple[float, float | None]:
+        """Norm of a difference (k,), and root mean square of what in it is about the model, None where that cannot be told apart."""
+        length = float(difference.norm())
+        about = of_model(difference, support, self._dim, self._model)
+        if about is difference:
+            return length, length / math.sqrt(difference.numel())
+        return length, None if about is None else rms(about)
+
+    def _told_apart(self, swapping: Swapping, done: Swapped) -> float | None:
+        """Likewise, as far as the peer's message says it."""
+        if done.received is None:
+            return None
+        difference = swapping.difference(self._kept(swapping, done.peer), done.received, done.mine)
+        return None if difference is None else rms(difference[: self._model])
 
     # --- messages -----------------------------------------------------------------------------------------
 

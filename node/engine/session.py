@@ -23,6 +23,8 @@ from gossip.errors import ConfigError, LocalProtocolError
 from gossip.mix.catalogue import gathers, swaps
 from node.engine import blob, calls
 from node.engine.checkpoint import Checkpoint, Checkpoints, swarm_of
+from node.engine.devices import Gpu
+from node.engine.distance import Distances
 from node.engine.exchange import Exchanges
 from node.engine.gathering import Gathering
 from node.engine.hostile import hostile
@@ -74,9 +76,12 @@ class Session:
         self._pace = opening.manifest.pace
         self.learner = learner = Learner(opening, secret)
         self._told_noise = _told_noise(opening, swapped=swaps(learner.mixer.edge))
+        self._distances = Distances()
+        self._gpu = Gpu(learner.device, clock)
         self._exchanges = Exchanges(
             opening.manifest, node=opening.node, origin=learner.origin, layout=learner.layout, mixer=learner.mixer,
             correction_lr=learner.correction_lr, remembered=lambda: learner.kept,
+            distances=self._distances,
         )  # fmt: skip
         self._gathering = Gathering(
             self._exchanges.terms, node=opening.node, seed=opening.manifest.seed, origin=learner.origin
@@ -164,12 +169,13 @@ class Session:
             first=granted.first, last=granted.last, turn=granted.turn,
         )  # fmt: skip
 
-    def _trained(self) -> calls.Trained:
+    def _trained(self, distance: float | None = None) -> calls.Trained:
         tally, now = self._tally, self._clock()
         self._tally = _Tally(now)
-        learner = self.learner
+        learner, (busy, taken) = self.learner, self._gpu.look()
         return calls.Trained(
-            self._round, tally.mean, learner.local_steps, now - tally.began, tally.undone, learner.epsilon, learner.halted
+            self._round, tally.mean, learner.local_steps, now - tally.began, tally.undone, learner.epsilon, learner.halted,
+            distance, busy, taken,
         )  # fmt: skip
 
     def _told(self, vector: Tensor) -> Tensor:
@@ -194,14 +200,14 @@ class Session:
             raise LocalProtocolError("training runs free in clock pace")
         self._free, self._round = call.on, call.round
         self.learner.mark_good()
-        return self._trained()
+        return self._trained(self._distances.take())
 
     def mix(self, call: calls.Mix) -> calls.Done:
         """Add what gathered, and thaw."""
         self._must_rest()
         held = self._thaw(call.asked)
         self._round = call.round + 1
-        return calls.Done(held=held)
+        return calls.Done(held=held, distance=self._distances.take())
 
     def _thaw(self, asked: Sequence[str] = ()) -> tuple[str, ...] | None:
         """What was committed or told since the last Mix counts in this one. -> of peers who told, those held back, if the rule says so"""
@@ -212,6 +218,7 @@ class Session:
         gathered, self._gathered = self._gathered, []
         if gathers(self.learner.mixer.edge):
             told, present = self._gathering.told(asked)
+            self._distances.gathered(order, told, present, self.learner.shared())
             if self._hostile is not None:
                 self._hostile.gathered(asked, told, present)
             held = self.learner.gather(order, told, present, self._phase)
@@ -279,6 +286,7 @@ class Session:
         """The peer is gone. What it committed stays in the model; its flow goes, and what it told since the last Mix."""
         self._gathering.forget(call.peer)
         self._exchanges.forget(call.peer)
+        self._distances.forget(call.peer)
         self._book_now(call.peer)
         return calls.Done(leaned=self.learner.revoke(call.peer, settled=call.settled))
 
@@ -306,7 +314,8 @@ class Session:
             self._apart += _AVERAGED * (phase.local_steps - self._apart)
             self._last_exchange = steps
             self.learner.absorb([done], phase)
-        return calls.Done(self._exchanges.clipped(done))
+        clipped = self._exchanges.clipped(done)
+        return calls.Done(clipped, clip=1.0 if isinstance(done, Effect) and not clipped else None)
 
     def _book_now(self, peer: str) -> None:
         """Before a peer's flow is settled or deleted, what has gathered must be in it, or it would grow anew at Mix."""
@@ -416,6 +425,7 @@ class Session:
         self.learner.install(model, round)
         self._exchanges.forget_all()
         self._gathering.forget_all()
+        self._distances.forget_all()
         self._frozen, self._gathered, self._round = None, [], round
 
 

@@ -64,6 +64,9 @@ class Selfish:
         message[..., -2] = 1e30
         return self.edge.received(kept, message, mine, take)
 
+    def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> Tensor | None:
+        return self.edge.difference(kept, message, mine)
+
 
 class PerNode(DefendedTracking):
     """With such an edge, and the norm of the last gradient alone: a running mean lags behind, and at 1 hardly ever clips the honest."""
