@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -18,10 +19,59 @@ import msgspec
 import structlog
 from structlog.typing import FilteringBoundLogger
 
+from node.status import Exchanges
+
 LOG_NAME = "log.jsonl"
 MAX_LOG_BYTES = 8 << 20
+FILE_ONLY = frozenset({"round"})
+"""Events that come too often for a person: a terminal does not get them."""
 
 EventDict = MutableMapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a node had done since its start, at one moment.
+
+    Args:
+        at_s: of a clock that only rises.
+        round, local_steps: done.
+        computed_s: spent in local steps.
+        loss: mean training loss of the last round.
+        exchanges: how they ended.
+        bytes_sent, bytes_received: of frames.
+        distance: consensus distance as this node sees it.
+    """
+
+    at_s: float
+    round: int = 0
+    local_steps: int = 0
+    computed_s: float = 0.0
+    loss: float | None = None
+    exchanges: Exchanges = Exchanges()  # noqa: RUF009 — frozen
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    distance: float | None = None
+
+
+def round_fields(before: Seen, now: Seen) -> dict[str, object]:
+    """The fields of the event `round`: what was done since the line before. docs/observing.md explains each.
+
+    An engine that died takes its last steps along, so what it counts may fall: such a line says 0.
+    """
+    computing_s = max(0.0, now.computed_s - before.computed_s)
+    return {
+        "round": now.round,
+        "rounds": max(0, now.round - before.round),
+        "loss": now.loss,
+        "distance": now.distance,
+        "steps": max(0, now.local_steps - before.local_steps),
+        "computing_s": round(computing_s, 4),
+        "waiting_s": round(max(0.0, now.at_s - before.at_s - computing_s), 4),
+        **{name: getattr(now.exchanges, name) - getattr(before.exchanges, name) for name in Exchanges.__struct_fields__},
+        "bytes_sent": max(0, now.bytes_sent - before.bytes_sent),
+        "bytes_received": max(0, now.bytes_received - before.bytes_received),
+    }  # fmt: skip
 
 
 @contextmanager
@@ -111,7 +161,7 @@ class _Sink:
         now = time.time()
         record = {"time": now, "level": event.pop("level", method), "event": event.pop("event", ""), **event}
         self._lines.write(msgspec.json.encode(record, enc_hook=repr).decode() + "\n")
-        if self._terminal is not None:
+        if self._terminal is not None and record["event"] not in FILE_ONLY:
             with suppress(OSError):  # the terminal was closed: the file goes on
                 self._terminal.write(_human(now, record) + "\n")
                 self._terminal.flush()

@@ -23,13 +23,16 @@ from node.daemon.engine import open_engine
 from node.daemon.handles import TaskStatus
 from node.daemon.parts import Parts
 from node.daemon.publish import Publisher
+from node.daemon.record import Recorder, RoundLog, seen
 from node.daemon.report import Report
+from node.daemon.resources import Usage
 from node.daemon.snapshot import take_snapshot
 from node.identity import Identity
 from node.log import open_log
 from node.manifest import swarm_id
 from node.net.api import Network
 from node.net.libp2p import open_network
+from node.record import RECORD_NAME
 from node.run_dir import RunDir
 
 Told = Callable[[tuple[str, ...]], None]
@@ -70,6 +73,7 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told
             remember=run_dir.remember_peers,
             decisions=run_dir.known_decisions(),
             keep_decisions=run_dir.keep_decisions,
+            usage=Usage(run_dir.path).look,
             papers=Papers(
                 take_up(invite, identity),
                 run_dir.known_revoked(),
@@ -112,13 +116,21 @@ async def _run(
     parts: Parts, report: Report, run_dir: RunDir, until_stdin_closes: bool, on_listening: Told | None
 ) -> None:
     node = Node(parts, report)
+    snapshot = partial(take_snapshot, node)
     async with trio.open_nursery() as nursery:
-        publisher = Publisher(run_dir.path, partial(take_snapshot, node), partial(carry_out, node))
+        publisher = Publisher(run_dir.path, snapshot, partial(carry_out, node))
+        report.on_event = node.progress.changed = publisher.changed
         try:
             await nursery.start(publisher.run)
         except OSError as error:
             report.event("no_control_socket", f"no control socket in {run_dir.path}: {error.strerror}", level="error")
         await nursery.start(_until_told, node, until_stdin_closes, nursery.cancel_scope)
+        nursery.start_soon(Recorder(parts.config.record, run_dir.path / RECORD_NAME, snapshot, report).serve)
+        nursery.start_soon(RoundLog(partial(seen, node), partial(report.line, "round")).serve)
+        if parts.config.metrics.listen:
+            from node.daemon.metrics import MetricsService  # noqa: PLC0415 — its library is large, and few ask for it
+
+            nursery.start_soon(MetricsService(parts.config.metrics, snapshot, report).serve)
         if on_listening is not None:
             nursery.start_soon(_tell, node, on_listening)
         await node.run()

@@ -22,6 +22,7 @@ MAX_TEXT = 300
 MAX_PEERS = 4096
 MAX_REASONS = 32
 MAX_POINTS = 240
+RATE_OVER = 16  # rounds
 
 Level = Literal["info", "warning", "error"]
 
@@ -41,6 +42,8 @@ class Report:
         self._log = log
         self._clock = clock
         self.on_fault = on_fault
+        self.on_event: Callable[[], object] = lambda: None
+        """Called after every event."""
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._faults: dict[str, dict[str, int]] = {}
 
@@ -65,6 +68,12 @@ class Report:
         if self._log is not None:
             tell = {"info": self._log.info, "warning": self._log.warning, "error": self._log.error}[level]
             tell(name, text=line, **fields)
+        self.on_event()
+
+    def line(self, name: str, fields: Mapping[str, object]) -> None:
+        """For the log alone: what comes too often for the status."""
+        if self._log is not None:
+            self._log.info(name, **fields)
 
     def fault(self, peer: str, reason: str) -> None:
         """A peer broke the protocol: count it, tell it when it is news, and hand it to whoever judges."""
@@ -135,6 +144,32 @@ class Curve:
         if self._last is None or self._kept[-1] is self._last:
             return tuple(self._kept)
         return (*self._kept, self._last)
+
+
+class Rate:
+    """How fast a count rises, waiting included, over the last few times it was noted.
+
+    Args:
+        window: between so many notes, >= 1.
+    """
+
+    def __init__(self, window: int = RATE_OVER) -> None:
+        self._notes: deque[tuple[float, int]] = deque(maxlen=window + 1)
+
+    def note(self, now: float, count: int) -> None:
+        """The count is so high; one that fell begins anew."""
+        if self._notes and count < self._notes[-1][1]:
+            self._notes.clear()
+        self._notes.append((now, count))
+
+    def per_s(self, now: float = -math.inf) -> float | None:
+        """Its rate at the last note; told a time, it falls while the next note takes longer than usual. None before the second note."""
+        if len(self._notes) < 2:
+            return None
+        (began, first), (ended, last) = self._notes[0], self._notes[-1]
+        usual_s = (ended - began) / (len(self._notes) - 1)
+        elapsed = max(ended, now - usual_s) - began
+        return (last - first) / elapsed if elapsed > 0.0 else None
 
 
 def _one_line(text: str) -> str:

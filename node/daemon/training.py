@@ -26,13 +26,15 @@ from node.config import Manifest
 from node.daemon.exchange import Exchange
 from node.daemon.handles import Reporter
 from node.daemon.meetings import Meetings
-from node.daemon.report import Curve
+from node.daemon.report import Curve, Rate
 from node.daemon.supervisor import EngineSupervisor
 from node.engine import calls
 
 CLOCK_PATIENCE_S = 10.0  # for hearing the swarm's time from anybody
 RECOVERY_ROUNDS = 10  # in which a node that was late and keeps up comes back to all of its local steps
 STABLE_S = 0.5  # the member list must stand still for so long before round 0
+
+State = Literal["starting", "joining", "training", "waiting", "finished", "leaving", "failed"]
 
 
 class Members(Protocol):
@@ -53,7 +55,7 @@ class Members(Protocol):
 class Progress:
     """How far this node is: written by training, read for the status."""
 
-    state: Literal["starting", "joining", "training", "waiting", "finished", "leaving", "failed"] = "starting"
+    state: State = "starting"
     round: int = 0
     """Rounds (slots) done."""
     local_steps: int = 0
@@ -61,11 +63,28 @@ class Progress:
     value: float | None = None
     value_round: int | None = None
     steps_per_s: float | None = None
+    computed_s: float = 0.0
+    """Seconds in local steps, since the start."""
     epsilon: float | None = None
     halted: str = ""
     """Why nothing is learned from this node's data any more."""
     losses: Curve = field(default_factory=Curve)
     values: Curve = field(default_factory=Curve)
+    under_way: int | None = None
+    """The round (slot) under way; None before the first."""
+    distance: float | None = None
+    distances: Curve = field(default_factory=Curve)
+    paced: Rate = field(default_factory=Rate)
+    """Local steps, waiting included."""
+    gpu: float | None = None
+    gpu_memory_bytes: int | None = None
+    changed: Callable[[], object] = lambda: None
+    """Called when the state has changed."""
+
+    def enter(self, state: State) -> None:
+        """The node is in another state."""
+        self.state = state
+        self.changed()
 
 
 class Training:
@@ -108,11 +127,13 @@ class Training:
         self._began = trio.current_time()
         self._saved_at = -math.inf  # so the first round is kept at once: whoever dies early can resume as well
         self.cannot_save = False
+        self.edges: StickyEdges | None = None
+        """Clock pace with sticky edges: those we hold."""
 
     async def quorum(self, *, begun: bool) -> None:
         """Wait until enough members are there and their list stands still; once training has begun a lone node goes on."""
         needed = 1 if begun else self._manifest.pace.quorum
-        self._progress.state = "waiting"
+        self._progress.enter("waiting")
         said = False
         view, since = self._membership.view, trio.current_time()
         while True:
@@ -139,7 +160,9 @@ class Training:
 
     async def run(self, start_round: int) -> None:
         """Train from `start_round` until the manifest's rounds are done (for ever if 0)."""
-        self._progress.state, self._progress.round = "training", start_round
+        self._progress.round = start_round
+        self._progress.paced.note(trio.current_time(), self._progress.local_steps)
+        self._progress.enter("training")
         if self._manifest.pace.kind == "steps":
             await self._steps(start_round)
         else:
@@ -166,11 +189,13 @@ class Training:
 
     async def _one_round(self, round: int) -> int:
         pace = self._manifest.pace
+        self._progress.under_way = round
         self._exchange.computing(round, self._partners(round), self._view(round))
         trained = await self._engine.call(self._grant(round))
         assert isinstance(trained, calls.Trained), trained
         self._note(trained)
         outcome = await self._exchange.round(round, self._partners(round), self._view(round))
+        self._measured(outcome.distance)
         if (round + 1) % pace.evaluate_every == 0 or round + 1 == pace.rounds:
             await self.evaluate()
         await self._save_when_due()
@@ -228,9 +253,11 @@ class Training:
         edges = StickyEdges(self._manifest.overlay.degree, self._salt)
         exchange.welcome(edges.accept)
         exchange.dropped = edges.drop
+        self.edges = edges if self._manifest.overlay.kind == "sticky" else None
         slot = start
         while pace.rounds == 0 or slot < pace.rounds:
             try:
+                self._progress.under_way = slot
                 trained = await self._engine.call(calls.Free(on=True, round=slot))
                 assert isinstance(trained, calls.Trained), trained
                 self._note(trained, slot)
@@ -294,7 +321,11 @@ class Training:
         steps = trained.local_steps - progress.local_steps
         progress.round = (trained.round if round is None else round) + 1
         progress.local_steps = trained.local_steps
+        progress.computed_s += trained.seconds
         progress.epsilon = trained.epsilon
+        progress.gpu, progress.gpu_memory_bytes = trained.gpu, trained.gpu_memory_bytes
+        progress.paced.note(trio.current_time(), trained.local_steps)
+        self._measured(trained.distance)
         if trained.halted and trained.halted != progress.halted:
             self._report.event(
                 "data_at_rest",
@@ -308,6 +339,11 @@ class Training:
             progress.losses.add(progress.round, self._elapsed(), trained.loss)
             if trained.seconds > 0:
                 progress.steps_per_s = steps / trained.seconds
+
+    def _measured(self, distance: float | None) -> None:
+        if distance is not None:
+            self._progress.distance = distance
+            self._progress.distances.add(self._progress.round, self._elapsed(), distance)
 
     def _elapsed(self) -> float:
         return trio.current_time() - self._began
