@@ -340,7 +340,7 @@ class RecordSection(Section, frozen=True):
 
     every_s: Annotated[float, Meta(ge=0)] = 0.0
     """Seconds between two lines of record.jsonl, 0.1 at the least; 0 is off."""
-    max_bytes: Annotated[int, Meta(ge=1 << 16)] = 64 << 20
+    max_bytes: Annotated[int, Meta(ge=4 << 20)] = 64 << 20
     """Of record.jsonl and record.jsonl.1 together: when they are full the older half is dropped."""
 
 

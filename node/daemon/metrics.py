@@ -112,7 +112,7 @@ class MetricsService:
 
     # --- one connection -----------------------------------------------------------------------------------
 
-    async def _connection(self, stream: trio.SocketStream) -> None:
+    async def _connection(self, stream: trio.abc.HalfCloseableStream) -> None:
         async with stream:
             if not self._bucket.take(1.0, trio.current_time()):
                 return
@@ -129,7 +129,7 @@ class MetricsService:
                 finally:
                     self._open.pop(number, None)
 
-    async def _exchange(self, stream: trio.SocketStream) -> None:
+    async def _exchange(self, stream: trio.abc.HalfCloseableStream) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         answer: Answer
         head_only = False
@@ -176,7 +176,7 @@ class MetricsService:
         return self._rendered[wish]
 
 
-async def _request(connection: h11.Connection, stream: trio.SocketStream) -> h11.Request | None:
+async def _request(connection: h11.Connection, stream: trio.abc.HalfCloseableStream) -> h11.Request | None:
     """The head of a request; None where the client left before it was whole."""
     while True:
         event = connection.next_event()

@@ -90,3 +90,13 @@ def test_values_that_json_does_not_know_are_written_as_python_shows_them(tmp_pat
         log.info("odd", value=object, path=tmp_path)
     (line,) = lines(tmp_path / LOG_NAME)
     assert line["value"] == "<class 'object'>"
+
+
+def test_a_line_a_round_goes_to_the_file_and_not_to_a_person(tmp_path):
+    """A second of rounds a line would leave no room for what a person must see."""
+    terminal = Terminal()
+    with open_log(tmp_path, peer_id="a", run_id="r", stderr=terminal) as log:
+        log.info("round", round=7)
+        log.info("peer_joined", text="b joined")
+    assert [line["event"] for line in lines(tmp_path / LOG_NAME)] == ["round", "peer_joined"]
+    assert len(terminal.getvalue().splitlines()) == 1

@@ -1,0 +1,122 @@
+"""What a scrape says: parsed by Prometheus' own parsers, with nothing invented and nothing unbounded."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
+from prometheus_client.parser import text_string_to_metric_families as parse_plain
+
+from node.metrics import MAX_PEERS, OPEN, PEER_STATES, PLAIN, exposition, health
+from node.status import Exchanges, PeerStatus, Resources
+from tests.tui.canned import bare, snapshot
+
+PARSERS = {"": (PLAIN, parse_plain), "application/openmetrics-text; version=1.0.0": (OPEN, parse_open)}
+
+NAMES = st.text(st.characters(codec="utf-8"), max_size=20)
+
+
+def full():
+    """A snapshot in which every figure is known."""
+    return snapshot(
+        epsilon=1.5, delta=1e-5, distance=0.01, paced_per_s=200.0, up_limit_bytes_per_s=10**6, down_limit_bytes_per_s=10**6,
+        resources=Resources(cpu=1.2, memory_bytes=5 * 10**8, disk_bytes=10**6, gpu=0.5, gpu_memory_bytes=10**9),
+        peers=(PeerStatus("12D3KooWalive01", "alive", edge=True, committed=3, rtt_s=0.01, staleness=0.1, clipped=0.2, score=1.0),),
+    )  # fmt: skip
+
+
+def samples(told, accept=""):
+    """What a scraper reads: {(name, labels): value}."""
+    body, _ = exposition(told, accept)
+    families = PARSERS[accept][1](body.decode())
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+@pytest.mark.parametrize("accept", PARSERS)
+def test_both_formats_parse_and_say_the_same(accept):
+    _, kind = exposition(full(), accept)
+    assert kind == PARSERS[accept][0]
+    assert samples(full(), accept) == samples(full())
+
+
+def test_figures_are_those_of_the_snapshot():
+    told = samples(full())
+    assert told["starling_round", ()] == 42
+    assert told["starling_local_steps_total", ()] == 840
+    assert told["starling_loss", ()] == 0.2134
+    assert told["starling_value", (("metric", "accuracy"),)] == 0.934
+    assert told["starling_exchanges_total", (("outcome", "timeout"),)] == 3
+    assert told["starling_resident_memory_bytes", ()] == 5e8
+    assert told["starling_cpu_cores", ()] == 1.2
+    assert told["starling_consensus_distance", ()] == 0.01
+    assert told["starling_peers", (("state", "alive"),)] == 1
+    assert told["starling_state", (("state", "training"),)] == 1
+    assert told["starling_peer_rtt_seconds", (("peer", "12D3KooWalive01"),)] == 0.01
+    assert told["starling_healthy", ()] == 1
+
+
+def test_every_outcome_and_state_has_its_series_from_the_beginning():
+    """A series that appears with its first count has no rate at that moment."""
+    told = samples(bare())
+    for outcome in Exchanges.__struct_fields__:
+        assert told["starling_exchanges_total", (("outcome", outcome),)] == 0
+    assert {dict(labels)["state"] for name, labels in told if name == "starling_peers"} == set(PEER_STATES)
+    assert sum(value for (name, _), value in told.items() if name == "starling_state") == 1
+
+
+def test_what_is_not_known_is_absent_and_never_0():
+    known = {name for name, _ in samples(bare())}
+    for name in ("loss", "value", "steps_per_second", "consensus_distance", "cpu_cores", "gpu_busy_ratio", "rounds"):
+        assert f"starling_{name}" not in known
+    assert {name for name, _ in samples(full())} > known
+
+
+def test_a_crowd_of_strangers_makes_no_series():
+    """Peer ids are chosen by peers, and each would be a series that the database keeps."""
+    crowd = tuple(PeerStatus(f"stranger{n}", "alive") for n in range(4000))
+    few = tuple(PeerStatus(f"peer{n:02}", "alive", committed=n) for n in range(1, 30))
+    mine = PeerStatus("mine", "alive", trusted=True)
+    told = samples(snapshot(peers=(*crowd, *few, mine)))
+    shown = {dict(labels)["peer"] for name, labels in told if name == "starling_peer_score"}
+    assert shown == {"mine", *(f"peer{n:02}" for n in range(29, 29 - MAX_PEERS + 1, -1))}
+    assert told["starling_peers", (("state", "alive"),)] == 4030
+    assert len(told) < 250
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=30)
+@given(NAMES, NAMES)
+def test_no_name_can_break_out_of_its_label(name, peer):
+    odd = snapshot(name=name, peers=(PeerStatus(peer, "alive", committed=1),))
+    plain, as_open = samples(odd), samples(odd, "application/openmetrics-text; version=1.0.0")
+    (labels,) = (dict(labels) for key, labels in plain if key == "starling_node_info")
+    assert labels["name"] == name
+    assert ("starling_peer_score", (("peer", peer),)) in plain
+    assert plain.keys() == as_open.keys()
+
+
+def test_a_scraper_that_asks_for_anything_else_gets_text():
+    for accept in ("*/*", "text/html;q=0.3", "application/openmetrics", "\x00" * 1000, "text/plain;version=1e999"):
+        assert exposition(full(), accept)[1] == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("changes", "well", "words"),
+    [
+        ({}, True, "training"),
+        ({"problem": "checkpoints cannot be written; free some disk space"}, False, "training: checkpoints cannot be"),
+        ({"state": "failed"}, False, "failed"),
+        ({"state": "finished"}, True, "finished"),
+    ],
+)
+def test_health_is_one_line(changes, well, words):
+    told = health(structs.replace(full(), **changes))
+    assert told[0] is well
+    assert told[1].startswith(words)
+    assert "\n" not in told[1]

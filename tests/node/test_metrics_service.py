@@ -1,0 +1,303 @@
+"""The metrics endpoint answers scrapers, outlives hostile ones, and is never a reason to stop."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import asynccontextmanager, suppress
+
+import h11
+import pytest
+import trio
+from prometheus_client.parser import text_string_to_metric_families
+from trio.testing import memory_stream_pair
+
+from node.config import MetricsSection
+from node.daemon import metrics
+from node.daemon.metrics import MetricsService, parse_address
+from tests.tui.canned import snapshot
+
+pytestmark = pytest.mark.trio
+
+
+class Told:
+    """A reporter that remembers."""
+
+    def __init__(self):
+        self.events = []
+        self.heard = trio.Event()
+
+    def event(self, name, text, *, level="info", **fields):
+        assert "\n" not in text
+        self.events.append((name, text))
+        self.heard.set()
+
+    def fault(self, peer, reason):
+        raise AssertionError("no peer is at fault for who asks for metrics")
+
+
+class Node:
+    """Something to look at: counts how often it was asked."""
+
+    def __init__(self, **changes):
+        self.asked = 0
+        self.changes = changes
+
+    def __call__(self):
+        self.asked += 1
+        return snapshot(**self.changes)
+
+
+def service(listen="127.0.0.1:0", node=None):
+    told = Told()
+    return MetricsService(MetricsSection(listen=listen), node or Node(), told), told
+
+
+@asynccontextmanager
+async def line(served):
+    """A connection to the service, in virtual time and without a socket."""
+    here, there = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(served._connection, there)
+        yield here
+        await here.aclose()
+
+
+async def answer(stream):
+    """(status, headers, body) of the one answer, and that nothing follows it."""
+    parser = h11.Connection(h11.CLIENT)
+    parser.send(h11.Request(method="GET", target="/", headers=[("Host", "a"), ("Connection", "close")]))
+    parser.send(h11.EndOfMessage())
+    head, body = None, b""
+    while True:
+        event = parser.next_event()
+        if event is h11.NEED_DATA:
+            parser.receive_data(await stream.receive_some())
+        elif isinstance(event, h11.Response):
+            head = event
+        elif isinstance(event, h11.Data):
+            body += bytes(event.data)
+        else:
+            return head.status_code, dict(head.headers), body
+
+
+async def ask(served, target="/metrics", method="GET", more=b""):
+    async with line(served) as stream:
+        await stream.send_all(f"{method} {target} HTTP/1.1\r\nHost: node\r\n".encode() + more + b"\r\n")
+        return await answer(stream)
+
+
+async def test_a_scrape_parses_in_both_formats(autojump_clock):
+    served, _ = service()
+    status, headers, body = await ask(served)
+    assert status == 200
+    assert headers[b"content-type"].startswith(b"text/plain; version=0.0.4")
+    assert any(family.name == "starling_round" for family in text_string_to_metric_families(body.decode()))
+    _, headers, body = await ask(
+        served, more=b"Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n"
+    )
+    assert headers[b"content-type"].startswith(b"application/openmetrics-text")
+    assert body.endswith(b"# EOF\n")
+
+
+async def test_health_is_503_with_the_problem(autojump_clock):
+    assert (await ask(service()[0], "/healthz"))[::2] == (200, b"training\n")
+    served, _ = service(node=Node(problem="no bootstrap peer answers; ask a member for a fresh invite"))
+    status, _, body = await ask(served, "/healthz?verbose")
+    assert status == 503
+    assert body == b"training: no bootstrap peer answers; ask a member for a fresh invite\n"
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [("GET", "/", 404), ("GET", "/../etc/passwd", 404), ("DELETE", "/metrics", 405), ("POST", "/healthz", 405), ("GET", "*", 404)],
+)  # fmt: skip
+async def test_anything_else_is_refused_in_a_line(autojump_clock, method, target, status):
+    told = await ask(service()[0], target, method)
+    assert told[0] == status
+    assert told[2].count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"nonsense\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 50_000,
+        b"GET /" + b"x" * 50_000,
+        b"\r\n" * 100,
+    ],
+)
+async def test_what_is_no_request_costs_one_line_and_no_snapshot(autojump_clock, sent):
+    node = Node()
+    served, _ = service(node=node)
+    async with line(served) as stream:
+        await stream.send_all(sent)
+        await stream.send_eof()
+        status, _, _ = await answer(stream)
+    assert 400 <= status < 500
+    assert node.asked == 0
+
+
+@pytest.mark.parametrize("sent", [b"", b"G", b"GET /metrics HTTP/1.1\r\nHost: a\r\nX: 1\r\n"])
+async def test_who_begins_a_request_and_does_not_end_it_is_dropped(autojump_clock, sent):
+    served, _ = service()
+    began = trio.current_time()
+    async with line(served) as stream:
+        if sent:
+            await stream.send_all(sent)
+        assert await stream.receive_some() == b""
+    assert trio.current_time() - began == pytest.approx(metrics.DEADLINE_S)
+    assert served._open == {}
+
+
+async def test_a_byte_now_and_then_buys_no_time(autojump_clock):
+    """The deadline is of the connection, so who trickles is dropped like who is silent."""
+    served, _ = service()
+    sent = 0
+    async with line(served) as stream:
+        with suppress(trio.BrokenResourceError):
+            while sent < 100:
+                await stream.send_all(b"G")
+                sent += 1
+                await trio.sleep(0.5)
+    assert sent <= metrics.DEADLINE_S / 0.5 + 1
+
+
+async def test_who_does_not_read_is_dropped(autojump_clock):
+    served, _ = service()
+    began = trio.current_time()
+    here, there = memory_stream_pair()
+
+    async def full(data):
+        await trio.sleep_forever()
+
+    there.send_stream.send_all = full
+    await here.send_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+    await served._connection(there)
+    assert trio.current_time() - began == pytest.approx(metrics.DEADLINE_S)
+
+
+async def test_idle_lines_cannot_keep_a_scraper_out(autojump_clock, monkeypatch):
+    monkeypatch.setattr(metrics, "MAX_CONNECTIONS", 4)
+    served, _ = service()
+    async with trio.open_nursery() as nursery:
+        idle = []
+        for _ in range(4):
+            here, there = memory_stream_pair()
+            nursery.start_soon(served._connection, there)
+            await trio.testing.wait_all_tasks_blocked()
+            idle.append(here)
+        assert (await ask(served))[0] == 200
+        assert await idle[0].receive_some() == b""  # the oldest made room
+        assert len(served._open) == 3
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.slow
+async def test_a_flood_is_closed_unread_and_costs_four_snapshots_a_second(autojump_clock):
+    node = Node()
+    served, _ = service(node=node)
+    answered = 0
+    for _ in range(300):
+        here, there = memory_stream_pair()
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                await here.send_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+                nursery.start_soon(served._connection, there)
+                answered += bool(await here.receive_some())
+                scope.cancel()
+        await trio.sleep(0.005)
+    assert metrics.BURST <= answered <= metrics.BURST + metrics.RATE * 1.5 + 1
+    assert node.asked <= 1.5 / metrics.FRESH_S + 1
+
+
+async def test_a_new_scrape_sees_new_figures(autojump_clock):
+    node = Node(round=1)
+    served, _ = service(node=node)
+    assert b"starling_round 1.0\n" in (await ask(served))[2]
+    node.changes["round"] = 2
+    await trio.sleep(metrics.FRESH_S)
+    assert b"starling_round 2.0\n" in (await ask(served))[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:9464", ("127.0.0.1", 9464)), (":9464", (None, 9464)), ("[::1]:9464", ("::1", 9464)), ("localhost:0", ("localhost", 0)),
+        ("[fe80::1%eth0]:1", ("fe80::1%eth0", 1)), ("0.0.0.0:65535", ("0.0.0.0", 65535)),
+    ],
+)  # fmt: skip
+async def test_an_address_is_host_and_port(text, address):
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["9464", "localhost", "::1:9464", "a:b", "a:65536", "a:-1", "http://a:1", "a:1/x", "a b:1", "a:٣"]
+)
+async def test_what_is_no_address_is_said_once_and_the_node_goes_on(text):
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        parse_address(text)
+    served, told = service(text)
+    await served.serve()  # returns
+    ((name, words),) = told.events
+    assert name == "no_metrics"
+    assert words.startswith("metrics.listen: must be")
+    assert repr(text) in words
+    assert "starling run" in words
+
+
+async def test_without_an_address_nothing_listens():
+    served, told = service("")
+    await served.serve()
+    assert told.events == []
+
+
+@pytest.mark.real
+async def test_a_port_in_use_is_said_once_and_taken_when_it_is_free(monkeypatch):
+    monkeypatch.setattr(metrics, "RETRY_S", 0.0)
+    tries, again = [], trio.Event()
+    listen = trio.open_tcp_listeners
+
+    async def counted(port, *, host):
+        tries.append(port)
+        if len(tries) == 3:
+            again.set()
+        return await listen(port, host=host)
+
+    monkeypatch.setattr(trio, "open_tcp_listeners", counted)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        served, told = service(f"127.0.0.1:{port}")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(served.serve)
+            with trio.fail_after(20):
+                await again.wait()
+            ((name, words),) = told.events
+            assert name == "no_metrics"
+            assert "in use" in words
+            assert f"'127.0.0.1:{port}'" in words
+            told.heard = trio.Event()
+            other.close()
+            with trio.fail_after(20):
+                await told.heard.wait()
+            assert told.events[1] == ("metrics_listening", f"metrics at http://127.0.0.1:{port}/metrics")
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+                assert (await answer(stream))[::2] == (200, b"training\n")
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("listen", ["192.0.2.1:9464", f"{'x' * 70}.example:1"])
+async def test_an_address_of_another_machine_is_said_and_the_node_goes_on(listen):
+    served, told = service(listen)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(served.serve)
+        with trio.fail_after(20):
+            await told.heard.wait()
+        nursery.cancel_scope.cancel()
+    assert told.events[0][0] == "no_metrics"

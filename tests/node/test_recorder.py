@@ -1,0 +1,198 @@
+"""The record's file is bounded, survives what happens to disks and processes, and never ends the run."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+import trio
+
+from node.config import RecordSection
+from node.daemon import record as shell
+from node.daemon.record import Recorder, RoundLog
+from node.log import Seen, round_fields
+from node.record import RECORD_NAME, load
+from node.status import Exchanges, PeerStatus
+from tests.node.test_record import snapshot
+
+pytestmark = pytest.mark.trio
+
+
+class Told:
+    """A reporter that remembers."""
+
+    def __init__(self):
+        self.events = []
+
+    def event(self, name, text, *, level="info", **fields):
+        assert "\n" not in text
+        self.events.append(name)
+
+
+class Node:
+    """Something to look at: its rounds are the seconds since the test began."""
+
+    def __init__(self, **changes):
+        self.began, self.changes = trio.current_time(), changes
+
+    def __call__(self):
+        return snapshot(round(trio.current_time() - self.began), **self.changes)
+
+
+async def record(path, *, seconds, told=None, node=None, **section):
+    """Record for so long. -> what was told"""
+    told = told or Told()
+    recorder = Recorder(RecordSection(**{"every_s": 1.0, **section}), path, node or Node(), told)
+    with trio.move_on_after(seconds):
+        await recorder.serve()
+    return told.events
+
+
+async def test_a_line_a_second_and_one_at_the_end(tmp_path, autojump_clock):
+    path = tmp_path / RECORD_NAME
+    assert await record(path, seconds=3.5) == []
+    assert load(path) == [snapshot(second) for second in (0, 1, 2, 3, 4)]
+
+
+async def test_it_is_off_unless_asked_for(tmp_path, autojump_clock):
+    assert RecordSection().every_s == 0
+    assert await record(tmp_path / RECORD_NAME, seconds=3, every_s=0.0) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_pause_is_never_shorter_than_a_tenth_of_a_second(tmp_path, autojump_clock):
+    path = tmp_path / RECORD_NAME
+    await record(path, seconds=1, every_s=1e-9)
+    assert len(load(path)) <= 12
+
+
+async def test_the_file_is_bounded_and_what_is_left_reads_as_a_record(tmp_path, autojump_clock, monkeypatch):
+    monkeypatch.setattr(shell, "RECORD_LINES", 0)
+    path = tmp_path / RECORD_NAME
+    most = 1 << 16
+    assert await record(path, seconds=150, max_bytes=most) == []
+    assert sorted(file.name for file in tmp_path.iterdir()) == [RECORD_NAME, RECORD_NAME + ".1"]
+    assert all(file.stat().st_size <= most // 2 for file in tmp_path.iterdir())
+    read = load(path)
+    assert read[-1] == snapshot(150)
+    assert read[0].round > 0
+    assert all(each == snapshot(each.round) for each in read)  # whole from its first line on
+
+
+async def test_a_node_that_is_started_again_goes_on_with_its_record(tmp_path, autojump_clock):
+    """Whoever was killed in the middle of a line left half of it."""
+    path = tmp_path / RECORD_NAME
+    await record(path, seconds=2.5)
+    with path.open("ab") as file:
+        file.write(b'{"version": 1, "peer": "12D')
+    await record(path, seconds=1.5)
+    assert [each.round for each in load(path)] == [0, 1, 2, 2, 0, 1, 2]
+
+
+async def test_half_a_line_longer_than_a_block_is_cut_off(tmp_path, autojump_clock, monkeypatch):
+    monkeypatch.setattr(shell, "_BLOCK", 10)
+    path = tmp_path / RECORD_NAME
+    path.write_bytes(b"x" * 1000)
+    await record(path, seconds=0.5)
+    assert [each.round for each in load(path)] == [0, 0]
+
+
+async def test_a_disk_that_is_full_is_said_once_and_nothing_is_lost(tmp_path, autojump_clock, monkeypatch):
+    path = tmp_path / RECORD_NAME
+    told = Told()
+    write, full = os.write, False
+
+    def refusing(file, data):
+        if full:
+            write(file, bytes(data)[:7])  # what a disk does: a part of it
+            raise OSError(28, "No space left on device")
+        return write(file, data)
+
+    monkeypatch.setattr(os, "write", refusing)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: record(path, seconds=9.5, told=told))
+        await trio.sleep(2.5)
+        full = True
+        await trio.sleep(4)
+        assert told.events == ["cannot_record"]
+        full = False
+    assert told.events == ["cannot_record", "records_again"]
+    assert load(path) == [snapshot(second) for second in (0, 1, 2, 7, 8, 9, 10)]
+
+
+async def test_a_place_that_cannot_be_written_is_said_once(tmp_path, autojump_clock):
+    (tmp_path / RECORD_NAME).mkdir()
+    assert await record(tmp_path / RECORD_NAME, seconds=5.5) == ["cannot_record"]
+    assert await record(tmp_path / "missing" / RECORD_NAME, seconds=5.5) == ["cannot_record"]
+
+
+async def test_long_lines_come_more_rarely(tmp_path, autojump_clock):
+    """Thousands of peers must not leave a record of the last minute alone."""
+    path = tmp_path / RECORD_NAME
+    crowd = tuple(PeerStatus(f"12D3{n:040}", "alive") for n in range(500))
+    await record(path, seconds=100, max_bytes=10 << 20, node=Node(peers=crowd))
+    assert 3 < len(load(path)) < 12
+
+
+async def test_pandas_reads_a_record(tmp_path, autojump_clock):
+    """One column per field, one row per line: every line has the same keys."""
+    path = tmp_path / RECORD_NAME
+    await record(path, seconds=3.5)
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    assert len({tuple(line) for line in lines}) == 1
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = pandas.read_json(path, lines=True)
+    assert list(frame["round"]) == [0, 1, 2, 3, 4]
+    assert frame["loss_curve"].map(len).sum() == 5
+
+
+# --- the log's line a round ---------------------------------------------------------------------------------
+
+
+def seen(at_s, round, **changes):
+    return Seen(at_s=at_s, round=round, **changes)
+
+
+async def test_a_line_sums_up_what_was_done_since_the_line_before():
+    before = seen(10.0, 4, local_steps=80, computed_s=3.0, exchanges=Exchanges(committed=6), bytes_sent=100)
+    now = seen(
+        11.5, 7, local_steps=140, computed_s=4.0, loss=0.5, distance=0.01, exchanges=Exchanges(committed=8, timeout=1), bytes_sent=150,
+        bytes_received=40,
+    )  # fmt: skip
+    assert round_fields(before, now) == {
+        "round": 7, "rounds": 3, "loss": 0.5, "distance": 0.01, "steps": 60, "computing_s": 1.0, "waiting_s": 0.5, "committed": 2,
+        "aborted": 0, "busy": 0, "timeout": 1, "bytes_sent": 50, "bytes_received": 40,
+    }  # fmt: skip
+
+
+async def test_a_new_engine_that_counts_anew_makes_no_negative_figures():
+    fields = round_fields(
+        seen(1.0, 9, local_steps=180, bytes_sent=9), seen(2.0, 8, local_steps=160, computed_s=5.0, bytes_sent=8)
+    )
+    assert min(value for value in fields.values() if value is not None) >= 0
+
+
+@pytest.mark.parametrize(("rounds_per_s", "lines"), [(50.0, 10), (1.0, 10), (0.25, 2), (0.0, 0)])
+async def test_however_fast_rounds_are_there_is_a_line_a_second_and_no_round_is_left_out(
+    autojump_clock, rounds_per_s, lines
+):
+    told = []
+    began = trio.current_time()
+    look = RoundLog(lambda: seen(trio.current_time(), int((trio.current_time() - began) * rounds_per_s)), told.append)
+    with trio.move_on_after(10.01):
+        await look.serve()
+    assert len(told) == lines
+    assert sum(each["rounds"] for each in told) == int(10.01 * rounds_per_s)
+
+
+async def test_the_last_round_is_told_when_the_node_ends(autojump_clock):
+    told, done = [], 0
+    look = RoundLog(lambda: seen(trio.current_time(), done), told.append)
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(look.serve)
+            await trio.sleep(0.3)
+            done = 5
+            scope.cancel()
+    assert [each["round"] for each in told] == [5]
