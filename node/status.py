@@ -100,7 +100,7 @@ class Transaction(msgspec.Struct, frozen=True):
     peer: str
     round: int
     number: int
-    """Of its edge, or of our question where models are pulled."""
+    """Of its edge, or of the question where models are pulled; 0 for one that was due and did not begin."""
     asked: bool
     """We began it."""
     outcome: Literal["committed", "aborted", "busy", "timeout"]
@@ -110,7 +110,7 @@ class Transaction(msgspec.Struct, frozen=True):
     clip: float | None = None
     """What was left of the difference after clipping, 0 to 1; None where it is not known."""
     seconds: float | None = None
-    """From the first frame to the end."""
+    """From the first frame about it to the end."""
 
 
 class StatusSnapshot(msgspec.Struct, frozen=True):
@@ -181,12 +181,14 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     paced_per_s: float | None = None
     """Local steps per second, waiting for peers included; `steps_per_s` is without."""
     distance: float | None = None
-    """Consensus distance as this node sees it: root mean square per parameter of its differences to peers, in the last exchanges."""
+    """Consensus distance as this node sees it: root mean square per parameter of its difference to a peer, the median over its peers in
+    the last exchanges. What exchanges do not show is not in it: selectors that look for what has moved make it too large."""
     distance_curve: tuple[Point, ...] = ()
     ranks: tuple[str, ...] = ()
     """Members in order of rank, this node included, 64 at most; what `links` counts by."""
     links: tuple[tuple[int, int], ...] = ()
-    """Who meets whom in this round, as far as this node knows."""
+    """Who meets whom in this round, as far as this node knows: pairs of places in `ranks`, the smaller first. Where edges are sticky, or
+    models are pulled, or there are more than 64 members, those of this node alone."""
     transactions: tuple[Transaction, ...] = ()
     """The last 50 exchanges that ended, oldest first."""
 

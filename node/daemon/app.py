@@ -35,8 +35,9 @@ from node.daemon.report import Report
 from node.daemon.standing import Judge
 from node.daemon.supervisor import EngineSupervisor
 from node.daemon.training import Progress, Training
+from node.daemon.transactions import Transactions
 from node.daemon.transfer import Transfer
-from node.daemon.wiring import beacon_service, meetings
+from node.daemon.wiring import Partners, beacon_service, meetings
 from node.daemon.witness import Witness
 from node.engine import calls
 from node.net.api import Network
@@ -74,6 +75,8 @@ class Node:
         self.exchange: Meetings | None = None
         self.engine: EngineSupervisor | None = None
         self.training: Training | None = None
+        self.partners: Partners | None = None
+        self.transactions = Transactions(parts.unix_time)
         self._joining: Joining | None = None
         self._witness: Witness | None = None
         self._beacons: BeaconService | None = None
@@ -84,6 +87,7 @@ class Node:
         self._listening = trio.Event()
         self._ready = trio.Event()
         self._stop = trio.Event()
+        self.judge.resume(parts.decisions)
 
     # --- life ---------------------------------------------------------------------------------------------
 
@@ -102,7 +106,7 @@ class Node:
             if (lies := hostility.warning(self.parts.config)) is not None:
                 self.report.event("byzantine", lies, level="warning", attack=self.parts.config.attack)
             self.report.on_fault = self.judge.fault
-            self.judge.resume(self.parts.decisions)
+            self.judge.enforce()
             nursery.start_soon(self._stop_when_told, nursery.cancel_scope)
             await self._live(network, nursery)
             await self._leave()
@@ -150,16 +154,17 @@ class Node:
         )  # fmt: skip
         membership.overheard = self._overheard
         self._beacons = beacon_service(parts, manifest, network, membership, report, life)
-        exchange, partners, self._witness = meetings(
+        exchange, self.partners, self._witness = meetings(
             parts=parts, manifest=manifest, overlay=overlay, network=network, engine=engine, membership=membership, judge=self.judge,
             report=report, life=life, round=lambda: self.progress.round, salt=self._salt, fresh_inc=self._fresh_inc,
+            transactions=self.transactions,
         )  # fmt: skip
         self.exchange = exchange
         engine.on_restart = exchange.reset_all
         opened = await self._open(engine, network, transfer)
         await self._meet(nursery, membership, exchange)
         self.training = training = Training(
-            me=network.peer_id, manifest=manifest, salt=parts.swarm.encode(), overlay=overlay, partners=partners,
+            me=network.peer_id, manifest=manifest, salt=parts.swarm.encode(), overlay=overlay, partners=self.partners.of,
             view=self._view, engine=engine, exchange=exchange, membership=membership, clock=clock, progress=self.progress,
             report=report, checkpoint_s=parts.config.checkpoint_s, fetch=self._fetch,
         )  # fmt: skip
@@ -168,13 +173,13 @@ class Node:
         await training.quorum(begun=start_round > 0)
         await training.run(start_round)
         await training.save(parts.export)
-        self.progress.state = "finished"
+        self.progress.enter("finished")
         report.event("finished", f"all {manifest.pace.rounds} rounds done", round=self.progress.round)
         await trio.sleep(parts.config.linger_s)
 
     async def _agree(self, network: Network, transfer: Transfer) -> Manifest:
         """What the swarm has agreed on, fetched if we do not have it."""
-        self.progress.state = "joining"
+        self.progress.enter("joining")
         if self.manifest is None:
             self.manifest = await self.contacts.fetch_manifest(transfer, network, self.parts.swarm)
             self.parts.keep_manifest(self.manifest)
@@ -234,7 +239,7 @@ class Node:
         if self.progress.state == "leaving":
             return
         finished = self.progress.state == "finished"
-        self.progress.state = "leaving"
+        self.progress.enter("leaving")
         with trio.CancelScope(shield=True):
             if self.membership is not None:
                 with trio.move_on_after(FAREWELL_S):

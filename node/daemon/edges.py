@@ -37,6 +37,7 @@ from gossip.exchange.edge import Edge
 from gossip.wire.frames import encode
 from gossip.wire.schema import Exchange
 from node.daemon.handles import EngineHandle, Reporter
+from node.daemon.transactions import Transactions
 from node.engine import calls
 from node.net.api import Network
 
@@ -94,6 +95,7 @@ class Surroundings:
         fresh_inc: a random number in [0, 2**60].
         spawn: starts a task that lives no longer than the exchange service.
         notice: told what the pace must know.
+        transactions: told what goes out and what the clip left, for a person to look at.
     """
 
     network: Network
@@ -104,6 +106,7 @@ class Surroundings:
     fresh_inc: Callable[[], int]
     spawn: Callable[[Callable[[], Awaitable[None]]], None]
     notice: Callable[[str, Notice], None]
+    transactions: Transactions
 
 
 class EdgeRunner:
@@ -131,6 +134,7 @@ class EdgeRunner:
         for command in commands:
             match command:
                 case Send(message):
+                    self._around.transactions.sent(self._peer, message)
                     if len(self._frames) < MAX_FRAMES:
                         self._frames.append(message)
                 case Asked() | Poked() | Ended():
@@ -211,6 +215,7 @@ class EdgeRunner:
                 )  # fmt: skip
                 reply = await self._call(answer)
                 if isinstance(reply, calls.Answered):
+                    self._around.transactions.clipped(peer, seq, reply.clip)
                     self.feed(edge.answered(inc, seq, reply.payload))
                 else:
                     self.feed(edge.failed(inc, seq, self._why(reply)))
@@ -218,6 +223,7 @@ class EdgeRunner:
                 reply = await self._call(calls.Apply(peer, inc, seq, payload))
                 if isinstance(reply, calls.Done):
                     self._tell_clipped(reply)
+                    self._around.transactions.clipped(peer, seq, reply.clip)
                     self.feed(edge.applied(inc, seq))
                 elif reply is None:
                     self._doubt(inc)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 
 import trio
@@ -35,6 +35,8 @@ from node.config import Manifest
 from node.daemon.edges import Budget, Clipped, EdgeRunner, Leaned, Notice, Settled, Surroundings, Unreachable
 from node.daemon.handles import EngineHandle, Reporter, TaskStatus
 from node.daemon.meetings import RoundOutcome
+from node.daemon.reception import Reception
+from node.daemon.transactions import Transactions
 from node.engine import calls
 from node.net.api import Network
 from node.status import Exchanges
@@ -63,6 +65,7 @@ class Exchange:
         budget: bytes an exchange may cost.
         directions: steps pace: (give, take) of a round's links, where they are not the same both ways.
         noted: told how the exchanges of a round, or a visit, ended, by peer, and with whom they were clipped.
+        transactions: told of every one, for a person to look at.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Exchange:
         fresh_inc: Callable[[], int], may: Callable[[str], bool], admits: Callable[[str], bool], budget: Budget,
         directions: Callable[[int], Mapping[str, tuple[float, float]]] = lambda _round: {},
         noted: Callable[[Mapping[str, Outcome], Collection[str]], None] = lambda _outcomes, _clipped: None,
+        transactions: Transactions | None = None,
     ) -> None:  # fmt: skip
         pace = manifest.pace
         longest_s = pace.max_wait_s if pace.kind == "steps" else pace.slot_s  # a visit is over when its slot is
@@ -79,7 +83,6 @@ class Exchange:
             self._pace = Rounds(waits, MAX_LEAD)
         else:
             self._pace = Slots(waits, manifest.mix.theta, blake2b(swarm.encode(), digest_size=16).digest())
-        self._network = network
         self._engine = engine
         self._report = report
         self._me = me
@@ -92,12 +95,12 @@ class Exchange:
         self._noted = noted
         self._clipped: set[str] = set()  # since that was told last
         self._directions: Mapping[str, tuple[float, float]] = {}  # of this round
+        self._transactions = transactions if transactions is not None else Transactions()
+        self._reception = Reception(network, report)
         self._around = Surroundings(
             network, engine, report, budget, lambda peer: self._directions.get(peer, (None, None)), fresh_inc,
-            self._spawn, self._notice,
+            self._reception.spawn, self._notice, self._transactions,
         )  # fmt: skip
-        self._nursery: trio.Nursery | None = None
-        self._moved = trio.Event()
         self._outcomes: Counter[str] = Counter()
         self._committed: Counter[str] = Counter()
         self._since = math.inf  # when the local steps of the round began
@@ -141,18 +144,7 @@ class Exchange:
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Answer peers until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            nursery.start_soon(self._chase)
-            try:
-                task_status.started()
-                async for inbound in self._network.inbound("exchange"):
-                    try:
-                        self._receive(inbound.peer, inbound.frame)
-                    except RemoteProtocolError as error:
-                        self._report.fault(error.peer, error.reason)
-            finally:
-                self._nursery = None
+        await self._reception.serve(self._receive, self._chase, task_status=task_status)
 
     async def _chase(self) -> None:
         """Ask again for proofs that were lost, ever more rarely: an initiator that gave up is silent.
@@ -175,10 +167,6 @@ class Exchange:
                 if age & -age == age > 0 and peer not in self._pace.waiting:
                     self._runners[peer].retry()
 
-    def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
-        if self._nursery is not None:  # else we are stopping: there is no more work
-            self._nursery.start_soon(task)
-
     def _receive(self, peer: str, frame: bytes) -> None:
         if not self._admits(peer):
             return
@@ -186,20 +174,17 @@ class Exchange:
         if isinstance(message, Pulling):
             raise RemoteProtocolError(peer, "wrong_kind_of_exchange")
         runner = self._runner(peer)
-        runner.feed(runner.edge.receive(message))
+        commands = runner.edge.receive(message)
+        self._transactions.heard(peer, message)
+        runner.feed(commands)
         if isinstance(message, Busy):
             self._pace.heard.note(peer, message.round)
-        self._move()
 
     def _runner(self, peer: str) -> EdgeRunner:
         runner = self._runners.get(peer)
         if runner is None:
             runner = self._runners[peer] = EdgeRunner(self._me, peer, self._around)
         return runner
-
-    def _move(self) -> None:
-        self._moved.set()
-        self._moved = trio.Event()
 
     def _notice(self, peer: str, notice: Notice) -> None:
         now = trio.current_time()
@@ -222,8 +207,8 @@ class Exchange:
                 self._report.event(
                     "edges_anew", f"the other flows leaned against that of {peer}: all edges start anew", peer=peer
                 )
-                self._spawn(self._renew)
-        self._move()
+                self._reception.spawn(self._renew)
+        self._reception.move()
 
     def _note(self, outcomes: Mapping[str, Outcome]) -> None:
         clipped = self._clipped & outcomes.keys()
@@ -232,6 +217,7 @@ class Exchange:
 
     def _ended(self, peer: str, ended: Ended, now: float) -> None:
         self._outcomes[ended.outcome] += 1
+        self._transactions.end(peer, ended)
         if ended.outcome == "committed":
             self._committed[peer] += 1
             self.payload_bytes += ended.payload_bytes
@@ -315,7 +301,7 @@ class Exchange:
         reply = await self._engine.call(calls.Mix(round))
         if not isinstance(reply, calls.Done):
             raise EngineError(f"round {round} was not mixed: {reply}")
-        return RoundOutcome(round, outcomes, self._left_behind(round))
+        return RoundOutcome(round, outcomes, self._left_behind(round), reply.distance)
 
     def _left_behind(self, round: int) -> int:
         """Where peers are if they have left us behind; one liar moves us by MAX_JUMP at most, and not at all with a wild claim."""
@@ -383,7 +369,7 @@ class Exchange:
                         self._begin(peer)
                 if not pace.done:
                     with trio.move_on_at(min(min(pace.waits.until(peer), retry_at[peer]) for peer in pace.waiting)):
-                        await self._moved.wait()
+                        await self._reception.moved()
                 now = trio.current_time()
                 for peer in pace.tick(now):
                     self._give_up(peer)
@@ -401,7 +387,7 @@ class Exchange:
             edge = self._runner(peer).edge
             under_way = any(it is not None and it.round == pace.round for it in (edge.outstanding, edge.pending))
             if pace.passed(peer) and not under_way:
-                self._outcomes["busy"] += 1
+                self._missed(peer, "busy")
                 self._late.add(peer)
                 pace.resolved(peer, pace.round, "busy", now)
 
@@ -417,8 +403,13 @@ class Exchange:
         """A link was resolved as a timeout."""
         runner = self._runner(peer)
         if not runner.edge.unresolved:
-            self._outcomes["timeout"] += 1  # nothing began, so no transaction is there to say it
+            self._missed(peer, "timeout")
         runner.feed(runner.edge.abort("timeout", "deadline"))
+
+    def _missed(self, peer: str, outcome: Outcome) -> None:
+        """Nothing began, so no transaction is there to say it."""
+        self._outcomes[outcome] += 1
+        self._transactions.missed(peer, self._pace.round, outcome, asked=self._me < peer)
 
     # --- membership and engine ----------------------------------------------------------------------------
 
@@ -438,7 +429,7 @@ class Exchange:
 
     async def _reopened(self, runner: EdgeRunner) -> None:
         while runner.edge.closing:
-            await self._moved.wait()
+            await self._reception.moved()
 
     async def revoke(self, peer: str, *, settled: bool) -> None:
         """The peer is gone, banned or reborn: delete its flow, what was settled too if `settled`."""
@@ -446,7 +437,7 @@ class Exchange:
         self._pace.forget(peer)
         self._clipped.discard(peer)
         self._budget.forget(peer)
-        self._move()
+        self._reception.move()
         runner = self._runners.get(peer)
         if runner is None:
             runner = EdgeRunner(self._me, peer, self._around)  # whose first act is to delete
@@ -467,6 +458,6 @@ class Exchange:
             runner.reset()
             if self._may(peer):
                 runner.feed(runner.edge.greet())
-        self._move()
+        self._reception.move()
         for _peer, runner in runners:
             await runner.rest()

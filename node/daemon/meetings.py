@@ -20,11 +20,13 @@ class RoundOutcome:
         outcomes: by peer.
         behind: the round that peers have credibly reached, if they left us behind, else `round`: who merely meets others less often
             has lost nothing.
+        distance: as in `node.engine.calls.Done`.
     """
 
     round: int
     outcomes: Mapping[str, Outcome]
     behind: int
+    distance: float | None = None
 
 
 class Meetings(Protocol):

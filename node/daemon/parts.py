@@ -11,6 +11,7 @@ from node.daemon.admission import Papers
 from node.daemon.supervisor import StartEngine
 from node.identity import Identity
 from node.net.api import Network
+from node.status import Resources
 from robust.reputation import Decision
 
 
@@ -34,6 +35,7 @@ class Parts:
         decisions: bans and trust of earlier runs, times in unix seconds.
         keep_decisions: told those that hold whenever they change.
         papers: what it shows to be let in.
+        usage: what the node takes of its machine, given the engine's process id; nothing in simulation, which has no process of its own.
     """
 
     identity: Identity
@@ -51,3 +53,4 @@ class Parts:
     decisions: tuple[Decision, ...] = ()
     keep_decisions: Callable[[tuple[Decision, ...]], object] = lambda _decisions: None
     papers: Papers = Papers()  # noqa: RUF009 — frozen
+    usage: Callable[[int | None], Resources] = lambda _engine: Resources()

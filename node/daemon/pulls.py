@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 import trio
@@ -32,6 +32,8 @@ from gossip.wire.schema import MAX_PAYLOAD_BYTES, Pulled, Pulling
 from node.config import Manifest
 from node.daemon.handles import EngineHandle, Reporter, TaskStatus
 from node.daemon.meetings import RoundOutcome
+from node.daemon.reception import Reception
+from node.daemon.transactions import Transactions
 from node.engine import calls
 from node.net.api import Network
 from node.net.limits import TokenBucket
@@ -63,6 +65,7 @@ class PulledExchange:
         first: number of our first question; an earlier life's must not come again.
         witness: told what peers signed.
         noted: told how a round's questions ended, by peer, and whose vectors the rule held back; None where it does not say.
+        transactions: told of every question and answer, for a person to look at.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class PulledExchange:
         sign: Callable[[bytes], bytes], verify: Verify, life_of: Callable[[str], int | None], admits: Callable[[str], bool],
         up_bytes_per_s: int, first: int, witness: Callable[[Statement], None],
         noted: Callable[[Mapping[str, Outcome], Collection[str] | None], None] = lambda _outcomes, _held: None,
+        transactions: Transactions | None = None,
     ) -> None:  # fmt: skip
         pace = manifest.pace
         self._network = network
@@ -89,8 +93,8 @@ class PulledExchange:
         self._outboxes: dict[str, deque[Pulling]] = {}
         self._under_way = 0
         self._longest = 0  # payload that may be told to us: all are as long as ours
-        self._nursery: trio.Nursery | None = None
-        self._moved = trio.Event()
+        self._transactions = transactions if transactions is not None else Transactions()
+        self._reception = Reception(network, report)
         self._since = math.inf  # when the local steps of the round began
         self._outcomes: Counter[str] = Counter()
         self._committed: Counter[str] = Counter()
@@ -120,18 +124,7 @@ class PulledExchange:
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Answer peers until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            try:
-                task_status.started()
-                async for inbound in self._network.inbound("exchange"):
-                    try:
-                        self._receive(inbound.peer, inbound.frame)
-                    except RemoteProtocolError as error:
-                        self._report.fault(error.peer, error.reason)
-                    self._move()
-            finally:
-                self._nursery = None
+        await self._reception.serve(self._receive, task_status=task_status)
 
     def _receive(self, peer: str, frame: bytes) -> None:
         if not self._admits(peer):
@@ -149,16 +142,9 @@ class PulledExchange:
                 case Tell(peer, message):
                     self._post(peer, message)
                 case Told(peer, pulled):
+                    self._transactions.heard(peer, pulled)
                     self._witness(stated(self._swarm, peer, pulled))
-                    self._spawn(partial(self._judge, peer, pulled))
-
-    def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
-        if self._nursery is not None:  # else we are stopping: there is no more work
-            self._nursery.start_soon(task)
-
-    def _move(self) -> None:
-        self._moved.set()
-        self._moved = trio.Event()
+                    self._reception.spawn(partial(self._judge, peer, pulled))
 
     # --- frames -------------------------------------------------------------------------------------------
 
@@ -173,10 +159,11 @@ class PulledExchange:
         return self._bucket.take(count, now)
 
     def _post(self, peer: str, message: Pulling) -> None:
+        self._transactions.sent(peer, message)
         outbox = self._outboxes.get(peer)
         if outbox is None:
             outbox = self._outboxes[peer] = deque()
-            self._spawn(partial(self._send_all, peer, outbox))
+            self._reception.spawn(partial(self._send_all, peer, outbox))
         if len(outbox) < MAX_FRAMES:
             outbox.append(message)
             self._under_way += _payload_bytes(message)
@@ -184,16 +171,18 @@ class PulledExchange:
     async def _send_all(self, peer: str, outbox: deque[Pulling]) -> None:
         """Send what waits for a peer. A peer that takes no frame in time is unreachable, and what waits is lost."""
         while outbox:
-            message = outbox.popleft()
+            message, began = outbox.popleft(), trio.current_time()
             try:
                 with trio.fail_after(self._send_s):
                     await self._network.send(peer, "exchange", encode(message))
                 self.payload_bytes += _payload_bytes(message)
+                if isinstance(message, Pulled):
+                    self._transactions.told(peer, message, trio.current_time() - began)
             except (TransportError, trio.TooSlowError):
                 self._under_way -= sum(map(_payload_bytes, outbox))
                 outbox.clear()
                 self._machine.unreachable(peer, trio.current_time())
-                self._move()
+                self._reception.move()
             finally:
                 self._under_way -= _payload_bytes(message)
         del self._outboxes[peer]
@@ -215,7 +204,7 @@ class PulledExchange:
             case _:
                 pass  # no engine, or one that has begun anew: no fault of anybody
         self._machine.judged(peer, pulled.nonce, outcome, trio.current_time())
-        self._move()
+        self._reception.move()
 
     async def _publish(self, round: int) -> bool:
         """Have our vector encoded and sign it, once for each round. -> whether there is one"""
@@ -257,12 +246,15 @@ class PulledExchange:
         lag_s = max(0.0, trio.current_time() - self._since)
         self._since = math.inf
         peers = links if await self._publish(round) else ()
-        self._do(machine.ask(round, peers, trio.current_time(), lag_s))
+        questions = machine.ask(round, peers, trio.current_time(), lag_s)
+        numbers = {question.peer: question.message.nonce for question in questions}
+        self._do(questions)
         try:
             while not machine.done:
                 with trio.move_on_at(machine.deadline):
-                    await self._moved.wait()
+                    await self._reception.moved()
                 self._do(machine.tick(trio.current_time()))
+                self._show(round, numbers)
         finally:
             machine.close()
         outcomes = dict(machine.outcomes)
@@ -272,14 +264,20 @@ class PulledExchange:
         if not isinstance(reply, calls.Done):
             raise EngineError(f"round {round} was not mixed: {reply}")
         self._noted(outcomes, reply.held)
-        return RoundOutcome(round, outcomes, machine.behind)
+        return RoundOutcome(round, outcomes, machine.behind, reply.distance)
+
+    def _show(self, round: int, numbers: dict[str, int]) -> None:
+        """Tell which questions are over; they are then taken out of `numbers`, which are those of the round by peer."""
+        for peer, outcome in self._machine.outcomes.items():
+            if (number := numbers.pop(peer, None)) is not None:
+                self._transactions.answered(peer, round, number, outcome)
 
     # --- membership and engine ----------------------------------------------------------------------------
 
     async def revoke(self, peer: str, *, settled: bool) -> None:
         """The peer is gone, banned or reborn: what it said counts no more. There is nothing else to take back."""
         self._machine.forget(peer)
-        self._move()
+        self._reception.move()
         try:
             await self._engine.call(calls.Revoke(peer, settled))
         except EngineError:

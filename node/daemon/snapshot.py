@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 import trio
+from msgspec import structs
 
 from node import hostility
 from node.daemon.app import Node
+from node.daemon.partners import Picture, picture_of
 from node.status import VERSION, Exchanges, PeerStatus, StatusSnapshot
 
 
@@ -18,7 +20,8 @@ def take_snapshot(node: Node) -> StatusSnapshot:
     manifest = node.manifest
     opened = node.engine.opened if node.engine is not None else None
     traffic = list(network.traffic.values()) if network is not None else []
-    uptime = now - node.began
+    uptime, picture = now - node.began, _picture(node)
+    used = parts.usage(node.engine.pid if node.engine is not None else None)
     sent, received = sum(t.bytes_sent for t in traffic), sum(t.bytes_received for t in traffic)
     return StatusSnapshot(
         version=VERSION,
@@ -61,7 +64,26 @@ def take_snapshot(node: Node) -> StatusSnapshot:
         loss_curve=progress.losses.points,
         value_curve=progress.values.points,
         events=node.report.events,
+        up_limit_bytes_per_s=parts.config.up_bytes_per_s or None,
+        down_limit_bytes_per_s=parts.config.down_bytes_per_s or None,
+        resources=structs.replace(used, gpu=progress.gpu, gpu_memory_bytes=progress.gpu_memory_bytes),
+        paced_per_s=progress.paced.per_s(now) if progress.state == "training" else progress.paced.per_s(),
+        distance=progress.distance,
+        distance_curve=progress.distances.points,
+        ranks=picture.ranks,
+        links=picture.links,
+        transactions=node.transactions.ended,
     )
+
+
+def _picture(node: Node) -> Picture:
+    """Who meets whom in the round under way."""
+    if node.membership is None or node.partners is None:
+        return Picture()
+    if node.training is not None and node.training.edges is not None:
+        return picture_of(node.membership.members, node.parts.identity.peer_id, node.training.edges.peers)
+    under_way = node.progress.under_way
+    return node.partners.picture(node.progress.round if under_way is None else under_way)
 
 
 def _problem(node: Node) -> str | None:

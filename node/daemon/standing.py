@@ -57,10 +57,14 @@ class Judge:
         self._cannot_keep = False
 
     def resume(self, decisions: Collection[Decision]) -> None:
-        """Take over what an earlier run kept."""
+        """Take over what an earlier run kept: before the owner may say anything new."""
         now, since = trio.current_time(), trio.current_time() - self._unix_time()
         self.reputation.resume((replace(it, until=it.until + since) for it in decisions), now)
-        for decision in decisions:
+
+    def enforce(self) -> None:
+        """Refuse all who are banned, by an earlier run or since: the network is open."""
+        now = trio.current_time()
+        for decision in self.reputation.decisions(now):
             verdict = self.reputation.verdict(decision.peer, now)
             if verdict.state == "ban":
                 self._refuse(decision.peer, verdict.until)

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 import trio
 
 from gossip.errors import ConfigError, EngineError
+from node.daemon.engine import ProcessEngine
 from node.daemon.handles import EngineHandle, Reporter
 from node.engine import calls
 
@@ -41,6 +42,8 @@ class EngineSupervisor:
         self._restarts: list[float] = []
         self.restarts = 0
         self.opened: calls.Opened | None = None
+        self.pid: int | None = None
+        """Process id of the engine; None while there is none, and where it has no process of its own."""
         self.on_restart: Callable[[], Awaitable[None]] | None = None
 
     async def call(self, request: calls.Request) -> calls.Reply:
@@ -76,8 +79,12 @@ class EngineSupervisor:
         while True:
             self._down = trio.Event()
             async with self._start() as engine:
-                if await self._open(engine):
-                    await self._down.wait()
+                self.pid = engine.pid if isinstance(engine, ProcessEngine) else None
+                try:
+                    if await self._open(engine):
+                        await self._down.wait()
+                finally:
+                    self.pid = None
             now = trio.current_time()
             self._restarts = [at for at in self._restarts if now - at < RESTART_WINDOW_S] + [now]
             self.restarts += 1

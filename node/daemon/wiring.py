@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from gossip.mix.facts import FACTS
 from gossip.overlay.api import Overlay
@@ -14,20 +15,33 @@ from node.daemon.exchange import Exchange
 from node.daemon.handles import EngineHandle, Reporter
 from node.daemon.meetings import Meetings
 from node.daemon.membership import Membership
-from node.daemon.partners import Drawn, Neighbors
+from node.daemon.partners import Drawn, Neighbors, Picture
 from node.daemon.parts import Parts
 from node.daemon.pulls import PulledExchange
 from node.daemon.standing import Judge
+from node.daemon.transactions import Transactions
 from node.daemon.witness import Witness
 from node.identity import Identity, verify
 from node.net.api import Network
 
-Partners = Callable[[int], Mapping[str, float]]
+
+@dataclass(frozen=True, slots=True)
+class Partners:
+    """Whom this node meets.
+
+    Args:
+        of: round -> peer -> weight.
+        picture: round -> who meets whom, as far as this node knows.
+    """
+
+    of: Callable[[int], Mapping[str, float]]
+    picture: Callable[[int], Picture]
 
 
 def meetings(
     *, parts: Parts, manifest: Manifest, overlay: Overlay, network: Network, engine: EngineHandle, membership: Membership, judge: Judge,
     report: Reporter, life: int, round: Callable[[], int], salt: Callable[[int], bytes], fresh_inc: Callable[[], int],
+    transactions: Transactions,
 ) -> tuple[Meetings, Partners, Witness | None]:  # fmt: skip
     """The exchange service that the manifest asks for, whom it meets in a round, and who witnesses what peers sign.
 
@@ -37,6 +51,7 @@ def meetings(
         round: the round under way.
         salt: what mixes into the ranks of a round.
         fresh_inc: a number that no earlier life of an edge has had.
+        transactions: where exchanges are kept for a person to look at.
     """
     me = network.peer_id
     near = Neighbors(overlay, lambda: membership.members, me, salt)
@@ -44,9 +59,9 @@ def meetings(
         pairwise = Exchange(
             network=network, engine=engine, report=report, manifest=manifest, swarm=parts.swarm, me=me, fresh_inc=fresh_inc,
             may=lambda peer: peer in membership.members, admits=membership.admits, budget=Budget(manifest, parts.config),
-            directions=near.directions, noted=judge.noted,
+            directions=near.directions, noted=judge.noted, transactions=transactions,
         )  # fmt: skip
-        return pairwise, near.links, None
+        return pairwise, Partners(near.links, near.picture), None
     witness = Witness(
         network=network, report=report, swarm=parts.swarm, verify=verify, members=lambda: membership.members,
         life_of=membership.life_of, round=round, seed=_secret_seed(parts.identity, "witness", life),
@@ -54,15 +69,15 @@ def meetings(
     pulled = PulledExchange(
         network=network, engine=engine, report=report, manifest=manifest, swarm=parts.swarm, life=life, sign=parts.identity.sign,
         verify=verify, life_of=membership.life_of, admits=membership.admits, up_bytes_per_s=parts.config.up_bytes_per_s,
-        first=fresh_inc(), witness=witness.heard, noted=judge.noted,
+        first=fresh_inc(), witness=witness.heard, noted=judge.noted, transactions=transactions,
     )  # fmt: skip
     if manifest.overlay.kind != "pull":
-        return pulled, near.row, witness
+        return pulled, Partners(near.row, near.picture), witness
     drawn = Drawn(
         lambda: membership.members, me, manifest.overlay.k, membership.prefixes, manifest.admission.per_prefix, judge.fine,
         parts.identity.seed, life,
     )  # fmt: skip
-    return pulled, drawn.row, witness
+    return pulled, Partners(drawn.row, drawn.picture), witness
 
 
 def beacon_service(

@@ -95,6 +95,7 @@ async def test_a_ban_holds_over_a_restart_for_as_long_as_was_left():
     await trio.sleep(1000.0)
     again = Told()
     again.judge.resume(decode(encode(first.kept)))
+    again.judge.enforce()
     assert again.refused == {A: pytest.approx(trio.current_time() + 2600.0), B: math.inf}
     assert again.judge.standing(B).why == "spam"
     assert again.judge.standing(C).trusted
