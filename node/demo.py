@@ -27,7 +27,7 @@ from msgspec import structs
 from gossip.errors import ConfigError, GossipError
 from gossip.wire.schema import MAX_ADDRESSES
 from node.admission.issue import give, terms_of
-from node.config import LimitsSection, Manifest, NodeConfig, Scalar
+from node.config import LimitsSection, Manifest, NodeConfig, RecordSection, Scalar
 from node.demo_node import Member
 from node.identity import Identity
 from node.invite import Invite
@@ -35,6 +35,7 @@ from node.manifest import found
 from node.run_dir import RunDir
 
 POLL_S = 0.25
+RECORD_S = 0.5  # between two lines of a record: a demo is short
 START_S = 60.0  # for the slowest machine to bring one node up
 STALL_S = 90.0  # no node makes a step for so long: the run has failed
 GRACE_S = 2.5  # from asking a process to end to killing it
@@ -59,6 +60,7 @@ class Plan:
         byzantine: (node, attack) pairs: these lie.
         ban_at: fraction of the run at which the owner of every other node bans those, or None.
         folder: where run directories go; None for a temporary one that is deleted.
+        record: every node keeps a record of its run, for `folder`.
     """
 
     manifest: Manifest
@@ -69,6 +71,7 @@ class Plan:
     byzantine: tuple[tuple[int, str], ...] = ()
     ban_at: float | None = None
     folder: Path | None = None
+    record: bool = False
 
 
 @dataclass(slots=True)
@@ -166,6 +169,7 @@ class Demo:
             shard=index % self.plan.manifest.partition.shards,
             threads=1, checkpoint_s=2.0, linger_s=3600.0, limits=LimitsSection(connections=4 * count, connections_per_ip=4 * count),
             attack=attack, attack_params=crew, attack_agreed=bool(attack),
+            record=RecordSection(every_s=RECORD_S if self.plan.record else 0.0),
         )  # fmt: skip
         run_dir.write_config(config)
         member = Member(index, run_dir, self._peer(index), attack=attack)
