@@ -58,11 +58,12 @@ HELP = "see `starling demo --help`"
 @click.option(
     "--dir", "folder", metavar="DIR", type=click.Path(path_type=Path), help="Keep the nodes' directories here."
 )
+@click.option("--record", is_flag=True, help="Every node writes a record.jsonl in --dir, which `starling tui` replays.")
 @click.option("--no-tui", is_flag=True, help="A progress bar instead of the terminal UI.")
 def demo(
     nodes: int, task: str, rounds: int | None, seconds: float | None, seed: int, assignments: tuple[str, ...],
     kills: tuple[str, ...], liars: tuple[str, ...], ban_at: float | None, preset: str | None, join_late: float | None, as_json: bool,
-    folder: Path | None, no_tui: bool,
+    folder: Path | None, record: bool, no_tui: bool,
 ) -> int:  # fmt: skip
     """Run a swarm of real nodes on loopback and watch it learn.
 
@@ -77,7 +78,7 @@ def demo(
 
     plan = make_plan(
         nodes, task, rounds, seconds, seed, assignments, kills, join_late, folder, preset=preset, liars=liars,
-        ban_at=ban_at,
+        ban_at=ban_at, record=record,
     )  # fmt: skip
     try:
         with _signals(), Demo(plan) as running:
@@ -112,6 +113,7 @@ def demo(
 def make_plan(
     nodes: int, task: str, rounds: int | None, seconds: float | None, seed: int, assignments: Sequence[str], kills: Sequence[str],
     join_late: float | None, folder: Path | None, *, preset: str | None = None, liars: Sequence[str] = (), ban_at: float | None = None,
+    record: bool = False,
 ) -> Plan:  # fmt: skip
     """The plan that the options ask for. What `--set` says goes before what is derived from other options.
 
@@ -144,6 +146,8 @@ def make_plan(
         raise ConfigError(
             f"--ban-at: bans who lies, and nobody does; try `starling demo --byzantine 1:sign_flip --ban-at {ban_at:g}`"
         )
+    if record and folder is None:
+        raise ConfigError("--record: needs --dir, where the records stay; try `starling demo --record --dir my-demo`")
     planned = tuple(_kill(text, nodes) for text in kills)
     byzantine = _byzantine(liars, nodes)
     parts = nodes + (join_late is not None)
@@ -163,7 +167,7 @@ def make_plan(
     check_members(manifest, nodes)
     return Plan(
         manifest=manifest, nodes=nodes, seconds=seconds, kill=planned, join_late=join_late, byzantine=byzantine, ban_at=ban_at,
-        folder=folder,
+        folder=folder, record=record,
     )  # fmt: skip
 
 
