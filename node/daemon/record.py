@@ -147,6 +147,7 @@ def seen(node: Node) -> Seen:
         local_steps=progress.local_steps,
         computed_s=progress.computed_s,
         loss=progress.loss,
+        distance=progress.distance,
         exchanges=exchange.stats if exchange is not None else Exchanges(),
         bytes_sent=sum(each.bytes_sent for each in traffic),
         bytes_received=sum(each.bytes_received for each in traffic),
