@@ -301,7 +301,7 @@ def _numeric(wanted: types.LiteralType) -> bool:
 def _render(config: Section, prefix: str, lines: list[str]) -> None:
     """Values first, then sections: TOML has no way back out of a table."""
     plain: dict[str, Any] = msgspec.to_builtins(config)
-    documented = _meanings(type(config))
+    documented = meanings(type(config))
     inner = {key: getattr(config, key) for key in plain if isinstance(getattr(config, key), Section)}
     tables = {key: value for key, value in plain.items() if key not in inner and isinstance(value, dict)}
     for key, value in plain.items():
@@ -318,14 +318,14 @@ def _render(config: Section, prefix: str, lines: list[str]) -> None:
 
 
 @cache
-def _meanings(kind: type[Section]) -> Mapping[str, tuple[str, ...]]:
+def meanings(kind: type[msgspec.Struct]) -> Mapping[str, tuple[str, ...]]:
     """The string below each field of a section, which only its source keeps; or that of the section it adds to."""
     base = kind.__base__
-    inherited = _meanings(base) if base is not None and base is not Section and issubclass(base, Section) else {}
+    inherited = meanings(base) if base not in {None, msgspec.Struct} and issubclass(base, msgspec.Struct) else {}
     return {**inherited, **_own_meanings(kind)}
 
 
-def _own_meanings(kind: type[Section]) -> dict[str, tuple[str, ...]]:
+def _own_meanings(kind: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:
     tree = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(tree, ast.ClassDef)
     found: dict[str, tuple[str, ...]] = {}

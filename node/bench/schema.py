@@ -46,12 +46,6 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """A copy of the vector into memory that is there already, on the same threads in the same process."""
 
 
-class Cases(msgspec.Struct, frozen=True):
-    """What the command prints."""
-
-    cases: tuple[Case, ...]
-
-
 class RuleCase(msgspec.Struct, frozen=True, kw_only=True):
     """One combining rule at one length. Times are processor seconds of one thread, the best of the repetitions."""
 
@@ -67,9 +61,3 @@ class RuleCase(msgspec.Struct, frozen=True, kw_only=True):
     max_error: float
     """Largest absolute difference of a coordinate between the two results; coordinates are about 1. The peer's geometric median is
     computed again in float64 for this."""
-
-
-class RuleCases(msgspec.Struct, frozen=True):
-    """What the command prints."""
-
-    cases: tuple[RuleCase, ...]

@@ -3,9 +3,9 @@
     bench codec    selects, quantises, packs and unpacks, beside a plain copy of the same vector
     bench rules    combines the vectors of peers, some of them bad, beside byzfl
 
-Standard output is a table, or with --json `{"cases": [{"codec", "d", "encode_gb_s", "decode_gb_s", "round_trip_gb_s",
-"bytes_per_parameter", "index_bits_over_entropy", "peak_extra_bytes", "memcpy_gb_s"}]}` and `{"cases": [{"rule", "n", "d", "ours_cpu_s",
-"peer_cpu_s", "ratio", "max_error"}]}`. Progress goes to standard error.
+Standard output is a table, or with --json `{"version", "cases": [{"codec", "d", "encode_gb_s", "decode_gb_s", "round_trip_gb_s",
+"bytes_per_parameter", "index_bits_over_entropy", "peak_extra_bytes", "memcpy_gb_s"}]}` and `{"version", "cases": [{"rule", "n", "d",
+"ours_cpu_s", "peer_cpu_s", "ratio", "max_error"}]}`. Progress goes to standard error if that is a terminal.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gossip.errors import ConfigError, GossipError
+from node.cli.help import Group
 from node.cli.output import console, json_option
 
 if TYPE_CHECKING:
@@ -30,12 +31,17 @@ LEAST, LARGEST = 8, 64  # vectors
 MOST = 2**32 - 1
 
 
-@click.group()
+@click.group(cls=Group)
 def bench() -> None:
     """Measure this machine."""
 
 
-@bench.command()
+@bench.command(
+    examples=(
+        ("starling bench codec --d 1000000", "all codecs that nodes use, beside a plain copy"),
+        ("starling bench codec --codec mask:0.1+int4 --json", "one of them, for a program"),
+    )
+)
 @click.option("--d", "dims", type=int, multiple=True, default=(DIM,), show_default=True, help="Parameters; repeatable.")
 @click.option("--codec", "codecs", multiple=True, metavar="SELECTOR[:RATIO]+QUANTIZER", help="Only these; repeatable.")
 @click.option("--repeat", type=int, default=5, show_default=True, help="Repetitions, of which the fastest counts.")
@@ -49,25 +55,31 @@ def codec(
 
     Each in a process of its own, so that its memory can be told from the others'.
     """
-    import msgspec
-
-    from node.bench.schema import CODECS, Cases
+    from node.bench.schema import CODECS
+    from node.cli.documents import Codecs, emit
+    from node.cli.progress import Steps
 
     _check(dims, repeat, f"starling bench codec --d {DIM}")
     if threads < 0:
         raise ConfigError(f"--threads: must be >= 0, got {threads}; try `--threads 0` for one per core")
     wanted = [(name, d) for d in dims for name in codecs or CODECS]
     cases: list[Case] = []
-    for number, (name, d) in enumerate(wanted, start=1):
-        click.echo(f"{number}/{len(wanted)}  {name}  d = {d:,}", err=True)
-        cases.append(_measure(name, d, repeat, device, threads or _cores()))
+    with Steps(len(wanted)) as steps:
+        for name, d in wanted:
+            steps.begin(f"{name}  d = {d:,}")
+            cases.append(_measure(name, d, repeat, device, threads or _cores()))
     if as_json:
-        click.echo(msgspec.json.encode(Cases(tuple(cases))))
+        emit(Codecs(cases=tuple(cases)))
     else:
         _table(cases)
 
 
-@bench.command()
+@bench.command(
+    examples=(
+        ("starling bench rules", "all rules beside byzfl's, 16 vectors of a million"),
+        ("starling bench rules --rule multi_krum --n 32 --d 100000", ""),
+    )
+)
 @click.option(
     "--d", "dims", type=int, multiple=True, default=(RULES_DIM,), show_default=True, help="Parameters; repeatable."
 )
@@ -82,20 +94,21 @@ def rules(dims: tuple[int, ...], count: int, rules: tuple[str, ...], repeat: int
 
     Each in a process of its own, on one thread.
     """
-    import msgspec
-
-    from node.bench.schema import RULES, RuleCases
+    from node.bench.schema import RULES
+    from node.cli.documents import Rules, emit
+    from node.cli.progress import Steps
 
     _check(dims, repeat, f"starling bench rules --d {RULES_DIM}")
     if not LEAST <= count <= LARGEST:
         raise ConfigError(f"--n: must be in [{LEAST}, {LARGEST}], got {count}; try `--n 16`")
     wanted = [(name, d) for d in dims for name in rules or RULES]
     cases: list[RuleCase] = []
-    for number, (name, d) in enumerate(wanted, start=1):
-        click.echo(f"{number}/{len(wanted)}  {name}  n = {count}  d = {d:,}", err=True)
-        cases.append(_measure_rule(name, d, count, repeat))
+    with Steps(len(wanted)) as steps:
+        for name, d in wanted:
+            steps.begin(f"{name}  n = {count}  d = {d:,}")
+            cases.append(_measure_rule(name, d, count, repeat))
     if as_json:
-        click.echo(msgspec.json.encode(RuleCases(tuple(cases))))
+        emit(Rules(cases=tuple(cases)))
     else:
         _rules_table(cases)
 

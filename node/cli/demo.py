@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gossip.errors import ConfigError
-from node.cli.output import console, json_option, preset_option
+from node.cli import completion
+from node.cli.help import Command
+from node.cli.output import console, is_lively, json_option, preset_option
 from node.cli.progress import Bar, Display, Lines, Terminal
 from node.config import Manifest
 
@@ -32,21 +34,37 @@ SHARE = re.compile(r"(?P<node>\d{1,6})@(?P<fraction>\d*\.?\d+)")
 HELP = "see `starling demo --help`"
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        ("starling demo", "eight nodes, shown live"),
+        ("starling demo --nodes 4 --kill 2@0.3 --join-late 0.4", "one is killed and comes back, one comes late"),
+        ("starling demo --nodes 8 --preset open --byzantine 1:sign_flip", "strangers, one of them lying"),
+        ("starling demo --nodes 4 --rounds 60 --json", "one JSON object, for a program"),
+    ),
+)
 @click.option("--nodes", type=int, default=8, show_default=True, help="How many nodes, at least 2.")
-@click.option("--task", default="digits", show_default=True, help="A built-in task or module:function.")
+@click.option(
+    "--task",
+    default="digits",
+    show_default=True,
+    help="A built-in task or module:function.",
+    shell_complete=completion.tasks,
+)
 @click.option("--rounds", type=int, help=f"Length of the run in rounds; default: {ROUNDS}.")
 @click.option("--seconds", type=float, help="Length of the run in seconds instead.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of all shared chance.")
 @click.option(
-    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any key of `starling config show manifest`."
-)
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any key of `starling config show manifest`.",
+    shell_complete=completion.keys("manifest"),
+)  # fmt: skip
 @click.option(
     "--kill", "kills", multiple=True, metavar="I@FRACTION", help="Kill node I at this fraction of the run; it restarts."
 )
 @click.option(
     "--byzantine", "liars", multiple=True, metavar="N:ATTACK",
     help="The last N nodes lie, e.g. 3:sign_flip (docs/attacks.md); more than once for several attacks.",
+    shell_complete=completion.liars,
 )  # fmt: skip
 @click.option(
     "--ban-at", type=float, metavar="FRACTION",
@@ -83,7 +101,7 @@ def demo(
     try:
         with _signals(), Demo(plan) as running:
             click.echo(f"starting {plan.nodes} nodes in {running.folder}", err=True)
-            ui = not (as_json or no_tui) and all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr))
+            ui = not (as_json or no_tui) and sys.stdin.isatty() and is_lively(sys.stdout) and is_lively(sys.stderr)
             with _display(running, ui=ui) as display:
                 table = running.run(display.show)
             failed = [
@@ -97,9 +115,9 @@ def demo(
         click.echo("starling: interrupted, all nodes are gone", err=True)
         return 130
     if as_json:
-        import msgspec
+        from node.cli.documents import emit_plain
 
-        click.echo(msgspec.json.encode(table))  # NaN becomes null
+        emit_plain(table)
     else:
         _print(table)
     if folder is not None:
@@ -229,7 +247,7 @@ def _check(manifest: Manifest, nodes: int, seconds: float | None) -> None:
 def _display(running: Demo, *, ui: bool) -> Display:
     if ui:
         return Terminal(running.folder)
-    return Bar() if sys.stderr.isatty() else Lines()
+    return Bar() if is_lively(sys.stderr) else Lines()
 
 
 def _print(table: dict[str, Any]) -> None:

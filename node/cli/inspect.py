@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from gossip.errors import ConfigError
-from node.cli.output import dir_option, preset_option
-from node.config import Manifest, NodeConfig
+from node.cli.help import Group
+from node.cli.output import dir_option, json_option, preset_option
+from node.config import Manifest, NodeConfig, Section
 
 BUILT_IN_TASKS = ("digits", "images", "quadratic", "diagonal", "logistic", "text", "synthetic")
 """The names of `node.tasks.catalogue`, which only the engine may import: it needs torch."""
+
+
+PARTS = ("manifest", "node", "scenario")
 
 
 def check(manifest: Manifest) -> None:
@@ -34,21 +39,31 @@ def check(manifest: Manifest) -> None:
         click.echo(f"note: {warning}", err=True)
 
 
-@click.group()
+@click.group(cls=Group)
 def manifest() -> None:
     """Show or check a swarm's manifest."""
 
 
-@manifest.command("show")
+@manifest.command(
+    "show",
+    examples=(
+        ("starling manifest show --dir starling-node", "what the node in that directory agreed to"),
+        ("starling manifest show examples/digits.toml", "a file with every default filled in"),
+    ),
+)
 @click.argument("file", metavar="[MANIFEST.toml]", required=False, type=click.Path(path_type=Path))
 @dir_option
-def show_manifest(file: Path | None, run_dir: Path) -> None:
+@json_option
+def show_manifest(file: Path | None, run_dir: Path, as_json: bool) -> None:
     """Print a manifest, every key with its meaning.
 
     The file's, or that of the node in --dir.
     """
+    import msgspec
+
     from node import manifest as manifests
     from node import presets, settings
+    from node.cli.documents import ShownManifest, emit
     from node.run_dir import RunDir
 
     if file is not None:
@@ -59,13 +74,19 @@ def show_manifest(file: Path | None, run_dir: Path) -> None:
         raise ConfigError(
             f"--dir: {run_dir} has no manifest yet, a member sends it; start the node with `starling run --dir {run_dir}`"
         )
+    swarm = None
     if shown.signature:
         manifests.verify(shown)
-        click.echo(f"# swarm {manifests.swarm_id(shown)}, signature good")
+        swarm = manifests.swarm_id(shown)
+    if as_json:
+        emit(ShownManifest(swarm=swarm, manifest=msgspec.to_builtins(shown)))
+        return
+    if swarm is not None:
+        click.echo(f"# swarm {swarm}, signature good")
     click.echo(settings.render(shown), nl=False)
 
 
-@manifest.command("check")
+@manifest.command("check", examples=(("starling manifest check examples/digits.toml", "before you found"),))
 @click.argument("file", metavar="MANIFEST.toml", type=click.Path(path_type=Path))
 def check_manifest(file: Path) -> None:
     """Check a manifest file.
@@ -86,57 +107,74 @@ def check_manifest(file: Path) -> None:
     click.echo(f"{file}: no error found, {signed}", err=True)
 
 
-@click.group()
+@click.group(cls=Group)
 def config() -> None:
     """Show the effective settings."""
 
 
-@config.command("show")
-@click.argument("part", metavar="[manifest|node|scenario]", required=False)
+@config.command(
+    "show",
+    examples=(
+        ("starling config show", "every key of both files, with its meaning"),
+        ("starling config show manifest --preset open > m.toml", "a file to begin with, for a swarm of strangers"),
+        ("starling config show node --dir starling-node --json", "a node's own settings, for a program"),
+    ),
+)
+@click.argument(
+    "part", metavar="[manifest|node|scenario]", required=False,
+    shell_complete=lambda _c, _p, begun: [part for part in PARTS if part.startswith(begun)],
+)  # fmt: skip
 @preset_option
 @dir_option
-def show_config(part: str | None, preset: str | None, run_dir: Path) -> None:
+@json_option
+def show_config(part: str | None, preset: str | None, run_dir: Path, as_json: bool) -> None:
     """Print every setting with its meaning: those of the node in --dir, or the defaults where there is none.
 
     Two TOML files in one listing; name one part to get a file: starling config show manifest > manifest.toml
 
     scenario prints the defaults of what `starling simulate` reads. --preset prints a manifest, or scenario, that begins with those values.
     """
-    from node import presets, settings
+    from node import presets
     from node.run_dir import RunDir
     from node.simulate.schema import Scenario
 
-    if part not in {None, "manifest", "node", "scenario"}:
+    if part not in {None, *PARTS}:
         raise ConfigError(f"config show: must be manifest, node or scenario, got {part!r}; try `starling config show`")
     if preset is not None and part == "node":
         raise ConfigError(
             f"--preset: is about a manifest or a scenario, got {part}; try `starling config show manifest --preset {preset}`"
         )
+    begun = presets.asked(preset, ())
+    begins = "defaults" if preset is None else f"preset {preset}"
     if part == "scenario":
-        begins = "defaults" if preset is None else f"preset {preset}"
-        click.echo(f"# A scenario: what `starling simulate` reads ({begins})")
-        click.echo(settings.render(presets.load(Scenario, assignments=presets.asked(preset, ()))), nl=False)
+        scenario = presets.load(Scenario, assignments=begun)
+        _print_parts({"scenario": (f"A scenario: what `starling simulate` reads ({begins})", scenario)}, as_json)
         return
+    agreed_on = "The manifest: what a swarm agrees on"
     if preset is not None:
-        begun = presets.load(Manifest, assignments=presets.asked(preset, ()))
-        click.echo(f"# The manifest: what a swarm agrees on (preset {preset})")
-        click.echo(settings.render(begun), nl=False)
+        _print_parts({"manifest": (f"{agreed_on} ({begins})", presets.load(Manifest, assignments=begun))}, as_json)
         return
-    place = RunDir(run_dir)
+    place, parts = RunDir(run_dir), dict[str, tuple[str, Section]]()
     held = place.config_file.exists()
     if part != "node":
         agreed = place.read_manifest() if held else None
-        origin = (
-            place.manifest_file
-            if agreed is not None
-            else "defaults; the swarm's own is not here yet"
-            if held
-            else "defaults"
-        )
-        click.echo(f"# The manifest: what a swarm agrees on ({origin})")
-        click.echo(settings.render(agreed if agreed is not None else Manifest()), nl=False)
-    if part is None:
-        click.echo("")
+        origin = place.manifest_file if agreed else "defaults; the swarm's own is not here yet" if held else "defaults"
+        parts["manifest"] = (f"{agreed_on} ({origin})", agreed or Manifest())
     if part != "manifest":
-        click.echo(f"# The node's own settings ({place.config_file if held else 'defaults'})")
-        click.echo(settings.render(place.read_config() if held else NodeConfig()), nl=False)
+        origin = place.config_file if held else "defaults"
+        parts["node"] = (f"The node's own settings ({origin})", place.read_config() if held else NodeConfig())
+    _print_parts(parts, as_json)
+
+
+def _print_parts(parts: Mapping[str, tuple[str, Section]], as_json: bool) -> None:
+    """TOML below a heading each, or one JSON object."""
+    import msgspec
+
+    from node import settings
+    from node.cli.documents import ShownConfig, emit
+
+    if as_json:
+        emit(ShownConfig(**{name: msgspec.to_builtins(section) for name, (_, section) in parts.items()}))
+        return
+    texts = (f"# {heading}\n{settings.render(section)}" for heading, section in parts.values())
+    click.echo("\n".join(texts), nl=False)

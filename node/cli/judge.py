@@ -7,18 +7,26 @@ import re
 from pathlib import Path
 
 import click
-import msgspec
 
 from gossip.errors import ConfigError
 from node import control
+from node.cli import completion
+from node.cli.documents import emit_plain
+from node.cli.help import Command
 from node.cli.output import dir_option, json_option
 
 UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 LONGEST_S = 10 * 365.25 * 86400.0
 
 
-@click.command()
-@click.argument("peer")
+@click.command(
+    cls=Command,
+    examples=(
+        ("starling ban …Kx6nXTN --for 24h --why spam", "by the end of its id, as `starling peers` shows it"),
+        ("starling ban 12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN", "for good"),
+    ),
+)
+@click.argument("peer", shell_complete=completion.peers)
 @click.option("--for", "duration", metavar="24h", help="End the ban after so long: 90s, 30m, 24h, 7d. Default: never.")
 @click.option("--why", metavar="TEXT", default="", help="For yourself: shown by `starling peers`.")
 @dir_option
@@ -35,8 +43,8 @@ def ban(peer: str, duration: str | None, why: str, run_dir: Path, as_json: bool)
     _say(control.request(run_dir, "ban", timeout_s=control.REPLY_S, **fields), "banned", as_json)
 
 
-@click.command()
-@click.argument("peer")
+@click.command(cls=Command, examples=(("starling unban …Kx6nXTN", ""),))
+@click.argument("peer", shell_complete=completion.peers)
 @dir_option
 @json_option
 def unban(peer: str, run_dir: Path, as_json: bool) -> None:
@@ -44,8 +52,8 @@ def unban(peer: str, run_dir: Path, as_json: bool) -> None:
     _say(control.request(run_dir, "unban", peer=peer), "judged like anybody:", as_json)
 
 
-@click.command()
-@click.argument("peer")
+@click.command(cls=Command, examples=(("starling trust …Kx6nXTN", "a friend whose line is bad"),))
+@click.argument("peer", shell_complete=completion.peers)
 @dir_option
 @json_option
 def trust(peer: str, run_dir: Path, as_json: bool) -> None:
@@ -70,6 +78,6 @@ def seconds(text: str) -> float:
 
 def _say(answer: dict[str, object], what: str, as_json: bool) -> None:
     if as_json:
-        click.echo(msgspec.json.encode(answer))
+        emit_plain(answer)
     else:
         click.echo(f"{what} {answer.get('peer')}", err=True)

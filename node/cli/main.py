@@ -11,38 +11,75 @@ Only the module of the command that is called gets imported, so that `--help` an
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import click
 
 from gossip.errors import ConfigError, GossipError
+from node.cli.help import write_examples
 from node.control import ControlError
 
-# name -> where it is, and its line in --help
-COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+# group -> name -> where it is, and its line in --help
+GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
-        "demo": ("node.cli.demo:demo", "Run a local swarm of real nodes and watch it learn."),
-        "simulate": ("node.cli.simulate:simulate", "Simulate swarms of thousands of nodes, and sweeps of them."),
-        "found": ("node.cli.operate:found", "Found a swarm: sign a manifest and print the invite."),
-        "join": ("node.cli.operate:join", "Join a swarm by its invite."),
-        "run": ("node.cli.operate:run", "Run the node of a run directory."),
-        "invite": ("node.cli.invite:invite", "Print an invite to the running node's swarm."),
-        "revoke": ("node.cli.invite:revoke", "Put out a member that was invited, with all whom it invited."),
-        "leave": ("node.cli.operate:leave", "Leave the swarm in order and stop the running node."),
-        "status": ("node.cli.view:status", "Say how a running node does."),
-        "peers": ("node.cli.view:peers", "List the members a running node knows."),
-        "ban": ("node.cli.judge:ban", "Shut a peer out."),
-        "unban": ("node.cli.judge:unban", "Undo a ban, or trust."),
-        "trust": ("node.cli.judge:trust", "Never shut a peer out."),
-        "tui": ("node.cli.view:terminal", "Watch a running node or a demo in the terminal."),
-        "eval": ("node.cli.operate:evaluate", "Evaluate the running node's model on held-out data."),
-        "export": ("node.cli.operate:export", "Write the model to a safetensors file."),
-        "manifest": ("node.cli.inspect:manifest", "Show or check a swarm's manifest."),
-        "config": ("node.cli.inspect:config", "Show the node's effective settings."),
-        "bench": ("node.cli.bench:bench", "Measure how fast this machine encodes and combines what nodes exchange."),
-        "overlay": ("node.cli.overlay:overlay", "Draw, measure and compare overlays."),
+        "Run a node": {
+            "demo": ("node.cli.demo:demo", "Run a local swarm of real nodes and watch it learn."),
+            "join": ("node.cli.operate:join", "Join a swarm by its invite."),
+            "run": ("node.cli.operate:run", "Run the node of a run directory again."),
+            "leave": ("node.cli.operate:leave", "Leave the swarm in order and stop the running node."),
+            "export": ("node.cli.operate:export", "Write the model to a safetensors file."),
+        },
+        "Look": {
+            "status": ("node.cli.view:status", "Say how a running node does, problems first."),
+            "peers": ("node.cli.view:peers", "List the members a running node knows."),
+            "tui": ("node.cli.view:terminal", "Watch nodes, a demo or a recorded run in the terminal."),
+            "logs": ("node.cli.logs:logs", "Print a node's log; -f goes on as it grows."),
+            "eval": ("node.cli.operate:evaluate", "Evaluate the running node's model on held-out data."),
+        },
+        "Found and invite": {
+            "found": ("node.cli.operate:found", "Found a swarm: sign a manifest and print the invite."),
+            "invite": ("node.cli.invite:invite", "Print an invite to the running node's swarm."),
+            "revoke": ("node.cli.invite:revoke", "Put out a member with all whom it invited."),
+            "manifest": ("node.cli.inspect:manifest", "Show or check a swarm's manifest."),
+            "config": ("node.cli.inspect:config", "Show every setting with its meaning."),
+        },
+        "Trust": {
+            "ban": ("node.cli.judge:ban", "Shut a peer out."),
+            "unban": ("node.cli.judge:unban", "Undo a ban, or trust."),
+            "trust": ("node.cli.judge:trust", "Never shut a peer out."),
+        },
+        "Research": {
+            "simulate": ("node.cli.simulate:simulate", "Simulate swarms of thousands of nodes, and sweeps of them."),
+            "overlay": ("node.cli.overlay:overlay", "Draw, measure and compare overlays."),
+            "bench": ("node.cli.bench:bench", "Measure how fast this machine encodes and combines."),
+        },
+        "Your shell": {
+            "completion": ("node.cli.completion:completion", "Print the completion script of bash, zsh or fish."),
+        },
+    }
+)
+COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {name: entry for group in GROUPS.values() for name, entry in group.items()}
+)
+EXAMPLES = (
+    ("starling demo", "eight nodes on this machine, watched while they learn"),
+    ("starling found examples/digits.toml", "found a swarm; hand its invite to others"),
+    ("starling join INVITE --data my-photos", "take part, learning from your own data"),
+    ("starling status --dir starling-node", "how it does; a problem is the first line"),
+)
+EXIT_CODES: Mapping[int, str] = MappingProxyType(
+    {
+        0: "fine; also a node, logs -f or status --watch that Ctrl-C ended",
+        1: "failed: no node is running, or the network, a file or a computation gave up",
+        2: "wrong input: an option, a key, a file; nothing was changed",
+        130: "Ctrl-C before it was finished; 143 and 129 are a demo that was terminated",
     }
 )
 
@@ -64,15 +101,35 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table, without importing what it names."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        """The table, without importing what it names: the columns of all groups aligned."""
+        widest = max(map(len, COMMANDS))
+        for group, commands in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name.ljust(widest), text) for name, (_, text) in commands.items()])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Where to begin, and what exit codes mean."""
+        write_examples(EXAMPLES, formatter)
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), text) for code, text in EXIT_CODES.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names by the table, without importing every command."""
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        named = ((name, text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete))
+        return [CompletionItem(name, help=text) for name, text in named]
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="starling-swarm", prog_name="starling", message="%(prog)s %(version)s")
 def starling() -> None:
-    """Train a PyTorch model together with others, without a server."""
+    """Train a PyTorch model together with others, without a server.
+
+    Each command has its own: starling COMMAND --help.
+    """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,6 +141,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    if "_STARLING_COMPLETE" in os.environ:
+        from node.cli import completion
+
+        completion.register()
     try:
         outcome = starling.main(
             args=None if arguments is None else list(arguments), prog_name="starling", standalone_mode=False

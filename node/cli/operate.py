@@ -17,7 +17,11 @@ import msgspec
 
 from gossip.errors import ConfigError, GossipError
 from node import control
+from node.cli import completion
+from node.cli.documents import emit_plain
+from node.cli.help import Command
 from node.cli.output import dir_option, json_option, preset_option
+from node.cli.progress import Slow
 from node.config import Manifest, NodeConfig
 
 if TYPE_CHECKING:
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 LEAVE_S = 5.0  # from the farewell to the end of the process
 SUFFIX = ".safetensors"
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Flags(TypedDict):
@@ -42,7 +46,7 @@ class Flags(TypedDict):
     assignments: tuple[str, ...]
 
 
-def node_options(command: Command) -> Command:
+def node_options(command: Function) -> Function:
     """Options for the volunteer's own settings, and `--dir`."""
     options = (
         click.option(
@@ -58,19 +62,32 @@ def node_options(command: Command) -> Command:
             "--announce", multiple=True, metavar="MULTIADDR", help="What to tell others instead, behind a NAT."
         ),
         click.option("--shard", metavar="I", help="Which part of built-in data; -1 derives it from the peer id."),
-        click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any key of `config show`."),
+        click.option(
+            "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any key of `config show`.",
+            shell_complete=completion.keys("manifest", "node"),
+        ),
         dir_option,
-    )
+        json_option,
+    )  # fmt: skip
     for option in reversed(options):
         command = option(command)
     return command
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        ("starling found examples/digits.toml", "the invite is all of standard output"),
+        (
+            "starling found --preset open --set task=digits --set pace.rounds=500 --listen /ip4/0.0.0.0/tcp/4001",
+            "for strangers",
+        ),
+    ),
+)
 @click.argument("file", metavar="[MANIFEST.toml]", required=False, type=click.Path(path_type=Path))
 @preset_option
 @node_options
-def found(file: Path | None, preset: str | None, run_dir: Path, **flags: Unpack[Flags]) -> None:
+def found(file: Path | None, preset: str | None, run_dir: Path, as_json: bool, **flags: Unpack[Flags]) -> None:
     """Found a swarm: sign a manifest, start its first node and print the invite.
 
     Without a file the manifest has its defaults, which --set changes: starling found --set task=digits --set pace.rounds=500.
@@ -97,14 +114,26 @@ def found(file: Path | None, preset: str | None, run_dir: Path, **flags: Unpack[
     with _undone_if_refused(place):
         place.write_config(config)
         swarm = place.write_manifest(signed)
-        _start(place, on_listening=partial(_tell_founder, signed.name, swarm, place))
+        _start(place, on_listening=partial(_tell_founder, signed.name, swarm, place, as_json=as_json))
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        ("starling join INVITE", "take part, with a part of the task's own data"),
+        (
+            "starling join INVITE --data my-photos --up 10mbit --dir photos-node",
+            "with yours, and a cap on what is sent",
+        ),
+    ),
+)
 @click.argument("invite")
 @node_options
-def join(invite: str, run_dir: Path, **flags: Unpack[Flags]) -> None:
-    """Join a swarm by its invite. In the directory of a node of that swarm: go on, with the options given now."""
+def join(invite: str, run_dir: Path, as_json: bool, **flags: Unpack[Flags]) -> None:
+    """Join a swarm by its invite.
+
+    In the directory of a node of that swarm: go on, with the options given now. Ctrl-C stops the node; `starling run` goes on.
+    """
     from node import invite as invites
     from node.admission.issue import take_up
     from node.identity import Identity
@@ -138,10 +167,10 @@ def join(invite: str, run_dir: Path, **flags: Unpack[Flags]) -> None:
     with _undone_if_refused(place):
         place.write_config(msgspec.structs.replace(config, bootstrap=others))
         place.write_invite(invited)
-        _start(place)
+        _start(place, on_listening=partial(_tell_joiner, invited.swarm, me.peer_id, place) if as_json else None)
 
 
-@click.command()
+@click.command(cls=Command, examples=(("starling run --dir starling-2", "where it stopped, after a crash too"),))
 @dir_option
 @click.option("--until-stdin-closes", is_flag=True, help="End also when standard input does, for a parent program.")
 def run(run_dir: Path, until_stdin_closes: bool) -> None:
@@ -151,31 +180,32 @@ def run(run_dir: Path, until_stdin_closes: bool) -> None:
     _start(RunDir.existing(run_dir), until_stdin_closes=until_stdin_closes)
 
 
-@click.command()
+@click.command(cls=Command, examples=(("starling leave --dir starling-2", ""),))
 @dir_option
 def leave(run_dir: Path) -> None:
     """Say goodbye to the swarm, save and stop. `starling run` comes back."""
-    with asking(run_dir):
-        control.request(run_dir, "leave")
-    deadline = time.monotonic() + LEAVE_S
-    while _is_running(run_dir):
-        if time.monotonic() > deadline:
-            raise GossipError(
-                f"the node in {run_dir} is leaving, but has not ended yet; see `starling status --dir {run_dir}`"
-            )
-        time.sleep(0.05)
+    with Slow("saying goodbye"):
+        with asking(run_dir):
+            control.request(run_dir, "leave")
+        deadline = time.monotonic() + LEAVE_S
+        while _is_running(run_dir):
+            if time.monotonic() > deadline:
+                raise GossipError(
+                    f"the node in {run_dir} is leaving, but has not ended yet; see `starling status --dir {run_dir}`"
+                )
+            time.sleep(0.05)
     _say(f"left; come back with `starling run --dir {run_dir}`")
 
 
-@click.command("eval")
+@click.command("eval", cls=Command, examples=(("starling eval --dir starling-2 --json", ""),))
 @dir_option
 @json_option
 def evaluate(run_dir: Path, as_json: bool) -> None:
     """Measure the running node's model on held-out data."""
-    with asking(run_dir):
+    with asking(run_dir), Slow("measuring on held-out data"):
         answer = control.request(run_dir, "evaluate")
     if as_json:
-        click.echo(msgspec.json.encode(answer))
+        emit_plain(answer)
         return
     value = answer.get("value")
     if not isinstance(value, float | int):
@@ -183,11 +213,18 @@ def evaluate(run_dir: Path, as_json: bool) -> None:
     click.echo(f"{answer.get('metric') or 'value'} {value:.6g} in round {answer.get('round')}")
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        ("starling export mine.safetensors --dir starling-2", ""),
+        ("starling export mine.safetensors --dir starling-2 --force", "replace an older one"),
+    ),
+)
 @click.argument("file", metavar="FILE.safetensors", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @dir_option
-def export(file: Path, force: bool, run_dir: Path) -> None:
+@json_option
+def export(file: Path, force: bool, run_dir: Path, as_json: bool) -> None:
     """Write the model to a safetensors file: the running node's, or the one that a finished run left behind."""
     from node.run_dir import RunDir
 
@@ -202,15 +239,20 @@ def export(file: Path, force: bool, run_dir: Path) -> None:
         raise ConfigError(
             f"export: {file} exists; name another file, or replace it with `starling export {file} --force`"
         )
-    try:
-        with asking(run_dir):
-            control.request(run_dir, "export", path=str(target))
-    except control.NotRunning:
-        model = RunDir(run_dir).model
-        if not model.exists():
-            raise
-        _copy(model, target)
-    _say(f"wrote {target} ({target.stat().st_size:,} bytes)")
+    with Slow(f"writing {target.name}"):
+        try:
+            with asking(run_dir):
+                control.request(run_dir, "export", path=str(target))
+        except control.NotRunning:
+            model = RunDir(run_dir).model
+            if not model.exists():
+                raise
+            _copy(model, target)
+    size = target.stat().st_size
+    if as_json:
+        emit_plain({"file": str(target), "bytes": size})
+    else:
+        _say(f"wrote {target} ({size:,} bytes)")
 
 
 # --- settings ---------------------------------------------------------------------------------------------------
@@ -346,11 +388,24 @@ def _copy(source: Path, target: Path) -> None:
         raise GossipError(f"export: cannot write {target}: {error.strerror}; name another file") from error
 
 
-def _tell_founder(name: str, swarm: str, place: RunDir, addresses: tuple[str, ...]) -> None:
-    from node.cli.invite import print_invite
+def _tell_founder(name: str, swarm: str, place: RunDir, addresses: tuple[str, ...], *, as_json: bool) -> None:
+    from node.cli.documents import Founded, emit
+    from node.cli.invite import make_invite
+    from node.identity import Identity
 
     _say(f"founded {name} ({swarm}) in {place.path}; others join with `starling join` and this invite:")
-    print_invite(place.path, swarm, addresses)
+    invite = make_invite(place.path, swarm, addresses).invite
+    if as_json:
+        peer, directory = Identity.load_or_create(place.key).peer_id, str(place.path)
+        emit(Founded(name=name, swarm=swarm, peer=peer, directory=directory, addresses=addresses, invite=invite))
+    else:
+        click.echo(invite)
+
+
+def _tell_joiner(swarm: str, peer: str, place: RunDir, addresses: tuple[str, ...]) -> None:
+    from node.cli.documents import Joined, emit
+
+    emit(Joined(swarm=swarm, peer=peer, directory=str(place.path), addresses=addresses))
 
 
 def _say(text: str) -> None:

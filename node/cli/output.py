@@ -1,16 +1,19 @@
 """What commands share: the default run directory, common options, and how results are printed.
 
-Standard output is data, standard error is for people. No colour unless a terminal reads.
+Standard output is data, standard error is for people. No color unless a terminal reads that wants it.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 import click
+
+from node.cli import completion
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +30,7 @@ def dir_option(command: Command) -> Command:
         "--dir",
         "run_dir",
         metavar="DIR",
-        type=click.Path(path_type=Path),
+        type=completion.RunDirectory(),
         default=DEFAULT_DIR,
         show_default=True,
         help="The node's run directory.",
@@ -40,16 +43,32 @@ def preset_option(command: Command) -> Command:
         "--preset",
         metavar="vouched|open",
         help="Begin with the values for members one knows, or for strangers; docs/robustness.md.",
+        shell_complete=completion.presets,
     )(command)
 
 
 def json_option(command: Command) -> Command:
     """`--json`, given to the command as `as_json: bool`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print JSON for programs; docs/schemas says what is in it."
+    )(command)
 
 
-def console() -> Console:
-    """Standard output for tables: as wide as the terminal, wide enough for whole lines where there is none."""
+def is_lively(stream: TextIO) -> bool:
+    """A terminal on which lines can be overwritten and color may be used."""
+    return stream.isatty() and os.environ.get("TERM", "") not in {"dumb", "unknown"}
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Standard output for tables: as wide as the terminal, wide enough for whole lines where there is none.
+
+    Plain text in a pipe, on a dumb terminal and where NO_COLOR is set (https://no-color.org).
+    """
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+    stream = sys.stderr if stderr else sys.stdout
+    plain = not is_lively(stream) or bool(os.environ.get("NO_COLOR"))
+    colors: Literal["auto"] | None = None if plain else "auto"
+    return Console(
+        stderr=stderr, width=None if stream.isatty() else PIPE_WIDTH, highlight=False, color_system=colors,
+    )  # fmt: skip

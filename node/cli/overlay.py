@@ -5,7 +5,6 @@ Arithmetic only, no swarm.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gossip.errors import ConfigError
+from node.cli import completion
+from node.cli.documents import emit_plain
+from node.cli.help import Group
 from node.cli.output import console, json_option
+from node.cli.progress import Slow
 
 if TYPE_CHECKING:
     from gossip.overlay.api import Overlay
@@ -46,13 +49,18 @@ k_option = click.option(
 seed_option = click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of chance.")
 
 
-@click.group()
+@click.group(cls=Group)
 def overlay() -> None:
     """Draw, measure and compare overlays."""
 
 
-@overlay.command()
-@click.argument("kind")
+@overlay.command(
+    examples=(
+        ("starling overlay show base_k -n 33 --k 2", ""),
+        ("starling overlay show ring -n 16 --set weights=lazy --png ring.png", "a plot as well"),
+    )
+)
+@click.argument("kind", shell_complete=completion.overlays)
 @n_option
 @k_option
 @seed_option
@@ -68,8 +76,9 @@ def show(
     Keys of --set: weights, average_every, overlap, factor (erdos_renyi), basis (equi_static), eta (equi_dyn).
     """
     parameters = _parameters(assignments)
-    part = _overlay(kind, n, k, seed, parameters)
-    facts = _facts(part, n, round)
+    with Slow(f"measuring {kind} of {n} members"):
+        part = _overlay(kind, n, k, seed, parameters)
+        facts = _facts(part, n, round)
     if png is not None:
         from gossip.overlay import measure
         from node.cli.plotting import graph_and_error
@@ -78,13 +87,17 @@ def show(
         graph_and_error(png, f"{kind}, n = {n}, round {round}", n, [(i, j) for i, j, _ in facts["edges"]], error)
         click.echo(f"wrote {png}", err=True)
     if as_json:
-        asked = {"kind": kind, "n": n, "k": k, "seed": seed, "round": round, "parameters": parameters}
-        click.echo(json.dumps(asked | facts))
+        emit_plain({"kind": kind, "n": n, "k": k, "seed": seed, "round": round, "parameters": parameters} | facts)
         return
     _print_facts(" ".join((kind, *assignments)), n, round, facts)
 
 
-@overlay.command()
+@overlay.command(
+    examples=(
+        ("starling overlay compare -n 33 --kinds ring,one_peer_exponential,base_k", ""),
+        ("starling overlay compare -n 256 --kinds sticky,torus --k 4 --rounds 500 --json", ""),
+    )
+)
 @n_option
 @click.option("--kinds", required=True, metavar="KIND,KIND,…", help="Which overlays, by the names of overlay.kind.")
 @k_option
@@ -101,8 +114,9 @@ def compare(n: int, kinds: str, k: int, rounds: int, seed: int, as_json: bool) -
     names = list(dict.fromkeys(name.strip() for name in kinds.split(",") if name.strip()))
     if not names:
         raise ConfigError("--kinds: must name at least one, got none; try `--kinds ring,one_peer_exponential,base_k`")
-    parts = {name: _overlay(name, n, k, seed, {}) for name in names}
-    walks = {name: measure.walk(part, measure.start(seed, n), rounds) for name, part in parts.items()}
+    with Slow(f"mixing numbers of {n} members over {rounds} rounds"):
+        parts = {name: _overlay(name, n, k, seed, {}) for name in names}
+        walks = {name: measure.walk(part, measure.start(seed, n), rounds) for name, part in parts.items()}
     table = {
         name: {
             "rounds": list(range(rounds + 1)),
@@ -112,12 +126,12 @@ def compare(n: int, kinds: str, k: int, rounds: int, seed: int, as_json: bool) -
         for name, walk in walks.items()
     }
     if as_json:
-        click.echo(json.dumps({"n": n, "kinds": table}))
+        emit_plain({"n": n, "kinds": table})
         return
     _print_comparison(n, rounds, table)
 
 
-@overlay.command()
+@overlay.command(examples=(("starling overlay sampling -n 64 --bad 13 --k 6", "a fifth of 64 members is bad"),))
 @n_option
 @click.option("--bad", type=click.IntRange(0), required=True, metavar="F", help="How many of the members are bad.")
 @click.option(
@@ -137,9 +151,10 @@ def sampling(n: int, bad: int, k: int, rounds: int, as_json: bool) -> None:
             raise ConfigError(
                 f"{name}: must be < n = {n}, got {value}; try `{name} {n // 5 if name == '--bad' else n - 1}`"
             )
-    chances = [overflow(n, bad, k, b) for b in range(k)]
-    most = b_hat(n, bad, k, n - bad, rounds, RISK)
-    enough = least_s(n, bad, n - bad, rounds, RISK) if bad <= COUNTED * n else None
+    with Slow("counting"):
+        chances = [overflow(n, bad, k, b) for b in range(k)]
+        most = b_hat(n, bad, k, n - bad, rounds, RISK)
+        enough = least_s(n, bad, n - bad, rounds, RISK) if bad <= COUNTED * n else None
     if as_json:
         told = {
             "n": n,
@@ -150,7 +165,7 @@ def sampling(n: int, bad: int, k: int, rounds: int, as_json: bool) -> None:
             "most": most,
             "never_half": enough,
         }
-        click.echo(json.dumps(told))
+        emit_plain(told)
         return
     _print_sampling(n, bad, k, rounds, chances, most, enough)
 

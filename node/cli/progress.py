@@ -6,14 +6,21 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import click
 
+from node.cli.output import console, is_lively
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
 LINE_S = 5.0  # between lines where no terminal draws a bar
+PATIENCE_S = 1.0  # before a person is told what is waited for
 CLOSE_S = 0.8  # for the terminal UI to restore the terminal
 
 
@@ -58,7 +65,6 @@ class Bar:
     """A progress bar on standard error."""
 
     def __init__(self) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
         columns = (
@@ -67,7 +73,7 @@ class Bar:
             TimeElapsedColumn(),
             TextColumn("{task.description}", markup=False),
         )
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._bar = Progress(*columns, console=console(stderr=True), transient=True)
         self._task = self._bar.add_task("", total=1.0)
 
     def __enter__(self) -> Self:
@@ -127,3 +133,65 @@ class Terminal:
             except subprocess.TimeoutExpired:
                 self._ui.send_signal(action)
         self._ui.wait()
+
+
+class Slow:
+    """What may take longer than a second: then a terminal is told what is waited for, and for how long already.
+
+    Args:
+        what: under way, for a person.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._shown: Progress | None = None
+
+    def __enter__(self) -> Self:
+        if is_lively(sys.stderr):
+            self._timer = threading.Timer(PATIENCE_S, self._show)
+            self._timer.daemon = True
+            self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._shown is not None:
+                self._shown.stop()
+
+    def _show(self) -> None:
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        with self._lock:
+            if self._timer is None:  # it has just ended
+                return
+            columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+            self._shown = Progress(*columns, console=console(stderr=True), transient=True)
+            self._shown.add_task(self._what)
+            self._shown.start()
+
+
+class Steps:
+    """A bar over steps whose number is known, where a terminal reads; else nothing."""
+
+    def __init__(self, total: int) -> None:
+        self._total = max(total, 1)
+        self._done = 0
+        self._bar = Bar() if is_lively(sys.stderr) else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.__exit__()
+
+    def begin(self, what: str) -> None:
+        """The next step."""
+        if self._bar is not None:
+            self._bar.show(self._done / self._total, f"{self._done + 1}/{self._total}  {what}")
+        self._done += 1

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Self
 import click
 
 from gossip.errors import ConfigError, GossipError
-from node.cli.output import console, json_option, preset_option
+from node.cli import completion
+from node.cli.help import Command
+from node.cli.output import console, is_lively, json_option, preset_option
 
 if TYPE_CHECKING:
     from node.cli.progress import Display
@@ -26,11 +28,22 @@ INTERRUPTED = 130
 SHOWS_A_NODE, SHOWS_A_SCENARIO = "`starling config show`", "`starling config show scenario`"
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        ("starling simulate examples/simulate-digits.toml", "a table for each run, one for all"),
+        ("starling simulate examples/simulate-churn.toml --csv churn.csv --plot churn.png --jobs 2", ""),
+        (
+            "starling simulate examples/simulate-digits.toml --set mix.kappa=0.05 --set sweep.grid={} --json",
+            "one run, for a program",
+        ),
+    ),
+)
 @click.argument("file", metavar="SCENARIO.toml", type=click.Path(path_type=Path))
 @click.option(
-    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any key of the file, e.g. pace.rounds=50."
-)
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any key of the file, e.g. pace.rounds=50.",
+    shell_complete=completion.keys("scenario"),
+)  # fmt: skip
 @preset_option
 @json_option
 @click.option(
@@ -111,7 +124,7 @@ def _display(show: bool) -> Display:
 
     if not show:
         return Silent()
-    return Bar() if sys.stderr.isatty() else Lines()
+    return Bar() if is_lively(sys.stderr) else Lines()
 
 
 # --- what came out ----------------------------------------------------------------------------------------------

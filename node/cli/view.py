@@ -2,41 +2,68 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from node import control
-from node.cli.output import DEFAULT_DIR, console, dir_option, json_option
-from node.status import PeerStatus, StatusSnapshot, encode
+from node.cli.completion import Watchable
+from node.cli.documents import Peers, emit
+from node.cli.help import Command
+from node.cli.output import DEFAULT_DIR, console, dir_option, is_lively, json_option
+from node.status import PeerStatus, Resources, StatusSnapshot, encode
 from tui import format as show
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.text import Text
 
 WIDE = 190  # columns from which a peer id is shown in full
 WIDE_ENOUGH = 136  # columns from which it is shown how peers behave
+ATTACH_S = 1.0  # between attempts to reach a node that is gone
 INVITED_TOO = 148  # columns from which it is shown as well who invited them
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        ("starling status --dir starling-2", ""),
+        ("starling status --watch", "again every second, until Ctrl-C"),
+        ("starling status --json", "everything it says of itself, for a program"),
+    ),
+)
+@click.option(
+    "--watch", is_flag=True, help="Go on until Ctrl-C, through a restart of the node too; with --json a line each time."
+)
 @dir_option
 @json_option
-def status(run_dir: Path, as_json: bool) -> None:
-    """Say how a running node does. A problem, if there is one, is the first line."""
+def status(watch: bool, run_dir: Path, as_json: bool) -> None:
+    """Say how a running node does.
+
+    A problem, if there is one, is the first line, with the next command to try.
+    """
     snapshot = _snapshot(run_dir)
-    if as_json:
+    if watch:
+        _watch(run_dir, as_json)
+    elif as_json:
         click.echo(encode(snapshot), nl=False)
-        return
-    out = console()
-    _print_problem(out, snapshot)
-    out.print(_status_table(snapshot))
+    else:
+        _print_status(console(), snapshot)
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        ("starling peers --dir starling-2", ""),
+        ("starling peers --json", "whole ids and everything known of each, for a program"),
+    ),
+)
 @dir_option
 @json_option
 def peers(run_dir: Path, as_json: bool) -> None:
@@ -46,7 +73,7 @@ def peers(run_dir: Path, as_json: bool) -> None:
     """
     snapshot = _snapshot(run_dir)
     if as_json:
-        click.echo(msgspec.json.encode(snapshot.peers))
+        emit(Peers(peer=snapshot.peer, swarm=snapshot.swarm, peers=snapshot.peers))
         return
     out = console()
     _print_problem(out, snapshot)
@@ -56,19 +83,29 @@ def peers(run_dir: Path, as_json: bool) -> None:
     _print_reasons(out, snapshot)
 
 
-@click.command("tui")
-@click.argument("directory", metavar="[DIR]", type=click.Path(path_type=Path), default=DEFAULT_DIR)
-def terminal(directory: Path) -> None:
-    """Watch a running node, or all nodes of a demo, in the terminal.
+@click.command(
+    "tui",
+    cls=Command,
+    examples=(
+        ("starling tui starling-2", "a running node"),
+        ("starling tui starling-1 starling-2", "two, one beside the other"),
+        ("starling tui starling-2/record.jsonl", "a recorded run"),
+    ),
+)
+@click.argument("paths", metavar="[DIR|RECORD.jsonl]…", nargs=-1, type=Watchable())
+def terminal(paths: tuple[Path, ...]) -> int:
+    """Watch running nodes, a demo or a recorded run in the terminal.
 
-    DIR is a run directory or a demo's folder (default: starling-node). Waits for the node if it is not running yet.
+    DIR is a run directory or a demo's folder (default: starling-node). Waits for a node that is not running yet.
     """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError(f"the terminal UI needs a terminal; try `starling status --dir {directory}`")
-    from tui.app import StarlingApp
-    from tui.source import source_for
-
-    StarlingApp([source_for(directory)]).run()
+    shown = paths or (DEFAULT_DIR,)
+    if not sys.stdin.isatty() or not is_lively(sys.stdout):
+        raise click.UsageError(f"the terminal UI needs a terminal; try `starling status --dir {shown[0]}`")
+    for path in shown:
+        if path.suffix == ".jsonl" and not path.exists():
+            raise click.UsageError(f"{path} is not there; a node with `--set record.every_s=1` writes one")
+    # A process of its own: it has an event loop, and may be killed at any time.
+    return subprocess.run([sys.executable, "-m", "tui", *map(str, shown)], check=False).returncode
 
 
 def _snapshot(run_dir: Path) -> StatusSnapshot:
@@ -87,11 +124,70 @@ def _snapshot(run_dir: Path) -> StatusSnapshot:
         raise
 
 
-def _print_problem(out: Console, snapshot: StatusSnapshot) -> None:
+def _watch(run_dir: Path, as_json: bool) -> None:
+    """Snapshots as they come, until Ctrl-C; on a terminal each in the place of the one before."""
+    from rich.live import Live
+
+    out = console()
+    try:
+        if as_json:
+            for seen in _seen(run_dir):
+                if isinstance(seen, StatusSnapshot):
+                    click.echo(encode(seen), nl=False)
+        elif is_lively(sys.stdout):
+            with Live(console=out, auto_refresh=False, vertical_overflow="crop") as live:
+                for seen in _seen(run_dir):
+                    live.update(_whole(seen), refresh=True)
+        else:
+            for seen in _seen(run_dir):
+                out.print(_whole(seen))
+                out.print()
+    except KeyboardInterrupt:
+        return
+    except BrokenPipeError:  # `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _seen(run_dir: Path) -> Iterator[StatusSnapshot | control.ControlError]:
+    """What the node says, without end; once for each time it cannot be asked, why not."""
+    told = ""
+    while True:
+        try:
+            for snapshot in control.watch(run_dir):
+                told = ""
+                yield snapshot
+        except control.ControlError as error:
+            if str(error) != told:
+                told = str(error)
+                yield error
+        time.sleep(ATTACH_S)
+
+
+def _whole(seen: StatusSnapshot | control.ControlError) -> RenderableType:
+    from rich.console import Group
     from rich.text import Text
 
-    if snapshot.problem is not None:
-        out.print(Text(f"! {show.clean(snapshot.problem)}", style="bold red"), soft_wrap=True)
+    if isinstance(seen, control.ControlError):
+        return Text(f"! {show.clean(str(seen))}", style="bold red")
+    problem = _problem(seen)
+    return Group(*([] if problem is None else [problem]), _status_table(seen))
+
+
+def _print_status(out: Console, snapshot: StatusSnapshot) -> None:
+    _print_problem(out, snapshot)
+    out.print(_status_table(snapshot))
+
+
+def _problem(snapshot: StatusSnapshot) -> Text | None:
+    from rich.text import Text
+
+    return None if snapshot.problem is None else Text(f"! {show.clean(snapshot.problem)}", style="bold red")
+
+
+def _print_problem(out: Console, snapshot: StatusSnapshot) -> None:
+    problem = _problem(snapshot)
+    if problem is not None:
+        out.print(problem, soft_wrap=True)
 
 
 def _print_reasons(out: Console, snapshot: StatusSnapshot) -> None:
@@ -120,10 +216,12 @@ def _status_table(snapshot: StatusSnapshot) -> RenderableType:
         "loss": show.figure(snapshot.loss),
         "members": f"{snapshot.members:,}, {alive:,} with an edge",
         "exchanges": f"{ended.committed:,} done, {ended.aborted:,} aborted, {ended.busy:,} busy, {ended.timeout:,} timed out",
-        "sent": f"{show.size(snapshot.bytes_sent)} ({show.rate(snapshot.up_bytes_per_s)})",
-        "received": f"{show.size(snapshot.bytes_received)} ({show.rate(snapshot.down_bytes_per_s)})",
+        "distance": _distance(snapshot),
+        "sent": _traffic(snapshot.bytes_sent, snapshot.up_bytes_per_s, snapshot.up_limit_bytes_per_s),
+        "received": _traffic(snapshot.bytes_received, snapshot.down_bytes_per_s, snapshot.down_limit_bytes_per_s),
         "payload": show.size(snapshot.payload_bytes),
-        "local steps": f"{show.count(snapshot.local_steps)} ({show.speed(snapshot.steps_per_s)})",
+        "local steps": f"{show.count(snapshot.local_steps)} ({_pace(snapshot)})",
+        "machine": _costs(snapshot.resources),
         "task": snapshot.task or show.MISSING,
         "algorithm": f"{snapshot.algorithm or show.MISSING} on {snapshot.overlay or show.MISSING}",
         "parameters": show.count(snapshot.parameters),
@@ -132,6 +230,9 @@ def _status_table(snapshot: StatusSnapshot) -> RenderableType:
         "up": show.duration(snapshot.uptime_s),
         "addresses": ", ".join(snapshot.addresses) or show.MISSING,
     }
+    for name in ("distance", "machine"):  # a node that does not tell
+        if not rows[name]:
+            del rows[name]
     if snapshot.delta is not None:
         rows["privacy"] = f"ε {show.privacy(snapshot.epsilon, snapshot.delta)}"
     table = Table.grid(padding=(0, 2))
@@ -140,6 +241,35 @@ def _status_table(snapshot: StatusSnapshot) -> RenderableType:
     for name, text in rows.items():
         table.add_row(Text(show.clean(name)), Text(show.clean(text)))
     return table
+
+
+def _traffic(total: int, per_s: float | None, cap_per_s: int | None) -> str:
+    cap = "" if cap_per_s is None else f" of at most {show.rate(cap_per_s)}"
+    return f"{show.size(total)} ({show.rate(per_s)}{cap})"
+
+
+def _pace(snapshot: StatusSnapshot) -> str:
+    """Alone, and with the waiting that a swarm costs."""
+    alone = show.speed(snapshot.steps_per_s)
+    return (
+        alone if snapshot.paced_per_s is None else f"{alone} alone, {show.speed(snapshot.paced_per_s)} with the swarm"
+    )
+
+
+def _distance(snapshot: StatusSnapshot) -> str:
+    return "" if snapshot.distance is None else f"{show.figure(snapshot.distance)} a parameter, to the peers met last"
+
+
+def _costs(resources: Resources) -> str:
+    """What the node takes of its machine; what is not known is left out."""
+    parts = (
+        "" if resources.cpu is None else f"{resources.cpu:.2f} cores",
+        "" if resources.memory_bytes is None else f"{show.size(resources.memory_bytes)} memory",
+        "" if resources.disk_bytes is None else f"{show.size(resources.disk_bytes)} disk",
+        "" if resources.gpu is None else f"GPU {resources.gpu:.0%} busy",
+        "" if resources.gpu_memory_bytes is None else f"GPU memory {show.size(resources.gpu_memory_bytes)}",
+    )
+    return ", ".join(filter(None, parts))
 
 
 def _peer_table(peers: tuple[PeerStatus, ...], *, full: bool, standing: bool, invited: bool) -> RenderableType:

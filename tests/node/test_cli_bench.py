@@ -47,17 +47,14 @@ def test_a_codec_is_measured_in_a_process_of_its_own(capsys):
     )  # 8.1 bits of index and 4.25 of value, for 1 %
     assert 1.0 <= case["index_bits_over_entropy"] < 1.15
     assert case["memcpy_gb_s"] > 0
-    assert err == "1/1  top_k:0.01+int4  d = 200,000\n"
+    assert err == ""
 
 
 @pytest.mark.slow
 def test_the_child_refuses_what_it_does_not_know_in_one_line(capsys):
     assert main(["bench", "codec", "--d", "100", "--codec", "mask:2+int4"]) == 2
     err = capsys.readouterr().err.splitlines()
-    assert err == [
-        "1/1  mask:2+int4  d = 100",
-        "starling: --codec mask:2+int4: codec: ratio must be in (0, 1], got 2.0",
-    ]
+    assert err == ["starling: --codec mask:2+int4: codec: ratio must be in (0, 1], got 2.0"]
 
 
 @pytest.mark.parametrize(
@@ -237,7 +234,7 @@ def test_a_rule_is_measured_beside_byzfl_in_a_process_of_its_own(capsys):
     for case in cases:
         assert case.keys() == {"rule", "n", "d", "ours_cpu_s", "peer_cpu_s", "ratio", "max_error"}
         assert case["max_error"] < 1e-5
-    assert err.splitlines()[0] == "1/2  nnm  n = 16  d = 3,000"
+    assert err == ""
 
 
 def test_all_rules_at_every_length_unless_told_otherwise(monkeypatch, capsys):

@@ -235,7 +235,7 @@ def test_json_is_exactly_one_object_and_progress_goes_elsewhere(canned, capsys):
     assert main(["demo", "--json"]) == 0
     said = capsys.readouterr()
     assert said.out.count("\n") == 1
-    assert json.loads(said.out) == {**TABLE, "mean": None}  # JSON knows no NaN
+    assert json.loads(said.out) == {"version": 1, **TABLE, "mean": None}  # JSON knows no NaN
     assert "8 nodes" in said.err
 
 

@@ -324,7 +324,9 @@ def test_eval_prints_the_figure(running, capsys):
 
 def test_eval_json_is_the_answer(running, capsys):
     assert main(["eval", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"metric": "accuracy", "value": 0.97222, "round": 40}
+    assert json.loads(capsys.readouterr().out) == {
+        "version": 1, "metric": "accuracy", "value": 0.97222, "round": 40,
+    }  # fmt: skip
 
 
 def test_eval_without_a_figure_is_a_failure_not_a_zero(running, capsys):

@@ -28,7 +28,7 @@ def test_a_comparison_has_errors_and_messages_of_every_round(capsys):
     out = json.loads(
         said(capsys, "compare", "-n", "33", "--kinds", "ring,one_peer_exponential,base_k", "--rounds", "20", "--json")
     )
-    assert list(out) == ["n", "kinds"]
+    assert list(out) == ["version", "n", "kinds"]
     assert out["n"] == 33
     assert list(out["kinds"]) == ["ring", "one_peer_exponential", "base_k"]
     for row in out["kinds"].values():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
+import resource
 import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -72,9 +72,10 @@ def test_help_answers_at_once_and_imports_nothing_heavy():
     )
     best_s = 9.0
     for _ in range(3):
-        began = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
-        best_s = min(best_s, time.perf_counter() - began)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)  # of processors: others may be busy with something else
+        best_s = min(best_s, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
     assert done.stdout.endswith("0 []\n")
     for name, (_, text) in COMMANDS.items():
         assert name in done.stdout
@@ -255,10 +256,12 @@ def test_peers_says_who_invited_whom_where_members_are_invited(tmp_path, capsys)
 
 
 @pytest.mark.real
-def test_peers_json_is_a_list_for_programs(tmp_path, capsys):
+def test_peers_json_is_all_of_them_and_whose_view_it_is(tmp_path, capsys):
     with answering(tmp_path, encode(snapshot())):
         assert main(["peers", "--dir", str(tmp_path), "--json"]) == 0
-    assert [peer["state"] for peer in json.loads(capsys.readouterr().out)] == ["alive", "quarantined", "suspect"]
+    said = json.loads(capsys.readouterr().out)
+    assert (said["version"], said["peer"], said["swarm"]) == (1, "12D3KooWmyself9", "ab" * 16)
+    assert [peer["state"] for peer in said["peers"]] == ["alive", "quarantined", "suspect"]
 
 
 @pytest.mark.real

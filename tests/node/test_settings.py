@@ -73,7 +73,7 @@ def test_every_key_and_section_says_what_it_means(kind):
     """A person who looks a key up must find it: a section by its own docstring, a key by the string below it."""
     for section in sections(kind):
         assert section.__doc__, section
-        meanings = settings._meanings(section)
+        meanings = settings.meanings(section)
         inner = {
             f.name for f in msgspec.inspect.type_info(section).fields if isinstance(f.type, msgspec.inspect.StructType)
         }
@@ -95,7 +95,7 @@ def test_every_key_and_section_says_what_it_means(kind):
 )
 def test_a_key_that_takes_names_lists_or_explains_them_all(section, key, choices):
     """What is added to a catalogue is added here. `before` explains its two without their names' wording."""
-    text = "\n".join(settings._meanings(section)[key])
+    text = "\n".join(settings.meanings(section)[key])
     words = {"nnm": "nearest", "bucketing": "bucket"}
     assert {name for name in choices if not re.search(rf"\b{words.get(name, name)}", text)} == set()
 
@@ -103,7 +103,7 @@ def test_a_key_that_takes_names_lists_or_explains_them_all(section, key, choices
 def test_a_parameter_of_a_rule_names_the_rules_that_take_it():
     """`robust.tau` means nothing to whoever chose another rule."""
     for key in set(RobustSection.__struct_fields__) - {"rule", "b", "before", "bucket"}:
-        text = " ".join(settings._meanings(RobustSection)[key])
+        text = " ".join(settings.meanings(RobustSection)[key])
         takes = {rule for rule, known in facts.FACTS.items() if key in known.keys}
         assert {rule for rule in facts.FACTS if re.search(rf"\b{rule}\b", text)} == takes, key
 

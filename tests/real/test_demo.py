@@ -9,8 +9,8 @@ from node.cli.main import main
 from tests.real.processes import ENVIRONMENT, terminals, told
 
 TABLE = {
-    "swarm", "wall_s", "rounds", "metric", "mean", "min", "max", "ban", "consensus_distance", "bytes_per_exchange", "dense_bytes",
-    "nodes",
+    "version", "swarm", "wall_s", "rounds", "metric", "mean", "min", "max", "ban", "consensus_distance", "bytes_per_exchange",
+    "dense_bytes", "nodes",
 }  # fmt: skip
 ROW = {
     "peer", "state", "rounds", "local_steps", "value", "bytes_sent", "bytes_received", "exchanges", "rejoined", "joined_late",

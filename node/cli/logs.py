@@ -1,0 +1,236 @@
+"""`starling logs`: what a node wrote down, for people or as JSON lines, now or as it comes.
+
+The node appends to log.jsonl; at 8 MiB that becomes log.jsonl.1, in place of the one before, and a new file begins. A follower keeps
+open what it reads, so what is renamed or deleted under it is read to its end, and then it goes to the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import click
+import msgspec
+
+from gossip.errors import ConfigError, GossipError
+from node.cli.documents import emit_plain
+from node.cli.help import Command
+from node.cli.output import console, dir_option, json_option
+
+LOG_NAME = "log.jsonl"
+"""As `node.log` has it, which takes too long to import."""
+LEVELS = ("debug", "info", "warning", "error", "critical")
+LAST = 100
+POLL_S = 0.2
+STYLES = {"warning": ("! ", "yellow"), "error": ("✗ ", "bold red"), "critical": ("✗ ", "bold red")}
+HIDDEN = ("time", "level", "event", "text", "peer_id", "run_id")
+
+Line = dict[str, Any]
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        ("starling logs --dir starling-2", f"the last {LAST} events"),
+        ("starling logs -f --level warning", "what goes wrong, as it comes; Ctrl-C ends it"),
+        ("starling logs -n 100000 --json", "everything that is kept, for a program"),
+    ),
+)
+@click.option(
+    "-f", "--follow", is_flag=True, help="Go on as the log grows, through restarts of the node; Ctrl-C ends it."
+)
+@click.option(
+    "-n",
+    "count",
+    type=click.IntRange(0),
+    default=LAST,
+    show_default=True,
+    metavar="N",
+    help="Begin with the last N events.",
+)
+@click.option(
+    "--level", type=click.Choice(LEVELS), default="info", show_default=True, help="Leave out what matters less than this.",
+)  # fmt: skip
+@dir_option
+@json_option
+def logs(follow: bool, count: int, level: str, run_dir: Path, as_json: bool) -> None:
+    """Print the log of the node in --dir, whether it runs or not.
+
+    Times are local; docs/operating.md says what the events mean. With --json each line is one event as the file has it.
+    """
+    path = _log_of(run_dir)
+    if not follow and not path.exists() and not _older(path).exists():
+        raise GossipError(f"{run_dir} has no log yet; start the node with `starling run --dir {run_dir}`")
+    wanted, say = frozenset(LEVELS[LEVELS.index(level) :]), _printer(as_json)
+    try:
+        reader = Reader(path)
+        for event in deque((event for event in reader.read() if event.get("level") in wanted), maxlen=count):
+            say(event)
+        while follow and _is_read():
+            for event in reader.read():
+                if event.get("level") in wanted:
+                    say(event)
+    except KeyboardInterrupt:
+        return
+    except BrokenPipeError:  # `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Reader:
+    """Events of a log as they are written, each once.
+
+    Args:
+        path: log.jsonl; it need not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[bytes] | None = None
+        self._before: IO[bytes] | None = None  # kept open, so that no new file gets its number
+        self._rest = b""
+
+    def read(self) -> Iterator[Line]:
+        """All that are here and were not read yet, but for lines that are no event: the torn last one of a node that was killed.
+
+        Raises:
+            GossipError: a file is there and cannot be read.
+        """
+        if self._file is None and not self._open(_older(self._path)):
+            self._open(self._path)
+        while self._file is not None:
+            yield from self._lines()
+            following = self._next()
+            if following is None:
+                return
+            yield from self._lines()  # written after we had come to the end, before the file was renamed
+            if not self._open(following):
+                return
+
+    def _lines(self) -> Iterator[Line]:
+        assert self._file is not None
+        if os.fstat(self._file.fileno()).st_size < self._file.tell():  # somebody emptied it
+            self._file.seek(0)
+            self._rest = b""
+        while chunk := self._file.read(1 << 20):
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            for line in lines:
+                event = _event(line)
+                if event is not None:
+                    yield event
+
+    def _next(self) -> Path | None:
+        """The file after the one that we have come to the end of; None: there is none yet."""
+        assert self._file is not None
+        ours = _identity(os.fstat(self._file.fileno()))
+        before = None if self._before is None else _identity(os.fstat(self._before.fileno()))
+        older, newest = _identity_of(_older(self._path)), _identity_of(self._path)
+        if newest == ours:
+            return None
+        # Two rotations since we looked: what was written between them is in the older file.
+        skipped = older not in {None, ours, before}
+        return _older(self._path) if skipped else self._path
+
+    def _open(self, path: Path) -> bool:
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise GossipError(f"cannot read {path}: {error.strerror}; look with `ls -l {path}`") from error
+        if self._before is not None:
+            self._before.close()
+        self._before, self._file, self._rest = self._file, file, b""
+        return True
+
+
+def _identity(of: os.stat_result) -> tuple[int, int]:
+    return of.st_dev, of.st_ino
+
+
+def _identity_of(path: Path) -> tuple[int, int] | None:
+    try:
+        return _identity(path.stat())
+    except OSError:
+        return None
+
+
+def _event(line: bytes) -> Line | None:
+    try:
+        return msgspec.json.decode(line, type=Line)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _log_of(run_dir: Path) -> Path:
+    """Where the log is, or will be.
+
+    Raises:
+        ConfigError: there is no such directory, or it is a demo's.
+    """
+    if not run_dir.is_dir():
+        raise ConfigError(
+            f"--dir: {run_dir} is no directory; a node begins with `starling join INVITE --dir {run_dir}`"
+        )
+    path = run_dir / LOG_NAME
+    if path.exists() or (run_dir / "node.toml").exists():
+        return path
+    nodes = sorted(each for each in run_dir.glob("node-*") if each.is_dir())
+    if nodes:
+        raise ConfigError(
+            f"--dir: {run_dir} is a demo's, with {len(nodes)} nodes; try `starling logs --dir {nodes[0]}`"
+        )
+    raise ConfigError(f"--dir: {run_dir} holds no node; start one with `starling join INVITE --dir {run_dir}`")
+
+
+def _older(path: Path) -> Path:
+    return path.with_name(path.name + ".1")
+
+
+def _is_read() -> bool:
+    """Wait for the next look; False if nobody reads what we print any more."""
+    try:
+        piped = stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
+    except (OSError, ValueError):  # no real file
+        piped = False
+    if not piped:
+        time.sleep(POLL_S)
+        return True
+    waiting = select.poll()
+    waiting.register(sys.stdout.fileno(), 0)  # errors are told without asking
+    return not waiting.poll(POLL_S * 1000.0)
+
+
+def _printer(as_json: bool) -> Callable[[Line], None]:
+    if as_json:
+        return emit_plain
+    from rich.text import Text
+
+    out = console()
+
+    def say(event: Line) -> None:
+        mark, style = STYLES.get(str(event.get("level")), ("  ", ""))
+        out.print(Text(human(event, mark), style=style), soft_wrap=True)
+
+    return say
+
+
+def human(event: Line, mark: str) -> str:
+    """One line for a person: when, what, and the fields in brackets.
+
+    Args:
+        event: a line of the file.
+        mark: two characters that say how bad it is, so that color need not.
+    """
+    at = event.get("time")
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if isinstance(at, float | int) else "–"
+    words = f"{event.get('event', '–')}: {event['text']}" if "text" in event else str(event.get("event", "–"))
+    fields = " ".join(f"{key}={value}" for key, value in event.items() if key not in HIDDEN)
+    line = f"{when} {mark}{words}" + (f"  [{fields}]" if fields else "")
+    return "".join(character if character.isprintable() else "·" for character in line)

@@ -1,0 +1,155 @@
+"""JSON Schemas of everything that `--json` prints: `python -m node.cli.schemas docs/schemas` writes a file for each.
+
+Made from the types that are encoded, so they cannot say anything else; a test notices when the files are older than the types.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, get_args
+
+import msgspec
+
+from node import settings, status
+from node.cli import documents
+from node.config import Scalar
+from node.simulate import results
+from node.simulate.schema import Scenario
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+TYPES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
+    {
+        "ban": documents.Verdict,
+        "bench-codec": documents.Codecs,
+        "bench-rules": documents.Rules,
+        "config-show": documents.ShownConfig,
+        "demo": documents.DemoSummary,
+        "eval": documents.Evaluation,
+        "export": documents.Exported,
+        "found": documents.Founded,
+        "invite": documents.Invited,
+        "join": documents.Joined,
+        "logs": documents.Record,
+        "manifest-show": documents.ShownManifest,
+        "overlay-compare": documents.OverlayComparison,
+        "overlay-sampling": documents.OverlaySampling,
+        "overlay-show": documents.OverlayFacts,
+        "peers": documents.Peers,
+        "revoke": documents.Revoked,
+        "simulate": results.Finished,
+        "status": status.StatusSnapshot,
+        "trust": documents.Verdict,
+        "unban": documents.Verdict,
+    }
+)
+"""Command, its words joined by a dash -> what it prints."""
+VERSIONS: Mapping[str, int] = MappingProxyType({"status": status.VERSION, "simulate": results.VERSION})
+"""Where it is not documents.Document that counts."""
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The schema of one command's JSON.
+
+    Args:
+        name: a key of TYPES.
+    """
+    shown: Any = TYPES[name] if name != "simulate" else _Simulated
+    (named,), parts = msgspec.json.schema_components((shown,), ref_template="#/$defs/{name}")
+    every = {cls.__name__: cls for cls in _structs(shown)}
+    for part, definition in parts.items():
+        if "properties" in definition:
+            _complete(definition, every[part])
+    top = parts.pop(named["$ref"].rpartition("/")[2])
+    if name == "simulate":
+        _unwrap(top, parts)
+    if name in VERSIONS:
+        top["properties"]["version"] = {"const": VERSIONS[name]}
+    command = name.replace("-", " ")
+    made = {"$schema": DRAFT, **top, "title": f"starling {command} --json"}
+    return {**made, "$defs": dict(sorted(parts.items()))} if parts else made
+
+
+class _Run(results.Outcome, frozen=True, kw_only=True):
+    """One run: its labels, what it found, and under `wall` what a clock on the wall says."""
+
+    labels: dict[str, Scalar]
+    wall: dict[str, float]
+
+
+class _Simulated(msgspec.Struct, frozen=True, kw_only=True):
+    """`starling simulate --json`."""
+
+    version: int
+    scenario: Scenario
+    planned: int
+    """Runs there were to be; fewer are there after Ctrl-C."""
+    runs: tuple[_Run, ...]
+
+
+def _unwrap(top: dict[str, Any], parts: dict[str, Any]) -> None:
+    """What `results.document` makes of an outcome: `wall_s` moves under `wall`."""
+    run = parts.pop("_Run")
+    del run["properties"]["wall_s"]
+    run["required"].remove("wall_s")
+    parts["Run"] = {**run, "title": "Run"}
+    top["properties"]["runs"]["items"]["$ref"] = "#/$defs/Run"
+
+
+def _complete(definition: dict[str, Any], cls: type[msgspec.Struct]) -> None:
+    """All keys are printed, defaults too, but for those that are left unset. Numbers that are not finite are printed as null."""
+    fields = msgspec.structs.fields(cls)
+    definition.pop("additionalProperties", None)  # a later version may say more
+    always = [field.encode_name for field in fields if msgspec.UnsetType not in get_args(field.type)]
+    tag = cls.__struct_config__.tag_field
+    definition["required"] = always if tag is None else [tag, *always]
+    for field in fields:
+        stated = definition["properties"][field.encode_name]
+        stated.pop("default", None)
+        if meaning := settings.meanings(cls).get(field.name):
+            stated.setdefault("description", " ".join(meaning))
+
+
+def _structs(kind: Any) -> set[type[msgspec.Struct]]:
+    """All types of structs that `kind` can hold, itself included."""
+    found: set[type[msgspec.Struct]] = set()
+    waiting = [kind]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, type) and issubclass(each, msgspec.Struct):
+            if each not in found:
+                found.add(each)
+                waiting += [field.type for field in msgspec.structs.fields(each)]
+        else:
+            waiting += get_args(each)
+    return found
+
+
+def write(folder: Path) -> list[Path]:
+    """A file for each command; others of that folder are left alone.
+
+    Raises:
+        OSError: it cannot be written there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name in TYPES:
+        path = folder / f"{name}.json"
+        path.write_text(text(name))
+        written.append(path)
+    return written
+
+
+def text(name: str) -> str:
+    """The file of a command."""
+    return json.dumps(schema(name), indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m node.cli.schemas FOLDER")
+    for made in write(Path(sys.argv[1])):
+        print(made)  # noqa: T201

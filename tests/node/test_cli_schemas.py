@@ -1,0 +1,206 @@
+"""Published schemas: as the types are, true of what commands print, and false of something else."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import click
+import jsonschema
+import msgspec
+import pytest
+
+from node import control, status
+from node.cli import schemas
+from node.cli.main import main, starling
+from node.status import Point, Resources, Transaction
+from tests.node.test_cli_demo import DONE, TABLE, Canned
+from tests.node.test_cli_operate import ADDRESS, INVITE, SWARM, Daemon
+from tests.schemas import FOLDER, valid, validator
+from tests.tui.canned import bare, snapshot
+
+VERDICT = {"peer": "12D3KooWliar", "standing": "ban", "trusted": False, "why": "spam", "shut_out_s": None}
+FULL = snapshot(
+    swarm=SWARM, addresses=(ADDRESS,), problem="try `starling peers`", delta=1e-5, up_limit_bytes_per_s=1_000_000, distance=0.01,
+    resources=Resources(cpu=0.5, memory_bytes=1 << 28, gpu=0.25), distance_curve=(Point(1, 0.5, 0.1),), ranks=("a", "b"), links=((0, 1),),
+    transactions=(Transaction(1.0, "12D3KooWalive01", 3, 4, True, "committed", 10, 20, 0.5, 0.25),), loss=math.nan,
+)  # fmt: skip
+
+
+def leaves(command, name=()):
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for inner in command.list_commands(context):
+            yield from leaves(command.get_command(context, inner), (*name, inner))
+    else:
+        yield "-".join(name), command
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def running(monkeypatch):
+    """A node that answers what a real one would, field by field."""
+    answers = {
+        "evaluate": {"metric": "accuracy", "value": 0.97222, "round": 40},
+        "revoke": {"removed": ["12D3KooWliar"]},
+        **dict.fromkeys(("ban", "unban", "trust"), VERDICT),
+    }
+    monkeypatch.setattr(control, "request", lambda run_dir, op, **fields: answers.get(op, {}))
+    monkeypatch.setattr(control, "status", lambda run_dir: FULL)
+
+
+@pytest.fixture
+def ended(running, monkeypatch):
+    """A node that does not answer, but has left its model behind."""
+
+    def request(run_dir, op, **fields):
+        raise control.NotRunning(run_dir)
+
+    monkeypatch.setattr(control, "request", request)
+
+
+def printed(capsys, *arguments):
+    assert main([*arguments, "--json"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    return out
+
+
+@pytest.mark.parametrize("name", schemas.TYPES)
+def test_the_published_schema_is_that_of_the_types(name):
+    path = FOLDER / f"{name}.json"
+    assert path.exists(), "run `python -m node.cli.schemas docs/schemas`"
+    assert path.read_text() == schemas.text(name), "older than the types: run `python -m node.cli.schemas docs/schemas`"
+    jsonschema.Draft202012Validator.check_schema(json.loads(path.read_text()))
+
+
+def test_every_command_with_json_has_a_schema_and_every_schema_a_command():
+    with_json = {name for name, command in leaves(starling) if any("--json" in each.opts for each in command.params)}
+    assert with_json == set(schemas.TYPES) == {path.stem for path in FOLDER.glob("*.json")}
+
+
+@pytest.mark.parametrize("name", schemas.TYPES)
+def test_every_document_says_its_version(name):
+    assert "version" in validator(name).schema["required"]
+    with pytest.raises(jsonschema.ValidationError):
+        validator(name).validate({})
+
+
+@pytest.mark.parametrize("shown", [FULL, snapshot(), bare()], ids=["full", "usual", "bare"])
+def test_a_status_fits_and_one_without_a_key_does_not(shown):
+    document = valid("status", status.encode(shown))
+    assert document["version"] == status.VERSION
+    del document["round"]
+    with pytest.raises(jsonschema.ValidationError, match="round"):
+        validator("status").validate(document)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("status", ["status"]), ("peers", ["peers"]), ("eval", ["eval"]), ("ban", ["ban", "liar"]), ("unban", ["unban", "liar"]),
+        ("trust", ["trust", "liar"]), ("revoke", ["revoke", "3"]), ("invite", ["invite"]),
+    ],
+)  # fmt: skip
+def test_what_is_printed_of_a_running_node_fits(name, arguments, running, here, capsys):
+    document = valid(name, printed(capsys, *arguments))
+    assert next(iter(document)) == "version"
+
+
+def test_an_invitation_fits(running, here, capsys, monkeypatch):
+    """With its number and its end, where members are invited."""
+    monkeypatch.setattr("node.daemon.main.run", Daemon())
+    assert main(["found", "--preset", "vouched", "--dir", "starling-node"]) == 0
+    place = here / "starling-node"
+    swarm = json.loads(_after(capsys, ["manifest", "show", "--dir", str(place)]))["swarm"]
+    monkeypatch.setattr(control, "status", lambda run_dir: msgspec.structs.replace(FULL, swarm=swarm))
+    invited = valid("invite", printed(capsys, "invite", "--days", "3"))
+    assert invited["number"] == 1  # the founder's first line has 0
+    assert invited["left"] is None
+
+
+def _after(capsys, arguments):
+    capsys.readouterr()
+    return printed(capsys, *arguments)
+
+
+def test_what_is_printed_by_who_founds_joins_and_exports_fits(here, capsys, monkeypatch, ended):
+    monkeypatch.setattr("node.daemon.main.run", Daemon())
+    founded = valid("found", printed(capsys, "found", "--dir", "a"))
+    assert founded["invite"].startswith("starling1:")
+    joined = valid("join", printed(capsys, "join", INVITE, "--dir", "b"))
+    assert joined["addresses"] == [ADDRESS]
+    assert joined["peer"] != founded["peer"]
+    (here / "a" / "model.safetensors").write_bytes(b"model")
+    exported = valid("export", printed(capsys, "export", "m.safetensors", "--dir", "a"))
+    assert exported == {"version": 1, "file": str(here / "m.safetensors"), "bytes": 5}
+    assert valid("manifest-show", printed(capsys, "manifest", "show", "--dir", "a"))["swarm"] == founded["swarm"]
+
+
+def test_what_is_printed_of_settings_fits(here, capsys):
+    assert valid("config-show", printed(capsys, "config", "show")).keys() == {"version", "manifest", "node"}
+    for part in ("manifest", "node", "scenario"):
+        assert valid("config-show", printed(capsys, "config", "show", part)).keys() == {"version", part}
+    assert (
+        valid("config-show", printed(capsys, "config", "show", "manifest", "--preset", "open"))["manifest"]["preset"]
+        == "open"
+    )
+    (here / "m.toml").write_text('name = "birds"\n')
+    shown = valid("manifest-show", printed(capsys, "manifest", "show", "m.toml"))
+    assert (shown["swarm"], shown["manifest"]["name"]) == (None, "birds")
+
+
+@pytest.mark.parametrize("row", [DONE, {"peer": "12D3KooWsilent", "state": "failed", "byzantine": True}])
+@pytest.mark.parametrize("ban", [None, {"round": None, "after_s": 3.5, "mean": None, "min": 0.5}])
+def test_what_a_demo_prints_fits_with_a_silent_node_and_a_ban_too(row, ban, monkeypatch, capsys):
+    class Told(Canned):
+        def run(self, progress):
+            return {**TABLE, "nodes": [row], "ban": ban, "mean": math.nan}
+
+    monkeypatch.setattr("node.demo.Demo", Told)
+    assert main(["demo", "--json"]) in {0, 1}
+    assert valid("demo", capsys.readouterr().out)["mean"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("overlay-show", ["overlay", "show", "base_k", "-n", "9", "--k", "2"]),
+        ("overlay-show", ["overlay", "show", "sticky", "-n", "700", "--k", "2"]),
+        ("overlay-show", ["overlay", "show", "erdos_renyi", "-n", "12", "--set", "factor=1.5"]),
+        ("overlay-compare", ["overlay", "compare", "-n", "9", "--kinds", "ring,base_k", "--rounds", "5"]),
+        ("overlay-sampling", ["overlay", "sampling", "-n", "16", "--bad", "3"]),
+        ("overlay-sampling", ["overlay", "sampling", "-n", "16", "--bad", "8"]),
+    ],
+)
+def test_what_is_printed_of_overlays_fits(name, arguments, capsys):
+    valid(name, printed(capsys, *arguments))
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_what_a_simulation_prints_fits(here, capsys):
+    """A sweep with a target, by worker processes as ever."""
+    (here / "s.toml").write_text(
+        '[simulate]\nnodes = 4\ntarget = 0.5\n[task]\nkind = "diagonal"\nparams = {dim = 30}\n'
+        '[pace]\nrounds = 2\nlocal_steps = 1\n[sweep.grid]\nmix.kind = ["pet", "dsgd"]\n'
+    )
+    found = valid("simulate", printed(capsys, "simulate", "s.toml"))
+    assert [run["labels"]["mix.kind"] for run in found["runs"]] == ["pet", "dsgd"]
+
+
+def test_a_field_that_is_left_unset_need_not_be_there():
+    class Half(msgspec.Struct):
+        """Half of it."""
+
+        there: int
+        perhaps: int | msgspec.UnsetType = msgspec.UNSET
+
+    definition = {"properties": {"there": {}, "perhaps": {}}}
+    schemas._complete(definition, Half)
+    assert definition["required"] == ["there"]
