@@ -59,7 +59,7 @@ class Distances:
         if not self._fresh:
             return None
         missing = max(0, PEERS - len(self._fresh))
-        older = dict(list(self._older.items())[len(self._older) - missing :]) if missing else {}
+        older = dict(list(self._older.items())[-missing:]) if missing else {}
         figure = median_low([*older.values(), *self._fresh.values()])
         self._older = dict(list((older | self._fresh).items())[-PEERS:])
         self._fresh = {}

@@ -1,0 +1,205 @@
+"""The consensus distance that an engine reports: the true one where exchanges show it, and no liar's choice."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossip.compress.header import BLOCK
+from gossip.compress.low_rank import Factors, Matrix
+from gossip.compress.support import Blocks, Full, Indices
+from node.config import CompressSection, MixSection, OptimizerSection
+from node.engine import calls, devices
+from node.engine.devices import Gpu
+from node.engine.distance import MOST, PEERS, Distances, of_model, rms
+from tests.node.engines import done, exchange, manifest, opened, x_of
+from tests.node.test_engine_gathering import hear, trained
+
+LOSSLESS = CompressSection(select="full", request="identity", response="identity")
+
+
+def pair(mix, compress=LOSSLESS, dim=20, **keys):
+    """Two engines whose models have parted."""
+    agreed = manifest(
+        "quadratic", nodes=2, mix=MixSection(kind=mix, **({"clip_norm": 0.0} | keys)), compress=compress, params={"dim": dim},
+        optimizer=OptimizerSection(lr=0.1, momentum=0.0, schedule="constant"),
+    )  # fmt: skip
+    engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate("ab")}
+    for engine in engines.values():
+        done(engine, calls.Train(0, 5))
+    return engines
+
+
+def true_distance(engines):
+    return rms(x_of(engines["a"]) - x_of(engines["b"]))
+
+
+@pytest.mark.parametrize(
+    "mix", ["pet", "dsgd", "gradient_tracking", "k_gt", "outer", "choco", "beer", "push_sum", "r_fast", "defended_tracking"]
+)  # fmt: skip
+def test_two_nodes_that_exchange_all_of_their_models_learn_how_far_apart_they_are(mix):
+    """Trackers and weights that travel along do not count."""
+    engines = pair(mix)
+    apart = true_distance(engines)
+    exchange(engines, "a", "b", seq=1)
+    assert apart > 1e-3
+    for engine in engines.values():
+        assert done(engine, calls.Mix(0)).distance == pytest.approx(apart)
+
+
+def test_an_algorithm_that_tells_updates_says_nothing_of_models():
+    engines = pair("psgd")
+    exchange(engines, "a", "b", seq=1)
+    assert done(engines["a"], calls.Mix(0)).distance is None
+
+
+def test_a_figure_is_told_once_and_only_of_exchanges_that_took_place():
+    engines = pair("dsgd")
+    offered = done(engines["a"], calls.Offer("b", 0, 1, 0, 0.5, 0))
+    done(engines["b"], calls.Answer("a", 0, 1, 0, 0.5, offered.gain, offered.payload))
+    done(engines["b"], calls.Drop("a", 0, 1))
+    assert done(engines["b"], calls.Mix(0)).distance is None
+    for engine in engines.values():
+        done(engine, calls.Train(1, 5))
+    exchange(engines, "a", "b", seq=2, round=1)
+    assert done(engines["b"], calls.Mix(1)).distance is not None
+    done(engines["b"], calls.Train(2, 5))
+    assert done(engines["b"], calls.Mix(2)).distance is None
+
+
+def test_a_sample_of_the_coordinates_stands_for_all_of_them():
+    """Blocks in turn: the mean of squares over a turn is that of the whole."""
+    engines = pair(
+        "dsgd", CompressSection(select="mask", ratio=0.25, request="identity", response="identity"), 4 * BLOCK
+    )
+    apart, squares = true_distance(engines), []
+    for turn in range(4):
+        exchange(engines, "a", "b", seq=turn + 1)
+        squares.append(engines["a"]._session._distances.take() ** 2)
+    assert sum(squares) / 4 == pytest.approx(apart**2)
+    assert min(squares) < max(squares)
+
+
+def test_in_clock_pace_the_figure_comes_with_the_next_slot():
+    agreed = manifest("quadratic", nodes=2, mix=MixSection(kind="dsgd", clip_norm=0.0), compress=LOSSLESS, pace="clock")
+    engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate("ab")}
+    for engine in engines.values():
+        done(engine, calls.Free(on=True, round=0))
+        engine.step()
+    apart = true_distance(engines)
+    exchange(engines, "a", "b", seq=1)
+    assert done(engines["b"], calls.Free(on=True, round=1)).distance == pytest.approx(apart)
+    assert done(engines["b"], calls.Free(on=True, round=2)).distance is None
+
+
+def test_the_end_that_answers_sees_what_was_clipped_away_and_says_how_much():
+    engines = pair("dsgd", clip_norm=1e-3)
+    apart, dim = true_distance(engines), x_of(engines["a"]).numel()
+    offered = done(engines["a"], calls.Offer("b", 0, 1, 0, 0.5, 0))
+    answered = done(engines["b"], calls.Answer("a", 0, 1, 0, 0.5, offered.gain, offered.payload))
+    applied = done(engines["a"], calls.Apply("b", 0, 1, answered.payload))
+    done(engines["b"], calls.Commit("a", 0, 1))
+    assert answered.clip == pytest.approx(1e-3 / (apart * math.sqrt(dim)))
+    assert applied.clip is None, "the end that asked cannot know"
+    assert done(engines["b"], calls.Mix(0)).distance == pytest.approx(apart)
+    assert done(engines["a"], calls.Mix(0)).distance == pytest.approx(1e-3 / math.sqrt(dim))
+
+
+def test_what_is_not_clipped_is_said_to_be_whole_at_both_ends():
+    engines = pair("dsgd", clip_norm=1e6)
+    offered = done(engines["a"], calls.Offer("b", 0, 1, 0, 0.5, 0))
+    answered = done(engines["b"], calls.Answer("a", 0, 1, 0, 0.5, offered.gain, offered.payload))
+    assert (answered.clip, done(engines["a"], calls.Apply("b", 0, 1, answered.payload)).clip) == (1.0, 1.0)
+
+
+def test_of_gathered_vectors_the_figure_is_the_median_distance():
+    engines, told = trained("abcd")
+    for peer in "bcd":
+        hear(engines["a"], peer, told[peer])
+    apart = sorted(rms(x_of(engines[peer]).half().float() - x_of(engines["a"])) for peer in "bcd")
+    assert done(engines["a"], calls.Mix(0, ("b", "c", "d"))).distance == pytest.approx(apart[1])
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=12), st.sampled_from([1e30, math.inf]), st.data())
+def test_liars_that_are_fewer_than_the_honest_do_not_move_the_figure_out_of_the_honest_ones(honest, lie, data):
+    distances, liars = Distances(), data.draw(st.integers(0, len(honest)))
+    words = data.draw(st.permutations([*enumerate(honest), *((f"liar {i}", lie) for i in range(liars))]))
+    for peer, apart in words:
+        distances.note(str(peer), apart)
+    assert min(honest) <= distances.take() <= max(honest)
+
+
+def test_where_rounds_have_one_exchange_those_before_count_as_well_and_are_forgotten_in_time():
+    """Or a liar would be the figure whenever a node meets it."""
+    distances = Distances()
+    for number in range(3 * PEERS):
+        distances.note(f"peer {number}", 1.0 + number)
+        figure = distances.take()
+        assert figure == 1.0 + number - min(number + 1, PEERS) // 2
+    distances.note("liar", 1e9)
+    assert distances.take() < 3 * PEERS
+
+
+def test_what_is_remembered_is_bounded_and_goes_with_the_peer_and_the_model():
+    distances = Distances()
+    for number in range(2 * MOST):
+        distances.note(f"peer {number}", 1.0)
+    assert len(distances._fresh) == MOST
+    distances.forget_all()
+    assert distances.take() is None
+    distances.note("gone", 5.0)
+    distances.forget("gone")
+    distances.note("silent", None)
+    distances.note("odd", math.nan)
+    assert distances.take() is None
+    distances.note("far", math.inf)
+    assert distances.take() is None
+
+
+def test_numbers_of_the_model_come_first_whatever_the_support():
+    values = torch.arange(8.0)
+    assert torch.equal(of_model(values, Full(), 8, 4), values[:4])
+    assert torch.equal(of_model(values[:3], Indices(torch.tensor([1, 3, 6])), 8, 4), values[:2])
+    blocks = Blocks(seed=1, start=0, count=4, block=2)
+    assert torch.equal(of_model(blocks.take(values), blocks, 8, 4), values[:4])
+    coefficients = Factors((Matrix(0, 2, 2),), (torch.ones(2, 1) / math.sqrt(2.0),), left=False)
+    assert of_model(values, coefficients, 8, 4) is None
+    assert of_model(values, coefficients, 8, 8) is values
+    assert rms(values[:0]) is None
+
+
+class Driver:
+    """A GPU that is busy by a third, and whose driver may fail."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self):
+        self.asked, self.broken = 0, False
+
+    def utilization(self):
+        self.asked += 1
+        if self.broken:
+            raise self.NVMLError
+        return 33
+
+
+def test_a_gpu_is_looked_at_once_a_second_and_a_driver_that_fails_is_no_news(monkeypatch):
+    now, driver = SimpleNamespace(s=0.0), Driver()
+    monkeypatch.setattr(devices, "pynvml", driver)
+    monkeypatch.setattr(torch.cuda, "utilization", driver.utilization)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 1 << 30)
+    gpu = Gpu("cuda", lambda: now.s)
+    assert gpu.look() == gpu.look() == (0.33, 1 << 30)
+    assert driver.asked == 1
+    now.s, driver.broken = 1.5, True
+    assert gpu.look() == (None, 1 << 30)
+    monkeypatch.setattr(devices, "pynvml", None)
+    now.s = 3.0
+    assert gpu.look() == (None, 1 << 30)
+    assert Gpu("cpu", lambda: now.s).look() == (None, None)
