@@ -75,10 +75,11 @@ def codec(
 
 
 @bench.command(
+    short_help="Measure robust combining rules beside byzfl's.",
     examples=(
         ("starling bench rules", "all rules beside byzfl's, 16 vectors of a million"),
         ("starling bench rules --rule multi_krum --n 32 --d 100000", ""),
-    )
+    ),
 )
 @click.option(
     "--d", "dims", type=int, multiple=True, default=(RULES_DIM,), show_default=True, help="Parameters; repeatable."

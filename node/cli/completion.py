@@ -89,7 +89,7 @@ def register() -> None:
         ("starling completion fish > ~/.config/fish/completions/starling.fish", ""),
     ),
 )
-@click.argument("shell", type=click.Choice(SHELLS))
+@click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print the completion script of your shell.
 

@@ -114,6 +114,7 @@ def config() -> None:
 
 @config.command(
     "show",
+    short_help="Print every setting with its meaning.",
     examples=(
         ("starling config show", "every key of both files, with its meaning"),
         ("starling config show manifest --preset open > m.toml", "a file to begin with, for a swarm of strangers"),

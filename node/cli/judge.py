@@ -13,6 +13,7 @@ from node import control
 from node.cli import completion
 from node.cli.documents import emit_plain
 from node.cli.help import Command
+from node.cli.operate import asking
 from node.cli.output import dir_option, json_option
 
 UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -40,7 +41,7 @@ def ban(peer: str, duration: str | None, why: str, run_dir: Path, as_json: bool)
     fields: dict[str, object] = {"peer": peer, "why": why}
     if math.isfinite(for_s):
         fields["for_s"] = for_s
-    _say(control.request(run_dir, "ban", timeout_s=control.REPLY_S, **fields), "banned", as_json)
+    _ask(run_dir, "ban", "banned", as_json, **fields)
 
 
 @click.command(cls=Command, examples=(("starling unban …Kx6nXTN", ""),))
@@ -49,7 +50,7 @@ def ban(peer: str, duration: str | None, why: str, run_dir: Path, as_json: bool)
 @json_option
 def unban(peer: str, run_dir: Path, as_json: bool) -> None:
     """Undo what was decided about PEER, a ban or trust: it is judged like anybody."""
-    _say(control.request(run_dir, "unban", peer=peer), "judged like anybody:", as_json)
+    _ask(run_dir, "unban", "judged like anybody:", as_json, peer=peer)
 
 
 @click.command(cls=Command, examples=(("starling trust …Kx6nXTN", "a friend whose line is bad"),))
@@ -58,7 +59,7 @@ def unban(peer: str, run_dir: Path, as_json: bool) -> None:
 @json_option
 def trust(peer: str, run_dir: Path, as_json: bool) -> None:
     """Never shut PEER out, whatever it does. `starling ban` and `unban` withdraw that."""
-    _say(control.request(run_dir, "trust", peer=peer), "trusted", as_json)
+    _ask(run_dir, "trust", "trusted", as_json, peer=peer)
 
 
 def seconds(text: str) -> float:
@@ -76,8 +77,10 @@ def seconds(text: str) -> float:
     return value
 
 
-def _say(answer: dict[str, object], what: str, as_json: bool) -> None:
+def _ask(run_dir: Path, op: str, done: str, as_json: bool, **fields: object) -> None:
+    with asking(run_dir):
+        answer = control.request(run_dir, op, **fields)
     if as_json:
         emit_plain(answer)
     else:
-        click.echo(f"{what} {answer.get('peer')}", err=True)
+        click.echo(f"{done} {answer.get('peer')}", err=True)

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import click
 import msgspec
@@ -70,13 +70,13 @@ def logs(follow: bool, count: int, level: str, run_dir: Path, as_json: bool) -> 
         raise GossipError(f"{run_dir} has no log yet; start the node with `starling run --dir {run_dir}`")
     wanted, say = frozenset(LEVELS[LEVELS.index(level) :]), _printer(as_json)
     try:
-        reader = Reader(path)
-        for event in deque((event for event in reader.read() if event.get("level") in wanted), maxlen=count):
-            say(event)
-        while follow and _is_read():
-            for event in reader.read():
-                if event.get("level") in wanted:
-                    say(event)
+        with Reader(path) as reader:
+            for event in deque((event for event in reader.read() if event.get("level") in wanted), maxlen=count):
+                say(event)
+            while follow and _is_read():
+                for event in reader.read():
+                    if event.get("level") in wanted:
+                        say(event)
     except KeyboardInterrupt:
         return
     except BrokenPipeError:  # `| head`
@@ -95,6 +95,14 @@ class Reader:
         self._file: IO[bytes] | None = None
         self._before: IO[bytes] | None = None  # kept open, so that no new file gets its number
         self._rest = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in (self._before, self._file):
+            if file is not None:
+                file.close()
 
     def read(self) -> Iterator[Line]:
         """All that are here and were not read yet, but for lines that are no event: the torn last one of a node that was killed.
@@ -183,9 +191,7 @@ def _log_of(run_dir: Path) -> Path:
         return path
     nodes = sorted(each for each in run_dir.glob("node-*") if each.is_dir())
     if nodes:
-        raise ConfigError(
-            f"--dir: {run_dir} is a demo's, with {len(nodes)} nodes; try `starling logs --dir {nodes[0]}`"
-        )
+        raise ConfigError(f"--dir: {run_dir} is a demo's folder; try `starling logs --dir {nodes[0]}`")
     raise ConfigError(f"--dir: {run_dir} holds no node; start one with `starling join INVITE --dir {run_dir}`")
 
 

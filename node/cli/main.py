@@ -100,6 +100,17 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """With the name that was meant, where it is clear: click would look for it among the commands that are imported."""
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            import difflib
+
+            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            ctx.fail(f"no such command {args[0]!r}" + (f", did you mean `starling {close[0]}`?" if close else ""))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table, without importing what it names: the columns of all groups aligned."""
         widest = max(map(len, COMMANDS))

@@ -93,10 +93,11 @@ def show(
 
 
 @overlay.command(
+    short_help="Mix the same numbers over several overlays.",
     examples=(
         ("starling overlay compare -n 33 --kinds ring,one_peer_exponential,base_k", ""),
         ("starling overlay compare -n 256 --kinds sticky,torus --k 4 --rounds 500 --json", ""),
-    )
+    ),
 )
 @n_option
 @click.option("--kinds", required=True, metavar="KIND,KIND,…", help="Which overlays, by the names of overlay.kind.")
@@ -131,7 +132,10 @@ def compare(n: int, kinds: str, k: int, rounds: int, seed: int, as_json: bool) -
     _print_comparison(n, rounds, table)
 
 
-@overlay.command(examples=(("starling overlay sampling -n 64 --bad 13 --k 6", "a fifth of 64 members is bad"),))
+@overlay.command(
+    short_help="Count the bad ones that a node meets by chance.",
+    examples=(("starling overlay sampling -n 64 --bad 13 --k 6", "a fifth of 64 members is bad"),),
+)
 @n_option
 @click.option("--bad", type=click.IntRange(0), required=True, metavar="F", help="How many of the members are bad.")
 @click.option(

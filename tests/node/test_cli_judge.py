@@ -67,5 +67,8 @@ def test_other_durations_are_one_line_with_an_example(text, asked, capsys):
 
 
 def test_without_a_node_it_says_how_to_start_one(tmp_path, capsys):
+    assert main(["ban", "liar", "--dir", str(tmp_path)]) == 2
+    assert "holds no node" in capsys.readouterr().err
+    (tmp_path / "node.toml").touch()
     assert main(["ban", "liar", "--dir", str(tmp_path)]) == 1
     assert "no node is running" in capsys.readouterr().err

@@ -1,0 +1,190 @@
+"""Shell completion: what a shell is offered at a cursor, and bash itself with the script that is printed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.shell_completion import ShellComplete
+
+from gossip.overlay.catalogue import OVERLAYS
+from node import control
+from node.cli import completion
+from node.cli.main import COMMANDS, main, starling
+from node.presets import PRESETS
+from node.status import encode
+from robust.attacks.names import NAMES
+from tests.tui.canned import snapshot
+
+BASH = shutil.which("bash")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Two nodes, one of them in a demo's folder, a recorded run, and a folder of something else."""
+    monkeypatch.chdir(tmp_path)
+    for place in ("starling-1", "demo/node-0", "photos"):
+        (tmp_path / place).mkdir(parents=True)
+    for file in ("starling-1/node.toml", "starling-1/record.jsonl", "demo/node-0/node.toml", "photos/1.png"):
+        (tmp_path / file).touch()
+    return tmp_path
+
+
+def offered(line):
+    """What click offers at the end of a line."""
+    *words, begun = line.split(" ")[1:]
+    return [
+        item.value
+        for item in ShellComplete(starling, {}, "starling", completion.VARIABLE).get_completions(words, begun)
+    ]
+
+
+CASES = {
+    "starling st": ["status"],
+    "starling ": list(COMMANDS),
+    "starling overlay s": ["sampling", "show"],
+    "starling status --wa": ["--watch"],
+    "starling status --dir ": ["demo/node-0", "starling-1"],
+    "starling status --dir demo/": ["demo/node-0"],
+    "starling join INVITE --dir starling": ["starling-1"],
+    "starling tui ": ["demo", "demo/node-0", "starling-1", "starling-1/record.jsonl"],
+    "starling found --preset ": sorted(PRESETS),
+    "starling demo --byzantine 3:": [f"3:{name}" for name in sorted(NAMES)],
+    "starling demo --byzantine 3:tracker_o": ["3:tracker_one_shot"],
+    "starling demo --byzantine 3": ["3:"],
+    "starling demo --set mix.kap": ["mix.kappa="],
+    "starling join INVITE --set limits.connections_": ["limits.connections_per_ip="],
+    "starling simulate s.toml --set faults.str": ["faults.straggler_factor=", "faults.straggler_share="],
+    "starling demo --task di": ["diagonal", "digits"],
+    "starling overlay show ": sorted(OVERLAYS),
+    "starling config show ": ["manifest", "node", "scenario"],
+    "starling logs --level w": ["warning"],
+    "starling completion ": ["bash", "zsh", "fish"],
+}
+
+
+@pytest.mark.parametrize("line", CASES)
+def test_what_may_come_next_is_offered(line):
+    assert offered(line) == CASES[line]
+
+
+def test_where_no_node_is_any_directory_will_do():
+    (item,) = completion.RunDirectory().shell_complete(None, None, "ph")
+    assert (item.value, item.type) == ("ph", "dir")
+    (item,) = completion.Watchable().shell_complete(None, None, "nothing-here/")
+    assert (item.value, item.type) == ("nothing-here/", "file")
+
+
+@contextmanager
+def a_node(place, *, answers):
+    """A control socket that takes one question."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place / control.SOCKET_NAME))
+        listener.listen()
+
+        def serve():
+            stream, _ = listener.accept()
+            with stream:
+                stream.recv(1 << 16)
+                if answers:
+                    stream.sendall(encode(snapshot()))
+                stream.recv(1)  # until it hangs up
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        thread.join()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("begun", "expected"),
+    [
+        ("", ["12D3KooWalive01", "12D3KooWquara03", "12D3KooWunkno02"]),
+        ("12D3KooWq", ["12D3KooWquara03"]),
+        ("…ra03", ["12D3KooWquara03"]),
+    ],
+)
+@pytest.mark.parametrize("command", ["ban", "trust"])
+def test_peers_are_those_that_the_running_node_knows_by_any_part_of_their_id(command, begun, expected, here):
+    with a_node(here / "starling-1", answers=True):
+        assert offered(f"starling {command} --dir starling-1 {begun}") == expected
+
+
+@pytest.mark.real
+def test_a_node_that_does_not_answer_is_not_waited_for(here, monkeypatch):
+    monkeypatch.setattr(completion, "PEERS_S", 0.01)
+    with a_node(here / "starling-1", answers=False):
+        assert offered("starling ban --dir starling-1 ") == []
+    assert offered("starling unban --dir photos ") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_each_shell_asks_this_program(shell, capsys):
+    if shell == "bash" and BASH is None:
+        pytest.skip("click asks bash for its version")
+    assert main(["completion", shell]) == 0
+    out = capsys.readouterr().out
+    assert f"_STARLING_COMPLETE={shell}_complete" in out
+    assert "_starling_completion" in out
+
+
+def test_an_unknown_shell_is_one_line(capsys):
+    assert main(["completion", "tcsh"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert "'tcsh'" in said.err
+
+
+IN_BASH = r"""
+source <(starling completion bash) || exit 3
+compopt() { local IFS=' '; echo "compopt $*"; }
+while read -r COMP_LINE; do
+    COMP_LINE=${COMP_LINE%|}  # which keeps the blank at the end
+    COMP_POINT=${#COMP_LINE}
+    $(complete -p starling | sed 's/.*-F \([^ ]*\).*/\1/') starling
+    IFS='|'; echo "[${COMPREPLY[*]}]"; unset IFS
+done
+"""
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.skipif(BASH is None, reason="needs bash")
+def test_bash_completes_with_the_script_words_with_colons_and_equals_too(here):
+    """What it puts behind `3:` and `--dir=` is not said again, as bash takes those for words of their own."""
+    expected = {
+        "starling unb": "[unban]",
+        "starling logs --dir ": "[demo/node-0|starling-1]",
+        "starling logs --dir=star": "[starling-1]",
+        "starling demo --byzantine 3:alie": "[alie]",
+        "starling demo --set overlay.ki": "compopt -o nospace\n[overlay.kind=]",
+        "starling run --dir ph": "compopt -o dirnames\n[]",
+    }
+    bin_folder = here / "bin"
+    bin_folder.mkdir()
+    (bin_folder / "starling").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m node.cli.main "$@"\n')
+    (bin_folder / "starling").chmod(0o755)
+    environment = {
+        **os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parents[2])
+    }  # fmt: skip
+    typed = "".join(f"{line}|\n" for line in expected)
+    done = subprocess.run(
+        [BASH, "--norc", "-c", IN_BASH],
+        input=typed,
+        env=environment,
+        cwd=here,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "".join(f"{said}\n" for said in expected.values())

@@ -1,0 +1,76 @@
+"""`--help`: commands in groups, an example under each that can be typed, exit codes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import click
+import pytest
+
+from node.cli.main import COMMANDS, EXAMPLES, EXIT_CODES, GROUPS, main, starling
+from tests.node.test_cli_schemas import leaves
+
+LEAVES = dict(leaves(starling))
+
+
+def test_every_command_is_in_one_group_and_groups_are_shown_in_order(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert sum(map(len, GROUPS.values())) == len(COMMANDS)
+    headings = re.findall(r"^(\S.*):$", out, re.MULTILINE)
+    assert headings == ["Options", *GROUPS, "Examples", "Exit codes"]
+    assert re.findall(r"^  ([a-z]+) {2,}[A-Z]", out, re.MULTILINE) == list(COMMANDS)
+    for code in EXIT_CODES:
+        assert re.search(rf"^  {code} ", out, re.MULTILINE)
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_every_command_s_help_ends_with_examples_of_itself(name, capsys):
+    words = name.split("-") if name.split("-")[0] in {"bench", "config", "manifest", "overlay"} else [name]
+    assert main([*words, "--help"]) == 0
+    _, examples = capsys.readouterr().out.split("\nExamples:\n")
+    lines = re.findall(r"^  (\S.*)$", examples, re.MULTILINE)
+    assert lines
+    assert all(" ".join(["starling", *words]) in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "line", [line for command in LEAVES.values() for line, _ in command.examples] + [line for line, _ in EXAMPLES]
+)
+def test_every_example_is_understood(line):
+    """Names and options as click takes them; nothing is run."""
+    typed = re.search(r"starling [^|>)\"]*", line)[0]
+    _, *words = shlex.split(typed)
+    command, context = starling, click.Context(starling)
+    while isinstance(command, click.Group):
+        command = command.get_command(context, words.pop(0))
+    assert command.make_context("example", words)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("stauts", "`starling status`"), ("peer", "`starling peers`"), ("log", "`starling logs`"), ("zzz", None)],
+)
+def test_a_command_that_is_not_there_is_one_line_with_the_one_that_was_meant(typed, meant, capsys):
+    assert main([typed]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert f"no such command '{typed}'" in said.err
+    assert (meant in said.err) if meant else ("did you mean" not in said.err)
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_a_terminal_that_wants_no_color_gets_none(name, value, monkeypatch, capsys):
+    """Asked of the console that every table goes through; a pipe gets none anyway."""
+    from node.cli import output
+
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    output.console().print("word", style="bold red")
+    assert "\x1b[" in capsys.readouterr().out
+    monkeypatch.setenv(name, value)
+    output.console().print("word", style="bold red")
+    assert capsys.readouterr().out == "word\n"

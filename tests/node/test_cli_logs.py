@@ -1,0 +1,237 @@
+"""`starling logs`: the last events for people or programs, and all that come, whatever becomes of the file."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from node import log
+from node.cli import logs
+from node.cli.logs import Reader
+from node.cli.main import main
+from tests.schemas import valid
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setattr(logs.time, "localtime", logs.time.gmtime)  # wherever this runs
+    (tmp_path / "node.toml").touch()
+    return tmp_path
+
+
+@pytest.fixture
+def reader(place):
+    """Of a log that need not be there yet."""
+    with Reader(place / "log.jsonl") as opened:
+        yield opened
+
+
+def line(event, level="info", time=1_700_000_000.0, **fields):
+    return json.dumps({"time": time, "level": level, "event": event, "peer_id": "12D3", "run_id": "r", **fields}) + "\n"
+
+
+def append(place, *lines, name="log.jsonl"):
+    with (place / name).open("a") as file:
+        file.writelines(lines)
+
+
+def rotate(place):
+    (place / "log.jsonl").replace(place / "log.jsonl.1")
+
+
+def events(reader):
+    return [event["event"] for event in reader.read()]
+
+
+def test_the_name_is_that_of_the_log():
+    """Written twice, as the other module takes too long to import."""
+    assert logs.LOG_NAME == log.LOG_NAME
+
+
+def test_people_see_when_what_and_how_bad(place, capsys):
+    append(
+        place,
+        line("round_mixed", round=7, received=3),
+        line("peer_died", "warning", text="…abc is silent"),
+        line("bug", "error"),
+    )
+    assert main(["logs", "--dir", str(place)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "2023-11-14 22:13:20   round_mixed  [round=7 received=3]",
+        "2023-11-14 22:13:20 ! peer_died: …abc is silent",
+        "2023-11-14 22:13:20 ✗ bug",
+    ]
+
+
+def test_programs_get_every_field_and_the_version(place, capsys):
+    append(place, line("round_mixed", round=7), line("peer_died", "warning"))
+    assert main(["logs", "--dir", str(place), "--json"]) == 0
+    first, second = (valid("logs", each) for each in capsys.readouterr().out.splitlines())
+    assert first == {"version": 1, **json.loads(line("round_mixed", round=7))}
+    assert second["level"] == "warning"
+
+
+def test_the_log_that_a_node_writes_fits_the_schema(place, capsys):
+    """With a traceback and a library's warning in it."""
+    with log.open_log(place, peer_id="12D3", run_id="r", stderr=io.StringIO()) as logger:
+        logger.info("round_mixed", round=7, loss=float("nan"))
+        logger.warning("peer_fault", text="bad_frame")
+        try:
+            raise ValueError("why")
+        except ValueError:
+            logger.exception("connection_failed")
+    assert main(["logs", "--dir", str(place), "--json"]) == 0
+    told = [valid("logs", each) for each in capsys.readouterr().out.splitlines()]
+    assert [each["event"] for each in told] == ["round_mixed", "peer_fault", "connection_failed"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["-n", "2"], ["c", "d"]), (["-n", "0"], []), (["--level", "warning"], ["b", "c"]), (["--level", "error", "-n", "5"], ["c"]),
+        (["--level", "warning", "-n", "1"], ["c"]), ([], ["a", "b", "c", "d"]),
+    ],
+)  # fmt: skip
+def test_the_last_of_those_that_matter_enough(options, said, place, capsys):
+    """Counted after what is left out, and over both files."""
+    append(place, line("a"), line("b", "warning"), name="log.jsonl.1")
+    append(place, line("c", "error"), line("d"))
+    assert main(["logs", "--dir", str(place), "--json", *options]) == 0
+    assert [json.loads(each)["event"] for each in capsys.readouterr().out.splitlines()] == said
+
+
+def test_lines_that_are_no_event_are_left_out_and_do_not_hide_others(place, capsys):
+    """A node that was killed tears its last line; a person may write anything into a file."""
+    append(
+        place,
+        line("a"),
+        '{"time": 1.0, "lev\n',
+        "[]\n",
+        "\x1b[2J\n",
+        "\n",
+        line("b", text="\x1b[2J\r"),
+        '{"time": 2.0, "event": "c"',
+    )
+    assert main(["logs", "--dir", str(place)]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert [each.split()[2].rstrip(":") for each in out.splitlines()] == ["a", "b"]
+
+
+WRONG = [
+    (["--dir", "nowhere"], 2, ["nowhere", "no directory", "`starling join INVITE --dir nowhere`"]),
+    (["--dir", "empty"], 2, ["empty", "holds no node", "`starling join INVITE --dir empty`"]),
+    (["--dir", "demo"], 2, ["demo", "`starling logs --dir demo/node-0`"]),
+    (["--dir", "."], 1, ["no log yet", "`starling run --dir .`"]),
+    (["--level", "loud"], 2, ["'loud'", "`starling logs --help`"]),
+    (["-n", "-1"], 2, ["-1", "`starling logs --help`"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), WRONG, ids=[" ".join(a) for a, _, _ in WRONG])
+def test_wrong_input_is_one_line(arguments, code, words, place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    (place / "empty").mkdir()
+    (place / "demo" / "node-0").mkdir(parents=True)
+    assert main(["logs", *arguments]) == code
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    for word in words:
+        assert word in said.err
+
+
+# --- following --------------------------------------------------------------------------------------------------
+
+
+def test_each_event_is_read_once_as_it_comes_and_a_line_only_when_it_is_whole(place, reader):
+    assert events(reader) == []
+    append(place, line("a"), line("b")[:20])
+    assert events(reader) == ["a"]
+    append(place, line("b")[20:])
+    assert events(reader) == ["b"]
+    assert events(reader) == []
+
+
+@pytest.mark.parametrize("rotations", [1, 2])
+def test_a_rotation_loses_and_repeats_nothing(rotations, place, reader):
+    """The second at once after the first: what was written between them is in the older file, which was never open here."""
+    append(place, line("old"), name="log.jsonl.1")
+    append(place, line("a"))
+    assert events(reader) == ["old", "a"]
+    append(place, line("b"))
+    rotate(place)
+    if rotations == 2:
+        append(place, line("c"))
+        rotate(place)
+    said = events(reader)
+    append(place, line("d"))
+    assert said + events(reader) == ["b", *(["c"] if rotations == 2 else []), "d"]
+    assert events(reader) == []
+
+
+def test_what_is_written_while_the_end_of_a_file_is_read_is_not_lost(place, reader, monkeypatch):
+    """Between our last look at the file and the look at its name, the node writes and renames."""
+    append(place, line("a"))
+    look = reader._next
+
+    def late():
+        if (place / "log.jsonl").exists() and not (place / "log.jsonl.1").exists():
+            append(place, line("b"))
+            rotate(place)
+            append(place, line("c"))
+        return look()
+
+    monkeypatch.setattr(reader, "_next", late)
+    assert events(reader) == ["a", "b", "c"]
+
+
+def test_a_log_that_is_deleted_or_emptied_goes_on_with_what_comes_next(place, reader):
+    append(place, line("old"), name="log.jsonl.1")
+    append(place, line("a"), line("a"))
+    assert events(reader) == ["old", "a", "a"]
+    (place / "log.jsonl").write_text(line("b"))
+    assert events(reader) == ["b"]
+    (place / "log.jsonl").unlink()
+    assert events(reader) == []
+    append(place, line("c"))
+    assert events(reader) == ["c"]
+
+
+@pytest.fixture
+def follower(place):
+    """`starling logs -f` as a process, from its first line on."""
+    append(place, line("begun"))
+    command = [sys.executable, "-m", "node.cli.main", "logs", "-f", "--json", "--dir", str(place)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert json.loads(process.stdout.readline())["event"] == "begun"
+        yield process
+        process.kill()
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_a_follower_sees_a_restart_in_a_new_file_and_ends_quietly_on_ctrl_c(follower, place):
+    rotate(place)
+    append(place, line("restarted"), line("went_on", "warning"))
+    told = [valid("logs", follower.stdout.readline())["event"] for _ in range(2)]
+    assert told == ["restarted", "went_on"]
+    follower.send_signal(signal.SIGINT)
+    assert follower.communicate(timeout=30) == ("", "")
+    assert follower.returncode == 0
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_a_follower_ends_when_nobody_reads_it_any_more(follower):
+    """`starling logs -f | head -1`, with no event to come."""
+    follower.stdout.close()
+    assert follower.wait(30) == 0
+    assert follower.stderr.read() == ""
