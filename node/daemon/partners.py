@@ -34,7 +34,8 @@ def picture_of(ranks: Sequence[str], me: str, peers: Iterable[str]) -> Picture:
     """This node's own links, in the order of `ranks`, of which only those concerned are drawn where they are too many."""
     met = {me, *peers}
     if len(ranks) > MAX_DRAWN:
-        ranks = [peer for peer in ranks if peer in met][:MAX_DRAWN]
+        some = {me, *sorted(met - {me})[: MAX_DRAWN - 1]}
+        ranks = [peer for peer in ranks if peer in some]
     places = {peer: place for place, peer in enumerate(ranks)}
     if me not in places:
         return Picture(tuple(ranks))

@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from gossip.errors import EngineError, RemoteProtocolError
 from node.config import Manifest, PaceSection
 from node.daemon.exchange import Exchange
+from node.daemon.transactions import Transactions
 from node.engine import calls
 from node.net.memory import MemoryHub, MemoryNetwork
 
@@ -119,12 +120,13 @@ class Member:
         self.network = network
         self.engine = CountingEngine(x)
         self.facts = Facts()
+        self.transactions = Transactions()
         self.strangers: set[str] = set()
         manifest = msgspec.structs.replace(Manifest(), pace=PaceSection(kind=pace, max_wait_s=2.0))
         self.exchange = Exchange(
             network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm", me=name,
             fresh_inc=lambda: rng.randrange(2**60), may=lambda peer: peer not in self.strangers, admits=self.admits,
-            budget=Plenty(),
+            budget=Plenty(), transactions=self.transactions,
         )  # fmt: skip
 
     def admits(self, peer: str) -> bool:

@@ -18,6 +18,7 @@ from gossip.wire.schema import Ack, Pull, Pulled
 from node.config import Manifest, PaceSection
 from node.daemon.partners import Drawn
 from node.daemon.pulls import FRAME_BYTES, PulledExchange
+from node.daemon.transactions import Transactions
 from node.engine import calls
 from node.net.faults import loss
 from node.net.memory import MemoryHub, MemoryNetwork
@@ -82,6 +83,7 @@ class Member:
         self.network = network
         self.engine = TellingEngine(name)
         self.facts = Facts()
+        self.transactions = Transactions()
         self.strangers: set[str] = set()
         self.witnessed: list = []
         self.noted: list = []
@@ -91,6 +93,7 @@ class Member:
             sign=lambda message: sign(name, message), verify=verify,
             life_of=lambda peer: None if peer in self.strangers else LIFE, admits=self.admits, up_bytes_per_s=cap, first=1000,
             witness=self.witnessed.append, noted=lambda outcomes, held: self.noted.append((outcomes, held)),
+            transactions=self.transactions,
         )  # fmt: skip
 
     def admits(self, peer: str) -> bool:

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.daemon.report import MAX_EVENTS, MAX_PEERS, MAX_REASONS, Curve, Report
+from node.daemon.report import MAX_EVENTS, MAX_PEERS, MAX_REASONS, Curve, Rate, Report
 
 
 class RecordingLog:
@@ -102,3 +102,25 @@ def test_a_value_that_is_not_finite_is_not_a_point():
     for value in (1.0, float("nan"), float("inf"), 2.0):
         curve.add(0, 0.0, value)
     assert [point.value for point in curve.points] == [1.0, 2.0]
+
+
+def test_whoever_listens_hears_of_every_event_and_of_a_flood_of_faults_a_few_times():
+    told, heard = report(), []
+    told.on_event = lambda: heard.append(len(told.events))
+    told.event("peer_joined", "a joined")
+    for _ in range(1000):
+        told.fault("b", "nonsense")
+    assert heard == list(range(1, 12))
+
+
+def test_a_rate_is_over_the_last_notes_and_falls_while_the_next_one_is_overdue():
+    rate = Rate(window=4)
+    assert rate.per_s(0.0) is None
+    for second in range(20):
+        rate.note(float(second), 10 * second if second < 10 else 90 + 20 * (second - 9))
+    assert rate.per_s() == rate.per_s(20.0) == 20.0
+    assert rate.per_s(24.0) == 10.0
+    rate.note(21.0, 0)
+    assert rate.per_s(30.0) is None, "an engine that died took its last steps along"
+    rate.note(21.0, 5)
+    assert rate.per_s() is None, "in no time there is no rate"

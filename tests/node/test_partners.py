@@ -1,0 +1,103 @@
+"""Whom a node draws itself as meeting is whom it meets, and of others it draws what it can know."""
+
+from __future__ import annotations
+
+import pytest
+
+from gossip.overlay import catalogue
+from gossip.overlay.sticky import StickyEdges
+from node.daemon.partners import MAX_DRAWN, Drawn, Neighbors, Picture, picture_of
+
+
+def members(n):
+    return tuple(sorted(f"peer-{number:03d}" for number in range(n)))
+
+
+def neighbors(overlay, everybody, me):
+    return Neighbors(overlay, lambda: everybody, me, lambda _round: b"salt")
+
+
+def drawn(everybody, me):
+    return Drawn(lambda: everybody, me, 3, lambda _peer: (), 0, lambda _peer: True, b"secret", 1)
+
+
+def met(picture, me):
+    """Those linked with `me`."""
+    pairs = [{picture.ranks[a], picture.ranks[b]} for a, b in picture.links]
+    return {peer for pair in pairs if me in pair for peer in pair - {me}}
+
+
+@pytest.mark.parametrize(
+    "kind", ["base_k", "ring", "one_peer_exponential", "sticky", "static_exponential", "ou_equi_dyn", "complete"]
+)
+@pytest.mark.parametrize("n", [1, 6, 13])
+def test_every_link_of_the_round_is_drawn_and_nothing_else(kind, n):
+    """The same picture at every node, and each finds its own partners in it."""
+    overlay, everybody = catalogue.overlay(kind, 2, 5), members(n)
+    for turn in range(4):
+        pictures = {me: neighbors(overlay, everybody, me).picture(turn) for me in everybody}
+        assert len(set(pictures.values())) == 1
+        picture = pictures[everybody[0]]
+        assert sorted(picture.ranks) == list(everybody)
+        assert all(low < high for low, high in picture.links)
+        for me in everybody:
+            assert met(picture, me) == set(neighbors(overlay, everybody, me).links(turn))
+
+
+def test_a_picture_is_made_once_for_a_round_and_a_member_list():
+    class Counting:
+        symmetric, rows = True, 0
+
+        def row(self, rank, n, round):
+            self.rows += 1
+            return {(rank + 1) % n: 0.5}
+
+        def period(self, n):
+            return 1
+
+    overlay, everybody = Counting(), members(5)
+    near = Neighbors(overlay, lambda: everybody, everybody[0], lambda _round: b"salt")
+    assert near.picture(0) == near.picture(0)
+    assert overlay.rows == 5
+    near.picture(1)
+    everybody = members(4)
+    assert len(near.picture(1).ranks) == 4
+    assert overlay.rows == 5 + 5 + 4
+
+
+def test_of_a_large_swarm_a_node_draws_those_whom_it_meets():
+    overlay, everybody = catalogue.overlay("ring", 2, 5), members(MAX_DRAWN + 1)
+    near = neighbors(overlay, everybody, everybody[7])
+    picture = near.picture(0)
+    assert met(picture, everybody[7]) == set(near.links(0))
+    assert set(picture.ranks) == {everybody[7], *near.links(0)}
+    for me in everybody:
+        complete = neighbors(catalogue.overlay("complete", 2, 5), everybody, me).picture(0)
+        assert len(complete.ranks) == MAX_DRAWN
+        assert len(met(complete, me)) == MAX_DRAWN - 1
+
+
+def test_what_others_draw_by_chance_of_their_own_nobody_knows():
+    everybody = members(9)
+    own = drawn(everybody, everybody[2])
+    assert met(own.picture(4), everybody[2]) == set(own.row(4))
+    assert len(own.picture(4).links) == 3
+    assert own.picture(4) is own.picture(4)
+    assert own.picture(4) != drawn(everybody, everybody[3]).picture(4)
+
+
+def test_sticky_edges_are_those_that_are_held_and_a_node_that_is_out_draws_none():
+    everybody = members(7)
+    edges = StickyEdges(2, b"salt")
+    edges.update(everybody[1], everybody)
+    assert met(picture_of(everybody, everybody[1], edges.peers), everybody[1]) == set(edges.peers)
+    assert picture_of(everybody, "stranger", edges.peers) == Picture(everybody)
+    assert picture_of((), "alone", ()) == Picture()
+
+
+def test_an_overlay_that_so_many_members_cannot_have_is_no_error():
+    near = neighbors(catalogue.overlay("hypercube", 2, 5), members(5), members(5)[0])
+    with pytest.raises(ValueError, match="power of two"):
+        near.links(0)
+    assert near.picture(0).links == ()
+    assert sorted(near.picture(0).ranks) == list(members(5))

@@ -1,0 +1,110 @@
+"""What a node says it takes of its machine: two processes and a folder, looked at rarely, whatever happens to them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from node.daemon import resources
+from node.daemon.resources import LOOK_S, WALK_S, Usage
+from node.status import Resources
+
+ENGINE = 4_000_000
+
+
+class Machine:
+    """Two processes: seconds and bytes by process id; without an entry one is gone."""
+
+    def __init__(self):
+        self.now = 100.0
+        self.seconds = {os.getpid(): 5.0}
+        self.bytes = {os.getpid(): 1000, ENGINE: 4000}
+        self.looks = 0
+
+    def process(self, pid):
+        def times():
+            self.looks += 1
+            if pid not in self.seconds:
+                raise psutil.NoSuchProcess(pid)
+            return SimpleNamespace(user=self.seconds[pid] - 1.0, system=1.0)
+
+        memory = lambda: SimpleNamespace(rss=self.bytes[pid])  # noqa: E731
+        return SimpleNamespace(oneshot=nullcontext, cpu_times=times, memory_info=memory)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    machine = Machine()
+    monkeypatch.setattr(resources.psutil, "Process", machine.process)
+    return machine
+
+
+def test_cores_are_the_seconds_of_both_processes_by_those_that_passed(machine, tmp_path):
+    usage = Usage(tmp_path, lambda: machine.now)
+    machine.now, machine.seconds = 104.0, {os.getpid(): 6.0, ENGINE: 3.0}
+    first = usage.look(ENGINE)
+    assert (first.cpu, first.memory_bytes) == (1.0, 5000), "an engine that began meanwhile counts from its beginning"
+    machine.now, machine.seconds = 106.0, {os.getpid(): 6.5, ENGINE: 4.5}
+    assert usage.look(ENGINE).cpu == 1.0
+
+
+def test_who_asks_often_is_told_the_same_and_costs_nothing(machine, tmp_path):
+    usage = Usage(tmp_path, lambda: machine.now)
+    machine.now += 0.9 * LOOK_S
+    looks = machine.looks
+    assert all(usage.look(None) == Resources(memory_bytes=1000, disk_bytes=0) for _ in range(100))
+    assert machine.looks == looks
+
+
+def test_an_engine_that_dies_or_comes_again_is_no_error(machine, tmp_path):
+    usage = Usage(tmp_path, lambda: machine.now)
+    machine.now, machine.seconds[ENGINE] = machine.now + 2.0, 2.0
+    usage.look(ENGINE)
+    del machine.seconds[ENGINE]
+    machine.now += 2.0
+    dead = usage.look(ENGINE)
+    assert (dead.cpu, dead.memory_bytes) == (0.0, 1000)
+    machine.now, machine.seconds[ENGINE] = machine.now + 2.0, 1.0
+    assert usage.look(ENGINE).cpu == 0.5
+
+
+def test_the_folder_is_measured_now_and_then_with_what_is_below_and_without_where_links_lead(machine, tmp_path):
+    inside = tmp_path / "run"
+    (inside / "deep").mkdir(parents=True)
+    (tmp_path / "elsewhere").write_bytes(b"x" * 10_000)
+    (inside / "log").write_bytes(b"x" * 100)
+    (inside / "deep" / "model").write_bytes(b"x" * 20)
+    usage = Usage(inside, lambda: machine.now)
+    (inside / "link").symlink_to(tmp_path / "elsewhere")
+    link = (inside / "link").lstat().st_size
+    machine.now += 0.9 * WALK_S
+    assert usage.look(None).disk_bytes == 120
+    machine.now += 0.2 * WALK_S
+    assert usage.look(None).disk_bytes == 120 + link
+
+
+def test_a_folder_of_too_many_files_or_none_has_no_size(machine, tmp_path, monkeypatch):
+    monkeypatch.setattr(resources, "MAX_FILES", 3)
+    for number in range(4):
+        (tmp_path / str(number)).touch()
+    assert Usage(tmp_path, lambda: machine.now).look(None).disk_bytes is None
+    assert Usage(tmp_path / "none", lambda: machine.now).look(None).disk_bytes is None
+
+
+def test_this_very_process_keeps_a_processor_busy_and_takes_memory(tmp_path):
+    """Of the real psutil."""
+    now = SimpleNamespace(s=0.0)
+    usage = Usage(tmp_path, lambda: now.s)
+    before = os.times()
+    while os.times().user - before.user < 0.02:
+        sum(range(1000))
+    now.s = 10.0
+    seen = usage.look(os.getpid() + (1 << 22))
+    assert seen.cpu is not None
+    assert 0.0005 < seen.cpu < 10.0
+    assert seen.memory_bytes is not None
+    assert seen.memory_bytes > 10 << 20

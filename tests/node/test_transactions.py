@@ -1,0 +1,91 @@
+"""What is kept of exchanges that ended, for a person to look at: who, how, how much, how long, and never more than so many."""
+
+from __future__ import annotations
+
+import trio
+
+from gossip.exchange.commands import Ended
+from gossip.wire.schema import Pull, Pulled, Request, Response
+from node.daemon.transactions import MAX_ENDED, MAX_UNDER_WAY, Transactions
+from node.net.faults import loss
+from node.status import Transaction
+from tests.node import test_pulls
+from tests.node.exchange_swarm import Swarm, virtual
+
+
+def request(number: int, payload: bytes = b"twelve bytes") -> Request:
+    return Request(1, number, 0, 0, b"", 0.5, 1.0, payload)
+
+
+@virtual
+async def test_both_ends_of_an_exchange_keep_the_same_from_their_own_side():
+    swarm = Swarm(2)
+    async with swarm.serving():
+        await swarm.all(lambda member: member.rounds(2, lambda _: {"ab".replace(member.name, ""): 0.5}, lambda: 0.0))
+    (first, _), (other, _) = (swarm[name].transactions.ended for name in "ab")
+    assert (first.peer, first.round, first.number, first.asked, first.outcome) == ("b", 0, 1, True, "committed")
+    assert (other.peer, other.round, other.number, other.asked, other.outcome) == ("a", 0, 1, False, "committed")
+    assert (first.bytes_sent, first.bytes_received) == (other.bytes_received, other.bytes_sent) == (1, 3)
+    assert first.seconds is not None
+    assert other.seconds is not None
+    assert first.seconds > 0.0
+    assert other.seconds > 0.0
+
+
+@virtual
+async def test_a_link_on_which_nothing_comes_back_ends_as_a_timeout_that_has_no_number():
+    swarm = Swarm(2, rules=[loss(1.0, seed=1)])
+    async with swarm.serving():
+        await swarm["a"].rounds(1, lambda _: {"b": 0.5}, lambda: 0.0)
+        await swarm["b"].rounds(1, lambda _: {"a": 0.5}, lambda: 0.0)
+    for name, asked in (("a", True), ("b", False)):
+        (it,) = swarm[name].transactions.ended
+        assert (it.outcome, it.number, it.asked, it.bytes_received) == ("timeout", 0, asked, 0)
+
+
+@virtual
+async def test_questions_and_answers_are_kept_where_models_are_pulled():
+    swarm = test_pulls.Swarm("abc")
+
+    async with swarm.serving() as nursery:
+        nursery.start_soon(swarm["b"].round, 0, "")
+        await swarm["a"].round(0, "bx")
+    ended = {it.peer: it for it in swarm["a"].transactions.ended}
+    assert (ended["b"].asked, ended["b"].outcome, ended["b"].bytes_received) == (True, "committed", len(b"b 0"))
+    assert (ended["x"].asked, ended["x"].outcome, ended["x"].bytes_received) == (True, "timeout", 0)
+    assert ended["b"].number != ended["x"].number
+    (told,) = swarm["b"].transactions.ended
+    assert (told.peer, told.asked, told.bytes_sent, told.number) == ("a", False, len(b"b 0"), ended["b"].number)
+
+
+@virtual
+async def test_time_is_counted_from_the_first_frame_however_often_it_is_repeated():
+    kept = Transactions(lambda: 1000.0 + trio.current_time())
+    kept.sent("b", request(1))
+    await trio.sleep(2.0)
+    kept.sent("b", request(1))
+    kept.heard("b", Response(1, 1, b"three"))
+    kept.clipped("b", 1, 0.25)
+    await trio.sleep(1.0)
+    kept.end("b", Ended(7, 1, "committed", "", "initiator"))
+    (it,) = kept.ended
+    expected = Transaction(it.time_s, "b", 7, 1, True, "committed", 12, 5, 0.25, 3.0)
+    assert it == expected
+    assert it.time_s == 1000.0 + trio.current_time()
+
+
+@virtual
+async def test_a_peer_that_begins_and_never_ends_fills_no_memory():
+    kept = Transactions()
+    for number in range(3 * MAX_UNDER_WAY):
+        kept.heard("liar", request(number))
+        kept.clipped("stranger", number, 1.0)
+    kept.sent("b", Pull(1, 0))
+    kept.heard("b", Pulled(1, 0, 1, b"d" * 32, b"s" * 64, b"vector"))
+    assert len(kept._under_way) == MAX_UNDER_WAY
+    for _ in range(2 * MAX_ENDED):
+        kept.missed("b", 3, "busy", asked=True)
+    kept.answered("b", 0, 1, "committed")
+    assert len(kept.ended) == MAX_ENDED
+    assert kept.ended[-1].bytes_received == len(b"vector")
+    assert kept.ended[0] == Transaction(0.0, "b", 3, 0, True, "busy")

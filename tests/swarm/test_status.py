@@ -1,0 +1,153 @@
+"""What nodes say of themselves while a swarm runs: distances, partners and exchanges are the true ones, and news is told at once."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import msgspec
+import pytest
+import trio
+
+from gossip.errors import PeerUnreachable
+from node.config import CompressSection, Manifest, NodeConfig, OverlaySection, PaceSection, TaskSection
+from node.daemon.app import Node
+from node.daemon.commands import carry_out
+from node.daemon.report import Report
+from node.daemon.snapshot import take_snapshot
+from node.engine.distance import rms
+from node.scenario.swarm import VirtualSwarm
+from node.status import Resources, decode, encode
+from tests.swarm.swarms import digits, rounds_done, story, until
+from tests.swarm.virtual import virtual
+
+LOSSLESS = CompressSection(select="full", request="identity", response="identity")
+ROUNDS = 4
+
+
+def snapshots(swarm):
+    """By peer id, as they cross a socket."""
+    return {it.peer_id: decode(encode(take_snapshot(it.node))) for it in swarm.nodes.values()}
+
+
+async def frozen_vectors(swarm) -> dict[int, dict[str, object]]:
+    """Until every round is done: what each node's exchanges of a round are about, by round."""
+    seen: dict[int, dict[str, object]] = {}
+    while not rounds_done(swarm, ROUNDS) or any(it.node.progress.state == "training" for it in swarm.nodes.values()):
+        for it in swarm.nodes.values():
+            session = it.engine._session if it.engine is not None else None
+            if session is not None and session._frozen is not None:
+                seen.setdefault(session._round, {})[it.peer_id] = session._frozen.clone()
+        await trio.sleep(0.001)
+    return seen
+
+
+@virtual(0)
+async def test_two_nodes_report_the_true_distance_of_their_models_and_every_exchange(seed):
+    agreed = digits(2, seed=seed, mix="dsgd", compress=LOSSLESS, rounds=ROUNDS, local_steps=2)
+    swarm = story(agreed, seed, config=NodeConfig(linger_s=1e6, threads=1, up_bytes_per_s=10_000_000))
+    async with swarm.running(2):
+        vectors = await frozen_vectors(swarm)
+        a, b = sorted(seen := snapshots(swarm))
+        for peer, other in ((a, b), (b, a)):
+            it = seen[peer]
+            assert [point.round for point in it.distance_curve] == list(range(1, ROUNDS + 1))
+            for point in it.distance_curve:
+                there = vectors[point.round - 1]
+                assert point.value == pytest.approx(rms(there[peer] - there[other]), rel=1e-5)
+            assert it.distance == it.distance_curve[-1].value
+            assert (sorted(it.ranks), it.links) == ([a, b], ((0, 1),))
+            done = [t for t in it.transactions if t.outcome == "committed"]
+            assert [t.round for t in done] == list(range(ROUNDS))
+            assert all((t.peer, t.asked, t.clip) == (other, peer == a, 1.0) for t in done)
+            assert all(t.bytes_sent > 0 and t.bytes_received > 0 and t.seconds > 0.0 for t in done)
+            assert sum(t.bytes_sent for t in done) == it.payload_bytes
+            assert it.exchanges.committed == len(done)
+            assert (it.up_limit_bytes_per_s, it.down_limit_bytes_per_s) == (10_000_000, None)
+            assert it.resources == Resources(), "in simulation there is no process"
+            assert 0.0 < it.paced_per_s < it.steps_per_s, "waiting counts"
+
+
+@virtual(0)
+async def test_who_pulls_draws_its_own_questions_and_shows_those_of_others_too(seed):
+    agreed = Manifest(
+        seed=seed, task=TaskSection(kind="digits"), overlay=OverlaySection(kind="pull", k=1), compress=LOSSLESS,
+        pace=PaceSection(local_steps=2, rounds=ROUNDS, quorum=3),
+    )  # fmt: skip
+    agreed = msgspec.structs.replace(
+        agreed,
+        mix=msgspec.structs.replace(agreed.mix, kind="gather"),
+        robust=msgspec.structs.replace(agreed.robust, rule="mean"),
+    )
+    swarm = story(agreed, seed)
+    async with swarm.running(3):
+        await until(lambda: rounds_done(swarm, ROUNDS))
+        seen = snapshots(swarm)
+    for peer, it in seen.items():
+        assert it.ranks == tuple(sorted(seen))
+        assert len(it.links) == 1
+        assert it.ranks.index(peer) in it.links[0]
+        assert it.distance > 0.0
+    every = [(t, peer) for peer, it in seen.items() for t in it.transactions if t.outcome == "committed"]
+    asked = {(peer, t.peer, t.number): t.bytes_received for t, peer in every if t.asked}
+    told = {(t.peer, peer, t.number): t.bytes_sent for t, peer in every if not t.asked}
+    assert len(asked) >= 3 * (ROUNDS - 1)
+    assert asked.items() <= told.items()
+
+
+@virtual(0)
+async def test_in_clock_pace_a_node_draws_its_own_sticky_edges(seed):
+    swarm = story(digits(5, seed=seed, pace="clock", rounds=30), seed)
+    async with swarm.running(5):
+        await until(lambda: rounds_done(swarm, 20))
+        for peer, it in snapshots(swarm).items():
+            met = {it.ranks[at] for link in it.links for at in link} - {peer}
+            assert met
+            assert all(it.ranks.index(peer) in link for link in it.links)
+            assert met >= {row.peer for row in it.peers if row.committed and row.edge}
+            assert it.distance is not None
+            assert it.paced_per_s > 0.0
+
+
+@virtual(0)
+async def test_whoever_listens_hears_that_a_peer_is_lost_and_that_the_state_changed(seed):
+    swarm = story(digits(3, seed=seed, rounds=1000, local_steps=2, quorum=2), seed)
+    async with swarm.running(2):
+        await until(lambda: rounds_done(swarm, 1))
+        told = []
+        node = swarm.nodes[0].node
+        node.report.on_event = node.progress.changed = lambda: told.append(take_snapshot(node))
+        await swarm.crash(1)
+        await until(lambda: any(it.problem is not None and "alone" in it.problem for it in told))
+        await swarm.leave(0)
+        assert told[-1].state == "leaving"
+
+
+@virtual(0)
+async def test_a_ban_given_before_the_network_is_open_holds_and_bans_of_earlier_runs_are_kept_beside_it(seed):
+    swarm = VirtualSwarm(digits(3, seed=seed, rounds=1000, quorum=2), seed=seed)
+    async with swarm.running(3), trio.open_nursery() as nursery:
+        await carry_out(swarm.nodes[0].node, "ban", {"peer": swarm.nodes[1].peer_id})
+        parts = swarm.nodes[0].node.parts
+        await swarm.crash(0)
+        may_open = trio.Event()
+
+        @asynccontextmanager
+        async def closed():
+            await may_open.wait()
+            async with parts.open_network() as network:
+                yield network
+
+        late = replace(parts, open_network=closed, decisions=swarm._decisions[0])
+        node = Node(late, Report(None, clock=parts.unix_time, on_fault=lambda _peer, _reason: None))
+        nursery.start_soon(node.run)
+        await trio.sleep(0.1)
+        await carry_out(node, "ban", {"peer": swarm.nodes[2].peer_id})
+        may_open.set()
+        await node.listening()
+        banned = {swarm.nodes[index].peer_id for index in (1, 2)}
+        assert {it.peer for it in swarm._decisions[0]} == banned
+        for peer in sorted(banned):
+            with pytest.raises(PeerUnreachable):
+                await node.network.send(peer, "control", b"hello")
+        nursery.cancel_scope.cancel()
