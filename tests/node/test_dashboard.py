@@ -1,0 +1,118 @@
+"""The files an operator mounts: a dashboard that asks only for figures that nodes have, and a scrape of every node of the compose file."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import yaml
+
+from node.metrics import exposition
+from tests.node.test_metrics import PARSERS, full
+
+OBSERVE = Path(__file__).parents[2] / "docker" / "observe"
+DASHBOARD = json.loads((OBSERVE / "starling-dashboard.json").read_text())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+EXPRESSIONS = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
+UNITS = {"short", "percentunit", "ops", "Bps", "bytes", "s"}
+
+
+def exported():
+    """{name: labels} of every sample that a node can have."""
+    found = {}
+    for family in PARSERS[""][1](exposition(full())[0].decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+@pytest.mark.parametrize(("title", "expression"), EXPRESSIONS, ids=[title for title, _ in EXPRESSIONS])
+def test_every_panel_asks_for_what_nodes_export(title, expression):
+    known = exported()
+    asked = set(re.findall(r"\bstarling_\w+", expression))
+    assert asked
+    assert asked <= known.keys()
+    labels = set(re.findall(r"(\w+)\s*(?:=~|!=|!~|=)\s*\"", expression))
+    for by in re.findall(r"\bby \(([^)]*)\)", expression):
+        labels |= {label.strip() for label in by.split(",")}
+    of_nodes = set().union(*(known[name] for name in asked))
+    assert labels - {"instance", "service", "job"} <= of_nodes  # these the scrape adds
+
+
+def test_counters_are_shown_as_rates_and_nothing_else_is():
+    """But for restarts, which are so few that their number says more."""
+    for title, expression in EXPRESSIONS:
+        for name in re.findall(r"(\w*\(?)\bstarling_(\w+)", expression):
+            assert (name[0] == "rate(") == (name[1].endswith("_total") and name[1] != "engine_restarts_total"), title
+
+
+def test_every_panel_says_what_it_is_and_in_which_unit():
+    for panel in PANELS:
+        assert panel["title"], panel["id"]
+        assert panel["description"], panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"] in UNITS, panel["title"]
+        assert panel["type"] in {"timeseries", "stat"}
+        assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
+
+
+def test_it_has_what_grafana_needs_of_a_dashboard():
+    assert DASHBOARD["schemaVersion"] >= 36
+    assert {"title", "uid", "time", "refresh", "templating", "annotations", "tags"} <= DASHBOARD.keys()
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+    source, instance = DASHBOARD["templating"]["list"]
+    assert (source["name"], source["type"], source["query"]) == ("datasource", "datasource", "prometheus")
+    assert re.search(r"label_values\((\w+),", instance["query"]["query"])[1] in exported()
+    for panel in PANELS:
+        references = [target["refId"] for target in panel["targets"]]
+        assert len(set(references)) == len(references)
+        for one in (panel, *panel["targets"]):
+            assert one["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, panel["title"]
+
+
+def test_no_panel_lies_on_another_or_beside_the_page():
+    places = [(panel["title"], panel["gridPos"]) for panel in DASHBOARD["panels"]]
+    for title, place in places:
+        assert 0 <= place["x"] < place["x"] + place["w"] <= 24, title
+    for (one, a), (other, b) in combinations(places, 2):
+        apart = (
+            a["x"] + a["w"] <= b["x"]
+            or b["x"] + b["w"] <= a["x"]
+            or a["y"] + a["h"] <= b["y"]
+            or b["y"] + b["h"] <= a["y"]
+        )
+        assert apart, (one, other)
+
+
+def test_every_kind_of_node_of_the_compose_file_is_scraped():
+    config = yaml.safe_load((OBSERVE / "prometheus.yml").read_text())
+    services = yaml.safe_load((OBSERVE.parent / "compose.yaml").read_text())["services"]
+    (job,) = config["scrape_configs"]
+    (names,) = job["dns_sd_configs"]
+    serving = {name for name, service in services.items() if ":9464" in str(service.get("command"))}
+    assert serving == {name for name in names["names"] if name in services} >= {"founder", "volunteer"}
+    assert (names["type"], names["port"]) == ("A", 9464)
+    assert job["sample_limit"] >= 2 * 250
+
+
+@pytest.mark.real
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_prometheus_own_tool_finds_no_fault(tmp_path):
+    """Of its configuration, and of every expression, as a recording rule."""
+    rules = [
+        {"record": f"panel:{number}", "expr": expression.replace("$__rate_interval", "1m").replace("$instance", ".*")}
+        for number, (_, expression) in enumerate(EXPRESSIONS)
+    ]
+    path = tmp_path / "rules.yml"
+    path.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    for arguments in (("config", str(OBSERVE / "prometheus.yml")), ("rules", str(path))):
+        done = subprocess.run(["promtool", "check", *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    body, _ = exposition(full())
+    done = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, b"")
