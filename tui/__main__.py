@@ -1,4 +1,4 @@
-"""`python -m tui DIR …`: look at running nodes; each DIR is a run directory or a demo's folder."""
+"""`python -m tui PATH …`: look at running nodes or recorded runs; a PATH is a run directory, a demo's folder or a record.jsonl."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import sys
 from pathlib import Path
 
 from tui.app import StarlingApp
-from tui.source import source_for
+from tui.opening import open_sources
 
 
 def main() -> int:
     """Run until a person quits."""
     if len(sys.argv) < 2:
-        sys.stderr.write("usage: python -m tui DIR …\n")
+        sys.stderr.write("usage: python -m tui PATH …\n")
         return 2
-    StarlingApp([source_for(Path(argument)) for argument in sys.argv[1:]]).run()
+    try:
+        sources, playback = open_sources([Path(argument) for argument in sys.argv[1:]])
+    except ValueError as error:
+        sys.stderr.write(f"starling: {error}\n")
+        return 2
+    StarlingApp(sources, playback).run()
     return 0
 
 

@@ -8,44 +8,74 @@ from typing import ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.widgets import Input
 
+from tui import format as show
+from tui.commands import StarlingCommands
+from tui.replay import Playback
+from tui.screens.edge import EdgeScreen
+from tui.screens.events import EventsScreen
 from tui.screens.help import HelpScreen
 from tui.screens.node import NodeScreen
+from tui.screens.page import Page
+from tui.screens.peers import PeersScreen
+from tui.screens.swarm import SwarmScreen
 from tui.source import Reading, StatusSource
+from tui.view import View
+from tui.widgets.tabs import TabBar
+from tui.widgets.timeline import Timeline
 
-POLL_S = 0.25
+POLL_S = 0.5
+DARK, LIGHT = "textual-dark", "textual-light"
+OF_REPLAY = frozenset({"play", "seek", "step", "faster"})
 
 
 class StarlingApp(App[None]):
-    """Looks at one or several nodes.
+    """Looks at one or several nodes, or at what was recorded of them.
 
     Args:
         sources: where snapshots come from, >= 1.
+        playback: the time axis of those sources that are records; None if none is.
         clock: unix time in seconds, for the age of what is shown.
     """
 
     TITLE = "starling"
     CSS_PATH = "style.tcss"
-    ENABLE_COMMAND_PALETTE = False
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide")]  # noqa: RUF012 - Textual declares it without ClassVar
+    COMMANDS = {StarlingCommands}  # noqa: RUF012 - Textual declares it without ClassVar
+    MODES = {  # noqa: RUF012
+        "node": NodeScreen, "swarm": SwarmScreen, "peers": PeersScreen, "events": EventsScreen, "edge": EdgeScreen,
+    }  # fmt: skip
+    DEFAULT_MODE = "node"
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (120, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-high"), (32, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quit"),
-        Binding("n", "select(1)", "next node"),
-        Binding("p", "select(-1)", "previous node"),
-        Binding("question_mark", "help", "help", key_display="?"),
+        Binding("n", "select(1)", "node"),
+        Binding("p", "select(-1)", "previous node", show=False),
+        Binding("t", "turn_theme", "theme"),
+        Binding("y", "copy_peer", "copy"),
+        Binding("question_mark", "open('help')", "help", key_display="?"),
+        *(Binding(key, f"open('{name}')", show=False) for key, name in zip("12345", MODES, strict=True)),
+        Binding("space", "play", priority=True, show=False),
+        Binding("x", "faster", priority=True, show=False),
+        Binding("left", "step(-1)", priority=True, show=False),
+        Binding("right", "step(1)", priority=True, show=False),
+        Binding("home", "seek(0)", priority=True, show=False),
+        Binding("end", "seek(1)", priority=True, show=False),
     ]
 
-    def __init__(self, sources: Sequence[StatusSource], clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, sources: Sequence[StatusSource], playback: Playback | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
         super().__init__()
         self._sources = tuple(sources)
+        self._playback = playback
         self._clock = clock
         self._readings: tuple[Reading, ...] = ()
         self._selected = 0
-        self._node_screen = NodeScreen()
 
-    async def on_mount(self) -> None:
+    def on_mount(self) -> None:
         """Show the first reading at once and then keep asking."""
-        await self.push_screen(self._node_screen)
         self._poll()
         self.set_interval(POLL_S, self._poll)
 
@@ -54,23 +84,122 @@ class StarlingApp(App[None]):
         for source in self._sources:
             source.close()
 
+    # --- what a person does ---------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys of a replay do something else where there is none, over a page, and while a person types."""
+        if action in OF_REPLAY:
+            return self._playback is not None and isinstance(self.screen, Page) and not isinstance(self.focused, Input)
+        if action == "select":
+            return len(self._readings) > 1
+        return super().check_action(action, parameters)
+
     def action_select(self, step: int) -> None:
         """Show the next (1) or the previous (-1) node, around the end."""
         if self._readings:
             self._selected = (self._selected + step) % len(self._readings)
-            self._draw()
+            self.draw()
 
-    def action_help(self) -> None:
-        """Open the help page."""
-        self.push_screen(HelpScreen())
+    def action_open(self, name: str) -> None:
+        """Open a screen by its name."""
+        if name == "help":
+            if not isinstance(self.screen, HelpScreen):
+                self.push_screen(HelpScreen())
+        elif name != self.current_mode:
+            self.switch_mode(name)
 
-    def _poll(self) -> None:
+    def action_turn_theme(self) -> None:
+        """Dark to light, light to dark."""
+        self.theme = LIGHT if self.current_theme.dark else DARK
+        self.draw()
+
+    def action_copy_peer(self) -> None:
+        """Put the peer id under the cursor on the clipboard, and say it for terminals that have none."""
+        page = self._page
+        peer = page.peer_to_copy(self._view(asked=True)) if page is not None else None
+        if peer:
+            self.copy_to_clipboard(peer)
+            self.notify(show.clean(peer), title="copied", markup=False)
+
+    def action_play(self) -> None:
+        """Play or pause the replay."""
+        if self._playback is not None:
+            self._playback.toggle()
+            self._poll()
+
+    def action_faster(self) -> None:
+        """The replay's next speed."""
+        if self._playback is not None:
+            self._playback.faster()
+            self._poll()
+
+    def action_step(self, steps: int) -> None:
+        """Go on or back in the replay."""
+        if self._playback is not None:
+            self._playback.step(steps)
+            self._poll(asked=True)
+
+    def action_seek(self, fraction: float) -> None:
+        """Go to a place in the replay, 0 its beginning and 1 its end."""
+        if self._playback is not None:
+            self._playback.seek(fraction)
+            self._poll(asked=True)
+
+    def on_tab_bar_chosen(self, event: TabBar.Chosen) -> None:
+        """A click on a tab."""
+        self.action_open(event.name)
+
+    def on_timeline_sought(self, event: Timeline.Sought) -> None:
+        """A click on the slider."""
+        self.action_seek(event.fraction)
+
+    def on_timeline_toggled(self, _event: Timeline.Toggled) -> None:
+        """A click left of it."""
+        self.action_play()
+
+    def on_timeline_hurried(self, _event: Timeline.Hurried) -> None:
+        """A click right of it."""
+        self.action_faster()
+
+    def on_page_shown(self, _event: Page.Shown) -> None:
+        """Draw it at once."""
+        self.draw()
+
+    # --- drawing --------------------------------------------------------------------------------------------
+
+    def draw(self, *, asked: bool = True) -> None:
+        """Draw the open page.
+
+        Args:
+            asked: a person did something that should be seen at once.
+        """
+        page = self._page
+        if page is not None and page.is_mounted:
+            page.draw(self._view(asked=asked))
+
+    def _poll(self, *, asked: bool = False) -> None:
         if not self.is_running:  # the timer may fire once more while the screen is taken down
             return
+        before = len(self._readings)
         self._readings = tuple(reading for source in self._sources for reading in source.poll())
         self._selected = min(self._selected, max(0, len(self._readings) - 1))
-        self._draw()
+        if len(self._readings) != before:
+            self.refresh_bindings()
+        self.draw(asked=asked)
 
-    def _draw(self) -> None:
-        waiting_for = ", ".join(source.name for source in self._sources)
-        self._node_screen.show_node(self._readings, self._selected, waiting_for=waiting_for, now=self._clock())
+    @property
+    def _page(self) -> Page | None:
+        """The open page, also under something that lies over it."""
+        pages = [screen for screen in self.screen_stack if isinstance(screen, Page)] if self.is_running else []
+        return pages[-1] if pages else None
+
+    def _view(self, *, asked: bool) -> View:
+        return View(
+            self._readings,
+            self._selected,
+            waiting_for=", ".join(source.name for source in self._sources),
+            now=self._clock(),
+            dark=self.current_theme.dark,
+            position=self._playback.position() if self._playback is not None else None,
+            asked=asked,
+        )

@@ -96,6 +96,31 @@ def rounds(round: int, total: int) -> str:
     return f"{round:,}/{total:,}" if total else f"{round:,}"
 
 
+def share(part: float | None) -> str:
+    """0.25 -> 25 %."""
+    return MISSING if part is None or not math.isfinite(part) else f"{part:.0%}".replace("%", " %")
+
+
+def cores(busy: float | None) -> str:
+    """Of a processor: 1.2 cores."""
+    return MISSING if busy is None or not math.isfinite(busy) else f"{busy:.2g} core{'' if busy == 1 else 's'}"
+
+
+def bar(part: float | None, width: int) -> str:
+    """A share as a bar of so many cells; empty where it is not known."""
+    if part is None or not math.isfinite(part):
+        return ""
+    full = round(min(1.0, max(0.0, part)) * width)
+    return "▓" * full + "░" * (width - full)
+
+
+def clock(seconds: float) -> str:
+    """A place in a recording: 02:05, 1:02:05."""
+    minutes, second = divmod(max(0, int(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute:02}:{second:02}"
+
+
 def clean(text: str) -> str:
     """Text of another's making, safe for a terminal: one line without control characters."""
     return "".join(character if character.isprintable() else "·" for character in " ".join(text.split()))

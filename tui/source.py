@@ -2,7 +2,8 @@
 
 SocketSource   one run directory: attaches to its node, and again when it comes back
 DemoSource     a folder of run directories node-0, node-1 …
-CannedSource   given readings, for tests and screenshots
+CannedSource   given readings, for tests
+RecordSource   a recorded run; in tui.replay
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from node.control import ControlError, Watch
+from node.control import ControlError, NotRunning, Watch
+from node.record import RECORD_NAME
 from node.status import StatusSnapshot
 
 ATTACH_S = 1.0  # between attempts to attach
@@ -27,16 +29,23 @@ class Reading:
         name: what the node is called here.
         snapshot: the newest that ever came; None before the first.
         trouble: why nothing newer comes, with the next command to try; None while attached.
+        as_of: unix time of the moment in a replay; None where nothing is replayed.
     """
 
     name: str
     snapshot: StatusSnapshot | None = None
     trouble: str | None = None
+    as_of: float | None = None
 
     @property
     def ended(self) -> bool:
         """The node stopped in order: its silence is no trouble."""
         return self.trouble is not None and self.snapshot is not None and self.snapshot.state in ("finished", "leaving")
+
+    @property
+    def live(self) -> bool:
+        """What the snapshot says is of now."""
+        return self.trouble is None and self.snapshot is not None
 
 
 class StatusSource(Protocol):
@@ -82,8 +91,15 @@ class SocketSource:
                 self._reading = Reading(self.name, snapshot)
         except ControlError as error:
             self.close()
-            self._reading = Reading(self.name, self._reading.snapshot, str(error))
+            self._reading = Reading(self.name, self._reading.snapshot, self._explained(error))
         return (self._reading,)
+
+    def _explained(self, error: ControlError) -> str:
+        """The error, and that there is something to look at if there is."""
+        record = self._run_dir / RECORD_NAME
+        if isinstance(error, NotRunning) and self._reading.snapshot is None and record.is_file():
+            return f"{error}, or see how it went with `starling tui {record}`"
+        return str(error)
 
     def close(self) -> None:
         """Hang up."""
@@ -150,5 +166,5 @@ def node_dirs(folder: Path) -> dict[int, Path]:
 
 
 def source_for(path: Path) -> StatusSource:
-    """A demo's folder or a run directory, whichever `path` is."""
+    """A demo's folder or a run directory, whichever `path` is. Records are for `tui.opening`."""
     return DemoSource(path) if node_dirs(path) else SocketSource(path)

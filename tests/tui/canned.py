@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 
-from node.status import VERSION, Event, Exchanges, PeerStatus, Point, StatusSnapshot
+from node.status import VERSION, Event, Exchanges, PeerStatus, Point, Resources, StatusSnapshot, Transaction
+from tui.source import Reading
 
 NOW = 1_000_000.0
+IDS = tuple(f"12D3KooW{'abcdefgh'[number] * 40}node{number}" for number in range(8))
+OUTCOMES = ("committed", "committed", "aborted", "committed", "busy", "committed", "timeout", "committed")
 
 
 def snapshot(**changes):
@@ -42,6 +45,47 @@ def bare():
     return StatusSnapshot(
         version=VERSION, peer="12D3KooWmyself9", swarm="ab", name="n", time_s=NOW, uptime_s=0.0, state="starting"
     )
+
+
+def full(number=0, count=8, **changes):
+    """A node of a swarm of `count` that knows everything there is to know."""
+    others = [other for other in range(count) if other != number]
+    peers = tuple(
+        PeerStatus(
+            peer=IDS[other], state="alive", standing="active" if other % 3 else "probation", edge=abs(other - number) in (1, count - 1, 3),
+            round=40 + other % 3, rtt_s=0.001 * (other + 1), bytes_sent=100_000 * (other + 1), bytes_received=90_000 * (other + 1),
+            committed=10 * other, faults=other % 2, last_seen_s=0.5 * other, addresses=(f"/ip4/127.0.0.1/tcp/{4000 + other}",),
+            score=1.5 * (other % 2), contribution=2.0 * other, staleness=0.05 * other, clipped=0.1 * (other % 4),
+            inviter=IDS[0] if other else "",
+        )
+        for other in others
+    )  # fmt: skip
+    transactions = tuple(
+        Transaction(
+            time_s=NOW - 24 + at, peer=IDS[others[at % len(others)]], round=20 + at, number=at // len(others) + 1, asked=at % 2 == 0,
+            outcome=OUTCOMES[at % len(OUTCOMES)], bytes_sent=2400 + 10 * at, bytes_received=2500 + 10 * at,
+            clip=None if OUTCOMES[at % len(OUTCOMES)] != "committed" else 1.0 if at % 3 else 0.62, seconds=0.004 * (at + 1),
+        )
+        for at in range(24 if others else 0)
+    )  # fmt: skip
+    fields = {
+        "peer": IDS[number], "peers": peers, "members": count, "transactions": transactions, "local_steps": 840 + 20 * number,
+        "value": 0.934 - 0.002 * number, "paced_per_s": 290.0 + number, "distance": 0.0123 + 0.0005 * number,
+        "distance_curve": tuple(Point(at, float(at), 0.05 * math.exp(-at / 20)) for at in range(1, 43)),
+        "up_limit_bytes_per_s": 50_000, "ranks": IDS[:count],
+        "links": tuple((one, (one + 3) % count) for one in range(0, count, 2)),
+        "resources": Resources(cpu=1.2, memory_bytes=412_000_000, disk_bytes=3_100_000, gpu=0.41, gpu_memory_bytes=900_000_000),
+        "events": tuple(
+            Event(time_s=NOW - 60 + 2 * at, name="peer_joined", text=f"{IDS[at % 8]} joined", level="info") for at in range(8)
+        )
+        + snapshot().events,
+    }  # fmt: skip
+    return snapshot(**{**fields, **changes})
+
+
+def swarm(count=8, **changes):
+    """Readings of a whole swarm."""
+    return tuple(Reading(f"node-{number}", full(number, count, **changes)) for number in range(count))
 
 
 def screen_text(app):

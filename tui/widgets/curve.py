@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 
 from rich.text import Text
-from textual.app import RenderResult
-from textual_plotext import PlotextPlot
+from textual_plotext.plot import Plot
 
 from node.status import Point
 from tui import format as show
+from tui.rest import Rest
+from tui.view import View
+from tui.widgets.panel import Panel
 
 X_TICKS = 4
 Y_TICKS = 4
+TICK = 12  # cells of width that a tick of rounds needs
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+DOTS = re.compile(r"[\u2801-\u28ff•]+")
 
 
-class CurvePlot(PlotextPlot):
+class CurvePlot(Panel):
     """One curve. Until there is a point it says so, instead of drawing an axis of nothing.
 
     Args:
@@ -24,35 +31,36 @@ class CurvePlot(PlotextPlot):
     """
 
     def __init__(self, *, id: str, title: str) -> None:
-        super().__init__(id=id)
-        self._points: tuple[Point, ...] = ()
-        self._drawn: tuple[Point, ...] | None = None
-        self.border_title = title
+        super().__init__(id=id, title=title)
+        self._plot = Plot()
+        self._rest = Rest()
 
-    def update_from(self, points: Sequence[Point], title: str) -> None:
-        """Draw these points under this title."""
-        points = tuple(points)
-        self.border_title = f"{title} {show.figure(points[-1].value)}" if points else title
-        if points != self._drawn:
-            self._points = self._drawn = points
-            self._plot_points()
-            self.refresh()
-
-    def render(self) -> RenderResult:
-        """The plot, or what is missing."""
-        if not self._points:
-            return Text(f"{show.MISSING}  nothing measured yet", style="dim")
-        return super().render()
-
-    def _plot_points(self) -> None:
-        self.plt.clear_data()
-        if not self._points:
+    def update_from(self, points: Sequence[Point], title: str, view: View) -> None:
+        """Draw these points under this title. Three curves cost more than all else on a screen, so they rest in between."""
+        points = tuple(point for point in points if math.isfinite(point.value))
+        if not self._rest.over((points, title, self.size, view.dark), view):
             return
-        rounds = [point.round for point in self._points]
-        values = [point.value for point in self._points]
-        self.plt.plot(rounds, values, marker="braille" if len(values) > 1 else "dot")
-        self.plt.xticks(*_ticks(float(min(rounds)), float(max(rounds)), X_TICKS, whole=True))
-        self.plt.yticks(*_ticks(min(values), max(values), Y_TICKS, whole=False))
+        self.border_title = f"{title} {show.figure(points[-1].value if points else None)}"
+        if points:
+            self.show(self._picture(points, view))
+        else:
+            self.show(Text(f"{show.MISSING}  not known yet", style=view.style("dim")))
+
+    def _picture(self, points: Sequence[Point], view: View) -> Text:
+        plot = self._plot
+        rounds = [point.round for point in points]
+        values = [point.value for point in points]
+        plot.clear_data()
+        plot.plot(rounds, values, marker="braille" if len(values) > 1 else "dot")
+        ticks = min(X_TICKS, max(2, self.size.width // TICK))
+        plot.xticks(*_ticks(float(min(rounds)), float(max(rounds)), ticks, whole=True))
+        plot.yticks(*_ticks(min(values), max(values), Y_TICKS, whole=False))
+        plot.plotsize(self.size.width, self.size.height)
+        plot._set_size(self.size.width, self.size.height)  # noqa: SLF001 - as PlotextPlot does: a plot of before keeps its size else
+        plot.theme("clear")  # ours is painted below: to read colors back from its escapes costs as much as to plot
+        text = Text(ESCAPES.sub("", plot.build()).rstrip("\n"), no_wrap=True)
+        text.highlight_regex(DOTS, view.style("own"))
+        return text
 
 
 def _ticks(low: float, high: float, number: int, *, whole: bool) -> tuple[list[float], list[str]]:

@@ -14,6 +14,11 @@ FRESH_S = 3.0  # a node says something every second
 class Problem(Static):
     """One or two lines; takes no room while all is well."""
 
+    def __init__(self) -> None:
+        super().__init__(id="problem", markup=False)
+        self.display = False
+        self._said: str | None = None
+
     def update_from(self, reading: Reading | None, waiting_for: str, now: float) -> None:
         """Say what is wrong with this reading, the connection before the node.
 
@@ -23,8 +28,10 @@ class Problem(Static):
             now: unix time.
         """
         text = self._text(reading, waiting_for, now)
-        self.display = text is not None
-        self.update(Text(f"! {show.clean(text)}") if text is not None else Text())
+        if text != self._said:
+            self._said = text
+            self.display = text is not None
+            self.update(Text(f"! {show.clean(text)}") if text is not None else Text())
 
     def _text(self, reading: Reading | None, waiting_for: str, now: float) -> str | None:
         if reading is None:

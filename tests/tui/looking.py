@@ -1,0 +1,82 @@
+"""A person before the screen: what is shown after each key."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from tests.tui.canned import NOW, screen_text, snapshot
+from tui.app import StarlingApp
+from tui.source import CannedSource, Reading
+
+SMALL = (80, 24)
+LARGE = (160, 48)
+BOTH = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "160x48"])
+
+
+def look(polls, size=SMALL, keys=(), *, then=None, playback=None, clock=lambda: NOW):
+    """Show readings, press keys, and return the app and what it shows after each key (first: before any).
+
+    Args:
+        polls: what each poll sees, or a list of sources.
+        size: columns and lines.
+        keys: names of keys; a string of several characters in braces is typed.
+        then: what is done afterwards, given the pilot, the app and what was seen.
+    """
+    sources = polls if hasattr(polls[0], "poll") else [CannedSource(polls)]
+    app = StarlingApp(sources, playback, clock=clock)
+    app.animation_level = "none"
+    seen = []
+
+    async def person():
+        async with app.run_test(size=size) as pilot:
+            await settle(pilot, app)
+            seen.append(screen_text(app))
+            for key in keys:
+                await pilot.press(*(key[1:-1] if key.startswith("{") else [key]))
+                await settle(pilot, app)
+                seen.append(screen_text(app))
+            if then is not None:
+                await then(pilot, app, seen)
+
+    asyncio.run(person())
+    assert all(getattr(source, "closed", True) for source in sources)
+    return app, seen
+
+
+async def settle(pilot, app):
+    """Until the footer has its keys and the screen stays as it is: both take some turns of the loop."""
+    before = None
+    for _ in range(50):
+        await pilot.pause()
+        if not app.is_running:
+            return
+        now = screen_text(app)
+        if now == before and now.splitlines()[-1].strip():
+            return
+        before = now
+
+
+def one(**changes):
+    """Polls that see one node."""
+    return [(Reading("node-0", snapshot(**changes)),)]
+
+
+def until(words):
+    """Something to do afterwards: wait until these words are on the screen."""
+
+    async def wait(pilot, app, seen):
+        deadline = time.monotonic() + 20
+        while words not in seen[-1]:
+            assert time.monotonic() < deadline, f"{words!r} never came:\n{seen[-1]}"
+            await pilot.pause(0.1)
+            seen.append(screen_text(app))
+
+    return wait
+
+
+def rows(screen, *signs):
+    """Lines that hold all of these."""
+    return [line for line in screen.splitlines() if all(sign in line for sign in signs)]

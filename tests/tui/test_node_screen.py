@@ -1,0 +1,115 @@
+"""One node at a glance: how it does, whether it helps, what it costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.status import Resources
+from tests.tui.canned import NOW, bare, full, snapshot
+from tests.tui.looking import BOTH, LARGE, SMALL, look, one, rows, until
+from tui.source import Reading
+
+pytestmark = pytest.mark.slow
+
+
+@BOTH
+def test_the_first_screen_says_how_the_run_goes(size):
+    _, (screen,) = look(one(), size)
+    for words in (
+        "● training", "round 42/200", "accuracy 0.934 (round 40)", "loss 0.213", "4 members", "digits-of-ten", "…myself9",
+        "pet", "sticky", "4,810 parameters", "it helped in 80 exchanges so far", "312/s alone, – with the swarm, 840 in all",
+        "12 kB/s, no cap, 2.4 MB in all", "13 kB/s, no cap, 2.5 MB in all", "80 done, 2 aborted, 1 busy, 3 timed out",
+    ):  # fmt: skip
+        assert words in screen
+    assert "!" not in screen.splitlines()[0]
+
+
+@BOTH
+def test_costs_stand_beside_their_caps_and_the_machine_s_share(size):
+    _, (screen,) = look([(Reading("n", full()),)], size)
+    for words in (
+        "312/s alone, 290/s with the swarm ▓▓▓▓▓▓▓▓▓░ 93 %", "12 kB/s of 50 kB/s ▓▓░░░░░░░░ 24 %", "CPU 1.2 cores", "memory 412 MB",
+        "disk 3.1 MB", "GPU 41 %, 900 MB", "it helps: 15 exchanges with 7 peers in the last 23 s",
+    ):  # fmt: skip
+        assert words in screen
+
+
+def test_what_the_machine_does_not_tell_is_a_dash():
+    _, (screen,) = look([(Reading("n", full(resources=Resources(cpu=0.5))),)], SMALL)
+    assert "CPU 0.5 cores  memory –  disk –  GPU –" in screen
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("spent", "shown"),
+    [({}, "ε –  engine restarts 0"), ({"epsilon": 1.2345, "delta": 1e-5}, "ε 1.234 (δ 1e-05)  engine restarts 0")],
+)
+def test_what_the_node_s_data_have_cost_is_told(size, spent, shown):
+    """A volunteer who set a noise sees ε grow; who did not is not told of a privacy that is not there."""
+    _, (screen,) = look(one(**spent), size)
+    (line,) = rows(screen, "privacy")
+    assert shown in line
+
+
+@BOTH
+def test_curves_have_axes_with_rounds_and_values(size):
+    _, (screen,) = look([(Reading("n", full()),)], size)
+    lines = screen.splitlines()
+    assert "loss 0.140" in screen  # the last point, in the title
+    assert "distance 0.006" in screen
+    assert any("2.300┤" in line for line in lines)
+    axis = next(line for line in lines if "└" in line and "┬" in line)
+    below = lines[lines.index(axis) + 1]
+    assert below.split()[1] == "0"
+    assert "42" in below
+    assert "40" in below
+
+
+def test_a_node_in_its_first_moment_knows_nothing_of_itself():
+    _, (screen,) = look([(Reading("node-0", bare()),)], SMALL)
+    for words in (
+        "… starting",
+        "value –",
+        "loss –",
+        "– parameters",
+        "– alone, – with the swarm",
+        "ε –",
+        "–  not known yet",
+    ):
+        assert words in screen
+
+
+def test_one_point_and_a_constant_curve_can_be_drawn():
+    point = snapshot().loss_curve[:1]
+    flat = tuple(type(each)(each.round, each.time_s, 0.5) for each in snapshot().value_curve)
+    _, (screen,) = look(one(loss_curve=point, value_curve=flat), SMALL)
+    assert "loss 2.300" in screen
+    assert "0.500┤" in screen
+
+
+def test_points_that_are_no_numbers_do_not_end_the_program():
+    odd = tuple(type(each)(each.round, each.time_s, float("inf")) for each in snapshot().loss_curve)
+    _, (screen,) = look(one(loss_curve=odd, value_curve=odd[:1]), SMALL)
+    assert "round 42/200" in screen
+
+
+def test_a_curve_is_drawn_at_once_when_asked_for_and_else_not_at_every_poll():
+    """Three curves cost more than all else on the screen."""
+    longer = full(loss_curve=full().loss_curve[:20], round=43)
+    polls = [(Reading("a", full()), Reading("b", longer)), (Reading("a", longer), Reading("b", full()))]
+    _, seen = look(polls, LARGE, keys=("n", "p"), then=until("round 43/200"))
+    assert "loss 0.140" in seen[0]
+    assert "loss 0.648" in seen[1]
+
+
+def test_events_are_shown_where_there_is_room():
+    _, (small,) = look(one(), SMALL)
+    _, (large,) = look(one(), LARGE)
+    assert "the engine died" not in small
+    assert "✗ the engine died; restarting it" in large
+
+
+def test_a_replay_measures_ages_from_its_own_time():
+    reading = Reading("n", snapshot(time_s=1000.0), as_of=1001.0)
+    _, (screen,) = look([(reading,)], SMALL, clock=lambda: NOW)
+    assert "said nothing" not in screen

@@ -1,0 +1,143 @@
+"""The swarm as all attached nodes together see it, and its drawing. Pure: no screen is needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.status import PeerStatus
+from tests.tui.canned import IDS, full, snapshot, swarm
+from tui.palette import style
+from tui.ring import draw, fits
+from tui.source import Reading
+from tui.swarm import Swarm, merge
+
+
+def plain(role):
+    return style(role, dark=True)
+
+
+def told(peer, *rows, **changes):
+    """What a node says of others: pairs of a peer and its state."""
+    peers = tuple(PeerStatus(peer=of, state=state, **more) for of, state, more in rows)
+    return Reading(peer, snapshot(peer=peer, peers=peers, **changes))
+
+
+def test_every_member_is_there_once_and_speaks_for_itself_if_it_can():
+    merged = merge(swarm(), 2)
+    assert [member.peer for member in merged.members] == [*IDS]
+    assert [member.label for member in merged.members] == [f"node-{number}" for number in range(8)]
+    assert all(member.attached and member.known_by == 8 for member in merged.members)
+    assert [member.own for member in merged.members].index(True) == 2
+
+
+def test_of_a_member_that_is_not_attached_most_are_believed_and_of_equally_many_the_one_that_heard_last():
+    two = [("z", "dead", {"last_seen_s": 9.0}), ("y", "suspect", {"last_seen_s": 1.0}), ("x", "alive", {})]
+    merged = merge(
+        [told("a", *two), told("b", ("z", "alive", {}), ("y", "alive", {"last_seen_s": 2.0})), told("c", two[0])], 0
+    )
+    states = {member.peer: (member.state, member.known_by) for member in merged.members}
+    assert states["z"] == ("dead", 3)
+    assert states["y"] == ("suspect", 2)
+    assert states["x"] == ("alive", 1)
+
+
+def test_edges_and_links_of_all_nodes_in_the_chosen_one_s_round_are_drawn_together():
+    ranks = ("a", "b", "c")
+    merged = merge(
+        [
+            told("a", ("b", "alive", {"edge": True}), round=5, ranks=ranks, links=((0, 1),)),
+            told("b", ("a", "alive", {"edge": True}), round=5, ranks=ranks, links=((1, 2), (2, 2), (1, 7), (-1, 0))),
+            told("c", ("a", "alive", {"edge": True}), round=6, ranks=ranks, links=((2, 0),)),
+        ],
+        0,
+    )
+    assert merged.edges == (("a", "b"), ("a", "c"))
+    assert merged.links == (("a", "b"), ("b", "c"))  # what makes no sense, and what is of another round, is left out
+
+
+def test_what_nobody_says_is_not_known():
+    merged = merge([Reading("n", snapshot())], 0)
+    assert merged.links is None
+    assert (merged.distance, merged.steps_per_s, merged.share) == (None, None, None)
+    assert merge([], 0) == Swarm()
+    assert merge([Reading("n", None)], 0) == Swarm()
+
+
+def test_sums_are_over_attached_nodes_and_a_share_needs_two_of_them():
+    merged = merge(swarm(2), 1)
+    assert merged.steps_per_s == 290.0 + 291.0
+    assert merged.sent_per_s == 24_000.0
+    assert merged.share == pytest.approx(860 / (840 + 860))
+    assert merged.distance == pytest.approx((0.0123 + 0.0128) / 2)
+
+
+def test_a_node_that_vanished_is_what_the_others_say_of_it_and_other_swarms_do_not_count():
+    gone = Reading("node-1", full(1, steps_per_s=9.0), "the node went away")
+    stranger = Reading("other", snapshot(peer="stranger", swarm="cd" * 16))
+    merged = merge([swarm()[0], gone, stranger], 0)
+    states = {member.peer: member for member in merged.members}
+    assert states[IDS[1]].state == "alive"  # node-0 has not noticed yet
+    assert not states[IDS[1]].attached
+    assert merged.attached == 1
+    assert "stranger" not in states
+
+
+def test_a_node_that_ended_in_order_still_counts():
+    ended = Reading("node-1", full(1, state="finished"), "the node went away")
+    assert merge([swarm()[0], ended], 0).attached == 2
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+@pytest.mark.parametrize("size", [(38, 18), (104, 40)], ids=["80x24", "160x48"])
+def test_every_member_can_be_read_on_the_circle_and_the_chosen_one_is_in_brackets(count, size):
+    picture = draw(merge(swarm(count), 0), *size, plain).plain
+    lines = picture.split("\n")
+    assert len(lines) == size[1]
+    assert all(len(line) == size[0] for line in lines)
+    assert "●[node-0]" in picture
+    for number in range(1, count):
+        assert f"● node-{number}" in picture
+    if count > 2:
+        assert any("\u2801" <= sign <= "\u28ff" for sign in picture)  # there are edges
+
+
+def many(number, edges=2):
+    """A swarm of so many, each with edges to the next ones."""
+    peers = [f"peer-{each:03}" for each in range(number)]
+    return [
+        told(peer, *((peers[(at + step) % number], "alive", {"edge": True}) for step in range(1, edges + 1)))
+        for at, peer in enumerate(peers)
+    ]
+
+
+@pytest.mark.parametrize("count", [9, 12, 16])
+def test_sixteen_members_can_be_read_on_a_small_terminal(count):
+    picture = draw(merge(many(count), 0), 38, 18, plain).plain
+    for number in range(1, count):
+        assert f"● …{number:03}"[-4:] in picture or f"{number:03}" in picture
+
+
+def test_too_many_members_become_lists_of_neighbors():
+    assert not fits(40, 104, 40)
+    readings = many(40)
+    lines = draw(merge(readings, 0), 60, 20, plain).plain.split("\n")
+    assert len(lines) == 40
+    assert lines[0] == "●[…r-000] ┄ peer-001, peer-002, peer-038, peer-039"
+
+
+def test_lists_tell_who_meets_in_this_round_from_edges_that_rest():
+    text = draw(merge(swarm(), 0), 20, 6, plain).plain
+    assert text.split("\n")[0] == "●[node-0] ━ node-3 ┄ node-1, node-7"
+
+
+def test_members_that_are_gone_leave_the_circle():
+    readings = [told("aa", ("bb", "dead", {"edge": True}), ("cc", "alive", {"edge": True}))]
+    picture = draw(merge(readings, 0), 40, 18, plain).plain
+    assert "bb" not in picture
+    assert "● cc" in picture
+
+
+@pytest.mark.parametrize("size", [(0, 0), (1, 1), (3, 2), (20, 5)])
+def test_no_size_is_too_small_to_be_survived(size):
+    draw(merge(swarm(), 0), *size, plain)
+    draw(Swarm(), *size, plain)

@@ -1,0 +1,104 @@
+"""The exchanges of one edge as they end."""
+
+from __future__ import annotations
+
+import time
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Container
+
+from node.status import StatusSnapshot, Transaction
+from tui import format as show
+from tui.palette import OUTCOME_SIGNS, PEER_SIGNS
+from tui.screens.page import Page
+from tui.view import View
+from tui.widgets.panel import Panel
+from tui.widgets.rows import Row, Rows
+from tui.widgets.tail import Tail
+
+EVERYBODY = ""
+COLUMNS = (("peer", 10), ("last", 7))
+HEAD = f"{'ended':<8} {'no.':>5} {'round':>6} {'outcome':<11} by {'sent':>7}{'got':>7}{'clip':>6}{'took':>7}"
+
+
+class EdgeScreen(Page):
+    """Peers to choose from beside the chosen one's exchanges."""
+
+    NAME = "edge"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._view = View()
+
+    def compose_body(self) -> ComposeResult:
+        """The choice beside what it shows."""
+        yield Rows(id="choice", title="edge", columns=COLUMNS)
+        with Container(id="exchanges"):
+            yield Panel(id="head")
+            yield Tail(id="ended", title="")
+
+    def draw_body(self, view: View) -> None:
+        """Draw the exchanges with the chosen peer that are known."""
+        self._view = view
+        choice = self.query_one("#choice", Rows)
+        choice.show_rows(_choice(view))
+        self._draw_exchanges(choice.chosen or EVERYBODY)
+
+    def _draw_exchanges(self, peer: str) -> None:
+        view, tail = self._view, self.query_one(Tail)
+        told = view.snapshot.transactions if view.snapshot is not None else ()
+        shown = [each for each in told if peer in (EVERYBODY, each.peer)]
+        box = self.query_one("#exchanges")
+        box.border_title = f"exchanges with {view.label(peer) if peer else 'everybody'}"
+        box.border_subtitle = _count(shown)
+        self.query_one("#head", Panel).show(Text(HEAD, style=view.style("strong"), no_wrap=True))
+        tail.show(
+            [_line(each, view) for each in shown] or [Text(f"{show.MISSING}  none known yet", style=view.style("dim"))]
+        )
+
+    def on_data_table_row_highlighted(self) -> None:
+        """The cursor chooses."""
+        self._draw_exchanges(self.query_one("#choice", Rows).chosen or EVERYBODY)
+
+    def peer_to_copy(self, view: View) -> str | None:
+        """The chosen peer; the node itself where everybody is chosen."""
+        return self.query_one("#choice", Rows).chosen or super().peer_to_copy(view)
+
+
+def _choice(view: View) -> list[Row]:
+    """Everybody first, then who has an edge or an exchange, by id."""
+    snapshot = view.snapshot
+    if snapshot is None:
+        return [(EVERYBODY, (Text("everybody"), Text(show.MISSING)))]
+    states = {peer.peer: peer.state for peer in snapshot.peers}
+    peers = sorted({peer.peer for peer in snapshot.peers if peer.edge} | {each.peer for each in snapshot.transactions})
+    rows: list[Row] = [(EVERYBODY, (Text("everybody"), Text(_last(snapshot, EVERYBODY))))]
+    for peer in peers:
+        sign, role = PEER_SIGNS[states[peer]] if peer in states else (show.MISSING, "dim")
+        cells = Text.assemble((f"{sign} ", view.style(role)), view.label(peer))
+        rows.append((peer, (cells, Text(_last(snapshot, peer)))))
+    return rows
+
+
+def _last(snapshot: StatusSnapshot, peer: str) -> str:
+    """How long ago the last exchange with it ended."""
+    times = [each.time_s for each in snapshot.transactions if peer in (EVERYBODY, each.peer)]
+    return show.age(snapshot.time_s - max(times)) if times else show.MISSING
+
+
+def _count(shown: list[Transaction]) -> str:
+    done = sum(each.outcome == "committed" for each in shown)
+    return f"last {len(shown)}: {done} committed"
+
+
+def _line(each: Transaction, view: View) -> Text:
+    when = time.strftime("%H:%M:%S", time.localtime(each.time_s))
+    sign, role = OUTCOME_SIGNS[each.outcome]
+    line = Text(no_wrap=True, end="")
+    line.append(f"{when} ", style=view.style("dim"))
+    line.append(f"{each.number:>5} {each.round:>6} ")
+    line.append(f"{sign} {each.outcome:<9} ", style=view.style(role))
+    line.append(f"{'we' if each.asked else 'it'} {show.size(each.bytes_sent):>7}{show.size(each.bytes_received):>7}")
+    line.append(f"{show.share(each.clip):>6}{show.latency(each.seconds):>7}")
+    return line

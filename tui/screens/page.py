@@ -1,0 +1,86 @@
+"""What every screen has around its own part: tabs, the problem, the nodes to choose from, the time of a replay, the keys."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import Footer
+
+from tui import format as show
+from tui.palette import NODE_SIGNS
+from tui.view import View
+from tui.widgets.headline import value
+from tui.widgets.panel import Panel
+from tui.widgets.problem import Problem
+from tui.widgets.selector import NodeSelector
+from tui.widgets.tabs import TabBar
+from tui.widgets.timeline import Timeline
+
+
+class Page(Screen[None]):
+    """One of the screens. It draws a view and remembers nothing of any node; what a person chose on it, it does."""
+
+    NAME: ClassVar[str]
+
+    def compose(self) -> ComposeResult:
+        """Every widget once; the style sheet places them for the terminal's size."""
+        yield Problem()
+        yield TabBar(self.NAME)
+        yield NodeSelector(id="selector")
+        with Container(id="body"):
+            yield from self.compose_body()
+        yield Panel(id="tiny")
+        yield Timeline()
+        yield Footer()
+
+    class Shown(Message):
+        """The screen was opened or has another size: it should be drawn."""
+
+    def on_screen_resume(self) -> None:
+        """Opened, or free of what lay over it."""
+        self.call_after_refresh(self.post_message, self.Shown())
+
+    def on_resize(self) -> None:
+        """Of another size."""
+        self.call_after_refresh(self.post_message, self.Shown())
+
+    def compose_body(self) -> ComposeResult:
+        """The screen's own widgets."""
+        raise NotImplementedError
+
+    def draw_body(self, view: View) -> None:
+        """Draw them."""
+        raise NotImplementedError
+
+    def draw(self, view: View) -> None:
+        """Draw this moment."""
+        self.query_one(Problem).update_from(
+            view.reading, view.waiting_for, view.now_for(view.reading) if view.reading else view.now
+        )
+        self.query_one(NodeSelector).update_from(view.readings, view.selected)
+        self.query_one(Timeline).update_from(view)
+        if self.has_class("-tiny") or self.has_class("-low"):
+            self.query_one("#tiny", Panel).show(_tiny(view))
+        else:
+            self.draw_body(view)
+
+    def peer_to_copy(self, view: View) -> str | None:
+        """The peer id a person means by "copy"; the chosen node's own where no other can be pointed at."""
+        return view.snapshot.peer if view.snapshot is not None else None
+
+
+def _tiny(view: View) -> Text:
+    """What fits into twenty columns."""
+    snapshot = view.snapshot
+    text = Text()
+    if snapshot is not None:
+        sign, role = NODE_SIGNS[snapshot.state]
+        text.append(f"{sign} {snapshot.state}\n", style=view.style(role))
+        text.append(f"round {show.rounds(snapshot.round, snapshot.rounds)}\n{value(snapshot)}\n")
+    text.append("too small for more: starling needs 60 x 16", style=view.style("dim"))
+    return text

@@ -1,0 +1,110 @@
+"""The swarm, as all attached nodes together see it."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Container
+
+from tui import format as show
+from tui.rest import Rest
+from tui.ring import draw
+from tui.screens.page import Page
+from tui.swarm import Member, Swarm, merge
+from tui.view import View
+from tui.widgets.panel import Panel
+from tui.widgets.rows import Row, Rows
+
+COLUMNS = (("member", 9), ("state", 14), ("round", 7), ("edges", 6), ("known by", 9))
+MAX_ROWS = 200
+
+
+class SwarmScreen(Page):
+    """A drawing of who meets whom, what the swarm comes to, and every member."""
+
+    NAME = "swarm"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rest = Rest()
+
+    def compose_body(self) -> ComposeResult:
+        """The drawing beside the rest."""
+        yield Panel(id="overlay", title="overlay")
+        with Container(id="whole"):
+            yield Panel(id="facts", title="swarm")
+            yield Rows(id="members", title="members", columns=COLUMNS)
+
+    def draw_body(self, view: View) -> None:
+        """Draw the chosen node's swarm."""
+        swarm = merge(view.readings, view.selected)
+        overlay, members = self.query_one("#overlay", Panel), self.query_one(Rows)
+        known = view.snapshot.overlay if view.snapshot is not None else ""
+        size = overlay.content_size
+        here = [(member.peer, member.label, member.state) for member in swarm.members]
+        if self._rest.over((here, swarm.edges, swarm.links, known, size, view.selected, view.dark), view):
+            overlay.border_title = f"overlay {show.clean(known)}"
+            overlay.border_subtitle = _legend(swarm)
+            overlay.show(draw(swarm, size.width, size.height, view.style))
+        self.query_one("#facts", Panel).show(_facts(swarm, view))
+        shown = swarm.members[:MAX_ROWS]
+        members.border_title = f"members {len(swarm.members):,}" + (
+            f", {MAX_ROWS} shown" if len(swarm.members) > MAX_ROWS else ""
+        )
+        members.show_rows([_row(member, swarm, view) for member in shown])
+
+    def peer_to_copy(self, view: View) -> str | None:
+        """The member under the cursor."""
+        return self.query_one(Rows).chosen
+
+
+def _legend(swarm: Swarm) -> str:
+    met = (
+        f"━ meet in this round {len(swarm.links)}"
+        if swarm.links is not None
+        else f"━ meet in this round {show.MISSING}"
+    )
+    return f"{met}  ┄ edges {len(swarm.edges)}"
+
+
+def _facts(swarm: Swarm, view: View) -> Text:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    metric = show.clean(view.snapshot.metric).replace("_", " ") if view.snapshot is not None else ""
+    here = sum(member.here for member in swarm.members)
+    gone = len(swarm.members) - here
+    lines = (
+        (
+            "members",
+            f"{show.count(here or None)} here, {show.count(gone if swarm.members else None)} gone, {swarm.attached} attached",
+        ),
+        (metric or "value", _spread(swarm.values)),
+        ("distance", _spread(swarm.distances)),
+        ("round", show.count(swarm.round)),
+        ("steps", f"{show.speed(swarm.steps_per_s)} by {swarm.attached} attached"),
+        ("sent", f"{show.rate(swarm.sent_per_s)} by {swarm.attached} attached"),
+        ("my share", f"{show.share(swarm.share)} of their steps"),
+    )
+    for number, (name, words) in enumerate(lines):
+        text.append("\n" if number else "")
+        text.append(f"{name:<9} ", style=view.style("dim"))
+        text.append(words)
+    return text
+
+
+def _spread(figures: tuple[float, ...]) -> str:
+    """The mean and both ends."""
+    if not figures:
+        return show.MISSING
+    if len(figures) == 1:
+        return show.figure(figures[0])
+    return f"{show.figure(sum(figures) / len(figures))} ({show.figure(min(figures))} to {show.figure(max(figures))})"
+
+
+def _row(member: Member, swarm: Swarm, view: View) -> Row:
+    return member.peer, (
+        Text(f"[{member.label}]" if member.own else member.label, style=view.style("own") if member.own else ""),
+        Text(f"{member.sign} {member.state}", style=view.style(member.role)),
+        Text(show.count(member.round)),
+        Text(show.count(member.edges)),
+        Text(f"{member.known_by} of {swarm.attached}"),
+    )

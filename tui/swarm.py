@@ -1,0 +1,179 @@
+"""One picture of a swarm from what all attached nodes say of it. Pure.
+
+Theory of operation. Only nodes of the chosen one's swarm count, and only those that are attached: what a node said before it vanished is of
+the past. A member that is attached speaks for itself; of any other the attached nodes tell, and most of them are believed (of equally
+many the one that heard of it last). Sums are over attached nodes alone, and say of how many; a share of the swarm is only known when
+more than one node is attached.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from node.status import PeerStatus, StatusSnapshot
+from tui import format as show
+from tui.palette import NODE_SIGNS, PEER_SIGNS
+from tui.source import Reading
+
+Pair = tuple[str, str]
+"""Of peer ids, the lower first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member, as all attached nodes together see it.
+
+    Args:
+        peer: its id.
+        label: what it is called here.
+        state: a word.
+        sign: for the state.
+        role: of the sign's color.
+        attached: it speaks for itself.
+        own: it is the chosen node.
+        round: the latest round known of it.
+        edges: edges known of it.
+        known_by: attached nodes that know it, itself included.
+    """
+
+    peer: str
+    label: str
+    state: str
+    sign: str
+    role: str
+    attached: bool
+    own: bool
+    round: int | None
+    edges: int
+    known_by: int
+
+    @property
+    def here(self) -> bool:
+        """It takes part, as far as anybody knows."""
+        return self.state not in ("dead", "left", "banned", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """What is known of a swarm. None: not known.
+
+    Args:
+        members: in the order of rank where ranks are known.
+        edges: pairs of which at least one end holds an edge.
+        links: pairs that meet in the chosen node's round; None where that is not known.
+        round: the chosen node's.
+        attached: how many members speak for themselves.
+        distances: consensus distances as the attached nodes see them.
+        values: last evaluations of the attached nodes.
+        steps_per_s: local steps of the attached nodes together, waiting for peers included.
+        sent_per_s: bytes of the attached nodes together.
+        share: of the attached nodes' local steps the chosen one's, 0 to 1.
+    """
+
+    members: tuple[Member, ...] = ()
+    edges: tuple[Pair, ...] = ()
+    links: tuple[Pair, ...] | None = None
+    round: int | None = None
+    attached: int = 0
+    distances: tuple[float, ...] = ()
+    values: tuple[float, ...] = ()
+    steps_per_s: float | None = None
+    sent_per_s: float | None = None
+    share: float | None = None
+
+    @property
+    def distance(self) -> float | None:
+        """The middle one."""
+        return median(self.distances) if self.distances else None
+
+
+def merge(readings: Sequence[Reading], selected: int) -> Swarm:
+    """The swarm of the chosen node.
+
+    Args:
+        readings: of all nodes.
+        selected: index of the chosen one; ignored when there are none.
+    """
+    chosen = readings[selected].snapshot if readings else None
+    if chosen is None:
+        return Swarm()
+    told = {
+        reading.snapshot.peer: (reading, reading.snapshot)
+        for reading in readings
+        if reading.snapshot is not None and reading.snapshot.swarm == chosen.swarm and (reading.live or reading.ended)
+    }
+    snapshots = {peer: snapshot for peer, (_, snapshot) in told.items()}
+    names = {peer: reading.name for peer, (reading, _) in told.items()}
+    edges = sorted({_pair(s.peer, p.peer) for s in snapshots.values() for p in s.peers if p.edge})
+    order = _order(chosen, snapshots)
+    degree = Counter(peer for pair in edges for peer in pair)
+    members = tuple(_member(peer, chosen.peer, names, snapshots, degree[peer]) for peer in order)
+    steps = sum(s.local_steps for s in snapshots.values())
+    return Swarm(
+        members=members,
+        edges=tuple(edges),
+        links=_links(chosen, snapshots.values()),
+        round=chosen.round,
+        attached=len(snapshots),
+        distances=tuple(s.distance for s in snapshots.values() if s.distance is not None),
+        values=tuple(s.value for s in snapshots.values() if s.value is not None),
+        steps_per_s=_sum([s.paced_per_s for s in snapshots.values()]),
+        sent_per_s=_sum([s.up_bytes_per_s for s in snapshots.values()]),
+        share=chosen.local_steps / steps if len(snapshots) > 1 and steps and chosen.peer in snapshots else None,
+    )
+
+
+def _sum(figures: Sequence[float | None]) -> float | None:
+    known = [figure for figure in figures if figure is not None]
+    return sum(known) if known else None
+
+
+def _pair(one: str, other: str) -> Pair:
+    return (one, other) if one <= other else (other, one)
+
+
+def _order(chosen: StatusSnapshot, snapshots: dict[str, StatusSnapshot]) -> list[str]:
+    """Ranked members by rank, then the rest: attached ones in their order, others by id."""
+    rest = [*snapshots, *sorted({peer.peer for snapshot in snapshots.values() for peer in snapshot.peers}), chosen.peer]
+    return list(dict.fromkeys((*chosen.ranks, *rest)))
+
+
+def _links(chosen: StatusSnapshot, snapshots: Iterable[StatusSnapshot]) -> tuple[Pair, ...] | None:
+    """Of all nodes that are in the chosen one's round: each may know but its own."""
+    same = [s for s in snapshots if s.round == chosen.round and s.ranks]
+    if not same:
+        return None
+    pairs = {
+        _pair(s.ranks[one], s.ranks[other])
+        for s in same
+        for one, other in s.links
+        if 0 <= one < len(s.ranks) and 0 <= other < len(s.ranks) and one != other
+    }
+    return tuple(sorted(pairs))
+
+
+def _member(peer: str, chosen: str, names: dict[str, str], snapshots: dict[str, StatusSnapshot], edges: int) -> Member:
+    rows = [row for s in snapshots.values() for row in s.peers if row.peer == peer]
+    label = show.clean(names.get(peer, "")) or show.short(peer)
+    known = len(rows) + (peer in snapshots)
+    own = snapshots.get(peer)
+    if own is not None:
+        sign, role = NODE_SIGNS[own.state]
+        return Member(peer, label, own.state, sign, role, True, peer == chosen, own.round, edges, known)
+    state = _believed(rows)
+    sign, role = PEER_SIGNS[state] if state else ("–", "dim")
+    latest = max((row.round for row in rows if row.round is not None), default=None)
+    return Member(peer, label, state or show.MISSING, sign, role, False, peer == chosen, latest, edges, known)
+
+
+def _believed(rows: Sequence[PeerStatus]) -> str:
+    """What most say; of equally many who heard of it last."""
+    if not rows:
+        return ""
+    said = Counter(row.state for row in rows)
+    most = max(said.values())
+    said_most = [row for row in rows if said[row.state] == most]
+    return min(said_most, key=lambda row: (row.last_seen_s is None, row.last_seen_s or 0.0, row.state)).state

@@ -1,0 +1,43 @@
+"""Text in a fixed place. Of it only those lines are drawn again that have changed: drawing is what a look at a node costs."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+
+class Panel(Widget):
+    """Some lines; what does not fit is cut.
+
+    Args:
+        id: of the widget.
+        title: on its border, if the style sheet gives it one.
+    """
+
+    def __init__(self, *, id: str, title: str = "") -> None:
+        super().__init__(id=id)
+        self._lines: tuple[Text, ...] = ()
+        self.border_title = title
+
+    def show(self, text: Text) -> None:
+        """Draw these lines."""
+        before, self._lines = self._lines, tuple(text.split("\n", allow_blank=True))
+        lines, width = self._lines, self.size.width
+        changed = [
+            Region(0, place, width, 1)
+            for place in range(max(len(before), len(lines)))
+            if place >= min(len(before), len(lines)) or before[place] != lines[place]
+        ]
+        if changed:
+            self.refresh(*changed)
+
+    def render_line(self, y: int) -> Strip:
+        """One line, or nothing below the last."""
+        width = self.size.width
+        if y >= len(self._lines):
+            return Strip.blank(width, self.rich_style)
+        line = self._lines[y].copy()
+        line.truncate(width, overflow="ellipsis")
+        return Strip(line.render(self.app.console)).adjust_cell_length(width).apply_style(self.rich_style)

@@ -1,0 +1,50 @@
+"""Lines that grow at the bottom: scrolls, and follows the newest while a person looks at the end. Only what is seen is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+
+class Tail(ScrollView, can_focus=True):
+    """One line each.
+
+    Args:
+        id: of the widget.
+        title: on its border.
+    """
+
+    def __init__(self, *, id: str, title: str) -> None:
+        super().__init__(id=id)
+        self._lines: tuple[Text, ...] = ()
+        self.border_title = title
+
+    def show(self, lines: Sequence[Text]) -> None:
+        """Show these, the newest last."""
+        lines = tuple(lines)
+        if lines == self._lines:
+            return
+        follows = self.scroll_offset.y >= self.max_scroll_y
+        self._lines = lines
+        self.virtual_size = Size(self.scrollable_content_region.width, len(lines))
+        if follows:
+            self.scroll_end(animate=False, immediate=True)
+        self.refresh()
+
+    def on_resize(self) -> None:
+        """A smaller window still shows the newest."""
+        self.virtual_size = Size(self.scrollable_content_region.width, len(self._lines))
+        self.scroll_end(animate=False)
+
+    def render_line(self, y: int) -> Strip:
+        """One line of what is seen."""
+        width, place = self.scrollable_content_region.width, y + self.scroll_offset.y
+        if place >= len(self._lines):
+            return Strip.blank(width, self.rich_style)
+        line = self._lines[place].copy()
+        line.truncate(width, overflow="ellipsis")
+        return Strip(line.render(self.app.console)).adjust_cell_length(width).apply_style(self.rich_style)
