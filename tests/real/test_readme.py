@@ -88,7 +88,11 @@ def test_every_swarm_a_page_founds_demonstrates_or_simulates_passes_its_check(pa
     """What `found`, `demo` and `simulate` look at before they begin, with the preset and settings of the line."""
     for line in shown(page):
         words = line.split()[1:]
-        options = list(itertools.pairwise(words))
+        options = [
+            (option, value)
+            for option, value in itertools.pairwise(words)
+            if re.split(r"[.=]", value)[0] not in NodeConfig.__struct_fields__  # a node's own
+        ]
         presets_given = [f"preset={value}" for option, value in options if option == "--preset"]
         given = [*presets_given, *(value for option, value in options if option == "--set")]
         file = next((ROOT / word for word in words[1:] if word.endswith(".toml") and (ROOT / word).exists()), None)

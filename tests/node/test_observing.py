@@ -1,0 +1,64 @@
+"""docs/observing.md names every metric, event and field that there is, and none that is not."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from msgspec import structs
+
+from node.config import MetricsSection, RecordSection
+from node.log import Seen, round_fields
+from tests.node.test_dashboard import exported
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/observing.md").read_text()
+COMMON = {"level", "text"}
+BY_VERDICT = {"peer_quarantine", "peer_unban", "peer_trust"}  # named by what was decided
+IN_THE_LOG_ALONE = {"library"}
+
+
+def rows(heading):
+    """[(names in the first cell, the second cell)] of the table below a line."""
+    table = PAGE.split(heading, 1)[1].split("\n|---|---|\n", 1)[1].split("\n\n", 1)[0]
+    cells = [line.strip("| ").split("|", 1) for line in table.splitlines()]
+    return [(set(re.findall(r"`(\w+)`", first)), "".join(second)) for first, *second in cells]
+
+
+def events():
+    """{name: fields} of every event that the source tells by its name."""
+    found = {}
+    for path in (ROOT / "node").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            told = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "event"
+            if told and call.args and isinstance(call.args[0], ast.Constant):
+                fields = {keyword.arg for keyword in call.keywords} - COMMON
+                found.setdefault(call.args[0].value, set()).update(fields)
+    return found
+
+
+def test_every_metric_is_listed_and_no_other():
+    listed = set().union(*(names for names, _ in rows("`/healthz` is 200")))
+    assert {name for name in listed if name.startswith("starling_")} == set(exported())
+
+
+def test_every_event_is_listed_with_its_fields_and_no_other():
+    told = events()
+    listed = {name: cell for names, cell in rows("Fields beside the common ones:") for name in names}
+    assert listed.keys() == told.keys() | BY_VERDICT | IN_THE_LOG_ALONE
+    for name, fields in told.items():
+        assert fields <= set(re.findall(r"`(\w+)`", listed[name])), name
+
+
+def test_every_field_of_the_line_a_round_is_listed_and_no_other():
+    listed = set().union(*(names for names, _ in rows("**`round`**")))
+    assert listed == set(round_fields(Seen(at_s=0.0), Seen(at_s=1.0)))
+
+
+def test_every_key_of_a_record_and_the_defaults_that_are_told():
+    named = set(re.findall(r"`(record\.[a-z_]+|metrics\.[a-z_]+)`", PAGE))
+    keys = {f"record.{key}" for key in RecordSection.__struct_fields__}
+    assert keys | {"metrics.listen"} <= named
+    assert structs.asdict(RecordSection()) == {"every_s": 0.0, "max_bytes": 64 << 20}
+    assert MetricsSection().listen == ""
