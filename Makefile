@@ -37,7 +37,7 @@ fuzz: $(VENV)/.ready
 	$(BIN)/python -m tests.fuzz --seconds $(STARLING_FUZZ_SECONDS)
 
 docker:
-	$(COMPOSE) -p starling -f docker/compose.yaml up --build --scale volunteer=3
+	$(COMPOSE) -p starling -f docker/compose.yaml up --build --scale volunteer=5
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -1,35 +1,50 @@
-"""The containers of `docker/`: what its README promises, on a Docker engine. Skipped where none answers.
+"""The containers of `docker/`: what docs/containers.md promises, its own commands, on a Docker engine. Skipped where none answers.
 
 The first run builds the image, which takes minutes and gets packages from where pip gets them.
 """
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from node import settings
 from node.cli.inspect import check
 from node.config import Manifest
 
-pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(3600)]
 
-FOLDER = Path(__file__).parents[2] / "docker"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docker"
+PAGE = (ROOT / "docs" / "containers.md").read_text()
+FENCE = re.compile(r"^```bash (?P<name>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = {
+    match["name"]: [line.partition(" #")[0].strip() for line in match["text"].splitlines()]
+    for match in FENCE.finditer(PAGE)
+}
+PROGRAMS = {1: ("docker-compose",), 2: ("docker", "compose")}
 BUILD_S = 1800.0
-START_S = 120.0  # four nodes that load torch on a busy machine
-LEARN_S = 240.0
-VOLUNTEERS = 2  # with the founder: the quorum of docker/manifest.toml
+START_S = 240.0  # six nodes that load torch on a busy machine
+LEARN_S = 600.0
+SCENARIO_S = 900.0
+LARGEST_BYTES = 1_600_000_000
+HEALTHY_S = 20.0
+GOOD = 0.95
+VOLUNTEERS = 5
 
 
-def command(*words: str, within_s: float = 60.0) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=within_s)
+def command(*words: str, within_s: float = 60.0, **settings: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=within_s, cwd=ROOT, **settings)
 
 
 def said(*words: str, within_s: float = 60.0) -> str:
@@ -43,36 +58,62 @@ def until(holds: Callable[[], bool], within_s: float, what: str) -> None:
     end = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < end, f"not within {within_s:.0f} s: {what}"
-        time.sleep(0.5)
+        time.sleep(1.0)
 
 
-@pytest.fixture(scope="module")
-def compose() -> tuple[str, ...]:
-    """Compose 2, else compose 1, on our file."""
-    for program in (("docker", "compose"), ("docker-compose",)):
-        if shutil.which(program[0]) is not None and command(*program, "version").returncode == 0:
-            return (*program, "-f", str(FOLDER / "compose.yaml"))
-    pytest.skip("neither `docker compose` nor `docker-compose` is installed")
+def installed(version: int) -> bool:
+    program = PROGRAMS[version]
+    if shutil.which(program[0]) is None:
+        return False
+    told = command(*program, "version", "--short")
+    return told.returncode == 0 and told.stdout.lstrip("v").startswith(str(version))
 
 
 @dataclass(frozen=True)
 class Swarm:
-    """A running project."""
+    """A compose project."""
 
+    program: tuple[str, ...]
     name: str
 
-    def containers(self, service: str) -> list[str]:
-        labels = (f"label=com.docker.compose.{key}" for key in (f"project={self.name}", f"service={service}"))
-        filters = [word for label in labels for word in ("--filter", label)]
-        return said("docker", "ps", "-aq", *filters).split()
+    def compose(self, *words: str, within_s: float = BUILD_S) -> str:
+        return said(*self.program, "-f", str(FOLDER / "compose.yaml"), "-p", self.name, *words, within_s=within_s)
+
+    def shell(self, line: str, within_s: float = BUILD_S) -> subprocess.CompletedProcess[str]:
+        """A line of the page, in this project; with compose 1 if there is no other, and without a terminal."""
+        typed = line.replace("docker compose", " ".join(self.program)).replace(" exec ", " exec -T ")
+        named = {"COMPOSE_FILE": "docker/compose.yaml", "COMPOSE_PROJECT_NAME": self.name}
+        return command("sh", "-ec", typed, within_s=within_s, env={**os.environ, **named})
+
+    def containers(self, *services: str) -> list[str]:
+        names = []
+        for service in services:
+            labels = (f"label=com.docker.compose.{key}" for key in (f"project={self.name}", f"service={service}"))
+            filters = [word for label in labels for word in ("--filter", label)]
+            names += sorted(said("docker", "ps", "-a", "--format", "{{.Names}}", *filters).split())
+        return names
 
     @property
-    def everybody(self) -> list[str]:
-        return self.containers("founder") + self.containers("volunteer")
+    def honest(self) -> list[str]:
+        return self.containers("founder", "volunteer", "wan")
+
+    def all_learn(self) -> None:
+        """Everybody who does not lie knows the others, and comes to what none reaches on its own part of the data."""
+        honest = self.honest
+
+        def learned() -> bool:
+            told = [status(each) for each in honest]
+            return all(each.get("members", 0) >= len(honest) and (each.get("value") or 0.0) >= GOOD for each in told)
+
+        until(learned, LEARN_S, f"members and accuracy of {len(honest)} nodes")
 
 
 def inspected(container: str, template: str) -> str:
     return said("docker", "inspect", "--format", template, container).strip()
+
+
+def at(written: str) -> datetime:
+    return datetime.fromisoformat(written)
 
 
 def is_healthy(container: str) -> bool:
@@ -81,63 +122,268 @@ def is_healthy(container: str) -> bool:
 
 def status(container: str) -> dict[str, Any]:
     """What a node says of itself; nothing until it answers."""
-    ended = command("docker", "exec", container, "starling", "status", "--dir", "/data", "--json")
+    ended = command("docker", "exec", "-u", "10001", container, "starling", "status", "--dir", "/data", "--json")
     return json.loads(ended.stdout) if ended.returncode == 0 else {}
 
 
 @pytest.fixture(scope="module")
-def swarm(compose: tuple[str, ...]) -> Iterator[Swarm]:
-    """A founder and volunteers of our own image, gone afterwards with their volumes."""
+def program() -> tuple[str, ...]:
+    """Compose 2, else compose 1, where an engine answers; with the image built."""
+    version = next((version for version in (2, 1) if installed(version)), None)
+    if version is None:
+        pytest.skip("neither `docker compose` nor `docker-compose` is installed")
     if command("docker", "version").returncode != 0:
         pytest.skip("no Docker engine answers (`docker version`)")
-    started = Swarm(f"starling-test-{os.getpid()}")
-    project = (*compose, "-p", started.name)
+    Swarm(PROGRAMS[version], "starling-test").compose("--profile", "wan", "build")
+    return PROGRAMS[version]
+
+
+@pytest.fixture(scope="module")
+def begin(program: tuple[str, ...]) -> Iterator[Callable[[str, str], Swarm]]:
+    """Starts a project by a line of the page. What is started ends when another is, or with the tests."""
+    started: list[Swarm] = []
+
+    def end() -> None:
+        while started:
+            ended = started.pop()
+            words = ("--profile", "byzantine", "--profile", "wan", "down", "-v", "--remove-orphans")
+            ended.compose(*words, within_s=START_S)
+
+    def start(name: str, line: str) -> Swarm:
+        end()
+        started.append(Swarm(program, f"starling-test-{name}"))
+        ended = started[0].shell(line)
+        assert ended.returncode == 0, ended.stderr[-2000:]
+        return started[0]
+
     try:
-        said(*project, "up", "-d", "--build", "--scale", f"volunteer={VOLUNTEERS}", within_s=BUILD_S)
-        yield started
+        yield start
     finally:
-        command(*project, "down", "-v", within_s=START_S)
+        end()
+
+
+@pytest.fixture(scope="module")
+def swarm(begin: Callable[[str, str], Swarm]) -> Swarm:
+    """The founder and volunteers of the page's beginning."""
+    (line,) = (line for line in BLOCKS["start"] if " up " in line)
+    assert f"--scale volunteer={VOLUNTEERS}" in line
+    return begin("swarm", line)
+
+
+# --- no engine is needed ----------------------------------------------------------------------------------------------
 
 
 def test_the_manifest_is_one_that_found_accepts():
-    agreed = settings.load(FOLDER / "manifest.toml", Manifest)
-    check(agreed)
-    assert agreed.pace.quorum == VOLUNTEERS + 1
+    check(settings.load(FOLDER / "manifest.toml", Manifest))
 
 
-def test_compose_accepts_its_file(compose):
-    """No engine is needed for that."""
-    assert said(*compose, "config", "--services").split() == ["founder", "volunteer"]
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("profile", ["byzantine", "wan", "observe"])
+def test_either_compose_accepts_the_file(version, profile):
+    if not installed(version):
+        pytest.skip(f"no compose {version} is installed")
+    files = ("-f", "docker/compose.yaml", "-f", "docker/compose.cuda.yaml")
+    for some in (files, files[:2]):
+        config = yaml.safe_load(said(*PROGRAMS[version], *some, "--profile", profile, "config"))
+        services = config["services"]
+        nodes = {name: each for name, each in services.items() if name in {"founder", "volunteer", "liar", "wan"}}
+        assert {"founder", "volunteer"} <= nodes.keys()
+        for name, each in nodes.items():
+            assert each["read_only"], name
+            assert each["cap_drop"] == ["ALL"], name
+            assert bool(each.get("cap_add")) == (name == "wan"), name
+        assert not any("ports" in each for each in nodes.values())
+        for name in ("prometheus", "grafana"):
+            assert all("127.0.0.1" in str(port) for port in services.get(name, {}).get("ports", []))
+
+
+def test_what_is_observed_is_configured():
+    """Prometheus asks every service that has nodes; Grafana is told of the same Prometheus and where its dashboard is."""
+    (source,) = yaml.safe_load((FOLDER / "observe/grafana/datasources/prometheus.yml").read_text())["datasources"]
+    services = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
+    assert source["url"] == "http://prometheus:9090"
+    mounted = {each.split(":")[1]: each.split(":")[0] for each in services["grafana"]["volumes"]}
+    (provider,) = yaml.safe_load((FOLDER / "observe/grafana/dashboards/starling.yml").read_text())["providers"]
+    dashboard = next(place for place in mounted if place.endswith(".json"))
+    assert str(Path(dashboard).parent) == provider["options"]["path"]
+    assert services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] == dashboard
+    assert json.loads((FOLDER / mounted[dashboard]).read_text())["panels"]
+    scraped = FOLDER / "observe" / "prometheus.yml"
+    asked = str(yaml.safe_load(scraped.read_text())["scrape_configs"])
+    assert all(name in asked for name in ("founder", "volunteer", "wan", "liar", "9464"))
+    if shutil.which("promtool") is not None:
+        said("promtool", "check", "config", str(scraped))
+
+
+@pytest.mark.parametrize("name", ["partition", "kill", "churn"])
+def test_a_scenario_refuses_wrong_input_in_a_line(name):
+    script = f"docker/scenarios/{name}.sh"
+    for words, part in ((("--for", "soon"), "--for: must be"), (("--fro", "3"), "no option --fro"), (("-p",), "-p:")):
+        refused = command("sh", script, *words)
+        assert refused.returncode == 2
+        assert part in refused.stderr
+        assert refused.stderr.count("\n") == 1
+    assert "Exit code 0" in said("sh", script, "--help")
+
+
+def test_the_systemd_unit_is_valid(tmp_path):
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd-analyze on this machine")
+    unit = (ROOT / "deploy" / "starling.service").read_text()
+    assert "ExecStart=%h/.local/bin/starling run --dir %h/starling-node\n" in unit
+    place = tmp_path / "starling.service"
+    place.write_text(unit.replace("%h/.local/bin/starling", "/bin/true"))
+    looked = command(
+        "systemd-analyze", "--user", "verify", str(place), env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    )
+    assert (looked.returncode, looked.stdout + looked.stderr) == (0, "")
+
+
+def test_the_kubernetes_manifest_has_what_a_node_needs():
+    parts = {each["kind"]: each for each in yaml.safe_load_all((ROOT / "deploy" / "kubernetes.yaml").read_text())}
+    assert parts.keys() == {"ConfigMap", "Service", "StatefulSet"}
+    check(settings.from_toml(parts["ConfigMap"]["data"]["manifest.toml"], Manifest))
+    spec = parts["StatefulSet"]["spec"]
+    pod = spec["template"]["spec"]
+    (node,) = pod["containers"]
+    assert parts["Service"]["spec"]["clusterIP"] == "None"
+    assert parts["Service"]["metadata"]["name"] == spec["serviceName"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert labels == spec["selector"]["matchLabels"] == parts["Service"]["spec"]["selector"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert node[probe]["exec"]["command"] == ["starling", "status", "--dir", "/data"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["runAsUser"] == 10001
+    assert node["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert node["securityContext"]["readOnlyRootFilesystem"]
+    assert not node["securityContext"]["allowPrivilegeEscalation"]
+    assert node["resources"]["requests"].keys() == {"cpu", "memory"}
+    volumes = {
+        each["name"] for each in (*pod["volumes"], *(claim["metadata"] for claim in spec["volumeClaimTemplates"]))
+    }
+    assert {each["name"] for each in node["volumeMounts"]} == volumes
+    (script,) = node["args"]
+    said("sh", "-n", "-c", script)
+    host = "$POD.starling.$NAMESPACE.svc.cluster.local"
+    assert f"/dns4/{host}/tcp/4001" in script
+
+
+# --- the image --------------------------------------------------------------------------------------------------------
+
+
+def test_the_image_is_small_and_not_root(program):
+    assert int(said("docker", "image", "inspect", "--format", "{{.Size}}", "starling")) <= LARGEST_BYTES
+    assert said("docker", "image", "inspect", "--format", "{{.Config.User}}", "starling").strip() == "starling"
+    assert said("docker", "run", "--rm", "--entrypoint", "id", "starling", "-u").strip() == "10001"
+    unwanted = said(
+        "docker",
+        "run",
+        "--rm",
+        "--entrypoint",
+        "sh",
+        "starling",
+        "-c",
+        "which tc gcc; ls /opt/starling/bin/pip || true",
+    )
+    assert unwanted.strip() == ""
+
+
+def test_a_demo_learns_in_the_image(program):
+    """What was left out of it to make it small is not missed."""
+    line = ("docker", "run", "--rm", "starling", "demo", "--nodes", "2", "--rounds", "30", "--no-tui", "--json")
+    told = json.loads(said(*line, within_s=START_S))
+    assert all(each["value"] > 0.8 for each in told["nodes"])
+
+
+def test_a_volunteer_without_a_founder_says_whom_it_misses(program):
+    started = said("docker", "run", "-d", "--init", "-e", "INVITE_FILE=/invite/swarm", "starling", "join").strip()
+    try:
+        until(lambda: "docker compose -f docker/compose.yaml up -d founder" in command("docker", "logs", started).stderr,
+              START_S, "what to do")  # fmt: skip
+        assert inspected(started, "{{.State.Running}}") == "true"
+    finally:
+        said("docker", "rm", "-f", "-v", started)
+
+
+# --- a swarm ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_founder_alone_says_what_it_misses_and_goes_on(begin):
+    """One node, then enough of them, then fewer while it runs."""
+    swarm = begin("alone", "docker compose up -d founder")
+    (founder,) = swarm.containers("founder")
+    until(lambda: is_healthy(founder), START_S, "healthy")
+    if os.getloadavg()[0] < (os.cpu_count() or 1):  # what else runs here is not the image's fault
+        log = json.loads(inspected(founder, "{{json .State.Health.Log}}"))
+        first = next(each["End"] for each in log if each["ExitCode"] == 0)
+        assert (at(first) - at(inspected(founder, "{{.State.StartedAt}}"))).total_seconds() <= HEALTHY_S
+    assert "waiting for 3 members, 1 here" in status(founder)["problem"]
+    swarm.compose("up", "-d", "--scale", "volunteer=2")
+    until(lambda: status(founder).get("state") == "training", START_S, "it trains")
+    swarm.compose("up", "-d", "--scale", "volunteer=1")
+    until(lambda: status(founder).get("members") == 2, START_S, "it sees that one is gone")
+    reached = status(founder)["round"]
+    until(lambda: status(founder)["round"] > reached + 5, START_S, "it goes on")
 
 
 def test_every_container_becomes_healthy(swarm):
-    assert len(swarm.everybody) == VOLUNTEERS + 1
-    until(lambda: all(is_healthy(each) for each in swarm.everybody), START_S, "all are healthy")
+    assert len(swarm.honest) == VOLUNTEERS + 1
+    until(lambda: all(is_healthy(each) for each in swarm.honest), START_S, "all are healthy")
 
 
 def test_the_volunteers_find_the_founder_and_all_learn(swarm):
     """By the invite alone, and from parts of the data none of which is enough for that figure by itself."""
-
-    def learned() -> bool:
-        told = [status(each) for each in swarm.everybody]
-        return all(each.get("members") == VOLUNTEERS + 1 and (each.get("value") or 0.0) > 0.8 for each in told)
-
-    until(learned, LEARN_S, "members and accuracy of everybody")
+    swarm.all_learn()
 
 
 def test_the_log_of_a_node_is_the_log_of_its_container(swarm):
-    for each in swarm.everybody:
+    for each in swarm.honest:
         until(lambda each=each: '"event":"listening"' in said("docker", "logs", each), START_S, "its first line")
 
 
 def test_a_node_has_no_privileges(swarm):
-    for each in swarm.everybody:
-        process = said("docker", "exec", each, "cat", "/proc/1/status")
-        facts = dict(line.split(":\t", 1) for line in process.splitlines() if ":\t" in line)
-        assert facts["Uid"].split() == ["10001"] * 4
-        assert int(facts["CapEff"], 16) == int(facts["CapBnd"], 16) == 0
-        assert facts["NoNewPrivs"] == "1"
+    for each in swarm.honest:
+        has_none(each)
         assert command("docker", "exec", each, "touch", "/opt/starling/x").returncode != 0
+
+
+def has_none(container: str) -> None:
+    """The processes of the node, whoever started the container, are those of a user without rights."""
+    look = "for p in /proc/[0-9]*; do grep -lq starling $p/cmdline && cat $p/status; done"
+    told = said("docker", "exec", "-u", "10001", container, "sh", "-c", look)
+    facts = re.findall(r"^(Uid|CapEff|CapBnd|NoNewPrivs):\t(.*)$", told, re.MULTILINE)
+    assert {name for name, _ in facts} == {"Uid", "CapEff", "CapBnd", "NoNewPrivs"}
+    allowed = {"Uid": ["10001"] * 4, "CapEff": ["0" * 16], "CapBnd": ["0" * 16], "NoNewPrivs": ["1"]}
+    assert all(value.split() == allowed[name] for name, value in facts)
+
+
+@pytest.mark.parametrize("line", BLOCKS["look"])
+def test_a_running_swarm_can_be_looked_at(swarm, line):
+    assert swarm.shell(line).stdout
+
+
+def test_its_figures_can_be_fetched(swarm):
+    """From the address that Prometheus asks, by the name that compose gives."""
+    fetch = "import urllib.request as u; print(u.urlopen('http://volunteer:9464/metrics').read().decode())"
+    assert "# TYPE starling_" in said("docker", "exec", swarm.containers("founder")[0], "python", "-c", fetch)
+
+
+@pytest.mark.parametrize("line", BLOCKS["scenarios"])
+def test_the_swarm_heals(swarm, line):
+    """Its table names everybody, and its exit code says that all have all members again and are past where they were."""
+    ended = swarm.shell(line, within_s=SCENARIO_S)
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-1000:]
+    if "scenarios" not in line:
+        return
+    last = ended.stdout[ended.stdout.rindex("node ") :]
+    assert all(each in last for each in swarm.honest)
+    assert re.search(r"^healed after \d+ s$", last, re.MULTILINE)
+    if "kill" in line:
+        assert len(re.findall(r" yes$", last, re.MULTILINE)) == 2
+    if "partition" in line:  # while it was cut, each half had lost the other
+        first, cut, *_ = ended.stdout.split("node ")[1:]
+        assert len(re.findall(rf" {VOLUNTEERS + 1} +\d", first)) == VOLUNTEERS + 1
+        assert len(re.findall(r" 3 +\d", cut)) == VOLUNTEERS + 1
 
 
 def test_a_stopped_container_leaves_in_order_and_comes_back_as_itself(swarm):
@@ -154,3 +400,64 @@ def test_a_stopped_container_leaves_in_order_and_comes_back_as_itself(swarm):
             return now.get("peer") == before["peer"] and now["rejoined"] and now["members"] == VOLUNTEERS + 1
 
         until(is_back, START_S, "the same peer among the others")
+
+
+@pytest.mark.parametrize("line", BLOCKS["change"])
+def test_a_running_swarm_can_be_changed(swarm, line, tmp_path):
+    if " export " in line:
+        until(lambda: all(is_healthy(each) for each in swarm.honest), START_S, "who is to export it answers")
+    ended = swarm.shell(line.replace("safetensors .", f"safetensors {tmp_path}"))
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    if "docker cp" in line:
+        assert (tmp_path / "now.safetensors").stat().st_size > 10_000
+
+
+# --- profiles ---------------------------------------------------------------------------------------------------------
+
+
+def of_profile(name: str) -> str:
+    (line,) = (line for line in BLOCKS["profiles"] if f"--profile {name} " in line)
+    return line
+
+
+def test_a_swarm_learns_among_liars(begin):
+    """Who lies says so, to whoever looks."""
+    swarm = begin("byzantine", of_profile("byzantine"))
+    swarm.all_learn()
+    liars = swarm.containers("liar")
+    told = [status(each) for each in liars]
+    assert len(told) == 1
+    assert all(each["byzantine"] and "sign_flip" in each["problem"] for each in told)
+
+
+def test_a_swarm_learns_over_bad_lines(begin):
+    """Packets are lost and the rate is held, in the containers that asked for it and by nobody who trains."""
+    swarm = begin("wan", of_profile("wan"))
+    swarm.all_learn()
+    shaped = swarm.containers("wan")
+    assert len(shaped) == 4
+    for each in shaped:
+        has_none(each)
+        assert "tbf" in said("docker", "exec", each, "tc", "qdisc", "show", "dev", "eth0")
+        dropped = said("docker", "exec", "-u", "0", each, "iptables", "-nvxL", "INPUT")
+        assert int(re.search(r"^\s*(\d+)\s+\d+\s+DROP.*statistic", dropped, re.MULTILINE)[1]) > 0
+
+
+def test_a_swarm_is_observed(begin):
+    line = of_profile("observe")
+    config = said(
+        *PROGRAMS[1 if not installed(2) else 2], "-f", "docker/compose.yaml", "--profile", "observe", "config"
+    )
+    services = yaml.safe_load(config)["services"]
+    for name in ("prometheus", "grafana"):
+        if command("docker", "image", "inspect", services[name]["image"]).returncode != 0:
+            pytest.skip(f"the image {services[name]['image']} is not on this machine")
+    swarm = begin("observe", line)
+    ask = "wget -qO- 'http://localhost:9090/api/v1/query?query=up'"
+    (prometheus,) = swarm.containers("prometheus")
+
+    def all_up() -> bool:
+        answer = json.loads(said("docker", "exec", prometheus, "sh", "-c", ask))
+        return sum(each["value"][1] == "1" for each in answer["data"]["result"]) >= len(swarm.honest)
+
+    until(all_up, START_S, "Prometheus reaches every node")
