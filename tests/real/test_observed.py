@@ -1,0 +1,92 @@
+"""A real node watched from outside, by the lines of docs/observing.md as they stand: scraped, recorded, logged, converted."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from node.log import Seen, round_fields
+from node.record import load
+from tests.real.processes import ENVIRONMENT, ROOT, terminals, told
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+PAGE = (ROOT / "docs/observing.md").read_text()
+BLOCKS = dict(re.findall(r"^```\w+ (\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+ENDLESS = (
+    "--set pace.quorum=1 --set pace.rounds=0 --set optimizer.schedule=constant --listen /ip4/127.0.0.1/tcp/0 --dir node"
+)
+
+
+def shell(line, cwd):
+    """What a line prints on standard output."""
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def figures(text):
+    return {sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples}
+
+
+def test_a_node_is_scraped_recorded_and_logged_while_it_trains(tmp_path):
+    """A second node on the same port says so once and trains on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    serve = BLOCKS["serve"].strip().replace("127.0.0.1:9464", address)
+    metrics, health = (line.replace("127.0.0.1:9464", address) for line in BLOCKS["scrape"].strip().splitlines())
+    node, other = tmp_path / "node", tmp_path / "other"
+    with terminals() as terminal:
+        first = terminal(f"{serve} {ENDLESS}", tmp_path, "first")
+        first.until(lambda: (now := told(node)) and now.round > 2)
+        before = figures(shell(metrics, tmp_path))
+        first.until(lambda: told(node).round > before["starling_round"] + 2)
+        after = figures(shell(metrics, tmp_path))
+        for name in ("starling_round", "starling_local_steps_total", "starling_uptime_seconds"):
+            assert after[name] > before[name] > 0
+        assert after["starling_loss"] > 0
+        assert shell(health, tmp_path) == "training: nobody else is here; this node trains alone\n"
+
+        second = terminal(f"{serve} {ENDLESS.replace('--dir node', '--dir other')}", tmp_path, "second")
+        second.until(lambda: (now := told(other)) and now.round > 1)
+        said = [event for event in told(other).events if event.name == "no_metrics"]
+        assert len(said) == 1
+        assert repr(address) in said[0].text
+        for each in (second, first):
+            assert each.ctrl_c() == 0
+            assert "Traceback" not in each.err
+
+    run = load(node / "record.jsonl")
+    assert run[-1].state == "leaving"
+    assert run[-1].round >= after["starling_round"]
+    assert [point.round for point in run[-1].loss_curve] == sorted({point.round for point in run[-1].loss_curve})
+    lines = [json.loads(line) for line in (node / "log.jsonl").read_text().splitlines()]
+    rounds = [line for line in lines if line["event"] == "round"]
+    common = {"time", "level", "event", "peer_id", "run_id"}
+    assert all(set(line) - common == set(round_fields(Seen(0.0), Seen(0.0))) for line in rounds)
+    assert sum(line["rounds"] for line in rounds) == rounds[-1]["round"] == run[-1].round
+    assert len(rounds) <= run[-1].uptime_s + 1
+
+
+def test_a_recorded_demo_is_read_by_whatever_reads_records(tmp_path):
+    demo, convert = BLOCKS["record"].strip().splitlines()
+    table = shell(demo, tmp_path)
+    assert "accuracy: mean" in table
+    runs = [load(tmp_path / "my-demo" / f"node-{n}" / "record.jsonl") for n in range(2)]
+    assert all(run[-1].round == 60 for run in runs)
+    assert {event.name for event in runs[0][-1].events} >= {"listening", "peer_joined", "finished"}
+    if importlib.util.find_spec("tensorboard") is not None:
+        written = shell(convert, tmp_path)
+        assert re.findall(r"(node-\d)/record.jsonl: [1-9]\d* points", written) == ["node-0", "node-1"]
+    if importlib.util.find_spec("pandas") is not None:
+        subprocess.run([sys.executable, "-c", BLOCKS["pandas"]], cwd=tmp_path, env=ENVIRONMENT, check=True, timeout=60)
