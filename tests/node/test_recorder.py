@@ -8,9 +8,12 @@ import os
 import pytest
 import trio
 
+from gossip.errors import ConfigError
+from node.cli.demo import make_plan
 from node.config import RecordSection
 from node.daemon import record as shell
 from node.daemon.record import Recorder, RoundLog
+from node.demo import RECORD_S, Demo
 from node.log import Seen, round_fields
 from node.record import RECORD_NAME, load
 from node.status import Exchanges, PeerStatus
@@ -196,3 +199,16 @@ async def test_the_last_round_is_told_when_the_node_ends(autojump_clock):
             done = 5
             scope.cancel()
     assert [each["round"] for each in told] == [5]
+
+
+# --- a demo's records ---------------------------------------------------------------------------------------
+
+
+async def test_a_recorded_demo_has_every_node_record_and_keeps_the_files(tmp_path):
+    plan = make_plan(2, "digits", 5, None, 0, (), (), None, tmp_path / "demo", record=True)
+    with Demo(plan) as demo:
+        assert demo._prepare(1).run_dir.read_config().record.every_s == RECORD_S
+    with Demo(make_plan(2, "digits", 5, None, 0, (), (), None, tmp_path / "other")) as demo:
+        assert demo._prepare(1).run_dir.read_config().record.every_s == 0
+    with pytest.raises(ConfigError, match="--record: needs --dir"):
+        make_plan(2, "digits", 5, None, 0, (), (), None, None, record=True)
