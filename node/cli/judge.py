@@ -79,7 +79,7 @@ def seconds(text: str) -> float:
 
 def _ask(run_dir: Path, op: str, done: str, as_json: bool, **fields: object) -> None:
     with asking(run_dir):
-        answer = control.request(run_dir, op, **fields)
+        answer = control.request(run_dir, op, timeout_s=control.REPLY_S, **fields)
     if as_json:
         emit_plain(answer)
     else:

@@ -18,6 +18,7 @@ from node.bench import rules as combining
 from node.bench.schema import ALL_RULES, CODECS, RULES, Case, RuleCase
 from node.cli import bench
 from node.cli.main import main
+from tests.schemas import valid
 
 KEYS = {
     "codec", "d", "encode_gb_s", "decode_gb_s", "round_trip_gb_s", "bytes_per_parameter", "index_bits_over_entropy",
@@ -37,7 +38,7 @@ def test_a_codec_is_measured_in_a_process_of_its_own(capsys):
     """The whole way once: figures that fit each other, progress apart from data."""
     assert main(["bench", "codec", "--d", "200000", "--codec", "top_k:0.01+int4", "--repeat", "2", "--json"]) == 0
     out, err = capsys.readouterr()
-    (case,) = json.loads(out)["cases"]
+    (case,) = valid("bench-codec", out)["cases"]
     assert case.keys() == KEYS
     assert (case["codec"], case["d"]) == ("top_k:0.01+int4", 200_000)
     times = 1 / case["encode_gb_s"] + 1 / case["decode_gb_s"]
@@ -229,7 +230,7 @@ def test_a_rule_is_measured_beside_byzfl_in_a_process_of_its_own(capsys):
     asked = ["--rule", "nnm", "--rule", "multi_krum"]
     assert main(["bench", "rules", "--d", "3000", "--repeat", "1", "--json", *asked]) == 0
     out, err = capsys.readouterr()
-    cases = json.loads(out)["cases"]
+    cases = valid("bench-rules", out)["cases"]
     assert [case["rule"] for case in cases] == ["nnm", "multi_krum"]
     for case in cases:
         assert case.keys() == {"rule", "n", "d", "ours_cpu_s", "peer_cpu_s", "ratio", "max_error"}

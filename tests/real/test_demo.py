@@ -1,12 +1,12 @@
 """`starling demo` as it is: real processes on loopback, hurt on purpose, and gone afterwards."""
 
-import json
 import subprocess
 
 import pytest
 
 from node.cli.main import main
 from tests.real.processes import ENVIRONMENT, terminals, told
+from tests.schemas import valid
 
 TABLE = {
     "version", "swarm", "wall_s", "rounds", "metric", "mean", "min", "max", "ban", "consensus_distance", "bytes_per_exchange",
@@ -23,7 +23,7 @@ def demo(cwd, *arguments):
     command = ["starling", "demo", "--json", "--no-tui", *map(str, arguments)]
     done = subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
-    table = json.loads(done.stdout)
+    table = valid("demo", done.stdout)
     assert set(table) == TABLE
     for row in table["nodes"]:
         assert set(row) == ROW

@@ -1,7 +1,6 @@
 """What the documentation says is there, is there; what the README tells people to type, works."""
 
 import itertools
-import json
 import re
 import subprocess
 import tomllib
@@ -21,18 +20,20 @@ from node.settings import apply_set, from_toml
 from node.simulate import rules, sweep
 from node.simulate.schema import Scenario
 from tests.real.processes import ENVIRONMENT, ROOT, terminals, told
+from tests.schemas import valid
 
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(?P<language>\w+)(?: (?P<name>\w+))?\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = {match["name"]: match["text"] for match in FENCE.finditer(README) if match["name"]}
+OPERATING = {match["name"]: match["text"] for match in FENCE.finditer((ROOT / "docs/operating.md").read_text())}
 FOLDERS = ("gossip", "robust", "node", "tui", "tests", "docs", "examples", "benchmarks", "newsfragments")
 PLACE = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*[\w/]|\w+\.(?:toml|txt|md)|Makefile)`")
 PLACES_OF_A_NODE = {"node.toml", "manifest.toml"}
 
 
-def lines(name):
-    return [line.partition("#")[0].strip() for line in BLOCKS[name].splitlines() if line.strip()]
+def lines(name, blocks=BLOCKS):
+    return [line.partition("#")[0].strip() for line in blocks[name].splitlines() if line.strip()]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -169,12 +170,19 @@ def test_four_nodes_by_hand_do_what_the_readme_says(tmp_path):
         for folder in folders:
             founder.until(lambda folder=folder: (now := told(folder)) and now.state == "finished")
         printed = {line: shell(line, tmp_path) for line in lines("look")}
-        status = json.loads(printed["starling status --dir starling-2 --json"])
+        status = valid("status", printed["starling status --dir starling-2 --json"])
         assert (status["round"], status["rounds"], status["members"]) == (100, 100, 4)
         assert status["value"] >= 0.9
         assert "100/100" in printed["starling status --dir starling-2"]
         assert printed["starling peers --dir starling-2"].count(" alive ") == 3
         assert re.match(r"accuracy 0\.9\d+ in round 100$", printed["starling eval --dir starling-2"].strip())
+        everything, warnings, follow = lines("logs", OPERATING)
+        assert " listening: " in shell(everything, tmp_path)
+        assert all(valid("logs", line)["level"] != "info" for line in shell(warnings, tmp_path).splitlines())
+        follower = terminal(follow, tmp_path, "logs")
+        follower.until(lambda: " left" in follower.out)
+        assert follower.ctrl_c() == 0
+        assert follower.err == ""
         model = shell(f"python -c '{BLOCKS['model']}'", tmp_path)
         assert "(64, 64)" in model
         assert joiners[0].process.wait(5) == 0
