@@ -1,5 +1,7 @@
 """The node's log: one JSON object per line in the run directory, and lines for a person where a terminal listens.
 
+What comes too often for a person has the level debug: it goes to the file alone.
+
 Torch-free. Nothing global but one handler on Python's root logger, so that warnings of libraries land in the file and not on the
 terminal. The file is bounded: at 8 MiB `log.jsonl` becomes `log.jsonl.1`, which replaces the one before.
 """
@@ -23,8 +25,6 @@ from node.status import Exchanges
 
 LOG_NAME = "log.jsonl"
 MAX_LOG_BYTES = 8 << 20
-FILE_ONLY = frozenset({"round"})
-"""Events that come too often for a person: a terminal does not get them."""
 
 EventDict = MutableMapping[str, object]
 
@@ -95,7 +95,7 @@ def open_log(
         "FilteringBoundLogger",
         structlog.wrap_logger(
             _Discard(),
-            wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+            wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
             processors=[structlog.processors.add_log_level, structlog.processors.format_exc_info, sink],
             cache_logger_on_first_use=False,
         ),
@@ -161,7 +161,7 @@ class _Sink:
         now = time.time()
         record = {"time": now, "level": event.pop("level", method), "event": event.pop("event", ""), **event}
         self._lines.write(msgspec.json.encode(record, enc_hook=repr).decode() + "\n")
-        if self._terminal is not None and record["event"] not in FILE_ONLY:
+        if self._terminal is not None and record["level"] != "debug":
             with suppress(OSError):  # the terminal was closed: the file goes on
                 self._terminal.write(_human(now, record) + "\n")
                 self._terminal.flush()

@@ -71,9 +71,9 @@ class Report:
         self.on_event()
 
     def line(self, name: str, fields: Mapping[str, object]) -> None:
-        """For the log alone: what comes too often for the status."""
+        """For the log's file alone: what comes too often for the status, and for a person."""
         if self._log is not None:
-            self._log.info(name, **fields)
+            self._log.debug(name, **fields)
 
     def fault(self, peer: str, reason: str) -> None:
         """A peer broke the protocol: count it, tell it when it is news, and hand it to whoever judges."""
