@@ -8,7 +8,7 @@ identity.key       Ed25519 private key, mode 0600
 decisions.json     whom this node or its owner banned or trusts
 port, peers        the port that was picked and where members were, for the next run
 revoked, ticket    invitations known to be void, and the last proof of work, for the next run
-checkpoint.safetensors, model.safetensors, control.sock, log.jsonl, output.log
+checkpoint.safetensors, model.safetensors, control.sock, log.jsonl, record.jsonl, output.log
 """
 
 from __future__ import annotations
