@@ -52,7 +52,7 @@ _GAUGES: Final[tuple[tuple[str, str, Of], ...]] = (
     ("starling_paced_steps_per_second", "Local steps per second, waiting for peers included.", lambda s: s.paced_per_s),
     ("starling_loss", "Mean training loss of the last round.", lambda s: s.loss),
     ("starling_value_round", "Round of the last evaluation on held-out data.", lambda s: s.value_round),
-    ("starling_consensus_distance", "Root mean square per parameter of this node's differences to peers.", lambda s: s.distance),
+    ("starling_consensus_distance", "Root mean square per parameter of the difference to a peer, median of them.", lambda s: s.distance),
     ("starling_members", "Members believed alive, this node included.", lambda s: s.members),
     ("starling_edges", "Peers that this node exchanges with.", lambda s: sum(peer.edge for peer in s.peers)),
     ("starling_up_limit_bytes_per_second", "The owner's cap on what is sent; absent without.", lambda s: s.up_limit_bytes_per_s),
