@@ -573,3 +573,13 @@ def _tensors(value):
     elif hasattr(value, "__slots__"):
         for name in value.__slots__:
             yield from _tensors(getattr(value, name))
+
+
+def test_a_message_without_a_share_says_nothing_of_the_peer_s_model():
+    """Of push-sum: nothing new, or a weight that no honest node gives. A look at it is no reason to fail."""
+    sums, mine = RunningSums(FLOOR), torch.tensor([2.0, 4.0, 2.0])
+    kept = sums.begin(mine)
+    assert torch.equal(sums.difference(kept, torch.tensor([1.0, 4.0, 0.5]), mine), torch.tensor([1.0, 6.0]))
+    assert sums.difference(kept, torch.zeros(3), mine) is None
+    assert sums.difference(kept, torch.tensor([1.0, 1.0, -1.0]), mine) is None
+    assert RunningSums().difference(kept, mine, mine) is None

@@ -28,6 +28,16 @@ def engine_of(node):
     return engine
 
 
+def whole(node, run_dir):
+    """The status, once it says what both processes and the folder take, and how an exchange ended well."""
+    now = training(run_dir)
+    if now is None or now.resources.cpu is None or now.resources.disk_bytes is None:
+        return None
+    if now.resources.memory_bytes <= engine_of(node).memory_info().rss:
+        return None
+    return now if any(it.outcome == "committed" and it.bytes_received > 0 for it in now.transactions) else None
+
+
 def test_whoever_is_killed_comes_back_as_the_same_node_and_nobody_else_stops(tmp_path):
     """A dead engine is replaced under a living node; a dead node takes its engine along, is mourned, and resumes its checkpoint."""
     founder_dir, joiner_dir = tmp_path / "founder", tmp_path / "joiner"
@@ -36,6 +46,11 @@ def test_whoever_is_killed_comes_back_as_the_same_node_and_nobody_else_stops(tmp
         invite = founder.until(founder.first_line)
         joiner = terminal(f"starling join {invite} {OWN} --shard 1 --dir joiner", tmp_path, "j")
         first = joiner.until(lambda: training(joiner_dir, beyond=5))
+        seen = joiner.until(lambda: whole(joiner, joiner_dir))
+        assert (seen.resources.disk_bytes > 0, seen.resources.gpu) == (True, None)
+        assert (len(seen.ranks), seen.links) == (2, ((0, 1),))
+        assert seen.distance is not None
+        assert seen.paced_per_s is not None
         assert first.members == 2
         assert not first.rejoined
         assert starling("invite", "--dir", "founder", cwd=tmp_path) == f"{invite}\n"
