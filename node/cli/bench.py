@@ -183,11 +183,11 @@ def _table(cases: Sequence[Case]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    table.add_column("codec")
+    table.add_column("codec", no_wrap=True)
     for heading in (
         "d", "encode GB/s", "decode GB/s", "both GB/s", "bytes/parameter", "index bits/entropy", "extra memory/input", "copy GB/s",
     ):  # fmt: skip
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     for case in cases:
         extra = None if case.peak_extra_bytes is None else case.peak_extra_bytes / (4 * case.d)
         table.add_row(
@@ -205,7 +205,7 @@ def _rules_table(cases: Sequence[RuleCase]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    table.add_column("rule")
+    table.add_column("rule", no_wrap=True)
     for heading in ("n", "d", "ours, CPU s", "byzfl, CPU s", "times faster", "largest difference"):
         table.add_column(heading, justify="right")
     for case in cases:

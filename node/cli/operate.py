@@ -5,6 +5,7 @@ A directory that holds a node is never overwritten. What a person gives is check
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -111,6 +112,7 @@ def found(file: Path | None, preset: str | None, run_dir: Path, as_json: bool, *
         )
     place = RunDir.create(run_dir)
     signed = manifests.found(manifest, Identity.load_or_create(place.key), int(time.time() * 1000))
+    _say_if_watched(f"founding {signed.name} in {place.path}")
     with _undone_if_refused(place):
         place.write_config(config)
         swarm = place.write_manifest(signed)
@@ -177,7 +179,9 @@ def run(run_dir: Path, until_stdin_closes: bool) -> None:
     """Run the node of a run directory: go on where it stopped."""
     from node.run_dir import RunDir
 
-    _start(RunDir.existing(run_dir), until_stdin_closes=until_stdin_closes)
+    place = RunDir.existing(run_dir)
+    _say_if_watched(f"starting in {place.path}; look with `starling status --dir {run_dir}`, stop with Ctrl-C")
+    _start(place, until_stdin_closes=until_stdin_closes)
 
 
 @click.command(cls=Command, examples=(("starling leave --dir starling-2", ""),))
@@ -410,3 +414,9 @@ def _tell_joiner(swarm: str, peer: str, place: RunDir, addresses: tuple[str, ...
 
 def _say(text: str) -> None:
     click.echo(text, err=True)
+
+
+def _say_if_watched(text: str) -> None:
+    """What a person who waits would like to know; a log does not, whose last line is what a node ended with."""
+    if sys.stderr.isatty():
+        _say(text)

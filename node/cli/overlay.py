@@ -83,8 +83,9 @@ def show(
         from gossip.overlay import measure
         from node.cli.plotting import graph_and_error
 
-        error = measure.walk(part, measure.start(seed, n), WATCHED).consensus_error.tolist()
-        graph_and_error(png, f"{kind}, n = {n}, round {round}", n, [(i, j) for i, j, _ in facts["edges"]], error)
+        with Slow(f"drawing {png}"):
+            error = measure.walk(part, measure.start(seed, n), WATCHED).consensus_error.tolist()
+            graph_and_error(png, f"{kind}, n = {n}, round {round}", n, [(i, j) for i, j, _ in facts["edges"]], error)
         click.echo(f"wrote {png}", err=True)
     if as_json:
         emit_plain({"kind": kind, "n": n, "k": k, "seed": seed, "round": round, "parameters": parameters} | facts)

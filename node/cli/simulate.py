@@ -154,7 +154,10 @@ def _write(
         except OSError as error:
             raise ConfigError(f"--csv: {csv_file} cannot be written: {error.strerror}; name another file") from error
     if plot_file is not None:
-        plot.draw(finished, scenario.name, scenario.simulate.target, plot_file)
+        from node.cli.progress import Slow
+
+        with Slow(f"drawing {plot_file}"):
+            plot.draw(finished, scenario.name, scenario.simulate.target, plot_file)
 
 
 def _print(run: Finished, scenario: Scenario, *, first: bool) -> None:

@@ -19,9 +19,10 @@ import pytest
 from gossip.errors import ConfigError, EngineError, PeerUnreachable
 from node import control
 from node.cli import main as cli
+from node.cli import progress
 from node.cli.main import COMMANDS, main
-from node.status import PeerStatus, decode, encode
-from tests.tui.canned import snapshot
+from node.status import PeerStatus, Resources, decode, encode
+from tests.tui.canned import bare, snapshot
 
 ROOT = Path(__file__).parents[2]
 
@@ -174,6 +175,33 @@ def test_status_prints_the_problem_first_and_then_the_figures(tmp_path, capsys):
     assert "\x1b" not in text
 
 
+COSTS = {
+    "resources": Resources(cpu=0.512, memory_bytes=412_000_000, disk_bytes=3_400_000, gpu=0.25, gpu_memory_bytes=2_000_000_000),
+    "distance": 0.0123, "paced_per_s": 101.5, "up_limit_bytes_per_s": 1_250_000,
+}  # fmt: skip
+
+
+@pytest.mark.real
+def test_status_says_what_the_node_costs_and_how_far_it_is_from_its_peers(tmp_path, capsys):
+    with answering(tmp_path, encode(snapshot(**COSTS))):
+        assert main(["status", "--dir", str(tmp_path)]) == 0
+    said = [" ".join(row.split()) for row in capsys.readouterr().out.splitlines()]
+    assert "distance 0.012 a parameter, to the peers met last" in said
+    assert "sent 2.4 MB (12 kB/s of at most 1.2 MB/s)" in said
+    assert "received 2.5 MB (13 kB/s)" in said
+    assert "local steps 840 (312/s alone, 102/s with the swarm)" in said
+    assert "machine 0.51 cores, 412 MB memory, 3.4 MB disk, GPU 25% busy, GPU memory 2.0 GB" in said
+
+
+@pytest.mark.real
+def test_status_of_a_node_that_does_not_tell_leaves_lines_out(tmp_path, capsys):
+    """Missing is no 0."""
+    with answering(tmp_path, encode(bare())):
+        assert main(["status", "--dir", str(tmp_path)]) == 0
+    rows = {row.split()[0] for row in capsys.readouterr().out.splitlines()}
+    assert not rows & {"distance", "machine", "privacy"}
+
+
 @pytest.mark.real
 def test_a_long_problem_is_one_line_also_where_no_terminal_is(tmp_path, capsys):
     problem = "word " * 60 + "end"
@@ -276,6 +304,82 @@ def test_a_refusal_of_the_node_is_an_error_line(tmp_path, capsys):
     with answering(tmp_path, b'{"ok":false,"error":"16 programs watch this node already; close one"}\n'):
         assert main(["status", "--dir", str(tmp_path)]) == 1
     assert capsys.readouterr().err == "starling: 16 programs watch this node already; close one\n"
+
+
+@pytest.fixture
+def at_a_terminal(monkeypatch, capsys):
+    """Terminals at both ends, and a record of what would be started."""
+    started = []
+
+    def run(command, *, check):
+        started.append(command)
+        return subprocess.CompletedProcess(command, 3)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    return started
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [([], ["starling-node"]), (["a", "demo"], ["a", "demo"]), (["{}/record.jsonl"], ["{}/record.jsonl"])],
+)
+def test_the_terminal_ui_is_a_process_that_is_handed_all_paths(given, shown, at_a_terminal, tmp_path):
+    """Its exit code is ours."""
+    (tmp_path / "record.jsonl").touch()
+    assert main(["tui", *(each.format(tmp_path) for each in given)]) == 3
+    assert at_a_terminal == [[sys.executable, "-m", "tui", *(each.format(tmp_path) for each in shown)]]
+
+
+def test_the_terminal_ui_of_a_record_that_is_not_there_is_one_line(at_a_terminal, tmp_path, capsys):
+    assert main(["tui", str(tmp_path / "gone.jsonl")]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n"), at_a_terminal) == ("", 1, [])
+    for word in ("gone.jsonl", "not there", "`--set record.every_s=1`"):
+        assert word in said.err
+
+
+def test_a_dumb_terminal_is_not_drawn_upon(at_a_terminal, monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "dumb")
+    assert main(["tui"]) == 2
+    assert "`starling status --dir starling-node`" in capsys.readouterr().err
+    assert at_a_terminal == []
+
+
+# --- what takes a while -------------------------------------------------------------------------------------------
+
+
+def test_who_waits_at_a_terminal_is_told_for_what(monkeypatch, capsys):
+    """After a second; the timer is not waited for here."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    with progress.Slow("measuring") as slow:
+        slow._timer.cancel()
+        slow._show()
+    assert "measuring" in capsys.readouterr().err
+    slow._show()  # too late: it has ended
+    assert capsys.readouterr().err == ""
+
+
+def test_steps_are_counted_at_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    with progress.Steps(2) as steps:
+        steps.begin("first")
+        steps.begin("second")
+    assert "2/2  second" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "dumb"])
+def test_a_pipe_and_a_dumb_terminal_see_no_progress(terminal, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal, raising=False)
+    monkeypatch.setenv("TERM", "dumb" if terminal else "xterm")
+    with progress.Slow("measuring") as slow, progress.Steps(2) as steps:
+        steps.begin("first")
+        assert slow._timer is None
+    assert capsys.readouterr().err == ""
 
 
 def test_the_terminal_ui_without_a_terminal_names_the_command_to_try(tmp_path, capsys):
