@@ -11,6 +11,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import msgspec
@@ -307,7 +308,7 @@ def test_a_refusal_of_the_node_is_an_error_line(tmp_path, capsys):
 
 
 @pytest.fixture
-def at_a_terminal(monkeypatch, capsys):
+def at_a_terminal(monkeypatch):
     """Terminals at both ends, and a record of what would be started."""
     started = []
 
@@ -316,8 +317,8 @@ def at_a_terminal(monkeypatch, capsys):
         return subprocess.CompletedProcess(command, 3)
 
     monkeypatch.setattr(subprocess, "run", run)
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    screen = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr("node.cli.view.sys", SimpleNamespace(stdin=screen, stdout=screen, executable=sys.executable))
     monkeypatch.setenv("TERM", "xterm-256color")
     return started
 
