@@ -25,7 +25,8 @@ from tui.view import View
 from tui.widgets.tabs import TabBar
 from tui.widgets.timeline import Timeline
 
-POLL_S = 0.5
+POLL_S = 1.0  # a node says something once a second, and to draw it is what a look costs
+REPLAY_S = 0.25
 DARK, LIGHT = "textual-dark", "textual-light"
 OF_REPLAY = frozenset({"play", "seek", "step", "faster"})
 
@@ -37,6 +38,7 @@ class StarlingApp(App[None]):
         sources: where snapshots come from, >= 1.
         playback: the time axis of those sources that are records; None if none is.
         clock: unix time in seconds, for the age of what is shown.
+        poll_s: seconds between two looks; None: as often as is good for the eye and cheap.
     """
 
     TITLE = "starling"
@@ -65,9 +67,14 @@ class StarlingApp(App[None]):
     ]
 
     def __init__(
-        self, sources: Sequence[StatusSource], playback: Playback | None = None, clock: Callable[[], float] = time.time
+        self,
+        sources: Sequence[StatusSource],
+        playback: Playback | None = None,
+        clock: Callable[[], float] = time.time,
+        poll_s: float | None = None,
     ) -> None:
         super().__init__()
+        self._poll_s = poll_s if poll_s is not None else REPLAY_S if playback is not None else POLL_S
         self._sources = tuple(sources)
         self._playback = playback
         self._clock = clock
@@ -77,19 +84,24 @@ class StarlingApp(App[None]):
     def on_mount(self) -> None:
         """Show the first reading at once and then keep asking."""
         self._poll()
-        self.set_interval(POLL_S, self._poll)
+        self.set_interval(self._poll_s, self._poll)
 
     def on_unmount(self) -> None:
         """Detach from every node."""
         for source in self._sources:
             source.close()
 
+    @property
+    def replays(self) -> bool:
+        """There is a time axis to move along."""
+        return self._playback is not None
+
     # --- what a person does ---------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys of a replay do something else where there is none, over a page, and while a person types."""
         if action in OF_REPLAY:
-            return self._playback is not None and isinstance(self.screen, Page) and not isinstance(self.focused, Input)
+            return self.replays and isinstance(self.screen, Page) and not isinstance(self.focused, Input)
         if action == "select":
             return len(self._readings) > 1
         return super().check_action(action, parameters)

@@ -43,7 +43,7 @@ class StarlingCommands(Provider):
         for key, title, name in TABS:
             yield f"go to {title}", f"open('{name}')", f"key {key}"
         yield from COMMANDS
-        if self.app.check_action("play", ()):
+        if getattr(self.app, "replays", False):
             yield from REPLAY
 
     async def _do(self, action: str) -> None:

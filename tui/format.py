@@ -22,6 +22,13 @@ def figure(value: float | None) -> str:
     return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}"
 
 
+def small(value: float | None) -> str:
+    """A figure that may be far below one: 0.934, 0.0123, 5.1e-04."""
+    if value is None or not math.isfinite(value) or value == 0 or abs(value) >= 0.1:
+        return figure(value)
+    return f"{value:.4f}" if abs(value) >= 0.00995 else f"{value:.1e}"
+
+
 def size(value: float | None) -> str:
     """Bytes in decimal units: 1234567 -> 1.2 MB."""
     if value is None or not math.isfinite(value):

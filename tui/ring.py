@@ -14,6 +14,7 @@ from tui.swarm import Member, Pair, Swarm
 MAX_DRAWN = 24
 LABEL = 10  # cells of a name and its sign at most
 DOTTED = 3
+SPARSE = 6  # where nearly everybody has an edge with everybody, links are seen first
 
 
 def draw(swarm: Swarm, width: int, height: int, style: Callable[[str], str]) -> Text:
@@ -44,7 +45,7 @@ def _circle(swarm: Swarm, members: list[Member], width: int, height: int) -> Can
     links = set(swarm.links or ())
     for pair in swarm.edges:
         if pair not in links:
-            _line(canvas, places, pair, "dim", DOTTED)
+            _line(canvas, places, pair, "dim", DOTTED if len(swarm.edges) <= 2 * len(members) else SPARSE)
     own = {member.peer for member in members if member.own}
     for pair in sorted(links, key=lambda pair: bool(own & {*pair})):
         _line(canvas, places, pair, "own" if own & {*pair} else "good", 1)

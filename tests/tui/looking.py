@@ -26,7 +26,7 @@ def look(polls, size=SMALL, keys=(), *, then=None, playback=None, clock=lambda: 
         then: what is done afterwards, given the pilot, the app and what was seen.
     """
     sources = polls if hasattr(polls[0], "poll") else [CannedSource(polls)]
-    app = StarlingApp(sources, playback, clock=clock)
+    app = StarlingApp(sources, playback, clock=clock, poll_s=0.2)
     app.animation_level = "none"
     seen = []
 

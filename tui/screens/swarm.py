@@ -96,8 +96,8 @@ def _spread(figures: tuple[float, ...]) -> str:
     if not figures:
         return show.MISSING
     if len(figures) == 1:
-        return show.figure(figures[0])
-    return f"{show.figure(sum(figures) / len(figures))} ({show.figure(min(figures))} to {show.figure(max(figures))})"
+        return show.small(figures[0])
+    return f"{show.small(sum(figures) / len(figures))} ({show.small(min(figures))} to {show.small(max(figures))})"
 
 
 def _row(member: Member, swarm: Swarm, view: View) -> Row:

@@ -17,6 +17,7 @@ from tui.widgets.panel import Panel
 
 X_TICKS = 4
 Y_TICKS = 4
+LOGARITHMIC = 30.0  # highest by lowest value from which the axis is one of decades
 TICK = 12  # cells of width that a tick of rounds needs
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 DOTS = re.compile(r"[\u2801-\u28ff•]+")
@@ -40,7 +41,7 @@ class CurvePlot(Panel):
         points = tuple(point for point in points if math.isfinite(point.value))
         if not self._rest.over((points, title, self.size, view.dark), view):
             return
-        self.border_title = f"{title} {show.figure(points[-1].value if points else None)}"
+        self.border_title = f"{title} {show.small(points[-1].value if points else None)}"
         if points:
             self.show(self._picture(points, view))
         else:
@@ -51,10 +52,14 @@ class CurvePlot(Panel):
         rounds = [point.round for point in points]
         values = [point.value for point in points]
         plot.clear_data()
-        plot.plot(rounds, values, marker="braille" if len(values) > 1 else "dot")
+        # Over decades a linear axis shows a cliff and then nothing; we take logarithms and write the figures beside them.
+        decades = min(values) > 0 and max(values) / min(values) > LOGARITHMIC
+        heights = [math.log10(value) for value in values] if decades else values
+        plot.plot(rounds, heights, marker="braille" if len(values) > 1 else "dot")
         ticks = min(X_TICKS, max(2, self.size.width // TICK))
         plot.xticks(*_ticks(float(min(rounds)), float(max(rounds)), ticks, whole=True))
-        plot.yticks(*_ticks(min(values), max(values), Y_TICKS, whole=False))
+        places, labels = _ticks(min(heights), max(heights), Y_TICKS, whole=False)
+        plot.yticks(places, [show.small(10**place) for place in places] if decades else labels)
         plot.plotsize(self.size.width, self.size.height)
         plot._set_size(self.size.width, self.size.height)  # noqa: SLF001 - as PlotextPlot does: a plot of before keeps its size else
         plot.theme("clear")  # ours is painted below: to read colors back from its escapes costs as much as to plot
@@ -69,4 +74,4 @@ def _ticks(low: float, high: float, number: int, *, whole: bool) -> tuple[list[f
     if whole:
         places = sorted({float(round(place)) for place in places})
         return places, [f"{place:.0f}" for place in places]
-    return places, [show.figure(place) for place in places]
+    return places, [show.small(place) for place in places]

@@ -1,0 +1,60 @@
+"""One edge's exchanges as they end, in words and figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tui.canned import IDS, full, screen_text, swarm
+from tests.tui.looking import BOTH, LARGE, SMALL, look, one, rows, until
+from tui.source import Reading
+
+pytestmark = pytest.mark.slow
+
+
+@BOTH
+def test_every_exchange_says_its_number_round_outcome_bytes_clip_and_time(size):
+    _, (_, screen) = look([swarm()], size, keys=("5",))
+    assert rows(screen, "ended", "no.", "round", "outcome", "sent", "got", "clip", "took")
+    assert rows(screen, "4     43 ✓ committed it  2.6 kB 2.7 kB 100 %  96 ms")
+    for words in ("✗ aborted", "○ busy", "… timeout", "✓ committed"):
+        assert words in screen
+    assert "last 24: 15 committed" in screen
+
+
+@BOTH
+def test_the_arrow_keys_choose_an_edge_and_only_its_exchanges_are_shown(size):
+    app, seen = look([swarm()], size, keys=("5", "down", "y", "down", "up", "up"))
+    assert "exchanges with node-1" in seen[2]
+    assert "last 4: 2 committed" in seen[2]
+    assert app.clipboard == IDS[1]
+    assert "exchanges with node-2" in seen[4]
+    assert "exchanges with everybody" in seen[6]
+
+
+def test_an_edge_can_be_clicked():
+    async def click(pilot, app, seen):
+        await pilot.click("#choice", offset=(4, 4))
+        await pilot.pause()
+        seen.append(screen_text(app))
+
+    _, seen = look([swarm()], SMALL, keys=("5",), then=click)
+    assert "exchanges with node-2" in seen[-1]
+
+
+def test_the_chosen_edge_stays_chosen_when_news_come():
+    more = full(transactions=(*full().transactions, *full().transactions[:1]), problem="news")
+    polls = [(Reading("me", full()),)] * 5 + [(Reading("me", more),)]
+    _, seen = look(polls, LARGE, keys=("5", "down"), then=until("news"))
+    assert "exchanges with …bbnode1" in seen[-1]
+    assert "last 5: 3 committed" in seen[-1]
+
+
+def test_a_node_that_tells_of_no_exchange_shows_a_dash():
+    _, (_, screen) = look(one(), SMALL, keys=("5",))
+    assert "–  none known yet" in screen
+    assert rows(screen, "● …alive01")
+
+
+def test_tab_goes_from_the_choice_to_the_exchanges():
+    app, _ = look([swarm()], SMALL, keys=("5", "tab", "home"))
+    assert app.focused.id == "ended"

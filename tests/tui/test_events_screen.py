@@ -1,0 +1,90 @@
+"""Events: newest at the bottom, filtered by level and words."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.status import Event
+from tests.tui.canned import NOW, snapshot, swarm
+from tests.tui.looking import BOTH, SMALL, look, one, rows, until
+from tui.source import Reading
+
+pytestmark = pytest.mark.slow
+
+
+def events(number, level="info"):
+    return tuple(Event(NOW - 100 + at, "round_mixed", f"happened {at}", level) for at in range(number))
+
+
+@BOTH
+def test_the_newest_is_last_and_levels_are_marked_with_signs(size):
+    _, (_, screen) = look(one(), size, keys=("4",))
+    assert "! …quara03 broke the protocol: bad_frame" in screen
+    assert "✗ the engine died; restarting it" in screen
+    assert screen.index("…alive01 joined") < screen.index("bad_frame") < screen.index("the engine died")
+
+
+def test_l_cycles_through_the_levels():
+    _, seen = look(one(), SMALL, keys=("4", "l", "l", "l"))
+    for screen, title in zip(
+        seen[1:],
+        (
+            "3 of 3, this node, level all",
+            "2 of 3, this node, level warnings",
+            "1 of 3, this node, level errors",
+            "3 of 3",
+        ),
+        strict=True,
+    ):
+        assert title in screen
+    assert "joined" not in seen[2]
+    assert "bad_frame" not in seen[3]
+
+
+def test_a_slash_asks_for_words_enter_keeps_them_and_escape_clears_them():
+    _, seen = look(one(), SMALL, keys=("4", "slash", "{peer_fault BROKE}", "enter", "l", "escape"))
+    assert "words to look for" in seen[2]
+    assert "events 1 of 3" in seen[3]
+    assert "joined" not in seen[4]
+    assert "level warnings" in seen[5]  # keys are keys again
+    assert "events 2 of 3" in seen[6]
+    assert "BROKE" not in seen[6]
+
+
+def test_digits_and_q_are_letters_while_one_types():
+    _, seen = look(one(), SMALL, keys=("4", "slash", "{q1t?}"))
+    assert "q1t?" in seen[-1]
+    assert "[4 Events]" in seen[-1]
+
+
+def test_a_shows_all_nodes_in_the_order_of_time_with_their_names():
+    told = (
+        Reading("node-a", snapshot(events=(Event(NOW - 3, "x", "third"), Event(NOW - 1, "x", "fifth")))),
+        Reading("node-b", snapshot(events=(Event(NOW - 4, "x", "second"), Event(NOW - 2, "x", "fourth")))),
+    )
+    _, seen = look([told], SMALL, keys=("4", "a", "a"))
+    assert "second" not in seen[1]
+    order = [
+        seen[2].index(f"node-{node}   {word}")
+        for node, word in (("b", "second"), ("a", "third"), ("b", "fourth"), ("a", "fifth"))
+    ]
+    assert order == sorted(order)
+    assert "all nodes" in seen[2]
+    assert "second" not in seen[3]
+
+
+def test_it_follows_the_newest_until_one_scrolls_back_and_again_at_the_end():
+    polls = [(Reading("n", snapshot(events=events(40))),)] * 5 + [
+        (Reading("n", snapshot(events=events(41), problem="news")),)
+    ]
+    _, seen = look(polls, SMALL, keys=("4", "home"), then=until("news"))
+    assert "happened 39" in seen[1]
+    assert "happened 0" in seen[2]
+    assert "happened 0" in seen[-1]  # news do not pull one away
+    _, seen = look(polls, SMALL, keys=("4", "up", "down", "pageup", "pagedown", "end"), then=until("news"))
+    assert "happened 40" in seen[-1]
+
+
+def test_whole_peer_ids_are_shortened_as_everywhere():
+    _, (_, screen) = look([swarm()], SMALL, keys=("4",))
+    assert rows(screen, "…bbnode1 joined")

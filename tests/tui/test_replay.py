@@ -1,0 +1,216 @@
+"""A recorded run is played on a time axis: several nodes at once, by keys and by mouse, and it can do no harm."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from node.record import line
+from node.status import Event, Transaction
+from tests.tui.canned import IDS, NOW, full, screen_text, snapshot
+from tests.tui.looking import BOTH, LARGE, SMALL, look
+from tui.opening import open_sources
+from tui.replay import Playback, RecordSource
+from tui.source import SocketSource
+
+START = 1_000_000.0
+
+
+class Clock:
+    """A clock that is set."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def record(path, *, number=0, first_s=0, seconds=100):
+    """A node's run, a line a second."""
+    path.parent.mkdir(exist_ok=True, parents=True)
+    before = None
+    with path.open("wb") as file:
+        for at in range(first_s, first_s + seconds + 1):
+            now = START + at
+            told = full(number, 3, time_s=now, uptime_s=float(at), round=at, value_round=at, rounds=200)
+            told = msgspec.structs.replace(
+                told,
+                loss_curve=full().loss_curve[: at + 1],
+                events=tuple(
+                    Event(START + each, "round_mixed", f"{number} mixed {each}") for each in range(first_s, at + 1)
+                )[-50:],
+                transactions=tuple(
+                    Transaction(START + each, IDS[1], each, each, True, "committed") for each in range(first_s, at + 1)
+                )[-50:],
+            )
+            file.write(line(before, told))
+            before = told
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Two nodes; the second came ten seconds later."""
+    folder = tmp_path_factory.mktemp("run")
+    return [
+        record(folder / "node-0" / "record.jsonl"),
+        record(folder / "node-1" / "record.jsonl", number=1, first_s=10),
+    ]
+
+
+# --- the time axis: no screen -----------------------------------------------------------------------------------
+
+
+def test_it_plays_by_the_clock_times_the_speed_and_stops_at_the_end():
+    clock = Clock()
+    playback = Playback(START, START + 100, clock)
+    clock.now = 2.0
+    assert playback.position().at_s == 2.0
+    playback.faster()
+    clock.now = 4.0
+    assert playback.position().at_s == 10.0
+    playback.faster()
+    clock.now = 5.0
+    assert playback.position().at_s == 26.0
+    clock.now = 50.0
+    assert (playback.position().at_s, playback.position().playing) == (100.0, False)
+    playback.faster()
+    assert playback.position().speed == 1
+
+
+def test_paused_it_stands_and_from_the_end_it_begins_again():
+    clock = Clock()
+    playback = Playback(START, START + 100, clock)
+    playback.toggle()
+    clock.now = 9.0
+    assert playback.position().at_s == 0.0
+    playback.seek(1.0)
+    playback.toggle()
+    assert (playback.position().at_s, playback.playing) == (0.0, True)
+
+
+@pytest.mark.parametrize(("fraction", "at_s"), [(0.5, 50.0), (-3.0, 0.0), (7.0, 100.0)])
+def test_a_place_beyond_an_end_is_that_end(fraction, at_s):
+    playback = Playback(START, START + 100, Clock())
+    playback.seek(fraction)
+    assert playback.position().at_s == at_s
+
+
+def test_a_record_of_one_line_can_be_replayed():
+    playback = Playback(START, START, Clock())
+    assert 0.0 <= playback.position().fraction <= 1.0
+    (reading,) = RecordSource("n", [snapshot(time_s=START)], playback).poll()
+    assert reading.snapshot.round == 42
+
+
+def test_all_nodes_stand_at_the_same_moment_and_who_was_not_there_is_said_to_come(run):
+    sources, playback = open_sources(run, Clock())
+    assert [source.name for source in sources] == ["node-0", "node-1"]
+    first, second = (source.poll()[0] for source in sources)
+    assert first.snapshot.round == 0
+    assert second.snapshot is None
+    assert "begins later" in second.trouble
+    playback.seek(20.5 / 110)
+    first, second = (source.poll()[0] for source in sources)
+    assert (first.snapshot.round, second.snapshot.round) == (20, 20)
+    assert len(first.snapshot.loss_curve) == 21  # whole again
+    assert first.trouble is None
+    assert first.as_of == START + 20.5
+
+
+def test_after_its_last_line_a_record_says_that_it_is_over(run):
+    sources, playback = open_sources(run, Clock())
+    playback.seek(1.0)
+    first, second = (source.poll()[0] for source in sources)
+    assert "nothing was recorded for 10 s" in first.trouble
+    assert second.trouble is None
+
+
+def test_records_and_running_nodes_can_be_looked_at_together(run, tmp_path):
+    sources, playback = open_sources([tmp_path, run[0]])
+    assert isinstance(sources[0], SocketSource)
+    assert isinstance(sources[1], RecordSource)
+    assert playback is not None
+    assert open_sources([tmp_path])[1] is None
+
+
+def test_what_is_no_record_is_refused_in_a_line_that_names_it(tmp_path):
+    path = tmp_path / "record.jsonl"
+    path.write_text("what is this\n")
+    with pytest.raises(ValueError, match=r"record\.jsonl") as caught:
+        open_sources([path])
+    assert "\n" not in str(caught.value)
+
+
+# --- on the screen ----------------------------------------------------------------------------------------------
+
+
+def replaying(run, keys, size=SMALL, *, then=None, paused=True):
+    sources, playback = open_sources(run, Clock())
+    if paused:
+        playback.toggle()
+    return look(sources, size, keys, then=then, playback=playback, clock=lambda: NOW + 1e6)
+
+
+def timeline(screen):
+    return screen.splitlines()[-2]
+
+
+@pytest.mark.slow
+@BOTH
+def test_keys_move_along_the_time_and_every_screen_follows(run, size):
+    _, seen = replaying(run, ["end", "left", "left", "right", "home", "right", "2", "right", "4", "end"], size)
+    places = [timeline(screen) for screen in seen]
+    for at, place in zip(
+        ("00:00", "01:50", "01:47", "01:44", "01:47", "00:00", "00:02", "00:02", "00:05"), places, strict=False
+    ):
+        assert f"{at} " in place
+        assert "01:50" in place
+    assert "round 0/200" in seen[0]
+    assert "round 100/200" in seen[1]
+    assert "0 mixed 0" in seen[9]
+    assert "0 mixed 100" in seen[10]
+    assert "said nothing" not in seen[6]  # ages are those of then
+
+
+@pytest.mark.slow
+def test_space_plays_and_pauses_and_x_changes_the_speed(run):
+    _, seen = replaying(run, ["space", "space", "x", "x", "x"])
+    assert [timeline(screen).split()[0] for screen in seen] == ["‖", "▶", "‖", "‖", "‖", "‖"]
+    assert [timeline(screen).split()[-1] for screen in seen[2:]] == ["1x", "4x", "16x", "1x"]
+
+
+@pytest.mark.slow
+def test_the_slider_its_sign_and_its_speed_can_be_clicked(run):
+    async def click(pilot, app, seen):
+        for column in (2, 76, 45):
+            await pilot.click("#timeline", offset=(column, 0))
+            await pilot.pause()
+            seen.append(screen_text(app))
+
+    _, seen = replaying(run, [], then=click)
+    assert timeline(seen[1]).split()[0] == "▶"
+    assert timeline(seen[2]).split()[-1] == "4x"
+    assert " 01:05 " in timeline(seen[3])
+
+
+@pytest.mark.slow
+def test_n_looks_at_the_other_node_of_then_and_the_palette_knows_the_replay(run):
+    _, seen = replaying(run, ["end", "n", "ctrl+p", "{play or}"], LARGE)
+    assert "round 110/200" in seen[2]
+    assert "replay: play or pause" in seen[-1]
+
+
+@pytest.mark.slow
+def test_words_to_look_for_may_hold_spaces_and_the_replay_stands_still(run):
+    _, seen = replaying(run, ["end", "4", "slash", "{mixed 99}", "home", "enter"])
+    assert "0 mixed 99" in seen[-1]
+    assert "events 1 of 50" in seen[-1]
+    assert "01:50 " in timeline(seen[-1])
+
+
+@pytest.mark.slow
+def test_without_a_record_there_is_no_time_to_move_along():
+    _, seen = look([(*[],)], SMALL, keys=("space", "left", "home", "x"))
+    assert all("━" not in screen for screen in seen)
