@@ -35,7 +35,8 @@ class Seen:
 
     Args:
         at_s: of a clock that only rises.
-        round, local_steps: done.
+        round: how far it is, what a checkpoint or a peer's model brought along included.
+        rounds, steps: done by itself.
         computed_s: spent in local steps.
         loss: mean training loss of the last round.
         exchanges: how they ended.
@@ -45,7 +46,8 @@ class Seen:
 
     at_s: float
     round: int = 0
-    local_steps: int = 0
+    rounds: int = 0
+    steps: int = 0
     computed_s: float = 0.0
     loss: float | None = None
     exchanges: Exchanges = Exchanges()  # noqa: RUF009 — frozen
@@ -55,21 +57,18 @@ class Seen:
 
 
 def round_fields(before: Seen, now: Seen) -> dict[str, object]:
-    """The fields of the event `round`: what was done since the line before. docs/observing.md explains each.
-
-    An engine that died takes its last steps along, so what it counts may fall: such a line says 0.
-    """
-    computing_s = max(0.0, now.computed_s - before.computed_s)
+    """The fields of the event `round`: what was done since the line before. docs/observing.md explains each."""
+    computing_s = now.computed_s - before.computed_s
     return {
         "round": now.round,
-        "rounds": max(0, now.round - before.round),
+        "rounds": now.rounds - before.rounds,
         "loss": now.loss,
         "distance": now.distance,
-        "steps": max(0, now.local_steps - before.local_steps),
+        "steps": now.steps - before.steps,
         "computing_s": round(computing_s, 4),
         "waiting_s": round(max(0.0, now.at_s - before.at_s - computing_s), 4),
         **{name: getattr(now.exchanges, name) - getattr(before.exchanges, name) for name in Exchanges.__struct_fields__},
-        "bytes_sent": max(0, now.bytes_sent - before.bytes_sent),
+        "bytes_sent": max(0, now.bytes_sent - before.bytes_sent),  # a network forgets strangers of long ago
         "bytes_received": max(0, now.bytes_received - before.bytes_received),
     }  # fmt: skip
 

@@ -144,8 +144,9 @@ def seen(node: Node) -> Seen:
     return Seen(
         at_s=trio.current_time(),
         round=progress.round,
-        local_steps=progress.local_steps,
-        computed_s=progress.computed_s,
+        rounds=progress.computed.rounds,
+        steps=progress.computed.steps,
+        computed_s=progress.computed.seconds,
         loss=progress.loss,
         distance=progress.distance,
         exchanges=exchange.stats if exchange is not None else Exchanges(),
@@ -178,7 +179,7 @@ class RoundLog:
 
     def _look(self, before: Seen) -> Seen:
         now = self._seen()
-        if now.round == before.round:
+        if now.rounds == before.rounds:
             return before
         self._tell(round_fields(before, now))
         return now

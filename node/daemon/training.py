@@ -52,6 +52,22 @@ class Members(Protocol):
 
 
 @dataclass(slots=True)
+class Computed:
+    """What this start of the node has computed itself: not what a checkpoint or a peer's model brought along, nor rounds jumped over."""
+
+    rounds: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    """In local steps."""
+
+    def add(self, steps: int, seconds: float) -> None:
+        """A round's local steps are done."""
+        self.rounds += 1
+        self.steps += steps
+        self.seconds += seconds
+
+
+@dataclass(slots=True)
 class Progress:
     """How far this node is: written by training, read for the status."""
 
@@ -63,8 +79,7 @@ class Progress:
     value: float | None = None
     value_round: int | None = None
     steps_per_s: float | None = None
-    computed_s: float = 0.0
-    """Seconds in local steps, since the start."""
+    computed: Computed = field(default_factory=Computed)
     epsilon: float | None = None
     halted: str = ""
     """Why nothing is learned from this node's data any more."""
@@ -321,7 +336,7 @@ class Training:
         steps = trained.local_steps - progress.local_steps
         progress.round = (trained.round if round is None else round) + 1
         progress.local_steps = trained.local_steps
-        progress.computed_s += trained.seconds
+        progress.computed.add(max(0, steps), trained.seconds)
         progress.epsilon = trained.epsilon
         progress.gpu, progress.gpu_memory_bytes = trained.gpu, trained.gpu_memory_bytes
         progress.paced.note(trio.current_time(), trained.local_steps)

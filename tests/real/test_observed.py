@@ -75,6 +75,7 @@ def test_a_node_is_scraped_recorded_and_logged_while_it_trains(tmp_path):
     common = {"time", "level", "event", "peer_id", "run_id"}
     assert all(set(line) - common == set(round_fields(Seen(0.0), Seen(0.0))) for line in rounds)
     assert sum(line["rounds"] for line in rounds) == rounds[-1]["round"] == run[-1].round
+    assert sum(line["steps"] for line in rounds) == run[-1].local_steps
     assert len(rounds) <= run[-1].uptime_s + 1
 
 
