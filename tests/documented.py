@@ -195,6 +195,7 @@ LINES: Mapping[str, Run | By] = {
     ),
     "starling tui starling-2": By(TUI),
     "starling status --json": By(FOUNDER),
+    "starling logs -f --dir starling-2": By(FOUR_NODES),
     "starling invite --for PEER": By("tests/node/test_cli_schemas.py::test_an_invitation_fits"),
     "starling config show scenario": Run(),
     "starling config show manifest": Run(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 import click
 import pytest
@@ -24,6 +25,14 @@ def test_every_command_is_in_one_group_and_groups_are_shown_in_order(capsys):
     for code in EXIT_CODES:
         assert re.search(rf"^  {code} ", out, re.MULTILINE)
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_every_exit_code_is_on_the_page_with_what_it_means():
+    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    told = dict(re.findall(r"^\| (\d[\d, ]*) \| (.*) \|$", page, re.MULTILINE))
+    assert list(told) == [*map(str, EXIT_CODES), "143, 129"]
+    for code, text in EXIT_CODES.items():
+        assert text.split(";")[0].split(",")[0] in told[str(code)]
 
 
 @pytest.mark.parametrize("name", LEAVES)
