@@ -237,6 +237,19 @@ def human(event: Line, mark: str) -> str:
     at = event.get("time")
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if isinstance(at, float | int) else "–"
     words = f"{event.get('event', '–')}: {event['text']}" if "text" in event else str(event.get("event", "–"))
-    fields = " ".join(f"{key}={value}" for key, value in event.items() if key not in HIDDEN)
+    fields = " ".join(f"{key}={_figure(value)}" for key, value in event.items() if key not in HIDDEN)
     line = f"{when} {mark}{words}" + (f"  [{fields}]" if fields else "")
     return "".join(character if character.isprintable() else "·" for character in line)
+
+
+def _figure(value: object) -> str:
+    """Four digits that count, a dash for what is not known, lists without their brackets."""
+    match value:
+        case None:
+            return "–"
+        case float():
+            return f"{value:.4g}"
+        case list():
+            return ",".join(map(_figure, value))
+        case _:
+            return str(value)

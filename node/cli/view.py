@@ -54,7 +54,7 @@ def status(watch: bool, run_dir: Path, as_json: bool) -> None:
     elif as_json:
         click.echo(encode(snapshot), nl=False)
     else:
-        _print_status(console(), snapshot)
+        _print_status(console(), snapshot, run_dir)
 
 
 @click.command(
@@ -76,7 +76,7 @@ def peers(run_dir: Path, as_json: bool) -> None:
         emit(Peers(peer=snapshot.peer, swarm=snapshot.swarm, peers=snapshot.peers))
         return
     out = console()
-    _print_problem(out, snapshot)
+    _print_problem(out, snapshot, run_dir)
     invited = out.width >= INVITED_TOO and any(peer.inviter for peer in snapshot.peers)
     full, standing = out.width >= WIDE, out.width >= WIDE_ENOUGH
     out.print(_peer_table(snapshot.peers, full=full, standing=standing, invited=invited))
@@ -137,10 +137,10 @@ def _watch(run_dir: Path, as_json: bool) -> None:
         elif is_lively(sys.stdout):
             with Live(console=out, auto_refresh=False, vertical_overflow="crop") as live:
                 for seen in _seen(run_dir):
-                    live.update(_whole(seen), refresh=True)
+                    live.update(_whole(seen, run_dir), refresh=True)
         else:
             for seen in _seen(run_dir):
-                out.print(_whole(seen))
+                out.print(_whole(seen, run_dir))
                 out.print()
     except KeyboardInterrupt:
         return
@@ -163,31 +163,38 @@ def _seen(run_dir: Path) -> Iterator[StatusSnapshot | control.ControlError]:
         time.sleep(ATTACH_S)
 
 
-def _whole(seen: StatusSnapshot | control.ControlError) -> RenderableType:
+def _whole(seen: StatusSnapshot | control.ControlError, run_dir: Path) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
     if isinstance(seen, control.ControlError):
         return Text(f"! {show.clean(str(seen))}", style="bold red")
-    problem = _problem(seen)
+    problem = _problem(seen, run_dir)
     return Group(*([] if problem is None else [problem]), _status_table(seen))
 
 
-def _print_status(out: Console, snapshot: StatusSnapshot) -> None:
-    _print_problem(out, snapshot)
+def _print_status(out: Console, snapshot: StatusSnapshot, run_dir: Path) -> None:
+    _print_problem(out, snapshot, run_dir)
     out.print(_status_table(snapshot))
 
 
-def _problem(snapshot: StatusSnapshot) -> Text | None:
-    from rich.text import Text
-
-    return None if snapshot.problem is None else Text(f"! {show.clean(snapshot.problem)}", style="bold red")
-
-
-def _print_problem(out: Console, snapshot: StatusSnapshot) -> None:
-    problem = _problem(snapshot)
+def _print_problem(out: Console, snapshot: StatusSnapshot, run_dir: Path) -> None:
+    problem = _problem(snapshot, run_dir)
     if problem is not None:
         out.print(problem, soft_wrap=True)
+
+
+def _problem(snapshot: StatusSnapshot, run_dir: Path) -> Text | None:
+    """The line that comes first, with the next command to try: the node's own word, or else where one would look."""
+    from rich.text import Text
+
+    if snapshot.problem is None:
+        return None
+    said = show.clean(snapshot.problem)
+    if "`" not in said:
+        alone = snapshot.members == 1
+        said += f"; hand on `starling invite --dir {run_dir}`" if alone else f"; see `starling logs --dir {run_dir}`"
+    return Text(f"! {said}", style="bold red")
 
 
 def _print_reasons(out: Console, snapshot: StatusSnapshot) -> None:

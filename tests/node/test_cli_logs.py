@@ -59,13 +59,13 @@ def test_the_name_is_that_of_the_log():
 def test_people_see_when_what_and_how_bad(place, capsys):
     append(
         place,
-        line("round_mixed", round=7, received=3),
+        line("round_mixed", round=7, loss=0.123456, late=None, to=["a", "b"]),
         line("peer_died", "warning", text="…abc is silent"),
         line("bug", "error"),
     )
     assert main(["logs", "--dir", str(place)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "2023-11-14 22:13:20   round_mixed  [round=7 received=3]",
+        "2023-11-14 22:13:20   round_mixed  [round=7 loss=0.1235 late=– to=a,b]",
         "2023-11-14 22:13:20 ! peer_died: …abc is silent",
         "2023-11-14 22:13:20 ✗ bug",
     ]

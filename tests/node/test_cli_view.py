@@ -176,6 +176,16 @@ def test_status_prints_the_problem_first_and_then_the_figures(tmp_path, capsys):
     assert "\x1b" not in text
 
 
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("members", "command"), [(1, "hand on `starling invite --dir {}`"), (4, "see `starling logs --dir {}`")]
+)
+def test_a_problem_without_a_command_gets_one(members, command, tmp_path, capsys):
+    with answering(tmp_path, encode(snapshot(problem="it is quiet here", members=members))):
+        main(["status", "--dir", str(tmp_path)])
+    assert capsys.readouterr().out.splitlines()[0] == f"! it is quiet here; {command.format(tmp_path)}"
+
+
 COSTS = {
     "resources": Resources(cpu=0.512, memory_bytes=412_000_000, disk_bytes=3_400_000, gpu=0.25, gpu_memory_bytes=2_000_000_000),
     "distance": 0.0123, "paced_per_s": 101.5, "up_limit_bytes_per_s": 1_250_000,
@@ -205,7 +215,7 @@ def test_status_of_a_node_that_does_not_tell_leaves_lines_out(tmp_path, capsys):
 
 @pytest.mark.real
 def test_a_long_problem_is_one_line_also_where_no_terminal_is(tmp_path, capsys):
-    problem = "word " * 60 + "end"
+    problem = "word " * 60 + "`starling peers`"
     with answering(tmp_path, encode(snapshot(problem=problem))):
         main(["status", "--dir", str(tmp_path)])
     assert capsys.readouterr().out.splitlines()[0] == f"! {problem}"
