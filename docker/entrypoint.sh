@@ -12,8 +12,8 @@ set -eu
 
 case ${1-} in
     found | join | run) ;;
-    healthy)
-        exec python -c '
+    healthy) # with an end of its own: some engines leave a check running that took too long
+        exec timeout -k 1 8 python -c '
 import sys
 from pathlib import Path
 from node import control
