@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -99,7 +100,10 @@ async def test_who_pulls_draws_its_own_questions_and_shows_those_of_others_too(s
 async def test_in_clock_pace_a_node_draws_its_own_sticky_edges(seed):
     swarm = story(digits(5, seed=seed, pace="clock", rounds=30), seed)
     async with swarm.running(5):
+        await until(lambda: rounds_done(swarm, 1))
+        swarm.nodes[0].engine._session._gpu = SimpleNamespace(look=lambda: (0.5, 1 << 30))
         await until(lambda: rounds_done(swarm, 20))
+        assert take_snapshot(swarm.nodes[0].node).resources == Resources(gpu=0.5, gpu_memory_bytes=1 << 30)
         for peer, it in snapshots(swarm).items():
             met = {it.ranks[at] for link in it.links for at in link} - {peer}
             assert met
