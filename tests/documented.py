@@ -1,4 +1,4 @@
-"""Every command of README.md and docs/, and how it is known to work: one table. tests/real/test_documented.py holds both together.
+"""Every command of README.md and docs/, and how it is known to work: one table. tests/test_documented.py holds both together.
 
 A page says a command in a fenced block (bash, sh, console, or no language) or between words in backticks. For each there is an entry here:
 
@@ -113,7 +113,7 @@ def how(command: Command) -> Run | By | None:
 
 
 README, BY_HAND, ASKED = "tests/real/test_readme.py", "tests/real/test_by_hand.py", "tests/real/test_commands.py"
-DEMO, DOCKER, HERE = "tests/real/test_demo.py", "tests/real/test_docker.py", "tests/real/test_documented.py"
+DEMO, DOCKER, HERE = "tests/real/test_demo.py", "tests/real/test_docker.py", "tests/test_documented.py"
 FOUR_NODES = f"{README}::test_four_nodes_by_hand_do_what_the_readme_says"
 FOUNDER = f"{ASKED}::test_a_founder_looks_judges_invites_and_revokes"
 SHOWS = f"{README}::test_the_readme_s_way_to_look_at_settings_works"
