@@ -22,6 +22,7 @@ from tui.screens.peers import PeersScreen
 from tui.screens.swarm import SwarmScreen
 from tui.source import Reading, StatusSource
 from tui.view import View
+from tui.widgets.panel import Panel
 from tui.widgets.tabs import TabBar
 from tui.widgets.timeline import Timeline
 
@@ -80,6 +81,7 @@ class StarlingApp(App[None]):
         self._clock = clock
         self._readings: tuple[Reading, ...] = ()
         self._selected = 0
+        self._due = False
 
     def on_mount(self) -> None:
         """Show the first reading at once and then keep asking."""
@@ -175,6 +177,16 @@ class StarlingApp(App[None]):
 
     def on_page_shown(self, _event: Page.Shown) -> None:
         """Draw it at once."""
+        self.draw()
+
+    def on_panel_resized(self, _event: Panel.Resized) -> None:
+        """Draw once all of them have their size."""
+        if not self._due:
+            self._due = True
+            self.call_after_refresh(self._draw_due)
+
+    def _draw_due(self) -> None:
+        self._due = False
         self.draw()
 
     # --- drawing --------------------------------------------------------------------------------------------

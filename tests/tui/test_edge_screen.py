@@ -25,7 +25,7 @@ def test_every_exchange_says_its_number_round_outcome_bytes_clip_and_time(size):
 def test_the_arrow_keys_choose_an_edge_and_only_its_exchanges_are_shown(size):
     app, seen = look([swarm()], size, keys=("5", "down", "y", "down", "up", "up"))
     assert "exchanges with node-1" in seen[2]
-    assert "last 4: 2 committed" in seen[2]
+    assert "last 4: 3 committed" in seen[2]
     assert app.clipboard == IDS[1]
     assert "exchanges with node-2" in seen[4]
     assert "exchanges with everybody" in seen[6]
@@ -46,7 +46,7 @@ def test_the_chosen_edge_stays_chosen_when_news_come():
     polls = [(Reading("me", full()),)] * 5 + [(Reading("me", more),)]
     _, seen = look(polls, LARGE, keys=("5", "down"), then=until("news"))
     assert "exchanges with …bbnode1" in seen[-1]
-    assert "last 5: 3 committed" in seen[-1]
+    assert "last 5: 4 committed" in seen[-1]
 
 
 def test_a_node_that_tells_of_no_exchange_shows_a_dash():
@@ -56,5 +56,10 @@ def test_a_node_that_tells_of_no_exchange_shows_a_dash():
 
 
 def test_tab_goes_from_the_choice_to_the_exchanges():
-    app, _ = look([swarm()], SMALL, keys=("5", "tab", "home"))
-    assert app.focused.id == "ended"
+    focused = []
+
+    async def ask(pilot, app, seen):
+        focused.append(app.focused.id)
+
+    look([swarm()], SMALL, keys=("5", "tab", "home"), then=ask)
+    assert focused == ["ended"]

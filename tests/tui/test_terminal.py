@@ -1,51 +1,23 @@
-"""The whole program in a real terminal against a real socket."""
+"""The whole program in a real terminal, against a real socket and against a recorded run."""
 
 from __future__ import annotations
 
-import os
-import shlex
-import shutil
 import subprocess
 import sys
-import time
-import uuid
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import closing, contextmanager
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.tui.terminal import ROOT, Terminal, needs_tmux
+from tests.tui.test_replay import record
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux"),
-]
+pytestmark = [pytest.mark.real, pytest.mark.slow, needs_tmux]
+
+SIZES = pytest.mark.parametrize("size", [(80, 24), (160, 48)], ids=["80x24", "160x48"])
 
 
-class Terminal:
-    """One tmux server of our own, with one window of 80x24."""
-
-    def __init__(self, command):
-        self.name = f"starling-{uuid.uuid4().hex[:8]}"
-        self.run("-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "-c", str(ROOT), shlex.join(command))
-
-    def run(self, *arguments):
-        environment = {**os.environ, "LC_ALL": "C.UTF-8", "TERM": "xterm-256color"}
-        return subprocess.run(
-            ["tmux", "-u", "-L", self.name, *arguments], check=False, capture_output=True, text=True, env=environment
-        )
-
-    def shows(self, words, *, present=True, timeout_s=20.0):
-        deadline = time.monotonic() + timeout_s
-        while (words in (screen := self.run("capture-pane", "-p").stdout)) != present:
-            assert time.monotonic() < deadline, f"{words!r} never {'came' if present else 'went'}:\n{screen}"
-            time.sleep(0.1)  # a terminal has no event to wait for
-        return screen
-
-    @property
-    def alive(self):
-        return self.run("list-sessions").returncode == 0
+def ui(*paths, size=(80, 24)):
+    return closing(Terminal([sys.executable, "-m", "tui", *map(str, paths)], size))
 
 
 @contextmanager
@@ -58,34 +30,70 @@ def node(run_dir, first_round):
         process.wait()
 
 
-def test_the_ui_attaches_survives_its_node_and_leaves_the_terminal_clean(tmp_path):
-    """Start before the node, see it come, die and come back, read the help, quit."""
-    terminal = Terminal([sys.executable, "-m", "tui", str(tmp_path)])
-    try:
+@SIZES
+def test_the_ui_attaches_survives_its_node_and_leaves_the_terminal_clean(tmp_path, size):
+    """Start before the node, see it come, die and come back, look at every screen, quit."""
+    with ui(tmp_path, size=size) as terminal:
         terminal.shows("no node is running in")
         with node(tmp_path, 100):
             screen = terminal.shows("round 10")
             assert "● training" in screen
-            assert "…alive01" in screen
         terminal.shows("attaching again")
         with node(tmp_path, 150):
-            screen = terminal.shows("round 15")
-            assert "attaching again" not in screen
-            terminal.run("send-keys", "?")
-            terminal.shows("not known (never 0)")
-            terminal.run("send-keys", "Escape")
-            terminal.shows("not known (never 0)", present=False)
-            terminal.run("send-keys", "q")
-            deadline = time.monotonic() + 10
-            while terminal.alive:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-    finally:
-        terminal.run("kill-server")
+            terminal.shows("attaching again", present=False)
+            terminal.shows("round 15")
+            for key, words in (
+                ("2", "members"),
+                ("3", "! quarantined"),
+                ("4", "bad_frame"),
+                ("5", "exchanges with"),
+                ("1", "cost"),
+            ):
+                terminal.press(key)
+                terminal.shows(words)
+            terminal.press("?")
+            terminal.shows("quit (the node goes on)")
+            terminal.press("Escape")
+            terminal.shows("quit (the node goes on)", present=False)
+            terminal.press("q")
+            terminal.ends()
+
+
+@SIZES
+def test_a_recorded_run_is_played_and_moved_along(tmp_path, size):
+    runs = [record(tmp_path / f"node-{number}" / "record.jsonl", number=number) for number in range(2)]
+    with ui(*runs, size=size) as terminal:
+        terminal.shows("▶ space")
+        terminal.press("Space", "End")
+        assert "‖ space  01:40" in terminal.shows("round 100/200")
+        terminal.press("Home")
+        terminal.shows("round 0/200")
+        terminal.press("2", "Right")
+        assert "node-1" in terminal.shows("00:02")
+        terminal.press("q")
+        terminal.ends()
+
+
+def test_what_is_no_record_is_said_in_a_line_before_any_screen(tmp_path):
+    path = tmp_path / "record.jsonl"
+    path.write_text("nothing\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "tui", str(path)], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("starling: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_twenty_columns_are_survived(tmp_path):
+    with node(tmp_path, 100), ui(tmp_path, size=(20, 12)) as terminal:
+        terminal.shows("starling needs")
+        terminal.press("2", "3", "4", "5", "?", "Escape", "1", "q")
+        terminal.ends()
 
 
 def test_the_ui_imports_neither_torch_nor_trio_nor_libp2p():
     """It must start at once and run where the node's heavy parts do not."""
-    program = "import sys, tui.app; print(sorted({'torch', 'trio', 'libp2p', 'gossip', 'numpy'} & set(sys.modules)))"
+    program = "import sys, tui.app, tui.still; print(sorted({'torch', 'trio', 'libp2p', 'gossip', 'numpy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"

@@ -9,13 +9,12 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import Footer
+from textual.widgets import Footer, Static
 
 from tui import format as show
 from tui.palette import NODE_SIGNS
 from tui.view import View
 from tui.widgets.headline import value
-from tui.widgets.panel import Panel
 from tui.widgets.problem import Problem
 from tui.widgets.selector import NodeSelector
 from tui.widgets.tabs import TabBar
@@ -34,9 +33,13 @@ class Page(Screen[None]):
         yield NodeSelector(id="selector")
         with Container(id="body"):
             yield from self.compose_body()
-        yield Panel(id="tiny")
+        yield Static(id="tiny", markup=False)
         yield Timeline()
         yield Footer()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said = Text()
 
     class Shown(Message):
         """The screen was opened or has another size: it should be drawn."""
@@ -65,9 +68,14 @@ class Page(Screen[None]):
         self.query_one(NodeSelector).update_from(view.readings, view.selected)
         self.query_one(Timeline).update_from(view)
         if self.has_class("-tiny") or self.has_class("-low"):
-            self.query_one("#tiny", Panel).show(_tiny(view))
+            self._draw_tiny(_tiny(view))
         else:
             self.draw_body(view)
+
+    def _draw_tiny(self, text: Text) -> None:
+        if text != self._said:
+            self._said = text
+            self.query_one("#tiny", Static).update(text)
 
     def peer_to_copy(self, view: View) -> str | None:
         """The peer id a person means by "copy"; the chosen node's own where no other can be pointed at."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 from textual.geometry import Region
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -16,10 +17,17 @@ class Panel(Widget):
         title: on its border, if the style sheet gives it one.
     """
 
+    class Resized(Message):
+        """It has another size: what is fitted to its size should be drawn again."""
+
     def __init__(self, *, id: str, title: str = "") -> None:
         super().__init__(id=id)
         self._lines: tuple[Text, ...] = ()
         self.border_title = title
+
+    def on_resize(self) -> None:
+        """Say so."""
+        self.post_message(self.Resized())
 
     def show(self, text: Text) -> None:
         """Draw these lines."""

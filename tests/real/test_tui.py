@@ -1,0 +1,80 @@
+"""The terminal UI in real terminals on a demo that runs: what a person would see, and what that costs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import closing
+
+import psutil
+import pytest
+
+from tests.real.processes import terminals, told
+from tests.tui.terminal import Terminal, needs_tmux
+
+pytestmark = [pytest.mark.real, needs_tmux]
+
+SMALL, LARGE = (80, 24), (160, 48)
+PATIENCE_S = 90.0
+
+
+def ui(folder, size):
+    return closing(Terminal([sys.executable, "-m", "tui", str(folder)], size))
+
+
+@pytest.mark.slow
+def test_every_screen_follows_a_demo_of_which_a_node_is_killed_and_comes_back(tmp_path):
+    """Both sizes at once, attached to all nodes; the chosen node dies under our eyes."""
+    with terminals() as terminal:
+        demo = terminal("starling demo --nodes 3 --seconds 600 --kill 1@0.01 --no-tui --dir kept", tmp_path, "demo")
+        demo.until(lambda: told(tmp_path / "kept" / "node-2"))
+        with ui(tmp_path / "kept", SMALL) as small, ui(tmp_path / "kept", LARGE) as large:
+            for screen in (small, large):
+                screen.press("n")
+                screen.shows("[node-1", timeout_s=PATIENCE_S)
+            for screen in (small, large):
+                screen.shows("attaching again", timeout_s=PATIENCE_S)
+            for screen in (small, large):
+                screen.shows("attaching again", present=False, timeout_s=PATIENCE_S)
+                screen.shows("● training", timeout_s=PATIENCE_S)
+                screen.press("2")
+                screen.shows("3 here, 0 gone, 3 attached", timeout_s=PATIENCE_S)
+                screen.press("3")
+                screen.shows("node-0", timeout_s=PATIENCE_S)
+                screen.press("4")
+                screen.shows("joined", timeout_s=PATIENCE_S)
+                screen.press("5")
+                screen.shows("✓ committed", timeout_s=PATIENCE_S)
+                screen.press("q")
+                screen.ends()
+        assert demo.ctrl_c() == 130
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("key", "12345")
+def test_a_look_costs_at_most_three_hundredths_of_a_core(tmp_path, key):
+    """A minute of processor time on a demo of eight nodes, at both sizes."""
+    with terminals() as terminal:
+        demo = terminal("starling demo --seconds 600 --no-tui --dir kept", tmp_path, "demo")
+        demo.until(lambda: (now := told(tmp_path / "kept" / "node-7")) and now.round > 2)
+        with ui(tmp_path / "kept", SMALL) as small, ui(tmp_path / "kept", LARGE) as large:
+            for screen in (small, large):
+                screen.shows("● training", timeout_s=PATIENCE_S)
+                screen.press(key)
+            time.sleep(5)  # what opening costs is not asked
+            spent = [cost(screen, 60.0) for screen in (small, large)]
+        assert demo.ctrl_c() == 130
+    assert max(spent) <= 0.03, spent
+
+
+def cost(screen, seconds):
+    """Cores that the program in this terminal keeps busy."""
+    shell = psutil.Process(int(screen.run("list-panes", "-F", "#{pane_pid}").stdout))
+    family = [shell, *shell.children(recursive=True)]
+
+    def spent():
+        return sum(each.cpu_times().user + each.cpu_times().system for each in family)
+
+    before, began = spent(), time.monotonic()
+    time.sleep(seconds)
+    return (spent() - before) / (time.monotonic() - began)

@@ -1,0 +1,74 @@
+"""A real terminal to run the terminal UI in: tmux, a server of our own for each."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+
+
+class Terminal:
+    """One tmux server of our own, with one window.
+
+    Args:
+        command: what runs in it; the window closes when it ends.
+        size: columns and lines.
+    """
+
+    def __init__(self, command, size=(80, 24)):
+        self.name = f"starling-{uuid.uuid4().hex[:8]}"
+        self.run(
+            "-f",
+            "/dev/null",
+            "new-session",
+            "-d",
+            "-x",
+            str(size[0]),
+            "-y",
+            str(size[1]),
+            "-c",
+            str(ROOT),
+            shlex.join(command),
+        )
+
+    def run(self, *arguments):
+        environment = {**os.environ, "LC_ALL": "C.UTF-8", "TERM": "xterm-256color"}
+        return subprocess.run(
+            ["tmux", "-u", "-L", self.name, *arguments], check=False, capture_output=True, text=True, env=environment
+        )
+
+    def shows(self, words, *, present=True, timeout_s=60.0):
+        deadline = time.monotonic() + timeout_s
+        while (words in (screen := self.run("capture-pane", "-p").stdout)) != present:
+            assert time.monotonic() < deadline, f"{words!r} never {'came' if present else 'went'}:\n{screen}"
+            time.sleep(0.1)  # a terminal has no event to wait for
+        return screen
+
+    @property
+    def alive(self):
+        return self.run("list-sessions").returncode == 0
+
+    def press(self, *keys):
+        """As tmux names them: q, Escape, Down, C-c."""
+        self.run("send-keys", *keys)
+
+    def ends(self, timeout_s=60.0):
+        """Wait until what ran in it has ended."""
+        deadline = time.monotonic() + timeout_s
+        while self.alive:
+            assert time.monotonic() < deadline, self.run("capture-pane", "-p").stdout
+            time.sleep(0.05)
+
+    def close(self):
+        """Whatever still runs in it is hung up on."""
+        self.run("kill-server")

@@ -1,0 +1,91 @@
+"""Every screen, cell by cell, at 80x24 and 160x48, dark and light.
+
+What is expected lies in tests/tui/snapshots, a file per screen and size: the text as one sees it, then for either theme the runs of cells
+that share a style. After a change that is meant to be seen: `STARLING_SNAPSHOTS=write pytest tests/tui/test_snapshots.py`, and look at
+the difference. (pytest-textual-snapshot compares pictures; it pins a syrupy that does not run with our pytest.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from itertools import groupby
+from pathlib import Path
+from string import ascii_letters
+
+import pytest
+
+from tests.tui.canned import NOW, screen_text, swarm
+from tests.tui.looking import settle
+from tui.app import StarlingApp
+from tui.source import CannedSource
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+SCREENS = {
+    "node": ["1"], "swarm": ["2"], "peers": ["3"], "peer": ["3", "enter"], "events": ["escape", "4"], "edge": ["5", "up", "down"],
+    "help": ["question_mark"],
+}  # fmt: skip
+
+pytestmark = pytest.mark.slow
+
+
+def styles(app):
+    """Lines like `a12 b3`, and what a and b are."""
+    names, lines = {}, []
+    for strip in app.screen._compositor.render_strips():
+        cells = [segment.style for segment in strip for _ in range(segment.cell_length)]
+        runs = []
+        for style, run in groupby(cells, key=_look):
+            name = names.setdefault(style, ascii_letters[len(names)])
+            runs.append(f"{name}{len(list(run))}")
+        lines.append(" ".join(runs))
+    return "\n".join((*lines, *(f"{name} = {style}" for style, name in names.items())))
+
+
+def _look(style):
+    """What is seen of a style; links and the like are not."""
+    if style is None:
+        return "plain"
+    words = [word for word in ("bold", "dim", "italic", "underline", "reverse") if getattr(style, word)]
+    colors = (color.name if color is not None else "default" for color in (style.color, style.bgcolor))
+    return " ".join((*words, " on ".join(colors)))
+
+
+async def show(size):
+    """Text and styles of every screen, in both themes."""
+    app = StarlingApp([CannedSource([swarm()])], clock=lambda: NOW, poll_s=3600.0)
+    app.animation_level = "none"
+    seen = {}
+    async with app.run_test(size=size) as pilot:
+        for theme in ("dark", "light"):
+            await settle(pilot, app)
+            for name, keys in SCREENS.items():
+                for key in keys:
+                    await pilot.press(key)
+                    await settle(pilot, app)
+                seen[name, theme] = screen_text(app), styles(app)
+            await pilot.press("escape", "t")
+    return seen
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)], ids=["80x24", "160x48"])
+def test_every_screen_looks_as_it_did(size, monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    try:
+        seen = asyncio.run(show(size))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    for name in SCREENS:
+        (text, dark), (again, light) = seen[name, "dark"], seen[name, "light"]
+        assert again == text  # a theme takes no word away
+        found = "\n".join(
+            (*(line.rstrip() for line in text.splitlines()), "", "--- dark", dark, "", "--- light", light, "")
+        )
+        path = SNAPSHOTS / f"{name}-{size[0]}x{size[1]}.txt"
+        if os.environ.get("STARLING_SNAPSHOTS") == "write":
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(found)
+        assert found == path.read_text(), f"{path.name}: is this meant? see the top of {Path(__file__).name}"
