@@ -37,7 +37,7 @@ undo() {
 }
 
 docker image inspect "$image" >/dev/null 2>&1 ||
-    fail "no image $image; build it with \`docker build -t $image --target wan -f docker/Dockerfile .\`"
+    fail "no image $image; build it with \`docker compose -f docker/compose.yaml --profile wan build wan\`"
 begin 3
 # shellcheck disable=SC2086
 others=$(($(count $everybody) - 1))

@@ -81,7 +81,7 @@ class Swarm:
 
     def shell(self, line: str, within_s: float = BUILD_S) -> subprocess.CompletedProcess[str]:
         """A line of the page, in this project; with compose 1 if there is no other, and without a terminal."""
-        typed = line.replace("docker compose", " ".join(self.program)).replace(" exec ", " exec -T ")
+        typed = re.sub(r" exec (?!-T)", " exec -T ", line.replace("docker compose", " ".join(self.program)))
         named = {"COMPOSE_FILE": "docker/compose.yaml", "COMPOSE_PROJECT_NAME": self.name}
         return command("sh", "-ec", typed, within_s=within_s, env={**os.environ, **named})
 
@@ -151,7 +151,7 @@ def begin(program: tuple[str, ...]) -> Iterator[Callable[[str, str], Swarm]]:
 
     def start(name: str, line: str) -> Swarm:
         end()
-        started.append(Swarm(program, f"starling-test-{name}"))
+        started.append(Swarm(program, f"starling-test-{os.getpid()}-{name}"))
         ended = started[0].shell(line)
         assert ended.returncode == 0, ended.stderr[-2000:]
         return started[0]
@@ -283,7 +283,7 @@ def test_the_image_is_small_and_not_root(program):
         "sh",
         "starling",
         "-c",
-        "which tc gcc; ls /opt/starling/bin/pip || true",
+        "which gcc; ls /opt/starling/bin/pip || true",
     )
     assert unwanted.strip() == ""
 
@@ -317,13 +317,15 @@ def test_a_founder_alone_says_what_it_misses_and_goes_on(begin):
         log = json.loads(inspected(founder, "{{json .State.Health.Log}}"))
         first = next(each["End"] for each in log if each["ExitCode"] == 0)
         assert (at(first) - at(inspected(founder, "{{.State.StartedAt}}"))).total_seconds() <= HEALTHY_S
-    assert "waiting for 3 members, 1 here" in status(founder)["problem"]
+    until(
+        lambda: "waiting for 3 members, 1 here" in (status(founder).get("problem") or ""), START_S, "what it waits for"
+    )
     swarm.compose("up", "-d", "--scale", "volunteer=2")
     until(lambda: status(founder).get("state") == "training", START_S, "it trains")
     swarm.compose("up", "-d", "--scale", "volunteer=1")
     until(lambda: status(founder).get("members") == 2, START_S, "it sees that one is gone")
     reached = status(founder)["round"]
-    until(lambda: status(founder)["round"] > reached + 5, START_S, "it goes on")
+    until(lambda: status(founder).get("round", 0) > reached + 5, START_S, "it goes on")
 
 
 def test_every_container_becomes_healthy(swarm):
@@ -382,8 +384,8 @@ def test_the_swarm_heals(swarm, line):
         assert len(re.findall(r" yes$", last, re.MULTILINE)) == 2
     if "partition" in line:  # while it was cut, each half had lost the other
         first, cut, *_ = ended.stdout.split("node ")[1:]
-        assert len(re.findall(rf" {VOLUNTEERS + 1} +\d", first)) == VOLUNTEERS + 1
-        assert len(re.findall(r" 3 +\d", cut)) == VOLUNTEERS + 1
+        assert len(re.findall(rf" training +{VOLUNTEERS + 1} ", first)) == VOLUNTEERS + 1
+        assert len(re.findall(r" training +3 ", cut)) == VOLUNTEERS + 1
 
 
 def test_a_stopped_container_leaves_in_order_and_comes_back_as_itself(swarm):
@@ -406,9 +408,9 @@ def test_a_stopped_container_leaves_in_order_and_comes_back_as_itself(swarm):
 def test_a_running_swarm_can_be_changed(swarm, line, tmp_path):
     if " export " in line:
         until(lambda: all(is_healthy(each) for each in swarm.honest), START_S, "who is to export it answers")
-    ended = swarm.shell(line.replace("safetensors .", f"safetensors {tmp_path}"))
+    ended = swarm.shell(line.replace("> now", f"> {tmp_path}/now"))
     assert ended.returncode == 0, ended.stderr[-2000:]
-    if "docker cp" in line:
+    if "> now" in line:
         assert (tmp_path / "now.safetensors").stat().st_size > 10_000
 
 
