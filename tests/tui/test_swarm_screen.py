@@ -16,7 +16,7 @@ def test_it_shows_overlay_members_and_figures_of_all_attached_nodes(size):
     _, (_, screen) = look([swarm()], size, keys=("2",))
     for words in (
         "●[node-0]", "● node-4", "━ meet in this round 4  ┄ edges 13", "8 here, 0 gone, 8 attached", "accuracy  0.927 (0.920 to 0.934)",
-        "distance  0.014 (0.012 to 0.016)", "2,348/s by 8 attached", "96 kB/s by 8 attached", "12 % of their steps",
+        "distance  0.0141 (0.0123 to 0.0158)", "2,348/s by 8 attached", "96 kB/s by 8 attached", "12 % of their steps",
     ):  # fmt: skip
         assert words in screen
     for number in range(8):
