@@ -11,6 +11,7 @@ from textual.containers import Container
 from node.status import StatusSnapshot, Transaction
 from tui import format as show
 from tui.palette import OUTCOME_SIGNS, PEER_SIGNS
+from tui.rest import Rest
 from tui.screens.page import Page
 from tui.view import View
 from tui.widgets.panel import Panel
@@ -30,6 +31,7 @@ class EdgeScreen(Page):
     def __init__(self) -> None:
         super().__init__()
         self._view = View()
+        self._rest = Rest()
 
     def compose_body(self) -> ComposeResult:
         """The choice beside what it shows."""
@@ -42,7 +44,9 @@ class EdgeScreen(Page):
         """Draw the exchanges with the chosen peer that are known."""
         self._view = view
         choice = self.query_one("#choice", Rows)
-        choice.show_rows(_choice(view))
+        rows = _choice(view)
+        if self._rest.over(rows, view):
+            choice.show_rows(rows)
         self._draw_exchanges(choice.chosen or EVERYBODY)
 
     def _draw_exchanges(self, peer: str) -> None:
