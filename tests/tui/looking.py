@@ -31,7 +31,7 @@ def look(polls, size=SMALL, keys=(), *, then=None, playback=None, clock=lambda: 
     seen = []
 
     async def person():
-        async with app.run_test(size=size) as pilot:
+        async with app.run_test(size=size, notifications=True) as pilot:
             await settle(pilot, app)
             seen.append(screen_text(app))
             for key in keys:
