@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from gossip.overlay.weights import Matrix
 
 D2_BOUND = -1.0 / 3.0
-"""λ_min(W) must be above it for D². Tang et al. 2018 (arXiv:1803.07068)."""
+"""λ_min(W) must be above it for D². Tang et al. 2018 (arXiv:1803.07068). An even ring is at it, where nothing grows: it is taken, and
+rounding must not decide."""
 
 _EXACT = 1e-12
 
@@ -24,14 +25,14 @@ def check_static(W: Matrix, *, lazy: bool) -> None:
         lazy: (I + W)/2 is applied, whose eigenvalues are never below the bound.
 
     Raises:
-        ValueError: W is not symmetric, or λ_min(W) <= −1/3 where it matters; with the value and the source.
+        ValueError: W is not symmetric, or λ_min(W) < −1/3 where it matters; with the value and the source.
     """
     if np.abs(W - W.T).max() > _EXACT:
         raise ValueError(
             "needs a symmetric mixing matrix (Yuan et al. 2019, arXiv:1702.05122): this overlay is directed"
         )
     least = float(np.linalg.eigvalsh(W)[0])
-    if not lazy and least <= D2_BOUND:
+    if not lazy and least < D2_BOUND - _EXACT:
         raise ValueError(
             f"d2 needs a mixing matrix with lambda_min > -1/3 (Tang et al. 2018, arXiv:1803.07068), this one has {least:.3f}; "
             "exact_diffusion takes it"

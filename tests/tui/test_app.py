@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.tui.canned import NOW, bare, full, screen_text, snapshot, swarm
-from tests.tui.looking import BOTH, LARGE, SMALL, look, one, until
+from tests.tui.looking import BOTH, LARGE, SMALL, look, one, settle, until
 from tui.app import StarlingApp
 from tui.source import CannedSource, Reading
 
@@ -235,11 +235,12 @@ def test_at_rest_nothing_is_drawn():
         async with app.run_test(size=LARGE) as pilot:
             for key in "12345":
                 await pilot.press(key)
-                await pilot.pause()
+                await settle(pilot, app)
                 for widget in app.screen.query("#body *"):
                     widget.refresh = lambda *_, of=widget, **__: drawn.append(of) or of
+                drawn.clear()  # of the way here
                 app._poll()
                 await pilot.pause()
+                assert drawn == [], key
 
     asyncio.run(rest())
-    assert drawn == []

@@ -87,8 +87,8 @@ def test_what_is_no_record_is_said_in_a_line_before_any_screen(tmp_path):
 
 def test_twenty_columns_are_survived(tmp_path):
     with node(tmp_path, 100), ui(tmp_path, size=(20, 12)) as terminal:
-        terminal.shows("starling needs")
-        terminal.press("2", "3", "4", "5", "?", "Escape", "1", "q")
+        terminal.shows("needs 60 x 16")
+        terminal.press("2", "3", "4", "5", "1", "q")
         terminal.ends()
 
 

@@ -17,6 +17,7 @@ from tui.view import View
 from tui.widgets.panel import Panel
 from tui.widgets.rows import Row, Rows
 from tui.widgets.tail import Tail
+from tui.widgets.titles import entitle
 
 EVERYBODY = ""
 COLUMNS = (("peer", 10), ("last", 7))
@@ -54,8 +55,7 @@ class EdgeScreen(Page):
         told = view.snapshot.transactions if view.snapshot is not None else ()
         shown = [each for each in told if peer in (EVERYBODY, each.peer)]
         box = self.query_one("#exchanges")
-        box.border_title = f"exchanges with {view.label(peer) if peer else 'everybody'}"
-        box.border_subtitle = _count(shown)
+        entitle(box, f"exchanges with {view.label(peer) if peer else 'everybody'}", _count(shown))
         self.query_one("#head", Panel).show(Text(HEAD, style=view.style("strong"), no_wrap=True))
         tail.show(
             [_line(each, view) for each in shown] or [Text(f"{show.MISSING}  none known yet", style=view.style("dim"))]

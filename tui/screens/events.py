@@ -15,6 +15,7 @@ from tui.screens.page import Page
 from tui.view import View
 from tui.widgets.events import event_line
 from tui.widgets.tail import Tail
+from tui.widgets.titles import entitle
 
 LEVELS = {"all": ("info", "warning", "error"), "warnings": ("warning", "error"), "errors": ("error",)}
 
@@ -59,7 +60,7 @@ class EventsScreen(Page):
         tail = self.query_one(Tail)
         of = f" with {words!r}" if words.strip() else ""
         nodes = "all nodes" if self._all_nodes else "this node"
-        tail.border_title = f"events {len(passed)} of {len(told)}, {nodes}, level {self._level}{of}"
+        entitle(tail, f"events {len(passed)} of {len(told)}, {nodes}, level {self._level}{of}")
         lines = [event_line(event, view, node if self._all_nodes else "") for node, event in passed]
         tail.show(lines or [Text(f"{show.MISSING}  nothing to show", style=view.style("dim"))])
 

@@ -13,6 +13,7 @@ from textual.widgets import Footer, Static
 from node.status import PeerStatus
 from tui import format as show
 from tui.palette import PEER_SIGNS
+from tui.widgets.titles import entitle
 
 
 class PeerScreen(ModalScreen[None]):
@@ -34,7 +35,7 @@ class PeerScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """One text."""
         with VerticalScroll(id="details") as box:
-            box.border_title = f"peer {show.short(self.peer.peer)}"
+            entitle(box, f"peer {show.short(self.peer.peer)}")
             yield Static(_text(self.peer), markup=False)
         yield Footer(show_command_palette=False)
 

@@ -19,6 +19,7 @@ from tui.screens.peer import PeerScreen
 from tui.view import View
 from tui.widgets.costs import ended
 from tui.widgets.rows import Row, Rows
+from tui.widgets.titles import entitle
 
 MAX_ROWS = 200  # a terminal is not the place for thousands; the title says how many there are
 STATES = ("alive", "suspect", "quarantined", "banned", "dead", "left")
@@ -78,12 +79,15 @@ class PeersScreen(Page):
         """Draw the chosen node's peers."""
         self._view = view
         peers = view.snapshot.peers if view.snapshot is not None else ()
-        rows = sorted(sorted(peers, key=lambda peer: peer.peer), key=SORTS[self._sort], reverse=self._turned)
+        rows = sorted(sorted(peers, key=lambda peer: peer.peer), key=SORTS[self._sort])[:: -1 if self._turned else 1]
         table = self.query_one(Rows)
         shown = f", {MAX_ROWS} shown" if len(peers) > MAX_ROWS else ""
         number = f"{len(peers):,}" if peers else show.MISSING
-        table.border_title = f"peers {number}{shown}, by {self._sort}{' reversed' if self._turned else ''}"
-        table.border_subtitle = f"exchanges {ended(view.snapshot) if view.snapshot is not None else show.MISSING}"
+        entitle(
+            table,
+            f"peers {number}{shown}, by {self._sort}{' reversed' if self._turned else ''}",
+            f"exchanges {ended(view.snapshot) if view.snapshot is not None else show.MISSING}",
+        )
         table.show_rows([_row(peer, view) for peer in rows[:MAX_ROWS]])
 
     def peer_to_copy(self, view: View) -> str | None:

@@ -14,6 +14,7 @@ from tui.swarm import Member, Swarm, merge
 from tui.view import View
 from tui.widgets.panel import Panel
 from tui.widgets.rows import Row, Rows
+from tui.widgets.titles import entitle
 
 COLUMNS = (("member", 9), ("state", 14), ("round", 7), ("edges", 6), ("known by", 9))
 MAX_ROWS = 200
@@ -43,14 +44,12 @@ class SwarmScreen(Page):
         size = overlay.content_size
         here = [(member.peer, member.label, member.state) for member in swarm.members]
         if self._rest.over((here, swarm.edges, swarm.links, known, size, view.selected, view.dark), view):
-            overlay.border_title = f"overlay {show.clean(known)}"
-            overlay.border_subtitle = _legend(swarm)
+            entitle(overlay, f"overlay {show.clean(known)}", _legend(swarm))
             overlay.show(draw(swarm, size.width, size.height, view.style))
         self.query_one("#facts", Panel).show(_facts(swarm, view))
         shown = swarm.members[:MAX_ROWS]
-        members.border_title = f"members {len(swarm.members):,}" + (
-            f", {MAX_ROWS} shown" if len(swarm.members) > MAX_ROWS else ""
-        )
+        of = f", {MAX_ROWS} shown" if len(swarm.members) > MAX_ROWS else ""
+        entitle(members, f"members {len(swarm.members):,}{of}")
         members.show_rows([_row(member, swarm, view) for member in shown])
 
     def peer_to_copy(self, view: View) -> str | None:

@@ -14,6 +14,7 @@ from tui import format as show
 from tui.rest import Rest
 from tui.view import View
 from tui.widgets.panel import Panel
+from tui.widgets.titles import entitle
 
 X_TICKS = 4
 Y_TICKS = 4
@@ -41,7 +42,7 @@ class CurvePlot(Panel):
         points = tuple(point for point in points if math.isfinite(point.value))
         if not self._rest.over((points, title, self.size, view.dark), view):
             return
-        self.border_title = f"{title} {show.small(points[-1].value if points else None)}"
+        entitle(self, f"{title} {show.small(points[-1].value if points else None)}")
         if points:
             self.show(self._picture(points, view))
         else:

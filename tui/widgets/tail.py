@@ -21,6 +21,7 @@ class Tail(ScrollView, can_focus=True):
     def __init__(self, *, id: str, title: str) -> None:
         super().__init__(id=id)
         self._lines: tuple[Text, ...] = ()
+        self._follows = True
         self.border_title = title
 
     def show(self, lines: Sequence[Text]) -> None:
@@ -28,17 +29,22 @@ class Tail(ScrollView, can_focus=True):
         lines = tuple(lines)
         if lines == self._lines:
             return
-        follows = self.scroll_offset.y >= self.max_scroll_y
         self._lines = lines
         self.virtual_size = Size(self.scrollable_content_region.width, len(lines))
-        if follows:
+        if self._follows:
             self.scroll_end(animate=False, immediate=True)
         self.refresh()
 
     def on_resize(self) -> None:
-        """A smaller window still shows the newest."""
+        """A smaller window still shows the newest, if that is what one looked at."""
         self.virtual_size = Size(self.scrollable_content_region.width, len(self._lines))
-        self.scroll_end(animate=False)
+        if self._follows:
+            self.scroll_end(animate=False)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Whoever scrolls back wants to stay there; at the end it follows again."""
+        super().watch_scroll_y(old_value, new_value)
+        self._follows = new_value >= self.max_scroll_y
 
     def render_line(self, y: int) -> Strip:
         """One line of what is seen."""
