@@ -145,7 +145,20 @@ def write(folder: Path) -> list[Path]:
 
 def text(name: str) -> str:
     """The file of a command."""
-    return json.dumps(schema(name), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(_whole(schema(name)), indent=2, ensure_ascii=False) + "\n"
+
+
+def _whole(stated: Any) -> Any:
+    """Bounds like 1.0 as 1: types that differ in that alone are one type, and whichever was made first decides how it is written."""
+    match stated:
+        case dict():
+            return {key: _whole(value) for key, value in stated.items()}
+        case list():
+            return [_whole(value) for value in stated]
+        case float() if stated.is_integer():
+            return int(stated)
+        case _:
+            return stated
 
 
 if __name__ == "__main__":
