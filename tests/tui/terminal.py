@@ -42,7 +42,9 @@ class Terminal:
         )
 
     def run(self, *arguments):
-        environment = {**os.environ, "LC_ALL": "C.UTF-8", "TERM": "xterm-256color"}
+        # A test worker is told how wide its report is, which is not how wide this terminal is.
+        told = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
+        environment = {**told, "LC_ALL": "C.UTF-8", "TERM": "xterm-256color"}
         return subprocess.run(
             ["tmux", "-u", "-L", self.name, *arguments], check=False, capture_output=True, text=True, env=environment
         )
