@@ -21,9 +21,10 @@ import msgspec
 import structlog
 from structlog.typing import FilteringBoundLogger
 
+from node.log_line import LOG_NAME, log_line
+from node.record import earlier
 from node.status import Exchanges
 
-LOG_NAME = "log.jsonl"
 MAX_LOG_BYTES = 8 << 20
 
 EventDict = MutableMapping[str, object]
@@ -130,7 +131,7 @@ class _Lines:
             self._bytes += len(line.encode())
             if self._bytes >= self._max_bytes:
                 self.close()
-                self._path.replace(self._path.with_name(self._path.name + ".1"))
+                self._path.replace(earlier(self._path))
         except OSError as error:
             self.close()
             if not self._failed:
@@ -162,7 +163,8 @@ class _Sink:
         self._lines.write(msgspec.json.encode(record, enc_hook=repr).decode() + "\n")
         if self._terminal is not None and record["level"] != "debug":
             with suppress(OSError):  # the terminal was closed: the file goes on
-                self._terminal.write(_human(now, record) + "\n")
+                when = time.strftime("%H:%M:%S", time.localtime(now))
+                self._terminal.write(log_line(record, when) + "\n")
                 self._terminal.flush()
         return ""
 
@@ -189,12 +191,3 @@ class _Libraries(logging.Handler):
         level = record.levelname.lower()
         fields: EventDict = {"event": "library", "level": level, "library": record.name, "text": record.getMessage()}
         self._sink(None, level, {**fields, **self._bound})
-
-
-def _human(now: float, record: dict[str, object]) -> str:
-    hidden = ("time", "level", "event", "text", "peer_id", "run_id")
-    mark = {"warning": "! ", "error": "✗ ", "critical": "✗ "}.get(str(record["level"]), "  ")
-    fields = " ".join(f"{key}={value}" for key, value in record.items() if key not in hidden)
-    words = f"{record['event']}: {record['text']}" if "text" in record else str(record["event"])
-    line = f"{time.strftime('%H:%M:%S', time.localtime(now))} {mark}{words}" + (f"  [{fields}]" if fields else "")
-    return "".join(character if character.isprintable() else "·" for character in line)

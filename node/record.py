@@ -1,6 +1,7 @@
 """A recorded run: one status snapshot per line, JSON, in which curves, events and transactions hold only what is new.
 
-A leaf: imports nothing of Starling but `node.status`. `node.daemon.record` writes such files, the terminal UI replays them, and pandas
+A leaf: imports nothing of Starling but `node.status` and `node.curve`.
+`node.daemon.record` writes such files, the terminal UI replays them, and pandas
 reads them: `pandas.read_json("record.jsonl", lines=True)`.
 
 Theory of operation. The first line of a file, and of every start of the node, is a whole snapshot; every other says what came since the
@@ -12,19 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 from msgspec import structs
 
-from node.status import Event, Point, StatusSnapshot, Transaction, decode, encode
+from node.curve import Curve
+from node.status import Point, StatusSnapshot, decode, encode
 
 RECORD_NAME: Final = "record.jsonl"
 MAX_LINE_BYTES: Final = 16 << 20
 """A snapshot of 4,096 peers has some 2 MiB."""
-MAX_POINTS: Final = 240
-"""Of a curve, as in a snapshot."""
 MAX_KEPT: Final = 50
 """Events, and transactions, as in a snapshot."""
+CURVES: Final = ("loss_curve", "value_curve", "distance_curve")
+LISTS: Final = ("events", "transactions")
+"""Fields of a snapshot that grow at their end."""
 
 T = TypeVar("T")
 Points = tuple[Point, ...]
@@ -47,16 +50,9 @@ def line(before: StatusSnapshot | None, now: StatusSnapshot) -> bytes:
     """
     if before is None or _is_reborn(before, now):
         return encode(now)
-    return encode(
-        structs.replace(
-            now,
-            loss_curve=_later(before.loss_curve, now.loss_curve),
-            value_curve=_later(before.value_curve, now.value_curve),
-            distance_curve=_later(before.distance_curve, now.distance_curve),
-            events=_appended(before.events, now.events),
-            transactions=_appended(before.transactions, now.transactions),
-        )
-    )
+    new = {name: _later(getattr(before, name), getattr(now, name)) for name in CURVES}
+    new |= {name: _appended(getattr(before, name), getattr(now, name)) for name in LISTS}
+    return encode(structs.replace(now, **new))
 
 
 def _is_reborn(before: StatusSnapshot, now: StatusSnapshot) -> bool:
@@ -124,46 +120,29 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[StatusSnapshot]:
 
 def _whole(lines: Iterator[StatusSnapshot]) -> Iterator[StatusSnapshot]:
     """Give every line of one file what the lines before it have told."""
-    before: StatusSnapshot | None = None
-    losses, values, distances = _Curve(), _Curve(), _Curve()
-    events: tuple[Event, ...] = ()
-    transactions: tuple[Transaction, ...] = ()
+    before, told = None, _Told()
     for now in lines:
         if before is not None and _is_reborn(before, now):
-            losses, values, distances = _Curve(), _Curve(), _Curve()
-            events, transactions = (), ()
+            told = _Told()
         before = now
-        events = (*events, *now.events)[-MAX_KEPT:]
-        transactions = (*transactions, *now.transactions)[-MAX_KEPT:]
-        yield structs.replace(
-            now,
-            loss_curve=losses.extended(now.loss_curve),
-            value_curve=values.extended(now.value_curve),
-            distance_curve=distances.extended(now.distance_curve),
-            events=events,
-            transactions=transactions,
-        )
+        yield told.whole(now)
 
 
-class _Curve:
-    """Points told line by line, in at most MAX_POINTS: every stride-th, and the last."""
+class _Told:
+    """What the lines of one start of a node have told."""
 
     def __init__(self) -> None:
-        self._stride = 1
-        self._told = 0
-        self._kept: list[Point] = []
-        self._points: Points = ()
+        self._curves = {name: Curve() for name in CURVES}
+        self._so_far: dict[str, tuple[Any, ...]] = dict.fromkeys((*CURVES, *LISTS), ())
 
-    def extended(self, new: Points) -> Points:
-        """The curve with `new` at its end."""
-        for point in new:
-            if self._told % self._stride == 0:
-                self._kept.append(point)
-                if len(self._kept) == MAX_POINTS:
-                    self._kept = self._kept[::2]
-                    self._stride *= 2
-            self._told += 1
-        if new:
-            last = () if self._kept[-1] == new[-1] else (new[-1],)
-            self._points = (*self._kept, *last)
-        return self._points
+    def whole(self, now: StatusSnapshot) -> StatusSnapshot:
+        """The next line with all of it. What a line adds nothing to is the same object as before: records are long."""
+        for name, curve in self._curves.items():
+            if new := getattr(now, name):
+                for point in new:
+                    curve.add(point.round, point.time_s, point.value)
+                self._so_far[name] = curve.points
+        for name in LISTS:
+            if new := getattr(now, name):
+                self._so_far[name] = (*self._so_far[name], *new)[-MAX_KEPT:]
+        return structs.replace(now, **self._so_far)

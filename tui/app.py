@@ -10,7 +10,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
-from tui import format as show
+from tui.clipboard import copy
 from tui.commands import StarlingCommands
 from tui.replay import Playback
 from tui.screens.edge import EdgeScreen
@@ -132,8 +132,7 @@ class StarlingApp(App[None]):
         page = self._page
         peer = page.peer_to_copy(self._view(asked=True)) if page is not None else None
         if peer:
-            self.copy_to_clipboard(peer)
-            self.notify(show.clean(peer), title="copied", markup=False)
+            copy(self, peer)
 
     def action_play(self) -> None:
         """Play or pause the replay."""

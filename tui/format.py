@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from node.status import Exchanges
+
 MISSING = "–"
 SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
 
@@ -126,6 +128,16 @@ def clock(seconds: float) -> str:
     minutes, second = divmod(max(0, int(seconds)), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute:02}:{second:02}"
+
+
+def ended(counts: Exchanges) -> str:
+    """How exchanges ended."""
+    return f"{counts.committed:,} done, {counts.aborted:,} aborted, {counts.busy:,} busy, {counts.timeout:,} timed out"
+
+
+def metric(name: str) -> str:
+    """bits_per_byte -> bits per byte; the name is of a manifest's making."""
+    return clean(name).replace("_", " ")
 
 
 def clean(text: str) -> str:

@@ -20,7 +20,7 @@ from gossip.errors import ConfigError
 from node.cli import completion
 from node.cli.help import Command
 from node.cli.output import console, is_lively, json_option, preset_option
-from node.cli.progress import Bar, Display, Lines, Terminal
+from node.cli.progress import Display, Terminal, on_stderr
 from node.config import Manifest
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def _check(manifest: Manifest, nodes: int, seconds: float | None) -> None:
 def _display(running: Demo, *, ui: bool) -> Display:
     if ui:
         return Terminal(running.folder)
-    return Bar() if is_lively(sys.stderr) else Lines()
+    return on_stderr()
 
 
 def _print(table: dict[str, Any]) -> None:

@@ -22,15 +22,14 @@ import msgspec
 from gossip.errors import ConfigError, GossipError
 from node.cli.documents import emit_plain
 from node.cli.help import Command
-from node.cli.output import console, dir_option, json_option
+from node.cli.output import console, dir_option, json_option, nobody_reads
+from node.log_line import LOG_NAME, log_line
+from node.record import earlier
 
-LOG_NAME = "log.jsonl"
-"""As `node.log` has it, which takes too long to import."""
 LEVELS = ("debug", "info", "warning", "error", "critical")
 LAST = 100
 POLL_S = 0.2
-STYLES = {"warning": ("! ", "yellow"), "error": ("✗ ", "bold red"), "critical": ("✗ ", "bold red")}
-HIDDEN = ("time", "level", "event", "text", "peer_id", "run_id")
+STYLES = {"warning": "yellow", "error": "bold red", "critical": "bold red"}
 
 Line = dict[str, Any]
 
@@ -66,7 +65,7 @@ def logs(follow: bool, count: int, level: str, run_dir: Path, as_json: bool) -> 
     Times are local; docs/operating.md says what the events mean. With --json each line is one event as the file has it.
     """
     path = _log_of(run_dir)
-    if not follow and not path.exists() and not _older(path).exists():
+    if not follow and not path.exists() and not earlier(path).exists():
         raise GossipError(f"{run_dir} has no log yet; start the node with `starling run --dir {run_dir}`")
     wanted, say = frozenset(LEVELS[LEVELS.index(level) :]), _printer(as_json)
     try:
@@ -80,7 +79,7 @@ def logs(follow: bool, count: int, level: str, run_dir: Path, as_json: bool) -> 
     except KeyboardInterrupt:
         return
     except BrokenPipeError:  # `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        nobody_reads()
 
 
 class Reader:
@@ -110,7 +109,7 @@ class Reader:
         Raises:
             GossipError: a file is there and cannot be read.
         """
-        if self._file is None and not self._open(_older(self._path)):
+        if self._file is None and not self._open(earlier(self._path)):
             self._open(self._path)
         while self._file is not None:
             yield from self._lines()
@@ -138,12 +137,12 @@ class Reader:
         assert self._file is not None
         ours = _identity(os.fstat(self._file.fileno()))
         before = None if self._before is None else _identity(os.fstat(self._before.fileno()))
-        older, newest = _identity_of(_older(self._path)), _identity_of(self._path)
+        older, newest = _identity_of(earlier(self._path)), _identity_of(self._path)
         if newest == ours:
             return None
         # Two rotations since we looked: what was written between them is in the older file.
         skipped = older not in {None, ours, before}
-        return _older(self._path) if skipped else self._path
+        return earlier(self._path) if skipped else self._path
 
     def _open(self, path: Path) -> bool:
         try:
@@ -195,10 +194,6 @@ def _log_of(run_dir: Path) -> Path:
     raise ConfigError(f"--dir: {run_dir} holds no node; start one with `starling join INVITE --dir {run_dir}`")
 
 
-def _older(path: Path) -> Path:
-    return path.with_name(path.name + ".1")
-
-
 def _is_read() -> bool:
     """Wait for the next look; False if nobody reads what we print any more."""
     try:
@@ -221,25 +216,12 @@ def _printer(as_json: bool) -> Callable[[Line], None]:
     out = console()
 
     def say(event: Line) -> None:
-        mark, style = STYLES.get(str(event.get("level")), ("  ", ""))
-        out.print(Text(human(event, mark), style=style), soft_wrap=True)
+        at = event.get("time")
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if isinstance(at, float | int) else "–"
+        style = STYLES.get(str(event.get("level")), "")
+        out.print(Text(log_line(event, when, _figure), style=style), soft_wrap=True)
 
     return say
-
-
-def human(event: Line, mark: str) -> str:
-    """One line for a person: when, what, and the fields in brackets.
-
-    Args:
-        event: a line of the file.
-        mark: two characters that say how bad it is, so that color need not.
-    """
-    at = event.get("time")
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if isinstance(at, float | int) else "–"
-    words = f"{event.get('event', '–')}: {event['text']}" if "text" in event else str(event.get("event", "–"))
-    fields = " ".join(f"{key}={_figure(value)}" for key, value in event.items() if key not in HIDDEN)
-    line = f"{when} {mark}{words}" + (f"  [{fields}]" if fields else "")
-    return "".join(character if character.isprintable() else "·" for character in line)
 
 
 def _figure(value: object) -> str:

@@ -72,3 +72,8 @@ def console(*, stderr: bool = False) -> Console:
     return Console(
         stderr=stderr, width=None if stream.isatty() else PIPE_WIDTH, highlight=False, color_system=colors,
     )  # fmt: skip
+
+
+def nobody_reads() -> None:
+    """Standard output is a pipe that was closed, as by `head`: what is left to be written, at exit too, goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -88,6 +88,11 @@ class Bar:
         self._bar.update(self._task, completed=fraction, description=line)
 
 
+def on_stderr() -> Display:
+    """A bar where a terminal reads, else lines."""
+    return Bar() if is_lively(sys.stderr) else Lines()
+
+
 class Terminal:
     """The terminal UI as a process of its own on our terminal; a bar after a person has closed it.
 

@@ -16,7 +16,7 @@ import click
 from gossip.errors import ConfigError, GossipError
 from node.cli import completion
 from node.cli.help import Command
-from node.cli.output import console, is_lively, json_option, preset_option
+from node.cli.output import console, json_option, preset_option
 
 if TYPE_CHECKING:
     from node.cli.progress import Display
@@ -120,11 +120,11 @@ class Silent:
 
 
 def _display(show: bool) -> Display:
-    from node.cli.progress import Bar, Lines
+    from node.cli.progress import on_stderr
 
     if not show:
         return Silent()
-    return Bar() if is_lively(sys.stderr) else Lines()
+    return on_stderr()
 
 
 # --- what came out ----------------------------------------------------------------------------------------------

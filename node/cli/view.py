@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ from node import control
 from node.cli.completion import Watchable
 from node.cli.documents import Peers, emit
 from node.cli.help import Command
-from node.cli.output import DEFAULT_DIR, console, dir_option, is_lively, json_option
+from node.cli.output import DEFAULT_DIR, console, dir_option, is_lively, json_option, nobody_reads
 from node.status import PeerStatus, Resources, StatusSnapshot, encode
 from tui import format as show
 
@@ -145,7 +144,7 @@ def _watch(run_dir: Path, as_json: bool) -> None:
     except KeyboardInterrupt:
         return
     except BrokenPipeError:  # `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        nobody_reads()
 
 
 def _seen(run_dir: Path) -> Iterator[StatusSnapshot | control.ControlError]:
@@ -209,7 +208,6 @@ def _status_table(snapshot: StatusSnapshot) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    ended = snapshot.exchanges
     value_round = f" (round {show.count(snapshot.value_round)})" if snapshot.value_round is not None else ""
     alive = sum(peer.edge for peer in snapshot.peers)
     rows = {
@@ -219,10 +217,10 @@ def _status_table(snapshot: StatusSnapshot) -> RenderableType:
         "swarm": f"{snapshot.name} ({snapshot.swarm})",
         "peer": snapshot.peer,
         "round": show.rounds(snapshot.round, snapshot.rounds),
-        snapshot.metric.replace("_", " ") or "value": show.figure(snapshot.value) + value_round,
+        show.metric(snapshot.metric) or "value": show.figure(snapshot.value) + value_round,
         "loss": show.figure(snapshot.loss),
         "members": f"{snapshot.members:,}, {alive:,} with an edge",
-        "exchanges": f"{ended.committed:,} done, {ended.aborted:,} aborted, {ended.busy:,} busy, {ended.timeout:,} timed out",
+        "exchanges": show.ended(snapshot.exchanges),
         "distance": _distance(snapshot),
         "sent": _traffic(snapshot.bytes_sent, snapshot.up_bytes_per_s, snapshot.up_limit_bytes_per_s),
         "received": _traffic(snapshot.bytes_received, snapshot.down_bytes_per_s, snapshot.down_limit_bytes_per_s),

@@ -22,6 +22,7 @@ import trio
 from node.config import RecordSection
 from node.daemon.app import Node
 from node.daemon.handles import Reporter
+from node.daemon.snapshot import frame_bytes
 from node.log import Seen, round_fields
 from node.record import earlier, line
 from node.status import Exchanges, StatusSnapshot
@@ -139,8 +140,8 @@ def _write_all(file: int, text: bytes) -> None:
 
 def seen(node: Node) -> Seen:
     """What a node has done so far."""
-    progress, exchange, network = node.progress, node.exchange, node.network
-    traffic = network.traffic.values() if network is not None else ()
+    progress, exchange = node.progress, node.exchange
+    sent, received = frame_bytes(node.network)
     return Seen(
         at_s=trio.current_time(),
         round=progress.round,
@@ -150,8 +151,8 @@ def seen(node: Node) -> Seen:
         loss=progress.loss,
         distance=progress.distance,
         exchanges=exchange.stats if exchange is not None else Exchanges(),
-        bytes_sent=sum(each.bytes_sent for each in traffic),
-        bytes_received=sum(each.bytes_received for each in traffic),
+        bytes_sent=sent,
+        bytes_received=received,
     )
 
 

@@ -10,6 +10,7 @@ from msgspec import structs
 from node import hostility
 from node.daemon.app import Node
 from node.daemon.partners import Picture, picture_of
+from node.net.api import Network
 from node.status import VERSION, Exchanges, PeerStatus, StatusSnapshot
 
 
@@ -19,10 +20,9 @@ def take_snapshot(node: Node) -> StatusSnapshot:
     parts, progress, network = node.parts, node.progress, node.network
     manifest = node.manifest
     opened = node.engine.opened if node.engine is not None else None
-    traffic = list(network.traffic.values()) if network is not None else []
     uptime, picture = now - node.began, _picture(node)
     used = parts.usage(node.engine.pid if node.engine is not None else None)
-    sent, received = sum(t.bytes_sent for t in traffic), sum(t.bytes_received for t in traffic)
+    sent, received = frame_bytes(network)
     return StatusSnapshot(
         version=VERSION,
         peer=parts.identity.peer_id,
@@ -84,6 +84,12 @@ def _picture(node: Node) -> Picture:
         return picture_of(node.membership.members, node.parts.identity.peer_id, node.training.edges.peers)
     under_way = node.progress.under_way
     return node.partners.picture(node.progress.round if under_way is None else under_way)
+
+
+def frame_bytes(network: Network | None) -> tuple[int, int]:
+    """Sent to and received from all peers; 0 before there is a network."""
+    traffic = list(network.traffic.values()) if network is not None else []
+    return sum(each.bytes_sent for each in traffic), sum(each.bytes_received for each in traffic)
 
 
 def _problem(node: Node) -> str | None:

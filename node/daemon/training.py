@@ -23,10 +23,11 @@ from gossip.exchange.clock import SwarmClock
 from gossip.overlay.periodic import stage, turn
 from gossip.overlay.sticky import StickyEdges
 from node.config import Manifest
+from node.curve import Curve
 from node.daemon.exchange import Exchange
 from node.daemon.handles import Reporter
 from node.daemon.meetings import Meetings
-from node.daemon.report import Curve, Rate
+from node.daemon.report import Rate
 from node.daemon.supervisor import EngineSupervisor
 from node.engine import calls
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from gossip.api import Combined
 from robust.rules.api import Context, bad
 from robust.rules.before import neighborly
-from robust.rules.clipping import outlived, running_step
+from robust.rules.clipping import expected, outlived, running_step
 from robust.rules.coordinate import TrimmedMean
 from robust.rules.distances import HALF, between, shortened
 from robust.rules.stack import Stack
@@ -27,8 +27,8 @@ class CsNnm:
 
     Differences to our own vector are shortened to the threshold of `CsPlus`; each vector becomes the mean of its m' − b' nearest; of every
     coordinate the b' lowest and b' highest are left out. All that were shortened are equally near to us; the nearest of them are those
-    that were. Who is absent is no vector at all. What comes out differs from our own by less
-    than √m' thresholds, whoever and however many the bad ones are.
+    that were. Who is absent is no vector at all. What comes out differs from our own by less than √m' thresholds, whoever and however
+    many the bad ones are.
 
     Source: ours. Clipping before selection is Allouah et al. 2024, ARC (arXiv:2405.14778), there about zero; the parts are
     arXiv:2410.10418, 2302.01772 and 1803.01498.
@@ -59,9 +59,9 @@ class CsNnm:
         there = heard.sum(dim=1)
         for count in sorted(set(there.tolist())):  # one for a node; a simulator has rows that miss others
             rows = (there == count).nonzero().flatten()
+            allowed = int(expected(there[rows[0]], self.b))
             places = heard[rows].nonzero()[:, 1].view(len(rows), count)
             clipped = stack.only(rows).mixed(_clipping(factors[rows], places))
-            allowed = min(self.b, max(0, count - 1) // 2)
             apart = between(clipped.gram())
             apart[:, 0, 1:] = distances[rows].gather(1, places)  # all that were clipped are as near to us now
             mixed = clipped.mixed(neighborly(apart, allowed))

@@ -175,13 +175,18 @@ def outlived(distances: Tensor, heard: Tensor, b: int, step: Tensor) -> Tensor:
         b: bad ones among k; fewer are allowed for where not all are there.
         step: (R, 1) running mean of the lengths of our own steps.
     """
-    peers, there = distances.shape[1], heard.sum(dim=1, keepdim=True)
-    if b and peers <= 2 * b:
+    there = heard.sum(dim=1, keepdim=True)
+    if b and distances.shape[1] <= 2 * b:
         return torch.zeros_like(step)
-    allowed = torch.where(there < peers, ((there - 1) // 2).clamp(0, b), b)
+    allowed = expected(there, b)
     ordered = distances.masked_fill(~heard, torch.inf).sort(dim=1).values
     tau = ordered.gather(1, (there - 2 * allowed - 1).clamp_min(0))
     return torch.where(allowed > 0, tau, KAPPA * step) if b else tau
+
+
+def expected(there: Tensor, b: int) -> Tensor:
+    """Bad ones to expect of so many who are there, int64 of any shape: b of k >= 2b + 1, and always a minority."""
+    return ((there - 1) // 2).clamp(0, b)
 
 
 def running_step(context: Context) -> Tensor:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from click.shell_completion import ShellComplete
 
 from gossip.overlay.catalogue import OVERLAYS
-from node import control
 from node.cli import completion
 from node.cli.main import COMMANDS, main, starling
 from node.presets import PRESETS
 from node.status import encode
 from robust.attacks.names import NAMES
+from tests.node.answering import answering
 from tests.tui.canned import snapshot
 
 BASH = shutil.which("bash")
@@ -82,25 +79,9 @@ def test_where_no_node_is_any_directory_will_do():
     assert (item.value, item.type) == ("nothing-here/", "file")
 
 
-@contextmanager
 def a_node(place, *, answers):
-    """A control socket that takes one question."""
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(place / control.SOCKET_NAME))
-        listener.listen()
-
-        def serve():
-            stream, _ = listener.accept()
-            with stream:
-                stream.recv(1 << 16)
-                if answers:
-                    stream.sendall(encode(snapshot()))
-                stream.recv(1)  # until it hangs up
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield
-        thread.join()
+    """It takes one question, and stays until whoever asked hangs up."""
+    return answering(place, encode(snapshot()) if answers else b"", waits=True)
 
 
 @pytest.mark.real

@@ -52,7 +52,7 @@ def events(reader):
 
 
 def test_the_name_is_that_of_the_log():
-    """Written twice, as the other module takes too long to import."""
+    """Who reads it looks where it is written."""
     assert logs.LOG_NAME == log.LOG_NAME
 
 

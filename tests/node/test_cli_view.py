@@ -5,11 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import resource
-import socket
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,29 +20,10 @@ from node.cli import main as cli
 from node.cli import progress
 from node.cli.main import COMMANDS, main
 from node.status import PeerStatus, Resources, decode, encode
+from tests.node.answering import answering
 from tests.tui.canned import bare, snapshot
 
 ROOT = Path(__file__).parents[2]
-
-
-@contextmanager
-def answering(run_dir, reply):
-    """A control socket that gives everybody the same answer."""
-    run_dir.mkdir(exist_ok=True)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(run_dir / control.SOCKET_NAME))
-        listener.listen()
-
-        def serve():
-            stream, _ = listener.accept()
-            with stream:
-                stream.recv(1 << 16)
-                stream.sendall(reply)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield
-        thread.join()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from node import record
+from node.curve import MAX_POINTS
 from node.status import VERSION, Event, Point, StatusSnapshot, Transaction
 
 
@@ -76,11 +77,11 @@ def test_a_long_curve_stays_bounded_and_keeps_its_ends(tmp_path):
     path.write_bytes(b"".join(record.line(None, each) for each in line))
     read = record.load(path)
     for each in read:
-        assert len(each.loss_curve) <= record.MAX_POINTS
+        assert len(each.loss_curve) <= MAX_POINTS
         assert each.loss_curve[0].value == 9.0
         assert each.loss_curve[-1].round == each.round
         assert all(one.time_s < other.time_s for one, other in pairwise(each.loss_curve))
-    assert len(read[-1].loss_curve) > record.MAX_POINTS // 3
+    assert len(read[-1].loss_curve) > MAX_POINTS // 3
 
 
 def test_points_are_found_again_after_the_daemon_thinned_its_curve():

@@ -7,7 +7,8 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.daemon.report import MAX_EVENTS, MAX_PEERS, MAX_REASONS, Curve, Rate, Report
+from node.curve import Curve
+from node.daemon.report import MAX_EVENTS, MAX_PEERS, MAX_REASONS, Rate, Report
 
 
 class RecordingLog:

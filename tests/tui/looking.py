@@ -47,14 +47,15 @@ def look(polls, size=SMALL, keys=(), *, then=None, playback=None, clock=lambda: 
 
 
 async def settle(pilot, app):
-    """Until the footer has its keys and the screen stays as it is: both take some turns of the loop."""
-    before = None
+    """Until the footer has its keys and the screen stays as it is for two looks: both take some turns of the loop."""
+    before, same = None, 0
     for _ in range(50):
         await pilot.pause()
         if not app.is_running:
             return
         now = screen_text(app)
-        if now == before and now.splitlines()[-1].strip():
+        same = same + 1 if now == before and now.splitlines()[-1].strip() else 0
+        if same == 2:
             return
         before = now
 

@@ -34,7 +34,7 @@ class NodeScreen(Page):
     def draw_body(self, view: View) -> None:
         """Draw the chosen node."""
         snapshot = view.snapshot
-        metric = show.clean(snapshot.metric.replace("_", " ")) if snapshot is not None else ""
+        metric = show.metric(snapshot.metric) if snapshot is not None else ""
         distance = "consensus distance" if self.has_class("-wide") else "distance"
         self.query_one(Headline).update_from(view)
         self.query_one("#loss", CurvePlot).update_from(snapshot.loss_curve if snapshot else (), "loss", view)

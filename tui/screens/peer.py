@@ -12,6 +12,7 @@ from textual.widgets import Footer, Static
 
 from node.status import PeerStatus
 from tui import format as show
+from tui.clipboard import copy
 from tui.palette import PEER_SIGNS
 from tui.widgets.titles import entitle
 
@@ -41,8 +42,7 @@ class PeerScreen(ModalScreen[None]):
 
     def action_copy(self) -> None:
         """Put the whole id on the clipboard."""
-        self.app.copy_to_clipboard(self.peer.peer)
-        self.notify(show.clean(self.peer.peer), title="copied", markup=False)
+        copy(self.app, self.peer.peer)
 
 
 def _text(peer: PeerStatus) -> str:

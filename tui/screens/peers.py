@@ -17,11 +17,9 @@ from tui.palette import PEER_SIGNS
 from tui.screens.page import Page
 from tui.screens.peer import PeerScreen
 from tui.view import View
-from tui.widgets.costs import ended
-from tui.widgets.rows import Row, Rows
+from tui.widgets.rows import MAX_ROWS, Row, Rows, cut
 from tui.widgets.titles import entitle
 
-MAX_ROWS = 200  # a terminal is not the place for thousands; the title says how many there are
 STATES = ("alive", "suspect", "quarantined", "banned", "dead", "left")
 COLUMNS = (
     ("peer", 9), ("state", 14), ("standing", 11), ("score", 6), ("late", 6), ("rtt", 7), ("sent", 7), ("got", 7), ("clip", 6),
@@ -81,12 +79,11 @@ class PeersScreen(Page):
         peers = view.snapshot.peers if view.snapshot is not None else ()
         rows = sorted(sorted(peers, key=lambda peer: peer.peer), key=SORTS[self._sort])[:: -1 if self._turned else 1]
         table = self.query_one(Rows)
-        shown = f", {MAX_ROWS} shown" if len(peers) > MAX_ROWS else ""
         number = f"{len(peers):,}" if peers else show.MISSING
         entitle(
             table,
-            f"peers {number}{shown}, by {self._sort}{' reversed' if self._turned else ''}",
-            f"exchanges {ended(view.snapshot) if view.snapshot is not None else show.MISSING}",
+            f"peers {number}{cut(len(peers))}, by {self._sort}{' reversed' if self._turned else ''}",
+            f"exchanges {show.ended(view.snapshot.exchanges) if view.snapshot is not None else show.MISSING}",
         )
         table.show_rows([_row(peer, view) for peer in rows[:MAX_ROWS]])
 

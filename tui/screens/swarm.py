@@ -13,11 +13,10 @@ from tui.screens.page import Page
 from tui.swarm import Member, Swarm, merge
 from tui.view import View
 from tui.widgets.panel import Panel
-from tui.widgets.rows import Row, Rows
+from tui.widgets.rows import MAX_ROWS, Row, Rows, cut
 from tui.widgets.titles import entitle
 
 COLUMNS = (("member", 9), ("state", 14), ("round", 7), ("edges", 6), ("known by", 9))
-MAX_ROWS = 200
 
 
 class SwarmScreen(Page):
@@ -48,8 +47,7 @@ class SwarmScreen(Page):
             overlay.show(draw(swarm, size.width, size.height, view.style))
         self.query_one("#facts", Panel).show(_facts(swarm, view))
         shown = swarm.members[:MAX_ROWS]
-        of = f", {MAX_ROWS} shown" if len(swarm.members) > MAX_ROWS else ""
-        entitle(members, f"members {len(swarm.members):,}{of}")
+        entitle(members, f"members {len(swarm.members):,}{cut(len(swarm.members))}")
         members.show_rows([_row(member, swarm, view) for member in shown])
 
     def peer_to_copy(self, view: View) -> str | None:
@@ -68,7 +66,7 @@ def _legend(swarm: Swarm) -> str:
 
 def _facts(swarm: Swarm, view: View) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
-    metric = show.clean(view.snapshot.metric).replace("_", " ") if view.snapshot is not None else ""
+    metric = show.metric(view.snapshot.metric) if view.snapshot is not None else ""
     here = sum(member.here for member in swarm.members)
     gone = len(swarm.members) - here
     lines = (

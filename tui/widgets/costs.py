@@ -46,7 +46,7 @@ def _lines(snapshot: StatusSnapshot, view: View) -> Text:
         f"{_capped(*sent)}, {show.size(snapshot.bytes_sent)} in all, payload {show.size(snapshot.payload_bytes)}",
     )
     line("received", f"{_capped(*received)}, {show.size(snapshot.bytes_received)} in all")
-    line("exchanges", ended(snapshot))
+    line("exchanges", show.ended(snapshot.exchanges))
     machine = snapshot.resources
     gpu = (
         f"GPU {show.share(machine.gpu)}, {show.size(machine.gpu_memory_bytes)}"
@@ -60,12 +60,6 @@ def _lines(snapshot: StatusSnapshot, view: View) -> Text:
     restarts = f"engine restarts {snapshot.engine_restarts}"
     line("privacy", f"ε {show.privacy(snapshot.epsilon, snapshot.delta)}  {restarts}", end="")
     return text
-
-
-def ended(snapshot: StatusSnapshot) -> str:
-    """How the node's exchanges ended."""
-    counts = snapshot.exchanges
-    return f"{counts.committed:,} done, {counts.aborted:,} aborted, {counts.busy:,} busy, {counts.timeout:,} timed out"
 
 
 def _capped(rate: float | None, cap: int | None) -> str:

@@ -47,7 +47,7 @@ def _lines(snapshot: StatusSnapshot, view: View) -> Text:
 
 def value(snapshot: StatusSnapshot) -> str:
     """The last evaluation, with its name and round."""
-    name = show.clean(snapshot.metric).replace("_", " ") or "value"
+    name = show.metric(snapshot.metric) or "value"
     at = f" (round {show.count(snapshot.value_round)})" if snapshot.value_round is not None else ""
     return f"{name} {show.figure(snapshot.value)}{at}"
 

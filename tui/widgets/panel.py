@@ -8,6 +8,8 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from tui.widgets.lines import strip_of
+
 
 class Panel(Widget):
     """Some lines; what does not fit is cut.
@@ -43,9 +45,4 @@ class Panel(Widget):
 
     def render_line(self, y: int) -> Strip:
         """One line, or nothing below the last."""
-        width = self.size.width
-        if y >= len(self._lines):
-            return Strip.blank(width, self.rich_style)
-        line = self._lines[y].copy()
-        line.truncate(width, overflow="ellipsis")
-        return Strip(line.render(self.app.console)).adjust_cell_length(width).apply_style(self.rich_style)
+        return strip_of(self, self._lines, y, self.size.width)

@@ -14,6 +14,15 @@ Row = tuple[str, tuple[Text, ...]]
 """A key and its cells."""
 
 
+MAX_ROWS = 200
+"""A terminal is not the place for thousands; a title says how many there are."""
+
+
+def cut(count: int) -> str:
+    """What a title adds where there are more rows than are shown."""
+    return f", {MAX_ROWS} shown" if count > MAX_ROWS else ""
+
+
 class Rows(DataTable[Text]):
     """One row per key.
 

@@ -9,6 +9,8 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from tui.widgets.lines import strip_of
+
 
 class Tail(ScrollView, can_focus=True):
     """One line each.
@@ -48,9 +50,4 @@ class Tail(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """One line of what is seen."""
-        width, place = self.scrollable_content_region.width, y + self.scroll_offset.y
-        if place >= len(self._lines):
-            return Strip.blank(width, self.rich_style)
-        line = self._lines[place].copy()
-        line.truncate(width, overflow="ellipsis")
-        return Strip(line.render(self.app.console)).adjust_cell_length(width).apply_style(self.rich_style)
+        return strip_of(self, self._lines, y + self.scroll_offset.y, self.scrollable_content_region.width)

@@ -1,0 +1,27 @@
+"""One line of the log for a person, on the node's own terminal and in `starling logs`. A leaf: the log's file has it as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+LOG_NAME: Final = "log.jsonl"
+MARKS: Final[Mapping[str, str]] = {"warning": "! ", "error": "✗ ", "critical": "✗ "}
+"""Two characters that say how bad it is, so that color need not; two spaces for all else."""
+HIDDEN: Final = ("time", "level", "event", "text", "peer_id", "run_id")
+"""Fields that are said otherwise, or are the same in every line."""
+
+
+def log_line(event: Mapping[str, object], when: str, figure: Callable[[object], str] = str) -> str:
+    """When, what, and the other fields in brackets; without characters that a terminal obeys.
+
+    Args:
+        event: fields of a line of the file.
+        when: its time, for a person.
+        figure: how a field's value is written.
+    """
+    mark, name = MARKS.get(str(event.get("level")), "  "), event.get("event", "–")
+    words = f"{name}: {event['text']}" if "text" in event else str(name)
+    fields = " ".join(f"{key}={figure(value)}" for key, value in event.items() if key not in HIDDEN)
+    line = f"{when} {mark}{words}" + (f"  [{fields}]" if fields else "")
+    return "".join(character if character.isprintable() else "·" for character in line)

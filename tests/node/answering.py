@@ -1,0 +1,37 @@
+"""A node that is nothing but its control socket."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import contextmanager
+
+from node import control
+
+
+@contextmanager
+def answering(run_dir, reply, *, waits=False):
+    """A control socket that takes one question and gives everybody the same answer.
+
+    Args:
+        run_dir: where it is; made if it is missing.
+        reply: the answer; b"" is none.
+        waits: it stays connected until whoever asked hangs up.
+    """
+    run_dir.mkdir(exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(run_dir / control.SOCKET_NAME))
+        listener.listen()
+
+        def serve():
+            stream, _ = listener.accept()
+            with stream:
+                stream.recv(1 << 16)
+                stream.sendall(reply)
+                if waits:
+                    stream.recv(1)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        thread.join()
