@@ -296,7 +296,7 @@ def _print(table: dict[str, Any]) -> None:
         Text(
             f"\n{metric}: mean {show.figure(table['mean'])}, min {show.figure(table['min'])}, max {show.figure(table['max'])}\n"
             f"{before}"
-            f"consensus distance {show.figure(table['consensus_distance'])}\n"
+            f"consensus distance {show.small(table['consensus_distance'])}\n"
             f"{show.size(each)} a node and exchange{less} ({show.size(dense)})\n"
             f"{table['rounds']:,} rounds in {table['wall_s']:.1f} s"
         ),

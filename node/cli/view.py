@@ -262,7 +262,7 @@ def _pace(snapshot: StatusSnapshot) -> str:
 
 
 def _distance(snapshot: StatusSnapshot) -> str:
-    return "" if snapshot.distance is None else f"{show.figure(snapshot.distance)} a parameter, to the peers met last"
+    return "" if snapshot.distance is None else f"{show.small(snapshot.distance)} a parameter, to the peers met last"
 
 
 def _costs(resources: Resources) -> str:

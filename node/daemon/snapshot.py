@@ -10,7 +10,7 @@ from msgspec import structs
 from node import hostility
 from node.daemon.app import Node
 from node.daemon.partners import Picture, picture_of
-from node.net.api import Network
+from node.net.api import Network, Traffic
 from node.status import VERSION, Exchanges, PeerStatus, StatusSnapshot
 
 
@@ -88,8 +88,8 @@ def _picture(node: Node) -> Picture:
 
 def frame_bytes(network: Network | None) -> tuple[int, int]:
     """Sent to and received from all peers; 0 before there is a network."""
-    traffic = list(network.traffic.values()) if network is not None else []
-    return sum(each.bytes_sent for each in traffic), sum(each.bytes_received for each in traffic)
+    total = network.total_traffic if network is not None else Traffic()
+    return total.bytes_sent, total.bytes_received
 
 
 def _problem(node: Node) -> str | None:
@@ -102,7 +102,7 @@ def _problem(node: Node) -> str | None:
     if node.training is not None and node.training.cannot_save:
         return "checkpoints cannot be written; free some disk space"
     if node.progress.state == "training" and members == 1:
-        return "nobody else is here; this node trains alone"
+        return "nobody else is here, this node trains alone; invite others with the string `starling invite` prints"
     return None
 
 

@@ -46,6 +46,13 @@ class Traffic:
     bytes_received: int = 0
     frames_dropped: int = 0
 
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            self.bytes_sent + other.bytes_sent,
+            self.bytes_received + other.bytes_received,
+            self.frames_dropped + other.frames_dropped,
+        )
+
 
 class Network(Protocol):
     """A node's place in a network."""
@@ -63,6 +70,11 @@ class Network(Protocol):
     @property
     def traffic(self) -> Mapping[str, Traffic]:
         """Per peer."""
+        ...
+
+    @property
+    def total_traffic(self) -> Traffic:
+        """With all peers, those included that are forgotten since: it only rises."""
         ...
 
     def origin(self, peer: str) -> str:

@@ -221,6 +221,11 @@ class MemoryNetwork:
         """Per peer."""
         return MappingProxyType(self._traffic)
 
+    @property
+    def total_traffic(self) -> Traffic:
+        """With all peers."""
+        return sum(self._traffic.values(), Traffic())
+
     def origin(self, peer: str) -> str:
         """What the hub says of a connected peer."""
         return self._hub.origins.get(peer, "") if self._hub.connected(self._peer_id, peer) else ""

@@ -174,7 +174,7 @@ class _Watched:
         virtual, seen = self.swarm.nodes[index], self._seen[index]
         node = virtual.node
         if node.network is not None:
-            seen.bytes_sent = sum(traffic.bytes_sent for traffic in node.network.traffic.values())
+            seen.bytes_sent = node.network.total_traffic.bytes_sent
         if node.exchange is not None:
             stats = node.exchange.stats
             seen.stats = Counter({name: getattr(stats, name) for name in stats.__struct_fields__})

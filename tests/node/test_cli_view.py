@@ -175,7 +175,7 @@ def test_status_says_what_the_node_costs_and_how_far_it_is_from_its_peers(tmp_pa
     with answering(tmp_path, encode(snapshot(**COSTS))):
         assert main(["status", "--dir", str(tmp_path)]) == 0
     said = [" ".join(row.split()) for row in capsys.readouterr().out.splitlines()]
-    assert "distance 0.012 a parameter, to the peers met last" in said
+    assert "distance 0.0123 a parameter, to the peers met last" in said
     assert "sent 2.4 MB (12 kB/s of at most 1.2 MB/s)" in said
     assert "received 2.5 MB (13 kB/s)" in said
     assert "local steps 840 (312/s alone, 102/s with the swarm)" in said

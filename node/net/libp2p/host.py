@@ -137,6 +137,7 @@ class Libp2pNetwork:
         self._up, self._down = pacers
         self._nursery = nursery
         self._peers: dict[str, _Peer] = {}
+        self._forgotten = Traffic()
         self._dials: dict[str, _Dial] = {}
         self._dial_slots = trio.CapacityLimiter(MAX_DIALS)
         self._handshakes: Handshakes[trio.CancelScope] = Handshakes()
@@ -160,6 +161,11 @@ class Libp2pNetwork:
     def traffic(self) -> Mapping[str, Traffic]:
         """Per peer."""
         return {name: peer.traffic for name, peer in self._peers.items()}
+
+    @property
+    def total_traffic(self) -> Traffic:
+        """With all peers, those included that are forgotten since."""
+        return sum((peer.traffic for peer in self._peers.values()), self._forgotten)
 
     def origin(self, peer: str) -> str:
         """The public address prefix that a peer's newest connection comes from; "" for any other, or none."""
@@ -444,7 +450,9 @@ class Libp2pNetwork:
                 idle = (
                     each for each, kept in self._peers.items() if not kept.connections and kept.refused_until <= now
                 )
-                self._peers.pop(next(idle, ""), None)
+                forgotten = self._peers.pop(next(idle, ""), None)
+                if forgotten is not None:
+                    self._forgotten += forgotten.traffic
             rate = self._limits.frames_per_s
             record = self._peers[name] = _Peer(TokenBucket(rate, 4 * rate))
         return record
