@@ -37,6 +37,7 @@ from node.run_dir import RunDir
 POLL_S = 0.25
 RECORD_S = 0.5  # between two lines of a record: a demo is short
 START_S = 60.0  # for the slowest machine to bring one node up
+EACH_S = 5.0  # … and for each of those that start beside it
 STALL_S = 90.0  # no node makes a step for so long: the run has failed
 GRACE_S = 2.5  # from asking a process to end to killing it
 REBIRTH_S = 1.0  # a killed node is restarted this long after the others noticed
@@ -201,7 +202,8 @@ class Demo:
         return tuple(addresses[0] for addresses in told if addresses)[:MAX_ADDRESSES]
 
     def _wait_until_up(self, progress: Callable[[float, str], None]) -> None:
-        deadline = time.monotonic() + START_S
+        patience = START_S + EACH_S * len(self.members)
+        deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             for member in self.members:
                 member.poll()
@@ -212,7 +214,7 @@ class Demo:
             if any(m.snapshot is not None and m.snapshot.state in {"training", "finished"} for m in self.members):
                 return
             time.sleep(POLL_S)
-        raise GossipError(f"no node was training after {START_S:.0f} s; see {self.folder}/node-*/output.log")
+        raise GossipError(f"no node was training after {patience:.0f} s; see {self.folder}/node-*/output.log")
 
     def _watch(self) -> Iterator[float]:
         """Yields the fraction done until every living node has finished."""
