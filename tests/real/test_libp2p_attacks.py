@@ -6,6 +6,8 @@ The letters name the attacks that were measured against py-libp2p 0.8.1: A to C 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from math import inf
 
 import psutil
 import pytest
@@ -238,6 +240,27 @@ async def test_who_floods_with_frames_is_cut_off():
         assert report.faults == [(peer_of("mallory"), "frame_flood")]
         assert victim.traffic[peer_of("mallory")].frames_dropped < 1_200
         await is_well(victim)
+
+
+@on_sockets
+async def test_who_is_refused_again_and_again_dials_less_and_less():
+    """A handshake costs both ends, and only at its end is it known whose it was: a banned node must not make one for every frame."""
+    async with nodes("victim", "banned") as (victim, banned):
+        victim.refuse(banned.peer_id, inf)
+        banned.learn(victim.peer_id, victim.addresses)
+        made = 0
+        for _ in range(20):
+            with suppress(PeerUnreachable):
+                await banned.send(victim.peer_id, "control", b"let me in")
+            with suppress(trio.WouldBlock):
+                while True:
+                    made += isinstance(banned.events().receive_nowait(), Connected)
+        assert 2 < made < 8
+        victim.learn(banned.peer_id, banned.addresses)
+        victim.refuse(banned.peer_id, -inf)
+        await victim.send(banned.peer_id, "control", b"pardon")
+        await next_frame(banned, "control")
+        await banned.send(victim.peer_id, "control", b"thanks")
 
 
 @on_sockets

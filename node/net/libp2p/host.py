@@ -40,6 +40,9 @@ HANDSHAKE_S = 10.0
 MAX_DIALS = 32
 MAX_PEERS_REMEMBERED = 4096
 DRAIN_S = 0.4
+REBUFF_S = 2.0  # a connection that we made and that ends sooner, nothing said: the peer does not want us
+REBUFFS = 3  # in a row may be chance: after the next ones it is dialled again 1, 2, 4 … seconds later
+REBUFFED_S = 60.0  # … at most so many
 DROPPED_PER_S = 250.0  # frames beyond the rate that are counted and forgotten; who sends more, or four times as many at once, is cut off
 
 
@@ -65,6 +68,10 @@ class _Peer:
     endpoints: tuple[Endpoint, ...] = ()
     traffic: Traffic = field(default_factory=Traffic)
     refused_until: float = -inf
+    rebuffs: int = 0
+    """In a row: connections that it took and closed."""
+    dial_after: float = -inf
+    """Where it did so too often."""
 
 
 @asynccontextmanager
@@ -335,12 +342,20 @@ class Libp2pNetwork:
             with self._contained(peer):
                 await connection.run(self._serve_stream)
         finally:
-            connections = self._peer(peer).connections
-            connections.remove(connection)
-            if not connections:
+            record = self._peer(peer)
+            record.connections.remove(connection)
+            if not record.connections:
                 self._events.put(Disconnected(peer))
+            self._note_rebuff(record, connection.guest)
         if connection.violation is not None:
             self._report.fault(peer, connection.violation)
+
+    def _note_rebuff(self, record: _Peer, guest: Guest) -> None:
+        """Whoever bans us completes the handshake, which costs both, before it can know that it is us."""
+        now = trio.current_time()
+        if not guest.inbound and guest.useful_at == guest.since and now < guest.since + REBUFF_S:
+            record.rebuffs += 1
+            record.dial_after = now + min(2.0 ** min(record.rebuffs - REBUFFS - 1, 10), REBUFFED_S)
 
     async def _serve_stream(self, stream: Stream) -> None:
         connection, accepted = stream.connection, await accept_lane(stream)
@@ -351,7 +366,7 @@ class Libp2pNetwork:
         guest, record = connection.guest, self._peer(connection.guest.peer)
 
         def deliver(frame: bytes) -> None:
-            guest.useful_at = trio.current_time()
+            guest.useful_at, record.rebuffs = trio.current_time(), 0
             if record.bucket.take(1, guest.useful_at) and self._inboxes[lane].put(Inbound(guest.peer, lane, frame)):
                 record.traffic.bytes_received += len(frame)
                 return
@@ -403,6 +418,9 @@ class Libp2pNetwork:
                 raise PeerUnreachable(peer, "that is this node itself")
             if not endpoints:
                 raise PeerUnreachable(peer, "no known address")
+            record = self._peer(peer)
+            if record.rebuffs > REBUFFS and trio.current_time() < record.dial_after:
+                raise PeerUnreachable(peer, "it took the last connections and closed them")
             dial = self._dials[peer] = _Dial()
             self._nursery.start_soon(self._dial, peer, endpoints, dial)
         await dial.done.wait()
