@@ -42,7 +42,7 @@ def test_every_screen_follows_a_demo_of_which_a_node_is_killed_and_comes_back(tm
                 screen.press("3")
                 screen.shows("node-0", timeout_s=PATIENCE_S)
                 screen.press("4")
-                screen.shows("joined", timeout_s=PATIENCE_S)
+                screen.shows("listening on", timeout_s=PATIENCE_S)
                 screen.press("5")
                 screen.shows("✓ committed", timeout_s=PATIENCE_S)
                 screen.press("q")
