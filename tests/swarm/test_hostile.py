@@ -20,7 +20,7 @@ from tests.swarm.swarms import assert_flows_cancel, digits, drain, events, round
 from tests.swarm.virtual import replayable
 
 HONEST = 5
-ROUNDS = 40
+ROUNDS = 24
 POINTS = 0.02
 LONGEST = bytes(MAX_FRAME_BYTES["exchange"])
 NUMBERLESS = ("not_finite", "bad_scale", "bad_code")

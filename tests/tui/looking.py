@@ -54,7 +54,8 @@ async def settle(pilot, app):
         if not app.is_running:
             return
         now = screen_text(app)
-        same = same + 1 if now == before and now.splitlines()[-1].strip() else 0
+        ready = app.screen.has_class("-tiny") or app.screen.has_class("-low") or now.splitlines()[-1].strip()
+        same = same + 1 if now == before and ready else 0
         if same == 2:
             return
         before = now
