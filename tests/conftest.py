@@ -1,11 +1,17 @@
 """What all tests share: a scheduler that replays, and the long tables only where they are asked for."""
 
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 import trio
 
 REAL = "tests/real/"
+
+
+def pytest_configure() -> None:
+    """A shell starts what it puts in the background deaf to Ctrl-C, and that is inherited: the processes of tests must hear it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
