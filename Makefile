@@ -26,7 +26,7 @@ test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 acceptance: $(VENV)/.ready
-	$(BIN)/python -m pytest -q -m acceptance --timeout 3600
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m acceptance --timeout 3600
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.run; code=$$?; $(BIN)/python -m benchmarks.table && exit $$code
