@@ -255,7 +255,7 @@ def _assign(raw: dict[str, Any], kind: type[msgspec.Struct], path: Sequence[str]
         raise _unknown_key("", head, fields)
     wanted, at, done = fields[head].type, raw, [head]
     for part in rest:
-        prefix = ".".join(done) + "."
+        prefix = ".".join(map(_plain, done)) + "."
         match wanted:
             case types.StructType(cls=cls):
                 fields = _fields(cls)
@@ -271,7 +271,7 @@ def _assign(raw: dict[str, Any], kind: type[msgspec.Struct], path: Sequence[str]
     if isinstance(wanted, types.StructType):
         inner = _fields(wanted.cls)
         if "kind" not in inner:
-            where = ".".join(done)
+            where = ".".join(map(_plain, done))
             raise ConfigError(
                 f"{where}: is a section; set one of {', '.join(f'{where}.{key}' for key in inner)}; see {_SHOW}"
             )
