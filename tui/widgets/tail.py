@@ -23,8 +23,11 @@ class Tail(ScrollView, can_focus=True):
     def __init__(self, *, id: str, title: str) -> None:
         super().__init__(id=id)
         self._lines: tuple[Text, ...] = ()
-        self._follows = True
         self.border_title = title
+
+    def on_mount(self) -> None:
+        """Whoever scrolls back stays there; at the end it follows again."""
+        self.anchor()
 
     def show(self, lines: Sequence[Text]) -> None:
         """Show these, the newest last."""
@@ -32,21 +35,15 @@ class Tail(ScrollView, can_focus=True):
         if lines == self._lines:
             return
         self._lines = lines
-        self.virtual_size = Size(self.scrollable_content_region.width, len(lines))
-        if self._follows:
-            self.scroll_end(animate=False, immediate=True)
+        self._measure()
         self.refresh()
 
     def on_resize(self) -> None:
-        """A smaller window still shows the newest, if that is what one looked at."""
-        self.virtual_size = Size(self.scrollable_content_region.width, len(self._lines))
-        if self._follows:
-            self.scroll_end(animate=False)
+        """Lines are as wide as the window."""
+        self._measure()
 
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Whoever scrolls back wants to stay there; at the end it follows again."""
-        super().watch_scroll_y(old_value, new_value)
-        self._follows = new_value >= self.max_scroll_y
+    def _measure(self) -> None:
+        self.virtual_size = Size(self.scrollable_content_region.width, len(self._lines))
 
     def render_line(self, y: int) -> Strip:
         """One line of what is seen."""
