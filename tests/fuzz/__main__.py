@@ -19,15 +19,19 @@ def main() -> int:
     parser.add_argument(
         "--inputs", type=int, default=0, help="for each target at most; 0: as many as there is time for"
     )
+    parser.add_argument(
+        "--timeout", type=int, default=10, help="seconds by the clock that one input may take; more beside other work"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="targets at a time")
     parser.add_argument(
         "--corpus", type=Path, default=Path("build/fuzz"), help="folder that keeps what was found, for the next run"
     )
     given = parser.parse_args()
+    options = (f"--inputs={given.inputs}", f"--timeout={given.timeout}")
     print(f"{'target':18} {'inputs':>12} {'a second':>10} {'branches':>9} {'seconds':>8}")  # noqa: T201
     with ThreadPoolExecutor(given.jobs) as pool:
         attacks = {
-            name: pool.submit(attack, name, given.seconds, given.corpus.resolve() / name, f"--inputs={given.inputs}")
+            name: pool.submit(attack, name, given.seconds, given.corpus.resolve() / name, *options)
             for name in given.targets
         }
         wrong = [name for name, each in attacks.items() if _told(name, each.result())]
