@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.fuzz.catalogue import TARGETS
 from tests.fuzz.outcome import Outcome, attack
+from tests.fuzz.run import MOST_SECONDS_AN_INPUT
 
 
 def main() -> int:
@@ -20,8 +21,9 @@ def main() -> int:
         "--inputs", type=int, default=0, help="for each target at most; 0: as many as there is time for"
     )
     parser.add_argument(
-        "--timeout", type=int, default=10, help="seconds by the clock that one input may take; more beside other work"
-    )
+        "--timeout", type=int, default=MOST_SECONDS_AN_INPUT,
+        help="seconds by the clock that one input may take; more beside other work",
+    )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2, help="targets at a time")
     parser.add_argument(
         "--corpus", type=Path, default=Path("build/fuzz"), help="folder that keeps what was found, for the next run"
