@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,8 @@ _EXECUTED = re.compile(r"stat::number_of_executed_units: (\d+)")
 _PER_SECOND = re.compile(r"stat::average_exec_per_sec:\s+(\d+)")
 _COVERED = re.compile(r"^#\d+\s+(?:INITED|DONE)\s+cov: (\d+)", re.MULTILINE)
 _PATIENCE_S = 240.0  # for imports on a busy machine
+# Of our own: one that another thread changes meanwhile, as tests do, makes execve fail with EFAULT.
+_ENVIRONMENT = dict(os.environ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ def attack(name: str, seconds: int, corpus: Path, *options: str) -> Outcome:
     command = [sys.executable, "-m", "tests.fuzz.run", name, f"--seconds={seconds}", f"--corpus={corpus}", *options]
     done = subprocess.run(
         command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-        timeout=2 * seconds + _PATIENCE_S,
+        timeout=2 * seconds + _PATIENCE_S, env=_ENVIRONMENT,
     )  # fmt: skip
     log = done.stdout.decode(errors="replace")
     executed, per_s, coverage = (
