@@ -110,10 +110,11 @@ def _peers(node: Node, now: float) -> tuple[PeerStatus, ...]:
     if node.membership is None or node.network is None or node.exchange is None:
         return ()
     rows = []
+    traffics = node.network.traffic  # made anew at each look, of thousands of peers
     for peer, member in sorted(node.membership.table.items()):
         if peer == node.parts.identity.peer_id:
             continue
-        traffic = node.network.traffic.get(peer)
+        traffic = traffics.get(peer)
         standing = node.judge.standing(peer)
         state = {"quarantine": "quarantined", "ban": "banned"}.get(standing.state, member.status)
         left_s = standing.until - now

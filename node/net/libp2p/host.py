@@ -62,7 +62,6 @@ class _Peer:
     dropped: TokenBucket = field(default_factory=lambda: TokenBucket(DROPPED_PER_S, 4 * DROPPED_PER_S))
     known: bool = False
     """We were told about it, or dialled it."""
-    connections: list[Connection] = field(default_factory=list)
     outgoing: dict[Lane, Stream] = field(default_factory=dict)
     locks: dict[Lane, trio.Lock] = field(default_factory=lambda: {lane: trio.Lock() for lane in LANES})
     endpoints: tuple[Endpoint, ...] = ()
@@ -144,6 +143,7 @@ class Libp2pNetwork:
         self._up, self._down = pacers
         self._nursery = nursery
         self._peers: dict[str, _Peer] = {}
+        self._open: dict[str, list[Connection]] = {}  # apart from thousands of peers remembered: each knock looks here
         self._forgotten = Traffic()
         self._dials: dict[str, _Dial] = {}
         self._dial_slots = trio.CapacityLimiter(MAX_DIALS)
@@ -235,7 +235,7 @@ class Libp2pNetwork:
 
     async def disconnect(self, peer: str) -> None:
         """Close every connection to a peer."""
-        connections = list(self._peer(peer).connections)
+        connections = tuple(self._open.get(peer, ()))
         for connection in connections:
             connection.close()
         for connection in connections:
@@ -243,9 +243,8 @@ class Libp2pNetwork:
 
     def refuse(self, peer: str, until: float) -> None:
         """Drop and refuse everything of `peer` until `until` on trio's clock."""
-        record = self._peer(peer)
-        record.refused_until = until
-        for connection in record.connections:
+        self._peer(peer).refused_until = until
+        for connection in self._open.get(peer, ()):
             connection.close()
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
@@ -258,7 +257,7 @@ class Libp2pNetwork:
 
     async def drained(self) -> None:
         """Wait until what was sent is with the operating system."""
-        for connection in [each for peer in self._peers.values() for each in peer.connections]:
+        for connection in self._connections():
             await connection.drained()
 
     def close(self) -> None:
@@ -274,7 +273,7 @@ class Libp2pNetwork:
             await trio.aclose_forcefully(raw)
             return
         block, now = addresses.block(host), trio.current_time()
-        guests = [each.guest for peer in self._peers.values() for each in peer.connections]
+        guests = [each.guest for each in self._connections()]
         if not self._knocks.allowed(block, now) or is_full(guests, block, self._limits, now):
             await trio.aclose_forcefully(raw)
             return
@@ -297,8 +296,7 @@ class Libp2pNetwork:
 
     async def _welcome(self, connection: Connection) -> None:
         guest = connection.guest
-        present = [each for peer in self._peers.values() for each in peer.connections]
-        present.sort(key=lambda each: each.guest.since)
+        present = sorted(self._connections(), key=lambda each: each.guest.since)
         leaving = make_room([each.guest for each in present], guest, self._limits, trio.current_time())
         if leaving is None or self._refuses(guest.peer) or guest.peer == self.peer_id:
             await connection.abandon()
@@ -318,10 +316,11 @@ class Libp2pNetwork:
         return Connection(guest, raw, channel, received, self._up, self._down)
 
     def _register(self, connection: Connection) -> None:
-        connections = self._peer(connection.guest.peer).connections
-        if not connections:
-            self._events.put(Connected(connection.guest.peer))
-        connections.append(connection)
+        peer = connection.guest.peer
+        self._peer(peer)  # is remembered from now on
+        if peer not in self._open:
+            self._events.put(Connected(peer))
+        self._open.setdefault(peer, []).append(connection)
 
     @contextmanager
     def _contained(self, whom: str) -> Iterator[None]:
@@ -342,11 +341,12 @@ class Libp2pNetwork:
             with self._contained(peer):
                 await connection.run(self._serve_stream)
         finally:
-            record = self._peer(peer)
-            record.connections.remove(connection)
-            if not record.connections:
+            connections = self._open[peer]
+            connections.remove(connection)
+            if not connections:
+                del self._open[peer]
                 self._events.put(Disconnected(peer))
-            self._note_rebuff(record, connection.guest)
+            self._note_rebuff(self._peer(peer), connection.guest)
         if connection.violation is not None:
             self._report.fault(peer, connection.violation)
 
@@ -451,9 +451,11 @@ class Libp2pNetwork:
                 await trio.aclose_forcefully(raw)
         return connection
 
+    def _connections(self) -> list[Connection]:
+        return [each for connections in self._open.values() for each in connections]
+
     def _newest(self, peer: str) -> Connection | None:
-        record = self._peers.get(peer)
-        alive = [each for each in record.connections if not each.closing] if record is not None else []
+        alive = [each for each in self._open.get(peer, ()) if not each.closing]
         return alive[-1] if alive else None
 
     def _refuses(self, peer: str) -> bool:
@@ -466,7 +468,7 @@ class Libp2pNetwork:
             if len(self._peers) >= MAX_PEERS_REMEMBERED:
                 now = trio.current_time()
                 idle = (
-                    each for each, kept in self._peers.items() if not kept.connections and kept.refused_until <= now
+                    each for each, kept in self._peers.items() if each not in self._open and kept.refused_until <= now
                 )
                 forgotten = self._peers.pop(next(idle, ""), None)
                 if forgotten is not None:
