@@ -1,0 +1,96 @@
+"""Prints one digest for each algorithm: sha256 of all final models of a small swarm of whole nodes, `python -m tests.swarm.trajectory_digests`.
+
+The task is elementwise arithmetic, run with the plainest kernels in one thread, so the digests do not depend on the processor.
+The swarm id is pinned: it seeds ranks, and it may change with the manifest's format.
+"""
+
+import hashlib
+import json
+import os
+
+PLAIN_KERNELS = {
+    "ATEN_CPU_CAPABILITY": "default",
+    "MKL_CBWR": "COMPATIBLE",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+SWARM = "starling-trajectory-digests"
+NODES = 6
+
+
+def manifests():
+    """Algorithm -> manifest; 6 nodes, 10 rounds of 4 local steps on bowls of 400 parameters."""
+    from node.config import (
+        CompressSection,
+        Manifest,
+        MixSection,
+        OptimizerSection,
+        OverlaySection,
+        PaceSection,
+        PartitionSection,
+        RobustSection,
+        TaskSection,
+    )
+
+    exact = CompressSection(select="full", request="identity", response="identity")
+    masked = CompressSection(select="mask", ratio=0.25, request="fp16", response="int4")
+    top_k = CompressSection(select="top_k", ratio=0.25, request="fp16", response="int8")
+    halved = CompressSection(select="full", request="fp16", response="fp16")
+
+    def agreed(mix, overlay, compress, **more):
+        return Manifest(
+            seed=5,
+            task=TaskSection(kind="diagonal", params={"dim": 400, "nodes": NODES, "noise": 0.1}),
+            partition=PartitionSection(shards=NODES),
+            optimizer=OptimizerSection(lr=0.05, momentum=0.5),
+            mix=mix,
+            overlay=overlay,
+            compress=compress,
+            pace=PaceSection(local_steps=4, rounds=10, quorum=NODES, min_wait_s=5.0),
+            **more,
+        )
+
+    return {
+        "pet": agreed(MixSection(kind="pet", kappa=0.1, clip_norm=5.0), OverlaySection(kind="sticky"), masked),
+        "dsgd": agreed(MixSection(kind="dsgd"), OverlaySection(kind="base_k", k=2), exact),
+        "choco": agreed(MixSection(kind="choco", gamma=0.5), OverlaySection(kind="ring"), top_k),
+        "push_sum": agreed(MixSection(kind="push_sum"), OverlaySection(kind="one_peer_exponential"), exact),
+        "gather": agreed(
+            MixSection(kind="gather"),
+            OverlaySection(kind="pull", k=4),
+            halved,
+            robust=RobustSection(rule="cs_nnm", b=1),
+        ),
+    }
+
+
+def digest(manifest):
+    """Of the final models, in order of peer id."""
+    import torch
+    import trio
+
+    from node.scenario.swarm import VirtualSwarm
+    from tests.swarm.virtual import replayable
+
+    run = trio._core._run
+    run._ALLOW_DETERMINISTIC_SCHEDULING = True
+    run._r.seed(1)
+
+    async def story():
+        swarm = VirtualSwarm(manifest, seed=2, step_cost_s=lambda _index: 0.05)
+        swarm.swarm = SWARM
+        async with swarm.running(NODES):
+            await swarm.finished()
+            nodes = sorted((swarm.nodes[index] for index in range(NODES)), key=lambda each: each.peer_id)
+            stats = [each.node.exchange.stats for each in nodes]
+            assert not any(each.aborted + each.busy + each.timeout for each in stats)
+            return torch.stack([each.vector for each in nodes])
+
+    models = replayable(story, 2)
+    assert models.isfinite().all()
+    return hashlib.sha256(models.numpy().tobytes()).hexdigest()
+
+
+if __name__ == "__main__":
+    os.environ.update(PLAIN_KERNELS)  # before torch is imported
+    print(json.dumps({name: digest(manifest) for name, manifest in manifests().items()}, indent=2))  # noqa: T201
