@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.exchange.deadline import Deadline
+from gossip.exchange.waits import Deadline
 from gossip.simulate.done import Done
 from gossip.simulate.meetings import Meetings
 from gossip.simulate.patience import Patience, Seconds

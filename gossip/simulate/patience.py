@@ -1,4 +1,4 @@
-"""Adaptive deadlines of many nodes: `gossip.exchange.deadline.Deadline`, a row for each.
+"""Adaptive deadlines of many nodes: `gossip.exchange.waits.Deadline`, a row for each.
 
 Shapes: N nodes, W outcomes remembered.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.exchange.deadline import ENOUGH, SLACK, WINDOW, Deadline
+from gossip.exchange.waits import ENOUGH, SLACK, WINDOW, Deadline
 from gossip.simulate.apply import layers
 
 Seconds = NDArray[np.float64]

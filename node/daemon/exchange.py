@@ -24,11 +24,10 @@ import trio
 from gossip.errors import EngineError, LocalProtocolError, RemoteProtocolError
 from gossip.exchange.admission import Admission, Now, Refuse, Verdict, Wish
 from gossip.exchange.commands import Asked, Ended, Outcome, Pending, Poked
-from gossip.exchange.deadline import Deadline
 from gossip.exchange.edge import Edge
 from gossip.exchange.rounds import Rounds
 from gossip.exchange.slots import Slots
-from gossip.exchange.waits import TRIES, Waits
+from gossip.exchange.waits import TRIES, Deadline, Waits
 from gossip.wire.frames import decode
 from gossip.wire.schema import Busy, Pulling, Request
 from node.config import Manifest

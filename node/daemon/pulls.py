@@ -23,10 +23,9 @@ import trio
 
 from gossip.errors import EngineError, RemoteProtocolError, TransportError
 from gossip.exchange.commands import Outcome
-from gossip.exchange.deadline import Deadline
 from gossip.exchange.pulls import Command, Published, Pulls, Tell, Told
 from gossip.exchange.statement import Statement, Verify, body, stated
-from gossip.exchange.waits import Waits
+from gossip.exchange.waits import Deadline, Waits
 from gossip.wire.frames import decode, encode
 from gossip.wire.schema import MAX_PAYLOAD_BYTES, Pulled, Pulling
 from node.config import Manifest

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossip.errors import RemoteProtocolError
-from gossip.exchange.deadline import Deadline
 from gossip.exchange.pulls import KEPT, MAX_ASKED, MAX_PARKED, MAX_TOLD, Published, Pulls, Tell, Told
 from gossip.exchange.statement import body, contradicts, digest, stated
-from gossip.exchange.waits import Waits
+from gossip.exchange.waits import Deadline, Waits
 from gossip.wire.schema import NotNow, Pull, Pulled, Pulling
 
 LEAD = 4

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.exchange.deadline import Deadline
+from gossip.exchange.waits import Deadline
 from gossip.overlay.sticky import Sticky
 from gossip.simulate.clocks import Clocks, Pace
 from gossip.simulate.done import Done

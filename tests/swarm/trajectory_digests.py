@@ -1,4 +1,4 @@
-"""Prints one digest for each algorithm: sha256 of all final models of a small swarm of whole nodes, `python -m tests.swarm.trajectory_digests`.
+"""Prints one digest for each algorithm: sha256 of all final models of a small swarm of whole nodes.
 
 The task is elementwise arithmetic, run with the plainest kernels in one thread, so the digests do not depend on the processor.
 The swarm id is pinned: it seeds ranks, and it may change with the manifest's format.

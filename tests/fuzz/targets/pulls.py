@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gossip.errors import RemoteProtocolError
-from gossip.exchange.deadline import Deadline
 from gossip.exchange.pulls import KEPT, MAX_PARKED, MAX_TOLD, Command, Published, Pulls, Tell
 from gossip.exchange.statement import body, digest
-from gossip.exchange.waits import Waits
+from gossip.exchange.waits import Deadline, Waits
 from gossip.wire import frames
 from gossip.wire.schema import NotNow, Pull, Pulled, Pulling
 from tests.fuzz.target import Choices, Target, reason_of
