@@ -1,6 +1,6 @@
 """Codecs on this machine: `starling bench codec --json`.
 
-Figures of a codec `c` (shares in per cent) at length d, as `node.bench.schema` explains them:
+Figures of a codec `c` (shares in per cent) at length d, as `starling.kernels.schema` explains them:
 
     c@d.encode_gb_s, c@d.decode_gb_s, c@d.round_trip_gb_s    10^9 bytes of the dense float32 vector a second
     c@d.bytes_per_parameter                                  of the payload

@@ -30,7 +30,7 @@ def starling(words: Sequence[str], what: str) -> dict[str, Any]:
         RuntimeError: it failed; its own words are on standard error.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "node.cli.main", *words],
+        [sys.executable, "-m", "starling.node.cli.main", *words],
         stdout=subprocess.PIPE, env=facts.environment(), cwd=facts.ROOT, check=False,
     )  # fmt: skip
     if done.returncode != 0:

@@ -14,17 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossip.api import Phase
-from gossip.compress.quantize import Fp16, Int4
-from gossip.compress.select import Mask
-from gossip.mix.pet import Pet
-from gossip.mix.transaction import Terms
-from gossip.overlay.api import doublings
-from gossip.overlay.sticky import Sticky
-from gossip.rng import generator
-from gossip.simulate.meetings import Schedule
-from gossip.simulate.swarm import Correct, Swarm
-from robust.clip import clip
+from starling.gossip.api import Phase
+from starling.gossip.compress.quantize import Fp16, Int4
+from starling.gossip.compress.select.coordinates import Mask
+from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.mix.pet import Pet
+from starling.gossip.overlay.api import doublings
+from starling.gossip.overlay.sticky import Sticky
+from starling.gossip.rng import generator
+from starling.node.simulate.matrix.schedule import Schedule
+from starling.node.simulate.matrix.swarm import Correct, Swarm
+from starling.robust.clip import clip
 
 _LR = 0.1
 

@@ -1,6 +1,6 @@
 """Combining rules on this machine, beside byzfl's: `starling bench rules --json`.
 
-Figures of a rule `r` at length d, as `node.bench.schema` explains them:
+Figures of a rule `r` at length d, as `starling.kernels.schema` explains them:
 
     r@d.ours_cpu_s, r@d.peer_cpu_s    processor seconds of one thread
     r@d.ratio                         the peer's over ours

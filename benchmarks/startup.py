@@ -29,13 +29,14 @@ import msgspec
 from benchmarks import facts
 from benchmarks.recipes import StartupRecipe
 from benchmarks.results import Run
-from node import control, manifest, settings
-from node.config import Manifest, NodeConfig
-from node.demo import Demo, Plan
-from node.demo_node import Member
-from node.identity import Identity
-from node.run_dir import RunDir
-from node.status import StatusSnapshot
+from starling.node.config import manifest, toml
+from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.demo.process import Member
+from starling.node.demo.swarm import Demo, Plan
+from starling.node.identity import Identity
+from starling.node.status import control
+from starling.node.status.snapshot import StatusSnapshot
+from starling.node.storage.run_dir import RunDir
 
 POLL_S = 0.01
 PATIENCE_S = 60.0
@@ -98,7 +99,7 @@ def time_node(folder: Path) -> Run:
     run_dir.write_manifest(manifest.found(Manifest(), founder, time.time_ns() // 1_000_000))
     began = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, "-m", "node.cli.main", "run", "--dir", str(folder), "--until-stdin-closes"],
+        [sys.executable, "-m", "starling.node.cli.main", "run", "--dir", str(folder), "--until-stdin-closes"],
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=facts.environment(), cwd=facts.ROOT,
     )  # fmt: skip
     with process:  # closes its standard input, upon which it ends, and waits
@@ -132,7 +133,7 @@ def memory(recipe: StartupRecipe) -> list[Memory]:
     chosen = [f"pace.quorum={recipe.nodes}", f"partition.shards={recipe.nodes}", f"pace.rounds={recipe.rounds}"]
     begin: dict[int, int] = {}
     end: dict[int, tuple[int, int]] = {}
-    with Demo(Plan(manifest=settings.apply_set(Manifest(), chosen), nodes=recipe.nodes)) as demo:
+    with Demo(Plan(manifest=toml.apply_set(Manifest(), chosen), nodes=recipe.nodes)) as demo:
 
         def look(_fraction: float, _line: str) -> None:
             for member in demo.members:

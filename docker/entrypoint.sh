@@ -16,7 +16,7 @@ case ${1-} in
         exec timeout -k 1 8 python -c '
 import sys
 from pathlib import Path
-from node import control
+from starling.node.status import control
 try:
     control.status(Path("/data"))
 except control.ControlError as error:

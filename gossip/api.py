@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from gossip.overlay.api import Overlay
+from starling.gossip.overlay.api import Overlay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Generator, Tensor
 
-    from gossip.compress.support import Support
+    from starling.gossip.compress.support import Support
 
 __all__ = [
     "Averaging", "Combined", "Effect", "Gathering", "Heard", "Losses", "Mixer", "Overlay", "Phase", "Quantizer", "Rule", "Selector",
@@ -189,7 +189,7 @@ class Rule(Protocol):
 
     @property
     def seats(self) -> int:
-        """Peers that it remembers one by one, as `gossip.mix.seats` says; 0 for most rules."""
+        """Peers that it remembers one by one, as `starling.gossip.mix.rule_memory` says; 0 for most rules."""
         ...
 
     def start(self, own: Tensor) -> Tensor:

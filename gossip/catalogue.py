@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from gossip.errors import ConfigError
+from starling.gossip.errors import ConfigError
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@
         ├── PeerUnreachable   no connection could be made, or it broke
         └── PeerTooSlow       the deadline passed
 
-Constructors of algorithm objects raise ValueError; `gossip.catalogue.build` turns that into ConfigError.
+Constructors of algorithm objects raise ValueError; `starling.gossip.catalogue.build` turns that into ConfigError.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gossip.seeds import derive
+from starling.gossip.seeds import derive
 
 
 def generator(seed: int, *labels: str | int | bytes, device: str = "cpu") -> torch.Generator:

@@ -1,4 +1,4 @@
-"""One root seed, many independent uses. Torch-free: `gossip.rng` turns these into torch generators."""
+"""One root seed, many independent uses. Torch-free: `starling.gossip.rng` turns these into torch generators."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from gossip.errors import ConfigError
-from gossip.wire.schema import Record
+from starling.gossip.errors import ConfigError
+from starling.gossip.wire.schema import Record
 
 # An identity multihash (code 0, 36 bytes) of the protobuf message PublicKey{type: Ed25519, data: 32 bytes}.
 _PEER_ID_PREFIX = bytes([0x00, 0x24, 0x08, 0x01, 0x12, 0x20])

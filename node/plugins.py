@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar
 
-from gossip.errors import ConfigError
+from starling.gossip.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class Installed(Mapping[str, Callable[..., T]]):
 
 
 def catalogue_with_plugins(group: str, built_in: Mapping[str, Callable[..., T]]) -> Mapping[str, Callable[..., T]]:
-    """The catalogue that `gossip.catalogue.build` is given: built-in entries and those of installed packages, in order of name.
+    """The catalogue that `starling.gossip.catalogue.build` is given: built-in entries and those of installed packages, in order of name.
 
     Args:
         group: of entry points: SELECTORS, QUANTIZERS or another part's.

@@ -1,4 +1,4 @@
-"""Recorded runs as TensorBoard event files: `python -m node.tensorboard RECORD LOGDIR`, then `tensorboard --logdir LOGDIR`.
+"""Recorded runs as TensorBoard event files: `python -m starling.node.tensorboard RECORD LOGDIR`, then `tensorboard --logdir LOGDIR`.
 
 A converter and no writer inside the node: a node imports neither torch nor anything of TensorBoard's, and a record that was made without it
 can still be looked at with it. Needs the extra `tensorboard`, whose own writer makes the files.
@@ -13,8 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from node.record import RECORD_NAME, load
-from node.status import Point, StatusSnapshot
+from starling.node.status.record import RECORD_NAME, load
+from starling.node.status.snapshot import Point, StatusSnapshot
 
 WRONG_INPUT = 2
 
@@ -97,7 +97,7 @@ def write(run: Sequence[StatusSnapshot], folder: Path) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. -> exit code: 0 fine, 1 failed, 2 wrong input"""
     parser = argparse.ArgumentParser(
-        prog="python -m node.tensorboard", description="Turn recorded runs into TensorBoard event files."
+        prog="python -m starling.node.tensorboard", description="Turn recorded runs into TensorBoard event files."
     )
     parser.add_argument("records", nargs="+", type=Path, metavar="RECORD", help="a record.jsonl, or its run directory")
     parser.add_argument("logdir", type=Path, metavar="LOGDIR", help="where event files go, one folder per record")

@@ -6,23 +6,23 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from gossip.catalogue import build
-from gossip.errors import ConfigError
-from robust.rules.api import Combination, Composed, Preparation
-from robust.rules.before import Bucketing, Nnm
-from robust.rules.bridge import Bridge
-from robust.rules.centered_clip import CenteredClip
-from robust.rules.clipped_mixing import CsNnm
-from robust.rules.clipping import ClippedGossip, CsPlus, NormBound, Sac
-from robust.rules.coordinate import MeaMed, Median, TrimmedMean
-from robust.rules.diameter import Mda
-from robust.rules.flag import Flag
-from robust.rules.foolsgold import FoolsGold
-from robust.rules.geometric import GeometricMedian
-from robust.rules.krum import Bulyan, Krum, MultiKrum
-from robust.rules.mean import Mean
-from robust.rules.near import Balance, Nna
-from robust.rules.ubar import Ubar
+from starling.gossip.catalogue import build
+from starling.gossip.errors import ConfigError
+from starling.robust.preaggregate.catalogue import Bucketing, Nnm
+from starling.robust.rules.api import Combination, Composed, Preparation
+from starling.robust.rules.bridge import Bridge
+from starling.robust.rules.centered_clip import CenteredClip
+from starling.robust.rules.clipped_mixing import CsNnm
+from starling.robust.rules.clipping import ClippedGossip, CsPlus, NormBound, Sac
+from starling.robust.rules.coordinate import MeaMed, Median, TrimmedMean
+from starling.robust.rules.flag import Flag
+from starling.robust.rules.foolsgold import FoolsGold
+from starling.robust.rules.geometric import GeometricMedian
+from starling.robust.rules.krum import Bulyan, Krum, MultiKrum
+from starling.robust.rules.mean import Mean
+from starling.robust.rules.minimum_diameter import Mda
+from starling.robust.rules.nearest import Balance, Nna
+from starling.robust.rules.ubar import Ubar
 
 COMBINATIONS: Mapping[str, Callable[..., Combination]] = MappingProxyType(
     {
@@ -55,7 +55,7 @@ PREPARATIONS: Mapping[str, Callable[..., Preparation]] = MappingProxyType({"nnm"
 def rule(
     name: str, params: Mapping[str, Any] | None = None, before: str = "", before_params: Mapping[str, Any] | None = None
 ) -> Composed:
-    """The rule that a name stands for; satisfies `gossip.api.Rule`.
+    """The rule that a name stands for; satisfies `starling.gossip.api.Rule`.
 
     Args:
         name: one of COMBINATIONS.

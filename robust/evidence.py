@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gossip.errors import RemoteProtocolError
-from gossip.exchange.statement import Statement, Verify, contradicts, genuine
-from gossip.wire.schema import Claim, Evidence
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.exchange.attestation import Statement, Verify, contradicts, genuine
+from starling.gossip.wire.schema import Claim, Evidence
 
 EQUIVOCATION = "equivocation"
 

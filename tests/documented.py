@@ -230,9 +230,9 @@ LINES: Mapping[str, Run | By] = {
 }
 
 FAMILIES: Mapping[str, By] = {
-    r"python -m node\.cli\.schemas docs/schemas": By(SCHEMAS, "it would write what is compared there"),
-    r"python -m tui\.still .*": By(STILL),
-    r"python -m node\.tensorboard RECORD … LOGDIR": By(RECORDED),
+    r"python -m starling\.node\.cli\.schemas docs/schemas": By(SCHEMAS, "it would write what is compared there"),
+    r"python -m starling\.tui\.still .*": By(STILL),
+    r"python -m starling\.node\.tensorboard RECORD … LOGDIR": By(RECORDED),
     r"starling tui my-demo\S+ \S+": By(REPLAYED, "the program that `starling tui` starts"),
     r"docker build -t starling(:cuda --build-arg TORCH=cu126)? -f docker/Dockerfile \.": By(
         f"{DOCKER}::test_the_image_is_small_and_not_root",

@@ -34,13 +34,13 @@ from benchmarks.recipes import (
     StartupRecipe,
 )
 from benchmarks.results import Result
-from gossip.overlay import catalogue
-from node import settings
-from node.bench.schema import ALL_RULES, CODECS, RULES
-from node.cli.demo import make_plan
-from node.simulate import rules, sweep
-from node.simulate.schema import PATH_TASKS, Scenario
-from robust.attacks.catalogue import ATTACKS
+from starling.gossip.overlay import catalogue
+from starling.kernels.schema import ALL_RULES, CODECS, RULES
+from starling.node.cli.demo import make_plan
+from starling.node.config import toml
+from starling.node.simulate import rules, sweep
+from starling.node.simulate.schema import PATH_TASKS, Scenario
+from starling.robust.attacks.catalogue import ATTACKS
 
 FACTS = Facts(
     cpu="a cpu", cores=2, memory_gb=1.5, system="Linux", python="3.11.7", torch="2", libp2p="0.8", commit="c" * 40,
@@ -161,10 +161,10 @@ def test_every_command_line_is_one_that_the_command_takes(path):
 
 def check_simulation(recipe: SimulateRecipe, case: str) -> None:
     words = simulations.arguments(recipe, case)
-    scenario = settings.load(facts.ROOT / words[1], Scenario)
-    scenario = settings.apply_set(scenario, [word for word in words if "=" in word])
+    scenario = toml.load(facts.ROOT / words[1], Scenario)
+    scenario = toml.apply_set(scenario, [word for word in words if "=" in word])
     if scenario.task.kind in PATH_TASKS:
-        scenario = settings.apply_set(scenario, [f"task.params.path={facts.ROOT}"])
+        scenario = toml.apply_set(scenario, [f"task.params.path={facts.ROOT}"])
     cells = sweep.cells(scenario)
     rules.check(cells)
     assert [cell.scenario.simulate.seed for cell in cells] == list(recipe.seeds)

@@ -1,18 +1,18 @@
-"""`python -m tui PATH …`: look at running nodes or recorded runs; a PATH is a run directory, a demo's folder or a record.jsonl."""
+"""`python -m starling.tui PATH …`: look at running nodes or recorded runs; a PATH is a run directory, a demo's folder or a record.jsonl."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from tui.app import StarlingApp
-from tui.opening import open_sources
+from starling.tui.app import StarlingApp
+from starling.tui.open_sources import open_sources
 
 
 def main() -> int:
     """Run until a person quits."""
     if len(sys.argv) < 2:
-        sys.stderr.write("usage: python -m tui PATH …\n")
+        sys.stderr.write("usage: python -m starling.tui PATH …\n")
         return 2
     try:
         sources, playback = open_sources([Path(argument) for argument in sys.argv[1:]])

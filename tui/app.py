@@ -10,21 +10,21 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
-from tui.clipboard import copy
-from tui.commands import StarlingCommands
-from tui.replay import Playback
-from tui.screens.edge import EdgeScreen
-from tui.screens.events import EventsScreen
-from tui.screens.help import HelpScreen
-from tui.screens.node import NodeScreen
-from tui.screens.page import Page
-from tui.screens.peers import PeersScreen
-from tui.screens.swarm import SwarmScreen
-from tui.source import Reading, StatusSource
-from tui.view import View
-from tui.widgets.panel import Panel
-from tui.widgets.tabs import TabBar
-from tui.widgets.timeline import Timeline
+from starling.tui.clipboard import copy
+from starling.tui.commands import StarlingCommands
+from starling.tui.replay import Playback
+from starling.tui.screens.edge import EdgeScreen
+from starling.tui.screens.events import EventsScreen
+from starling.tui.screens.help import HelpScreen
+from starling.tui.screens.node import NodeScreen
+from starling.tui.screens.page import Page
+from starling.tui.screens.peers import PeersScreen
+from starling.tui.screens.swarm import SwarmScreen
+from starling.tui.source import Reading, StatusSource
+from starling.tui.view import View
+from starling.tui.widgets.panel import Panel
+from starling.tui.widgets.tabs import TabBar
+from starling.tui.widgets.timeline import Timeline
 
 POLL_S = 1.0  # a node says something once a second, and to draw it is what a look costs
 REPLAY_S = 0.25

@@ -6,7 +6,7 @@ from typing import Any
 
 from textual.app import App
 
-from tui import format as show
+from starling.node.status import format as show
 
 
 def copy(app: App[Any], peer: str) -> None:

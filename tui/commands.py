@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from tui.widgets.tabs import TABS
+from starling.tui.widgets.tabs import TABS
 
 COMMANDS = (
     ("next node", "select(1)", "where there are several"),
@@ -24,7 +24,7 @@ REPLAY = (
 
 
 class StarlingCommands(Provider):
-    """Finds commands of `tui.app.StarlingApp` by name."""
+    """Finds commands of `starling.tui.app.StarlingApp` by name."""
 
     async def discover(self) -> Hits:
         """All of them, while nothing is typed."""

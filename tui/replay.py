@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.record import RECORD_NAME, load
-from node.status import StatusSnapshot
-from tui import format as show
-from tui.source import Reading
+from starling.node.status import format as show
+from starling.node.status.record import RECORD_NAME, load
+from starling.node.status.snapshot import StatusSnapshot
+from starling.tui.source import Reading
 
 SPEEDS = (1, 4, 16)
 STEPS = 40  # presses of an arrow key from one end to the other

@@ -3,7 +3,7 @@
 SocketSource   one run directory: attaches to its node, and again when it comes back
 DemoSource     a folder of run directories node-0, node-1 …
 CannedSource   given readings, for tests
-RecordSource   a recorded run; in tui.replay
+RecordSource   a recorded run; in starling.tui.replay
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from node.control import ControlError, NotRunning, Watch
-from node.record import RECORD_NAME
-from node.status import StatusSnapshot
+from starling.node.status.control import ControlError, NotRunning, Watch
+from starling.node.status.record import RECORD_NAME
+from starling.node.status.snapshot import StatusSnapshot
 
 ATTACH_S = 1.0  # between attempts to attach
 
@@ -166,5 +166,5 @@ def node_dirs(folder: Path) -> dict[int, Path]:
 
 
 def source_for(path: Path) -> StatusSource:
-    """A demo's folder or a run directory, whichever `path` is. Records are for `tui.opening`."""
+    """A demo's folder or a run directory, whichever `path` is. Records are for `starling.tui.open_sources`."""
     return DemoSource(path) if node_dirs(path) else SocketSource(path)

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tui.app import StarlingApp
-from tui.replay import Playback, RecordSource, replay
+from starling.tui.app import StarlingApp
+from starling.tui.replay import Playback, RecordSource, replay
 
 STILLS = {
     "node": ("1",),
@@ -71,7 +71,9 @@ async def _take(sources: Sequence[RecordSource], playback: Playback, keys: Seque
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write stills of the records on the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tui.still", description="Stills of a recorded run, as SVG.")
+    parser = argparse.ArgumentParser(
+        prog="python -m starling.tui.still", description="Stills of a recorded run, as SVG."
+    )
     parser.add_argument("records", nargs="+", type=Path, metavar="RECORD", help="record.jsonl of a node")
     parser.add_argument("--to", type=Path, default=Path("docs/stills"), help="folder (default: docs/stills)")
     parser.add_argument("--at", type=float, default=0.9, help="moment, a share of the whole run (default: 0.9)")

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from node.status import PeerStatus, StatusSnapshot
-from tui import format as show
-from tui.palette import NODE_SIGNS, PEER_SIGNS
-from tui.source import Reading
+from starling.node.status import format as show
+from starling.node.status.snapshot import PeerStatus, StatusSnapshot
+from starling.tui.drawing.palette import NODE_SIGNS, PEER_SIGNS
+from starling.tui.source import Reading
 
 Pair = tuple[str, str]
 """Of peer ids, the lower first."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from node.status import StatusSnapshot
-from tui import format as show
-from tui.palette import style
-from tui.replay import Position
-from tui.source import Reading
+from starling.node.status import format as show
+from starling.node.status.snapshot import StatusSnapshot
+from starling.tui.drawing.palette import style
+from starling.tui.replay import Position
+from starling.tui.source import Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class View:
         return show.clean(next(names, "")) or show.short(peer)
 
     def style(self, role: str) -> str:
-        """A Rich style for a role of `tui.palette`."""
+        """A Rich style for a role of `starling.tui.drawing.palette`."""
         return style(role, dark=self.dark)
 
     def now_for(self, reading: Reading) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gossip.compress.header import BLOCK, BLOCKS, HEADER
+from starling.gossip.compress.header import BLOCK, BLOCKS, HEADER
 
 
 class Sized(Protocol):

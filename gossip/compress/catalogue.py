@@ -9,17 +9,17 @@ from types import MappingProxyType
 
 import torch
 
-from gossip.api import Quantizer, Selector
-from gossip.catalogue import build
-from gossip.compress.dct import DctTopK
-from gossip.compress.layers import Layered
-from gossip.compress.low_rank import LowRank
-from gossip.compress.quantize import Bf16, Float32, Float64, Fp16, identity, integer, minifloat, qsgd, sign
-from gossip.compress.quantize.minifloats import FORMATS
-from gossip.compress.select import DriftTopK, Everything, Mask, TopK
-from gossip.compress.select_approximate import ChunkTopK, SampledTopK
-from gossip.compress.select_random import Cocktail, RandomK
-from gossip.errors import ConfigError
+from starling.gossip.api import Quantizer, Selector
+from starling.gossip.catalogue import build
+from starling.gossip.compress.quantize import Bf16, Float32, Float64, Fp16, identity, integer, minifloat, qsgd, sign
+from starling.gossip.compress.quantize.minifloats import FORMATS
+from starling.gossip.compress.select.approximate import ChunkTopK, SampledTopK
+from starling.gossip.compress.select.coordinates import DriftTopK, Everything, Mask, TopK
+from starling.gossip.compress.select.dct import DctTopK
+from starling.gossip.compress.select.layers import Layered
+from starling.gossip.compress.select.low_rank import LowRank
+from starling.gossip.compress.select.random_k import Cocktail, RandomK
+from starling.gossip.errors import ConfigError
 
 SELECTORS: Mapping[str, Callable[..., Selector]] = MappingProxyType(
     {

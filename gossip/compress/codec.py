@@ -24,13 +24,13 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from gossip.api import Quantizer
-from gossip.compress import indices as coding
-from gossip.compress.dct import Atoms
-from gossip.compress.header import BLOCKS, HEADER, LISTING, VERSION, Kind
-from gossip.compress.low_rank import Factors, LowRank
-from gossip.compress.quantize import Bucketed, Float
-from gossip.compress.support import Blocks, Full, Indices, Support, blocks_in, most_blocks
+from starling.gossip.api import Quantizer
+from starling.gossip.compress import indices as coding
+from starling.gossip.compress.header import BLOCKS, HEADER, LISTING, VERSION, Kind
+from starling.gossip.compress.quantize import Bucketed, Float
+from starling.gossip.compress.select.dct import Atoms
+from starling.gossip.compress.select.low_rank import Factors, LowRank
+from starling.gossip.compress.support import Blocks, Full, Indices, Support, blocks_in, most_blocks
 
 
 def encode(values: Tensor, support: Support, quantizer: Quantizer, dim: int, generator: Generator) -> bytes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from gossip.compress.chain import Compressor
+from starling.gossip.compress.compressor import Compressor
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,8 +25,8 @@ from typing import Any, Protocol
 import torch
 from torch import Generator, Tensor
 
-from gossip.compress.chain import Compressor
-from gossip.compress.dgc import Dgc
+from starling.gossip.compress.compressor import Compressor
+from starling.gossip.compress.dgc import Dgc
 
 
 class Feedback(Protocol):
@@ -255,7 +255,7 @@ class DecoupledMomentum:
     """DeMo: of the momentum, what is sent is taken out: M ← decay·M + g, q = Q(M), M −= q.
 
     Fast components of the momentum are shared at once, slow ones stay at home until they have grown. Made for the largest cosine
-    coefficients of each chunk (`gossip.compress.dct.DctTopK`), and for a step along the sign of the mean message: `sign_step`.
+    coefficients of each chunk (`gossip.compress.select.dct.DctTopK`), and for a step along the sign of the mean message: `sign_step`.
 
     Source: Peng, Quesnelle and Kingma 2024, Algorithm 1 (arXiv:2411.19870).
 

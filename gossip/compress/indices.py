@@ -1,6 +1,6 @@
 """Strictly increasing indices as few bytes, within 2 % of log2 C(d, k) bits for random ones up to k/d = 10 %, and less where they cluster.
 
-    flat        one of the three layouts of `gossip.compress.rice`, whose first bytes are 0 … 31, 254 and 255
+    flat        one of the three layouts of `starling.gossip.compress.rice`, whose first bytes are 0 … 31, 254 and 255
     clustered   253 · log2 of the width u8 · occupied blocks u32 · length of their list in bytes u32 · list of the occupied blocks ·
                 list of the indices as they are when the occupied blocks are pushed together; both lists flat
 
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gossip.compress import rice
-from gossip.compress.rice import Bytes
+from starling.gossip.compress import rice
+from starling.gossip.compress.rice import Bytes
 
 IndexArray = npt.NDArray[np.int64]
 

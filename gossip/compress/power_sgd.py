@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from gossip.api import Quantizer
-from gossip.compress.low_rank import Factors, LowRank
+from starling.gossip.api import Quantizer
+from starling.gossip.compress.select.low_rank import Factors, LowRank
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,14 +16,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gossip.compress.header import BLOCK
-from gossip.compress.memory import empty
+from starling.gossip.compress.buffers import empty
+from starling.gossip.compress.header import BLOCK
 
 
 class Support(Protocol):
     """A subspace that an exchange is about: k numbers that stand for a vector, and how to add that vector.
 
-    Here: coordinates. Beside these `gossip.compress.low_rank.Factors` and `gossip.compress.dct.Atoms`, whose numbers are coefficients.
+    Here: coordinates. Beside these `gossip.compress.select.low_rank.Factors` and `gossip.compress.select.dct.Atoms`,
+    whose numbers are coefficients.
     """
 
     def take(self, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gossip.wire.schema import Exchange, Poke, Request, Response
+from starling.gossip.wire.schema import Exchange, Poke, Request, Response
 
 Outcome = Literal["committed", "aborted", "busy", "timeout"]
 Role = Literal["initiator", "responder"]

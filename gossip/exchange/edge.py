@@ -41,8 +41,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gossip.errors import LocalProtocolError
-from gossip.exchange.commands import (
+from starling.gossip.errors import LocalProtocolError
+from starling.gossip.exchange.commands import (
     AskAnswer,
     AskApply,
     Asked,
@@ -60,8 +60,8 @@ from gossip.exchange.commands import (
     Refusal,
     Send,
 )
-from gossip.exchange.honest import MAX_INC, check_honest
-from gossip.wire.schema import Ack, Busy, Close, Closed, Exchange, Poke, Request, Reset, Response
+from starling.gossip.exchange.edge_rules import MAX_INC, check_honest
+from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Exchange, Poke, Request, Reset, Response
 
 
 @dataclass(slots=True)

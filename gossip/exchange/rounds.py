@@ -24,11 +24,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gossip.exchange.admission import MAX_SERVED, Admission, Now, Park, Refuse, Verdict, Wish
-from gossip.exchange.commands import Outcome
-from gossip.exchange.heard import Heard
-from gossip.exchange.waits import Waits
-from gossip.wire.schema import Request
+from starling.gossip.exchange.commands import Outcome
+from starling.gossip.exchange.progress import Heard
+from starling.gossip.exchange.timeouts import Waits
+from starling.gossip.exchange.verdicts import MAX_SERVED, Admission, Now, Park, Refuse, Verdict, Wish
+from starling.gossip.wire.schema import Request
 
 MAX_PARKED = 64
 """Peers with a parked wish; more are told "full"."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from gossip.exchange.admission import MAX_SERVED, Admission, Now, Refuse, Wish
-from gossip.exchange.commands import Outcome
-from gossip.exchange.heard import Heard
-from gossip.exchange.waits import Waits
-from gossip.wire.schema import Request
+from starling.gossip.exchange.commands import Outcome
+from starling.gossip.exchange.progress import Heard
+from starling.gossip.exchange.timeouts import Waits
+from starling.gossip.exchange.verdicts import MAX_SERVED, Admission, Now, Refuse, Wish
+from starling.gossip.wire.schema import Request
 
 
 @dataclass(slots=True)

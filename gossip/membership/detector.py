@@ -38,17 +38,17 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gossip.errors import RemoteProtocolError
-from gossip.membership.chance import Chance
-from gossip.membership.events import ClockSample, Joined, Output, Send
-from gossip.membership.news import MAX_FRAME_RECORDS, MAX_FRAME_RUMORS, News, fan_out
-from gossip.membership.ourselves import Ourselves
-from gossip.membership.probes import MAX_RELAYS, OpenProbe, Probes
-from gossip.membership.revocations import all_revoked, explain
-from gossip.membership.screen import screen
-from gossip.membership.view import View, life
-from gossip.seeds import derive
-from gossip.wire.schema import (
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.membership.dissemination import MAX_FRAME_RECORDS, MAX_FRAME_RUMORS, News, fan_out
+from starling.gossip.membership.events import ClockSample, Joined, Output, Send
+from starling.gossip.membership.local_record import Ourselves
+from starling.gossip.membership.member_list import View, life
+from starling.gossip.membership.probes import MAX_RELAYS, OpenProbe, Probes
+from starling.gossip.membership.revocations import all_revoked, explain
+from starling.gossip.membership.sampler import Chance
+from starling.gossip.membership.validate import screen
+from starling.gossip.seeds import derive
+from starling.gossip.wire.schema import (
     Acknowledge,
     Control,
     Farewell,

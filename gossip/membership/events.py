@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gossip.wire.schema import Message
+from starling.gossip.wire.schema import Message
 
 
 @dataclass(frozen=True, slots=True)

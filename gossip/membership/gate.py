@@ -1,4 +1,4 @@
-"""Who may be a member, as the membership core asks it. Rules and keys lie outside: `node.admission`."""
+"""Who may be a member, as the membership core asks it. Rules and keys lie outside: `starling.node.admission`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gossip.wire.schema import Record, Revocation
+from starling.gossip.wire.schema import Record, Revocation
 
 NOTHING_REVOKED = bytes(16)
 

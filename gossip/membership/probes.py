@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gossip.membership.chance import Chance
+from starling.gossip.membership.sampler import Chance
 
 MAX_RELAYS = 64
 """Open probes on behalf of others."""

@@ -1,13 +1,13 @@
-"""How a member tells others who may not be one, where anything is asked of members: `gossip.membership.gate` knows who and why."""
+"""How a member tells others who may not be one, where anything is asked of members: `starling.gossip.membership.gate` knows who and why."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gossip.membership.events import Send
-from gossip.membership.gate import Gate
-from gossip.membership.news import MAX_FRAME_RECORDS
-from gossip.wire.schema import MAX_REVOCATIONS, Record, Revocation, Revoked, Spread
+from starling.gossip.membership.dissemination import MAX_FRAME_RECORDS
+from starling.gossip.membership.events import Send
+from starling.gossip.membership.gate import Gate
+from starling.gossip.wire.schema import MAX_REVOCATIONS, Record, Revocation, Revoked, Spread
 
 
 def explain(gate: Gate, records: Iterable[Record], peer: str) -> list[Send]:

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Generator, Tensor
 
-from gossip.api import Phase
-from gossip.compress.feedback import FEEDBACKS, Feedback
-from gossip.mix.dsgd import Origin
+from starling.gossip.api import Phase
+from starling.gossip.compress.feedback import FEEDBACKS, Feedback
+from starling.gossip.mix.dsgd import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class AllGather:
-    """Swaps of updates u, each with error feedback of its own. Satisfies `gossip.api.Swapping`.
+    """Swaps of updates u, each with error feedback of its own. Satisfies `starling.gossip.api.Swapping`.
 
         message    what `feedback` makes of u, before the exchange compresses it
         change     −u and the weighted sum of all estimates, our own as the peers have it
@@ -94,7 +94,7 @@ class Psgd:
 
     With whole exact messages this is parallel SGD, with K local steps local SGD. CocktailSGD is `ef` with a mask, top-k and few bits.
 
-    Source: Stich, Cordonnier and Jaggi 2018 (arXiv:1809.07599); the schemes of `gossip.compress.feedback` name theirs.
+    Source: Stich, Cordonnier and Jaggi 2018 (arXiv:1809.07599); the schemes of `starling.gossip.compress.feedback` name theirs.
 
     Args:
         feedback: one of them. Its update is lr·gradient summed over local steps.

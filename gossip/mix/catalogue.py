@@ -7,20 +7,20 @@ from types import MappingProxyType
 
 from typing_extensions import TypeIs
 
-from gossip.api import Averaging, Gathering, Mixer, Swapping
-from gossip.mix.a2cid2 import A2Cid2
-from gossip.mix.all_gather import psgd
-from gossip.mix.defended_tracking import DefendedTracking
-from gossip.mix.dsgd import choco, dsgd
-from gossip.mix.exact_diffusion import d2, exact_diffusion
-from gossip.mix.gather import Gather
-from gossip.mix.gradient_tracking import beer, gradient_tracking
-from gossip.mix.k_gt import KGt
-from gossip.mix.outer import Outer
-from gossip.mix.pet import Pet
-from gossip.mix.push_sum import PushSum
-from gossip.mix.quasi_global import QuasiGlobal
-from gossip.mix.r_fast import r_fast
+from starling.gossip.api import Averaging, Gathering, Mixer, Swapping
+from starling.gossip.mix.a2cid2 import A2Cid2
+from starling.gossip.mix.all_gather import psgd
+from starling.gossip.mix.defended_tracking import DefendedTracking
+from starling.gossip.mix.dsgd import choco, dsgd
+from starling.gossip.mix.exact_diffusion import d2, exact_diffusion
+from starling.gossip.mix.gather import Gather
+from starling.gossip.mix.gradient_tracking import beer, gradient_tracking
+from starling.gossip.mix.k_gt import KGt
+from starling.gossip.mix.outer import Outer
+from starling.gossip.mix.pet import Pet
+from starling.gossip.mix.push_sum import PushSum
+from starling.gossip.mix.quasi_global import QuasiGlobal
+from starling.gossip.mix.r_fast import r_fast
 
 MIXERS: Mapping[str, Callable[..., Mixer]] = MappingProxyType(
     {

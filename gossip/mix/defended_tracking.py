@@ -12,14 +12,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gossip.api import Phase
+from starling.gossip.api import Phase
 
 _MEMORY = 0.9  # of the running means
 
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """Swaps that move a tracker by no more than the gradients of either end allow. Satisfies `gossip.api.Swapping`.
+    """Swaps that move a tracker by no more than the gradients of either end allow. Satisfies `starling.gossip.api.Swapping`.
 
         y_i += w·clip(y_j − y_i, tracker_clip · min(‖g_i‖, ‖g_j‖ as j says))
         x_i += w·clip(x_j − x_i, step_clip · ‖our step‖)

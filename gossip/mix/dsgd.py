@@ -10,9 +10,9 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from gossip.api import Phase
-from gossip.mix.copies import Copies
-from gossip.mix.plain import Plain
+from starling.gossip.api import Phase
+from starling.gossip.mix.averaging import Plain
+from starling.gossip.mix.public_copies import Copies
 
 Order = Literal["atc", "awc"]
 

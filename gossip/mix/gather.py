@@ -11,9 +11,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gossip.api import Losses, Phase, Rule
-from gossip.errors import BreakdownExceeded
-from gossip.seeds import derive
+from starling.gossip.api import Losses, Phase, Rule
+from starling.gossip.errors import BreakdownExceeded
+from starling.gossip.seeds import derive
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class Pulls:
-    """Satisfies `gossip.api.Gathering`."""
+    """Satisfies `starling.gossip.api.Gathering`."""
 
     rule: Rule
 

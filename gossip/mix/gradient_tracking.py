@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gossip.api import Phase
-from gossip.mix.copies import Copies
-from gossip.mix.plain import Plain
-from gossip.mix.running_sums import PullPush
+from starling.gossip.api import Phase
+from starling.gossip.mix.averaging import Plain
+from starling.gossip.mix.public_copies import Copies
+from starling.gossip.mix.running_sums import PullPush
 
 
 @dataclass(frozen=True, slots=True)

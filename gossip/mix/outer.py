@@ -12,8 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gossip.api import Phase
-from gossip.mix.plain import Plain
+from starling.gossip.api import Phase
+from starling.gossip.mix.averaging import Plain
 
 _TINY = 1e-12
 
@@ -55,7 +55,7 @@ class Outer:
         FedAvg            lr 1, momentum 0, exact averages                         McMahan et al. 2017 (arXiv:1602.05629)
 
     CO2 names no constants for its penalty; ours is Λ = 1 + penalty·‖model now − model then‖/‖Δ‖, at most what the overlap undid.
-    With neighbors instead of exact averages large momentum drives anchors apart: `gossip.mix.stability` has the bound.
+    With neighbors instead of exact averages large momentum drives anchors apart: `starling.gossip.mix.stability` has the bound.
 
     Args:
         outer_lr: outer rate, > 0.

@@ -12,12 +12,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gossip.api import Phase
+from starling.gossip.api import Phase
 
 
 @dataclass(frozen=True, slots=True)
 class Flows:
-    """Averaging that leaves a flow on the edge: c_ij[S] <- clamp((1 − leak)·c_ij[S] + G·v). Satisfies `gossip.api.Averaging`.
+    """Averaging that leaves a flow on the edge: c_ij[S] <- clamp((1 − leak)·c_ij[S] + G·v). Satisfies `starling.gossip.api.Averaging`.
 
     Both ends apply the same decoded v with opposite signs, in operations that are odd functions of v and rounded one at a time
     (no fused multiply-add, whose presence differs between machines). So c_ij = −c_ji bit for bit, whatever leaks: both ends forget alike.

@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gossip.api import Phase
-from gossip.mix.running_sums import RunningSums
+from starling.gossip.api import Phase
+from starling.gossip.mix.running_sums import RunningSums
 
 FLOOR = 1e-3
 """Weight below which a node waits: it was 1 in the beginning."""

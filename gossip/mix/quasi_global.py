@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gossip.api import Phase
-from gossip.mix.plain import Plain
+from starling.gossip.api import Phase
+from starling.gossip.mix.averaging import Plain
 
 
 @dataclass(frozen=True, slots=True)

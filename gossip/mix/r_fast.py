@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from gossip.mix.gradient_tracking import GradientTracking, Tracker
-from gossip.mix.running_sums import PullPush
+from starling.gossip.mix.gradient_tracking import GradientTracking, Tracker
+from starling.gossip.mix.running_sums import PullPush
 
 
 def r_fast() -> GradientTracking:

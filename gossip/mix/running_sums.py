@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class RunningSums:
-    """A message is all we ever gave this peer; it takes what is new in it. Satisfies `gossip.api.Swapping`.
+    """A message is all we ever gave this peer; it takes what is new in it. Satisfies `starling.gossip.api.Swapping`.
 
     Invariant: Σ_i shared_i + Σ_edges (given_ij − seen_ji) never changes, whichever messages are lost, late or repeated: what was
     given and not seen is on its way. Messages must arrive as they were sent, in value; what compression dropped would be dropped for
@@ -67,7 +67,7 @@ class RunningSums:
 
 @dataclass(frozen=True, slots=True)
 class PullPush:
-    """Of a shared vector of two halves the first is pulled and the second pushed. Satisfies `gossip.api.Swapping`.
+    """Of a shared vector of two halves the first is pulled and the second pushed. Satisfies `starling.gossip.api.Swapping`.
 
         x_i += Σ_j w_ij·(x_j − x_i)                     the peer's as it was told
         z_i  = (1 − Σ_j w_ji)·z_i + Σ_j (new in j's sum)    as `RunningSums`

@@ -1,4 +1,4 @@
-"""The shape of an overlay. Apart from `gossip.api`, which names torch, so that the daemon's half may import it.
+"""The shape of an overlay. Apart from `starling.gossip.api`, which names torch, so that the daemon's half may import it.
 
 Shapes: n members, ranks 0 … n − 1.
 """

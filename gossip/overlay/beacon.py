@@ -21,10 +21,10 @@ from hashlib import blake2b
 
 import msgpack
 
-from gossip.errors import RemoteProtocolError
-from gossip.exchange.statement import Verify
-from gossip.overlay.ranks import salt_of
-from gossip.wire.schema import Beacon
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.exchange.attestation import Verify
+from starling.gossip.overlay.ranks import salt_of
+from starling.gossip.wire.schema import Beacon
 
 AHEAD = 2
 """Epochs beyond ours that a beacon may be of: the founder may be one epoch ahead of us, and publishes for the next."""

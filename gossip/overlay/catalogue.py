@@ -6,21 +6,26 @@ import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from gossip.catalogue import build
-from gossip.errors import ConfigError
-from gossip.overlay.api import Overlay
-from gossip.overlay.base_k import BaseK, HyperHypercube, SimpleBaseK
-from gossip.overlay.equitopo import DirectedEquiDyn, DirectedEquiStatic, UndirectedEquiDyn, UndirectedEquiStatic
-from gossip.overlay.grid import Grid, Torus
-from gossip.overlay.lazy import Lazy
-from gossip.overlay.one_peer import Hypercube, OnePeerExponential, RandomMatching
-from gossip.overlay.periodic import Periodic
-from gossip.overlay.pull import Pull
-from gossip.overlay.random_graph import ErdosRenyi, HalfRandom
-from gossip.overlay.rendezvous import Rendezvous
-from gossip.overlay.rules import RULES
-from gossip.overlay.static import Alone, Complete, Ring, StaticExponential
-from gossip.overlay.sticky import Sticky
+from starling.gossip.catalogue import build
+from starling.gossip.errors import ConfigError
+from starling.gossip.overlay.api import Overlay
+from starling.gossip.overlay.base_k import BaseK, HyperHypercube, SimpleBaseK
+from starling.gossip.overlay.equitopo import (
+    DirectedEquiDyn,
+    DirectedEquiStatic,
+    UndirectedEquiDyn,
+    UndirectedEquiStatic,
+)
+from starling.gossip.overlay.grid import Grid, Torus
+from starling.gossip.overlay.lazy import Lazy
+from starling.gossip.overlay.one_peer import Hypercube, OnePeerExponential, RandomMatching
+from starling.gossip.overlay.periodic import Periodic
+from starling.gossip.overlay.pull import Pull
+from starling.gossip.overlay.random_graph import ErdosRenyi, HalfRandom
+from starling.gossip.overlay.rendezvous import Rendezvous
+from starling.gossip.overlay.rules import RULES
+from starling.gossip.overlay.static import Alone, Complete, Ring, StaticExponential
+from starling.gossip.overlay.sticky import Sticky
 
 OVERLAYS: Mapping[str, Callable[..., Overlay]] = MappingProxyType(
     {

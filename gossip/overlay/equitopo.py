@@ -23,7 +23,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gossip.seeds import derive
+from starling.gossip.seeds import derive
 
 MOST_LEFT = 0.8
 """‖W − J‖₂ up to which a draw of static shifts is good enough."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gossip.overlay.api import Overlay
+from starling.gossip.overlay.api import Overlay
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gossip.overlay.api import Circulant, Overlay
+from starling.gossip.overlay.api import Circulant, Overlay
 
 
 def links(overlay: Overlay, ranked: Sequence[str], me: str, round: int) -> tuple[tuple[str, float], ...]:
@@ -17,7 +17,7 @@ def links(overlay: Overlay, ranked: Sequence[str], me: str, round: int) -> tuple
 
     Args:
         overlay: which.
-        ranked: members in rank order (`gossip.overlay.ranks.ranked`).
+        ranked: members in rank order (`starling.gossip.overlay.ranks.ranked`).
         me: this node. It has no links while it is not a member.
         round: >= 0.
 

@@ -15,9 +15,9 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.overlay.api import Overlay
-from gossip.overlay.weights import Matrix, residual
-from gossip.seeds import derive
+from starling.gossip.overlay.api import Overlay
+from starling.gossip.overlay.weights import Matrix, residual
+from starling.gossip.seeds import derive
 
 Values = NDArray[np.float64]
 

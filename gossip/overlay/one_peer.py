@@ -14,8 +14,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.overlay.api import doublings
-from gossip.seeds import derive
+from starling.gossip.overlay.api import doublings
+from starling.gossip.seeds import derive
 
 
 @dataclass(frozen=True, slots=True)

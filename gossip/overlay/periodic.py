@@ -24,8 +24,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gossip.overlay.api import Overlay
-from gossip.overlay.base_k import BaseK
+from starling.gossip.overlay.api import Overlay
+from starling.gossip.overlay.base_k import BaseK
 
 
 @dataclass(frozen=True, slots=True)

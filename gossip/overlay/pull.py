@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gossip.seeds import derive
+from starling.gossip.seeds import derive
 
 _WORD = 8  # bytes of a draw: so wide that its remainder is as good as uniform
 
@@ -20,7 +20,7 @@ class Pull:
     """Each rank asks k others, uniformly at random without replacement and anew in every round; all models count the same, 1/(k + 1).
 
     Rows sum to 1, columns only in expectation: who is asked more often in a round counts more in it. So the average of all drifts
-    by chance, and what is told must not be taken as a difference that both ends apply: it is for `gossip.mix.gather`.
+    by chance, and what is told must not be taken as a difference that both ends apply: it is for `starling.gossip.mix.gather`.
     With fewer than k others all of them are asked.
 
     Source: pull-based epidemic robust learning, RPEL, arXiv:2506.05579 (2025).

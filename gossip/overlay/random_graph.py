@@ -18,8 +18,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.overlay.rules import checked, edge_weight
-from gossip.seeds import derive
+from starling.gossip.overlay.rules import checked, edge_weight
+from starling.gossip.seeds import derive
 
 MOST_HALF = 4096
 """Members of the largest half-random graph: its n²/4 edges are held in memory, 34 MB."""
@@ -34,7 +34,7 @@ class ErdosRenyi:
     Args:
         seed: root seed of the swarm, 0 <= seed < 2**63.
         factor: > 0. At 0 and below, large graphs are not connected.
-        weights: a rule of `gossip.overlay.rules`.
+        weights: a rule of `starling.gossip.overlay.rules`.
     """
 
     seed: int
@@ -69,7 +69,7 @@ class HalfRandom:
 
     Args:
         seed: root seed of the swarm, 0 <= seed < 2**63.
-        weights: a rule of `gossip.overlay.rules`.
+        weights: a rule of `starling.gossip.overlay.rules`.
     """
 
     seed: int

@@ -44,7 +44,7 @@ def salt_of(salt: bytes, epoch: int, value: bytes = b"") -> bytes:
     Args:
         salt: the swarm's.
         epoch: >= 0.
-        value: of the epoch's beacon (`gossip.overlay.beacon`); without, anybody can work the salt out for ever.
+        value: of the epoch's beacon (`starling.gossip.overlay.beacon`); without, anybody can work the salt out for ever.
     """
     return hashlib.blake2b(epoch.to_bytes(8, "little") + value + salt, digest_size=16).digest() if epoch else salt
 

@@ -22,7 +22,7 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from gossip.seeds import derive
+from starling.gossip.seeds import derive
 
 Name = TypeVar("Name", int, str)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.overlay.weights import Matrix
+from starling.gossip.overlay.weights import Matrix
 
 D2_BOUND = -1.0 / 3.0
 """λ_min(W) must be above it for D². Tang et al. 2018 (arXiv:1803.07068). An even ring is at it, where nothing grows: it is taken, and

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gossip.overlay.api import doublings
+from starling.gossip.overlay.api import doublings
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """Nobody meets anybody: for local SGD between global averages (`gossip.overlay.periodic`), and as the zero of a table."""
+    """Nobody meets anybody: for local SGD between global averages (`starling.gossip.overlay.periodic`), and as the zero of a table."""
 
     symmetric: ClassVar[bool] = True
 

@@ -13,9 +13,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from gossip.overlay.api import doublings
-from gossip.overlay.ranks import ranked
-from gossip.seeds import derive
+from starling.gossip.overlay.api import doublings
+from starling.gossip.overlay.ranks import ranked
+from starling.gossip.seeds import derive
 
 SPARE_EDGES = 2
 """Edges beyond the degree that a node keeps rather than disturb a peer."""

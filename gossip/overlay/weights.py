@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.overlay.api import Overlay
+from starling.gossip.overlay.api import Overlay
 
 Matrix = NDArray[np.float64]
 

@@ -7,9 +7,9 @@ from typing import Any
 import msgpack
 import msgspec
 
-from gossip.errors import RemoteProtocolError
-from gossip.wire import schema
-from gossip.wire.schema import MAX_FRAME_BYTES, Lane, Message
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.wire import schema
+from starling.gossip.wire.schema import MAX_FRAME_BYTES, Lane, Message
 
 _MESSAGES: dict[Lane, Any] = {
     "control": schema.Control,

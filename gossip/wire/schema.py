@@ -65,7 +65,7 @@ class Request(Message, frozen=True, tag="req"):
         view: digest of the member list the round was computed from.
         theta: mixing weight of this link, (0, 1).
         gain: what a unit of difference adds to the flow, >= 0 (0 for mixing without correction).
-        payload: encoded values (gossip.compress.codec).
+        payload: encoded values (starling.gossip.compress.codec).
     """
 
     inc: Counter
@@ -130,7 +130,7 @@ class Closed(Message, frozen=True, tag="cld"):
     committed: Counter
 
 
-# --- exchange where nodes ask for each other's vectors: gossip/exchange/pulls.py --------------------------------
+# --- exchange where nodes ask for each other's vectors: gossip/exchange/pull.py --------------------------------
 
 
 class Pull(Message, frozen=True, tag="pul"):
@@ -153,8 +153,8 @@ class Pulled(Message, frozen=True, tag="pld"):
         round: of the vector; a later one than asked for if the sender is further.
         life: incarnation of the sender's membership record: a node that starts anew may do a round again.
         digest: BLAKE2b-256 of the payload.
-        signature: Ed25519 over swarm, sender, life, round and digest (`gossip.exchange.statement`).
-        payload: the whole vector, encoded (gossip.compress.codec).
+        signature: Ed25519 over swarm, sender, life, round and digest (`starling.gossip.exchange.attestation`).
+        payload: the whole vector, encoded (starling.gossip.compress.codec).
     """
 
     nonce: Counter
@@ -190,7 +190,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
         status: "alive" or "left".
         addresses: multiaddrs to dial.
         signature: Ed25519 over the canonical bytes of all fields above, and of the credential if there is one.
-        credential: why it may be a member (node.admission), and its operator; b"" where nothing is asked for. Since 1.1.
+        credential: why it may be a member (starling.node.admission), and its operator; b"" where nothing is asked for. Since 1.1.
     """
 
     peer: PeerId
@@ -218,7 +218,7 @@ class Revocation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
-    """What `peer` signed of the vector it told for a round (`gossip.exchange.statement`), passed on by somebody else. Since 1.1."""
+    """What `peer` signed of the vector it told for a round (`gossip.exchange.attestation`), passed on by somebody else. Since 1.1."""
 
     peer: PeerId
     life: Counter
@@ -309,7 +309,7 @@ class Evidence(Message, frozen=True, tag="evd"):
     """Proof that anybody can check that `peer` lied; nobody's word counts. Since 1.1.
 
     Args:
-        kind: of proof, see `robust.evidence`; one that a node does not know means nothing to it.
+        kind: of proof, see `starling.robust.evidence`; one that a node does not know means nothing to it.
         peer: who is proven to have lied.
         a, b: the two things that contradict each other, signed; in the form of the kind.
     """
@@ -321,7 +321,7 @@ class Evidence(Message, frozen=True, tag="evd"):
 
 
 class Beacon(Message, frozen=True, tag="bcn"):
-    """What the founder signed for an epoch of ranks (`gossip.overlay.beacon`), from itself or passed on. Since 1.1."""
+    """What the founder signed for an epoch of ranks (`starling.gossip.overlay.beacon`), from itself or passed on. Since 1.1."""
 
     epoch: Counter
     signature: Signature

@@ -23,8 +23,8 @@ import msgpack
 import msgspec
 from msgspec import Meta
 
-from gossip.wire.schema import MAX_CREDENTIAL_BYTES
-from node.identity import Identity, peer_id_of, public_key_of, verify
+from starling.gossip.wire.schema import MAX_CREDENTIAL_BYTES
+from starling.node.identity import Identity, peer_id_of, public_key_of, verify
 
 T = TypeVar("T")
 

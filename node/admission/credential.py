@@ -1,7 +1,7 @@
 """What a record carries to show that its peer may be a member: msgpack [operator, ticket, chain], or nothing at all.
 
-    ticket   [epoch, nonce]: a proof of work (node.admission.work)
-    chain    invitations from the founder to the peer (node.admission.chain)
+    ticket   [epoch, nonce]: a proof of work (starling.node.admission.work)
+    chain    invitations from the founder to the peer (starling.node.admission.chain)
 
 A credential has one encoding; anything else is refused. It is signed with the record and says nothing without it: ticket and chain
 are for one peer and one swarm, so nobody can use another's.
@@ -15,9 +15,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gossip.wire.schema import MAX_CREDENTIAL_BYTES, Counter
-from node.admission import chain as chains
-from node.admission.chain import Chain, PackedChain
+from starling.gossip.wire.schema import MAX_CREDENTIAL_BYTES, Counter
+from starling.node.admission import chain as chains
+from starling.node.admission.chain import Chain, PackedChain
 
 MAX_OPERATOR = 64
 

@@ -1,4 +1,4 @@
-"""Who may be a member of one swarm, judged by one node: satisfies `gossip.membership.gate.Gate`.
+"""Who may be a member of one swarm, judged by one node: satisfies `starling.gossip.membership.gate.Gate`.
 
 Theory of operation. A record that comes here is signed by its peer. Its credential, if it is one at all, is in one of these states:
 
@@ -21,13 +21,13 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from gossip.wire.schema import Record, Revocation
-from node.admission import chain as chains
-from node.admission.chain import Slot, Terms
-from node.admission.credential import NOTHING, Credential, Ticket, decode
-from node.admission.revocations import Revocations
-from node.admission.work import Puzzle
-from node.config import Manifest
+from starling.gossip.wire.schema import Record, Revocation
+from starling.node.admission import chain as chains
+from starling.node.admission.chain import Slot, Terms
+from starling.node.admission.credential import NOTHING, Credential, Ticket, decode
+from starling.node.admission.revocations import Revocations
+from starling.node.admission.work import Puzzle
+from starling.node.config.schema import Manifest
 
 MAX_KEPT = 8192  # of anything remembered per peer; twice the members there can be
 MAX_UNPROVEN = 512

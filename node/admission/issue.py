@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gossip.errors import ConfigError
-from node import invite as invites
-from node.admission import chain as chains
-from node.admission.chain import MAX_NUMBER, Chain, Terms
-from node.config import Manifest
-from node.identity import Identity, public_key_of
-from node.invite import Invite
+from starling.gossip.errors import ConfigError
+from starling.node.admission import chain as chains
+from starling.node.admission import invite as invites
+from starling.node.admission.chain import MAX_NUMBER, Chain, Terms
+from starling.node.admission.invite import Invite
+from starling.node.config.schema import Manifest
+from starling.node.identity import Identity, public_key_of
 
 _ASK = "ask a member for the line that `starling invite` prints, then `starling join INVITE`"
 

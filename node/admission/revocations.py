@@ -15,10 +15,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gossip.wire.schema import Revocation
-from node.admission import chain as chains
-from node.admission.chain import Chain, Slot, Terms
-from node.identity import Identity, public_key_of, verify
+from starling.gossip.wire.schema import Revocation
+from starling.node.admission import chain as chains
+from starling.node.admission.chain import Chain, Slot, Terms
+from starling.node.identity import Identity, public_key_of, verify
 
 MAX_HELD = 1024
 MAX_PER_BRANCH = 64

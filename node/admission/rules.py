@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gossip.errors import ConfigError
-from node.config import AdmissionSection
-from node.identity import public_key_of
+from starling.gossip.errors import ConfigError
+from starling.node.config.schema import AdmissionSection
+from starling.node.identity import public_key_of
 
 KIB_PER_S = 1 << 20  # what argon2id fills with one lane on an ordinary core, about 1 GiB a second
 LONG_S = 600.0

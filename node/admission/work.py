@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
 
-from node.admission.credential import Ticket
+from starling.node.admission.credential import Ticket
 
 _SALT = b"starling/work/1\0"
 _DIGEST_BYTES = 32

@@ -21,7 +21,7 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from node.cli.help import Command
+from starling.node.cli.help import Command
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_STARLING_COMPLETE"
@@ -95,7 +95,7 @@ def completion(shell: str) -> None:
 
     It completes commands, options, run directories, presets, attacks, settings, and the peers that the running node knows.
     """
-    from node.cli.main import starling
+    from starling.node.cli.main import starling
 
     register()
     kind = get_completion_class(shell)
@@ -155,14 +155,14 @@ def _matching(values: Iterable[str], incomplete: str, kind: str = "plain") -> li
 
 def presets(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Names of presets."""
-    from node.presets import PRESETS
+    from starling.node.config.presets import PRESETS
 
     return _matching(sorted(PRESETS), incomplete)
 
 
 def liars(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """N:ATTACK: the attacks, once a number stands there."""
-    from robust.attacks.names import NAMES
+    from starling.robust.attacks.names import NAMES
 
     count, colon, _ = incomplete.partition(":")
     if not colon:
@@ -172,7 +172,7 @@ def liars(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionI
 
 def peers(ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Peers that the running node knows, by any part of their id: what tables show is its end."""
-    from node.control import ControlError, Watch
+    from starling.node.status.control import ControlError, Watch
 
     try:
         with Watch(Path(ctx.params.get("run_dir") or "starling-node")) as watch:
@@ -185,14 +185,14 @@ def peers(ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionIt
 
 def overlays(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Kinds of overlays."""
-    from gossip.overlay.catalogue import OVERLAYS
+    from starling.gossip.overlay.catalogue import OVERLAYS
 
     return _matching(sorted(OVERLAYS), incomplete)
 
 
 def tasks(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Built-in tasks."""
-    from node.cli.inspect import BUILT_IN_TASKS
+    from starling.node.cli.config import BUILT_IN_TASKS
 
     return _matching(sorted(BUILT_IN_TASKS), incomplete)
 
@@ -201,8 +201,8 @@ def keys(*parts: str) -> Lookup:
     """KEY= of the settings files that are named: manifest, node, scenario."""
 
     def look_up(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
-        from node.config import Manifest, NodeConfig, Section
-        from node.simulate.schema import Scenario
+        from starling.node.config.schema import Manifest, NodeConfig, Section
+        from starling.node.simulate.schema import Scenario
 
         kinds: dict[str, type[Section]] = {"manifest": Manifest, "node": NodeConfig, "scenario": Scenario}
         known = {key for part in parts for key in _dotted(kinds[part](), "")}
@@ -212,7 +212,7 @@ def keys(*parts: str) -> Lookup:
 
 
 def _dotted(section: Any, prefix: str) -> Iterator[str]:
-    from node.config import Section
+    from starling.node.config.schema import Section
 
     for name in section.__struct_fields__:
         value = getattr(section, name)

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gossip.errors import ConfigError
-from node.cli import completion
-from node.cli.help import Command
-from node.cli.output import console, is_lively, json_option, preset_option
-from node.cli.progress import Display, Terminal, on_stderr
-from node.config import Manifest
+from starling.gossip.errors import ConfigError
+from starling.node.cli import completion
+from starling.node.cli.common import console, is_lively, json_option, preset_option
+from starling.node.cli.help import Command
+from starling.node.cli.progress import Display, Terminal, on_stderr
+from starling.node.config.schema import Manifest
 
 if TYPE_CHECKING:
-    from node.demo import Demo, Plan
+    from starling.node.demo.swarm import Demo, Plan
 
 ROUNDS = 400  # some fifteen seconds: long enough for a killed node to be missed, restarted and at par again
 LOOPBACK = ("membership.probe_s=0.5", "membership.timeout_s=0.25", "membership.suspicion_s=1.0")  # no link here is slow
@@ -92,7 +92,7 @@ def demo(
     text is cut by_file unless --set partition says otherwise. quadratic, diagonal and logistic have one problem per node. images
     and text need --set task.params.path=PATH.
     """
-    from node.demo import Demo
+    from starling.node.demo.swarm import Demo
 
     plan = make_plan(
         nodes, task, rounds, seconds, seed, assignments, kills, join_late, folder, preset=preset, liars=liars,
@@ -115,7 +115,7 @@ def demo(
         click.echo("starling: interrupted, all nodes are gone", err=True)
         return 130
     if as_json:
-        from node.cli.documents import emit_plain
+        from starling.node.cli.documents import emit_plain
 
         emit_plain(table)
     else:
@@ -138,11 +138,11 @@ def make_plan(
     Raises:
         ConfigError: they cannot be had, or not together.
     """
-    from node import presets
-    from node.cli.inspect import check
-    from node.demo import Plan
-    from node.overlay import check_members
-    from node.simulate.schema import PER_NODE_TASKS
+    from starling.node.cli.config import check
+    from starling.node.config import presets
+    from starling.node.config.overlay import check_members
+    from starling.node.demo.swarm import Plan
+    from starling.node.simulate.schema import PER_NODE_TASKS
 
     if nodes < 2:
         raise ConfigError(f"--nodes: must be >= 2, got {nodes}; try `starling demo --nodes 2`")
@@ -191,14 +191,14 @@ def make_plan(
 
 def _byzantine(texts: Sequence[str], nodes: int) -> tuple[tuple[int, str], ...]:
     """Who lies how: the last nodes, in the order of the options."""
-    from node import hostility
+    from starling.node.config import attack_consent
 
     attacks: list[str] = []
     for text in texts:
         match = GROUP.fullmatch(text.strip())
         if match is None or int(match["count"]) < 1:
             raise ConfigError(f"--byzantine: must look like 3:sign_flip, nodes and an attack, got {text!r}; {HELP}")
-        hostility.known(match["attack"], "--byzantine")
+        attack_consent.known(match["attack"], "--byzantine")
         attacks += [match["attack"]] * int(match["count"])
     if len(attacks) > nodes - 2:
         raise ConfigError(
@@ -255,7 +255,7 @@ def _print(table: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from tui import format as show
+    from starling.node.status import format as show
 
     metric = table["metric"] or "value"
     shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)

@@ -2,9 +2,9 @@
 
 JSON Schemas of all of them are in docs/schemas, made by
 
-    python -m node.cli.schemas docs/schemas
+    python -m starling.node.cli.schemas docs/schemas
 
-`status` and each line of `status --watch` is a `node.status.StatusSnapshot`; `simulate` is what `node.simulate.results` writes.
+`status` and each line of `status --watch` is a `node.status.snapshot.StatusSnapshot`; `simulate` is what `node.simulate.results` writes.
 Torch-free and free of everything else that is heavy: a command builds its document and hands it to `emit`.
 """
 
@@ -17,8 +17,8 @@ import click
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from node.bench.schema import Case, RuleCase
-from node.status import Exchanges, PeerStatus
+from starling.kernels.schema import Case, RuleCase
+from starling.node.status.snapshot import Exchanges, PeerStatus
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):

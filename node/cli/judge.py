@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
-from gossip.errors import ConfigError
-from node import control
-from node.cli import completion
-from node.cli.documents import emit_plain
-from node.cli.help import Command
-from node.cli.operate import asking
-from node.cli.output import dir_option, json_option
+from starling.gossip.errors import ConfigError
+from starling.node.cli import completion
+from starling.node.cli.common import dir_option, json_option
+from starling.node.cli.documents import emit_plain
+from starling.node.cli.help import Command
+from starling.node.cli.run import asking
+from starling.node.status import control
 
 UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 LONGEST_S = 10 * 365.25 * 86400.0

@@ -19,12 +19,12 @@ from typing import IO, Any, Self
 import click
 import msgspec
 
-from gossip.errors import ConfigError, GossipError
-from node.cli.documents import emit_plain
-from node.cli.help import Command
-from node.cli.output import console, dir_option, json_option, nobody_reads
-from node.log_line import LOG_NAME, log_line
-from node.record import earlier
+from starling.gossip.errors import ConfigError, GossipError
+from starling.node.cli.common import console, dir_option, json_option, nobody_reads
+from starling.node.cli.documents import emit_plain
+from starling.node.cli.help import Command
+from starling.node.status.log_line import LOG_NAME, log_line
+from starling.node.status.record import earlier
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 LAST = 100

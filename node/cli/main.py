@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gossip.errors import ConfigError, GossipError
-from node.cli.help import write_examples
-from node.control import ControlError
+from starling.gossip.errors import ConfigError, GossipError
+from starling.node.cli.help import write_examples
+from starling.node.status.control import ControlError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -30,38 +30,44 @@ if TYPE_CHECKING:
 GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "Run a node": {
-            "demo": ("node.cli.demo:demo", "Run a local swarm of real nodes and watch it learn."),
-            "join": ("node.cli.operate:join", "Join a swarm by its invite."),
-            "run": ("node.cli.operate:run", "Run the node of a run directory again."),
-            "leave": ("node.cli.operate:leave", "Leave the swarm in order and stop the running node."),
-            "export": ("node.cli.operate:export", "Write the model to a safetensors file."),
+            "demo": ("starling.node.cli.demo:demo", "Run a local swarm of real nodes and watch it learn."),
+            "join": ("starling.node.cli.run:join", "Join a swarm by its invite."),
+            "run": ("starling.node.cli.run:run", "Run the node of a run directory again."),
+            "leave": ("starling.node.cli.run:leave", "Leave the swarm in order and stop the running node."),
+            "export": ("starling.node.cli.run:export", "Write the model to a safetensors file."),
         },
         "Look": {
-            "status": ("node.cli.view:status", "Say how a running node does, problems first."),
-            "peers": ("node.cli.view:peers", "List the members a running node knows."),
-            "tui": ("node.cli.view:terminal", "Watch nodes, a demo or a recorded run in the terminal."),
-            "logs": ("node.cli.logs:logs", "Print a node's log; -f goes on as it grows."),
-            "eval": ("node.cli.operate:evaluate", "Evaluate the running node's model on held-out data."),
+            "status": ("starling.node.cli.look:status", "Say how a running node does, problems first."),
+            "peers": ("starling.node.cli.look:peers", "List the members a running node knows."),
+            "tui": ("starling.node.cli.look:terminal", "Watch nodes, a demo or a recorded run in the terminal."),
+            "logs": ("starling.node.cli.logs:logs", "Print a node's log; -f goes on as it grows."),
+            "eval": ("starling.node.cli.run:evaluate", "Evaluate the running node's model on held-out data."),
         },
         "Found and invite": {
-            "found": ("node.cli.operate:found", "Found a swarm: sign a manifest and print the invite."),
-            "invite": ("node.cli.invite:invite", "Print an invite to the running node's swarm."),
-            "revoke": ("node.cli.invite:revoke", "Put out a member with all whom it invited."),
-            "manifest": ("node.cli.inspect:manifest", "Show or check a swarm's manifest."),
-            "config": ("node.cli.inspect:config", "Show every setting with its meaning."),
+            "found": ("starling.node.cli.run:found", "Found a swarm: sign a manifest and print the invite."),
+            "invite": ("starling.node.cli.members:invite", "Print an invite to the running node's swarm."),
+            "revoke": ("starling.node.cli.members:revoke", "Put out a member with all whom it invited."),
+            "manifest": ("starling.node.cli.config:manifest", "Show or check a swarm's manifest."),
+            "config": ("starling.node.cli.config:config", "Show every setting with its meaning."),
         },
         "Trust": {
-            "ban": ("node.cli.judge:ban", "Shut a peer out."),
-            "unban": ("node.cli.judge:unban", "Undo a ban, or trust."),
-            "trust": ("node.cli.judge:trust", "Never shut a peer out."),
+            "ban": ("starling.node.cli.judge:ban", "Shut a peer out."),
+            "unban": ("starling.node.cli.judge:unban", "Undo a ban, or trust."),
+            "trust": ("starling.node.cli.judge:trust", "Never shut a peer out."),
         },
         "Research": {
-            "simulate": ("node.cli.simulate:simulate", "Simulate swarms of thousands of nodes, and sweeps of them."),
-            "overlay": ("node.cli.overlay:overlay", "Draw, measure and compare overlays."),
-            "bench": ("node.cli.bench:bench", "Measure how fast this machine encodes and combines."),
+            "simulate": (
+                "starling.node.cli.research.simulate:simulate",
+                "Simulate swarms of thousands of nodes, and sweeps of them.",
+            ),
+            "overlay": ("starling.node.cli.research.overlay:overlay", "Draw, measure and compare overlays."),
+            "bench": ("starling.node.cli.research.bench:bench", "Measure how fast this machine encodes and combines."),
         },
         "Your shell": {
-            "completion": ("node.cli.completion:completion", "Print the completion script of bash, zsh or fish."),
+            "completion": (
+                "starling.node.cli.completion:completion",
+                "Print the completion script of bash, zsh or fish.",
+            ),
         },
     }
 )
@@ -153,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     if "_STARLING_COMPLETE" in os.environ:
-        from node.cli import completion
+        from starling.node.cli import completion
 
         completion.register()
     try:

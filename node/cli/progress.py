@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import click
 
-from node.cli.output import console, is_lively
+from starling.node.cli.common import console, is_lively
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -120,7 +120,7 @@ class Terminal:
         if self._ui is None:
             # Ctrl-C must reach this program too, and end the demo.
             environment = {**os.environ, "TEXTUAL_ALLOW_SIGNALS": "1"}
-            self._ui = subprocess.Popen([sys.executable, "-m", "tui", str(self._folder)], env=environment)
+            self._ui = subprocess.Popen([sys.executable, "-m", "starling.tui", str(self._folder)], env=environment)
         elif self._ui.poll() is not None:
             self._bar.show(fraction, line)
 

@@ -1,4 +1,4 @@
-"""JSON Schemas of everything that `--json` prints: `python -m node.cli.schemas docs/schemas` writes a file for each.
+"""JSON Schemas of everything that `--json` prints: `python -m starling.node.cli.schemas docs/schemas` writes a file for each.
 
 Made from the types that are encoded, so they cannot say anything else; a test notices when the files are older than the types.
 """
@@ -14,11 +14,12 @@ from typing import Any, get_args
 
 import msgspec
 
-from node import settings, status
-from node.cli import documents
-from node.config import Scalar
-from node.simulate import results
-from node.simulate.schema import Scenario
+from starling.node.cli import documents
+from starling.node.config import toml
+from starling.node.config.schema import Scalar
+from starling.node.simulate import results
+from starling.node.simulate.schema import Scenario
+from starling.node.status import snapshot
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 TYPES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
@@ -41,13 +42,13 @@ TYPES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
         "peers": documents.Peers,
         "revoke": documents.Revoked,
         "simulate": results.Finished,
-        "status": status.StatusSnapshot,
+        "status": snapshot.StatusSnapshot,
         "trust": documents.Verdict,
         "unban": documents.Verdict,
     }
 )
 """Command, its words joined by a dash -> what it prints."""
-VERSIONS: Mapping[str, int] = MappingProxyType({"status": status.VERSION, "simulate": results.VERSION})
+VERSIONS: Mapping[str, int] = MappingProxyType({"status": snapshot.VERSION, "simulate": results.VERSION})
 """Where it is not documents.Document that counts."""
 
 
@@ -109,7 +110,7 @@ def _complete(definition: dict[str, Any], cls: type[msgspec.Struct]) -> None:
     for field in fields:
         stated = definition["properties"][field.encode_name]
         stated.pop("default", None)
-        if meaning := settings.meanings(cls).get(field.name):
+        if meaning := toml.meanings(cls).get(field.name):
             stated.setdefault("description", " ".join(meaning))
 
 
@@ -163,6 +164,6 @@ def _whole(stated: Any) -> Any:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m node.cli.schemas FOLDER")
+        sys.exit("usage: python -m starling.node.cli.schemas FOLDER")
     for made in write(Path(sys.argv[1])):
         print(made)  # noqa: T201

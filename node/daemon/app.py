@@ -3,8 +3,8 @@
     network ─▶ transfer (manifest) ─▶ engine ─▶ membership ─▶ state of a late joiner ─▶ quorum ─▶ training ─▶ finished ─▶ linger
                                         └─▶ exchange
 
-The same object runs in production (`node.daemon.main`: libp2p, an engine process, a control socket) and in simulation
-(`node.scenario`: memory network, inline engine, virtual time).
+The same object runs in production (`starling.node.daemon.main`: libp2p, an engine process, a control socket) and in simulation
+(`starling.node.simulate.virtual`: memory network, inline engine, virtual time).
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from functools import partial
 
 import trio
 
-from gossip.errors import ConfigError, EngineError
-from gossip.exchange.clock import SwarmClock
-from gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn
-from gossip.overlay.ranks import order_digest
-from gossip.seeds import derive
-from gossip.wire.schema import Beacon, BeaconQuery
-from node import hostility
-from node import manifest as manifests
-from node.config import Manifest, NodeConfig
-from node.daemon.admission import Admission
-from node.daemon.beacon import BeaconService
-from node.daemon.contacts import Contacts
-from node.daemon.handles import TaskStatus
-from node.daemon.joining import Joining, disjoint
-from node.daemon.meetings import Meetings
-from node.daemon.membership import Membership, Overheard
-from node.daemon.parts import Parts
-from node.daemon.report import Report
-from node.daemon.standing import Judge
-from node.daemon.supervisor import EngineSupervisor
-from node.daemon.training import Progress, Training
-from node.daemon.transactions import Transactions
-from node.daemon.transfer import Transfer
-from node.daemon.wiring import Partners, beacon_service, meetings
-from node.daemon.witness import Witness
-from node.engine import calls
-from node.net.api import Network
-from node.overlay import overlay_of
+from starling.gossip.errors import ConfigError, EngineError
+from starling.gossip.exchange.swarm_clock import SwarmClock
+from starling.gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn
+from starling.gossip.overlay.ranks import order_digest
+from starling.gossip.seeds import derive
+from starling.gossip.wire.schema import Beacon, BeaconQuery
+from starling.node.config import attack_consent
+from starling.node.config import manifest as manifests
+from starling.node.config.overlay import overlay_of
+from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.daemon.context import Parts
+from starling.node.daemon.engine.supervisor import EngineSupervisor
+from starling.node.daemon.events import Report
+from starling.node.daemon.exchange.api import Meetings
+from starling.node.daemon.exchange.history import Transactions
+from starling.node.daemon.membership.admission import Admission
+from starling.node.daemon.membership.beacon import BeaconService
+from starling.node.daemon.membership.bootstrap import Contacts
+from starling.node.daemon.membership.service import Membership, Overheard
+from starling.node.daemon.services import Partners, beacon_service, meetings
+from starling.node.daemon.state.model_sync import Joining, disjoint
+from starling.node.daemon.state.transfer import Transfer
+from starling.node.daemon.training import Progress, Training
+from starling.node.daemon.trust.equivocation import Witness
+from starling.node.daemon.trust.peer_policy import Judge
+from starling.node.interfaces import TaskStatus
+from starling.node.net.api import Network
+from starling.node.rpc import calls
 
 FAREWELL_S = 0.7  # for telling everybody that we leave
 LAST_SAVE_S = 1.2  # for the last checkpoint
@@ -98,12 +98,12 @@ class Node:
             ConfigError: the person's input is wrong.
             GossipError: the node cannot go on.
         """
-        hostility.check(self.parts.config)
+        attack_consent.check(self.parts.config)
         async with self.parts.open_network() as network, trio.open_nursery() as nursery:
             self.network, self._nursery = network, nursery
             self._listening.set()
             self.report.event("listening", f"listening on {', '.join(network.addresses)}", addresses=network.addresses)
-            if (lies := hostility.warning(self.parts.config)) is not None:
+            if (lies := attack_consent.warning(self.parts.config)) is not None:
                 self.report.event("byzantine", lies, level="warning", attack=self.parts.config.attack)
             self.report.on_fault = self.judge.fault
             self.judge.enforce()

@@ -13,27 +13,27 @@ from functools import partial
 
 import trio
 
-from gossip.errors import ConfigError, GossipError
-from node.admission.issue import take_up
-from node.config import NodeConfig
-from node.daemon.admission import Papers
-from node.daemon.app import Node
-from node.daemon.commands import carry_out
-from node.daemon.engine import open_engine
-from node.daemon.handles import TaskStatus
-from node.daemon.parts import Parts
-from node.daemon.publish import Publisher
-from node.daemon.record import Recorder, RoundLog, seen
-from node.daemon.report import Report
-from node.daemon.resources import Usage
-from node.daemon.snapshot import take_snapshot
-from node.identity import Identity
-from node.log import open_log
-from node.manifest import swarm_id
-from node.net.api import Network
-from node.net.libp2p import open_network
-from node.record import RECORD_NAME
-from node.run_dir import RunDir
+from starling.gossip.errors import ConfigError, GossipError
+from starling.node.admission.issue import take_up
+from starling.node.config.manifest import swarm_id
+from starling.node.config.schema import NodeConfig
+from starling.node.daemon.app import Node
+from starling.node.daemon.context import Parts
+from starling.node.daemon.engine.client import open_engine
+from starling.node.daemon.events import Report
+from starling.node.daemon.membership.admission import Papers
+from starling.node.daemon.observe.control_commands import carry_out
+from starling.node.daemon.observe.control_server import Publisher
+from starling.node.daemon.observe.recorder import Recorder, RoundLog, seen
+from starling.node.daemon.observe.resources import Usage
+from starling.node.daemon.observe.snapshot import take_snapshot
+from starling.node.identity import Identity
+from starling.node.interfaces import TaskStatus
+from starling.node.net.api import Network
+from starling.node.net.libp2p import open_network
+from starling.node.status.record import RECORD_NAME
+from starling.node.storage.log import open_log
+from starling.node.storage.run_dir import RunDir
 
 Told = Callable[[tuple[str, ...]], None]
 
@@ -128,7 +128,7 @@ async def _run(
         nursery.start_soon(Recorder(parts.config.record, run_dir.path / RECORD_NAME, snapshot, report).serve)
         nursery.start_soon(RoundLog(partial(seen, node), partial(report.line, "round")).serve)
         if parts.config.metrics.listen:
-            from node.daemon.metrics import MetricsService  # noqa: PLC0415 — its library is large, and few ask for it
+            from starling.node.daemon.observe.metrics import MetricsService  # noqa: PLC0415 — its library is large, and few ask for it
 
             nursery.start_soon(MetricsService(parts.config.metrics, snapshot, report).serve)
         if on_listening is not None:

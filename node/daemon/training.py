@@ -17,19 +17,19 @@ from typing import Literal, Protocol
 
 import trio
 
-from gossip.api import Overlay
-from gossip.errors import EngineError
-from gossip.exchange.clock import SwarmClock
-from gossip.overlay.periodic import stage, turn
-from gossip.overlay.sticky import StickyEdges
-from node.config import Manifest
-from node.curve import Curve
-from node.daemon.exchange import Exchange
-from node.daemon.handles import Reporter
-from node.daemon.meetings import Meetings
-from node.daemon.report import Rate
-from node.daemon.supervisor import EngineSupervisor
-from node.engine import calls
+from starling.gossip.api import Overlay
+from starling.gossip.errors import EngineError
+from starling.gossip.exchange.swarm_clock import SwarmClock
+from starling.gossip.overlay.periodic import stage, turn
+from starling.gossip.overlay.sticky import StickyEdges
+from starling.node.config.schema import Manifest
+from starling.node.daemon.engine.supervisor import EngineSupervisor
+from starling.node.daemon.events import Rate
+from starling.node.daemon.exchange.api import Meetings
+from starling.node.daemon.exchange.service import Exchange
+from starling.node.interfaces import Reporter
+from starling.node.rpc import calls
+from starling.node.status.curve import Curve
 
 CLOCK_PATIENCE_S = 10.0  # for hearing the swarm's time from anybody
 RECOVERY_ROUNDS = 10  # in which a node that was late and keeps up comes back to all of its local steps

@@ -18,9 +18,9 @@ from pathlib import Path
 import msgspec
 from torch import Tensor
 
-from gossip.errors import ConfigError
-from node.config import Manifest
-from node.engine import blob
+from starling.gossip.errors import ConfigError
+from starling.node.config.schema import Manifest
+from starling.node.engine import tensor_file
 
 KIND = "checkpoint"
 
@@ -94,15 +94,15 @@ class Checkpoints:
             "kind": KIND, "swarm": self._swarm, "schema": self._schema,
             "round": checkpoint.round, "local_steps": checkpoint.local_steps,
         }  # fmt: skip
-        temporary = blob.write(self._path, blob.pack(checkpoint.tensors, facts))
+        temporary = tensor_file.write(self._path, tensor_file.pack(checkpoint.tensors, facts))
         if self._path.exists():
             self._path.replace(self._previous if self._good else self._path.with_name(self._path.name + ".bad"))
         temporary.replace(self._path)
-        blob.flush_folder(self._path.parent)
+        tensor_file.flush_folder(self._path.parent)
         self._good = True
 
     def _read(self, path: Path) -> Checkpoint:
-        tensors, facts = blob.unpack(path.read_bytes())
+        tensors, facts = tensor_file.unpack(path.read_bytes())
         if facts.get("kind") != KIND:
             raise ValueError("holds something else than a checkpoint")
         if facts.get("swarm") != self._swarm:

@@ -10,19 +10,19 @@ from typing import Any
 
 import torch
 
-from gossip.api import Quantizer, Selector
-from gossip.catalogue import build
-from gossip.compress.budget import plan
-from gossip.compress.catalogue import QUANTIZERS, SELECTORS, by_code, quantizer
-from gossip.compress.dct import DctTopK
-from gossip.compress.layers import layers_of
-from gossip.compress.low_rank import LowRank, matrices_of
-from gossip.compress.select import Mask, kept
-from gossip.mix.transaction import Terms
-from gossip.vector import Layout
-from node import plugins
-from node.config import CompressSection, Manifest
-from robust.clip import clip
+from starling.gossip.api import Quantizer, Selector
+from starling.gossip.catalogue import build
+from starling.gossip.compress.budget import plan
+from starling.gossip.compress.catalogue import QUANTIZERS, SELECTORS, by_code, quantizer
+from starling.gossip.compress.select.coordinates import Mask, kept
+from starling.gossip.compress.select.dct import DctTopK
+from starling.gossip.compress.select.layers import layers_of
+from starling.gossip.compress.select.low_rank import LowRank, matrices_of
+from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.vector import Layout
+from starling.node import plugins
+from starling.node.config.schema import CompressSection, Manifest
+from starling.robust.clip import clip
 
 BUDGET = "budget"
 Selection = Callable[[int, int], Selector]

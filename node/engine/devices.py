@@ -13,7 +13,7 @@ try:
 except ImportError:
     pynvml = None
 
-from gossip.errors import ConfigError
+from starling.gossip.errors import ConfigError
 
 
 def device(wanted: str) -> str:

@@ -1,6 +1,7 @@
 """The engine: a plain synchronous object that answers calls and does its work a slice at a time.
 
-Whoever drives it (`node.engine.process` behind a pipe, `node.scenario.inline` under virtual time) alternates `handle` and `step`.
+Whoever drives it (`node.engine.process` behind a pipe, `node.simulate.virtual.inline_engine` under virtual time)
+alternates `handle` and `step`.
 What goes wrong is answered by `Refused` and has changed nothing; anything else that is raised is a bug.
 """
 
@@ -13,11 +14,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from gossip.mix.ledger import Ledger
-from node.engine import calls
-from node.engine.secret import Entropy, Secret
-from node.engine.session import Session
+from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from starling.gossip.mix.edge_ledger import Ledger
+from starling.node.engine.privacy.csprng import Entropy, Secret
+from starling.node.engine.session import Session
+from starling.node.rpc import calls
 
 
 class Engine:

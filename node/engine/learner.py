@@ -21,28 +21,28 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from gossip.api import Effect, Losses, Phase, Swapped
-from gossip.compress.support import Full
-from gossip.errors import ConfigError
-from gossip.mix import ledger
-from gossip.mix.catalogue import gathers, swaps
-from gossip.mix.facts import FACTS
-from gossip.mix.gather import Gather, Gathered
-from gossip.mix.ledger import Ledger
-from gossip.mix.plain import Plain
-from gossip.mix.seats import emptied, part, sit
-from gossip.rng import generator
-from gossip.vector import as_named, bind, layout
-from node.config import Manifest
-from node.engine.calls import Open
-from node.engine.devices import device
-from node.engine.mixing import mixer
-from node.engine.optim import correction_lr, optimizer, ramp, schedule
-from node.engine.privacy import Private
-from node.engine.secret import Secret
-from node.tasks.api import Source
-from node.tasks.catalogue import task
-from node.tasks.evaluate import Progress, Result, evaluate
+from starling.gossip.api import Effect, Losses, Phase, Swapped
+from starling.gossip.compress.support import Full
+from starling.gossip.errors import ConfigError
+from starling.gossip.mix import edge_ledger
+from starling.gossip.mix.averaging import Plain
+from starling.gossip.mix.catalogue import gathers, swaps
+from starling.gossip.mix.edge_ledger import Ledger
+from starling.gossip.mix.facts import FACTS
+from starling.gossip.mix.gather import Gather, Gathered
+from starling.gossip.mix.rule_memory import emptied, part, sit
+from starling.gossip.rng import generator
+from starling.gossip.vector import as_named, bind, layout
+from starling.node.config.schema import Manifest
+from starling.node.engine.devices import device
+from starling.node.engine.mixing import mixer
+from starling.node.engine.optimizers import correction_lr, optimizer, ramp, schedule
+from starling.node.engine.privacy.csprng import Secret
+from starling.node.engine.privacy.dp_sgd import Private
+from starling.node.rpc.calls import Open
+from starling.node.tasks.api import Source
+from starling.node.tasks.catalogue import task
+from starling.node.tasks.evaluate import Progress, Result, evaluate
 
 EVALUATION_BATCH = 256  # held-out samples of a slice: about the work of a local step
 _X = "x"
@@ -86,7 +86,7 @@ class Learner:
         self.mixer = mixer(manifest)
         self.origin = self.mixer.shared(self.mixer.start(self.x), self.x).clone()
         self.state: Any = None
-        self.ledger = ledger.opened(self.origin)
+        self.ledger = edge_ledger.opened(self.origin)
         self.kept: dict[str, Tensor] = {}
         self._seats: dict[str, int] = {}  # of peers that a rule remembers
         self._begin()
@@ -181,7 +181,7 @@ class Learner:
         swapped = [swap for swap in done if isinstance(swap, Swapped)]
         if swapped:
             assert swaps(self.mixer.edge)
-            shared, self.kept = ledger.swap(self.mixer.edge, self.kept, shared, self.origin, swapped)
+            shared, self.kept = edge_ledger.swap(self.mixer.edge, self.kept, shared, self.origin, swapped)
         effects = [effect for effect in done if isinstance(effect, Effect)]
         if effects:
             shared = self._book(effects, shared)
@@ -243,13 +243,13 @@ class Learner:
             self._book([done], shared)
             return replace(done, gain=0.0)
         assert swaps(self.mixer.edge)
-        change, self.kept = ledger.swap(self.mixer.edge, self.kept, shared, self.origin, [done])
+        change, self.kept = edge_ledger.swap(self.mixer.edge, self.kept, shared, self.origin, [done])
         return Effect(done.peer, Full(), change, 1.0, 0.0)
 
     def _book(self, effects: Sequence[Effect], shared: Tensor) -> Tensor:
         edge = self.mixer.edge
         rule = PLAIN if swaps(edge) or gathers(edge) else edge
-        shared, self.ledger = ledger.average(rule, self.ledger, shared, effects)
+        shared, self.ledger = edge_ledger.average(rule, self.ledger, shared, effects)
         if any(effect.gain for effect in effects):
             self.state = self.mixer.corrected(self.state, self.ledger.total)
         return shared
@@ -257,7 +257,7 @@ class Learner:
     def settle(self, peer: str) -> None:
         """The edge was closed in order."""
         self.kept.pop(peer, None)
-        self._correct(ledger.settle(self.ledger, peer, self._manifest.mix.settled_edges))
+        self._correct(edge_ledger.settle(self.ledger, peer, self._manifest.mix.settled_edges))
 
     def revoke(self, peer: str, *, settled: bool) -> bool:
         """The peer is gone. What a rule knows of it goes, too, unless only an edge is. -> whether the flows left lean against what went"""
@@ -267,8 +267,8 @@ class Learner:
             kept = emptied(self.state.kept, self.mixer.rule.seats, [self._seats.pop(peer)])
             self.state = replace(self.state, kept=kept)
         before = self.ledger
-        self._correct(ledger.revoke(before, peer, settled=settled))
-        return ledger.leaned(before, self.ledger)
+        self._correct(edge_ledger.revoke(before, peer, settled=settled))
+        return edge_ledger.leaned(before, self.ledger)
 
     def _correct(self, changed: Ledger) -> None:
         self.ledger = changed
@@ -277,7 +277,7 @@ class Learner:
     def _begin(self) -> None:
         """A mixer that starts anew, without edges."""
         self.state = self.mixer.start(self.x.clone())
-        self.ledger = ledger.opened(self.origin)
+        self.ledger = edge_ledger.opened(self.origin)
         self.kept, self._seats = {}, {}
 
     # --- looking and keeping ------------------------------------------------------------------------------

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 
-from gossip.api import Mixer, Rule
-from gossip.catalogue import build
-from gossip.mix.catalogue import MIXERS
-from gossip.seeds import derive
-from node.config import Manifest
-from robust import catalogue
-from robust.facts import FACTS
+from starling.gossip.api import Mixer, Rule
+from starling.gossip.catalogue import build
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.seeds import derive
+from starling.node.config.schema import Manifest
+from starling.robust import catalogue
+from starling.robust.facts import FACTS
 
 
 def mixer(manifest: Manifest) -> Mixer:

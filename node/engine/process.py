@@ -1,4 +1,4 @@
-"""The engine's own process: `python -m node.engine.process FD`, started by the daemon with one end of a socket pair as FD.
+"""The engine's own process: `python -m starling.node.engine.process FD`, started by the daemon with one end of a socket pair as FD.
 
 The loop looks for a call, else does one slice of work, else waits for a call; so a call waits for at most one local step.
 The process ends when the pipe does, which is how it never outlives its daemon; nothing is saved then, because a daemon that
@@ -14,8 +14,8 @@ import sys
 from contextlib import suppress
 from typing import Protocol
 
-from node.engine.calls import Evaluate, Evaluated, Reply, Request, Stop, Train, Trained
-from node.pipe import Failed, Pipe
+from starling.node.rpc.calls import Evaluate, Evaluated, Reply, Request, Stop, Train, Trained
+from starling.node.rpc.pipe import Failed, Pipe
 
 GONE = (EOFError, BrokenPipeError, ConnectionResetError)  # the daemon's end of the pipe is closed
 
@@ -75,7 +75,7 @@ def main() -> None:
     """Entry point of the child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    from node.engine.engine import Engine  # noqa: PLC0415 — torch takes a second, in which a Ctrl-C must not end us
+    from starling.node.engine.engine import Engine  # noqa: PLC0415 — torch takes a second, in which a Ctrl-C must not end us
 
     with socket.socket(fileno=int(sys.argv[1])) as sock, suppress(*GONE):  # then nobody is left to answer
         serve(Engine(), Pipe(sock))

@@ -18,20 +18,21 @@ from pathlib import Path
 
 from torch import Tensor
 
-from gossip.api import Effect, Phase, Swapped
-from gossip.errors import ConfigError, LocalProtocolError
-from gossip.mix.catalogue import gathers, swaps
-from node.engine import blob, calls
-from node.engine.checkpoint import Checkpoint, Checkpoints, swarm_of
-from node.engine.devices import Gpu
-from node.engine.distance import Distances
-from node.engine.exchange import Exchanges
-from node.engine.gathering import Gathering
-from node.engine.hostile import hostile
-from node.engine.joining import Candidates
-from node.engine.learner import Learner
-from node.engine.secret import Secret
-from node.tasks.evaluate import Progress, Result
+from starling.gossip.api import Effect, Phase, Swapped
+from starling.gossip.errors import ConfigError, LocalProtocolError
+from starling.gossip.mix.catalogue import gathers, swaps
+from starling.node.engine import tensor_file
+from starling.node.engine.byzantine import hostile
+from starling.node.engine.checkpoint import Checkpoint, Checkpoints, swarm_of
+from starling.node.engine.consensus import Distances
+from starling.node.engine.devices import Gpu
+from starling.node.engine.learner import Learner
+from starling.node.engine.model_candidates import Candidates
+from starling.node.engine.pairwise_exchange import Exchanges
+from starling.node.engine.privacy.csprng import Secret
+from starling.node.engine.pull_exchange import Gathering
+from starling.node.rpc import calls
+from starling.node.tasks.evaluate import Progress, Result
 
 _AVERAGED = 0.1  # weight of the newest in the mean number of local steps between exchanges
 _MODEL = "model"
@@ -352,7 +353,7 @@ class Session:
         if call.export:
             path = Path(call.export)
             facts: dict[str, str | int] = {"kind": "export", "round": self._round, "schema": self._schema.hex()}
-            blob.write(path, blob.pack(learner.named(), facts)).replace(path)
+            tensor_file.write(path, tensor_file.pack(learner.named(), facts)).replace(path)
         return calls.Done()
 
     def close(self) -> calls.Done:
@@ -369,7 +370,7 @@ class Session:
     def snapshot(self) -> calls.Held:
         """Hold the model as it is; the one held before is let go."""
         facts: dict[str, str | int] = {"kind": _MODEL, "round": self._round, "schema": self._schema.hex()}
-        data = blob.pack({"x": self._told(self.learner.x)}, facts)
+        data = tensor_file.pack({"x": self._told(self.learner.x)}, facts)
         self._held = (self._held[0] + 1, data)
         return calls.Held(self._held[0], len(data), hashlib.sha256(data).digest(), self._round, self._schema)
 
@@ -406,7 +407,7 @@ class Session:
             ValueError: it is none of ours. The message is a snake_case reason.
         """
         try:
-            tensors, facts = blob.unpack(state)
+            tensors, facts = tensor_file.unpack(state)
         except ValueError as error:
             raise ValueError("state_damaged") from error
         if facts.get("kind") != _MODEL or facts.get("schema") != self._schema.hex() or tensors.keys() != {"x"}:

@@ -1,6 +1,6 @@
 """What the daemon needs of a network: frames to and from peers by their ids. Frames may be lost; nothing else may happen.
 
-Two networks satisfy it: `node.net.libp2p` (TCP, Noise, Yamux) and `node.net.memory` (virtual time, with faults as rules).
+Two networks satisfy it: `starling.node.net.libp2p` (TCP, Noise, Yamux) and `starling.node.net.memory` (virtual time, with faults as rules).
 A frame arrives whole or not at all; order holds between two peers on one lane while a connection lasts.
 """
 
@@ -12,7 +12,7 @@ from typing import Protocol
 
 import trio
 
-from gossip.wire.schema import Lane
+from starling.gossip.wire.schema import Lane
 
 
 @dataclass(frozen=True, slots=True)

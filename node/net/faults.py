@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from gossip.seeds import derive
+from starling.gossip.seeds import derive
 
 DEFAULT_DELAY_S = 0.001
 

@@ -6,8 +6,8 @@ from collections import deque
 
 import trio
 
-from gossip.wire.schema import MAX_FRAME_BYTES, Lane
-from node.net.api import Connected, Disconnected, Inbound
+from starling.gossip.wire.schema import MAX_FRAME_BYTES, Lane
+from starling.node.net.api import Connected, Disconnected, Inbound
 
 
 class Inbox:

@@ -11,7 +11,7 @@ from math import inf
 
 import trio
 
-from robust.sampling import prefix_of
+from starling.robust.sampling import prefix_of
 
 ORIGIN_SHARE = 4
 """One public address prefix has at most one in so many of a node's connections."""

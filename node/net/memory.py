@@ -1,7 +1,7 @@
 """A network in memory and virtual time, for whole nodes under `MockClock(autojump_threshold=0)`.
 
 A hub holds the peers, the connections between them and the frames under way. A frame belongs to the connection it was
-sent on: when that is gone (crash, disconnect, refusal) so is the frame. Faults are rules, see `node.net.faults`; rules
+sent on: when that is gone (crash, disconnect, refusal) so is the frame. Faults are rules, see `starling.node.net.faults`; rules
 apply to dials as well, which try three times. Frame rates are not limited here: virtual time has no load to shed.
 
 One system task delivers and one per node and lane hands out, so that joining needs no nursery: they live as long
@@ -18,12 +18,12 @@ from types import MappingProxyType
 
 import trio
 
-from gossip.errors import LocalProtocolError, PeerUnreachable
-from gossip.wire.schema import LANES, MAX_FRAME_BYTES, Lane
-from node.config import LimitsSection
-from node.net.api import Connected, Disconnected, Inbound, Traffic
-from node.net.faults import DEFAULT_DELAY_S, Deliver, Drop, Rule, delay
-from node.net.inbox import EventQueue, Inbox
+from starling.gossip.errors import LocalProtocolError, PeerUnreachable
+from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES, Lane
+from starling.node.config.schema import LimitsSection
+from starling.node.net.api import Connected, Disconnected, Inbound, Traffic
+from starling.node.net.faults import DEFAULT_DELAY_S, Deliver, Drop, Rule, delay
+from starling.node.net.inbox import EventQueue, Inbox
 
 DIAL_TRIES = 3
 DIAL_PATIENCE_S = 0.3
@@ -187,7 +187,7 @@ class MemoryHub:
 
 
 class MemoryNetwork:
-    """One peer's place on a hub; satisfies `node.net.api.Network`. Made by `MemoryHub.join`."""
+    """One peer's place on a hub; satisfies `starling.node.net.api.Network`. Made by `MemoryHub.join`."""
 
     def __init__(self, hub: MemoryHub, peer_id: str, limits: LimitsSection) -> None:
         self._hub = hub

@@ -1,4 +1,4 @@
-"""A worker: `python -m node.simulate`, started by the command line, which hands it one run after another (`node.simulate.words`).
+"""A worker: `python -m node.simulate`, started by the command line, which hands it one run after another (`node.simulate.worker_protocol`).
 
 It ends when its standard input is closed, at once and whatever it is computing: nothing of it is worth saving, and so it never
 outlives who started it. Ctrl-C is the other end's to answer.
@@ -14,7 +14,7 @@ import threading
 import time
 from typing import BinaryIO
 
-from node.simulate import words
+from starling.node.simulate import worker_protocol
 
 _PAUSE_S = 0.1  # between two words about one run
 
@@ -36,27 +36,29 @@ def _listen(requests: queue.SimpleQueue[bytes]) -> None:
 
 
 def _serve(requests: queue.SimpleQueue[bytes], replies: BinaryIO) -> None:
-    from gossip.errors import ConfigError, GossipError  # noqa: PLC0415 — torch takes a second, in which stdin may close
-    from node.simulate.engines import check, simulate  # noqa: PLC0415
+    from starling.gossip.errors import ConfigError, GossipError  # noqa: PLC0415 — torch takes a second, in which stdin may close
+    from starling.node.simulate.engines import check, simulate  # noqa: PLC0415
 
     while True:
-        request = words.request(requests.get())
+        request = worker_protocol.request(requests.get())
         try:
             match request:
-                case words.Check(scenarios):
+                case worker_protocol.Check(scenarios):
                     for scenario in scenarios:
                         check(scenario)
-                    reply: words.Reply = words.Checked()
-                case words.Run(cell, scenario):
-                    reply = words.Ended(cell, simulate(scenario, _Told(cell, replies)))
+                    reply: worker_protocol.Reply = worker_protocol.Checked()
+                case worker_protocol.Run(cell, scenario):
+                    reply = worker_protocol.Ended(cell, simulate(scenario, _Told(cell, replies)))
         except ConfigError as error:
-            reply = words.Refused(str(error))
+            reply = worker_protocol.Refused(str(error))
         except GossipError as error:
-            reply = words.Failed(str(error))
+            reply = worker_protocol.Failed(str(error))
         except Exception as error:  # the other end says it in one line; ours are on standard error
-            replies.write(words.line(words.Failed(" ".join(f"{type(error).__name__}: {error}".split()))))
+            replies.write(
+                worker_protocol.line(worker_protocol.Failed(" ".join(f"{type(error).__name__}: {error}".split())))
+            )
             raise
-        replies.write(words.line(reply))
+        replies.write(worker_protocol.line(reply))
 
 
 class _Told:
@@ -70,7 +72,7 @@ class _Told:
     def __call__(self, round: int, line: str) -> None:
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + _PAUSE_S
-            self._replies.write(words.line(words.Advanced(self._cell, round, line)))
+            self._replies.write(worker_protocol.line(worker_protocol.Advanced(self._cell, round, line)))
 
 
 if __name__ == "__main__":

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.api import Averaging, Gathering, Selector, Swapping
-from gossip.mix.catalogue import swaps
-from gossip.mix.transaction import Terms
-from gossip.seeds import derive
-from gossip.vector import Layout
-from node.config import Manifest
-from node.daemon.budget import FILL
-from node.engine.compression import parts, selection, terms
-from node.scenario.swarm import VirtualSwarm
-from node.simulate.schema import Scenario, joiners
+from starling.gossip.api import Averaging, Gathering, Selector, Swapping
+from starling.gossip.mix.catalogue import swaps
+from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.seeds import derive
+from starling.gossip.vector import Layout
+from starling.node.config.schema import Manifest
+from starling.node.daemon.exchange.budget import FILL
+from starling.node.engine.compression import parts, selection, terms
+from starling.node.simulate.schema import Scenario, joiners
+from starling.node.simulate.virtual.swarm import VirtualSwarm
 
 
 def rows(scenario: Scenario) -> int:

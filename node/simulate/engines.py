@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from gossip.errors import ConfigError, GossipError
-from gossip.rng import generator
-from node.engine.mixing import mixer
-from node.simulate import build, lies, vectorised, whole
-from node.simulate.learned import layout_of
-from node.simulate.results import Outcome, Progress
-from node.simulate.schema import Scenario, manifest
-from node.tasks.catalogue import task
+from starling.gossip.errors import ConfigError, GossipError
+from starling.gossip.rng import generator
+from starling.node.engine.mixing import mixer
+from starling.node.simulate import build
+from starling.node.simulate.matrix import attackers
+from starling.node.simulate.matrix import run as vectorised
+from starling.node.simulate.matrix.torch_task import layout_of
+from starling.node.simulate.results import Outcome, Progress
+from starling.node.simulate.schema import Scenario, manifest
+from starling.node.simulate.virtual import run as whole
+from starling.node.tasks.catalogue import task
 
 
 def check(scenario: Scenario) -> None:
@@ -26,7 +29,7 @@ def check(scenario: Scenario) -> None:
         layout = layout_of(learned.model(generator(agreed.seed, "model")))
         dim = mixing.size(layout.dim)
         build.selector(scenario, build.codecs(agreed, layout, dim), mixing.edge, layout, dim)
-        lies.attack(scenario.attack)
+        attackers.attack(scenario.attack)
 
 
 def simulate(scenario: Scenario, progress: Progress) -> Outcome:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gossip.simulate.reference import consensus_distance
-from node.simulate.problem import Problem
-from node.simulate.results import Row
+from starling.gossip.reference import consensus_distance
+from starling.node.simulate.matrix.problem import Problem
+from starling.node.simulate.results import Row
 
 NOT_FINITE = "not_finite"
 """What a ValueError says where numbers have left the finite ones; the core says the same."""

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
-from gossip.errors import ConfigError
-from node.simulate.results import Finished, over_seeds
+from starling.gossip.errors import ConfigError
+from starling.node.simulate.results import Finished, over_seeds
 
 AXES: Mapping[str, str] = MappingProxyType(
     {"round": "rounds", "bytes_per_node": "bytes sent by a node", "seconds": "virtual seconds"}

@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Self
 
-from gossip.errors import ConfigError, GossipError
-from node.simulate import words
-from node.simulate.results import Outcome
-from node.simulate.sweep import Cell
+from starling.gossip.errors import ConfigError, GossipError
+from starling.node.simulate import worker_protocol
+from starling.node.simulate.results import Outcome
+from starling.node.simulate.sweep import Cell
 
 Show = Callable[[float, str], None]
 """Told the fraction of all runs that is done, and one line."""
@@ -37,15 +37,15 @@ class _Worker:
     cell: int | None = None
     _rest: bytes = b""
 
-    def say(self, word: words.Request) -> None:
+    def say(self, word: worker_protocol.Request) -> None:
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(words.line(word))
+            self.process.stdin.write(worker_protocol.line(word))
             self.process.stdin.flush()
         except BrokenPipeError as error:
             raise self._died() from error
 
-    def hear(self) -> list[words.Reply]:
+    def hear(self) -> list[worker_protocol.Reply]:
         """What has arrived; to be called when something can be read.
 
         Raises:
@@ -56,7 +56,7 @@ class _Worker:
         if not data:
             raise self._died()
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return [words.reply(line) for line in lines]
+        return [worker_protocol.reply(line) for line in lines]
 
     def _died(self) -> GossipError:
         code = self.process.wait()
@@ -115,8 +115,8 @@ class Pool:
         """
         self.show(0.0, "starting")
         first = self._start()
-        first.say(words.Check(tuple(cell.scenario for cell in self.cells)))
-        while not any(isinstance(reply, words.Checked) for reply in self._replies()):
+        first.say(worker_protocol.Check(tuple(cell.scenario for cell in self.cells)))
+        while not any(isinstance(reply, worker_protocol.Checked) for reply in self._replies()):
             pass
 
     def run(self) -> Iterator[tuple[int, Outcome]]:
@@ -133,11 +133,11 @@ class Pool:
         while self._rounds:
             for reply in self._replies():
                 match reply:
-                    case words.Advanced(cell, done, line):
+                    case worker_protocol.Advanced(cell, done, line):
                         self._rounds[cell] = done
                         title = self.cells[cell].title
                         self.show(self._fraction, f"{title}: {line}" if title else line)
-                    case words.Ended(cell, outcome):
+                    case worker_protocol.Ended(cell, outcome):
                         self._ended += 1
                         del self._rounds[cell]
                         self._next(next(worker for worker in self._workers if worker.cell == cell))
@@ -154,7 +154,7 @@ class Pool:
         threads = str(max(cell.scenario.simulate.threads for cell in self.cells))
         errors = tempfile.TemporaryFile()  # noqa: SIM115 — closed with the worker
         process = subprocess.Popen(
-            [sys.executable, "-m", "node.simulate"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+            [sys.executable, "-m", "starling.node.simulate"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
             start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": threads},
         )  # fmt: skip
         worker = _Worker(process, errors)
@@ -165,21 +165,21 @@ class Pool:
         worker.cell = self._waiting.popleft() if self._waiting else None
         if worker.cell is not None:
             self._rounds[worker.cell] = 0
-            worker.say(words.Run(worker.cell, self.cells[worker.cell].scenario))
+            worker.say(worker_protocol.Run(worker.cell, self.cells[worker.cell].scenario))
 
-    def _replies(self) -> list[words.Reply]:
+    def _replies(self) -> list[worker_protocol.Reply]:
         """Wait until a worker has said something."""
         with selectors.DefaultSelector() as selector:
             for worker in self._workers:
                 assert worker.process.stdout is not None
                 selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
-            heard: list[words.Reply] = []
+            heard: list[worker_protocol.Reply] = []
             for key, _ in selector.select():
                 heard += key.data.hear()
         for reply in heard:
             match reply:
-                case words.Refused(line):
+                case worker_protocol.Refused(line):
                     raise ConfigError(line)
-                case words.Failed(line):
+                case worker_protocol.Failed(line):
                     raise GossipError(line)
         return heard

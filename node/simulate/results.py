@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from node.config import Scalar
+from starling.node.config.schema import Scalar
 
 VERSION = 1
 """Of the JSON: raised when a reader of the one before would misread. New keys do not raise it."""

@@ -6,14 +6,14 @@ import difflib
 import math
 from pathlib import Path
 
-from gossip.errors import ConfigError
-from gossip.mix.facts import FACTS
-from node import manifest as manifests
-from node import presets
-from node.overlay import check_members
-from node.simulate.schema import PATH_TASKS, Scenario, joiners, manifest
-from node.simulate.sweep import Cell
-from robust.attacks import names
+from starling.gossip.errors import ConfigError
+from starling.gossip.mix.facts import FACTS
+from starling.node.config import manifest as manifests
+from starling.node.config import presets
+from starling.node.config.overlay import check_members
+from starling.node.simulate.schema import PATH_TASKS, Scenario, joiners, manifest
+from starling.node.simulate.sweep import Cell
+from starling.robust.attacks import names
 
 TRACKING = ("gradient_tracking", "beer", "defended_tracking")  # a model and a tracker side by side are what they share
 WHOLE_NODES = 64  # of the whole engine: each costs some milliseconds of computing a round

@@ -1,4 +1,6 @@
-"""Every key of a scenario file, with its meaning, default and bounds. What a manifest says is in `node.config`, and means the same here."""
+"""Every key of a scenario file, with its meaning, default and bounds. What a manifest says is in
+`node.config.schema`, and means the same here.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from node.config import (
+from starling.node.config.schema import (
     AtLeastOne,
     BadShare,
     CompressSection,
@@ -92,7 +94,7 @@ class AttackSection(Section, frozen=True):
     """Who lies, and how. What nodes are worth is then said of the honest alone."""
 
     kind: Annotated[str, Meta(max_length=64)] = ""
-    """One of robust.attacks.names; docs/simulating.md lists them. "": the bad nodes behave, to compare with."""
+    """One of starling.robust.attacks.names; docs/simulating.md lists them. "": the bad nodes behave, to compare with."""
     nodes: Count = 0
     """How many nodes are bad: a seeded draw of those that begin."""
     rows: tuple[Count, ...] = ()

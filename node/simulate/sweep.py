@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from gossip.errors import ConfigError
-from node import presets, settings
-from node.config import Scalar
-from node.simulate.schema import Scenario, SweepSection
+from starling.gossip.errors import ConfigError
+from starling.node.config import presets, toml
+from starling.node.config.schema import Scalar
+from starling.node.simulate.schema import Scenario, SweepSection
 
 MAX_CELLS = 10_000
 _SEED = "simulate.seed"
@@ -78,7 +78,7 @@ def cells(scenario: Scenario, again: Callable[[Sequence[str]], Scenario] | None 
         try:
             begun = scenario if again is None or _PRESET not in labels else again([f"{_PRESET}={labels[_PRESET]}"])
             alone = msgspec.structs.replace(begun, sweep=SweepSection())
-            found.append(Cell(labels, settings.apply_set(alone, assignments)))
+            found.append(Cell(labels, toml.apply_set(alone, assignments)))
         except ConfigError as error:
             raise ConfigError(f"sweep.grid: {error}") from error
     return tuple(found)

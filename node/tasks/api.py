@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Generator, Tensor, nn
 
-from node.config import PartitionSection
+from starling.node.config.schema import PartitionSection
 
 
 @dataclass(frozen=True, slots=True)

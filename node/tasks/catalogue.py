@@ -1,7 +1,7 @@
 """Which tasks there are, and how a person's own one is found.
 
 A manifest comes from a stranger, and `module:function` names code. So nothing is called that does not declare itself a task
-beforehand: a class with the methods of `node.tasks.api.Task`, or a function whose return annotation is one.
+beforehand: a class with the methods of `starling.node.tasks.api.Task`, or a function whose return annotation is one.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import typing
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from gossip.catalogue import build
-from gossip.errors import ConfigError
-from node.config import Scalar
-from node.tasks.api import Task
-from node.tasks.diagonal import Diagonal
-from node.tasks.digits import Digits
-from node.tasks.images import Images
-from node.tasks.logistic import Logistic
-from node.tasks.quadratic import Quadratic
-from node.tasks.synthetic import Synthetic
-from node.tasks.text import Text
+from starling.gossip.catalogue import build
+from starling.gossip.errors import ConfigError
+from starling.node.config.schema import Scalar
+from starling.node.tasks.api import Task
+from starling.node.tasks.diagonal import Diagonal
+from starling.node.tasks.digits import Digits
+from starling.node.tasks.images import Images
+from starling.node.tasks.logistic import Logistic
+from starling.node.tasks.quadratic import Quadratic
+from starling.node.tasks.synthetic import Synthetic
+from starling.node.tasks.text import Text
 
 TASKS: Mapping[str, Callable[..., Task]] = MappingProxyType(
     {

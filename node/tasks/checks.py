@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from gossip.errors import ConfigError
-from node.tasks.api import Source
+from starling.gossip.errors import ConfigError
+from starling.node.tasks.api import Source
 
 
 def whole(name: str, value: int, low: int, high: int) -> None:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
-from gossip.rng import generator as derived
-from node.tasks.api import Source
-from node.tasks.checks import choice, own_problem, real, whole
-from node.tasks.quadratic import DTYPES, Point, gradient_noise
+from starling.gossip.rng import generator as derived
+from starling.node.tasks.api import Source
+from starling.node.tasks.checks import choice, own_problem, real, whole
+from starling.node.tasks.quadratic import DTYPES, Point, gradient_noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class AxisBowl:
 
 @dataclass(frozen=True, slots=True)
 class DiagonalData:
-    """One node's bowl, and the mean of all for testing; satisfies `node.tasks.api.Data`."""
+    """One node's bowl, and the mean of all for testing; satisfies `starling.node.tasks.api.Data`."""
 
     bowl: AxisBowl
     whole: AxisBowl

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from node.tasks.api import Data, Task
+from starling.node.tasks.api import Data, Task
 
 
 @dataclass(frozen=True, slots=True)

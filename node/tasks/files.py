@@ -19,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.errors import ConfigError
+from starling.gossip.errors import ConfigError
 
 MAX_BYTES = 4 << 30
 """Largest array read, uncompressed: a file that claims more is refused before anything is allocated."""

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
-from gossip.errors import ConfigError
-from node.tasks.api import Source
-from node.tasks.checks import choice, whole
-from node.tasks.files import names_in_npz, read_idx, read_npz
-from node.tasks.labelled import (
+from starling.gossip.errors import ConfigError
+from starling.node.tasks.api import Source
+from starling.node.tasks.checks import choice, whole
+from starling.node.tasks.files import names_in_npz, read_idx, read_npz
+from starling.node.tasks.labelled import (
     Batch,
     Examples,
     LabelledData,
@@ -23,7 +23,7 @@ from node.tasks.labelled import (
     classification_score,
     labelled,
 )
-from node.tasks.networks import classifier
+from starling.node.tasks.networks import classifier
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gossip.errors import ConfigError
-from gossip.seeds import derive
-from node.tasks.api import Source
-from node.tasks.partition import cut, take
+from starling.gossip.errors import ConfigError
+from starling.gossip.seeds import derive
+from starling.node.tasks.api import Source
+from starling.node.tasks.partition import cut, take
 
 Batch = tuple[Tensor, Tensor]
 """(m, …) float32 samples and (m,) int64 labels."""
@@ -48,7 +48,7 @@ class Examples:
 
 @dataclass(frozen=True, slots=True)
 class LabelledData:
-    """One node's share on the device; satisfies `node.tasks.api.Data`. Bytes stay bytes until a batch is made."""
+    """One node's share on the device; satisfies `starling.node.tasks.api.Data`. Bytes stay bytes until a batch is made."""
 
     x: Tensor
     y: Tensor

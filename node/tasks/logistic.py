@@ -17,10 +17,10 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import softplus
 
-from gossip.rng import generator as derived
-from node.tasks.api import Source
-from node.tasks.checks import choice, own_problem, real, whole
-from node.tasks.quadratic import DTYPES, Point
+from starling.gossip.rng import generator as derived
+from starling.node.tasks.api import Source
+from starling.node.tasks.checks import choice, own_problem, real, whole
+from starling.node.tasks.quadratic import DTYPES, Point
 
 Samples = tuple[Tensor, Tensor]
 """(m, d) features and (m,) labels, −1 or 1."""
@@ -30,7 +30,7 @@ _NEWTON_STEPS = 60
 
 @dataclass(frozen=True, slots=True)
 class LogisticData:
-    """One node's samples, and x* with all samples for testing; satisfies `node.tasks.api.Data`."""
+    """One node's samples, and x* with all samples for testing; satisfies `starling.node.tasks.api.Data`."""
 
     z: Tensor
     y: Tensor

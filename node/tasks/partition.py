@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.errors import ConfigError
-from gossip.seeds import derive
-from node.config import PartitionSection
+from starling.gossip.errors import ConfigError
+from starling.gossip.seeds import derive
+from starling.node.config.schema import PartitionSection
 
 Indices = NDArray[np.int64]
 

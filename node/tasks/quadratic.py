@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
-from gossip.rng import generator as derived
-from node.tasks.api import Source
-from node.tasks.checks import choice, own_problem, real, whole
+from starling.gossip.rng import generator as derived
+from starling.node.tasks.api import Source
+from starling.node.tasks.checks import choice, own_problem, real, whole
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -62,7 +62,7 @@ def gradient_noise(like: Tensor, sigma: float, generator: Generator) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class QuadraticData:
-    """One node's bowl, and the sum of all for testing; satisfies `node.tasks.api.Data`."""
+    """One node's bowl, and the sum of all for testing; satisfies `starling.node.tasks.api.Data`."""
 
     bowl: Bowl
     whole: Bowl

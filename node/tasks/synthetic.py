@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
-from gossip.errors import ConfigError
-from node.tasks.api import Source
-from node.tasks.checks import choice, whole
-from node.tasks.labelled import (
+from starling.gossip.errors import ConfigError
+from starling.node.tasks.api import Source
+from starling.node.tasks.checks import choice, whole
+from starling.node.tasks.labelled import (
     Batch,
     Examples,
     LabelledData,
@@ -29,8 +29,8 @@ from node.tasks.labelled import (
     labelled,
     placed,
 )
-from node.tasks.networks import mlp
-from node.tasks.partition import take
+from starling.node.tasks.networks import mlp
+from starling.node.tasks.partition import take
 
 FEATURES, CLASSES = 64, 10
 TRAINING, TEST = 4000, 4000

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gossip.errors import ConfigError
-from node.tasks.api import Source
-from node.tasks.checks import whole
-from node.tasks.files import MAX_BYTES
-from node.tasks.gpt import BYTES, Gpt
-from node.tasks.partition import Indices, cut, take
+from starling.gossip.errors import ConfigError
+from starling.node.tasks.api import Source
+from starling.node.tasks.checks import whole
+from starling.node.tasks.files import MAX_BYTES
+from starling.node.tasks.gpt import BYTES, Gpt
+from starling.node.tasks.partition import Indices, cut, take
 
 MAX_FILES = 4096
 MAX_WINDOWS = 512
@@ -33,7 +33,7 @@ BLOCK_WINDOWS = 8
 
 @dataclass(frozen=True, slots=True)
 class TextData:
-    """One node's share on the device; satisfies `node.tasks.api.Data`.
+    """One node's share on the device; satisfies `starling.node.tasks.api.Data`.
 
     Args:
         text: (n,) uint8, this node's stretches one after the other.

@@ -9,29 +9,29 @@ from typing import Any, ClassVar
 
 from torch import Generator, Tensor
 
-from gossip.catalogue import build
-from robust.attacks import apart, data, hidden, plain, tracker, wire
-from robust.attacks.api import Attack, Scene, Target
-from robust.attacks.crowd import to_all
+from starling.gossip.catalogue import build
+from starling.robust.attacks import broadcast, data, per_receiver, stealth, tracker, wire
+from starling.robust.attacks.api import Attack, Scene, Target
+from starling.robust.attacks.statistics import to_all
 
 _AWAKE: Mapping[str, Callable[..., Attack]] = MappingProxyType(
     {
-        "sign_flip": plain.SignFlip,
-        "gaussian": plain.Gaussian,
-        "zero": plain.Zero,
-        "alie": hidden.Alie,
-        "ipm": plain.ipm,
-        "foe": plain.foe,
-        "mimic": plain.Mimic,
-        "min_max": hidden.MinMax,
-        "min_sum": hidden.MinSum,
-        "dissensus": apart.Dissensus,
-        "spectral": apart.Spectral,
-        "equivocation": apart.Equivocation,
-        "stale": plain.Stale,
-        "free_rider": plain.FreeRider,
-        "era": apart.EdgeRiding,
-        "era_max": apart.EdgeRidingMax,
+        "sign_flip": broadcast.SignFlip,
+        "gaussian": broadcast.Gaussian,
+        "zero": broadcast.Zero,
+        "alie": stealth.Alie,
+        "ipm": broadcast.ipm,
+        "foe": broadcast.foe,
+        "mimic": broadcast.Mimic,
+        "min_max": stealth.MinMax,
+        "min_sum": stealth.MinSum,
+        "dissensus": per_receiver.Dissensus,
+        "spectral": per_receiver.Spectral,
+        "equivocation": per_receiver.Equivocation,
+        "stale": broadcast.Stale,
+        "free_rider": broadcast.FreeRider,
+        "era": per_receiver.EdgeRiding,
+        "era_max": per_receiver.EdgeRidingMax,
     }
 )
 

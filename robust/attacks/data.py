@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Generator, Tensor
 
-from robust.attacks.api import Scene, Target
-from robust.attacks.crowd import to_all
+from starling.robust.attacks.api import Scene, Target
+from starling.robust.attacks.statistics import to_all
 
 
 @dataclass(frozen=True, slots=True)

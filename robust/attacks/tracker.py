@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from torch import Generator, Tensor
 
-from robust.attacks.api import Scene, Target
-from robust.attacks.crowd import agreed_direction, mean, to_all, uphill
+from starling.robust.attacks.api import Scene, Target
+from starling.robust.attacks.statistics import agreed_direction, mean, to_all, uphill
 
 
 @dataclass(frozen=True, slots=True)

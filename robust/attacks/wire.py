@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Generator, Tensor
 
-from gossip.compress.header import ATOMS, BLOCKS, FACTORS, HEADER, LISTING, Kind
-from robust.attacks.api import Scene, Target
-from robust.attacks.crowd import to_all
+from starling.gossip.compress.header import ATOMS, BLOCKS, FACTORS, HEADER, LISTING, Kind
+from starling.robust.attacks.api import Scene, Target
+from starling.robust.attacks.statistics import to_all
 
 _NAN = b"\xff"  # repeated, a NaN in every float format; quantized values get scales of NaN
 _HUGE = b"\x7b"  # repeated, 6e4 to 1e286: finite in every float format, and no sum of squares is

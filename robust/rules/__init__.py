@@ -1,1 +1,1 @@
-"""Robust combining rules, one file per family. `robust.catalogue` names them, `docs/robustness.md` compares them."""
+"""Robust combining rules, one file per family. `starling.robust.catalogue` names them, `docs/robustness.md` compares them."""

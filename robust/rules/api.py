@@ -12,9 +12,9 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from gossip.api import Combined, Losses
-from gossip.errors import BreakdownExceeded
-from robust.rules.stack import Stack
+from starling.gossip.api import Combined, Losses
+from starling.gossip.errors import BreakdownExceeded
+from starling.robust.rules.stack import Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Combination(Protocol):
 
 @runtime_checkable
 class Remembering(Protocol):
-    """A combination that remembers peers one by one, as `gossip.mix.seats` says."""
+    """A combination that remembers peers one by one, as `starling.gossip.mix.rule_memory` says."""
 
     @property
     def seats(self) -> int:
@@ -84,7 +84,7 @@ class Preparation(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A rule for a node, prepared or not. Satisfies `gossip.api.Rule`.
+    """A rule for a node, prepared or not. Satisfies `starling.gossip.api.Rule`.
 
     A row in which nobody is present keeps its own vector, to the bit.
 
@@ -129,7 +129,7 @@ class Composed:
         losses: Losses | None,
         seats: Tensor | None = None,
     ) -> Combined:
-        """As `gossip.api.Rule` says. After a preparation, which mixes what peers said, nobody is named as held back.
+        """As `starling.gossip.api.Rule` says. After a preparation, which mixes what peers said, nobody is named as held back.
 
         Raises:
             BreakdownExceeded: there are too few peers for the rule to mean anything.

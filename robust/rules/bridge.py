@@ -11,11 +11,11 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from gossip.api import Combined
-from robust.rules.api import Combination, Context, nothing
-from robust.rules.coordinate import Median, TrimmedMean
-from robust.rules.krum import Bulyan, Krum
-from robust.rules.stack import Stack
+from starling.gossip.api import Combined
+from starling.robust.rules.api import Combination, Context, nothing
+from starling.robust.rules.coordinate import Median, TrimmedMean
+from starling.robust.rules.krum import Bulyan, Krum
+from starling.robust.rules.stack import Stack
 
 SCREENS: Mapping[str, Callable[[int], Combination]] = MappingProxyType(
     {"trimmed_mean": TrimmedMean, "median": lambda _: Median(), "krum": Krum, "bulyan": Bulyan}

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossip.api import Combined
-from robust.rules.api import Context
-from robust.rules.distances import HALF, positive, shortened, to_point
-from robust.rules.stack import Stack
+from starling.gossip.api import Combined
+from starling.robust.rules.api import Context
+from starling.robust.rules.distances import HALF, positive, shortened, to_point
+from starling.robust.rules.stack import Stack
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossip.api import Combined
-from robust.rules.api import Context, bad
-from robust.rules.before import neighborly
-from robust.rules.clipping import expected, outlived, running_step
-from robust.rules.coordinate import TrimmedMean
-from robust.rules.distances import HALF, between, shortened
-from robust.rules.stack import Stack
+from starling.gossip.api import Combined
+from starling.robust.preaggregate.catalogue import neighborly
+from starling.robust.rules.api import Context, bad
+from starling.robust.rules.clipping import expected, outlived, running_step
+from starling.robust.rules.coordinate import TrimmedMean
+from starling.robust.rules.distances import HALF, between, shortened
+from starling.robust.rules.stack import Stack
 
 
 @dataclass(frozen=True, slots=True)

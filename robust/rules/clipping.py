@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossip.api import Combined
-from robust.rules.api import Context, bad, nothing
-from robust.rules.distances import HALF, norms, positive, shortened
-from robust.rules.stack import Stack
+from starling.gossip.api import Combined
+from starling.robust.rules.api import Context, bad, nothing
+from starling.robust.rules.distances import HALF, norms, positive, shortened
+from starling.robust.rules.stack import Stack
 
 KAPPA = 3.0
 _MEMORY = 0.9  # of the running mean of step lengths

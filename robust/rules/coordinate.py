@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossip.api import Combined
-from robust.rules.api import Context, bad, enough, nothing
-from robust.rules.network import network
-from robust.rules.stack import Stack
+from starling.gossip.api import Combined
+from starling.robust.rules.api import Context, bad, enough, nothing
+from starling.robust.rules.sorting_network import network
+from starling.robust.rules.stack import Stack
 
 
 @dataclass(frozen=True, slots=True)

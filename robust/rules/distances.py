@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from robust.rules.stack import CHUNK
+from starling.robust.rules.stack import CHUNK
 
 HALF = 0.5
 """Whose difference is shortened below this was held back."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossip.api import Combined
-from robust.rules.api import Context, nothing
-from robust.rules.stack import Stack
+from starling.gossip.api import Combined
+from starling.robust.rules.api import Context, nothing
+from starling.robust.rules.stack import Stack
 
 EPSILON = 1e-4
 """Keeps weights finite where the subspace explains a vector wholly. The authors take 1e-7, which is what the products here are good to."""

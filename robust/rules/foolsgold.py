@@ -11,12 +11,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gossip.api import Combined
-from robust.rules.api import Context
-from robust.rules.distances import HALF
-from robust.rules.stack import Stack
-from robust.sybil import foolsgold
-from robust.sybil.histories import BUCKETS, MOST, moved, sketch
+from starling.gossip.api import Combined
+from starling.robust.rules.api import Context
+from starling.robust.rules.distances import HALF
+from starling.robust.rules.stack import Stack
+from starling.robust.sketches import foolsgold
+from starling.robust.sketches.histories import BUCKETS, MOST, moved, sketch
 
 
 @dataclass(frozen=True, slots=True)

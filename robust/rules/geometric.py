@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossip.api import Combined
-from robust.rules.api import Context, nothing
-from robust.rules.distances import positive, to_point
-from robust.rules.stack import Stack
+from starling.gossip.api import Combined
+from starling.robust.rules.api import Context, nothing
+from starling.robust.rules.distances import positive, to_point
+from starling.robust.rules.stack import Stack
 
 _TINY = 1e-140  # where all are at one point any weights will do, but no division by 0
 

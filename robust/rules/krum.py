@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossip.api import Combined
-from robust.rules.api import Context, bad, enough, nothing
-from robust.rules.coordinate import mean_around_median
-from robust.rules.distances import between, nearest
-from robust.rules.stack import Stack
+from starling.gossip.api import Combined
+from starling.robust.rules.api import Context, bad, enough, nothing
+from starling.robust.rules.coordinate import mean_around_median
+from starling.robust.rules.distances import between, nearest
+from starling.robust.rules.stack import Stack
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossip.api import Combined
-from robust.rules.api import Context, nothing
-from robust.rules.stack import Stack
+from starling.gossip.api import Combined
+from starling.robust.rules.api import Context, nothing
+from starling.robust.rules.stack import Stack
 
 
 @dataclass(frozen=True, slots=True)

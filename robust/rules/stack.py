@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from robust.rules.network import Network
+from starling.robust.rules.sorting_network import Network
 
 BLOCK = 1 << 15
 """Coordinates at a time where no bit depends on it: 17 of them, float32, are about the second-level cache of a core."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossip.api import Combined
-from robust.rules.api import Context, nothing
-from robust.rules.distances import nearest
-from robust.rules.stack import Stack
+from starling.gossip.api import Combined
+from starling.robust.rules.api import Context, nothing
+from starling.robust.rules.distances import nearest
+from starling.robust.rules.stack import Stack
 
 
 @dataclass(frozen=True, slots=True)

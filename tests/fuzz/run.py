@@ -26,7 +26,7 @@ from pathlib import Path
 from tests.fuzz.catalogue import PLANTED, TARGETS
 from tests.fuzz.target import Target, load, regressions
 
-INSTRUMENTED = ("gossip", "robust", "node", "tests")  # of the tests only the targets: their decisions guide the fuzzer
+INSTRUMENTED = ("starling", "tests")  # of the tests only the targets: their decisions guide the fuzzer
 MOST_SECONDS_AN_INPUT = 10
 MOST_MEGABYTES = 2048
 

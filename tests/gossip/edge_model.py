@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
-from gossip.exchange.commands import (
+from starling.gossip.exchange.commands import (
     AskAnswer,
     AskApply,
     Asked,
@@ -25,9 +25,9 @@ from gossip.exchange.commands import (
     Poked,
     Send,
 )
-from gossip.exchange.edge import Edge
-from gossip.wire.frames import decode, encode
-from gossip.wire.schema import Exchange
+from starling.gossip.exchange.edge import Edge
+from starling.gossip.wire.frames import decode, encode
+from starling.gossip.wire.schema import Exchange
 
 VIEW = b"view-digest"
 

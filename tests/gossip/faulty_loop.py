@@ -2,9 +2,9 @@
 
 import torch
 
-from gossip.mix import ledger
-from gossip.mix.ledger import opened
-from gossip.simulate.reference import Reference
+from starling.gossip.mix import edge_ledger
+from starling.gossip.mix.edge_ledger import opened
+from starling.gossip.reference import Reference
 
 
 class FaultyLoop:
@@ -34,13 +34,13 @@ class FaultyLoop:
                 del self.loop.turns[pair]
                 self.pending.pop(pair, None)
             for other in self.alive:
-                self.keep(other, ledger.revoke(self.loop.ledgers[other], self.loop.peers[row], settled=True))
+                self.keep(other, edge_ledger.revoke(self.loop.ledgers[other], self.loop.peers[row], settled=True))
         for pair in (self.pair(*pair) for pair in change.closed):
             self.resolve(pair)
             if self.loop.turns.pop(pair, 0):
                 self.closed[pair] = self.closed.get(pair, 0) + 1
             for me, other in (pair, pair[::-1]):
-                self.keep(me, ledger.settle(self.loop.ledgers[me], self.loop.peers[other], self.most))
+                self.keep(me, edge_ledger.settle(self.loop.ledgers[me], self.loop.peers[other], self.most))
         for row, source in change.joined:
             self.loop.x[row] = self.loop.x[source]
             self.loop.states[row] = self.loop.mixer.start(self.loop.x[row].clone())
@@ -58,7 +58,7 @@ class FaultyLoop:
 
     def mix(self, row, effects, frozen, phase):
         loop = self.loop
-        shared, book = ledger.average(
+        shared, book = edge_ledger.average(
             loop.mixer.edge, loop.ledgers[row], frozen, sorted(effects, key=lambda effect: effect.peer)
         )
         self.keep(row, book)

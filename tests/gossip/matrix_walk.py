@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossip.api import Mixer, Phase
-from gossip.mix.catalogue import swaps
-from gossip.overlay.api import Overlay
-from gossip.overlay.weights import matrix
+from starling.gossip.api import Mixer, Phase
+from starling.gossip.mix.catalogue import swaps
+from starling.gossip.overlay.api import Overlay
+from starling.gossip.overlay.weights import matrix
 from tests.gossip.quadratics import relative_error
 
 LOST = 1e8

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gossip.errors import RemoteProtocolError
-from gossip.membership.detector import Detector, Timing
-from gossip.membership.events import ClockSample, Died, Output, Send
-from gossip.membership.ourselves import Ourselves
-from gossip.membership.view import View
-from gossip.seeds import derive
-from gossip.wire.frames import decode, encode
-from gossip.wire.schema import Record
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.membership.detector import Detector, Timing
+from starling.gossip.membership.events import ClockSample, Died, Output, Send
+from starling.gossip.membership.local_record import Ourselves
+from starling.gossip.membership.member_list import View
+from starling.gossip.seeds import derive
+from starling.gossip.wire.frames import decode, encode
+from starling.gossip.wire.schema import Record
 
 TIMING = Timing(probe_s=1.0, timeout_s=0.5, suspicion_s=2.0, sync_s=5.0, helpers=2)
 SWARM = "s" + "a" * 32

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossip.api import Mixer, Phase
-from gossip.mix.catalogue import swaps
+from starling.gossip.api import Mixer, Phase
+from starling.gossip.mix.catalogue import swaps
 
 PHASE = Phase(0, 1.0, 0.1)
 """None of these algorithms looks at it."""

@@ -14,20 +14,20 @@ import numpy as np
 import pytest
 import torch
 
-from gossip.api import Phase
-from gossip.mix.a2cid2 import A2Cid2
-from gossip.mix.dsgd import Dsgd
-from gossip.mix.exact_diffusion import d2, exact_diffusion
-from gossip.mix.gradient_tracking import GradientTracking
-from gossip.mix.k_gt import KGt
-from gossip.mix.pet import Pet
-from gossip.mix.quasi_global import QuasiGlobal
-from gossip.overlay.base_k import BaseK
-from gossip.overlay.one_peer import Hypercube, OnePeerExponential, RandomMatching
-from gossip.overlay.spectrum import chi
-from gossip.overlay.static import Ring, StaticExponential
-from gossip.overlay.weights import matrix
-from gossip.rng import generator
+from starling.gossip.api import Phase
+from starling.gossip.mix.a2cid2 import A2Cid2
+from starling.gossip.mix.dsgd import Dsgd
+from starling.gossip.mix.exact_diffusion import d2, exact_diffusion
+from starling.gossip.mix.gradient_tracking import GradientTracking
+from starling.gossip.mix.k_gt import KGt
+from starling.gossip.mix.pet import Pet
+from starling.gossip.mix.quasi_global import QuasiGlobal
+from starling.gossip.overlay.base_k import BaseK
+from starling.gossip.overlay.one_peer import Hypercube, OnePeerExponential, RandomMatching
+from starling.gossip.overlay.spectrum import chi
+from starling.gossip.overlay.static import Ring, StaticExponential
+from starling.gossip.overlay.weights import matrix
+from starling.gossip.rng import generator
 from tests.gossip.matrix_walk import cycle, error, iterate, matrices, walk
 from tests.gossip.quadratics import gradients, quadratics
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from gossip.mix.all_gather import psgd
-from gossip.mix.dsgd import choco
-from gossip.mix.gradient_tracking import beer
-from gossip.mix.push_sum import PushSum
-from gossip.mix.r_fast import leave, r_fast
-from gossip.overlay.one_peer import RandomMatching
-from gossip.overlay.static import Ring, StaticExponential
-from gossip.overlay.weights import matrix, metropolis_hastings
+from starling.gossip.mix.all_gather import psgd
+from starling.gossip.mix.dsgd import choco
+from starling.gossip.mix.gradient_tracking import beer
+from starling.gossip.mix.push_sum import PushSum
+from starling.gossip.mix.r_fast import leave, r_fast
+from starling.gossip.overlay.one_peer import RandomMatching
+from starling.gossip.overlay.static import Ring, StaticExponential
+from starling.gossip.overlay.weights import matrix, metropolis_hastings
 from tests.gossip.quadratics import gradients, quadratics, relative_error
 from tests.gossip.swap_walk import Ends, Mailboxes, halves, top
 

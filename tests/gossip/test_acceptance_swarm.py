@@ -11,10 +11,10 @@ from typing import ClassVar
 
 import pytest
 
-from gossip.compress.select import DriftTopK, Everything, Mask, kept
-from gossip.mix.catalogue import MIXERS
-from gossip.mix.pet import Flows, Pet
-from gossip.simulate.fate import Faults
+from starling.gossip.compress.select.coordinates import DriftTopK, Everything, Mask, kept
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.pet import Flows, Pet
+from starling.node.simulate.matrix.faults import Faults
 from tests.gossip.volunteers import Volunteers
 
 pytestmark = pytest.mark.acceptance

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from gossip.compress import codec
-from gossip.compress.allocate import least_bytes, least_error
-from gossip.compress.layers import Layered, layers_of
-from gossip.compress.quantize import Float64, Int4
-from gossip.compress.select import TopK
-from gossip.compress.support import Full, Indices
-from gossip.rng import generator
-from gossip.vector import layout
+from starling.gossip.compress import codec
+from starling.gossip.compress.bit_allocation import least_bytes, least_error
+from starling.gossip.compress.quantize import Float64, Int4
+from starling.gossip.compress.select.coordinates import TopK
+from starling.gossip.compress.select.layers import Layered, layers_of
+from starling.gossip.compress.support import Full, Indices
+from starling.gossip.rng import generator
+from starling.gossip.vector import layout
 
 LAYERS, OPTIONS = 6, 4
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.errors import RemoteProtocolError
-from gossip.overlay.beacon import AHEAD, Beacons, body, signed, value
-from gossip.overlay.ranks import epoch_of, order_digest, ranked, ranked_at, salt_of
-from gossip.wire.schema import Beacon
-from node.identity import Identity, verify
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.overlay.beacon import AHEAD, Beacons, body, signed, value
+from starling.gossip.overlay.ranks import epoch_of, order_digest, ranked, ranked_at, salt_of
+from starling.gossip.wire.schema import Beacon
+from starling.node.identity import Identity, verify
 
 SWARM = "s" + "a" * 32
 SALT = SWARM.encode()

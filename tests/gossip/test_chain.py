@@ -9,15 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.catalogue import build
-from gossip.compress.catalogue import QUANTIZERS, SELECTORS, quantizer
-from gossip.compress.chain import Chain
-from gossip.compress.quantize import Float64
-from gossip.compress.select import Mask, TopK
-from gossip.compress.select_approximate import ChunkTopK
-from gossip.compress.select_random import Cocktail
-from gossip.compress.support import blocks_in
-from gossip.rng import generator
+from starling.gossip.catalogue import build
+from starling.gossip.compress.catalogue import QUANTIZERS, SELECTORS, quantizer
+from starling.gossip.compress.compressor import Chain
+from starling.gossip.compress.quantize import Float64
+from starling.gossip.compress.select.approximate import ChunkTopK
+from starling.gossip.compress.select.coordinates import Mask, TopK
+from starling.gossip.compress.select.random_k import Cocktail
+from starling.gossip.compress.support import blocks_in
+from starling.gossip.rng import generator
 
 RATED = [name for name, make in SELECTORS.items() if "ratio" in inspect.signature(make).parameters]
 BY_THE_VECTOR = ["top_k", "top_k_sampled", "chunk_top_k", "drift_top_k"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.exchange.clock import GAIN, JUMP_S, LONGEST_S, UNKNOWN, SwarmClock
+from starling.gossip.exchange.swarm_clock import GAIN, JUMP_S, LONGEST_S, UNKNOWN, SwarmClock
 
 
 def synchronised(time, now=0.0):

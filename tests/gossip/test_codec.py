@@ -14,12 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.compress import codec
-from gossip.compress.catalogue import BY_CODE, QUANTIZERS
-from gossip.compress.header import BLOCKS, HEADER, LISTING, VERSION, Kind
-from gossip.compress.quantize import Float32, Float64, Fp16, Int4, Int8
-from gossip.compress.support import Blocks, Full, Indices
-from gossip.rng import generator
+from starling.gossip.compress import codec
+from starling.gossip.compress.catalogue import BY_CODE, QUANTIZERS
+from starling.gossip.compress.header import BLOCKS, HEADER, LISTING, VERSION, Kind
+from starling.gossip.compress.quantize import Float32, Float64, Fp16, Int4, Int8
+from starling.gossip.compress.support import Blocks, Full, Indices
+from starling.gossip.rng import generator
 
 DIM = 200
 ALLOWED = tuple(BY_CODE.values())

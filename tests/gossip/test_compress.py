@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.catalogue import build
-from gossip.compress.catalogue import QUANTIZERS, SELECTORS, quantizer
-from gossip.compress.chain import Chain
-from gossip.compress.feedback import compress_with_feedback
-from gossip.compress.quantize import Float32, Float64, integer
-from gossip.compress.select import Everything, TopK
-from gossip.rng import generator
+from starling.gossip.catalogue import build
+from starling.gossip.compress.catalogue import QUANTIZERS, SELECTORS, quantizer
+from starling.gossip.compress.compressor import Chain
+from starling.gossip.compress.feedback import compress_with_feedback
+from starling.gossip.compress.quantize import Float32, Float64, integer
+from starling.gossip.compress.select.coordinates import Everything, TopK
+from starling.gossip.rng import generator
 
 SELECTED = {"full": {}} | {
     name: {"ratio": 0.1} for name, make in SELECTORS.items() if "ratio" in inspect.signature(make).parameters

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.compress import codec
-from gossip.compress.budget import exchange_budget, plan
-from gossip.compress.quantize import Float32, Fp16, Int4
-from gossip.compress.select import Mask
-from gossip.compress.support import blocks_in
+from starling.gossip.compress import codec
+from starling.gossip.compress.budget import exchange_budget, plan
+from starling.gossip.compress.quantize import Float32, Fp16, Int4
+from starling.gossip.compress.select.coordinates import Mask
+from starling.gossip.compress.support import blocks_in
 
 
 def cost(ratio, dim, request, response):
@@ -61,5 +61,5 @@ def test_the_budget_of_an_exchange_never_exceeds_the_volunteers_cap(rate, cap, e
 
 def test_planning_needs_no_torch():
     """The daemon knows the rates and never imports torch."""
-    code = "import sys, gossip.compress.budget; sys.exit('torch' in sys.modules)"
+    code = "import sys, starling.gossip.compress.budget; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.compress import rice
-from gossip.compress.indices import decode, encode, size
-from gossip.compress.rice import BITMAP, PER_BLOCK, rice_parameter
+from starling.gossip.compress import rice
+from starling.gossip.compress.indices import decode, encode, size
+from starling.gossip.compress.rice import BITMAP, PER_BLOCK, rice_parameter
 
 CLUSTERED = 253
 MILLION = 1_000_000

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from gossip.compress import names
-from gossip.compress.catalogue import QUANTIZERS, SELECTORS, quantizer
-from gossip.rng import generator
+from starling.gossip.compress import names
+from starling.gossip.compress.catalogue import QUANTIZERS, SELECTORS, quantizer
+from starling.gossip.rng import generator
 
 
 def test_names_are_those_of_the_catalogues():

@@ -8,15 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.catalogue import build
-from gossip.compress import codec
-from gossip.compress.catalogue import SELECTORS
-from gossip.compress.quantize import Fp16, Int4
-from gossip.compress.select import DriftTopK, Mask, TopK, kept, with_wish
-from gossip.compress.select_approximate import ChunkTopK, SampledTopK, _at_least
-from gossip.compress.select_random import Cocktail, RandomK, finest_block
-from gossip.compress.support import Blocks, Full, Indices, blocks_in
-from gossip.rng import generator
+from starling.gossip.catalogue import build
+from starling.gossip.compress import codec
+from starling.gossip.compress.catalogue import SELECTORS
+from starling.gossip.compress.quantize import Fp16, Int4
+from starling.gossip.compress.select.approximate import ChunkTopK, SampledTopK, _at_least
+from starling.gossip.compress.select.coordinates import DriftTopK, Mask, TopK, kept, with_wish
+from starling.gossip.compress.select.random_k import Cocktail, RandomK, finest_block
+from starling.gossip.compress.support import Blocks, Full, Indices, blocks_in
+from starling.gossip.rng import generator
 
 RATED = [name for name, make in SELECTORS.items() if "ratio" in inspect.signature(make).parameters]
 

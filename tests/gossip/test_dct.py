@@ -8,15 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.compress.chain import Chain
-from gossip.compress.dct import Atoms, DctTopK, dct, inverse_dct
-from gossip.compress.feedback import DecoupledMomentum, sign_step
-from gossip.compress.header import ATOMS
-from gossip.compress.quantize import Float64, Int4, Int8
-from gossip.compress.rows import Rows
-from gossip.compress.select import TopK
-from gossip.compress.support import Full, Indices
-from gossip.rng import generator
+from starling.gossip.compress.compressor import Chain
+from starling.gossip.compress.feedback import DecoupledMomentum, sign_step
+from starling.gossip.compress.header import ATOMS
+from starling.gossip.compress.quantize import Float64, Int4, Int8
+from starling.gossip.compress.rows import Rows
+from starling.gossip.compress.select.coordinates import TopK
+from starling.gossip.compress.select.dct import Atoms, DctTopK, dct, inverse_dct
+from starling.gossip.compress.support import Full, Indices
+from starling.gossip.rng import generator
 
 quick = settings(max_examples=25, deadline=None)
 seeds = st.integers(0, 2**32)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.exchange.waits import Deadline
+from starling.gossip.exchange.timeouts import Deadline
 
 waits = st.lists(st.one_of(st.none(), st.floats(0.0, 100.0)), max_size=80)
 

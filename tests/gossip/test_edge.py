@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.errors import LocalProtocolError, RemoteProtocolError
-from gossip.exchange.commands import (
+from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
+from starling.gossip.exchange.commands import (
     AskAnswer,
     AskApply,
     Asked,
@@ -22,9 +22,9 @@ from gossip.exchange.commands import (
     Poked,
     Send,
 )
-from gossip.exchange.edge import Edge
-from gossip.exchange.honest import MAX_INC
-from gossip.wire.schema import Ack, Busy, Close, Closed, Poke, Request, Reset, Response
+from starling.gossip.exchange.edge import Edge
+from starling.gossip.exchange.edge_rules import MAX_INC
+from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Poke, Request, Reset, Response
 
 INC = 100
 VIEW = b"view-digest"

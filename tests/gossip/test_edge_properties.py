@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from gossip.exchange.commands import AskOffer
-from gossip.wire.schema import Reset
+from starling.gossip.exchange.commands import AskOffer
+from starling.gossip.wire.schema import Reset
 from tests.gossip.edge_model import End, Ledger, Pair
 
 

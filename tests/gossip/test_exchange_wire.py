@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gossip.errors import RemoteProtocolError
-from gossip.wire.frames import decode, encode
-from gossip.wire.schema import Ack, Busy, Close, Closed, NotNow, Poke, Pull, Pulled, Request, Reset, Response
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.wire.frames import decode, encode
+from starling.gossip.wire.schema import Ack, Busy, Close, Closed, NotNow, Poke, Pull, Pulled, Request, Reset, Response
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "exchange.json"
 VIEW = bytes(range(16))

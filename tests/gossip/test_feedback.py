@@ -12,24 +12,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.catalogue import build
-from gossip.compress.chain import Chain
-from gossip.compress.dgc import Dgc, warm_up_ratio
-from gossip.compress.feedback import (
-    FEEDBACKS,
-    EControl,
-    Ef21,
-    Ef21Sgdm,
-    ErrorFeedback,
-    NoFeedback,
-    sign_step,
-)
-from gossip.compress.multi_step import MultiStep
-from gossip.compress.quantize import Float64, Int4, Int8
-from gossip.compress.rows import Rows
-from gossip.compress.select import Everything, Mask, TopK
-from gossip.errors import ConfigError
-from gossip.rng import generator
+from starling.gossip.catalogue import build
+from starling.gossip.compress.compressor import Chain
+from starling.gossip.compress.dgc import Dgc, warm_up_ratio
+from starling.gossip.compress.feedback import FEEDBACKS, EControl, Ef21, Ef21Sgdm, ErrorFeedback, NoFeedback, sign_step
+from starling.gossip.compress.multi_step import MultiStep
+from starling.gossip.compress.quantize import Float64, Int4, Int8
+from starling.gossip.compress.rows import Rows
+from starling.gossip.compress.select.coordinates import Everything, Mask, TopK
+from starling.gossip.errors import ConfigError
+from starling.gossip.rng import generator
 from tests.gossip.quadratics import gradients, quadratics, relative_error
 
 REPLICAS = ("ef21", "ef21_sgdm", "econtrol")

@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 import torch
 
-from gossip.api import Phase
-from gossip.compress.catalogue import quantizer
-from gossip.compress.select import Everything
-from gossip.errors import BreakdownExceeded
-from gossip.mix.dsgd import Dsgd
-from gossip.mix.gather import Gather
-from gossip.mix.transaction import Terms
-from gossip.overlay.one_peer import Hypercube
-from gossip.overlay.pull import Pull
-from gossip.overlay.static import Complete, Ring
-from gossip.overlay.weights import matrix
-from gossip.simulate.fate import kind
-from gossip.simulate.meetings import Meetings, Schedule
-from gossip.simulate.reference import Reference, descent
-from gossip.simulate.swarm import Swarm
-from robust.clip import clip
+from starling.gossip.api import Phase
+from starling.gossip.compress.catalogue import quantizer
+from starling.gossip.compress.select.coordinates import Everything
+from starling.gossip.errors import BreakdownExceeded
+from starling.gossip.mix.dsgd import Dsgd
+from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.mix.gather import Gather
+from starling.gossip.overlay.one_peer import Hypercube
+from starling.gossip.overlay.pull import Pull
+from starling.gossip.overlay.static import Complete, Ring
+from starling.gossip.overlay.weights import matrix
+from starling.gossip.reference import Reference, descent
+from starling.node.simulate.matrix.faults import kind
+from starling.node.simulate.matrix.schedule import Meetings, Schedule
+from starling.node.simulate.matrix.swarm import Swarm
+from starling.robust.clip import clip
 from tests.gossip.combining import Counting, Mean, Wary
 
 N, D, LR = 8, 70, 0.1

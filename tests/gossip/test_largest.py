@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.compress import largest as module
-from gossip.compress.largest import largest
-from gossip.rng import generator
+from starling.gossip.compress import topk as module
+from starling.gossip.compress.topk import largest
+from starling.gossip.rng import generator
 
 LONG = 40_000  # more than what is gathered whole
 

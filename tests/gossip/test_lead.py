@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.exchange.heard import credible_lead
+from starling.gossip.exchange.progress import credible_lead
 
 
 def test_nobody_has_spoken():

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gossip.mix import ledger
+from starling.gossip.mix import edge_ledger
 
 
 def held(**flows: float):
     """A ledger of one coordinate."""
-    books = ledger.opened(torch.zeros(1))
+    books = edge_ledger.opened(torch.zeros(1))
     books = replace(books, flows={peer: torch.tensor([flow]) for peer, flow in flows.items()})
-    return ledger.revoke(books, "nobody", settled=False)  # adds the total up
+    return edge_ledger.revoke(books, "nobody", settled=False)  # adds the total up
 
 
 @pytest.mark.parametrize(
@@ -30,12 +30,12 @@ def held(**flows: float):
 def test_the_rest_leans_against_a_flow_far_longer_than_the_whole_correction(flows, leans):
     """Without it what is left is as large and points the other way: no correction at all errs by less."""
     before = held(**flows)
-    after = ledger.revoke(before, "p", settled=True)
-    assert ledger.leaned(before, after) == leans
+    after = edge_ledger.revoke(before, "p", settled=True)
+    assert edge_ledger.leaned(before, after) == leans
     if leans:
         assert (after.total - before.total).norm() > before.total.norm()
 
 
 def test_nothing_leans_where_there_is_no_correction():
-    empty = ledger.opened(torch.zeros(3))
-    assert not ledger.leaned(empty, ledger.revoke(empty, "p", settled=True))
+    empty = edge_ledger.opened(torch.zeros(3))
+    assert not edge_ledger.leaned(empty, edge_ledger.revoke(empty, "p", settled=True))

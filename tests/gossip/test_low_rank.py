@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from gossip.compress.chain import Chain
-from gossip.compress.low_rank import Factors, LowRank, Matrix, matrices_of
-from gossip.compress.power_sgd import PowerSgd
-from gossip.compress.quantize import Float64, Int4, Int8
-from gossip.compress.support import Full
-from gossip.rng import generator
-from gossip.seeds import derive
-from gossip.vector import layout
+from starling.gossip.compress.compressor import Chain
+from starling.gossip.compress.power_sgd import PowerSgd
+from starling.gossip.compress.quantize import Float64, Int4, Int8
+from starling.gossip.compress.select.low_rank import Factors, LowRank, Matrix, matrices_of
+from starling.gossip.compress.support import Full
+from starling.gossip.rng import generator
+from starling.gossip.seeds import derive
+from starling.gossip.vector import layout
 
 MATRICES = (Matrix(3, 20, 10), Matrix(210, 12, 30))  # a bias before, one between, one after
 DIM = 3 + 200 + 7 + 360 + 5

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gossip.errors import RemoteProtocolError
-from gossip.membership.events import Changed, ClockSample, Died, Joined, Reborn, Send, Suspected
-from gossip.membership.news import MAX_FRAME_RECORDS
-from gossip.wire.frames import decode, encode
-from gossip.wire.schema import (
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.membership.dissemination import MAX_FRAME_RECORDS
+from starling.gossip.membership.events import Changed, ClockSample, Died, Joined, Reborn, Send, Suspected
+from starling.gossip.wire.frames import decode, encode
+from starling.gossip.wire.schema import (
     MAX_CREDENTIAL_BYTES,
     MAX_FRAME_BYTES,
     Acknowledge,

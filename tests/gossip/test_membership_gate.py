@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gossip.errors import RemoteProtocolError
-from gossip.membership.detector import Detector
-from gossip.membership.events import Died, Joined, Send
-from gossip.membership.ourselves import Ourselves
-from gossip.membership.view import View
-from gossip.wire.schema import (
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.membership.detector import Detector
+from starling.gossip.membership.events import Died, Joined, Send
+from starling.gossip.membership.local_record import Ourselves
+from starling.gossip.membership.member_list import View
+from starling.gossip.wire.schema import (
     MAX_REVOCATIONS,
     Acknowledge,
     Farewell,

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.membership.view import View
+from starling.gossip.membership.member_list import View
 from tests.gossip.membership_swarm import record, verify
 
 SEATS = 3

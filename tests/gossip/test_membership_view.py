@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.errors import RemoteProtocolError
-from gossip.membership.events import Changed, Died, Joined, Left, Reborn, Suspected
-from gossip.membership.view import View
-from gossip.overlay.ranks import digest
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.membership.events import Changed, Died, Joined, Left, Reborn, Suspected
+from starling.gossip.membership.member_list import View
+from starling.gossip.overlay.ranks import digest
 from tests.gossip.membership_swarm import record, verify
 
 records = st.builds(

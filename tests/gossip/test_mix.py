@@ -7,14 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.api import Effect, Phase
-from gossip.catalogue import build
-from gossip.compress.support import Blocks, Full, Indices
-from gossip.errors import ConfigError
-from gossip.mix import ledger
-from gossip.mix.catalogue import MIXERS
-from gossip.mix.gradient_tracking import GradientTracking
-from gossip.mix.pet import Pet
+from starling.gossip.api import Effect, Phase
+from starling.gossip.catalogue import build
+from starling.gossip.compress.support import Blocks, Full, Indices
+from starling.gossip.errors import ConfigError
+from starling.gossip.mix import edge_ledger
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.gradient_tracking import GradientTracking
+from starling.gossip.mix.pet import Pet
 
 DIM = 12
 SUPPORTS = (Full(), Blocks(3, 1, 2, 4), Indices(torch.tensor([0, 5, 11])))
@@ -45,14 +45,14 @@ class Node:
     def __init__(self, algorithm, x):
         self.algorithm, self.x = algorithm, x
         self.state = algorithm.start(x)
-        self.ledger = ledger.opened(self.shared)
+        self.ledger = edge_ledger.opened(self.shared)
 
     @property
     def shared(self):
         return self.algorithm.shared(self.state, self.x)
 
     def absorb(self, *effects):
-        shared, self.ledger = ledger.average(self.algorithm.edge, self.ledger, self.shared, effects)
+        shared, self.ledger = edge_ledger.average(self.algorithm.edge, self.ledger, self.shared, effects)
         self.state = self.algorithm.corrected(self.state, self.ledger.total)
         self.x, self.state = self.algorithm.absorb(self.state, self.x, shared, PHASE)
 
@@ -97,10 +97,10 @@ def test_nothing_that_goes_in_is_modified(name, support):
     algorithm.publish(state, x, PHASE)
     shared = algorithm.shared(state, x)
     effects = [effect(peer, -1.0, 4, support, shared.numel()) for peer in ("p", "q")]
-    mixed, _ = ledger.average(algorithm.edge, books, shared, effects)
+    mixed, _ = edge_ledger.average(algorithm.edge, books, shared, effects)
     algorithm.absorb(state, x, mixed, PHASE)
-    ledger.settle(books, "p", SETTLED)
-    ledger.revoke(books, "p", settled=True)
+    edge_ledger.settle(books, "p", SETTLED)
+    edge_ledger.revoke(books, "p", settled=True)
     assert all(torch.equal(tensor, copy) for tensor, copy in held.values())
 
 
@@ -148,7 +148,7 @@ def test_the_total_is_the_sum_of_its_parts_at_every_moment(meetings, seed, order
     """Not nearly: the same additions in the same order, however it came about."""
     for kept in _ledgers(meetings, seed):
         for peer in order:
-            kept = ledger.settle(kept, f"p{peer}", SETTLED)  # noqa: PLW2901 — a ledger's life
+            kept = edge_ledger.settle(kept, f"p{peer}", SETTLED)  # noqa: PLW2901 — a ledger's life
             assert torch.equal(kept.total, _resum(kept))
             torch.testing.assert_close(kept.total, kept.rest + sum(kept.settled.values()) + sum(kept.flows.values()))
 
@@ -160,7 +160,7 @@ def test_after_a_crash_the_survivors_corrections_still_sum_to_zero(meetings, see
     books = _ledgers(meetings, seed)
     for i in sorted(set(range(4)) - dead):
         for j in sorted(dead):
-            books[i] = ledger.revoke(books[i], f"p{j}", settled=True)
+            books[i] = edge_ledger.revoke(books[i], f"p{j}", settled=True)
     alive = [books[i].total.double() for i in range(4) if i not in dead]
     scale = sum(float(total.abs().max()) for total in alive) + 1.0
     assert float(sum(alive).abs().max()) <= 1e-6 * scale
@@ -171,25 +171,25 @@ def test_settling_keeps_the_correction_and_a_late_revocation_still_finds_it():
     kept = _ledgers([(0, 1, Full()), (0, 2, Full()), (0, 3, Full())], 5)[0]
     total, flows = kept.total, dict(kept.flows)
     for peer in ("p1", "p2"):
-        kept = ledger.settle(kept, peer, SETTLED)
+        kept = edge_ledger.settle(kept, peer, SETTLED)
     assert torch.equal(kept.total, total)
     assert list(kept.settled) == ["p1", "p2"]
-    revoked = ledger.revoke(kept, "p1", settled=True)
+    revoked = edge_ledger.revoke(kept, "p1", settled=True)
     torch.testing.assert_close(revoked.total, total - flows["p1"])
-    assert torch.equal(ledger.revoke(kept, "p1", settled=False).total, total)
-    kept = ledger.settle(kept, "p3", SETTLED)  # one more than is kept: the oldest can no longer be revoked
+    assert torch.equal(edge_ledger.revoke(kept, "p1", settled=False).total, total)
+    kept = edge_ledger.settle(kept, "p3", SETTLED)  # one more than is kept: the oldest can no longer be revoked
     assert list(kept.settled) == ["p2", "p3"]
-    torch.testing.assert_close(ledger.revoke(kept, "p1", settled=True).total, total)
+    torch.testing.assert_close(edge_ledger.revoke(kept, "p1", settled=True).total, total)
 
 
 def test_an_edge_settled_twice_is_revoked_as_one():
     nodes = _nodes([(0, 1, Full())], 5)
     node = nodes[0]
-    node.ledger = ledger.settle(node.ledger, "p1", SETTLED)
+    node.ledger = edge_ledger.settle(node.ledger, "p1", SETTLED)
     node.absorb(effect("p1", 1.0, 9, Full(), DIM))
-    kept = ledger.settle(node.ledger, "p1", SETTLED)
+    kept = edge_ledger.settle(node.ledger, "p1", SETTLED)
     assert list(kept.settled) == ["p1"]
-    assert not ledger.revoke(kept, "p1", settled=True).total.any()
+    assert not edge_ledger.revoke(kept, "p1", settled=True).total.any()
 
 
 def test_equal_nodes_need_no_correction():

@@ -4,10 +4,10 @@ import inspect
 
 import pytest
 
-from gossip.mix.catalogue import MIXERS, gathers, swaps
-from gossip.mix.facts import FACTS
-from node.config import Manifest, MixSection
-from node.engine.mixing import mixer
+from starling.gossip.mix.catalogue import MIXERS, gathers, swaps
+from starling.gossip.mix.facts import FACTS
+from starling.node.config.schema import Manifest, MixSection
+from starling.node.engine.mixing import mixer
 
 
 def test_facts_are_known_of_exactly_the_algorithms_there_are():

@@ -5,16 +5,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.api import Effect, Phase
-from gossip.compress.select import Mask
-from gossip.compress.support import Blocks, Full
-from gossip.errors import ConfigError
-from gossip.mix import ledger
-from gossip.mix.catalogue import MIXERS
-from gossip.mix.pet import Flows, Pet
-from gossip.overlay.static import Ring
-from node.config import Manifest, MixSection
-from node.engine.mixing import mixer
+from starling.gossip.api import Effect, Phase
+from starling.gossip.compress.select.coordinates import Mask
+from starling.gossip.compress.support import Blocks, Full
+from starling.gossip.errors import ConfigError
+from starling.gossip.mix import edge_ledger
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.pet import Flows, Pet
+from starling.gossip.overlay.static import Ring
+from starling.node.config.schema import Manifest, MixSection
+from starling.node.engine.mixing import mixer
 from tests.gossip.test_simulate_swarm import Both, terms
 
 DIM = 130
@@ -35,11 +35,11 @@ def effect(peer, value, gain=0.5, support=None):
 def test_both_ends_of_an_edge_hold_the_same_flow_with_opposite_signs_to_the_bit(leak, seed, gains):
     """Else corrections would not sum to zero, and the mean model would go where no gradient points."""
     edge = Flows(0.3, 3.0, leak)
-    one = other = ledger.opened(torch.zeros(DIM))
+    one = other = edge_ledger.opened(torch.zeros(DIM))
     for turn, gain in enumerate(gains):
         v = gaussian(seed + turn)
-        _, one = ledger.average(edge, one, torch.zeros(DIM), [effect("b", v, gain)])
-        _, other = ledger.average(edge, other, torch.zeros(DIM), [effect("a", -v, gain)])
+        _, one = edge_ledger.average(edge, one, torch.zeros(DIM), [effect("b", v, gain)])
+        _, other = edge_ledger.average(edge, other, torch.zeros(DIM), [effect("a", -v, gain)])
     assert torch.equal(one.flows["b"], -other.flows["a"])
     assert torch.equal(one.total, -other.total)
 
@@ -68,9 +68,9 @@ def test_a_lie_told_for_ever_is_bounded_by_one_over_the_leak(leak, seed):
 def test_only_what_an_exchange_is_about_leaks():
     """Both ends know the support and nothing else of an exchange: what it does not touch must not change at either."""
     edge, half = Flows(0.3, 100.0, 0.5), Blocks(0, 0, 1, 64)
-    books = ledger.opened(torch.zeros(DIM))
-    _, books = ledger.average(edge, books, torch.zeros(DIM), [effect("b", torch.ones(DIM), 1.0)])
-    _, books = ledger.average(edge, books, torch.zeros(DIM), [effect("b", torch.zeros(half.size(DIM)), 1.0, half)])
+    books = edge_ledger.opened(torch.zeros(DIM))
+    _, books = edge_ledger.average(edge, books, torch.zeros(DIM), [effect("b", torch.ones(DIM), 1.0)])
+    _, books = edge_ledger.average(edge, books, torch.zeros(DIM), [effect("b", torch.zeros(half.size(DIM)), 1.0, half)])
     touched = torch.zeros(DIM, dtype=torch.bool)
     touched[half.index(DIM)] = True
     assert 0 < int(touched.sum()) < DIM
@@ -89,13 +89,13 @@ def test_a_leaky_flow_settles_at_two_kappa_over_two_kappa_plus_leak_of_its_value
     gradients = [gaussian(1).double(), gaussian(2).double()]
     target = (gradients[0] - gradients[1]) / 2
     x = [torch.zeros(DIM, dtype=torch.float64)] * 2
-    books = [ledger.opened(each) for each in x]
+    books = [edge_ledger.opened(each) for each in x]
     gain = algorithm.edge.gain(0.5, 1.0, Phase(0, 1.0, lr))
     for _ in range(400):
         x = [model - lr * (gradient - book.total) for model, gradient, book in zip(x, gradients, books, strict=True)]
         v = x[1] - x[0]
         for i, sign in ((0, 1.0), (1, -1.0)):
-            x[i], books[i] = ledger.average(algorithm.edge, books[i], x[i], [effect(f"p{1 - i}", sign * v, gain)])
+            x[i], books[i] = edge_ledger.average(algorithm.edge, books[i], x[i], [effect(f"p{1 - i}", sign * v, gain)])
     torch.testing.assert_close(books[0].total, target * (2 * kappa / (2 * kappa + leak)), rtol=1e-6, atol=1e-9)
 
 

@@ -7,14 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.api import Phase
-from gossip.mix.dsgd import Dsgd
-from gossip.mix.facts import FACTS
-from gossip.mix.outer import Outer
-from gossip.mix.stability import disagreement_factor
-from gossip.overlay.catalogue import overlay
-from gossip.overlay.periodic import stage, turn
-from gossip.overlay.weights import matrix, symmetrised
+from starling.gossip.api import Phase
+from starling.gossip.mix.dsgd import Dsgd
+from starling.gossip.mix.facts import FACTS
+from starling.gossip.mix.outer import Outer
+from starling.gossip.mix.stability import disagreement_factor
+from starling.gossip.overlay.catalogue import overlay
+from starling.gossip.overlay.periodic import stage, turn
+from starling.gossip.overlay.weights import matrix, symmetrised
 from tests.gossip.matrix_walk import walk
 from tests.gossip.quadratics import gradients, quadratics, relative_error
 

@@ -9,26 +9,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.api import Phase
-from gossip.catalogue import build
-from gossip.compress.catalogue import quantizer
-from gossip.compress.select import Everything
-from gossip.errors import ConfigError
-from gossip.mix.a2cid2 import A2Cid2
-from gossip.mix.catalogue import MIXERS
-from gossip.mix.dsgd import Dsgd
-from gossip.mix.exact_diffusion import ExactDiffusion, d2, exact_diffusion
-from gossip.mix.gradient_tracking import GradientTracking
-from gossip.mix.k_gt import KGt
-from gossip.mix.quasi_global import QuasiGlobal
-from gossip.mix.transaction import Terms
-from gossip.overlay.one_peer import Hypercube, RandomMatching
-from gossip.overlay.spectrum import check_static, chi
-from gossip.overlay.static import Ring, StaticExponential
-from gossip.overlay.weights import matrix
-from gossip.rng import generator
-from gossip.simulate.reference import Reference, descent
-from robust.clip import clip
+from starling.gossip.api import Phase
+from starling.gossip.catalogue import build
+from starling.gossip.compress.catalogue import quantizer
+from starling.gossip.compress.select.coordinates import Everything
+from starling.gossip.errors import ConfigError
+from starling.gossip.mix.a2cid2 import A2Cid2
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.dsgd import Dsgd
+from starling.gossip.mix.exact_diffusion import ExactDiffusion, d2, exact_diffusion
+from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.mix.gradient_tracking import GradientTracking
+from starling.gossip.mix.k_gt import KGt
+from starling.gossip.mix.quasi_global import QuasiGlobal
+from starling.gossip.overlay.one_peer import Hypercube, RandomMatching
+from starling.gossip.overlay.spectrum import check_static, chi
+from starling.gossip.overlay.static import Ring, StaticExponential
+from starling.gossip.overlay.weights import matrix
+from starling.gossip.reference import Reference, descent
+from starling.gossip.rng import generator
+from starling.robust.clip import clip
 from tests.gossip.matrix_walk import cycle, iterate, walk
 from tests.gossip.quadratics import gradients, quadratics
 

@@ -6,26 +6,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.api import Phase
-from gossip.catalogue import build
-from gossip.compress.feedback import FEEDBACKS
-from gossip.compress.quantize import Float64
-from gossip.compress.select import Everything, TopK
-from gossip.errors import ConfigError
-from gossip.mix.all_gather import psgd
-from gossip.mix.catalogue import MIXERS
-from gossip.mix.copies import Copies
-from gossip.mix.dsgd import choco
-from gossip.mix.gradient_tracking import beer
-from gossip.mix.push_sum import FLOOR, PushSum, Weighted
-from gossip.mix.r_fast import leave, r_fast
-from gossip.mix.running_sums import PullPush, RunningSums
-from gossip.mix.transaction import Terms
-from gossip.overlay.one_peer import OnePeerExponential
-from gossip.overlay.static import Ring, StaticExponential
-from gossip.overlay.weights import matrix
-from gossip.simulate.reference import Reference, descent
-from robust.clip import clip
+from starling.gossip.api import Phase
+from starling.gossip.catalogue import build
+from starling.gossip.compress.feedback import FEEDBACKS
+from starling.gossip.compress.quantize import Float64
+from starling.gossip.compress.select.coordinates import Everything, TopK
+from starling.gossip.errors import ConfigError
+from starling.gossip.mix.all_gather import psgd
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.dsgd import choco
+from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.mix.gradient_tracking import beer
+from starling.gossip.mix.public_copies import Copies
+from starling.gossip.mix.push_sum import FLOOR, PushSum, Weighted
+from starling.gossip.mix.r_fast import leave, r_fast
+from starling.gossip.mix.running_sums import PullPush, RunningSums
+from starling.gossip.overlay.one_peer import OnePeerExponential
+from starling.gossip.overlay.static import Ring, StaticExponential
+from starling.gossip.overlay.weights import matrix
+from starling.gossip.reference import Reference, descent
+from starling.robust.clip import clip
 from tests.gossip.quadratics import gradients, quadratics, relative_error
 from tests.gossip.swap_walk import PHASE, Ends, halves, top
 

@@ -9,19 +9,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.api import Phase
-from gossip.compress.select import Everything
-from gossip.errors import ConfigError
-from gossip.mix.defended_tracking import Bounded, Defended, DefendedTracking, shortened
-from gossip.mix.gradient_tracking import GradientTracking
-from gossip.overlay.base_k import BaseK
-from gossip.overlay.weights import matrix
-from gossip.simulate.meetings import Meetings
-from gossip.simulate.swarm import Swarm
-from node import manifest as manifests
-from node import settings as keys
-from node.config import Manifest, MixSection
-from node.engine.mixing import mixer
+from starling.gossip.api import Phase
+from starling.gossip.compress.select.coordinates import Everything
+from starling.gossip.errors import ConfigError
+from starling.gossip.mix.defended_tracking import Bounded, Defended, DefendedTracking, shortened
+from starling.gossip.mix.gradient_tracking import GradientTracking
+from starling.gossip.overlay.base_k import BaseK
+from starling.gossip.overlay.weights import matrix
+from starling.node.config import manifest as manifests
+from starling.node.config import toml as keys
+from starling.node.config.schema import Manifest, MixSection
+from starling.node.engine.mixing import mixer
+from starling.node.simulate.matrix.schedule import Meetings
+from starling.node.simulate.matrix.swarm import Swarm
 from tests.gossip.quadratics import gradients, quadratics, relative_error
 from tests.gossip.swap_walk import PHASE, Ends
 from tests.gossip.test_simulate_swarm import Both, terms

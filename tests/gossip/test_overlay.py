@@ -7,17 +7,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from gossip.errors import ConfigError
-from gossip.overlay.catalogue import OVERLAYS, check, overlay
-from gossip.overlay.equitopo import UndirectedEquiDyn
-from gossip.overlay.grid import Grid
-from gossip.overlay.lazy import Lazy
-from gossip.overlay.links import links
-from gossip.overlay.periodic import Periodic
-from gossip.overlay.static import Alone, Ring
-from gossip.overlay.sticky import Sticky
-from gossip.overlay.weights import matrix, symmetrised
-from node.config import OverlaySection
+from starling.gossip.errors import ConfigError
+from starling.gossip.overlay.catalogue import OVERLAYS, check, overlay
+from starling.gossip.overlay.equitopo import UndirectedEquiDyn
+from starling.gossip.overlay.grid import Grid
+from starling.gossip.overlay.lazy import Lazy
+from starling.gossip.overlay.links import links
+from starling.gossip.overlay.periodic import Periodic
+from starling.gossip.overlay.static import Alone, Ring
+from starling.gossip.overlay.sticky import Sticky
+from starling.gossip.overlay.weights import matrix, symmetrised
+from starling.node.config.schema import OverlaySection
 
 KINDS = sorted(OVERLAYS)
 VARIANTS = {

@@ -6,9 +6,9 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from gossip.overlay import measure
-from gossip.overlay.base_k import BaseK, HyperHypercube, SimpleBaseK
-from gossip.overlay.weights import matrix
+from starling.gossip.overlay import measure
+from starling.gossip.overlay.base_k import BaseK, HyperHypercube, SimpleBaseK
+from starling.gossip.overlay.weights import matrix
 
 
 def matrices(n, k):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.overlay import measure
-from gossip.overlay.equitopo import (
+from starling.gossip.overlay import measure
+from starling.gossip.overlay.equitopo import (
     MOST_LEFT,
     DirectedEquiDyn,
     DirectedEquiStatic,
@@ -18,8 +18,8 @@ from gossip.overlay.equitopo import (
     drawn,
     left,
 )
-from gossip.overlay.one_peer import RandomMatching
-from gossip.overlay.weights import matrix, residual
+from starling.gossip.overlay.one_peer import RandomMatching
+from starling.gossip.overlay.weights import matrix, residual
 
 # n -> (mean, largest) of 20 draws of ‖W − J‖₂ with ⌈ln n⌉, ⌈2 ln n⌉ and ⌈3 ln n⌉ shifts: directed, then undirected
 STATIC = {

@@ -8,16 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.overlay import random_graph
-from gossip.overlay.catalogue import OVERLAYS, overlay
-from gossip.overlay.equitopo import left
-from gossip.overlay.grid import Grid, Torus, sides
-from gossip.overlay.lazy import Lazy
-from gossip.overlay.one_peer import OnePeerExponential
-from gossip.overlay.random_graph import ErdosRenyi, HalfRandom
-from gossip.overlay.rules import RULES
-from gossip.overlay.static import Complete, Ring, StaticExponential
-from gossip.overlay.weights import lazy, matrix, max_degree, metropolis_hastings, residual, spectral_gap, uniform
+from starling.gossip.overlay import random_graph
+from starling.gossip.overlay.catalogue import OVERLAYS, overlay
+from starling.gossip.overlay.equitopo import left
+from starling.gossip.overlay.grid import Grid, Torus, sides
+from starling.gossip.overlay.lazy import Lazy
+from starling.gossip.overlay.one_peer import OnePeerExponential
+from starling.gossip.overlay.random_graph import ErdosRenyi, HalfRandom
+from starling.gossip.overlay.rules import RULES
+from starling.gossip.overlay.static import Complete, Ring, StaticExponential
+from starling.gossip.overlay.weights import (
+    lazy,
+    matrix,
+    max_degree,
+    metropolis_hastings,
+    residual,
+    spectral_gap,
+    uniform,
+)
 
 GAPS = {
     8: (0.1953, 0.1464, 0.5000, 0.26, 0.23, 0.5000),

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from gossip.errors import ConfigError
-from gossip.overlay.catalogue import check, overlay
-from gossip.overlay.pull import Pull
-from gossip.overlay.ranks import ranked, ranked_at, salt_of
-from gossip.overlay.weights import matrix
+from starling.gossip.errors import ConfigError
+from starling.gossip.overlay.catalogue import check, overlay
+from starling.gossip.overlay.pull import Pull
+from starling.gossip.overlay.ranks import ranked, ranked_at, salt_of
+from starling.gossip.overlay.weights import matrix
 
 PEERS = tuple(f"peer{i:02}" for i in range(16))
 

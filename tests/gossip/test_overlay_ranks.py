@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.overlay.ranks import digest, ranked
+from starling.gossip.overlay.ranks import digest, ranked
 
 members = st.lists(st.text("abcd", min_size=1, max_size=4), unique=True, max_size=12)
 

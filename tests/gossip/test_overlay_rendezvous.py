@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.overlay import measure
-from gossip.overlay.rendezvous import Rendezvous, meetings
-from gossip.seeds import derive
+from starling.gossip.overlay import measure
+from starling.gossip.overlay.rendezvous import Rendezvous, meetings
+from starling.gossip.seeds import derive
 
 swarms = st.sets(st.text("abcdef", min_size=1, max_size=4), min_size=1, max_size=40)
 seeds = st.integers(0, 2**63 - 1)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.overlay.sticky import SPARE_EDGES, StickyEdges
-from gossip.overlay.weights import metropolis_hastings, spectral_gap
+from starling.gossip.overlay.sticky import SPARE_EDGES, StickyEdges
+from starling.gossip.overlay.weights import metropolis_hastings, spectral_gap
 
 DEGREE = 6
 

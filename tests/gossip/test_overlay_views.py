@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from gossip.overlay.base_k import BaseK
-from gossip.overlay.static import StaticExponential
-from gossip.overlay.weights import matrix, metropolis_hastings, spectral_gap, uniform
+from starling.gossip.overlay.base_k import BaseK
+from starling.gossip.overlay.static import StaticExponential
+from starling.gossip.overlay.weights import matrix, metropolis_hastings, spectral_gap, uniform
 
 FINGERS = {
     8: (3.2, 4.4, 6.2, 0.505, 0.588, 1.80, 0.33),

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.errors import RemoteProtocolError
-from gossip.exchange.pulls import KEPT, MAX_ASKED, MAX_PARKED, MAX_TOLD, Published, Pulls, Tell, Told
-from gossip.exchange.statement import body, contradicts, digest, stated
-from gossip.exchange.waits import Deadline, Waits
-from gossip.wire.schema import NotNow, Pull, Pulled, Pulling
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.exchange.attestation import body, contradicts, digest, stated
+from starling.gossip.exchange.pull import KEPT, MAX_ASKED, MAX_PARKED, MAX_TOLD, Published, Pulls, Tell, Told
+from starling.gossip.exchange.timeouts import Deadline, Waits
+from starling.gossip.wire.schema import NotNow, Pull, Pulled, Pulling
 
 LEAD = 4
 LIFE = 5

@@ -12,11 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.compress import quantize
-from gossip.compress.catalogue import BY_CODE, QUANTIZERS, quantizer
-from gossip.compress.quantize import BUCKET, Int4, Int8, identity, integer, minifloat, qsgd, sign
-from gossip.errors import ConfigError
-from gossip.rng import generator
+from starling.gossip.compress import quantize
+from starling.gossip.compress.catalogue import BY_CODE, QUANTIZERS, quantizer
+from starling.gossip.compress.quantize import BUCKET, Int4, Int8, identity, integer, minifloat, qsgd, sign
+from starling.gossip.errors import ConfigError
+from starling.gossip.rng import generator
 
 FLOATS = {
     "float32": quantize.Float32(),

@@ -10,9 +10,9 @@ from functools import cache
 import pytest
 import torch
 
-from gossip.compress.largest import largest
-from gossip.compress.quantize import Bf16, Fp16, integer, minifloat, qsgd, sign
-from gossip.rng import generator
+from starling.gossip.compress.quantize import Bf16, Fp16, integer, minifloat, qsgd, sign
+from starling.gossip.compress.topk import largest
+from starling.gossip.rng import generator
 
 D = 200_000
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gossip.exchange.admission import MAX_SERVED, Now, Park, Refuse, Verdict
-from gossip.exchange.rounds import MAX_PARKED, Rounds
-from gossip.exchange.waits import TRIES, Waits
-from gossip.wire.schema import Poke, Request
+from starling.gossip.exchange.rounds import MAX_PARKED, Rounds
+from starling.gossip.exchange.timeouts import TRIES, Waits
+from starling.gossip.exchange.verdicts import MAX_SERVED, Now, Park, Refuse, Verdict
+from starling.gossip.wire.schema import Poke, Request
 
 VIEW, OTHER = b"view-digest", b"other-digest"
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.mix.seats import emptied, part, seated, sit
+from starling.gossip.mix.rule_memory import emptied, part, seated, sit
 
 rounds = st.lists(st.sets(st.integers(0, 9)).map(sorted), max_size=12)
 

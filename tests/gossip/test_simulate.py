@@ -3,21 +3,21 @@
 import pytest
 import torch
 
-from gossip.api import Phase
-from gossip.catalogue import build
-from gossip.compress.catalogue import quantizer
-from gossip.compress.select import Everything, Mask, TopK
-from gossip.mix.catalogue import MIXERS
-from gossip.mix.transaction import Terms
-from gossip.rng import generator
-from gossip.simulate.reference import Reference, consensus_distance, descent
-from gossip.vector import bind, layout
-from node.config import CompressSection, MixSection
-from node.engine.mixing import mixer
-from node.engine.optim import correction_lr, optimizer, schedule
-from node.tasks.api import Source
-from node.tasks.catalogue import task
-from robust.clip import clip
+from starling.gossip.api import Phase
+from starling.gossip.catalogue import build
+from starling.gossip.compress.catalogue import quantizer
+from starling.gossip.compress.select.coordinates import Everything, Mask, TopK
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.reference import Reference, consensus_distance, descent
+from starling.gossip.rng import generator
+from starling.gossip.vector import bind, layout
+from starling.node.config.schema import CompressSection, MixSection
+from starling.node.engine.mixing import mixer
+from starling.node.engine.optimizers import correction_lr, optimizer, schedule
+from starling.node.tasks.api import Source
+from starling.node.tasks.catalogue import task
+from starling.robust.clip import clip
 from tests.node.engines import manifest, opened, play, x_of
 
 PEERS = ("d", "a", "c", "b")  # not in order: ranks are not peer ids

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.exchange.waits import Deadline
-from gossip.overlay.sticky import Sticky
-from gossip.simulate.clocks import Clocks, Pace
-from gossip.simulate.done import Done
-from gossip.simulate.meetings import Meetings, Schedule
-from gossip.simulate.patience import Patience
+from starling.gossip.exchange.timeouts import Deadline
+from starling.gossip.overlay.sticky import Sticky
+from starling.node.simulate.matrix.clocks import Clocks, Pace
+from starling.node.simulate.matrix.round_stats import Done
+from starling.node.simulate.matrix.schedule import Meetings, Schedule
+from starling.node.simulate.matrix.timeouts import Patience
 
 
 @given(

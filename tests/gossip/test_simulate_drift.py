@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-from gossip.api import Effect, Phase
-from gossip.compress.quantize import Fp16, Int4
-from gossip.compress.select import DriftTopK, kept, with_wish
-from gossip.mix import ledger
-from gossip.mix.pet import Pet
-from gossip.mix.transaction import Terms, edge
-from gossip.overlay.static import Ring
-from gossip.rng import generator
-from gossip.seeds import derive
-from gossip.simulate.fate import Change, kind
-from gossip.simulate.meetings import Schedule
-from gossip.simulate.swarm import Swarm
-from robust.clip import clip
+from starling.gossip.api import Effect, Phase
+from starling.gossip.compress.quantize import Fp16, Int4
+from starling.gossip.compress.select.coordinates import DriftTopK, kept, with_wish
+from starling.gossip.mix import edge_ledger
+from starling.gossip.mix.exchange_codec import Terms, edge
+from starling.gossip.mix.pet import Pet
+from starling.gossip.overlay.static import Ring
+from starling.gossip.rng import generator
+from starling.gossip.seeds import derive
+from starling.node.simulate.matrix.faults import Change, kind
+from starling.node.simulate.matrix.schedule import Schedule
+from starling.node.simulate.matrix.swarm import Swarm
+from starling.robust.clip import clip
 
 PEERS, DIM, RATIO, SEED = ("d", "a", "c", "b", "e"), 90, 0.2, 11
 TERMS, SELECTOR, LIMIT = Terms(Fp16(), Int4(), 1.0, clip), DriftTopK(RATIO / 2.0), kept(RATIO, DIM)
@@ -27,7 +27,7 @@ class Loop:
 
     def __init__(self, x, mixer):
         self.x, self.mixer = x, mixer
-        self.ledgers = [ledger.opened(row) for row in x]
+        self.ledgers = [edge_ledger.opened(row) for row in x]
         self.met, self.wishes, self.turns, self.late, self.bytes = {}, {}, {}, {}, []
 
     def round(self, phase, meetings, fate):
@@ -38,7 +38,9 @@ class Loop:
             self.meet(i, j, seq, phase, gathered, lost=bool(fate.lost[place]), unproven=bool(fate.unproven[place]))
         for row, effects in enumerate(gathered):
             ordered = sorted(effects, key=lambda effect: effect.peer)
-            self.x[row], self.ledgers[row] = ledger.average(self.mixer.edge, self.ledgers[row], self.x[row], ordered)
+            self.x[row], self.ledgers[row] = edge_ledger.average(
+                self.mixer.edge, self.ledgers[row], self.x[row], ordered
+            )
 
     def meet(self, i, j, seq, phase, gathered, *, lost, unproven):
         if not lost and (i, j) in self.late:

@@ -8,16 +8,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.api import Phase
-from gossip.compress.quantize import Float32, Fp16, Int4
-from gossip.compress.select import Everything, Mask
-from gossip.mix.catalogue import MIXERS
-from gossip.mix.pet import Pet
-from gossip.mix.transaction import Terms
-from gossip.simulate.fate import Change, Fate, Faults, churn, fate, kind
-from gossip.simulate.meetings import Meetings
-from gossip.simulate.swarm import Swarm
-from robust.clip import clip
+from starling.gossip.api import Phase
+from starling.gossip.compress.quantize import Float32, Fp16, Int4
+from starling.gossip.compress.select.coordinates import Everything, Mask
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.mix.pet import Pet
+from starling.node.simulate.matrix.faults import Change, Fate, Faults, churn, fate, kind
+from starling.node.simulate.matrix.schedule import Meetings
+from starling.node.simulate.matrix.swarm import Swarm
+from starling.robust.clip import clip
 from tests.gossip.faulty_loop import FaultyLoop
 from tests.gossip.volunteers import Volunteers
 

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from gossip.api import Phase
-from gossip.compress.quantize import Float32, Fp16, Int4
-from gossip.compress.select import Everything, Mask, TopK
-from gossip.mix.catalogue import MIXERS
-from gossip.mix.transaction import Terms
-from gossip.overlay.static import Ring
-from gossip.simulate.fate import Change, Faults, fate
-from gossip.simulate.meetings import Schedule
-from gossip.simulate.swarm import Swarm
-from robust.clip import clip
+from starling.gossip.api import Phase
+from starling.gossip.compress.quantize import Float32, Fp16, Int4
+from starling.gossip.compress.select.coordinates import Everything, Mask, TopK
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.overlay.static import Ring
+from starling.node.simulate.matrix.faults import Change, Faults, fate
+from starling.node.simulate.matrix.schedule import Schedule
+from starling.node.simulate.matrix.swarm import Swarm
+from starling.robust.clip import clip
 
 PEERS, DIM = tuple("fbdace"), 150
 PARAMS = {"pet": {"kappa": 0.3, "flow_limit": 1.0}, "choco": {"gamma": 0.3}}

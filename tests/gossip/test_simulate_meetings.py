@@ -5,18 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.overlay.base_k import BaseK
-from gossip.overlay.equitopo import DirectedEquiDyn, UndirectedEquiStatic
-from gossip.overlay.links import links
-from gossip.overlay.one_peer import Hypercube, OnePeerExponential, RandomMatching
-from gossip.overlay.periodic import Periodic
-from gossip.overlay.ranks import digest, ranked
-from gossip.overlay.static import Ring, StaticExponential
-from gossip.overlay.sticky import Sticky, StickyEdges
-from gossip.simulate.crowd import Crowd
-from gossip.simulate.fate import Faults
-from gossip.simulate.meetings import Schedule, pairs
-from gossip.simulate.rings import Rings
+from starling.gossip.overlay.base_k import BaseK
+from starling.gossip.overlay.equitopo import DirectedEquiDyn, UndirectedEquiStatic
+from starling.gossip.overlay.links import links
+from starling.gossip.overlay.one_peer import Hypercube, OnePeerExponential, RandomMatching
+from starling.gossip.overlay.periodic import Periodic
+from starling.gossip.overlay.ranks import digest, ranked
+from starling.gossip.overlay.static import Ring, StaticExponential
+from starling.gossip.overlay.sticky import Sticky, StickyEdges
+from starling.node.simulate.matrix.faults import Faults
+from starling.node.simulate.matrix.members import Crowd
+from starling.node.simulate.matrix.rings import Rings
+from starling.node.simulate.matrix.schedule import Schedule, pairs
 
 PEERS = tuple(f"peer {(7 * number) % 23:02d}" for number in range(23))
 OVERLAYS = (

@@ -7,23 +7,23 @@ import numpy as np
 import pytest
 import torch
 
-from gossip.api import Phase
-from gossip.compress.catalogue import quantizer
-from gossip.compress.dct import DctTopK
-from gossip.compress.low_rank import LowRank, Matrix
-from gossip.compress.select import Everything, Mask, TopK
-from gossip.compress.select_random import RandomK
-from gossip.mix.catalogue import MIXERS
-from gossip.mix.transaction import Terms
-from gossip.overlay.base_k import BaseK
-from gossip.overlay.one_peer import OnePeerExponential
-from gossip.overlay.static import Ring
-from gossip.overlay.sticky import Sticky
-from gossip.simulate.fate import Change
-from gossip.simulate.meetings import Schedule
-from gossip.simulate.reference import Reference, descent
-from gossip.simulate.swarm import Swarm
-from robust.clip import clip
+from starling.gossip.api import Phase
+from starling.gossip.compress.catalogue import quantizer
+from starling.gossip.compress.select.coordinates import Everything, Mask, TopK
+from starling.gossip.compress.select.dct import DctTopK
+from starling.gossip.compress.select.low_rank import LowRank, Matrix
+from starling.gossip.compress.select.random_k import RandomK
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.overlay.base_k import BaseK
+from starling.gossip.overlay.one_peer import OnePeerExponential
+from starling.gossip.overlay.static import Ring
+from starling.gossip.overlay.sticky import Sticky
+from starling.gossip.reference import Reference, descent
+from starling.node.simulate.matrix.faults import Change
+from starling.node.simulate.matrix.schedule import Schedule
+from starling.node.simulate.matrix.swarm import Swarm
+from starling.robust.clip import clip
 from tests.gossip.combining import Wary
 
 NODES, DIM, LR, STEPS = 7, 150, 0.1, 3

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.exchange.admission import MAX_SERVED, Now, Refuse
-from gossip.exchange.slots import Slots
-from gossip.exchange.waits import Waits
-from gossip.wire.schema import Poke, Request
+from starling.gossip.exchange.slots import Slots
+from starling.gossip.exchange.timeouts import Waits
+from starling.gossip.exchange.verdicts import MAX_SERVED, Now, Refuse
+from starling.gossip.wire.schema import Poke, Request
 from tests.gossip.test_rounds import OTHER, VIEW, Fixed
 
 

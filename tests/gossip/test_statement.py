@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.exchange.statement import Statement, body, contradicts, digest, genuine
+from starling.gossip.exchange.attestation import Statement, body, contradicts, digest, genuine
 
 
 def sign(peer: str, message: bytes) -> bytes:

@@ -11,19 +11,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.api import Effect
-from gossip.catalogue import build
-from gossip.compress import codec
-from gossip.compress.dct import Atoms, DctTopK, _table
-from gossip.compress.header import ATOMS, HEADER, LISTING, Kind
-from gossip.compress.low_rank import Factors, LowRank, Matrix
-from gossip.compress.quantize import Float32, Fp16, Int4
-from gossip.compress.support import Indices
-from gossip.mix.catalogue import MIXERS
-from gossip.mix.ledger import average, opened
-from gossip.mix.transaction import Terms
-from gossip.rng import generator
-from robust.clip import clip
+from starling.gossip.api import Effect
+from starling.gossip.catalogue import build
+from starling.gossip.compress import codec
+from starling.gossip.compress.header import ATOMS, HEADER, LISTING, Kind
+from starling.gossip.compress.quantize import Float32, Fp16, Int4
+from starling.gossip.compress.select.dct import Atoms, DctTopK, _table
+from starling.gossip.compress.select.low_rank import Factors, LowRank, Matrix
+from starling.gossip.compress.support import Indices
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.edge_ledger import average, opened
+from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.rng import generator
+from starling.robust.clip import clip
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "subspaces.json"
 DIM = 200

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from gossip.rng import generator
-from gossip.vector import as_flat, as_named, bind, layout
+from starling.gossip.rng import generator
+from starling.gossip.vector import as_flat, as_named, bind, layout
 
 
 def model(hidden=5, bias=True):

@@ -1,7 +1,7 @@
 """How long whom: patience with those who were in time, less with those who were late."""
 
-from gossip.exchange.rounds import Rounds
-from gossip.exchange.waits import Deadline, Waits
+from starling.gossip.exchange.rounds import Rounds
+from starling.gossip.exchange.timeouts import Deadline, Waits
 
 
 def test_a_peer_at_work_is_waited_for_longer_than_one_that_was_late_the_last_time():

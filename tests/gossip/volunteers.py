@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from gossip.api import Mixer, Phase, Selector
-from gossip.compress.quantize import Float64
-from gossip.mix.transaction import Terms
-from gossip.simulate.fate import Change, Faults, churn, fate
-from gossip.simulate.meetings import Meetings
-from gossip.simulate.rings import Rings
-from gossip.simulate.swarm import Swarm
-from gossip.simulate.turn import in_turn
-from robust.clip import clip
+from starling.gossip.api import Mixer, Phase, Selector
+from starling.gossip.compress.quantize import Float64
+from starling.gossip.mix.exchange_codec import Terms
+from starling.node.simulate.matrix.batch import in_turn
+from starling.node.simulate.matrix.faults import Change, Faults, churn, fate
+from starling.node.simulate.matrix.rings import Rings
+from starling.node.simulate.matrix.schedule import Meetings
+from starling.node.simulate.matrix.swarm import Swarm
+from starling.robust.clip import clip
 from tests.gossip.quadratics import quadratics
 
 LOCAL_STEPS, DEGREE, THETA = 5, 6, 0.5

@@ -6,7 +6,7 @@ import socket
 import threading
 from contextlib import contextmanager
 
-from node import control
+from starling.node.status import control
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Engines called by hand, as the daemon would call them."""
 
-from node.config import (
+from starling.node.config.schema import (
     CompressSection,
     Manifest,
     MixSection,
@@ -9,8 +9,8 @@ from node.config import (
     PartitionSection,
     TaskSection,
 )
-from node.engine import calls
-from node.engine.engine import Engine
+from starling.node.engine.engine import Engine
+from starling.node.rpc import calls
 
 
 def manifest(

@@ -11,12 +11,12 @@ import msgspec
 import trio
 from trio.testing import MockClock
 
-from gossip.errors import EngineError, RemoteProtocolError
-from node.config import Manifest, PaceSection
-from node.daemon.exchange import Exchange
-from node.daemon.transactions import Transactions
-from node.engine import calls
-from node.net.memory import MemoryHub, MemoryNetwork
+from starling.gossip.errors import EngineError, RemoteProtocolError
+from starling.node.config.schema import Manifest, PaceSection
+from starling.node.daemon.exchange.history import Transactions
+from starling.node.daemon.exchange.service import Exchange
+from starling.node.net.memory import MemoryHub, MemoryNetwork
+from starling.node.rpc import calls
 
 VIEW = b"everybody"
 

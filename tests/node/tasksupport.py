@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from node.config import PartitionSection
-from node.tasks.api import Source
+from starling.node.config.schema import PartitionSection
+from starling.node.tasks.api import Source
 
 REAL_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.wire.schema import MAX_CREDENTIAL_BYTES
-from node.admission import chain as chains
-from node.admission import credential as credentials
-from node.admission.chain import MAX_LINKS, Terms, bind, check, invite, inviters, not_after_ms, slots
-from node.admission.credential import Credential, Ticket
-from node.identity import Identity
+from starling.gossip.wire.schema import MAX_CREDENTIAL_BYTES
+from starling.node.admission import chain as chains
+from starling.node.admission import credential as credentials
+from starling.node.admission.chain import MAX_LINKS, Terms, bind, check, invite, inviters, not_after_ms, slots
+from starling.node.admission.credential import Credential, Ticket
+from starling.node.identity import Identity
 
 SWARM = "s" + "a" * 32
 PEOPLE = [Identity.from_seed(bytes([number]) * 32) for number in range(12)]

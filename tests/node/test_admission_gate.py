@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.membership.view import View
-from gossip.wire.schema import Record, Revocation
-from node.admission import credential as credentials
-from node.admission import gate as gates
-from node.admission import revocations
-from node.admission.chain import Terms, bind, invite
-from node.admission.credential import Credential, Ticket
-from node.admission.gate import Gatekeeper, puzzle_of
-from node.admission.revocations import MAX_PER_BRANCH, Revocations
-from node.admission.work import search
-from node.config import AdmissionSection, Manifest
-from node.identity import Identity, verify_record
+from starling.gossip.membership.member_list import View
+from starling.gossip.wire.schema import Record, Revocation
+from starling.node.admission import credential as credentials
+from starling.node.admission import gate as gates
+from starling.node.admission import revocations
+from starling.node.admission.chain import Terms, bind, invite
+from starling.node.admission.credential import Credential, Ticket
+from starling.node.admission.gate import Gatekeeper, puzzle_of
+from starling.node.admission.revocations import MAX_PER_BRANCH, Revocations
+from starling.node.admission.work import search
+from starling.node.config.schema import AdmissionSection, Manifest
+from starling.node.identity import Identity, verify_record
 from tests.node.test_admission_chain import END_MS, FOUNDER, PEOPLE, SWARM, TERMS, chain_of, one_more
 
 NOW_S = 1_700_000_000.0

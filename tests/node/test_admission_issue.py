@@ -8,24 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.errors import ConfigError
-from gossip.wire.schema import Revocation
-from node import control
-from node import invite as invites
-from node import manifest as manifests
-from node.admission import chain as chains
-from node.admission import revocations
-from node.admission.credential import Ticket
-from node.admission.issue import give, take_up
-from node.cli.main import main
-from node.config import AdmissionSection, Manifest, NodeConfig
-from node.identity import Identity
-from node.invite import Invite
-from node.net.libp2p.connection import Guest
-from node.net.libp2p.guards import make_room
-from node.net.limits import ORIGIN_SHARE, origin_of
-from node.run_dir import RunDir
-from node.status import VERSION, StatusSnapshot
+from starling.gossip.errors import ConfigError
+from starling.gossip.wire.schema import Revocation
+from starling.node.admission import chain as chains
+from starling.node.admission import invite as invites
+from starling.node.admission import revocations
+from starling.node.admission.credential import Ticket
+from starling.node.admission.invite import Invite
+from starling.node.admission.issue import give, take_up
+from starling.node.cli.main import main
+from starling.node.config import manifest as manifests
+from starling.node.config.schema import AdmissionSection, Manifest, NodeConfig
+from starling.node.identity import Identity
+from starling.node.net.libp2p.connection import Guest
+from starling.node.net.libp2p.guards import make_room
+from starling.node.net.limits import ORIGIN_SHARE, origin_of
+from starling.node.status import control
+from starling.node.status.snapshot import VERSION, StatusSnapshot
+from starling.node.storage.run_dir import RunDir
 from tests.node.test_admission_chain import FOUNDER, PEOPLE, SWARM, TERMS, chain_of
 
 NOW_S = 1_700_000_000.0

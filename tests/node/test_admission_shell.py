@@ -8,22 +8,22 @@ from itertools import pairwise
 import pytest
 import trio
 
-from gossip.errors import ConfigError, GossipError
-from gossip.exchange.clock import SwarmClock
-from gossip.membership.view import MAX_MEMBERS
-from gossip.wire.frames import decode, encode
-from gossip.wire.schema import Hello, Probe, Record, Spread, Sync
-from node.admission import credential as credentials
-from node.admission.chain import bind, invite
-from node.admission.credential import Credential, Ticket
-from node.admission.issue import terms_of
-from node.config import AdmissionSection, Manifest, MembershipSection
-from node.daemon.admission import WASTED_AT_ONCE, Admission, Papers, in_thread
-from node.daemon.membership import ELSEWHERE_SHARE, ORIGIN_SHARE, Membership
-from node.identity import Identity
-from node.manifest import found, swarm_id
-from node.net.memory import MemoryHub, address_of
-from robust.reputation import SOFT, WEIGHTS
+from starling.gossip.errors import ConfigError, GossipError
+from starling.gossip.exchange.swarm_clock import SwarmClock
+from starling.gossip.membership.member_list import MAX_MEMBERS
+from starling.gossip.wire.frames import decode, encode
+from starling.gossip.wire.schema import Hello, Probe, Record, Spread, Sync
+from starling.node.admission import credential as credentials
+from starling.node.admission.chain import bind, invite
+from starling.node.admission.credential import Credential, Ticket
+from starling.node.admission.issue import terms_of
+from starling.node.config.manifest import found, swarm_id
+from starling.node.config.schema import AdmissionSection, Manifest, MembershipSection
+from starling.node.daemon.membership.admission import WASTED_AT_ONCE, Admission, Papers, in_thread
+from starling.node.daemon.membership.service import ELSEWHERE_SHARE, ORIGIN_SHARE, Membership
+from starling.node.identity import Identity
+from starling.node.net.memory import MemoryHub, address_of
+from starling.robust.reputation import SOFT, WEIGHTS
 from tests.node.test_membership_shell import Told, agreed, until
 
 pytestmark = pytest.mark.trio

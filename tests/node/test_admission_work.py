@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.errors import ConfigError
-from node.admission import rules
-from node.admission.credential import Ticket
-from node.admission.work import Puzzle, search
-from node.config import AdmissionSection
-from node.identity import Identity
+from starling.gossip.errors import ConfigError
+from starling.node.admission import rules
+from starling.node.admission.credential import Ticket
+from starling.node.admission.work import Puzzle, search
+from starling.node.config.schema import AdmissionSection
+from starling.node.identity import Identity
 
 PUZZLE = Puzzle("s" + "a" * 32, bits=4, memory_kib=8, epoch_s=3600.0)
 PEER = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import pytest
 import trio
 
-from gossip.errors import RemoteProtocolError
-from gossip.overlay.beacon import signed
-from gossip.wire.frames import decode
-from gossip.wire.schema import Beacon, BeaconQuery
-from node.daemon.beacon import BURST, BeaconService
-from node.identity import Identity, verify
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.overlay.beacon import signed
+from starling.gossip.wire.frames import decode
+from starling.gossip.wire.schema import Beacon, BeaconQuery
+from starling.node.daemon.membership.beacon import BURST, BeaconService
+from starling.node.identity import Identity, verify
 
 pytestmark = pytest.mark.trio
 SWARM = "s" + "a" * 32

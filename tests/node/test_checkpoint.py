@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from gossip.errors import ConfigError
-from node.config import OptimizerSection
-from node.engine import blob, calls
-from node.engine.checkpoint import Checkpoint, Checkpoints
-from node.engine.engine import Engine
+from starling.gossip.errors import ConfigError
+from starling.node.config.schema import OptimizerSection
+from starling.node.engine import tensor_file
+from starling.node.engine.checkpoint import Checkpoint, Checkpoints
+from starling.node.engine.engine import Engine
+from starling.node.rpc import calls
 from tests.node.engines import done, exchange, manifest, opened, opening, state_of, x_of
 
 ADAMW = OptimizerSection(kind="adamw", lr=1e-3, correction_lr=1e-3)
@@ -72,7 +73,9 @@ def test_a_damaged_checkpoint_costs_one_checkpoint(tmp_path, damage):
     assert (found.round, float(found.tensors["x"][0])) == (1, 1.0)
     again.save(checkpoint(3))
     assert files(path).load().round == 3
-    assert blob.unpack((tmp_path / "c.previous").read_bytes())[1]["round"] == 1, "the good one before it is still there"
+    assert tensor_file.unpack((tmp_path / "c.previous").read_bytes())[1]["round"] == 1, (
+        "the good one before it is still there"
+    )
     assert (tmp_path / "c.bad").exists() == (damage != "gone")
 
 
@@ -82,8 +85,8 @@ def test_a_checkpoint_that_does_not_say_how_far_it_is_is_a_bad_one(tmp_path, fac
     path = tmp_path / "c"
     files(path).save(checkpoint(1))
     path.replace(tmp_path / "c.previous")
-    blob.write(
-        path, blob.pack({"x": torch.zeros(7)}, {"kind": "checkpoint", "swarm": "s", "schema": "m"} | facts)
+    tensor_file.write(
+        path, tensor_file.pack({"x": torch.zeros(7)}, {"kind": "checkpoint", "swarm": "s", "schema": "m"} | facts)
     ).replace(path)
     assert files(path).load().round == 1
     (tmp_path / "c.previous").unlink()
@@ -114,7 +117,7 @@ def test_a_foreign_checkpoint_is_not_taken_and_not_overwritten(tmp_path, foreign
 
 
 def test_a_snapshot_or_export_is_no_checkpoint(tmp_path):
-    (tmp_path / "c").write_bytes(blob.pack({"x": torch.zeros(3)}, {"kind": "model"}))
+    (tmp_path / "c").write_bytes(tensor_file.pack({"x": torch.zeros(3)}, {"kind": "model"}))
     with pytest.raises(ConfigError, match="something else"):
         files(tmp_path / "c").load()
 
@@ -145,7 +148,7 @@ def test_a_full_disk_leaves_no_half_written_file_behind(tmp_path, monkeypatch):
     def full(_descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("node.engine.blob.os.fsync", full)
+    monkeypatch.setattr("starling.node.engine.tensor_file.os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         saved.save(checkpoint(2))
     assert [file.name for file in tmp_path.iterdir()] == ["c"]
@@ -154,13 +157,13 @@ def test_a_full_disk_leaves_no_half_written_file_behind(tmp_path, monkeypatch):
 
 def test_a_blob_says_what_it_holds_and_equal_contents_give_equal_bytes():
     tensors = {"b": torch.arange(3), "a": torch.eye(2, dtype=torch.float64), "empty": torch.zeros(0)}
-    data = blob.pack(tensors, {"round": 4, "kind": "test"})
-    assert data == blob.pack(dict(reversed(tensors.items())), {"kind": "test", "round": 4})
-    found, facts = blob.unpack(data)
+    data = tensor_file.pack(tensors, {"round": 4, "kind": "test"})
+    assert data == tensor_file.pack(dict(reversed(tensors.items())), {"kind": "test", "round": 4})
+    found, facts = tensor_file.unpack(data)
     assert facts == {"round": 4, "kind": "test"}
     assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
     for position in range(0, len(data), 7):
         changed = bytearray(data)
         changed[position] ^= 0x10
         with pytest.raises(ValueError, match=r"cut short|damaged|format"):
-            blob.unpack(bytes(changed))
+            tensor_file.unpack(bytes(changed))

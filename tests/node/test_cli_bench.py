@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from gossip.errors import ConfigError, GossipError
-from node.bench import codec
-from node.bench import rules as combining
-from node.bench.schema import ALL_RULES, CODECS, RULES, Case, RuleCase
-from node.cli import bench
-from node.cli.main import main
+from starling.gossip.errors import ConfigError, GossipError
+from starling.kernels import codec
+from starling.kernels import rules as combining
+from starling.kernels.schema import ALL_RULES, CODECS, RULES, Case, RuleCase
+from starling.node.cli.main import main
+from starling.node.cli.research import bench
 from tests.schemas import valid
 
 KEYS = {
@@ -94,9 +94,7 @@ def test_a_child_that_dies_is_an_error_that_says_so(monkeypatch):
 
 
 def test_the_command_line_does_not_import_torch():
-    program = (
-        "import sys; from node.cli.main import main; main(['bench', 'codec', '--help']); print('torch' in sys.modules)"
-    )
+    program = "import sys; from starling.node.cli.main import main; main(['bench', 'codec', '--help']); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout.endswith("False\n")
 

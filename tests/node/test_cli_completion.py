@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
-from gossip.overlay.catalogue import OVERLAYS
-from node.cli import completion
-from node.cli.main import COMMANDS, main, starling
-from node.presets import PRESETS
-from node.status import encode
-from robust.attacks.names import NAMES
+from starling.gossip.overlay.catalogue import OVERLAYS
+from starling.node.cli import completion
+from starling.node.cli.main import COMMANDS, main, starling
+from starling.node.config.presets import PRESETS
+from starling.node.status.snapshot import encode
+from starling.robust.attacks.names import NAMES
 from tests.node.answering import answering
 from tests.tui.canned import snapshot
 
@@ -151,7 +151,7 @@ def test_bash_completes_with_the_script_words_with_colons_and_equals_too(here):
     }
     bin_folder = here / "bin"
     bin_folder.mkdir()
-    (bin_folder / "starling").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m node.cli.main "$@"\n')
+    (bin_folder / "starling").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m starling.node.cli.main "$@"\n')
     (bin_folder / "starling").chmod(0o755)
     environment = {
         **os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parents[2])

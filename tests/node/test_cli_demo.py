@@ -14,17 +14,17 @@ from types import SimpleNamespace
 import pytest
 from msgspec import structs
 
-from gossip.errors import ConfigError, GossipError
-from node import demo as swarm
-from node import demo_node
-from node.cli import demo as command
-from node.cli import progress
-from node.cli.main import main
-from node.config import Manifest
-from node.demo import Demo, Plan
-from node.demo_node import Member
-from node.run_dir import RunDir
-from node.status import VERSION, PeerStatus, StatusSnapshot
+from starling.gossip.errors import ConfigError, GossipError
+from starling.node.cli import demo as command
+from starling.node.cli import progress
+from starling.node.cli.main import main
+from starling.node.config.schema import Manifest
+from starling.node.demo import process as demo_node
+from starling.node.demo import swarm
+from starling.node.demo.process import Member
+from starling.node.demo.swarm import Demo, Plan
+from starling.node.status.snapshot import VERSION, PeerStatus, StatusSnapshot
+from starling.node.storage.run_dir import RunDir
 
 DONE = {
     "peer": "12D3KooWabcdefg", "state": "done", "rounds": 30, "local_steps": 600, "value": 0.97, "bytes_sent": 123_456,
@@ -39,7 +39,7 @@ TABLE = {
 
 
 class Canned:
-    """Stands in for `node.demo.Demo`: no process, one table."""
+    """Stands in for `starling.node.demo.swarm.Demo`: no process, one table."""
 
     def __init__(self, plan):
         self.plan = plan

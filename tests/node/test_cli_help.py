@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from node.cli.main import COMMANDS, EXAMPLES, EXIT_CODES, GROUPS, main, starling
+from starling.node.cli.main import COMMANDS, EXAMPLES, EXIT_CODES, GROUPS, main, starling
 from tests.node.test_cli_schemas import leaves
 
 LEAVES = dict(leaves(starling))
@@ -73,13 +73,13 @@ def test_a_command_that_is_not_there_is_one_line_with_the_one_that_was_meant(typ
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
 def test_a_terminal_that_wants_no_color_gets_none(name, value, monkeypatch, capsys):
     """Asked of the console that every table goes through; a pipe gets none anyway."""
-    from node.cli import output
+    from starling.node.cli import common
 
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    output.console().print("word", style="bold red")
+    common.console().print("word", style="bold red")
     assert "\x1b[" in capsys.readouterr().out
     monkeypatch.setenv(name, value)
-    output.console().print("word", style="bold red")
+    common.console().print("word", style="bold red")
     assert capsys.readouterr().out == "word\n"

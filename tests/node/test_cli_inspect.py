@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from node import manifest as manifests
-from node import settings
-from node.cli.inspect import BUILT_IN_TASKS
-from node.cli.main import main
-from node.config import Manifest, NodeConfig
-from node.identity import Identity
-from node.run_dir import RunDir
-from node.tasks.catalogue import TASKS
+from starling.node.cli.config import BUILT_IN_TASKS
+from starling.node.cli.main import main
+from starling.node.config import manifest as manifests
+from starling.node.config import toml
+from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.identity import Identity
+from starling.node.storage.run_dir import RunDir
+from starling.node.tasks.catalogue import TASKS
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,7 +72,7 @@ def test_the_names_of_built_in_tasks_are_those_of_the_catalogue():
 @pytest.mark.real
 def test_check_needs_no_torch(here):
     (here / "m.toml").write_text("")
-    program = "import sys; from node.cli.main import main; print(main(['manifest', 'check', sys.argv[1]]), 'torch' in sys.modules)"
+    program = "import sys; from starling.node.cli.main import main; print(main(['manifest', 'check', sys.argv[1]]), 'torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program, str(here / "m.toml")], check=True, capture_output=True, text=True, cwd=ROOT
     )
@@ -89,10 +89,10 @@ def test_check_finds_no_error_and_says_what_may_not_be_meant(here, capsys):
 
 
 def test_check_verifies_the_signature_of_a_founded_manifest(here, founded, capsys):
-    (here / "m.toml").write_text(settings.to_toml(founded))
+    (here / "m.toml").write_text(toml.to_toml(founded))
     assert main(["manifest", "check", "m.toml"]) == 0
     assert manifests.swarm_id(founded) in capsys.readouterr().err
-    (here / "m.toml").write_text(settings.to_toml(founded).replace("seed = 7", "seed = 8"))
+    (here / "m.toml").write_text(toml.to_toml(founded).replace("seed = 7", "seed = 8"))
     assert main(["manifest", "check", "m.toml"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("starling: m.toml: signature")
@@ -125,7 +125,7 @@ def test_show_before_the_manifest_has_come_says_how_to_get_it(here, capsys):
 def test_one_part_of_the_settings_is_a_file_to_begin_with(part, kind, capsys):
     """`starling config show manifest > manifest.toml`, edit, `starling found manifest.toml`."""
     assert main(["config", "show", part]) == 0
-    assert settings.from_toml(capsys.readouterr().out, kind) == kind()
+    assert toml.from_toml(capsys.readouterr().out, kind) == kind()
 
 
 def test_config_show_prints_every_key_with_its_meaning(capsys):

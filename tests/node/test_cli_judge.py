@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from gossip.errors import ConfigError
-from node import control
-from node.cli.judge import seconds
-from node.cli.main import main
+from starling.gossip.errors import ConfigError
+from starling.node.cli.judge import seconds
+from starling.node.cli.main import main
+from starling.node.status import control
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from node import log
-from node.cli import logs
-from node.cli.logs import Reader
-from node.cli.main import main
+from starling.node.cli import logs
+from starling.node.cli.logs import Reader
+from starling.node.cli.main import main
+from starling.node.storage import log
 from tests.schemas import valid
 
 ROOT = Path(__file__).parents[2]
@@ -209,7 +209,7 @@ def test_a_log_that_is_deleted_or_emptied_goes_on_with_what_comes_next(place, re
 def follower(place):
     """`starling logs -f` as a process, from its first line on."""
     append(place, line("begun"))
-    command = [sys.executable, "-m", "node.cli.main", "logs", "-f", "--json", "--dir", str(place)]
+    command = [sys.executable, "-m", "starling.node.cli.main", "logs", "-f", "--json", "--dir", str(place)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert json.loads(process.stdout.readline())["event"] == "begun"
         yield process

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from gossip.errors import ConfigError
-from node import control, settings
-from node import manifest as manifests
-from node.cli.main import main
-from node.config import Manifest, NodeConfig
-from node.invite import Invite, decode, encode
-from node.run_dir import RunDir
+from starling.gossip.errors import ConfigError
+from starling.node.admission.invite import Invite, decode, encode
+from starling.node.cli.main import main
+from starling.node.config import manifest as manifests
+from starling.node.config import toml
+from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.status import control
+from starling.node.storage.run_dir import RunDir
 from tests.tui.canned import snapshot
 
 PEER = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
@@ -24,7 +25,7 @@ INVITE = encode(Invite(SWARM, (ADDRESS,)))
 
 
 class Daemon:
-    """Stands in for `node.daemon.main.run`: listens at once, and then ends as it is told."""
+    """Stands in for `starling.node.daemon.main.run`: listens at once, and then ends as it is told."""
 
     def __init__(self):
         self.runs = []
@@ -51,7 +52,7 @@ def here(tmp_path, monkeypatch):
 @pytest.fixture
 def daemon(monkeypatch):
     fake = Daemon()
-    monkeypatch.setattr("node.daemon.main.run", fake)
+    monkeypatch.setattr("starling.node.daemon.main.run", fake)
     return fake
 
 
@@ -375,7 +376,7 @@ def test_a_founded_manifest_can_be_a_template_for_another_swarm(daemon, here):
     """Founder, time and signature are the new founder's."""
     main(["found", "--dir", "a"])
     first = RunDir.existing(here / "a").read_manifest()
-    (here / "m.toml").write_text(settings.to_toml(first))
+    (here / "m.toml").write_text(toml.to_toml(first))
     assert main(["found", "m.toml", "--dir", "b"]) == 0
     second = RunDir.existing(here / "b").read_manifest()
     assert second.founder != first.founder

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gossip.overlay import measure
-from gossip.overlay.base_k import BaseK
-from node.cli import drawing
-from node.cli.main import main
-from node.cli.overlay import PARAMETERS
-from robust.sampling import overflow
+from starling.gossip.overlay import measure
+from starling.gossip.overlay.base_k import BaseK
+from starling.node.cli.main import main
+from starling.node.cli.research import drawing
+from starling.node.cli.research.overlay import PARAMETERS
+from starling.robust.sampling import overflow
 
 ROOT = Path(__file__).parents[2]
 
@@ -175,7 +175,7 @@ def test_wrong_input_is_one_line_that_names_it(arguments, words, capsys, tmp_pat
 @pytest.mark.real
 def test_overlays_need_no_torch():
     program = (
-        "import sys; from node.cli.main import main; "
+        "import sys; from starling.node.cli.main import main; "
         "main(['overlay', 'show', 'ring', '-n', '5', '--json']); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
@@ -215,7 +215,7 @@ def test_curves_fall_by_decades_with_a_letter_each():
 
 
 def test_sampling_says_how_many_bad_ones_are_met(capsys):
-    """The numbers of `robust.sampling`, as JSON and for people."""
+    """The numbers of `starling.robust.sampling`, as JSON and for people."""
     out = json.loads(said(capsys, "sampling", "-n", "64", "--bad", "13", "--json"))
     assert out["more_than_b"] == [overflow(64, 13, 6, b) for b in range(6)]
     assert (out["most"], out["never_half"]) == (6, 27)

@@ -10,10 +10,11 @@ import jsonschema
 import msgspec
 import pytest
 
-from node import control, status
-from node.cli import schemas
-from node.cli.main import main, starling
-from node.status import Point, Resources, Transaction
+from starling.node.cli import schemas
+from starling.node.cli.main import main, starling
+from starling.node.status import control
+from starling.node.status import snapshot as status
+from starling.node.status.snapshot import Point, Resources, Transaction
 from tests.node.test_cli_demo import DONE, TABLE, Canned
 from tests.node.test_cli_operate import ADDRESS, INVITE, SWARM, Daemon
 from tests.schemas import FOLDER, valid, validator
@@ -74,8 +75,10 @@ def printed(capsys, *arguments):
 @pytest.mark.parametrize("name", schemas.TYPES)
 def test_the_published_schema_is_that_of_the_types(name):
     path = FOLDER / f"{name}.json"
-    assert path.exists(), "run `python -m node.cli.schemas docs/schemas`"
-    assert path.read_text() == schemas.text(name), "older than the types: run `python -m node.cli.schemas docs/schemas`"
+    assert path.exists(), "run `python -m starling.node.cli.schemas docs/schemas`"
+    assert path.read_text() == schemas.text(name), (
+        "older than the types: run `python -m starling.node.cli.schemas docs/schemas`"
+    )
     jsonschema.Draft202012Validator.check_schema(json.loads(path.read_text()))
 
 
@@ -114,7 +117,7 @@ def test_what_is_printed_of_a_running_node_fits(name, arguments, running, here, 
 
 def test_an_invitation_fits(running, here, capsys, monkeypatch):
     """With its number and its end, where members are invited."""
-    monkeypatch.setattr("node.daemon.main.run", Daemon())
+    monkeypatch.setattr("starling.node.daemon.main.run", Daemon())
     assert main(["found", "--preset", "vouched", "--dir", "starling-node"]) == 0
     place = here / "starling-node"
     swarm = json.loads(_after(capsys, ["manifest", "show", "--dir", str(place)]))["swarm"]
@@ -130,7 +133,7 @@ def _after(capsys, arguments):
 
 
 def test_what_is_printed_by_who_founds_joins_and_exports_fits(here, capsys, monkeypatch, ended):
-    monkeypatch.setattr("node.daemon.main.run", Daemon())
+    monkeypatch.setattr("starling.node.daemon.main.run", Daemon())
     founded = valid("found", printed(capsys, "found", "--dir", "a"))
     assert founded["invite"].startswith("starling1:")
     joined = valid("join", printed(capsys, "join", INVITE, "--dir", "b"))
@@ -162,7 +165,7 @@ def test_what_a_demo_prints_fits_with_a_silent_node_and_a_ban_too(row, ban, monk
         def run(self, progress):
             return {**TABLE, "nodes": [row], "ban": ban, "mean": math.nan}
 
-    monkeypatch.setattr("node.demo.Demo", Told)
+    monkeypatch.setattr("starling.node.demo.swarm.Demo", Told)
     assert main(["demo", "--json"]) in {0, 1}
     assert valid("demo", capsys.readouterr().out)["mean"] is None
 

@@ -14,12 +14,12 @@ import click
 import msgspec
 import pytest
 
-from gossip.errors import ConfigError, EngineError, PeerUnreachable
-from node import control
-from node.cli import main as cli
-from node.cli import progress
-from node.cli.main import COMMANDS, main
-from node.status import PeerStatus, Resources, decode, encode
+from starling.gossip.errors import ConfigError, EngineError, PeerUnreachable
+from starling.node.cli import main as cli
+from starling.node.cli import progress
+from starling.node.cli.main import COMMANDS, main
+from starling.node.status import control
+from starling.node.status.snapshot import PeerStatus, Resources, decode, encode
 from tests.node.answering import answering
 from tests.tui.canned import bare, snapshot
 
@@ -46,7 +46,7 @@ def raising(monkeypatch):
 def test_help_answers_at_once_and_imports_nothing_heavy():
     """A command line that thinks before it prints its own help is not used."""
     program = (
-        "import sys; from node.cli.main import main; code = main(['--help']); "
+        "import sys; from starling.node.cli.main import main; code = main(['--help']); "
         "heavy = {'torch', 'trio', 'libp2p', 'numpy', 'textual', 'rich', 'structlog', 'cryptography'} & set(sys.modules); "
         "print(code, sorted(heavy))"
     )
@@ -67,7 +67,7 @@ def test_every_command_of_the_table_is_where_it_says():
     """The table is text: a renamed function would be noticed only when somebody calls it."""
     for target, _ in COMMANDS.values():
         module, _, attribute = target.partition(":")
-        tree = ast.parse((ROOT / (module.replace(".", "/") + ".py")).read_text())
+        tree = ast.parse((ROOT / "src" / (module.replace(".", "/") + ".py")).read_text())
         assert attribute in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, target
 
 
@@ -306,7 +306,9 @@ def at_a_terminal(monkeypatch):
 
     monkeypatch.setattr(subprocess, "run", run)
     screen = SimpleNamespace(isatty=lambda: True)
-    monkeypatch.setattr("node.cli.view.sys", SimpleNamespace(stdin=screen, stdout=screen, executable=sys.executable))
+    monkeypatch.setattr(
+        "starling.node.cli.look.sys", SimpleNamespace(stdin=screen, stdout=screen, executable=sys.executable)
+    )
     monkeypatch.setenv("TERM", "xterm-256color")
     return started
 
@@ -319,7 +321,7 @@ def test_the_terminal_ui_is_a_process_that_is_handed_all_paths(given, shown, at_
     """Its exit code is ours."""
     (tmp_path / "record.jsonl").touch()
     assert main(["tui", *(each.format(tmp_path) for each in given)]) == 3
-    assert at_a_terminal == [[sys.executable, "-m", "tui", *(each.format(tmp_path) for each in shown)]]
+    assert at_a_terminal == [[sys.executable, "-m", "starling.tui", *(each.format(tmp_path) for each in shown)]]
 
 
 def test_the_terminal_ui_of_a_record_that_is_not_there_is_one_line(at_a_terminal, tmp_path, capsys):

@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from gossip.wire.schema import MAX_FRAME_BYTES
-from node.net.libp2p.connection import Connection, Guest, StreamBroken
-from node.net.libp2p.lanes import (
+from starling.gossip.wire.schema import MAX_FRAME_BYTES
+from starling.node.net.libp2p.connection import Connection, Guest, StreamBroken
+from starling.node.net.libp2p.lanes import (
     STALL_S,
     FrameTooLong,
     Unfinished,
@@ -19,7 +19,7 @@ from node.net.libp2p.lanes import (
     read_frames,
     write_frame,
 )
-from node.net.limits import Pacer
+from starling.node.net.limits import Pacer
 from tests.node.test_memory_network import virtual
 
 

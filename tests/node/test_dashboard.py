@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from node.metrics import exposition
+from starling.node.status.metrics import exposition
 from tests.node.test_metrics import PARSERS, full
 
 OBSERVE = Path(__file__).parents[2] / "docker" / "observe"

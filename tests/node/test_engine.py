@@ -6,10 +6,10 @@ import pytest
 import safetensors.torch
 import torch
 
-from gossip.vector import as_flat
-from node.config import OptimizerSection
-from node.engine import calls
-from node.engine.engine import Engine
+from starling.gossip.vector import as_flat
+from starling.node.config.schema import OptimizerSection
+from starling.node.engine.engine import Engine
+from starling.node.rpc import calls
 from tests.node.engines import done, exchange, manifest, opened, opening, state_of, x_of
 
 EVERY_CALL = (

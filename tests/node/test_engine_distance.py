@@ -10,13 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.compress.header import BLOCK
-from gossip.compress.low_rank import Factors, Matrix
-from gossip.compress.support import Blocks, Full, Indices
-from node.config import CompressSection, MixSection, OptimizerSection
-from node.engine import calls, devices
-from node.engine.devices import Gpu
-from node.engine.distance import MOST, PEERS, Distances, of_model, rms
+from starling.gossip.compress.header import BLOCK
+from starling.gossip.compress.select.low_rank import Factors, Matrix
+from starling.gossip.compress.support import Blocks, Full, Indices
+from starling.node.config.schema import CompressSection, MixSection, OptimizerSection
+from starling.node.engine import devices
+from starling.node.engine.consensus import MOST, PEERS, Distances, of_model, rms
+from starling.node.engine.devices import Gpu
+from starling.node.rpc import calls
 from tests.node.engines import done, exchange, manifest, opened, x_of
 from tests.node.test_engine_gathering import hear, trained
 

@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.compress.catalogue import quantizer
-from gossip.mix.transaction import Terms
-from gossip.rng import generator
-from node.config import CompressSection, MixSection, OptimizerSection
-from node.engine import calls
-from robust.clip import clip
+from starling.gossip.compress.catalogue import quantizer
+from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.rng import generator
+from starling.node.config.schema import CompressSection, MixSection, OptimizerSection
+from starling.node.rpc import calls
+from starling.robust.clip import clip
 from tests.node.engines import done, exchange, manifest, opened, play, state_of, x_of
 
 

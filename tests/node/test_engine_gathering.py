@@ -6,9 +6,9 @@ import msgspec
 import pytest
 import torch
 
-from gossip.exchange.statement import digest
-from node.config import CompressSection, OptimizerSection, OverlaySection, RobustSection
-from node.engine import calls
+from starling.gossip.exchange.attestation import digest
+from starling.node.config.schema import CompressSection, OptimizerSection, OverlaySection, RobustSection
+from starling.node.rpc import calls
 from tests.node.engines import done, manifest, opened, run, x_of
 
 HALF = 11  # bytes of a payload's header: version, kind, quantizer, dimension

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from gossip.compress import codec
-from gossip.compress.catalogue import quantizer
-from gossip.exchange.statement import digest
-from node.config import CompressSection, Manifest, MixSection, PrivacySection
-from node.engine import calls
-from node.engine.engine import Engine
-from node.engine.hostile import MAX_HEARD, Hostile
-from robust.attacks.names import WIRE
+from starling.gossip.compress import codec
+from starling.gossip.compress.catalogue import quantizer
+from starling.gossip.exchange.attestation import digest
+from starling.node.config.schema import CompressSection, Manifest, MixSection, PrivacySection
+from starling.node.engine.byzantine import MAX_HEARD, Hostile
+from starling.node.engine.engine import Engine
+from starling.node.rpc import calls
+from starling.robust.attacks.names import WIRE
 from tests.node.engines import done, exchange, manifest, opened, opening, run
 
 EXACT = CompressSection(select="full", request="identity", response="identity")

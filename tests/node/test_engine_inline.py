@@ -4,10 +4,10 @@ import pytest
 import trio
 import trio.testing
 
-from gossip.errors import EngineError
-from node.engine import calls
-from node.engine.engine import Engine
-from node.scenario.inline import InlineEngine, open_inline
+from starling.gossip.errors import EngineError
+from starling.node.engine.engine import Engine
+from starling.node.rpc import calls
+from starling.node.simulate.virtual.inline_engine import InlineEngine, open_inline
 from tests.node.engines import manifest, opening
 
 

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from node.engine import calls
-from node.engine.joining import MOST
+from starling.node.engine.model_candidates import MOST
+from starling.node.rpc import calls
 from tests.node.engines import done, manifest, opened, state_of, x_of
 
 

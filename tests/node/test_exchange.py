@@ -7,12 +7,12 @@ from random import Random
 import pytest
 import trio
 
-from gossip.errors import EngineError
-from gossip.wire.frames import encode
-from gossip.wire.schema import Ack, Poke
-from node.engine import calls
-from node.net.faults import loss
-from node.status import Exchanges
+from starling.gossip.errors import EngineError
+from starling.gossip.wire.frames import encode
+from starling.gossip.wire.schema import Ack, Poke
+from starling.node.net.faults import loss
+from starling.node.rpc import calls
+from starling.node.status.snapshot import Exchanges
 from tests.node.exchange_swarm import VIEW, Swarm, virtual
 
 

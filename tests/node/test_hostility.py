@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import trio
 
-from gossip.errors import ConfigError
-from node import hostility
-from node.config import NodeConfig
-from node.daemon.snapshot import take_snapshot
-from robust.attacks.names import NAMES
+from starling.gossip.errors import ConfigError
+from starling.node.config import attack_consent
+from starling.node.config.schema import NodeConfig
+from starling.node.daemon.observe.snapshot import take_snapshot
+from starling.robust.attacks.names import NAMES
 from tests.swarm.swarms import digits, story, until
 from tests.swarm.virtual import replayable
 
@@ -18,23 +18,23 @@ from tests.swarm.virtual import replayable
 def test_no_attack_starts_without_a_second_yes(attack: str) -> None:
     """One line, with the command for who means it."""
     with pytest.raises(ConfigError, match="attack_agreed=true") as caught:
-        hostility.check(NodeConfig(attack=attack))
+        attack_consent.check(NodeConfig(attack=attack))
     assert "\n" not in str(caught.value)
-    hostility.check(NodeConfig(attack=attack, attack_agreed=True))
+    attack_consent.check(NodeConfig(attack=attack, attack_agreed=True))
 
 
 def test_an_unknown_attack_and_parameters_of_none_are_refused() -> None:
     """A typo would make an honest node of what is measured as a liar."""
     with pytest.raises(ConfigError, match="'sing_flip' is unknown, choose one of alie"):
-        hostility.check(NodeConfig(attack="sing_flip", attack_agreed=True))
+        attack_consent.check(NodeConfig(attack="sing_flip", attack_agreed=True))
     with pytest.raises(ConfigError, match="attack_params: there is no attack"):
-        hostility.check(NodeConfig(attack_params={"z": 1.0}))
+        attack_consent.check(NodeConfig(attack_params={"z": 1.0}))
 
 
 def test_consent_alone_attacks_nobody() -> None:
     """It names nothing."""
-    hostility.check(NodeConfig(attack_agreed=True))
-    assert hostility.warning(NodeConfig(attack_agreed=True)) is None
+    attack_consent.check(NodeConfig(attack_agreed=True))
+    assert attack_consent.warning(NodeConfig(attack_agreed=True)) is None
 
 
 @pytest.mark.slow

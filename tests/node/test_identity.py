@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.errors import ConfigError
-from gossip.wire.schema import Record
-from node.identity import Identity, peer_id_of, public_key_of, verify, verify_record
+from starling.gossip.errors import ConfigError
+from starling.gossip.wire.schema import Record
+from starling.node.identity import Identity, peer_id_of, public_key_of, verify, verify_record
 
 SWARM = "s" + "a" * 32
 

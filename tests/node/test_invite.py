@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.errors import ConfigError
-from node import invite as invites
-from node.invite import Invite
+from starling.gossip.errors import ConfigError
+from starling.node.admission import invite as invites
+from starling.node.admission.invite import Invite
 
 PEER = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
 INVITE = Invite("szqrpi3amiarlozqhdswsbdg7m5ou3swn", (f"/ip4/203.0.113.7/tcp/4001/p2p/{PEER}",))

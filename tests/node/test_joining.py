@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from gossip.errors import EngineError
-from gossip.wire.schema import StateOffer
-from node.daemon.joining import ASKED, COMPARED, GRACE_S, Joining, disjoint
-from node.daemon.transfer import Offered
-from node.engine import calls
+from starling.gossip.errors import EngineError
+from starling.gossip.wire.schema import StateOffer
+from starling.node.daemon.state.model_sync import ASKED, COMPARED, GRACE_S, Joining, disjoint
+from starling.node.daemon.state.transfer import Offered
+from starling.node.rpc import calls
 
 
 class Peers:

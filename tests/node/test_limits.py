@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from gossip.wire.schema import MAX_FRAME_BYTES
-from node.net.api import Inbound
-from node.net.inbox import Inbox
-from node.net.limits import Pacer, TokenBucket
+from starling.gossip.wire.schema import MAX_FRAME_BYTES
+from starling.node.net.api import Inbound
+from starling.node.net.inbox import Inbox
+from starling.node.net.limits import Pacer, TokenBucket
 
 requests = st.lists(st.tuples(st.floats(0, 2), st.floats(0, 20)), max_size=60)
 

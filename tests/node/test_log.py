@@ -6,7 +6,7 @@ import io
 import json
 import logging
 
-from node.log import LOG_NAME, open_log
+from starling.node.storage.log import LOG_NAME, open_log
 
 
 class Terminal(io.StringIO):

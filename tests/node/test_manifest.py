@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.errors import ConfigError, RemoteProtocolError
-from node import manifest as manifests
-from node import settings
-from node.config import Manifest
-from node.identity import Identity
-from node.overlay import check_members
+from starling.gossip.errors import ConfigError, RemoteProtocolError
+from starling.node.config import manifest as manifests
+from starling.node.config import toml
+from starling.node.config.overlay import check_members
+from starling.node.config.schema import Manifest
+from starling.node.identity import Identity
 
 FOUNDER = Identity.from_seed(bytes(32))
 GOLDEN = Path(__file__).parents[1] / "golden" / "manifest.json"
 
 
 def changed(*assignments):
-    return settings.apply_set(Manifest(), assignments)
+    return toml.apply_set(Manifest(), assignments)
 
 
 def founded(*assignments):
@@ -65,7 +65,7 @@ def test_any_other_field_is_another_swarm():
 )
 def test_what_was_changed_after_founding_does_not_verify(change):
     with pytest.raises(ConfigError, match="signature: does not fit"):
-        manifests.verify(settings.apply_set(founded(), [change]))
+        manifests.verify(toml.apply_set(founded(), [change]))
 
 
 def test_what_was_never_founded_says_how():

@@ -9,16 +9,16 @@ from itertools import pairwise
 import pytest
 import trio
 
-from gossip.errors import RemoteProtocolError
-from gossip.exchange.clock import SwarmClock
-from gossip.membership.events import Died, Joined, Left, Reborn
-from gossip.wire.frames import encode
-from gossip.wire.schema import Probe, Spread
-from node.config import MembershipSection
-from node.daemon.membership import FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_WAITING, Membership
-from node.identity import Identity
-from node.net.faults import Drop
-from node.net.memory import MemoryHub, address_of
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.exchange.swarm_clock import SwarmClock
+from starling.gossip.membership.events import Died, Joined, Left, Reborn
+from starling.gossip.wire.frames import encode
+from starling.gossip.wire.schema import Probe, Spread
+from starling.node.config.schema import MembershipSection
+from starling.node.daemon.membership.service import FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_WAITING, Membership
+from starling.node.identity import Identity
+from starling.node.net.faults import Drop
+from starling.node.net.memory import MemoryHub, address_of
 
 SWARM = "s" + "a" * 32
 pytestmark = pytest.mark.trio

@@ -6,12 +6,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from gossip.errors import LocalProtocolError, PeerUnreachable
-from gossip.wire.schema import MAX_FRAME_BYTES
-from node.config import LimitsSection
-from node.net.api import Connected, Disconnected, Inbound, Network
-from node.net.faults import Deliver, Drop, delay, loss, partition, slow
-from node.net.memory import MemoryHub, MemoryNetwork, address_of
+from starling.gossip.errors import LocalProtocolError, PeerUnreachable
+from starling.gossip.wire.schema import MAX_FRAME_BYTES
+from starling.node.config.schema import LimitsSection
+from starling.node.net.api import Connected, Disconnected, Inbound, Network
+from starling.node.net.faults import Deliver, Drop, delay, loss, partition, slow
+from starling.node.net.memory import MemoryHub, MemoryNetwork, address_of
 
 
 def virtual(test):

@@ -9,8 +9,8 @@ from msgspec import structs
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
-from node.metrics import MAX_PEERS, OPEN, PEER_STATES, PLAIN, exposition, health
-from node.status import Exchanges, PeerStatus, Resources
+from starling.node.status.metrics import MAX_PEERS, OPEN, PEER_STATES, PLAIN, exposition, health
+from starling.node.status.snapshot import Exchanges, PeerStatus, Resources
 from tests.tui.canned import bare, snapshot
 
 PARSERS = {"": (PLAIN, parse_plain), "application/openmetrics-text; version=1.0.0": (OPEN, parse_open)}

@@ -11,9 +11,9 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import memory_stream_pair
 
-from node.config import MetricsSection
-from node.daemon import metrics
-from node.daemon.metrics import MetricsService, parse_address
+from starling.node.config.schema import MetricsSection
+from starling.node.daemon.observe import metrics
+from starling.node.daemon.observe.metrics import MetricsService, parse_address
 from tests.tui.canned import snapshot
 
 pytestmark = pytest.mark.trio

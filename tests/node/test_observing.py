@@ -8,8 +8,8 @@ from pathlib import Path
 
 from msgspec import structs
 
-from node.config import MetricsSection, RecordSection
-from node.log import Seen, round_fields
+from starling.node.config.schema import MetricsSection, RecordSection
+from starling.node.storage.log import Seen, round_fields
 from tests.node.test_dashboard import exported
 
 ROOT = Path(__file__).parents[2]

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.errors import ConfigError
-from node.config import OptimizerSection
-from node.engine.optim import AdamW, Schedule, Sgd, correction_lr, optimizer, ramp, schedule
+from starling.gossip.errors import ConfigError
+from starling.node.config.schema import OptimizerSection
+from starling.node.engine.optimizers import AdamW, Schedule, Sgd, correction_lr, optimizer, ramp, schedule
 from tests.node.tasksupport import seeded
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.errors import ConfigError
-from node.config import PartitionSection
-from node.tasks import partition
-from node.tasks.partition import FEW, by_file, by_key, by_label, cut, dirichlet, floor, iid
+from starling.gossip.errors import ConfigError
+from starling.node.config.schema import PartitionSection
+from starling.node.tasks import partition
+from starling.node.tasks.partition import FEW, by_file, by_key, by_label, cut, dirichlet, floor, iid
 
 CUTS = {
     "iid": lambda labels, shards, seed: iid(len(labels), shards, seed),

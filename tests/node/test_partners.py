@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gossip.overlay import catalogue
-from gossip.overlay.sticky import StickyEdges
-from node.daemon.partners import MAX_DRAWN, Drawn, Neighbors, Picture, picture_of
+from starling.gossip.overlay import catalogue
+from starling.gossip.overlay.sticky import StickyEdges
+from starling.node.daemon.membership.neighbors import MAX_DRAWN, Drawn, Neighbors, Picture, picture_of
 
 
 def members(n):

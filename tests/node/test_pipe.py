@@ -4,10 +4,9 @@ import socket
 
 import pytest
 
-from gossip.errors import LocalProtocolError
-from node import pipe
-from node.config import Manifest
-from node.engine import calls
+from starling.gossip.errors import LocalProtocolError
+from starling.node.config.schema import Manifest
+from starling.node.rpc import calls, pipe
 
 REQUESTS = (
     calls.Open(Manifest(seed=7), "", 3, "cpu", 1, "/run/checkpoint", "peer"),

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from gossip.catalogue import build
-from gossip.compress import codec
-from gossip.compress.catalogue import PLUGIN_CODES, QUANTIZERS, SELECTORS, by_code, quantizer
-from gossip.compress.chain import Chain
-from gossip.compress.quantize import Float32, Fp16, Int4
-from gossip.errors import ConfigError
-from gossip.rng import generator
-from node import plugins
-from node.config import CompressSection, Manifest
-from node.engine.compression import selection, terms
-from node.plugins import catalogue_with_plugins, check_name
+from starling.gossip.catalogue import build
+from starling.gossip.compress import codec
+from starling.gossip.compress.catalogue import PLUGIN_CODES, QUANTIZERS, SELECTORS, by_code, quantizer
+from starling.gossip.compress.compressor import Chain
+from starling.gossip.compress.quantize import Float32, Fp16, Int4
+from starling.gossip.errors import ConfigError
+from starling.gossip.rng import generator
+from starling.node import plugins
+from starling.node.config.schema import CompressSection, Manifest
+from starling.node.engine.compression import selection, terms
+from starling.node.plugins import catalogue_with_plugins, check_name
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 BLOCKS = re.findall(r"```(?:python|toml)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
@@ -243,7 +243,7 @@ def test_built_in_codes_leave_the_packages_range_alone():
 def test_checking_a_name_imports_no_torch():
     """The daemon and the command line do it, and never import torch."""
     code = (
-        "import sys; from gossip.compress import names; from node import plugins;"
+        "import sys; from starling.gossip.compress import names; from starling.node import plugins;"
         "plugins.check_name('compress.select', plugins.SELECTORS, names.SELECTORS, 'top_k'); sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

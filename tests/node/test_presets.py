@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gossip.errors import ConfigError
-from node import manifest as manifests
-from node import presets, settings
-from node.cli.main import main
-from node.config import Manifest
-from node.identity import Identity
-from node.overlay import check_members
-from node.presets import PRESETS
-from node.simulate.schema import Scenario
+from starling.gossip.errors import ConfigError
+from starling.node.cli.main import main
+from starling.node.config import manifest as manifests
+from starling.node.config import presets, toml
+from starling.node.config.overlay import check_members
+from starling.node.config.presets import PRESETS
+from starling.node.config.schema import Manifest
+from starling.node.identity import Identity
+from starling.node.simulate.schema import Scenario
 
 DOCS = Path(__file__).parents[2] / "docs" / "robustness.md"
 FOUNDER = Identity.from_seed(bytes(32))
@@ -86,7 +86,7 @@ def test_a_founded_manifest_says_everything_and_reads_back_as_the_same_swarm(nam
     manifest = manifests.found(with_preset(name), FOUNDER, 1_700_000_000_000)
     assert manifests.from_toml(manifests.to_toml(manifest)) == manifest
     assert manifests.from_bytes(manifests.to_bytes(manifest), manifests.swarm_id(manifest), "peer") == manifest
-    assert settings.from_toml(manifests.to_toml(manifest), Manifest) == manifest  # without looking at presets
+    assert toml.from_toml(manifests.to_toml(manifest), Manifest) == manifest  # without looking at presets
 
 
 def test_text_is_filled_like_a_file():

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from gossip.mix.catalogue import MIXERS
-from gossip.rng import generator
-from gossip.vector import bind, layout
-from node.config import (
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.rng import generator
+from starling.gossip.vector import bind, layout
+from starling.node.config.schema import (
     CompressSection,
     Manifest,
     MixSection,
@@ -23,13 +23,14 @@ from node.config import (
     RobustSection,
     TaskSection,
 )
-from node.engine import calls, privacy
-from node.engine.engine import Engine
-from node.engine.privacy import Private, clipped_sum
-from node.engine.secret import Secret
-from node.tasks.api import Sampled, Source
-from node.tasks.digits import Digits
-from node.tasks.text import Text
+from starling.node.engine.engine import Engine
+from starling.node.engine.privacy import dp_sgd
+from starling.node.engine.privacy.csprng import Secret
+from starling.node.engine.privacy.dp_sgd import Private, clipped_sum
+from starling.node.rpc import calls
+from starling.node.tasks.api import Sampled, Source
+from starling.node.tasks.digits import Digits
+from starling.node.tasks.text import Text
 from tests.node.engines import done, exchange, manifest, opened, opening
 
 PRIVATE = PrivacySection(noise=1.0)
@@ -93,7 +94,7 @@ def test_a_short_gradient_is_left_alone_and_one_that_is_no_number_counts_nothing
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
 def test_the_sum_is_that_of_each_samples_own_clipped_gradient(monkeypatch, chunk):
     """One backward pass a sample says what it must be; the size of the chunks that bound memory changes nothing."""
-    monkeypatch.setattr(privacy, "CHUNK_BYTES", chunk * 4810 * 4)
+    monkeypatch.setattr(dp_sgd, "CHUNK_BYTES", chunk * 4810 * 4)
     private, model, data = mechanism(PrivacySection(noise=1.0, clip_norm=0.7))
     index = torch.tensor([3, 3, 17, 40, 101])
     total, losses = private._sum(index)
@@ -372,14 +373,14 @@ def test_noise_on_what_is_told_leaves_exchanges_antisymmetric(pace):
 
 def test_all_that_is_told_is_noised():
     """The request's values, and the model that a late joiner fetches; the node's own model is as it was."""
-    from node.engine import blob
+    from starling.node.engine import tensor_file
 
     agreed = manifest(mix="dsgd", compress=CompressSection(select="full", request="identity", response="identity"))
     engine, _ = private_engine(PrivacySection(exchange_noise=0.01), agreed)
     done(engine, calls.Train(0, 2))
     asked = done(engine, calls.Offer("b", 0, 1, 0, 0.5, 0)).payload
     held = done(engine, calls.Snapshot())
-    snapshot = blob.unpack(done(engine, calls.ReadChunk(held.snapshot, 0, held.size)).data)[0]["x"]
+    snapshot = tensor_file.unpack(done(engine, calls.ReadChunk(held.snapshot, 0, held.size)).data)[0]["x"]
     request = torch.frombuffer(bytearray(asked[-4 * 4810 :]), dtype=torch.float32)
     plain = opened(agreed)
     done(plain, calls.Train(0, 2))

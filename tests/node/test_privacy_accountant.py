@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from gossip.errors import ConfigError
-from node.config import NodeConfig, PrivacySection
-from node.engine.spent import LOT, Lot, Spent, epsilon
-from node.scenario.swarm import VirtualSwarm
+from starling.gossip.errors import ConfigError
+from starling.node.config.schema import NodeConfig, PrivacySection
+from starling.node.engine.privacy.accountant import LOT, Lot, Spent, epsilon
+from starling.node.simulate.virtual.swarm import VirtualSwarm
 from tests.node.engines import manifest
 
 TABLE = (  # q, σ, T, ε at δ = 1e-5: Rényi accounting at integer orders
@@ -126,7 +126,7 @@ def test_without_the_accountant_noise_is_refused_and_no_noise_needs_none(monkeyp
 @pytest.mark.slow
 def test_a_whole_node_says_what_it_spent_and_that_its_budget_is_over(autojump_clock):
     """In the status ε and δ, one event at the end of the budget; the node goes on to the last round with the others."""
-    from node.daemon.snapshot import take_snapshot
+    from starling.node.daemon.observe.snapshot import take_snapshot
 
     section = PrivacySection(noise=1.0, max_epsilon=2.0)
     config = NodeConfig(linger_s=1e6, threads=1, privacy=section)

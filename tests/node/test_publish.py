@@ -13,11 +13,11 @@ import msgspec
 import pytest
 import trio
 
-from gossip.errors import ConfigError, EngineError
-from node import control
-from node.daemon import publish
-from node.daemon.publish import MAX_CONNECTIONS, Publisher
-from node.status import VERSION, StatusSnapshot
+from starling.gossip.errors import ConfigError, EngineError
+from starling.node.daemon.observe import control_server
+from starling.node.daemon.observe.control_server import MAX_CONNECTIONS, Publisher
+from starling.node.status import control
+from starling.node.status.snapshot import VERSION, StatusSnapshot
 
 pytestmark = pytest.mark.real
 
@@ -244,7 +244,7 @@ async def test_one_program_too_many_is_told_so_and_the_others_keep_watching(tmp_
 @pytest.mark.trio
 async def test_a_watcher_that_does_not_read_is_dropped_and_does_not_slow_the_others(tmp_path, monkeypatch):
     """A suspended terminal must cost the node a socket buffer for two seconds and nothing more."""
-    monkeypatch.setattr(publish, "SLOW_S", 1.0)
+    monkeypatch.setattr(control_server, "SLOW_S", 1.0)
     node = Node(padding=1 << 20)
     async with published(tmp_path, node):
         asleep = await ask(control.Watch, tmp_path)

@@ -10,19 +10,19 @@ import msgspec
 import pytest
 import trio
 
-from gossip.errors import EngineError, PeerUnreachable, RemoteProtocolError
-from gossip.exchange.pulls import MAX_ASKED, MAX_TOLD
-from gossip.exchange.statement import body, digest, genuine
-from gossip.wire.frames import encode
-from gossip.wire.schema import Ack, Pull, Pulled
-from node.config import Manifest, PaceSection
-from node.daemon.partners import Drawn
-from node.daemon.pulls import FRAME_BYTES, PulledExchange
-from node.daemon.transactions import Transactions
-from node.engine import calls
-from node.net.faults import loss
-from node.net.memory import MemoryHub, MemoryNetwork
-from node.status import Exchanges
+from starling.gossip.errors import EngineError, PeerUnreachable, RemoteProtocolError
+from starling.gossip.exchange.attestation import body, digest, genuine
+from starling.gossip.exchange.pull import MAX_ASKED, MAX_TOLD
+from starling.gossip.wire.frames import encode
+from starling.gossip.wire.schema import Ack, Pull, Pulled
+from starling.node.config.schema import Manifest, PaceSection
+from starling.node.daemon.exchange.history import Transactions
+from starling.node.daemon.exchange.pull_service import FRAME_BYTES, PulledExchange
+from starling.node.daemon.membership.neighbors import Drawn
+from starling.node.net.faults import loss
+from starling.node.net.memory import MemoryHub, MemoryNetwork
+from starling.node.rpc import calls
+from starling.node.status.snapshot import Exchanges
 from tests.node.exchange_swarm import VIEW, Facts, virtual
 
 LIFE = 3

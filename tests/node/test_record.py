@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from node import record
-from node.curve import MAX_POINTS
-from node.status import VERSION, Event, Point, StatusSnapshot, Transaction
+from starling.node.status import record
+from starling.node.status.curve import MAX_POINTS
+from starling.node.status.snapshot import VERSION, Event, Point, StatusSnapshot, Transaction
 
 
 def snapshot(second, **changes):

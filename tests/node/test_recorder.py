@@ -8,15 +8,15 @@ import os
 import pytest
 import trio
 
-from gossip.errors import ConfigError
-from node.cli.demo import make_plan
-from node.config import RecordSection
-from node.daemon import record as shell
-from node.daemon.record import Recorder, RoundLog
-from node.demo import RECORD_S, Demo
-from node.log import Seen, round_fields
-from node.record import RECORD_NAME, load
-from node.status import Exchanges, PeerStatus
+from starling.gossip.errors import ConfigError
+from starling.node.cli.demo import make_plan
+from starling.node.config.schema import RecordSection
+from starling.node.daemon.observe import recorder as shell
+from starling.node.daemon.observe.recorder import Recorder, RoundLog
+from starling.node.demo.swarm import RECORD_S, Demo
+from starling.node.status.record import RECORD_NAME, load
+from starling.node.status.snapshot import Exchanges, PeerStatus
+from starling.node.storage.log import Seen, round_fields
 from tests.node.test_record import snapshot
 
 pytestmark = pytest.mark.trio

@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.curve import Curve
-from node.daemon.report import MAX_EVENTS, MAX_PEERS, MAX_REASONS, Rate, Report
+from starling.node.daemon.events import MAX_EVENTS, MAX_PEERS, MAX_REASONS, Rate, Report
+from starling.node.status.curve import Curve
 
 
 class RecordingLog:

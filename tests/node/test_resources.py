@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from node.daemon import resources
-from node.daemon.resources import LOOK_S, WALK_S, Usage
-from node.status import Resources
+from starling.node.daemon.observe import resources
+from starling.node.daemon.observe.resources import LOOK_S, WALK_S, Usage
+from starling.node.status.snapshot import Resources
 
 ENGINE = 4_000_000
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gossip.errors import ConfigError
-from node.run_dir import RunDir
+from starling.gossip.errors import ConfigError
+from starling.node.storage.run_dir import RunDir
 
 
 def test_without_an_invite_the_node_is_a_founder_s(tmp_path):

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gossip.compress import names
-from gossip.errors import ConfigError
-from node import settings
-from node.cli.inspect import BUILT_IN_TASKS
-from node.config import (
+from starling.gossip.compress import names
+from starling.gossip.errors import ConfigError
+from starling.node.cli.config import BUILT_IN_TASKS
+from starling.node.config import toml
+from starling.node.config.presets import PRESETS
+from starling.node.config.schema import (
     AdmissionSection,
     CompressSection,
     Manifest,
@@ -23,9 +24,8 @@ from node.config import (
     RobustSection,
     TaskSection,
 )
-from node.presets import PRESETS
-from node.simulate.schema import Scenario
-from robust import facts
+from starling.node.simulate.schema import Scenario
+from starling.robust import facts
 
 
 def refusal(act, *args):
@@ -37,25 +37,25 @@ def refusal(act, *args):
 
 
 def setting(*assignments):
-    return settings.apply_set(Manifest(), assignments)
+    return toml.apply_set(Manifest(), assignments)
 
 
 @pytest.mark.parametrize("kind", [Manifest, NodeConfig])
 def test_what_is_written_is_read_back(kind):
     """Both forms: the stored one, and the commented one that `config show` prints."""
-    assert settings.from_toml(settings.to_toml(kind()), kind) == kind()
-    assert settings.from_toml(settings.render(kind()), kind) == kind()
+    assert toml.from_toml(toml.to_toml(kind()), kind) == kind()
+    assert toml.from_toml(toml.render(kind()), kind) == kind()
 
 
 def test_changed_settings_survive_both_forms():
     config = setting("mix=dsgd", "pace.rounds=7", "task.params.model=cnn", "task.params.dropout=0.5", 'name=a "b" # c')
-    assert settings.from_toml(settings.to_toml(config), Manifest) == config
-    assert settings.from_toml(settings.render(config), Manifest) == config
+    assert toml.from_toml(toml.to_toml(config), Manifest) == config
+    assert toml.from_toml(toml.render(config), Manifest) == config
 
 
 def test_shown_settings_explain_themselves():
-    """The docstrings of `node.config` are the documentation: no second copy can go stale."""
-    shown = settings.render(Manifest())
+    """The docstrings of `starling.node.config.schema` are the documentation: no second copy can go stale."""
+    shown = toml.render(Manifest())
     assert '# Over `pace.rounds`; constant where rounds = 0 (endless).\nschedule = "cosine"\n' in shown
     assert "# The local optimiser.\n[optimizer]\n" in shown
 
@@ -73,7 +73,7 @@ def test_every_key_and_section_says_what_it_means(kind):
     """A person who looks a key up must find it: a section by its own docstring, a key by the string below it."""
     for section in sections(kind):
         assert section.__doc__, section
-        meanings = settings.meanings(section)
+        meanings = toml.meanings(section)
         inner = {
             f.name for f in msgspec.inspect.type_info(section).fields if isinstance(f.type, msgspec.inspect.StructType)
         }
@@ -95,7 +95,7 @@ def test_every_key_and_section_says_what_it_means(kind):
 )
 def test_a_key_that_takes_names_lists_or_explains_them_all(section, key, choices):
     """What is added to a catalogue is added here. `before` explains its two without their names' wording."""
-    text = "\n".join(settings.meanings(section)[key])
+    text = "\n".join(toml.meanings(section)[key])
     words = {"nnm": "nearest", "bucketing": "bucket"}
     assert {name for name in choices if not re.search(rf"\b{words.get(name, name)}", text)} == set()
 
@@ -103,7 +103,7 @@ def test_a_key_that_takes_names_lists_or_explains_them_all(section, key, choices
 def test_a_parameter_of_a_rule_names_the_rules_that_take_it():
     """`robust.tau` means nothing to whoever chose another rule."""
     for key in set(RobustSection.__struct_fields__) - {"rule", "b", "before", "bucket"}:
-        text = " ".join(settings.meanings(RobustSection)[key])
+        text = " ".join(toml.meanings(RobustSection)[key])
         takes = {rule for rule, known in facts.FACTS.items() if key in known.keys}
         assert {rule for rule in facts.FACTS if re.search(rf"\b{rule}\b", text)} == takes, key
 
@@ -139,12 +139,12 @@ def test_set_takes_what_is_not_toml_as_text():
 
 def test_set_leaves_what_it_starts_from_alone_and_later_wins():
     before = Manifest()
-    after = settings.apply_set(before, ["task.params.a=1", "pace.rounds=1", "pace.rounds=2"])
+    after = toml.apply_set(before, ["task.params.a=1", "pace.rounds=1", "pace.rounds=2"])
     assert (before, after.pace.rounds) == (Manifest(), 2)
 
 
 def test_set_takes_lists_for_the_volunteers_settings():
-    config = settings.apply_set(NodeConfig(), ['listen=["/ip4/0.0.0.0/tcp/4001"]', "limits.connections=3"])
+    config = toml.apply_set(NodeConfig(), ['listen=["/ip4/0.0.0.0/tcp/4001"]', "limits.connections=3"])
     assert config.listen == ("/ip4/0.0.0.0/tcp/4001",)
     assert config.limits.connections == 3
 
@@ -197,7 +197,7 @@ def test_a_mistake_is_one_line_with_key_value_and_what_is_allowed(assignment, pa
 def test_a_wrong_file_is_one_line_too(tmp_path, text, says):
     path = tmp_path / "manifest.toml"
     path.write_text(text)
-    message = refusal(settings.load, path, Manifest)
+    message = refusal(toml.load, path, Manifest)
     assert says in message
     assert message.startswith(str(path))
 
@@ -207,7 +207,7 @@ def test_a_file_that_is_none_is_one_line(tmp_path):
     (tmp_path / "huge").write_bytes(b"#" * (2 << 20))
     for name in ("missing", "binary", "huge", "."):
         with pytest.raises(ConfigError) as error:
-            settings.load(tmp_path / name, Manifest)
+            toml.load(tmp_path / name, Manifest)
         assert "\n" not in str(error.value)
 
 
@@ -226,7 +226,7 @@ def test_no_plain_data_brings_anything_but_settings_or_one_line(raw):
     for candidate in (raw, {"pace": raw}, {"task": {"params": raw}}):
         said = ""
         try:
-            settings.convert(candidate, Manifest)
+            toml.convert(candidate, Manifest)
         except ConfigError as error:
             said = str(error)
         assert said.isprintable()
@@ -238,11 +238,11 @@ def test_no_plain_data_brings_anything_but_settings_or_one_line(raw):
      ("65536", 65536), ("1gib", 2**30), ("1Kib", 1024), ("0", 0), ("none", 0), ("0.1", 1)],
 )  # fmt: skip
 def test_rates_are_what_people_mean(text, rate):
-    assert settings.parse_rate(text) == rate
+    assert toml.parse_rate(text) == rate
 
 
 @pytest.mark.parametrize(
     "text", ["", "fast", "-1", "1e9", "10 mbit per second", "nan", "\u0661\u0660", "9" * 30, "9" * 400, "1\n2"]
 )
 def test_what_is_no_rate_is_one_line(text):
-    assert "rate: must" in refusal(settings.parse_rate, text)
+    assert "rate: must" in refusal(toml.parse_rate, text)

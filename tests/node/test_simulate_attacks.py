@@ -10,20 +10,21 @@ import numpy as np
 import pytest
 import torch
 
-from gossip.api import Phase
-from gossip.errors import ConfigError
-from gossip.simulate.liars import Seen
-from node import presets, settings
-from node.config import Manifest, MixSection, RobustSection
-from node.engine.mixing import mixer
-from node.simulate import build, lies, results, rules
-from node.simulate.engines import check, simulate
-from node.simulate.schema import AttackSection, Scenario, manifest
-from node.simulate.sweep import cells
-from node.tasks.labelled import LabelledData
-from robust.attacks import names
-from robust.attacks.catalogue import ATTACKS
-from robust.attacks.plain import SignFlip
+from starling.gossip.api import Phase
+from starling.gossip.errors import ConfigError
+from starling.node.config import presets, toml
+from starling.node.config.schema import Manifest, MixSection, RobustSection
+from starling.node.engine.mixing import mixer
+from starling.node.simulate import build, results, rules
+from starling.node.simulate.engines import check, simulate
+from starling.node.simulate.matrix import attackers
+from starling.node.simulate.matrix.byzantine import Seen
+from starling.node.simulate.schema import AttackSection, Scenario, manifest
+from starling.node.simulate.sweep import cells
+from starling.node.tasks.labelled import LabelledData
+from starling.robust.attacks import names
+from starling.robust.attacks.broadcast import SignFlip
+from starling.robust.attacks.catalogue import ATTACKS
 
 OPEN = (
     "mix=gather", "overlay=pull", "overlay.k=4", "robust.b=1", "compress.select=full", "compress.response=identity",
@@ -33,7 +34,7 @@ SHORT = (*OPEN, "pace.rounds=2", "pace.evaluate_every=2")
 
 
 def scenario(*assignments):
-    return settings.apply_set(Scenario(), assignments)
+    return toml.apply_set(Scenario(), assignments)
 
 
 def run(*assignments):
@@ -153,7 +154,7 @@ def test_liars_meet_every_kind_of_exchange(mix):
 def crew(attack, *, tracker=0, tau=None):
     gradients = torch.arange(15.0).view(5, 3)
     bad = np.array([False, True, False, False, True])
-    return lies.Crew(attack, bad, torch.zeros(3 + tracker), 3, 10, 7, lambda: gradients, lambda _rows: tau)
+    return attackers.Crew(attack, bad, torch.zeros(3 + tracker), 3, 10, 7, lambda: gradients, lambda _rows: tau)
 
 
 class Noted:
@@ -216,12 +217,12 @@ def test_the_threshold_of_a_rule_is_known_where_it_has_one():
     sac = mixer(Manifest(mix=MixSection(kind="gather"), robust=RobustSection(rule="sac", kappa=3.0)))
     x = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
     _, state, _ = sac.combine(sac.start(torch.zeros(2, 2)), x, x[:, None], torch.ones(2, 1, dtype=torch.bool))
-    assert lies.thresholds(sac, state, [1, 0]).tolist() == [3.0, 15.0]
+    assert attackers.thresholds(sac, state, [1, 0]).tolist() == [3.0, 15.0]
     plus = mixer(Manifest(mix=MixSection(kind="gather"), robust=RobustSection(rule="cs_plus")))
-    assert lies.thresholds(plus, plus.start(x), [0]) is None
+    assert attackers.thresholds(plus, plus.start(x), [0]) is None
     tracking = mixer(Manifest(mix=MixSection(kind="defended_tracking", step_clip=2.0)))
     _, state = tracking.publish(tracking.start(torch.zeros(2, 2)), x, Phase(0, 1.0, 0.1))
-    assert lies.thresholds(tracking, state, [1, 0]).tolist() == [2.0, 10.0]
+    assert attackers.thresholds(tracking, state, [1, 0]).tolist() == [2.0, 10.0]
 
 
 # --- data ---------------------------------------------------------------------------------------------------
@@ -233,14 +234,14 @@ def data():
 
 
 def test_only_bad_nodes_learn_from_poisoned_samples_and_all_are_tested_on_true_ones():
-    flip = lies.attack(AttackSection(kind="label_flip"))
-    own, bad = lies.poisoned(flip, np.array([False, True]), [data(), data()])
+    flip = attackers.attack(AttackSection(kind="label_flip"))
+    own, bad = attackers.poisoned(flip, np.array([False, True]), [data(), data()])
     one, other = (part.batch(200, torch.Generator().manual_seed(1)) for part in (own, bad))
     assert torch.equal(other[1], 3 - one[1])
     assert torch.equal(other[0], one[0])
     assert next(iter(bad.held_out(4)))[1].tolist() == [0, 1, 2, 3]
     assert bad.samples == 12
-    assert lies.poisoned(SignFlip(), np.array([True]), [(kept := data())]) == [kept]
+    assert attackers.poisoned(SignFlip(), np.array([True]), [(kept := data())]) == [kept]
 
 
 def test_success_counts_samples_that_are_named_as_the_attack_wants():
@@ -251,13 +252,13 @@ def test_success_counts_samples_that_are_named_as_the_attack_wants():
             return torch.nn.functional.one_hot(torch.where(x[:, 0] == 1.0, 2, 1), 4).float()
 
     batch = (data().test_x, data().test_y)
-    backdoor = lies.success(lies.attack(AttackSection(kind="backdoor", params={"target": 2, "width": 1})))
+    backdoor = attackers.success(attackers.attack(AttackSection(kind="backdoor", params={"target": 2, "width": 1})))
     assert backdoor(Sees(), batch) == (3, 3)  # those of class 2 do not count
-    flip = lies.success(lies.attack(AttackSection(kind="label_flip", params={"source": 3, "target": 1})))
+    flip = attackers.success(attackers.attack(AttackSection(kind="label_flip", params={"source": 3, "target": 1})))
     assert flip(Sees(), batch) == (1, 1)
     assert flip(Sees(), (batch[0][:2], batch[1][:2])) == (0, 0)
-    assert lies.success(SignFlip()) is None
-    assert lies.success(lies.attack(AttackSection(kind="label_flip"))) is None
+    assert attackers.success(SignFlip()) is None
+    assert attackers.success(attackers.attack(AttackSection(kind="label_flip"))) is None
 
 
 @pytest.mark.slow
@@ -331,7 +332,8 @@ def test_rules_and_ranks_of_a_file_are_those_of_its_swarm():
 def test_names_of_attacks_are_checked_without_torch():
     """As everything is that a person waits for."""
     code = (
-        "import sys\nfrom node import settings\nfrom node.simulate import rules, sweep\nfrom node.simulate.schema import Scenario\n"
+        "import sys\nfrom starling.node.config import toml as settings\nfrom starling.node.simulate import rules, sweep\n"
+        "from starling.node.simulate.schema import Scenario\n"
         "loaded = settings.apply_set(Scenario(), ('attack.nodes=1', 'attack.kind=foe'))\nrules.check(sweep.cells(loaded))\n"
         "assert 'torch' not in sys.modules"
     )

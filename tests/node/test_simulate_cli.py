@@ -14,15 +14,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gossip.errors import ConfigError, GossipError
-from node import settings
-from node.cli import simulate as command
-from node.cli.main import main
-from node.simulate import plot, pool, results
-from node.simulate.engines import simulate
-from node.simulate.results import Finished, Outcome, Row
-from node.simulate.schema import Scenario
-from node.simulate.sweep import cells
+from starling.gossip.errors import ConfigError, GossipError
+from starling.node.cli.main import main
+from starling.node.cli.research import simulate as command
+from starling.node.config import toml
+from starling.node.simulate import plot, pool, results
+from starling.node.simulate.engines import simulate
+from starling.node.simulate.results import Finished, Outcome, Row
+from starling.node.simulate.schema import Scenario
+from starling.node.simulate.sweep import cells
 
 SCENARIO = """
 name = "a small one"
@@ -61,7 +61,7 @@ def outcome(*means, **values):
 
 
 class Canned:
-    """Stands in for `node.simulate.pool.Pool`: no process, outcomes by number of the run, then what comes instead of the rest."""
+    """Stands in for `starling.node.simulate.pool.Pool`: no process, outcomes by number of the run, then what comes instead of the rest."""
 
     outcomes: tuple = ()
     then: BaseException | None = None
@@ -281,7 +281,8 @@ def test_a_target_can_be_above_or_below():
 def starling(*arguments, **options):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "node.cli.main", *map(str, arguments)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-m", "starling.node.cli.main", *map(str, arguments)], env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         **options,
     )  # fmt: skip
 
@@ -344,7 +345,7 @@ def test_a_worker_that_refuses_or_dies_says_why(file):
 
 
 def cells_of(file: Path, *assignments):
-    return cells(settings.apply_set(settings.load(file, Scenario), assignments))
+    return cells(toml.apply_set(toml.load(file, Scenario), assignments))
 
 
 def test_the_exit_code_of_an_interruption_is_that_of_the_shell():

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from gossip.rng import generator
-from node.config import Manifest, OptimizerSection, PaceSection, PartitionSection, TaskSection
-from node.engine.optim import optimizer, ramp, schedule
-from node.simulate.known import Bowls, Convex
-from node.simulate.learned import Learned, stacked
-from node.simulate.local import LocalSteps
-from node.simulate.place import place
-from node.simulate.problem import problem
-from node.tasks.api import Source
-from node.tasks.catalogue import task
+from starling.gossip.rng import generator
+from starling.node.config.schema import Manifest, OptimizerSection, PaceSection, PartitionSection, TaskSection
+from starling.node.engine.optimizers import optimizer, ramp, schedule
+from starling.node.simulate.matrix.convex import Bowls, Convex
+from starling.node.simulate.matrix.local import LocalSteps
+from starling.node.simulate.matrix.place import place
+from starling.node.simulate.matrix.problem import problem
+from starling.node.simulate.matrix.torch_task import Learned, stacked
+from starling.node.tasks.api import Source
+from starling.node.tasks.catalogue import task
 
 LABELS = [f"node-{row}" for row in range(5)]
 SMALL = {
@@ -39,7 +39,7 @@ def agreement(case, **task_keys):
 
 
 def own_gradient(agreed, row, step, x):
-    """As `node.engine.learner` computes it, with autograd."""
+    """As `starling.node.engine.learner` computes it, with autograd."""
     made = task(agreed.task.kind, agreed.task.params)
     model = made.model(generator(agreed.seed, "model"))
     data = made.data(Source(None, agreed.partition, row, agreed.seed), "cpu")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gossip.errors import ConfigError
-from node import settings
-from node.simulate import results, rules
-from node.simulate.engines import check, simulate
-from node.simulate.schema import Scenario
-from node.simulate.sweep import cells
+from starling.gossip.errors import ConfigError
+from starling.node.config import toml
+from starling.node.simulate import results, rules
+from starling.node.simulate.engines import check, simulate
+from starling.node.simulate.schema import Scenario
+from starling.node.simulate.sweep import cells
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EXACT = ("compress.select=full", "compress.request=identity", "compress.response=identity")
@@ -26,7 +26,7 @@ FIGURES = ("loss", "mean_model", "mean", "min", "max", "consensus_distance")
 
 
 def scenario(*assignments, base=None):
-    loaded = settings.apply_set(base or Scenario(), assignments)
+    loaded = toml.apply_set(base or Scenario(), assignments)
     rules.check(cells(loaded))
     check(loaded)
     return loaded
@@ -235,7 +235,7 @@ def test_data_that_cannot_be_had_are_one_line():
 
 
 def example(name, *assignments):
-    planned = cells(scenario(*assignments, base=settings.load(EXAMPLES / name, Scenario)))
+    planned = cells(scenario(*assignments, base=toml.load(EXAMPLES / name, Scenario)))
     return [simulate(cell.scenario, lambda _round, _line: None) for cell in planned]
 
 

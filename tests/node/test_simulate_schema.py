@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from gossip.errors import ConfigError
-from node import presets, settings
-from node.cli.main import main
-from node.config import AdmissionSection, Manifest
-from node.simulate import rules, sweep
-from node.simulate.schema import Scenario, joiners, manifest
-from node.simulate.sweep import cells
+from starling.gossip.errors import ConfigError
+from starling.node.cli.main import main
+from starling.node.config import presets, toml
+from starling.node.config.schema import AdmissionSection, Manifest
+from starling.node.simulate import rules, sweep
+from starling.node.simulate.schema import Scenario, joiners, manifest
+from starling.node.simulate.sweep import cells
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("simulate-*.toml"))
 
 
 def scenario(*assignments, text=""):
-    return settings.apply_set(settings.from_toml(text, Scenario), assignments)
+    return toml.apply_set(toml.from_toml(text, Scenario), assignments)
 
 
 def test_the_defaults_can_be_simulated():
@@ -40,8 +40,8 @@ def test_there_are_examples():
 
 def test_what_is_shown_is_a_file_that_means_the_same():
     """`config show scenario` is where a file begins: every key must come back, those of inherited sections with their meaning."""
-    shown = settings.render(Scenario())
-    assert settings.from_toml(shown, Scenario) == Scenario()
+    shown = toml.render(Scenario())
+    assert toml.from_toml(shown, Scenario) == Scenario()
     assert "# dirichlet: concentration" in shown
 
 
@@ -298,8 +298,9 @@ def test_a_crash_is_noticed_in_as_long_as_a_probe_its_timeout_and_a_refutation_t
 
 def test_the_command_line_half_imports_no_torch():
     """It must refuse a typo at once, and stay out of the way of workers that need the memory."""
-    modules = "schema, sweep, rules, results, words, pool, plot"
+    modules = "schema, sweep, rules, results, worker_protocol, pool, plot"
     code = (
-        f"import sys; from node.simulate import {modules}; import node.cli.simulate; sys.exit('torch' in sys.modules)"
+        f"import sys; from starling.node.simulate import {modules}; import starling.node.cli.research.simulate; "
+        "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

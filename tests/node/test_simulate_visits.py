@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from gossip.overlay.sticky import SPARE_EDGES
-from node import settings
-from node.simulate import build
-from node.simulate.schema import Scenario, joiners, manifest
-from node.simulate.turnover import FEWEST, faults_of, turnover
-from node.simulate.visits import MAX_SERVED, Visits
+from starling.gossip.overlay.sticky import SPARE_EDGES
+from starling.node.config import toml
+from starling.node.simulate import build
+from starling.node.simulate.churn import FEWEST, faults_of, turnover
+from starling.node.simulate.matrix.slot_schedule import MAX_SERVED, Visits
+from starling.node.simulate.schema import Scenario, joiners, manifest
 
 PEERS = [f"peer-{row:03d}" for row in range(40)]
 
@@ -82,7 +82,7 @@ def test_who_is_gone_is_visited_no_more_and_who_comes_is():
 
 
 def scenario(*assignments):
-    return settings.apply_set(Scenario(), ["simulate.nodes=10", "pace.rounds=400", *assignments])
+    return toml.apply_set(Scenario(), ["simulate.nodes=10", "pace.rounds=400", *assignments])
 
 
 def lived(made):

@@ -3,8 +3,8 @@
 import pytest
 import trio
 
-from node.net.libp2p.addresses import parse
-from node.net.libp2p.sockets import first_of
+from starling.node.net.libp2p.addresses import parse
+from starling.node.net.libp2p.sockets import first_of
 
 ENDPOINT = parse("/ip4/127.0.0.1/tcp/1")
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from gossip.errors import ConfigError, GossipError
-from node.daemon.standing import Judge, named
-from node.decisions import decode, encode
-from node.identity import Identity
-from node.run_dir import RunDir
-from robust.reputation import Decision
+from starling.gossip.errors import ConfigError, GossipError
+from starling.node.daemon.trust.peer_policy import Judge, named
+from starling.node.identity import Identity
+from starling.node.storage.bans import decode, encode
+from starling.node.storage.run_dir import RunDir
+from starling.robust.reputation import Decision
 
 ME, A, B, C = (Identity.from_seed(bytes([number]) * 32).peer_id for number in range(4))
 UNIX_S = 1_700_000_000.0

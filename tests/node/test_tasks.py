@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
-from node.tasks.catalogue import TASKS, task
-from node.tasks.evaluate import Result, evaluate
+from starling.node.tasks.catalogue import TASKS, task
+from starling.node.tasks.evaluate import Result, evaluate
 from tests.node.tasksupport import built_in, seeded, write_mnist, write_texts
 
 
@@ -138,7 +138,7 @@ def test_a_few_hundred_steps_improve_the_metric(made):
 def test_tasks_bring_no_network_and_nothing_slow():
     """The engine starts with this import: trio and libp2p belong to the daemon, scikit-learn and scipy take seconds."""
     code = (
-        "import sys; from node.tasks.catalogue import task; from node.tasks.digits import built_in; built_in();"
+        "import sys; from starling.node.tasks.catalogue import task; from starling.node.tasks.digits import built_in; built_in();"
         "print([m for m in ('trio', 'libp2p', 'sklearn', 'scipy', 'pandas') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

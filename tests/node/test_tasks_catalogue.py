@@ -7,13 +7,13 @@ import types
 
 import pytest
 
-from gossip.errors import ConfigError
-from node.tasks.api import Task
-from node.tasks.catalogue import task
-from node.tasks.digits import Digits
-from node.tasks.images import Images
-from node.tasks.quadratic import Quadratic
-from node.tasks.text import Text
+from starling.gossip.errors import ConfigError
+from starling.node.tasks.api import Task
+from starling.node.tasks.catalogue import task
+from starling.node.tasks.digits import Digits
+from starling.node.tasks.images import Images
+from starling.node.tasks.quadratic import Quadratic
+from starling.node.tasks.text import Text
 
 called: list[str] = []
 
@@ -83,7 +83,7 @@ def test_an_installed_function_that_returns_a_task_is_one(name):
 
 
 def test_an_installed_class_and_its_parameters_do_too():
-    assert task("node.tasks.digits:Digits", {"hidden": 3}) == Digits(hidden=3)
+    assert task("starling.node.tasks.digits:Digits", {"hidden": 3}) == Digits(hidden=3)
     assert task(f"{__name__}:small", {"hidden": 9}) == Digits(hidden=9)
     with pytest.raises(ConfigError, match=r"task\.params\.width: .*:small has no such key, it takes hidden"):
         task(f"{__name__}:small", {"width": 9})

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from gossip.errors import ConfigError
-from node.config import OptimizerSection
-from node.engine.optim import optimizer, schedule
-from node.tasks.digits import TRAINING, Digits, built_in
-from node.tasks.evaluate import evaluate
+from starling.gossip.errors import ConfigError
+from starling.node.config.schema import OptimizerSection
+from starling.node.engine.optimizers import optimizer, schedule
+from starling.node.tasks.digits import TRAINING, Digits, built_in
+from starling.node.tasks.evaluate import evaluate
 from tests.node.tasksupport import built_in as source
 from tests.node.tasksupport import own, seeded
 

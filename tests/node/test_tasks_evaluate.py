@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from node.tasks.digits import Digits
-from node.tasks.evaluate import Progress, Result, evaluate
+from starling.node.tasks.digits import Digits
+from starling.node.tasks.evaluate import Progress, Result, evaluate
 from tests.node.tasksupport import built_in, seeded
 
 

@@ -14,9 +14,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gossip.errors import ConfigError
-from node.tasks.files import read_idx, read_npz
-from node.tasks.images import Images
+from starling.gossip.errors import ConfigError
+from starling.node.tasks.files import read_idx, read_npz
+from starling.node.tasks.images import Images
 from tests.node.tasksupport import REAL_DATA, built_in, needs_real_data, own, seeded, write_idx, write_mnist
 
 SMALL = {"height": 4, "width": 4}

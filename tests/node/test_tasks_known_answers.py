@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gossip.errors import ConfigError
-from node.tasks.diagonal import Diagonal
-from node.tasks.logistic import Logistic
+from starling.gossip.errors import ConfigError
+from starling.node.tasks.diagonal import Diagonal
+from starling.node.tasks.logistic import Logistic
 from tests.node.tasksupport import built_in, own, seeded
 
 MADE = [

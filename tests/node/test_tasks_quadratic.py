@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gossip.errors import ConfigError
-from node.tasks.quadratic import Quadratic
+from starling.gossip.errors import ConfigError
+from starling.node.tasks.quadratic import Quadratic
 from tests.node.tasksupport import built_in, own, seeded
 
 TASK = Quadratic(dim=12, nodes=5, dtype="float64")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from gossip.errors import ConfigError
-from gossip.rng import generator
-from gossip.vector import bind, layout
-from node.config import PartitionSection
-from node.tasks.api import Source
-from node.tasks.synthetic import CLASSES, FEATURES, TEST, TRAINING, Synthetic, drawn, split
+from starling.gossip.errors import ConfigError
+from starling.gossip.rng import generator
+from starling.gossip.vector import bind, layout
+from starling.node.config.schema import PartitionSection
+from starling.node.tasks.api import Source
+from starling.node.tasks.synthetic import CLASSES, FEATURES, TEST, TRAINING, Synthetic, drawn, split
 from tests.node.tasksupport import own
 
 LABELS, FIRST, MEAN = "a5fcfdc357840bea", [-1.3858252, -2.0593328, 1.5184041, 0.6766939], 0.8911378

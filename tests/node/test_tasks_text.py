@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from gossip.errors import ConfigError
-from node.tasks.evaluate import evaluate
-from node.tasks.text import BLOCK_WINDOWS, MAX_WINDOWS, Text
+from starling.gossip.errors import ConfigError
+from starling.node.tasks.evaluate import evaluate
+from starling.node.tasks.text import BLOCK_WINDOWS, MAX_WINDOWS, Text
 from tests.node.tasksupport import REAL_DATA, built_in, needs_real_data, own, seeded, write_texts
 
 CONTEXT = 15

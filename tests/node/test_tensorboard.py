@@ -8,9 +8,9 @@ import sys
 import pytest
 from msgspec import structs
 
-from node import tensorboard
-from node.record import line
-from node.tensorboard import Scalar, main, scalars
+from starling.node import tensorboard
+from starling.node.status.record import line
+from starling.node.tensorboard import Scalar, main, scalars
 from tests.node.test_record import snapshot, write
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import trio
 
-from gossip.exchange.commands import Ended
-from gossip.wire.schema import Pull, Pulled, Request, Response
-from node.daemon.transactions import MAX_ENDED, MAX_UNDER_WAY, Transactions
-from node.net.faults import loss
-from node.status import Transaction
+from starling.gossip.exchange.commands import Ended
+from starling.gossip.wire.schema import Pull, Pulled, Request, Response
+from starling.node.daemon.exchange.history import MAX_ENDED, MAX_UNDER_WAY, Transactions
+from starling.node.net.faults import loss
+from starling.node.status.snapshot import Transaction
 from tests.node import test_pulls
 from tests.node.exchange_swarm import Swarm, virtual
 

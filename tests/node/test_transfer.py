@@ -9,9 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from gossip.wire.frames import decode, encode
-from gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, ChunkQuery, StateOffer, StateQuery
-from node.daemon.transfer import (
+from starling.gossip.wire.frames import decode, encode
+from starling.gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, ChunkQuery, StateOffer, StateQuery
+from starling.node.daemon.state.transfer import (
     ASK_AGAIN_S,
     FIRST_ASK_S,
     OFFER_GRACE_S,
@@ -22,8 +22,8 @@ from node.daemon.transfer import (
     Offered,
     Transfer,
 )
-from node.engine import calls
-from node.net.api import Inbound
+from starling.node.net.api import Inbound
+from starling.node.rpc import calls
 
 
 class SlowLine:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.net.libp2p import yamux
-from node.net.libp2p.yamux import (
+from starling.node.net.libp2p import yamux
+from starling.node.net.libp2p.yamux import (
     INITIAL_WINDOW,
     MAX_INBOUND_STREAMS,
     SMALL_BYTES,

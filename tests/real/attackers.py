@@ -17,8 +17,8 @@ from itertools import count
 
 import trio
 
-from gossip.wire.schema import LANES, MAX_FRAME_BYTES
-from node.net.libp2p.noise import Channel, ChannelBroken, HandshakeFailed, Identity, secure
+from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES
+from starling.node.net.libp2p.noise import Channel, ChannelBroken, HandshakeFailed, Identity, secure
 from tests.real.libp2p_support import data, lane_opened
 from tests.real.victim import BOOM
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from node import control
+from starling.node.status import control
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {

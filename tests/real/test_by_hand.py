@@ -24,7 +24,7 @@ def training(run_dir, beyond=0):
 
 def engine_of(node):
     (engine,) = psutil.Process(node.process.pid).children(recursive=True)
-    assert "node.engine.process" in engine.cmdline()
+    assert "starling.node.engine.process" in engine.cmdline()
     return engine
 
 
@@ -85,13 +85,15 @@ def test_a_stranger_s_manifest_runs_code_of_this_machine_only_if_its_owner_agree
     """Installed code, but the founder chose which: `join` refuses before anything is imported, and leaves no half-made node."""
     with terminals() as terminal:
         founder = terminal(
-            f"starling found {ENDLESS} --set task=node.tasks.digits:Digits {OWN} --shard 0 --dir founder", tmp_path, "f"
+            f"starling found {ENDLESS} --set task=starling.node.tasks.digits:Digits {OWN} --shard 0 --dir founder",
+            tmp_path,
+            "f",
         )
         invite = founder.until(founder.first_line)
         refused = terminal(f"starling join {invite} {OWN} --shard 1 --dir joiner", tmp_path, "j")
         assert refused.process.wait(PATIENCE_S) == 2
         *_, words = refused.err.splitlines()
-        assert words.startswith("starling: task.kind: this swarm wants to run 'node.tasks.digits:Digits'")
+        assert words.startswith("starling: task.kind: this swarm wants to run 'starling.node.tasks.digits:Digits'")
         assert "--set trust=true" in words
         assert not (tmp_path / "joiner" / "node.toml").exists()
 

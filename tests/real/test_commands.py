@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from node import control
+from starling.node.status import control
 from tests.real.processes import PATIENCE_S, starling, terminals
 from tests.real.test_by_hand import ENDLESS, OWN, training
 from tests.schemas import valid

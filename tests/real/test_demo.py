@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from node.cli.main import main
+from starling.node.cli.main import main
 from tests.real.processes import ENVIRONMENT, terminals, told
 from tests.schemas import valid
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import yaml
 
-from node import settings
-from node.cli.inspect import check
-from node.config import Manifest
+from starling.node.cli.config import check
+from starling.node.config import toml as settings
+from starling.node.config.schema import Manifest
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(3600)]
 

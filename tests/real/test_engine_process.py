@@ -11,9 +11,9 @@ import psutil
 import pytest
 import trio
 
-from gossip.errors import EngineError
-from node.daemon.engine import open_engine
-from node.engine import calls
+from starling.gossip.errors import EngineError
+from starling.node.daemon.engine.client import open_engine
+from starling.node.rpc import calls
 from tests.node.engines import manifest, opened, opening, run
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -108,8 +108,8 @@ def test_an_engine_does_not_outlive_a_daemon_that_was_killed(tmp_path):
     """Not even in the middle of training: the end of the pipe is its end."""
     daemon = textwrap.dedent("""
         import trio
-        from node.daemon.engine import open_engine
-        from node.engine import calls
+        from starling.node.daemon.engine.client import open_engine
+        from starling.node.engine import calls
         from tests.node.engines import manifest, opening
 
         async def main():

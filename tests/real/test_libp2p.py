@@ -11,10 +11,10 @@ import time
 import pytest
 import trio
 
-from gossip.errors import ConfigError, LocalProtocolError, PeerUnreachable
-from gossip.wire.schema import LANES, MAX_FRAME_BYTES
-from node.net.api import Connected, Disconnected, Inbound, Network
-from node.net.libp2p import addresses, host
+from starling.gossip.errors import ConfigError, LocalProtocolError, PeerUnreachable
+from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES
+from starling.node.net.api import Connected, Disconnected, Inbound, Network
+from starling.node.net.libp2p import addresses, host
 from tests.real.libp2p_support import LOOPBACK, Remembered, next_event, next_frame, node, nodes, on_sockets, peer_of
 
 pytestmark = [pytest.mark.real]
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.real]
 
 @on_sockets
 async def test_frames_pass_whole_on_every_lane_both_ways():
-    """From the empty frame to the largest that a lane's tests can afford; the contract is node.net.api's."""
+    """From the empty frame to the largest that a lane's tests can afford; the contract is starling.node.net.api's."""
     async with nodes("a", "b") as (a, b):
         network: Network = a
         assert await network.dial(b.addresses[0]) == b.peer_id == peer_of("b")
@@ -294,8 +294,8 @@ async def test_an_exception_of_the_block_comes_out_as_it_is():
 
 LISTENER = """
 import logging, sys, time, trio
-from node.config import LimitsSection
-from node.net.libp2p import open_network
+from starling.node.config.schema import LimitsSection
+from starling.node.net.libp2p import open_network
 from tests.real.libp2p_support import Remembered
 async def main():
     async with open_network(b"s" * 32, ["/ip4/127.0.0.1/tcp/0"], [], LimitsSection(), Remembered()) as network:
@@ -397,8 +397,8 @@ async def test_a_stock_py_libp2p_host_connects_and_exchanges_frames():
 
 STARTUP = """
 import sys, trio
-from node.config import LimitsSection
-from node.net.libp2p import open_network
+from starling.node.config.schema import LimitsSection
+from starling.node.net.libp2p import open_network
 from tests.real.libp2p_support import Remembered
 async def main():
     async with open_network(b"s" * 32, ["/ip4/127.0.0.1/tcp/0"], [], LimitsSection(), Remembered()):

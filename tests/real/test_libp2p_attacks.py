@@ -13,15 +13,22 @@ import psutil
 import pytest
 import trio
 
-from gossip.errors import PeerUnreachable
-from gossip.wire.schema import MAX_FRAME_BYTES
-from node.config import LimitsSection
-from node.net.api import Connected, Disconnected
-from node.net.inbox import Inbox
-from node.net.libp2p import guards
-from node.net.libp2p.connection import Guest
-from node.net.libp2p.guards import IDLE_S, MAX_HANDSHAKES, MAX_HANDSHAKES_PER_BLOCK, MAX_PER_PEER, Handshakes, make_room
-from node.net.libp2p.yamux import WINDOW
+from starling.gossip.errors import PeerUnreachable
+from starling.gossip.wire.schema import MAX_FRAME_BYTES
+from starling.node.config.schema import LimitsSection
+from starling.node.net.api import Connected, Disconnected
+from starling.node.net.inbox import Inbox
+from starling.node.net.libp2p import guards
+from starling.node.net.libp2p.connection import Guest
+from starling.node.net.libp2p.guards import (
+    IDLE_S,
+    MAX_HANDSHAKES,
+    MAX_HANDSHAKES_PER_BLOCK,
+    MAX_PER_PEER,
+    Handshakes,
+    make_room,
+)
+from starling.node.net.libp2p.yamux import WINDOW
 from tests.real.libp2p_support import (
     Remembered,
     attacker,

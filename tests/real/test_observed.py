@@ -12,8 +12,8 @@ import sys
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from node.log import Seen, round_fields
-from node.record import load
+from starling.node.status.record import load
+from starling.node.storage.log import Seen, round_fields
 from tests.real.processes import ENVIRONMENT, ROOT, terminals, told
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

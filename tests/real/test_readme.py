@@ -10,15 +10,15 @@ import click
 import msgspec
 import pytest
 
-from gossip.compress import names
-from gossip.errors import ConfigError
-from node import manifest as manifests
-from node import presets
-from node.cli.main import COMMANDS, starling
-from node.config import Manifest, NodeConfig
-from node.settings import apply_set, from_toml
-from node.simulate import rules, sweep
-from node.simulate.schema import Scenario
+from starling.gossip.compress import names
+from starling.gossip.errors import ConfigError
+from starling.node.cli.main import COMMANDS, starling
+from starling.node.config import manifest as manifests
+from starling.node.config import presets
+from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.config.toml import apply_set, from_toml
+from starling.node.simulate import rules, sweep
+from starling.node.simulate.schema import Scenario
 from tests.real.processes import ENVIRONMENT, ROOT, terminals, told
 from tests.schemas import valid
 

@@ -21,10 +21,10 @@ import psutil
 import pytest
 import trio
 
-from gossip.wire import frames
-from gossip.wire.schema import ManifestQuery, ManifestReply
-from node import control
-from node.net.libp2p.addresses import parse
+from starling.gossip.wire import frames
+from starling.gossip.wire.schema import ManifestQuery, ManifestReply
+from starling.node.net.libp2p.addresses import parse
+from starling.node.status import control
 from tests.real.libp2p_support import node
 from tests.real.processes import ENVIRONMENT, ROOT, told, until
 from tests.real.victim import SECONDS

@@ -19,7 +19,7 @@ PATIENCE_S = 90.0
 
 
 def ui(folder, size):
-    return closing(Terminal([sys.executable, "-m", "tui", str(folder)], size))
+    return closing(Terminal([sys.executable, "-m", "starling.tui", str(folder)], size))
 
 
 @pytest.mark.slow

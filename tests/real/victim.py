@@ -19,7 +19,7 @@ from pathlib import Path
 
 import trio
 
-from node.net.inbox import Inbox
+from starling.node.net.inbox import Inbox
 
 SECONDS = struct.Struct("d")
 BOOM = b"boom"
@@ -44,7 +44,7 @@ class Stopwatch(trio.abc.Instrument):
 
 
 def main() -> None:
-    from node.cli.main import main as starling
+    from starling.node.cli.main import main as starling
 
     put = Inbox.put
 

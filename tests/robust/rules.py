@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from gossip.rng import generator
-from robust.catalogue import COMBINATIONS, rule
+from starling.gossip.rng import generator
+from starling.robust.catalogue import COMBINATIONS, rule
 
 B = 2
 PARAMS = {

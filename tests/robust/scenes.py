@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossip.rng import generator
-from robust.attacks.api import Attack, Scene
+from starling.gossip.rng import generator
+from starling.robust.attacks.api import Attack, Scene
 
 DTYPE = torch.float64
 

@@ -11,11 +11,12 @@ from functools import lru_cache
 
 import torch
 
-from node import settings
-from node.simulate import rules, vectorised
-from node.simulate.engines import check
-from node.simulate.schema import Scenario
-from node.simulate.sweep import cells
+from starling.node.config import toml as settings
+from starling.node.simulate import rules
+from starling.node.simulate.engines import check
+from starling.node.simulate.matrix import run
+from starling.node.simulate.schema import Scenario
+from starling.node.simulate.sweep import cells
 
 NODES, BAD, SEEDS = 16, 3, (0, 1)
 COLUMNS = (
@@ -133,7 +134,7 @@ def scenario(design: Design, column: str, seed: int) -> Scenario:
 
 def percent(made: Scenario) -> float:
     """What the honest come to at the end, on average."""
-    outcome = vectorised.run(made, lambda _round, _line: None)
+    outcome = run.run(made, lambda _round, _line: None)
     assert outcome.diverged is None
     return 100.0 * outcome.rows[-1].mean
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from node import presets, settings
-from node.simulate import rules
-from node.simulate.engines import check
-from node.simulate.schema import Scenario
-from node.simulate.sweep import cells
-from robust.attacks import names
-from robust.attacks.catalogue import ATTACKS
+from starling.node.config import presets, toml
+from starling.node.simulate import rules
+from starling.node.simulate.engines import check
+from starling.node.simulate.schema import Scenario
+from starling.node.simulate.sweep import cells
+from starling.robust.attacks import names
+from starling.robust.attacks.catalogue import ATTACKS
 from tests.robust import tables
 
 LEAST, PRICE = 90.0, 0.5
@@ -20,13 +20,13 @@ TOLD = sorted(set(ATTACKS) & {*names.VECTOR, *names.DATA, *names.WIRE})
 
 def open_swarm(seed, *assignments):
     """A scenario with every key of the preset that a scenario has; the task, the rate and who is bad are those of the tables."""
-    preset = settings.convert(presets.filled({}, "open", Scenario), Scenario)
+    preset = toml.convert(presets.filled({}, "open", Scenario), Scenario)
     of_tables = [
         each
         for each in tables.COMMON
         if each.startswith(("simulate", "task", "partition", "optimizer", "pace.evaluate"))
     ]
-    made = settings.apply_set(
+    made = toml.apply_set(
         preset,
         (*of_tables, f"pace.rounds={ROUNDS}", f"simulate.seed={seed}", f"attack.rows={tables.bad(seed)}", *assignments),
     )

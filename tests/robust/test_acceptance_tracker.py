@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.catalogue import MIXERS
 from tests.robust.trackers import (
     BOTH,
     BOTH_COLUMNS,

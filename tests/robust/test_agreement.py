@@ -9,8 +9,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gossip.rng import generator
-from robust.agreement import APART, NEAR, SAME, agree
+from starling.gossip.rng import generator
+from starling.robust.model_agreement import APART, NEAR, SAME, agree
 
 D = 200
 

@@ -13,14 +13,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.catalogue import build
-from gossip.errors import ConfigError
-from gossip.rng import generator
-from robust.attacks.apart import Dissensus, EdgeRiding, EdgeRidingMax, Equivocation, Spectral
-from robust.attacks.catalogue import ATTACKS
-from robust.attacks.hidden import DIRECTIONS, Alie, MinMax, MinSum, quantile
-from robust.attacks.names import DATA, NAMES, TRACKER, VECTOR, WIRE
-from robust.attacks.plain import FreeRider, Gaussian, Mimic, SignFlip, Stale, Zero, foe, ipm
+from starling.gossip.catalogue import build
+from starling.gossip.errors import ConfigError
+from starling.gossip.rng import generator
+from starling.robust.attacks.broadcast import FreeRider, Gaussian, Mimic, SignFlip, Stale, Zero, foe, ipm
+from starling.robust.attacks.catalogue import ATTACKS
+from starling.robust.attacks.names import DATA, NAMES, TRACKER, VECTOR, WIRE
+from starling.robust.attacks.per_receiver import Dissensus, EdgeRiding, EdgeRidingMax, Equivocation, Spectral
+from starling.robust.attacks.stealth import DIRECTIONS, Alie, MinMax, MinSum, quantile
 from tests.robust.scenes import distance, drawn, mean, scene, std, told, vectors
 
 SAME_TO_ALL = ("sign_flip", "zero", "alie", "ipm", "foe", "mimic", "min_max", "min_sum", "stale", "free_rider")

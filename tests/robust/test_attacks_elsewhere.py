@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gossip.compress.catalogue import quantizer
-from gossip.compress.codec import decode, encode
-from gossip.compress.select import Mask
-from gossip.compress.support import Full, Indices, Support
-from gossip.rng import generator
-from robust.attacks.catalogue import ATTACKS
-from robust.attacks.data import Backdoor, Clones, LabelFlip
-from robust.attacks.names import WIRE
-from robust.attacks.tracker import TrackerConst, TrackerNeg, one_shot, rand
-from robust.attacks.tracker import small as slight
+from starling.gossip.compress.catalogue import quantizer
+from starling.gossip.compress.codec import decode, encode
+from starling.gossip.compress.select.coordinates import Mask
+from starling.gossip.compress.support import Full, Indices, Support
+from starling.gossip.rng import generator
+from starling.robust.attacks.catalogue import ATTACKS
+from starling.robust.attacks.data import Backdoor, Clones, LabelFlip
+from starling.robust.attacks.names import WIRE
+from starling.robust.attacks.tracker import TrackerConst, TrackerNeg, one_shot, rand
+from starling.robust.attacks.tracker import small as slight
 from tests.robust.scenes import scene, told, vectors
 
 LABELS = torch.tensor([0, 1, 2, 9, 1])

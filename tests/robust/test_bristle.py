@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.rng import generator
-from node.tasks.synthetic import CLASSES, drawn
-from robust import bristle
+from starling.gossip.rng import generator
+from starling.node.tasks.synthetic import CLASSES, drawn
+from starling.robust import bristle
 
 ALL = torch.ones(3, dtype=torch.bool)
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.rng import generator
-from robust.clip import clip
+from starling.gossip.rng import generator
+from starling.robust.clip import clip
 
 exponents = st.integers(-300, 300)
 seeds = st.integers(0, 2**32)

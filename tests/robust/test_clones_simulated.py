@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from node import settings
-from node.simulate import rules, vectorised
-from node.simulate.engines import check
-from node.simulate.schema import Scenario
-from node.simulate.sweep import cells
+from starling.node.config import toml
+from starling.node.simulate import rules
+from starling.node.simulate.engines import check
+from starling.node.simulate.matrix import run
+from starling.node.simulate.schema import Scenario
+from starling.node.simulate.sweep import cells
 from tests.robust.tables import COMMON, COMPLETE, NODES
 
 SMALL = (
@@ -19,10 +20,10 @@ SMALL = (
 
 def end(*assignments):
     """(accuracy, attack success) of the honest in the end."""
-    made = settings.apply_set(Scenario(), assignments)
+    made = toml.apply_set(Scenario(), assignments)
     rules.check(cells(made))
     check(made)
-    row = vectorised.run(made, lambda _round, _line: None).rows[-1]
+    row = run.run(made, lambda _round, _line: None).rows[-1]
     return row.mean, row.attack_success
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.errors import RemoteProtocolError
-from gossip.exchange.statement import Statement, body
-from gossip.wire.frames import decode, encode
-from gossip.wire.schema import MAX_CLAIMS, MAX_FRAME_BYTES, MAX_PROOF_BYTES, Evidence, Told
-from node.identity import Identity, verify
-from robust.evidence import (
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.exchange.attestation import Statement, body
+from starling.gossip.wire.frames import decode, encode
+from starling.gossip.wire.schema import MAX_CLAIMS, MAX_FRAME_BYTES, MAX_PROOF_BYTES, Evidence, Told
+from starling.node.identity import Identity, verify
+from starling.robust.evidence import (
     EQUIVOCATION,
     EvidenceStore,
     Ration,

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from gossip.errors import ConfigError
-from gossip.rng import generator
-from robust.catalogue import rule
-from robust.sybil.histories import BUCKETS, MOST
+from starling.gossip.errors import ConfigError
+from starling.gossip.rng import generator
+from starling.robust.catalogue import rule
+from starling.robust.sketches.histories import BUCKETS, MOST
 
 D, K = 60, 6
 CLONES = (4, 5)

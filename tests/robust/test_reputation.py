@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robust.reputation import (
+from starling.robust.reputation import (
     ACTIVE,
     EARNED,
     HARD,

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from robust import facts
-from robust.catalogue import COMBINATIONS, PREPARATIONS, rule
-from robust.facts import FACTS, check
+from starling.robust import facts
+from starling.robust.catalogue import COMBINATIONS, PREPARATIONS, rule
+from starling.robust.facts import FACTS, check
 from tests.robust.rules import PARAMS, example
 
 PER_ROW = {"nothing": 0, "number": 1, "model": 40, "peers": 64 * 40}
@@ -83,5 +83,5 @@ def test_no_bad_ones_need_no_peers():
 
 
 def test_facts_are_free_of_torch():
-    program = "import sys, robust.facts; sys.exit('torch' in sys.modules)"
+    program = "import sys, starling.robust.facts; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

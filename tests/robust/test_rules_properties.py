@@ -5,11 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.rng import generator
-from node.bench.codec import peak_extra
-from robust.catalogue import rule
-from robust.rules.api import Context
-from robust.rules.stack import BLOCK, CHUNK, Stack
+from starling.gossip.rng import generator
+from starling.kernels.codec import peak_extra
+from starling.robust.catalogue import rule
+from starling.robust.rules.api import Context
+from starling.robust.rules.stack import BLOCK, CHUNK, Stack
 from tests.robust.rules import EVERY, MIXED, RULES, K, combine, example, losses
 
 every = pytest.mark.parametrize("name", EVERY)

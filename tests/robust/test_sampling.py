@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robust.sampling import b_hat, draw, labels, least_s, overflow, prefix_of
+from starling.robust.sampling import b_hat, draw, labels, least_s, overflow, prefix_of
 
 SIZES = (1, 3, 5, 7, 9, 11, 15, 21, 31)
 MAJORITY = {

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.rng import generator
-from robust.sybil.foolsgold import similarity, weights
-from robust.sybil.sybilwall import combine
-from robust.sybil.sybilwall import weights as wall
+from starling.gossip.rng import generator
+from starling.robust.sketches.foolsgold import similarity, weights
+from starling.robust.sketches.sybilwall import combine
+from starling.robust.sketches.sybilwall import weights as wall
 
 
 def histories(count, size, *labels):

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.rng import generator
-from node.identity import Identity, verify
-from robust.sybil import histories as h
-from robust.sybil.foolsgold import similarity
-from robust.sybil.histories import BUCKETS, MOST, Histories, Observed, Record
-from robust.sybil.sybilwall import weights
+from starling.gossip.rng import generator
+from starling.node.identity import Identity, verify
+from starling.robust.sketches import histories as h
+from starling.robust.sketches.foolsgold import similarity
+from starling.robust.sketches.histories import BUCKETS, MOST, Histories, Observed, Record
+from starling.robust.sketches.sybilwall import weights
 
 SWARM = "sswarm"
 

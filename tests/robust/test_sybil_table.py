@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from gossip.rng import generator
-from node.tasks.synthetic import CLASSES, FEATURES, drawn, split
-from robust.sybil import histories, sybilwall
+from starling.gossip.rng import generator
+from starling.node.tasks.synthetic import CLASSES, FEATURES, drawn, split
+from starling.robust.sketches import histories, sybilwall
 
 NODES, ROUNDS, BATCH, RATE, BETA = 16, 100, 32, 0.1, 0.9
 FROM, TO = 1, 7

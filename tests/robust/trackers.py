@@ -14,15 +14,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from gossip.api import Mixer
-from gossip.mix.defended_tracking import Bounded, Defended, DefendedTracking
-from gossip.simulate.liars import Seen
-from node import settings
-from node.simulate import lies, rules, vectorised
-from node.simulate.engines import check
-from node.simulate.schema import Scenario
-from node.simulate.sweep import cells
-from robust.attacks.tracker import TrackerNeg
+from starling.gossip.api import Mixer
+from starling.gossip.mix.defended_tracking import Bounded, Defended, DefendedTracking
+from starling.node.config import toml as settings
+from starling.node.simulate import rules
+from starling.node.simulate.engines import check
+from starling.node.simulate.matrix import attackers, run
+from starling.node.simulate.matrix.byzantine import Seen
+from starling.node.simulate.schema import Scenario
+from starling.node.simulate.sweep import cells
+from starling.robust.attacks.tracker import TrackerNeg
 from tests.robust.tables import COMMON, NODES, ONE_PEER
 
 ATTACKS = ("const", "neg", "rand", "small", "one_shot")
@@ -35,7 +36,7 @@ TRACKING = (
     *COMMON, *ONE_PEER, "mix=defended_tracking", "optimizer.lr=0.102", "optimizer.momentum=0.0", "simulate.running_mean=false",
 )  # fmt: skip
 SHORT = ("pace.rounds=200",)
-CREW = lies.Crew
+CREW = attackers.Crew
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +164,10 @@ UNTRACKED = (
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """Liars about the model and about the tracker at once; satisfies `gossip.simulate.liars.Liars`."""
+    """Liars about the model and about the tracker at once; satisfies `starling.node.simulate.matrix.byzantine.Liars`."""
 
-    model: lies.Crew
-    tracker: lies.Crew
+    model: attackers.Crew
+    tracker: attackers.Crew
 
     @property
     def bad(self) -> Any:
@@ -206,10 +207,10 @@ def percent(design: Design, attack: str, count: int, *, both: bool = False) -> f
     made = scenario(design, attack, count)
     with pytest.MonkeyPatch.context() as patch:
         if design.mixer is not None:
-            patch.setattr(vectorised, "mixer", lambda _agreed: design.mixer)
+            patch.setattr(run, "mixer", lambda _agreed: design.mixer)
         if both:
-            patch.setattr(lies, "Crew", channels)
-        outcome = vectorised.run(made, lambda _round, _line: None)
+            patch.setattr(attackers, "Crew", channels)
+        outcome = run.run(made, lambda _round, _line: None)
     return 0.0 if outcome.diverged is not None else 100.0 * outcome.rows[-1].mean
 
 

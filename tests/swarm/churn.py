@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import trio
 
-from gossip.seeds import derive
-from node.config import (
+from starling.gossip.seeds import derive
+from starling.node.config.schema import (
     CompressSection,
     Manifest,
     MembershipSection,
@@ -20,9 +20,9 @@ from node.config import (
     PartitionSection,
     TaskSection,
 )
-from node.net.faults import loss
-from node.scenario.swarm import VirtualSwarm
-from node.tasks.catalogue import task
+from starling.node.net.faults import loss
+from starling.node.simulate.virtual.swarm import VirtualSwarm
+from starling.node.tasks.catalogue import task
 
 POOL = 80  # bowls: 16 nodes to begin with, the others join
 NODES = 16

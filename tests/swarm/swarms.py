@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import trio
 
-from node.config import (
+from starling.node.config.schema import (
     CompressSection,
     Manifest,
     MixSection,
@@ -14,8 +14,8 @@ from node.config import (
     PartitionSection,
     TaskSection,
 )
-from node.engine import calls
-from node.scenario.swarm import VirtualNode, VirtualSwarm
+from starling.node.rpc import calls
+from starling.node.simulate.virtual.swarm import VirtualNode, VirtualSwarm
 
 STEP_S = 0.02  # what a local step costs in a story: a round of ten takes a fifth of a second
 

@@ -5,8 +5,8 @@ from statistics import mean
 import msgspec
 import pytest
 
-from node import presets
-from node.config import AdmissionSection, Manifest, RobustSection
+from starling.node.config import presets
+from starling.node.config.schema import AdmissionSection, Manifest, RobustSection
 from tests.swarm.swarms import events, story, until
 from tests.swarm.virtual import replayable
 

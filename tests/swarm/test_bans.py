@@ -10,13 +10,13 @@ import pytest
 import torch
 import trio
 
-from gossip.errors import ConfigError, PeerUnreachable
-from node import presets
-from node.config import Manifest
-from node.daemon.commands import carry_out
-from node.daemon.snapshot import take_snapshot
-from node.net.memory import address_of
-from node.scenario.swarm import VirtualSwarm
+from starling.gossip.errors import ConfigError, PeerUnreachable
+from starling.node.config import presets
+from starling.node.config.schema import Manifest
+from starling.node.daemon.observe.control_commands import carry_out
+from starling.node.daemon.observe.snapshot import take_snapshot
+from starling.node.net.memory import address_of
+from starling.node.simulate.virtual.swarm import VirtualSwarm
 from tests.swarm.swarms import assert_flows_cancel, digits, drain, events, rounds_done, story, until
 from tests.swarm.virtual import replayable
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import trio
 
-from gossip.overlay.beacon import signed
-from gossip.overlay.ranks import ranked, ranked_at
-from gossip.wire.frames import decode, encode
-from gossip.wire.schema import Beacon
-from node.config import (
+from starling.gossip.overlay.beacon import signed
+from starling.gossip.overlay.ranks import ranked, ranked_at
+from starling.gossip.wire.frames import decode, encode
+from starling.gossip.wire.schema import Beacon
+from starling.node.config.schema import (
     CompressSection,
     Manifest,
     MixSection,

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from node.net.faults import loss
+from starling.node.net.faults import loss
 from tests.swarm.swarms import STEP_S, assert_flows_cancel, digits, drain, story, until
 from tests.swarm.virtual import replayable, virtual
 

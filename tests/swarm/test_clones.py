@@ -6,11 +6,11 @@ Half of eight nodes, which is more than any rule that counts can stand; every no
 import msgspec
 import pytest
 
-from gossip.exchange.statement import body
-from gossip.wire.schema import NotNow, Pulled
-from node.config import CompressSection, OverlaySection, PartitionSection, RobustSection
-from node.simulate.lies import success
-from robust.attacks.data import Clones
+from starling.gossip.exchange.attestation import body
+from starling.gossip.wire.schema import NotNow, Pulled
+from starling.node.config.schema import CompressSection, OverlaySection, PartitionSection, RobustSection
+from starling.node.simulate.matrix.attackers import success
+from starling.robust.attacks.data import Clones
 from tests.swarm.swarms import digits, story
 from tests.swarm.test_hostile import lie
 from tests.swarm.virtual import replayable

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 import trio
 
-from gossip.exchange.statement import Statement, body, digest
-from gossip.wire.frames import decode, encode
-from gossip.wire.schema import Evidence, Pulled, Told
-from node.config import (
+from starling.gossip.exchange.attestation import Statement, body, digest
+from starling.gossip.wire.frames import decode, encode
+from starling.gossip.wire.schema import Evidence, Pulled, Told
+from starling.node.config.schema import (
     CompressSection,
     Manifest,
     MixSection,
@@ -19,7 +19,7 @@ from node.config import (
     RobustSection,
     TaskSection,
 )
-from robust.evidence import claim_of, equivocation
+from starling.robust.evidence import claim_of, equivocation
 from tests.swarm.swarms import events, rounds_done, story, until
 from tests.swarm.virtual import replayable
 

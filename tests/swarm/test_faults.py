@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 import msgspec
 import trio
 
-from node.config import CompressSection, MembershipSection, MixSection, NodeConfig
-from node.net.faults import loss, partition, slow
+from starling.node.config.schema import CompressSection, MembershipSection, MixSection, NodeConfig
+from starling.node.net.faults import loss, partition, slow
 from tests.swarm.swarms import agree, assert_flows_cancel, digits, drain, events, rounds_done, story, until
 from tests.swarm.virtual import virtual
 

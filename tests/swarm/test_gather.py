@@ -9,11 +9,11 @@ import msgspec
 import pytest
 import trio
 
-from gossip.exchange.statement import body, contradicts, digest
-from gossip.wire.schema import NotNow, Pull, Pulled
-from node.config import CompressSection, NodeConfig, OverlaySection, PartitionSection, RobustSection
-from node.identity import verify
-from node.net.faults import loss
+from starling.gossip.exchange.attestation import body, contradicts, digest
+from starling.gossip.wire.schema import NotNow, Pull, Pulled
+from starling.node.config.schema import CompressSection, NodeConfig, OverlaySection, PartitionSection, RobustSection
+from starling.node.identity import verify
+from starling.node.net.faults import loss
 from tests.swarm.swarms import digits, events, rounds_done, story, until
 from tests.swarm.test_hostile import lie
 from tests.swarm.virtual import replayable, virtual

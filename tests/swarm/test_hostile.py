@@ -12,10 +12,10 @@ from statistics import mean
 import msgspec
 import pytest
 
-from gossip.compress.header import HEADER
-from gossip.wire.frames import decode, encode
-from gossip.wire.schema import MAX_FRAME_BYTES, Ack, Busy, Chunk, Message, Poke, Request, Response, StateOffer
-from node.config import MixSection
+from starling.gossip.compress.header import HEADER
+from starling.gossip.wire.frames import decode, encode
+from starling.gossip.wire.schema import MAX_FRAME_BYTES, Ack, Busy, Chunk, Message, Poke, Request, Response, StateOffer
+from starling.node.config.schema import MixSection
 from tests.swarm.swarms import assert_flows_cancel, digits, drain, events, rounds_done, story, until
 from tests.swarm.virtual import replayable
 

@@ -12,8 +12,9 @@ import math
 import pytest
 import torch
 
-from node.config import Manifest, PaceSection, PartitionSection, TaskSection
-from node.engine import blob, calls
+from starling.node.config.schema import Manifest, PaceSection, PartitionSection, TaskSection
+from starling.node.engine import tensor_file
+from starling.node.rpc import calls
 from tests.swarm.swarms import digits, events, rounds_done, story, until
 from tests.swarm.virtual import replayable
 
@@ -32,7 +33,7 @@ def poison(virtual, lie, *, claim: int | None = None) -> list[int]:
     def snapshot():
         asked.append(session._round)
         facts = {"kind": "model", "round": session._round, "schema": session._schema.hex()}
-        data = blob.pack({"x": lie(session.learner.x.clone())}, facts)
+        data = tensor_file.pack({"x": lie(session.learner.x.clone())}, facts)
         session._held = (session._held[0] + 1, data)
         at = session._round if claim is None else claim
         return calls.Held(session._held[0], len(data), hashlib.sha256(data).digest(), at, session._schema)

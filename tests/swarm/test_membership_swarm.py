@@ -6,9 +6,9 @@ from math import ceil
 
 import pytest
 
-from gossip.membership.events import Died, Joined, Left, Reborn, Suspected
-from gossip.membership.view import life
-from gossip.wire.schema import Rumor, Spread
+from starling.gossip.membership.events import Died, Joined, Left, Reborn, Suspected
+from starling.gossip.membership.member_list import life
+from starling.gossip.wire.schema import Rumor, Spread
 from tests.gossip.membership_swarm import TIMING, Swarm, detector, loss, names
 
 NOTICE_S = 4 * TIMING.timeout_s + TIMING.suspicion_s

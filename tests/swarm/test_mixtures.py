@@ -7,9 +7,9 @@ from tempfile import TemporaryDirectory
 import msgspec
 import trio
 
-from node.config import MembershipSection, MixSection, NodeConfig
-from node.net.faults import loss, partition
-from node.scenario.swarm import VirtualSwarm
+from starling.node.config.schema import MembershipSection, MixSection, NodeConfig
+from starling.node.net.faults import loss, partition
+from starling.node.simulate.virtual.swarm import VirtualSwarm
 from tests.swarm.swarms import agree, assert_flows_cancel, digits, drain, rounds_done, story, until
 from tests.swarm.virtual import virtual
 

@@ -10,15 +10,15 @@ import msgspec
 import pytest
 import trio
 
-from gossip.errors import PeerUnreachable
-from node.config import CompressSection, Manifest, NodeConfig, OverlaySection, PaceSection, TaskSection
-from node.daemon.app import Node
-from node.daemon.commands import carry_out
-from node.daemon.report import Report
-from node.daemon.snapshot import take_snapshot
-from node.engine.distance import rms
-from node.scenario.swarm import VirtualSwarm
-from node.status import Resources, decode, encode
+from starling.gossip.errors import PeerUnreachable
+from starling.node.config.schema import CompressSection, Manifest, NodeConfig, OverlaySection, PaceSection, TaskSection
+from starling.node.daemon.app import Node
+from starling.node.daemon.events import Report
+from starling.node.daemon.observe.control_commands import carry_out
+from starling.node.daemon.observe.snapshot import take_snapshot
+from starling.node.engine.consensus import rms
+from starling.node.simulate.virtual.swarm import VirtualSwarm
+from starling.node.status.snapshot import Resources, decode, encode
 from tests.swarm.swarms import digits, rounds_done, story, until
 from tests.swarm.virtual import virtual
 

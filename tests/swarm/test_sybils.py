@@ -11,29 +11,19 @@ import msgspec
 import pytest
 import trio
 
-from gossip.errors import PeerUnreachable
-from gossip.seeds import derive
-from gossip.wire.frames import decode, encode
-from gossip.wire.schema import (
-    Acknowledge,
-    Hello,
-    Poke,
-    Probe,
-    Record,
-    Spread,
-    StateOffer,
-    StateQuery,
-    Sync,
-)
-from node.admission.chain import bind, invite
-from node.admission.issue import terms_of
-from node.config import AdmissionSection
-from node.daemon.partners import Drawn
-from node.daemon.snapshot import take_snapshot
-from node.identity import Identity
-from node.net.memory import MemoryHub, address_of
-from node.scenario.swarm import EPOCH_S
-from robust.sampling import draw
+from starling.gossip.errors import PeerUnreachable
+from starling.gossip.seeds import derive
+from starling.gossip.wire.frames import decode, encode
+from starling.gossip.wire.schema import Acknowledge, Hello, Poke, Probe, Record, Spread, StateOffer, StateQuery, Sync
+from starling.node.admission.chain import bind, invite
+from starling.node.admission.issue import terms_of
+from starling.node.config.schema import AdmissionSection
+from starling.node.daemon.membership.neighbors import Drawn
+from starling.node.daemon.observe.snapshot import take_snapshot
+from starling.node.identity import Identity
+from starling.node.net.memory import MemoryHub, address_of
+from starling.node.simulate.virtual.swarm import EPOCH_S
+from starling.robust.sampling import draw
 from tests.node.test_admission_shell import Node as Member
 from tests.node.test_admission_shell import Swarm as Members
 from tests.swarm.swarms import agree, digits, rounds_done, story, until

@@ -6,9 +6,9 @@ import torch
 import trio
 from trio.testing import MockClock
 
-from gossip.overlay.beacon import Beacons, signed
-from gossip.overlay.ranks import epoch_of
-from node.config import (
+from starling.gossip.overlay.beacon import Beacons, signed
+from starling.gossip.overlay.ranks import epoch_of
+from starling.node.config.schema import (
     CompressSection,
     Manifest,
     MixSection,
@@ -19,10 +19,10 @@ from node.config import (
     RobustSection,
     TaskSection,
 )
-from node.daemon.partners import Drawn
-from node.identity import verify
-from node.net.faults import loss
-from node.scenario.swarm import VirtualSwarm
+from starling.node.daemon.membership.neighbors import Drawn
+from starling.node.identity import verify
+from starling.node.net.faults import loss
+from starling.node.simulate.virtual.swarm import VirtualSwarm
 from tests.swarm.virtual import replayable
 from tests.swarm.walk import walk
 

@@ -20,7 +20,7 @@ NODES = 6
 
 def manifests():
     """Algorithm -> manifest; 6 nodes, 10 rounds of 4 local steps on bowls of 400 parameters."""
-    from node.config import (
+    from starling.node.config.schema import (
         CompressSection,
         Manifest,
         MixSection,
@@ -69,7 +69,7 @@ def digest(manifest):
     import torch
     import trio
 
-    from node.scenario.swarm import VirtualSwarm
+    from starling.node.simulate.virtual.swarm import VirtualSwarm
     from tests.swarm.virtual import replayable
 
     run = trio._core._run

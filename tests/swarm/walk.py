@@ -5,23 +5,23 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 from torch import Tensor
 
-from gossip.api import Losses, Phase
-from gossip.compress.catalogue import quantizer
-from gossip.compress.select import Everything
-from gossip.mix.transaction import Terms
-from gossip.overlay.links import directions
-from gossip.overlay.periodic import stage, turn
-from gossip.overlay.ranks import ranked
-from gossip.rng import generator
-from gossip.simulate.reference import Local, Reference
-from gossip.vector import bind, layout
-from node.config import Manifest
-from node.engine.mixing import mixer
-from node.engine.optim import correction_lr, optimizer, schedule
-from node.overlay import overlay_of
-from node.tasks.api import Source
-from node.tasks.catalogue import task
-from robust.clip import clip
+from starling.gossip.api import Losses, Phase
+from starling.gossip.compress.catalogue import quantizer
+from starling.gossip.compress.select.coordinates import Everything
+from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.overlay.links import directions
+from starling.gossip.overlay.periodic import stage, turn
+from starling.gossip.overlay.ranks import ranked
+from starling.gossip.reference import Local, Reference
+from starling.gossip.rng import generator
+from starling.gossip.vector import bind, layout
+from starling.node.config.overlay import overlay_of
+from starling.node.config.schema import Manifest
+from starling.node.engine.mixing import mixer
+from starling.node.engine.optimizers import correction_lr, optimizer, schedule
+from starling.node.tasks.api import Source
+from starling.node.tasks.catalogue import task
+from starling.robust.clip import clip
 
 
 def walk(

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import math
 
-from node.status import VERSION, Event, Exchanges, PeerStatus, Point, Resources, StatusSnapshot, Transaction
-from tui.source import Reading
+from starling.node.status.snapshot import (
+    VERSION,
+    Event,
+    Exchanges,
+    PeerStatus,
+    Point,
+    Resources,
+    StatusSnapshot,
+    Transaction,
+)
+from starling.tui.source import Reading
 
 NOW = 1_000_000.0
 IDS = tuple(f"12D3KooW{'abcdefgh'[number] * 40}node{number}" for number in range(8))

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from node.daemon.publish import Publisher
+from starling.node.daemon.observe.control_server import Publisher
 from tests.tui.canned import snapshot
 
 

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from starling.tui.app import StarlingApp
+from starling.tui.source import CannedSource, Reading
 from tests.tui.canned import NOW, screen_text, snapshot
-from tui.app import StarlingApp
-from tui.source import CannedSource, Reading
 
 SMALL = (80, 24)
 LARGE = (160, 48)

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from starling.tui.app import StarlingApp
+from starling.tui.source import CannedSource, Reading
 from tests.tui.canned import NOW, bare, full, screen_text, snapshot, swarm
 from tests.tui.looking import BOTH, LARGE, SMALL, look, one, settle, until
-from tui.app import StarlingApp
-from tui.source import CannedSource, Reading
 
 pytestmark = pytest.mark.slow
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from starling.tui.source import Reading
 from tests.tui.canned import IDS, full, screen_text, swarm
 from tests.tui.looking import BOTH, LARGE, SMALL, look, one, rows, until
-from tui.source import Reading
 
 pytestmark = pytest.mark.slow
 

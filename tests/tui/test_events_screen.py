@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from node.status import Event
+from starling.node.status.snapshot import Event
+from starling.tui.source import Reading
 from tests.tui.canned import NOW, snapshot, swarm
 from tests.tui.looking import BOTH, SMALL, look, one, rows, until
-from tui.source import Reading
 
 pytestmark = pytest.mark.slow
 

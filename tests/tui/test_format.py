@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui import format as show
+from starling.node.status import format as show
 
 
 @pytest.mark.parametrize(

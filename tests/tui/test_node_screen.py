@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from node.status import Resources
+from starling.node.status.snapshot import Resources
+from starling.tui.source import Reading
 from tests.tui.canned import NOW, bare, full, snapshot
 from tests.tui.looking import BOTH, LARGE, SMALL, look, one, rows
-from tui.source import Reading
 
 pytestmark = pytest.mark.slow
 

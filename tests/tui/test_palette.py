@@ -6,11 +6,11 @@ import pytest
 from rich.color import Color
 from rich.style import Style
 
-from tui.app import DARK as DARK_THEME
-from tui.app import LIGHT as LIGHT_THEME
-from tui.app import StarlingApp
-from tui.palette import DARK, LEVEL_SIGNS, LIGHT, NODE_SIGNS, OUTCOME_SIGNS, PEER_SIGNS
-from tui.source import CannedSource
+from starling.tui.app import DARK as DARK_THEME
+from starling.tui.app import LIGHT as LIGHT_THEME
+from starling.tui.app import StarlingApp
+from starling.tui.drawing.palette import DARK, LEVEL_SIGNS, LIGHT, NODE_SIGNS, OUTCOME_SIGNS, PEER_SIGNS
+from starling.tui.source import CannedSource
 
 
 def luminance(color):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from node.status import PeerStatus
+from starling.node.status.snapshot import PeerStatus
+from starling.tui.screens.peers import COLUMNS, SORTS
+from starling.tui.source import Reading
 from tests.tui.canned import IDS, full, screen_text, snapshot, swarm
 from tests.tui.looking import BOTH, LARGE, SMALL, look, one, rows, until
-from tui.screens.peers import COLUMNS, SORTS
-from tui.source import Reading
 
 pytestmark = pytest.mark.slow
 

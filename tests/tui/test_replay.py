@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from node.record import line
-from node.status import Event, Transaction
+from starling.node.status.record import line
+from starling.node.status.snapshot import Event, Transaction
+from starling.tui.open_sources import open_sources
+from starling.tui.replay import Playback, RecordSource
+from starling.tui.source import SocketSource
 from tests.tui.canned import IDS, NOW, full, screen_text, snapshot
 from tests.tui.looking import BOTH, LARGE, SMALL, look
-from tui.opening import open_sources
-from tui.replay import Playback, RecordSource
-from tui.source import SocketSource
 
 START = 1_000_000.0
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tui.rest import REST_S, Rest
-from tui.view import View
+from starling.tui.throttle import REST_S, Rest
+from starling.tui.view import View
 
 
 def test_the_same_picture_is_never_drawn_again():

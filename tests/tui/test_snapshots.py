@@ -16,10 +16,10 @@ from string import ascii_letters
 
 import pytest
 
+from starling.tui.app import StarlingApp
+from starling.tui.source import CannedSource
 from tests.tui.canned import NOW, screen_text, swarm
 from tests.tui.looking import settle
-from tui.app import StarlingApp
-from tui.source import CannedSource
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SCREENS = {

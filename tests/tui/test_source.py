@@ -6,10 +6,10 @@ import socket
 
 import pytest
 
-from node import control
-from node.status import encode
+from starling.node.status import control
+from starling.node.status.snapshot import encode
+from starling.tui.source import DemoSource, SocketSource, source_for
 from tests.tui.canned import snapshot
-from tui.source import DemoSource, SocketSource, source_for
 
 pytestmark = pytest.mark.real
 

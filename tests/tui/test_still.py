@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from starling.tui.still import STILLS, main
 from tests.tui.test_replay import record
-from tui.still import STILLS, main
 
 pytestmark = pytest.mark.slow
 

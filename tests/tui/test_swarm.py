@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from node.status import PeerStatus
+from starling.node.status.snapshot import PeerStatus
+from starling.tui.drawing.circle_plot import draw, fits
+from starling.tui.drawing.palette import style
+from starling.tui.source import Reading
+from starling.tui.swarm import Swarm, merge
 from tests.tui.canned import IDS, full, snapshot, swarm
-from tui.palette import style
-from tui.ring import draw, fits
-from tui.source import Reading
-from tui.swarm import Swarm, merge
 
 
 def plain(role):

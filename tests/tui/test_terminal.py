@@ -17,7 +17,7 @@ SIZES = pytest.mark.parametrize("size", [(80, 24), (160, 48)], ids=["80x24", "16
 
 
 def ui(*paths, size=(80, 24)):
-    return closing(Terminal([sys.executable, "-m", "tui", *map(str, paths)], size))
+    return closing(Terminal([sys.executable, "-m", "starling.tui", *map(str, paths)], size))
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def test_what_is_no_record_is_said_in_a_line_before_any_screen(tmp_path):
     path = tmp_path / "record.jsonl"
     path.write_text("nothing\n")
     done = subprocess.run(
-        [sys.executable, "-m", "tui", str(path)], capture_output=True, text=True, cwd=ROOT, check=False
+        [sys.executable, "-m", "starling.tui", str(path)], capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("starling: ")
@@ -94,6 +94,9 @@ def test_twenty_columns_are_survived(tmp_path):
 
 def test_the_ui_imports_neither_torch_nor_trio_nor_libp2p():
     """It must start at once and run where the node's heavy parts do not."""
-    program = "import sys, tui.app, tui.still; print(sorted({'torch', 'trio', 'libp2p', 'gossip', 'numpy'} & set(sys.modules)))"
+    program = (
+        "import sys, starling.tui.app, starling.tui.still; "
+        "print(sorted({'torch', 'trio', 'libp2p', 'starling.gossip', 'numpy'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from node.status import Exchanges, Transaction
+from starling.node.status.snapshot import Exchanges, Transaction
+from starling.tui.health import verdict
 from tests.tui.canned import NOW, bare, full, snapshot
-from tui.verdict import verdict
 
 
 def exchange(ago_s, outcome, peer="a"):

@@ -8,16 +8,16 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Container
 
-from node.status import StatusSnapshot, Transaction
-from tui import format as show
-from tui.palette import OUTCOME_SIGNS, PEER_SIGNS
-from tui.rest import Rest
-from tui.screens.page import Page
-from tui.view import View
-from tui.widgets.panel import Panel
-from tui.widgets.rows import Row, Rows
-from tui.widgets.tail import Tail
-from tui.widgets.titles import entitle
+from starling.node.status import format as show
+from starling.node.status.snapshot import StatusSnapshot, Transaction
+from starling.tui.drawing.palette import OUTCOME_SIGNS, PEER_SIGNS
+from starling.tui.screens.page import Page
+from starling.tui.throttle import Rest
+from starling.tui.view import View
+from starling.tui.widgets.panel import Panel
+from starling.tui.widgets.rows import Row, Rows
+from starling.tui.widgets.tail import Tail
+from starling.tui.widgets.titles import entitle
 
 EVERYBODY = ""
 COLUMNS = (("peer", 10), ("last", 7))

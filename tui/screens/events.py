@@ -9,13 +9,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
-from node.status import Event
-from tui import format as show
-from tui.screens.page import Page
-from tui.view import View
-from tui.widgets.events import event_line
-from tui.widgets.tail import Tail
-from tui.widgets.titles import entitle
+from starling.node.status import format as show
+from starling.node.status.snapshot import Event
+from starling.tui.screens.page import Page
+from starling.tui.view import View
+from starling.tui.widgets.events import event_line
+from starling.tui.widgets.tail import Tail
+from starling.tui.widgets.titles import entitle
 
 LEVELS = {"all": ("info", "warning", "error"), "warnings": ("warning", "error"), "errors": ("error",)}
 

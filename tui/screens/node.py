@@ -5,14 +5,14 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.containers import Container
 
-from tui import format as show
-from tui.screens.page import Page
-from tui.view import View
-from tui.widgets.costs import Costs
-from tui.widgets.curve import CurvePlot
-from tui.widgets.events import event_line
-from tui.widgets.headline import Headline
-from tui.widgets.tail import Tail
+from starling.node.status import format as show
+from starling.tui.screens.page import Page
+from starling.tui.view import View
+from starling.tui.widgets.costs import Costs
+from starling.tui.widgets.curve import CurvePlot
+from starling.tui.widgets.events import event_line
+from starling.tui.widgets.headline import Headline
+from starling.tui.widgets.tail import Tail
 
 
 class NodeScreen(Page):

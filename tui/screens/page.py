@@ -11,14 +11,14 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from tui import format as show
-from tui.palette import NODE_SIGNS
-from tui.view import View
-from tui.widgets.headline import value
-from tui.widgets.problem import Problem
-from tui.widgets.selector import NodeSelector
-from tui.widgets.tabs import TabBar
-from tui.widgets.timeline import Timeline
+from starling.node.status import format as show
+from starling.tui.drawing.palette import NODE_SIGNS
+from starling.tui.view import View
+from starling.tui.widgets.headline import value
+from starling.tui.widgets.problem import Problem
+from starling.tui.widgets.selector import NodeSelector
+from starling.tui.widgets.tabs import TabBar
+from starling.tui.widgets.timeline import Timeline
 
 
 class Page(Screen[None]):

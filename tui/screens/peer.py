@@ -10,11 +10,11 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
-from node.status import PeerStatus
-from tui import format as show
-from tui.clipboard import copy
-from tui.palette import PEER_SIGNS
-from tui.widgets.titles import entitle
+from starling.node.status import format as show
+from starling.node.status.snapshot import PeerStatus
+from starling.tui.clipboard import copy
+from starling.tui.drawing.palette import PEER_SIGNS
+from starling.tui.widgets.titles import entitle
 
 
 class PeerScreen(ModalScreen[None]):

@@ -11,14 +11,14 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
-from node.status import PeerStatus
-from tui import format as show
-from tui.palette import PEER_SIGNS
-from tui.screens.page import Page
-from tui.screens.peer import PeerScreen
-from tui.view import View
-from tui.widgets.rows import MAX_ROWS, Row, Rows, cut
-from tui.widgets.titles import entitle
+from starling.node.status import format as show
+from starling.node.status.snapshot import PeerStatus
+from starling.tui.drawing.palette import PEER_SIGNS
+from starling.tui.screens.page import Page
+from starling.tui.screens.peer import PeerScreen
+from starling.tui.view import View
+from starling.tui.widgets.rows import MAX_ROWS, Row, Rows, cut
+from starling.tui.widgets.titles import entitle
 
 STATES = ("alive", "suspect", "quarantined", "banned", "dead", "left")
 COLUMNS = (

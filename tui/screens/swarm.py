@@ -6,15 +6,15 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Container
 
-from tui import format as show
-from tui.rest import Rest
-from tui.ring import draw
-from tui.screens.page import Page
-from tui.swarm import Member, Swarm, merge
-from tui.view import View
-from tui.widgets.panel import Panel
-from tui.widgets.rows import MAX_ROWS, Row, Rows, cut
-from tui.widgets.titles import entitle
+from starling.node.status import format as show
+from starling.tui.drawing.circle_plot import draw
+from starling.tui.screens.page import Page
+from starling.tui.swarm import Member, Swarm, merge
+from starling.tui.throttle import Rest
+from starling.tui.view import View
+from starling.tui.widgets.panel import Panel
+from starling.tui.widgets.rows import MAX_ROWS, Row, Rows, cut
+from starling.tui.widgets.titles import entitle
 
 COLUMNS = (("member", 9), ("state", 14), ("round", 7), ("edges", 6), ("known by", 9))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from node.status import StatusSnapshot
-from tui import format as show
-from tui.view import View
-from tui.widgets.panel import Panel
+from starling.node.status import format as show
+from starling.node.status.snapshot import StatusSnapshot
+from starling.tui.view import View
+from starling.tui.widgets.panel import Panel
 
 BAR = 10
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from rich.text import Text
 from textual_plotext.plot import Plot
 
-from node.status import Point
-from tui import format as show
-from tui.rest import Rest
-from tui.view import View
-from tui.widgets.panel import Panel
-from tui.widgets.titles import entitle
+from starling.node.status import format as show
+from starling.node.status.snapshot import Point
+from starling.tui.throttle import Rest
+from starling.tui.view import View
+from starling.tui.widgets.panel import Panel
+from starling.tui.widgets.titles import entitle
 
 X_TICKS = 4
 Y_TICKS = 4

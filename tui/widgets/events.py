@@ -7,10 +7,10 @@ import time
 
 from rich.text import Text
 
-from node.status import Event
-from tui import format as show
-from tui.palette import LEVEL_SIGNS
-from tui.view import View
+from starling.node.status import format as show
+from starling.node.status.snapshot import Event
+from starling.tui.drawing.palette import LEVEL_SIGNS
+from starling.tui.view import View
 
 PEER_ID = re.compile(r"\b12D3Koo\w{40,}")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from node.status import StatusSnapshot
-from tui import format as show
-from tui.palette import NODE_SIGNS
-from tui.verdict import verdict
-from tui.view import View
-from tui.widgets.panel import Panel
+from starling.node.status import format as show
+from starling.node.status.snapshot import StatusSnapshot
+from starling.tui.drawing.palette import NODE_SIGNS
+from starling.tui.health import verdict
+from starling.tui.view import View
+from starling.tui.widgets.panel import Panel
 
 
 class Headline(Panel):

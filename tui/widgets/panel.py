@@ -8,7 +8,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui.widgets.lines import strip_of
+from starling.tui.widgets.lines import strip_of
 
 
 class Panel(Widget):

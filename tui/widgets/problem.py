@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.text import Text
 from textual.widgets import Static
 
-from tui import format as show
-from tui.source import Reading
+from starling.node.status import format as show
+from starling.tui.source import Reading
 
 FRESH_S = 3.0  # a node says something every second
 

@@ -9,8 +9,8 @@ from rich.text import Text
 from textual.app import RenderResult
 from textual.widget import Widget
 
-from tui import format as show
-from tui.source import Reading
+from starling.node.status import format as show
+from starling.tui.source import Reading
 
 
 class NodeSelector(Widget):

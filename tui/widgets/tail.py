@@ -9,7 +9,7 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from tui.widgets.lines import strip_of
+from starling.tui.widgets.lines import strip_of
 
 
 class Tail(ScrollView, can_focus=True):

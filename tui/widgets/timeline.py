@@ -8,9 +8,9 @@ from textual.app import RenderResult
 from textual.message import Message
 from textual.widget import Widget
 
-from tui import format as show
-from tui.replay import Position
-from tui.view import View
+from starling.node.status import format as show
+from starling.tui.replay import Position
+from starling.tui.view import View
 
 
 class Timeline(Widget):

@@ -5,18 +5,18 @@ chance or to the nearest, one bit (`sign`), and tiny floats (`minifloats`).
 
 `omega` bounds the relative error: E‖Q(x) − x‖² <= omega·‖x‖², over the quantizer's own chance. Below 1 it is a contraction with
 δ = 1 − omega and may stand in a difference or feedback loop as it is. At 1 or above, as for two bits rounded by chance, it is
-unbiased and no more: `gossip.compress.chain` refuses it.
+unbiased and no more: `starling.gossip.compress.compressor` refuses it.
 
 `through` is decode(encode(·)) of many vectors at once without the bytes, bit for bit, for a simulator of a thousand nodes.
 
 Shapes: k values.
 """
 
-from gossip.compress.quantize.buckets import BUCKET, Bucketed
-from gossip.compress.quantize.floats import Bf16, Float, Float32, Float64, Fp16, identity
-from gossip.compress.quantize.integers import Int4, Int8, integer, qsgd
-from gossip.compress.quantize.minifloats import minifloat
-from gossip.compress.quantize.sign import sign
+from starling.gossip.compress.quantize.buckets import BUCKET, Bucketed
+from starling.gossip.compress.quantize.floats import Bf16, Float, Float32, Float64, Fp16, identity
+from starling.gossip.compress.quantize.integers import Int4, Int8, integer, qsgd
+from starling.gossip.compress.quantize.minifloats import minifloat
+from starling.gossip.compress.quantize.sign import sign
 
 __all__ = [
     "BUCKET", "Bf16", "Bucketed", "Float", "Float32", "Float64", "Fp16", "Int4", "Int8",

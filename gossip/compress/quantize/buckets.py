@@ -23,9 +23,9 @@ import numpy.typing as npt
 import torch
 from torch import Generator, Tensor
 
-from gossip.compress.memory import empty, view
-from gossip.compress.quantize import bits, dither, steps
-from gossip.compress.quantize.grid import Grid
+from starling.gossip.compress.buffers import empty, view
+from starling.gossip.compress.quantize import bits, dither, steps
+from starling.gossip.compress.quantize.grid import Grid
 
 BUCKET = 64
 _LARGEST_FLOAT = torch.finfo(torch.float32).max

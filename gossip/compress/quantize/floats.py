@@ -13,7 +13,7 @@ from types import MappingProxyType
 import torch
 from torch import Generator, Tensor
 
-from gossip.compress.memory import empty, view
+from starling.gossip.compress.buffers import empty, view
 
 _CHUNK = 1 << 18
 _CHUNK_ELSEWHERE = 1 << 22

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from gossip.compress.quantize.steps import ROUNDING
+from starling.gossip.compress.quantize.steps import ROUNDING
 
 
 class Grid(Protocol):

@@ -15,9 +15,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gossip.compress.quantize.buckets import BUCKET, Bucketed
-from gossip.compress.quantize.grid import omega_by_chance, omega_to_nearest
-from gossip.compress.quantize.steps import ROUNDING, bounds
+from starling.gossip.compress.quantize.buckets import BUCKET, Bucketed
+from starling.gossip.compress.quantize.grid import omega_by_chance, omega_to_nearest
+from starling.gossip.compress.quantize.steps import ROUNDING, bounds
 
 _MAX_CODES: Mapping[int, int] = MappingProxyType({2: 7, 3: 8, 4: 5, 5: 9, 6: 10, 8: 4})  # bits -> number on the wire
 _NORM_CODES: Mapping[int, int] = MappingProxyType({2: 11, 3: 12, 4: 13, 5: 14, 6: 15, 8: 16})

@@ -14,8 +14,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gossip.compress.quantize.buckets import BUCKET, Bucketed
-from gossip.compress.quantize.grid import omega_to_nearest
+from starling.gossip.compress.quantize.buckets import BUCKET, Bucketed
+from starling.gossip.compress.quantize.grid import omega_to_nearest
 
 
 def minifloat(format: str, bucket: int = BUCKET) -> Bucketed:

@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gossip.compress.quantize.buckets import BUCKET, Bucketed
-from gossip.compress.quantize.steps import ROUNDING
+from starling.gossip.compress.quantize.buckets import BUCKET, Bucketed
+from starling.gossip.compress.quantize.steps import ROUNDING
 
 
 def sign(bucket: int = BUCKET) -> Bucketed:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import trio
 
-from node.net.libp2p import yamux
-from node.net.libp2p.noise import MAX_PLAIN_BYTES, Channel, ChannelBroken
-from node.net.limits import Pacer
+from starling.node.net.libp2p import yamux
+from starling.node.net.libp2p.noise import MAX_PLAIN_BYTES, Channel, ChannelBroken
+from starling.node.net.limits import Pacer
 
 QUEUE_BYTES = 2 * MAX_PLAIN_BYTES
 SLICE_BYTES = 16 << 10
@@ -40,7 +40,7 @@ class Guest:
         inbound: they dialled.
         since: when it was made.
         useful_at: when a whole frame last arrived on it.
-        origin: the public prefix it comes from, see `node.net.limits.origin_of`.
+        origin: the public prefix it comes from, see `starling.node.net.limits.origin_of`.
     """
 
     peer: str

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from node.config import LimitsSection
-from node.net.libp2p.connection import Guest
-from node.net.limits import ORIGIN_SHARE, TokenBucket
+from starling.node.config.schema import LimitsSection
+from starling.node.net.libp2p.connection import Guest
+from starling.node.net.limits import ORIGIN_SHARE, TokenBucket
 
 MAX_HANDSHAKES = 64
 MAX_HANDSHAKES_PER_BLOCK = 32

@@ -1,4 +1,4 @@
-"""A node's place on the internet: listens, dials, admits, and carries frames on three lanes. See `node.net.api`.
+"""A node's place on the internet: listens, dials, admits, and carries frames on three lanes. See `starling.node.net.api`.
 
 What is py-libp2p's: identities, peer ids, multistream-select, the Noise handshake, and thereby the wire. What is ours: the
 muxer and the switch, because its swarm ends the node when a handler raises, never returns inbound slots, dials by
@@ -21,20 +21,20 @@ from math import inf
 
 import trio
 
-from gossip.errors import LocalProtocolError, PeerUnreachable
-from gossip.wire.schema import LANES, MAX_FRAME_BYTES, Lane
-from node.config import LimitsSection
-from node.daemon.handles import Reporter
-from node.net.api import Connected, Disconnected, Inbound, Traffic
-from node.net.inbox import EventQueue, Inbox
-from node.net.libp2p import addresses
-from node.net.libp2p.addresses import Endpoint
-from node.net.libp2p.connection import Connection, Guest, Stream, StreamBroken
-from node.net.libp2p.guards import Handshakes, Knocks, is_full, make_room
-from node.net.libp2p.lanes import FrameTooLong, Unfinished, accept_lane, open_lane, read_frames, write_frame
-from node.net.libp2p.noise import HandshakeFailed, Identity, secure
-from node.net.libp2p.sockets import endpoint_of, first_of, listen_on, tune
-from node.net.limits import Pacer, TokenBucket, origin_of
+from starling.gossip.errors import LocalProtocolError, PeerUnreachable
+from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES, Lane
+from starling.node.config.schema import LimitsSection
+from starling.node.interfaces import Reporter
+from starling.node.net.api import Connected, Disconnected, Inbound, Traffic
+from starling.node.net.inbox import EventQueue, Inbox
+from starling.node.net.libp2p import addresses
+from starling.node.net.libp2p.addresses import Endpoint
+from starling.node.net.libp2p.connection import Connection, Guest, Stream, StreamBroken
+from starling.node.net.libp2p.guards import Handshakes, Knocks, is_full, make_room
+from starling.node.net.libp2p.lanes import FrameTooLong, Unfinished, accept_lane, open_lane, read_frames, write_frame
+from starling.node.net.libp2p.noise import HandshakeFailed, Identity, secure
+from starling.node.net.libp2p.sockets import endpoint_of, first_of, listen_on, tune
+from starling.node.net.limits import Pacer, TokenBucket, origin_of
 
 HANDSHAKE_S = 10.0
 MAX_DIALS = 32
@@ -125,7 +125,7 @@ async def open_network(
 
 
 class Libp2pNetwork:
-    """Satisfies `node.net.api.Network`. Made by `open_network`."""
+    """Satisfies `starling.node.net.api.Network`. Made by `open_network`."""
 
     def __init__(
         self,

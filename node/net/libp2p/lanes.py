@@ -13,9 +13,9 @@ from math import inf
 
 import trio
 
-from gossip.wire.schema import LANES, MAX_FRAME_BYTES, Lane
-from node.net.libp2p.connection import Connection, Stream, StreamBroken
-from node.net.libp2p.noise import Conversation, HandshakeFailed, negotiate
+from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES, Lane
+from starling.node.net.libp2p.connection import Connection, Stream, StreamBroken
+from starling.node.net.libp2p.noise import Conversation, HandshakeFailed, negotiate
 
 PROTOCOLS: dict[str, Lane] = {f"/starling/{lane}/1": lane for lane in LANES}
 HEADER_BYTES = 4

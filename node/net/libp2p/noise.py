@@ -23,7 +23,7 @@ from libp2p.security.noise.patterns import PatternXX
 from noise.connection import NoiseConnection  # type: ignore[import-untyped]
 from noise.exceptions import NoiseInvalidMessage, NoiseMaxNonceError  # type: ignore[import-untyped]
 
-from node.net.libp2p import yamux
+from starling.node.net.libp2p import yamux
 
 NOISE_PROTOCOL_ID = "/noise"
 MAX_RECORD_BYTES = 65535

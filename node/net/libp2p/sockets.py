@@ -10,11 +10,11 @@ from contextlib import suppress
 
 import trio
 
-from gossip.errors import ConfigError
-from node.net.libp2p import addresses
-from node.net.libp2p.addresses import Endpoint
-from node.net.libp2p.connection import Connection
-from node.net.libp2p.noise import HandshakeFailed
+from starling.gossip.errors import ConfigError
+from starling.node.net.libp2p import addresses
+from starling.node.net.libp2p.addresses import Endpoint
+from starling.node.net.libp2p.connection import Connection
+from starling.node.net.libp2p.noise import HandshakeFailed
 
 DIAL_S = 10.0
 NEXT_ADDRESS_S = 0.25  # head start of each address over the next (RFC 8305)

@@ -21,7 +21,7 @@ import struct
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 
-from node.net.limits import TokenBucket
+from starling.node.net.limits import TokenBucket
 
 PROTOCOL_ID = "/yamux/1.0.0"
 INITIAL_WINDOW = 256 << 10

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import msgpack
 
-from gossip.wire.schema import MAX_CREDENTIAL_BYTES, Record, Revocation
-from node.admission import chain as chains
-from node.admission import credential as credentials
-from node.admission import revocations
-from node.admission.chain import Terms, bind, invite
-from node.admission.credential import Credential, Ticket
-from node.admission.gate import GOOD, Gatekeeper
-from node.config import AdmissionSection, Manifest
-from node.identity import Identity
+from starling.gossip.wire.schema import MAX_CREDENTIAL_BYTES, Record, Revocation
+from starling.node.admission import chain as chains
+from starling.node.admission import credential as credentials
+from starling.node.admission import revocations
+from starling.node.admission.chain import Terms, bind, invite
+from starling.node.admission.credential import Credential, Ticket
+from starling.node.admission.gate import GOOD, Gatekeeper
+from starling.node.config.schema import AdmissionSection, Manifest
+from starling.node.identity import Identity
 from tests.fuzz.plain import MSGPACK_LURES, value
 from tests.fuzz.target import Choices, Target, reason_of
 

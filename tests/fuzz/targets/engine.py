@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from gossip.compress.header import HEADER
-from gossip.errors import RemoteProtocolError
-from node.config import CompressSection, Manifest, MixSection
-from node.engine import calls
-from node.engine.engine import Engine
-from node.tasks.quadratic import Quadratic
+from starling.gossip.compress.header import HEADER
+from starling.gossip.errors import RemoteProtocolError
+from starling.node.config.schema import CompressSection, Manifest, MixSection
+from starling.node.engine.engine import Engine
+from starling.node.rpc import calls
+from starling.node.tasks.quadratic import Quadratic
 from tests.fuzz.target import Choices, Target, reason_of
 from tests.node.engines import done, manifest, opened
 

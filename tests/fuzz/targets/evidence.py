@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from gossip.errors import RemoteProtocolError
-from gossip.exchange.statement import Statement, body
-from gossip.wire.schema import Evidence
-from node.decisions import MAX_DECISIONS, decode, encode
-from node.identity import Identity, verify
-from robust.evidence import EQUIVOCATION, EvidenceStore, Statements, equivocation, equivocation_check
-from robust.reputation import Decision
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.exchange.attestation import Statement, body
+from starling.gossip.wire.schema import Evidence
+from starling.node.identity import Identity, verify
+from starling.node.storage.bans import MAX_DECISIONS, decode, encode
+from starling.robust.evidence import EQUIVOCATION, EvidenceStore, Statements, equivocation, equivocation_check
+from starling.robust.reputation import Decision
 from tests.fuzz.plain import JSON_LURES, MSGPACK_LURES
 from tests.fuzz.target import Choices, Target, one_line, reason_of
 

@@ -10,8 +10,8 @@ import trio
 import trio.testing
 from noise.connection import Keypair, NoiseConnection
 
-from node.net.libp2p import noise
-from node.net.libp2p.noise import HandshakeFailed, Identity, secure
+from starling.node.net.libp2p import noise
+from starling.node.net.libp2p.noise import HandshakeFailed, Identity, secure
 from tests.fuzz.target import Choices, Target, one_line
 from tests.fuzz.targets.transport import multistream
 from tests.fuzz.virtual import at_once

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import torch
 
-from robust.sybil import histories
-from robust.sybil.histories import BUCKETS, MOST, Histories, Record
+from starling.robust.sketches import histories
+from starling.robust.sketches.histories import BUCKETS, MOST, Histories, Record
 from tests.fuzz.target import Choices, Target, reason_of
 
 REASONS = {"sketch_size", "sketch_not_finite", "sketch_norm", "sketch_round", "sketch_distance", "sketch_signature"}

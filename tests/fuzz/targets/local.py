@@ -19,21 +19,22 @@ import msgspec
 import numpy as np
 from rich.console import Console
 
-from gossip.errors import ConfigError, EngineError, LocalProtocolError
-from node import control, pipe, status
-from node.cli import view
-from node.config import Manifest
-from node.control import ControlError
-from node.daemon import publish
-from node.daemon.publish import Publisher
-from node.engine import calls
-from node.status import StatusSnapshot
-from node.tasks import files
+from starling.gossip.errors import ConfigError, EngineError, LocalProtocolError
+from starling.node.cli import look
+from starling.node.config.schema import Manifest
+from starling.node.daemon.observe import control_server
+from starling.node.daemon.observe.control_server import Publisher
+from starling.node.rpc import calls, pipe
+from starling.node.status import control
+from starling.node.status import format as show
+from starling.node.status import snapshot as status
+from starling.node.status.control import ControlError
+from starling.node.status.snapshot import StatusSnapshot
+from starling.node.tasks import files
 from tests.fuzz.plain import JSON_LURES, MSGPACK_LURES, edited
 from tests.fuzz.target import Choices, Target, one_line
 from tests.fuzz.virtual import Script, at_once
 from tests.tui.canned import bare, snapshot
-from tui import format as show
 
 NOWHERE = Path("/nowhere")
 
@@ -42,7 +43,7 @@ NOWHERE = Path("/nowhere")
 
 
 async def _command(op: str, fields: Mapping[str, object]) -> dict[str, object]:
-    assert op in publish.COMMANDS
+    assert op in control_server.COMMANDS
     if op == "export":
         assert isinstance(fields["path"], str)
     if op == "evaluate":
@@ -162,9 +163,9 @@ def _shown(data: bytes) -> bool:
 
 def _show(found: StatusSnapshot) -> None:
     out = Console(file=io.StringIO(), width=80)
-    out.print(view._status_table(found))
-    out.print(view._peer_table(found.peers[:8], full=False, standing=True, invited=True))
-    view._print_problem(out, found, Path("node"))
+    out.print(look._status_table(found))
+    out.print(look._peer_table(found.peers[:8], full=False, standing=True, invited=True))
+    look._print_problem(out, found, Path("node"))
     text = out.file.getvalue()
     assert all(character.isprintable() or character == "\n" for character in text), "nothing writes to the terminal"
     for event in found.events[:8]:

@@ -6,8 +6,8 @@ import copy
 from collections import deque
 from collections.abc import Iterator
 
-from gossip.errors import RemoteProtocolError
-from gossip.exchange.commands import (
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.exchange.commands import (
     AskAnswer,
     AskApply,
     Asked,
@@ -22,14 +22,14 @@ from gossip.exchange.commands import (
     Poked,
     Send,
 )
-from gossip.exchange.edge import Edge
-from gossip.exchange.honest import MAX_INC
-from gossip.membership import events
-from gossip.membership.detector import Detector
-from gossip.membership.ourselves import Ourselves
-from gossip.membership.view import View
-from gossip.wire import frames
-from gossip.wire.schema import (
+from starling.gossip.exchange.edge import Edge
+from starling.gossip.exchange.edge_rules import MAX_INC
+from starling.gossip.membership import events
+from starling.gossip.membership.detector import Detector
+from starling.gossip.membership.local_record import Ourselves
+from starling.gossip.membership.member_list import View
+from starling.gossip.wire import frames
+from starling.gossip.wire.schema import (
     Ack,
     Acknowledge,
     Busy,

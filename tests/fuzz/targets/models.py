@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import trio
 
-from gossip.errors import RemoteProtocolError
-from gossip.wire import frames
-from gossip.wire.schema import (
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.wire import frames
+from starling.gossip.wire.schema import (
     MAX_CHUNK_BYTES,
     Chunk,
     ChunkQuery,
@@ -23,9 +23,10 @@ from gossip.wire.schema import (
     StateOffer,
     StateQuery,
 )
-from node.daemon.joining import ASKED, Joining
-from node.daemon.transfer import REPLY_S, STATE_HEADER_BYTES, TRIES_PER_CHUNK, WIDEST_SCALAR, Transfer
-from node.engine import blob, calls
+from starling.node.daemon.state.model_sync import ASKED, Joining
+from starling.node.daemon.state.transfer import REPLY_S, STATE_HEADER_BYTES, TRIES_PER_CHUNK, WIDEST_SCALAR, Transfer
+from starling.node.engine import tensor_file
+from starling.node.rpc import calls
 from tests.fuzz.plain import JSON_LURES, edited
 from tests.fuzz.target import Choices, Target, one_line, reason_of
 from tests.fuzz.virtual import at_once
@@ -51,20 +52,20 @@ def _blob(data: bytes) -> bool:
     if setting >= 128:
         raw = _with_header(Choices(raw))
     try:
-        tensors, facts = blob.unpack(raw)
+        tensors, facts = tensor_file.unpack(raw)
     except ValueError as error:
         one_line(error)
         return False
     assert all(isinstance(name, str) for name in (*tensors, *facts))
     assert sum(tensor.nbytes for tensor in tensors.values()) <= len(raw)
-    again = blob.unpack(blob.pack(tensors, facts))
+    again = tensor_file.unpack(tensor_file.pack(tensors, facts))
     assert again[0].keys() == tensors.keys()
     assert json.dumps(again[1]) == json.dumps(facts)
     return True
 
 
 def _with_header(choices: Choices) -> bytes:
-    good = blob.pack(*choices.of(EXAMPLES))
+    good = tensor_file.pack(*choices.of(EXAMPLES))
     length = int.from_bytes(good[:8], "little")
     header: Any = json.loads(good[8 : 8 + length])
     if choices.flag():
@@ -79,11 +80,11 @@ def _with_header(choices: Choices) -> bytes:
 
 def _blobs() -> Iterator[bytes]:
     for tensors, facts in EXAMPLES:
-        yield b"\0" + blob.pack(tensors, facts)
+        yield b"\0" + tensor_file.pack(tensors, facts)
 
 
 def _blob_lures() -> Iterator[bytes]:
-    ours = json.loads(blob.pack({}, {})[8:].rstrip(b" "))
+    ours = json.loads(tensor_file.pack({}, {})[8:].rstrip(b" "))
     for length in (0, 2, 2**31, 2**63, 2**64 - 1):
         yield b"\0" + length.to_bytes(8, "little") + b"{}"
     for shape in (

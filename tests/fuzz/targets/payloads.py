@@ -8,15 +8,15 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from gossip.api import Quantizer
-from gossip.compress import codec
-from gossip.compress import indices as coding
-from gossip.compress.catalogue import BY_CODE, QUANTIZERS
-from gossip.compress.dct import Atoms
-from gossip.compress.header import HEADER, VERSION, Kind
-from gossip.compress.low_rank import LowRank, Matrix
-from gossip.compress.support import Blocks, Full, Indices, Support
-from gossip.rng import generator
+from starling.gossip.api import Quantizer
+from starling.gossip.compress import codec
+from starling.gossip.compress import indices as coding
+from starling.gossip.compress.catalogue import BY_CODE, QUANTIZERS
+from starling.gossip.compress.header import HEADER, VERSION, Kind
+from starling.gossip.compress.select.dct import Atoms
+from starling.gossip.compress.select.low_rank import LowRank, Matrix
+from starling.gossip.compress.support import Blocks, Full, Indices, Support
+from starling.gossip.rng import generator
 from tests.fuzz.target import Target, reason_of
 
 REASONS = {

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from gossip.errors import RemoteProtocolError
-from gossip.exchange.pulls import KEPT, MAX_PARKED, MAX_TOLD, Command, Published, Pulls, Tell
-from gossip.exchange.statement import body, digest
-from gossip.exchange.waits import Deadline, Waits
-from gossip.wire import frames
-from gossip.wire.schema import NotNow, Pull, Pulled, Pulling
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.exchange.attestation import body, digest
+from starling.gossip.exchange.pull import KEPT, MAX_PARKED, MAX_TOLD, Command, Published, Pulls, Tell
+from starling.gossip.exchange.timeouts import Deadline, Waits
+from starling.gossip.wire import frames
+from starling.gossip.wire.schema import NotNow, Pull, Pulled, Pulling
 from tests.fuzz.target import Choices, Target, reason_of
 
 LEAD, LIFE, FIRST = 4, 7, 1000

@@ -11,15 +11,15 @@ import trio
 import trio.testing
 from noise.connection import Keypair, NoiseConnection
 
-from gossip.errors import RemoteProtocolError
-from gossip.wire import frames
-from gossip.wire.schema import LANES, MAX_FRAME_BYTES
-from node.net.libp2p import noise, yamux
-from node.net.libp2p.connection import Connection, Guest, Stream, StreamBroken
-from node.net.libp2p.lanes import FrameTooLong, Unfinished, accept_lane, read_frames
-from node.net.libp2p.noise import Channel, ChannelBroken
-from node.net.libp2p.yamux import Session, Violation
-from node.net.limits import Pacer
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.wire import frames
+from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES
+from starling.node.net.libp2p import noise, yamux
+from starling.node.net.libp2p.connection import Connection, Guest, Stream, StreamBroken
+from starling.node.net.libp2p.lanes import FrameTooLong, Unfinished, accept_lane, read_frames
+from starling.node.net.libp2p.noise import Channel, ChannelBroken
+from starling.node.net.libp2p.yamux import Session, Violation
+from starling.node.net.limits import Pacer
 from tests.fuzz.target import Choices, Target, one_line, reason_of
 from tests.fuzz.targets.wire import golden_frames
 from tests.fuzz.virtual import at_once

@@ -12,9 +12,9 @@ from unittest import mock
 import msgpack
 import msgspec
 
-from gossip.errors import ConfigError, RemoteProtocolError
-from gossip.wire import frames
-from gossip.wire.schema import (
+from starling.gossip.errors import ConfigError, RemoteProtocolError
+from starling.gossip.wire import frames
+from starling.gossip.wire.schema import (
     LANES,
     MAX_CHUNK_BYTES,
     Chunk,
@@ -25,8 +25,9 @@ from gossip.wire.schema import (
     StateOffer,
     StateQuery,
 )
-from node import identity, manifest, plugins, presets
-from node.config import (
+from starling.node import identity, plugins
+from starling.node.config import manifest, presets
+from starling.node.config.schema import (
     CompressSection,
     Manifest,
     MixSection,
@@ -35,7 +36,7 @@ from node.config import (
     PaceSection,
     TaskSection,
 )
-from node.identity import Identity
+from starling.node.identity import Identity
 from tests.fuzz.plain import MSGPACK_LURES, edited
 from tests.fuzz.target import Choices, Target, one_line, reason_of
 

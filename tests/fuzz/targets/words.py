@@ -10,14 +10,14 @@ import msgpack
 import msgspec
 import tomli_w
 
-from gossip.errors import ConfigError
-from node import invite as invites
-from node import settings
-from node.admission import chain as chains
-from node.config import Manifest, NodeConfig, Section, TaskSection
-from node.identity import Identity
-from node.invite import Invite
-from node.net.libp2p import addresses
+from starling.gossip.errors import ConfigError
+from starling.node.admission import chain as chains
+from starling.node.admission import invite as invites
+from starling.node.admission.invite import Invite
+from starling.node.config import toml
+from starling.node.config.schema import Manifest, NodeConfig, Section, TaskSection
+from starling.node.identity import Identity
+from starling.node.net.libp2p import addresses
 from tests.fuzz.plain import MSGPACK_LURES, edited
 from tests.fuzz.target import Choices, Target, one_line
 
@@ -46,12 +46,12 @@ def _toml(data: bytes) -> bool:
         except (TypeError, ValueError, AttributeError):
             return False
     try:
-        config = settings.from_toml(text, kind)
+        config = toml.from_toml(text, kind)
     except ConfigError as error:
         one_line(error)
         return False
-    assert settings.from_toml(settings.to_toml(config), kind) == config, "what was read can be written"
-    assert settings.from_toml(settings.render(config), kind) == config, "what is shown can be read"
+    assert toml.from_toml(toml.to_toml(config), kind) == config, "what was read can be written"
+    assert toml.from_toml(toml.render(config), kind) == config, "what is shown can be read"
     return True
 
 
@@ -67,7 +67,7 @@ def _without_none(plain: object) -> object:
 
 def _tomls() -> Iterator[bytes]:
     for number, example in enumerate(EXAMPLES):
-        yield bytes([number]) + settings.to_toml(example).encode()
+        yield bytes([number]) + toml.to_toml(example).encode()
         yield bytes([number, 0x0A])
         yield bytes([128 + number, 0])
     yield b"\0seed = 0xff\n" + b'task.kind = "text"\n[task.params]\n"a b" = 1.5\n'
@@ -104,15 +104,15 @@ def _set(data: bytes) -> bool:
     given = data[1:].decode("utf-8", "surrogateescape").split("\n")
     for text in given:
         try:
-            assert 0 <= settings.parse_rate(text) < 2**62
+            assert 0 <= toml.parse_rate(text) < 2**62
         except ConfigError as error:
             one_line(error)
     try:
-        changed = settings.apply_set(config, given)
+        changed = toml.apply_set(config, given)
     except ConfigError as error:
         one_line(error)
         return False
-    assert settings.from_toml(settings.to_toml(changed), type(config)) == changed
+    assert toml.from_toml(toml.to_toml(changed), type(config)) == changed
     return True
 
 

@@ -1,0 +1,1 @@
+"""Codecs and combining rules, measured on this machine."""

@@ -1,0 +1,1 @@
+"""Which coordinates of a vector an exchange is about."""

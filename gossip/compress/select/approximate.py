@@ -1,0 +1,149 @@
+"""Selectors that come near top-k for less: a threshold estimated on a sample, and top-k chunk by chunk.
+
+Both give the same support on every device: equal magnitudes are kept together or in order of index. `contraction` holds for every vector.
+
+Shapes: d parameters, k kept coordinates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from starling.gossip.compress.select.coordinates import TopK, check_ratio, kept
+from starling.gossip.compress.support import Full, Indices, Support
+from starling.gossip.seeds import derive
+
+_SAMPLE = 0.01  # share of the coordinates looked at for the threshold …
+_ABOVE = 256  # … or as many as put so many above it: its place among all is then within ± 6 %, one standard deviation
+_FEWEST, _MOST = 0.8, 1.3  # of k
+_LOWER = 0.8
+_ATTEMPTS = 10
+_WORTH_SORTING = 4  # times k: with more survivors the sample has said nothing
+_AT_ONCE = {"cpu": 1 << 18}  # coordinates: what is made of them stays in cache
+_AT_ONCE_ELSEWHERE = 1 << 24  # an accelerator would wait for each piece
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTopK:
+    """All coordinates above a threshold that a sample puts near the k-th largest: between .8 k and 1.3 k of them, k = ⌈ratio·d⌉.
+
+    If more survive, the k largest survivors are taken; if fewer, the threshold falls by a fifth, ten times at most, and then the choice
+    is exact. So what is taken is always the largest there is, and no shorter than promised. The sample is every s-th coordinate, s odd,
+    from a start that the seed gives: layer widths are even, so no column is sampled alone.
+
+    Source: Lin et al. 2018, Deep Gradient Compression (arXiv:1712.01887), section 3, with the limits of its published code. Deviations:
+    the sample holds 256 coordinates above the threshold where the code's fixed 1 % may hold none, and a surplus below 1.3 k is sent,
+    not cut off by index.
+
+    Args:
+        ratio: share of the coordinates, in (0, 1].
+    """
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        check_ratio(self.ratio)
+
+    def contraction(self, dim: int) -> float:
+        """δ = .8 k/d."""
+        k = kept(self.ratio, dim)
+        return 1.0 if k == dim else kept(_FEWEST, k) / dim
+
+    def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
+        """x: (d,) finite -> nearly the k largest of it."""
+        dim = x.numel()
+        k = kept(self.ratio, dim)
+        if k == dim:
+            return Full()
+        stride = max(1, int(dim / max(_SAMPLE * dim, _ABOVE / self.ratio)))
+        stride -= 1 - stride % 2
+        sample = x[derive(seed, "sampled_top_k", turn) % stride :: stride].abs()
+        threshold = float(sample.topk(max(1, round(k / dim * sample.numel())), sorted=False).values.min())
+        for _ in range(_ATTEMPTS):
+            survivors = _at_least(x, threshold, _WORTH_SORTING * k)
+            if survivors is None:
+                break
+            if survivors.numel() > _MOST * k:
+                largest = TopK(k / survivors.numel()).select(x[survivors], None, seed, turn)
+                return Indices(survivors[largest.index(survivors.numel())].cpu())
+            if survivors.numel() >= _FEWEST * k:
+                return Indices(survivors.cpu())
+            threshold *= _LOWER
+        return TopK(self.ratio).select(x, None, seed, turn)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTopK:
+    """The k' = ⌈ratio·chunk⌉ largest of every chunk of neighbours: as many in all whatever the vector, and no sort of it as a whole.
+
+    Every part of the vector gets its share, also a layer whose values are all small: where layers differ in scale it keeps less of ‖x‖²
+    than top-k, but never less than k/d.
+
+    Source: the lemma of TopK chunk by chunk; chunks as in Peng, Quesnelle and Kingma 2024 (arXiv:2411.19870).
+
+    Args:
+        ratio: share of the coordinates, in (0, 1].
+        chunk: coordinates in a chunk, 64 to 4,096; the last one may be shorter. Short ones round k' up by much: one of 64 in every
+            chunk is 1.6 %.
+    """
+
+    ratio: float
+    chunk: int = 4096
+
+    def __post_init__(self) -> None:
+        check_ratio(self.ratio)
+        if not 64 <= self.chunk <= 4096:
+            raise ValueError(f"chunk must be in [64, 4096], got {self.chunk}")
+
+    def contraction(self, dim: int) -> float:
+        """δ: the least share that a chunk keeps."""
+        lengths = {min(self.chunk, dim), dim % self.chunk or self.chunk}
+        return min(kept(self.ratio, length) / length for length in lengths)
+
+    def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
+        """x: (d,) finite -> the largest of every chunk."""
+        dim = x.numel()
+        whole = dim - dim % self.chunk
+        each = kept(self.ratio, self.chunk)
+        step = _at_once(x) // self.chunk * self.chunk
+        found = [
+            _largest_of_rows(x[start : min(start + step, whole)].abs().view(-1, self.chunk), each) + start
+            for start in range(0, whole, step)
+        ]
+        if whole < dim:
+            last = TopK(self.ratio).select(x[whole:], None, seed, turn)
+            found.append(torch.arange(whole, dim, device=x.device)[last.index(dim - whole)])
+        indices = torch.cat(found)
+        return Full() if indices.numel() == dim else Indices(indices.cpu())
+
+
+def _at_once(x: Tensor) -> int:
+    return _AT_ONCE.get(x.device.type, _AT_ONCE_ELSEWHERE)
+
+
+def _at_least(x: Tensor, threshold: float, limit: int) -> Tensor | None:
+    """Where |x| (d,) is not below the threshold, ascending; None if in more than `limit` places."""
+    found: list[Tensor] = []
+    total = 0
+    step = _at_once(x)
+    for start in range(0, x.numel(), step):
+        places = (x[start : start + step].abs() >= threshold).nonzero().view(-1)
+        total += places.numel()
+        if total > limit:
+            return None
+        found.append(places + start)
+    return torch.cat(found)
+
+
+def _largest_of_rows(magnitude: Tensor, k: int) -> Tensor:
+    """(r, c) -> flat places (r·k,) of each row's k largest, of equal ones the first, ascending."""
+    threshold = magnitude.topk(k, dim=1, sorted=False).values.amin(1, keepdim=True)
+    chosen = magnitude >= threshold
+    if int(chosen.sum()) > k * len(magnitude):  # ties
+        above = magnitude > threshold
+        ties = chosen & ~above
+        chosen = above | (ties & (ties.cumsum(1) <= k - above.sum(1, keepdim=True)))
+    return chosen.view(-1).nonzero().view(-1)

@@ -1,0 +1,114 @@
+"""What a node keeps per edge: flows that can be settled or revoked, or what a swapping edge remembers.
+
+Shapes: D numbers of the shared vector, E numbers kept per edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from starling.gossip.api import Averaging, Effect, Swapped, Swapping
+
+LEANING = 3.0
+"""Times the whole correction. An honest peer's flow is about as long; that of a liar that pushes steadily, ten times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The flows of one node. Every part is (D,).
+
+    Args:
+        total: the sum of all below, added in one fixed order so that it never drifts from them.
+        rest: flows of settled edges too old to be revoked.
+        flows: c_ij per open edge.
+        settled: flows of edges closed in order, the oldest first.
+    """
+
+    total: Tensor
+    rest: Tensor
+    flows: Mapping[str, Tensor]
+    settled: Mapping[str, Tensor]
+
+
+def opened(like: Tensor) -> Ledger:
+    """No edges. `like` (D,) has the shared vector's length, dtype and device."""
+    return Ledger(torch.zeros_like(like), torch.zeros_like(like), {}, {})
+
+
+def average(edge: Averaging, ledger: Ledger, shared: Tensor, effects: Sequence[Effect]) -> tuple[Tensor, Ledger]:
+    """shared[S] += θ·v and c_ij[S] <- flow(c_ij[S], G·v) for each effect in turn; the total is summed anew where touched."""
+    shared, total, flows = shared.clone(), ledger.total.clone(), dict(ledger.flows)
+    for effect in effects:
+        index = effect.support.index(shared.numel())
+        change = effect.support.spread(effect.value, shared.numel())
+        shared[index] += effect.theta * change
+        if effect.gain == 0.0:
+            continue
+        flow = flows[effect.peer].clone() if effect.peer in flows else torch.zeros_like(shared)
+        flow[index] = edge.flow(flow[index], effect.gain * change)
+        flows[effect.peer] = flow
+        total[index] = _sum(ledger.rest, flows, ledger.settled, index)
+    return shared, Ledger(total, ledger.rest, flows, ledger.settled)
+
+
+def swap(
+    edge: Swapping, kept: Mapping[str, Tensor], shared: Tensor, origin: Tensor, swaps: Sequence[Swapped]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Both halves of each swap in turn -> shared (D,), what is kept per edge. `origin` (D,) is what all nodes began with."""
+    kept = dict(kept)
+    for done in swaps:
+        remembered = kept[done.peer] if done.peer in kept else edge.begin(origin)
+        if done.sent is not None:
+            remembered, change = edge.sent(remembered, done.sent, done.mine, done.give)
+            shared = shared + change
+        if done.received is not None:
+            remembered, change = edge.received(remembered, done.received, done.mine, done.take)
+            shared = shared + change
+        kept[done.peer] = remembered
+    return shared, kept
+
+
+def settle(ledger: Ledger, peer: str, most: int) -> Ledger:
+    """The edge was closed in order: its flow stays, revocable until `most` later ones were settled."""
+    if peer not in ledger.flows:
+        return ledger
+    flows, settled, rest = dict(ledger.flows), dict(ledger.settled), ledger.rest
+    flow = flows.pop(peer)
+    settled[peer] = settled.pop(peer) + flow if peer in settled else flow
+    while len(settled) > most:
+        rest = rest + settled.pop(next(iter(settled)))
+    return _ledger(rest, flows, settled)
+
+
+def revoke(ledger: Ledger, peer: str, *, settled: bool) -> Ledger:
+    """Delete c_ij, and what was settled with this peer if `settled`."""
+    return _ledger(
+        ledger.rest,
+        {p: flow for p, flow in ledger.flows.items() if p != peer},
+        {p: flow for p, flow in ledger.settled.items() if p != peer} if settled else ledger.settled,
+    )
+
+
+def leaned(before: Ledger, after: Ledger) -> bool:
+    """Whether what went with a revoked peer was far longer than the whole correction: what is left had come to lean against it.
+
+    It would now push as hard the other way; to begin every edge anew, with no correction, errs by less.
+    """
+    return bool((before.total - after.total).norm() > LEANING * before.total.norm())
+
+
+def _ledger(rest: Tensor, flows: Mapping[str, Tensor], settled: Mapping[str, Tensor]) -> Ledger:
+    return Ledger(_sum(rest, flows, settled, slice(None)), rest, flows, settled)
+
+
+def _sum(rest: Tensor, flows: Mapping[str, Tensor], settled: Mapping[str, Tensor], index: slice | Tensor) -> Tensor:
+    total = rest[index].clone()
+    for peer in sorted(flows.keys() | settled.keys()):
+        for part in (settled, flows):
+            if peer in part:
+                total += part[peer][index]
+    return total

@@ -1,0 +1,124 @@
+"""The arithmetic of one exchange, in the order in which it crosses the wire. The engine and the simulator both call it.
+
+    initiator   request   = ask(own values on a support)
+    responder   support, theirs = heard(request);  response, v = answer(own values there, theirs)
+    initiator   v = read(response)
+
+Both ends then apply the same v, the initiator +v and the responder −v: what the quantiser and the clip took away was taken from
+both. All of it happens on the CPU, as v is defined by the response's bytes and not by some device's arithmetic.
+
+Where ends swap messages of their own instead, each says `tell` and hears `told`, and keeps both as the bytes say.
+
+Shapes: d coordinates of the shared vector, k of one exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from starling.gossip.api import Quantizer
+from starling.gossip.compress import codec
+from starling.gossip.compress.select.low_rank import LowRank
+from starling.gossip.compress.support import Indices, Support
+
+Clip = Callable[[Tensor, float], tuple[Tensor, bool]]
+
+_ROUNDING = 1e-6  # by which two machines may differ over a norm
+_SHRINK = 0.9
+_LARGEST = 1e30  # number in a message that is swapped, which nothing clips: sums of millions of them are finite
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the swarm agreed on for every exchange.
+
+    Args:
+        request: quantizer of the initiator's values.
+        response: quantizer of the difference.
+        clip_norm: no difference that is applied is longer than this, >= 0; 0 is off.
+        clip: (v, norm) -> v shortened to the norm, and whether it was longer; an odd function of v. ValueError if not finite.
+        low_rank: rank and matrices of low-rank exchanges; None: there are none.
+        chunk: of exchanges of cosine atoms; 0: there are none.
+    """
+
+    request: Quantizer
+    response: Quantizer
+    clip_norm: float
+    clip: Clip
+    low_rank: LowRank | None = None
+    chunk: int = 0
+
+    def ask(self, shared: Tensor, support: Support, generator: Generator) -> bytes:
+        """The request's payload: the values of `shared` (d,) on the support."""
+        return codec.encode_from(shared, support, self.request, generator)
+
+    def heard(self, payload: bytes, dim: int, dtype: torch.dtype) -> tuple[Support, Tensor]:
+        """Support and (k,) values of a request. Raises ValueError with a snake_case reason."""
+        return codec.decode(payload, dim, dtype, (self.request,), self.low_rank, self.chunk)
+
+    def answer(
+        self,
+        mine: Tensor,
+        theirs: Tensor,
+        support: Support,
+        dim: int,
+        generator: Generator,
+        wish: Indices | None = None,
+    ) -> tuple[bytes, Tensor]:
+        """The response's payload and v (k,), as the initiator will decode it, from both ends' values (k,) on the support.
+
+        A quantiser may lengthen what the clip shortened; then it is shortened more, so that the bound holds for v itself.
+
+        Raises:
+            ValueError: "not_finite": the values are too far apart for their type.
+        """
+        difference, _ = self.clip(mine - theirs, self.clip_norm)
+        shrink = _SHRINK
+        while True:
+            payload = codec.encode_values(difference, self.response, dim, generator, wish)
+            v, _ = codec.decode_values(payload, support, dim, mine.dtype, (self.response,), wish_limit=dim)
+            if not self.clip(v, self.clip_norm)[1]:
+                return payload, v
+            difference, shrink = difference * shrink, shrink * shrink  # ends at 0 after a dozen turns at the latest
+
+    def read(
+        self, payload: bytes, support: Support, dim: int, dtype: torch.dtype, wish_limit: int = 0
+    ) -> tuple[Tensor, Indices | None]:
+        """The v (k,) of a response, and the responder's wish.
+
+        Raises:
+            ValueError: a snake_case reason; "clip_norm_exceeded" where an honest responder would have clipped.
+        """
+        v, wish = codec.decode_values(payload, support, dim, dtype, (self.response,), wish_limit)
+        if self.clip(v, self.clip_norm * (1.0 + _ROUNDING))[1]:
+            raise ValueError("clip_norm_exceeded")
+        return v, wish
+
+    def tell(self, message: Tensor | None, support: Support, generator: Generator) -> bytes:
+        """The payload of a message (D,) that is swapped: its values on the support; nothing at all for None."""
+        if message is None:
+            return b""
+        return codec.encode_from(message, support, self.response, generator)
+
+    def told(self, payload: bytes, dim: int, dtype: torch.dtype) -> Tensor | None:
+        """The message (dim,) of a payload, zero off its support, or None for nothing.
+
+        Raises:
+            ValueError: a snake_case reason; "too_large" for numbers that soon would add up to infinity.
+        """
+        if not payload:
+            return None
+        support, values = codec.decode(payload, dim, dtype, (self.response,), self.low_rank, self.chunk)
+        message = support.add(torch.zeros(dim, dtype=dtype), values)
+        if not bool((message.abs() <= _LARGEST).all()):
+            raise ValueError("too_large")
+        return message
+
+
+def edge(a: str, b: str) -> str:
+    """What the edge between two peers is called, by both."""
+    return f"{min(a, b)} {max(a, b)}"

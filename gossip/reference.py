@@ -1,0 +1,227 @@
+"""The trajectory that whole nodes must reproduce: a swarm in steps pace without faults, as one loop over its nodes.
+
+It calls the same mixing, selecting and coding functions on the same seeds in the same order as engines do, so with the same local
+steps it gives the same bits as any shell around them: engines called by hand, nodes in virtual time, real processes.
+
+Shapes: n nodes, d parameters, D = width·d coordinates of the shared vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from starling.gossip.api import Averaging, Effect, Losses, Mixer, Phase, Selector, Swapped, Swapping
+from starling.gossip.compress.support import Full, Support
+from starling.gossip.mix import edge_ledger
+from starling.gossip.mix.catalogue import gathers, swaps
+from starling.gossip.mix.edge_ledger import Ledger
+from starling.gossip.mix.exchange_codec import Terms, edge
+from starling.gossip.mix.gather import Gather, told_by
+from starling.gossip.mix.rule_memory import sit
+from starling.gossip.rng import generator
+from starling.gossip.seeds import derive
+
+Correct = Callable[[Tensor], Tensor]
+"""A gradient (d,) -> the direction that the mixing algorithm wants stepped along instead."""
+Local = Callable[[int, int, Tensor, Correct], Tensor]
+"""(node, round, x (d,), correct) -> x after the round's local steps; `correct` is to be called once a step."""
+Incarnation = Callable[[str, str], int]
+"""(initiator, responder) -> the edge's incarnation."""
+Meeting = tuple[int, int, float, float]
+"""(i, j, w_ij, w_ji): w_ij is the weight i gives to what it receives from j."""
+
+
+@dataclass(slots=True)
+class Reference:
+    """A swarm without faults.
+
+    Args:
+        peers: peer id of each node; of two, the lesser initiates.
+        x: (n, d) the models to start from, all alike where ends swap messages; moved.
+        mixer: mixing algorithm.
+        terms: codecs and clip.
+        selector: coordinates of an exchange; one that looks at earlier exchanges is not reproduced.
+        seed: the swarm's.
+        incarnation: of each edge.
+        losses: what models are worth to a node, for rules that look at it; None: they cannot.
+    """
+
+    peers: Sequence[str]
+    x: Tensor
+    mixer: Mixer
+    terms: Terms
+    selector: Selector
+    seed: int
+    incarnation: Incarnation = lambda _initiator, _responder: 0
+    losses: Callable[[int], Losses] | None = None
+    states: list[Any] = field(init=False)
+    ledgers: list[Ledger] = field(init=False)
+    kept: list[dict[str, Tensor]] = field(init=False)
+    turns: dict[tuple[int, int], int] = field(init=False, default_factory=dict)
+    taken: list[dict[int, int]] = field(init=False)
+    _origin: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.states = [self.mixer.start(row) for row in self.x]
+        self._origin = self.mixer.shared(self.states[0], self.x[0]).clone()
+        self.ledgers = [edge_ledger.opened(self._origin) for _ in self.peers]
+        self.kept = [{} for _ in self.peers]
+        self.taken = [{} for _ in self.peers]
+
+    def round(self, phase: Phase, local: Local | None, meetings: Iterable[Meeting]) -> None:
+        """Local steps of every node, then all exchanges on the vectors frozen after them.
+
+        Args:
+            phase: of this round.
+            local: the local steps; None in a round without.
+            meetings: each pair at most once.
+        """
+        for node in range(len(self.peers)):
+            if local is not None:
+                self.x[node] = local(node, phase.round, self.x[node].clone(), self._correct(node))
+            self.x[node], self.states[node] = self.mixer.publish(self.states[node], self.x[node].clone(), phase)
+        frozen = [self.mixer.shared(state, x.clone()) for state, x in zip(self.states, self.x, strict=True)]
+        if gathers(self.mixer.edge):
+            mixed = self._gathered(frozen, meetings, phase)
+        elif swaps(self.mixer.edge):
+            mixed = self._swapped(self.mixer.edge, frozen, meetings)
+        else:
+            mixed = self._averaged(self.mixer.edge, frozen, meetings, phase)
+        for node, shared in enumerate(mixed):
+            self.x[node], self.states[node] = self.mixer.absorb(self.states[node], self.x[node], shared, phase)
+
+    def _correct(self, node: int) -> Correct:
+        def correct(gradient: Tensor) -> Tensor:
+            direction, self.states[node] = self.mixer.correct(self.states[node], gradient)
+            return direction
+
+        return correct
+
+    def _averaged(
+        self, averaging: Averaging, frozen: Sequence[Tensor], meetings: Iterable[Meeting], phase: Phase
+    ) -> list[Tensor]:
+        """Exchanges of differences -> the shared vectors after them."""
+        gathered: list[list[Effect]] = [[] for _ in self.peers]
+        for one, other, forth, back in meetings:
+            i, j = sorted((one, other), key=lambda node: self.peers[node])
+            for node, effect in zip((i, j), self._exchange(i, j, (forth + back) / 2.0, frozen, phase), strict=True):
+                gathered[node].append(effect)
+        mixed = []
+        for node, effects in enumerate(gathered):
+            ordered = sorted(effects, key=lambda effect: effect.peer)
+            shared, self.ledgers[node] = edge_ledger.average(averaging, self.ledgers[node], frozen[node], ordered)
+            mixed.append(shared)
+            if averaging.size(1):
+                self.states[node] = self.mixer.corrected(self.states[node], self.ledgers[node].total)
+        return mixed
+
+    def _exchange(self, i: int, j: int, theta: float, frozen: Sequence[Tensor], phase: Phase) -> tuple[Effect, Effect]:
+        """One transaction with initiator i -> what it does to i, and to j."""
+        dim, dtype = frozen[i].numel(), frozen[i].dtype
+        name, inc, seq = self._begin(i, j)
+        support = self.selector.select(frozen[i], None, derive(self.seed, "mask", name, inc), seq)
+        gain = cast("Averaging", self.mixer.edge).gain(theta, support.ratio(dim), phase)
+        chance = generator(self.seed, "quantize", name, inc, seq)
+        request = self.terms.ask(frozen[i], support, chance)
+        heard, theirs = self.terms.heard(request, dim, dtype)
+        chance = generator(self.seed, "quantize", name, inc, seq)
+        response, _ = self.terms.answer(heard.take(frozen[j]).cpu(), theirs, heard, dim, chance)
+        v, _ = self.terms.read(response, support, dim, dtype)
+        return Effect(self.peers[j], support, v, theta, gain), Effect(self.peers[i], support, -v, theta, gain)
+
+    def _swapped(self, swapping: Swapping, frozen: Sequence[Tensor], meetings: Iterable[Meeting]) -> list[Tensor]:
+        """Swaps of messages -> the shared vectors after them."""
+        gathered: list[list[Swapped]] = [[] for _ in self.peers]
+        for one, other, w_one, w_other in meetings:
+            i, j, w_i, w_j = (one, other, w_one, w_other)
+            if self.peers[other] < self.peers[one]:
+                i, j, w_i, w_j = (other, one, w_other, w_one)
+            name, inc, seq = self._begin(i, j)
+            said = {
+                i: self._tell(swapping, i, j, w_j, frozen[i], (name, inc, seq)),
+                j: self._tell(swapping, j, i, w_i, frozen[j], (name, inc, seq)),
+            }
+            gathered[i].append(Swapped(self.peers[j], said[i], said[j], frozen[i], w_j, w_i))
+            gathered[j].append(Swapped(self.peers[i], said[j], said[i], frozen[j], w_i, w_j))
+        mixed = []
+        for node, done in enumerate(gathered):
+            ordered = sorted(done, key=lambda swapped: swapped.peer)
+            shared, self.kept[node] = edge_ledger.swap(swapping, self.kept[node], frozen[node], self._origin, ordered)
+            mixed.append(shared)
+        return mixed
+
+    def _tell(
+        self, swapping: Swapping, me: int, peer: int, give: float, mine: Tensor, turn: tuple[str, int, int]
+    ) -> Tensor | None:
+        """What `me` tells `peer`, as it arrives."""
+        name, inc, seq = turn
+        if give == 0.0:
+            return None
+        kept = self.kept[me].get(self.peers[peer])
+        message = swapping.message(swapping.begin(self._origin) if kept is None else kept, mine, give)
+        support: Support = self.selector.select(message, None, derive(self.seed, "mask", name, inc), seq)
+        chance = generator(self.seed, "quantize", name, inc, seq, self.peers[me])
+        return self.terms.told(self.terms.tell(message, support, chance), mine.numel(), mine.dtype)
+
+    def _gathered(self, frozen: Sequence[Tensor], meetings: Iterable[Meeting], phase: Phase) -> list[Tensor]:
+        """Vectors asked for and combined -> the shared vectors after that."""
+        assert isinstance(self.mixer, Gather)
+        asked: list[list[int]] = [[] for _ in self.peers]
+        for one, other, forth, back in meetings:
+            asked[one] += [other] if forth else []
+            asked[other] += [one] if back else []
+        mixed = list(frozen)
+        for node, peers in enumerate(asked):
+            if not peers:
+                continue
+            order = sorted(peers, key=lambda peer: self.peers[peer])
+            told = [self._told(frozen, peer, phase.round) for peer in order]
+            losses = None if self.losses is None else self.losses(node)
+            present = torch.ones(len(told), dtype=torch.bool)
+            kept, seats = self.states[node].kept, None
+            if count := self.mixer.rule.seats:
+                self.taken[node], kept, seats = sit(self.taken[node], order, [True] * len(order), kept, count)
+            mixed[node], self.states[node], _ = self.mixer.combine(
+                replace(self.states[node], kept=kept), frozen[node], torch.stack(told), present, losses, seats
+            )
+        return mixed
+
+    def _told(self, frozen: Sequence[Tensor], peer: int, round: int) -> Tensor:
+        """What `peer` tells whoever asks, as it arrives."""
+        mine = frozen[peer]
+        chance = torch.Generator().manual_seed(told_by(self.seed, self.peers[peer], round))
+        told = self.terms.told(self.terms.tell(mine, Full(), chance), mine.numel(), mine.dtype)
+        assert told is not None
+        return told
+
+    def _begin(self, i: int, j: int) -> tuple[str, int, int]:
+        """Name, incarnation and sequence number of the next transaction on an edge."""
+        seq = self.turns[i, j] = self.turns.get((i, j), 0) + 1
+        return edge(self.peers[i], self.peers[j]), self.incarnation(self.peers[i], self.peers[j]), seq
+
+
+def descent(gradient: Callable[[int, Tensor, int, int], Tensor], *, steps: int, lr: float) -> Local:
+    """Plain local steps x <- x − lr · correct(g).
+
+    Args:
+        gradient: (node, x (d,), round, step) -> (d,).
+        steps: K.
+        lr: > 0.
+    """
+
+    def local(node: int, round: int, x: Tensor, correct: Correct) -> Tensor:
+        for step in range(steps):
+            x = x - lr * correct(gradient(node, x, round, step))
+        return x
+
+    return local
+
+
+def consensus_distance(x: Tensor) -> float:
+    """Xi of models (n, d): Xi² = (1/n) Σ ‖x_i − x̄‖²."""
+    return float(torch.sqrt((x - x.mean(0)).double().square().sum(1).mean()))

@@ -1,1 +1,0 @@
-"""The reference trajectory that every shell must reproduce."""

@@ -1,1 +1,0 @@
-"""Measurements that a volunteer can repeat on their own machine."""

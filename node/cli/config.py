@@ -1,0 +1,181 @@
+"""`starling manifest show|check` and `starling config show`: what is set, with its meaning, and whether it can work."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from starling.gossip.errors import ConfigError
+from starling.node.cli.common import dir_option, json_option, preset_option
+from starling.node.cli.help import Group
+from starling.node.config.schema import Manifest, NodeConfig, Section
+
+BUILT_IN_TASKS = ("digits", "images", "quadratic", "diagonal", "logistic", "text", "synthetic")
+"""The names of `starling.node.tasks.catalogue`, which only the engine may import: it needs torch."""
+
+
+PARTS = ("manifest", "node", "scenario")
+
+
+def check(manifest: Manifest) -> None:
+    """Print what may not be meant on standard error.
+
+    Raises:
+        ConfigError: it cannot work, as far as can be told without torch. The engine checks the task's parameters.
+    """
+    from starling.node.config import manifest as manifests
+
+    kind = manifest.task.kind
+    if ":" not in kind and kind not in BUILT_IN_TASKS:
+        close = difflib.get_close_matches(kind, BUILT_IN_TASKS, n=1)
+        raise ConfigError(
+            f"task.kind: must be one of {', '.join(BUILT_IN_TASKS)} or module:function, got {kind!r}; "
+            f"try `--set task={close[0] if close else 'digits'}`"
+        )
+    for warning in manifests.check(manifest):
+        click.echo(f"note: {warning}", err=True)
+
+
+@click.group(cls=Group)
+def manifest() -> None:
+    """Show or check a swarm's manifest."""
+
+
+@manifest.command(
+    "show",
+    examples=(
+        ("starling manifest show --dir starling-node", "what the node in that directory agreed to"),
+        ("starling manifest show examples/digits.toml", "a file with every default filled in"),
+    ),
+)
+@click.argument("file", metavar="[MANIFEST.toml]", required=False, type=click.Path(path_type=Path))
+@dir_option
+@json_option
+def show_manifest(file: Path | None, run_dir: Path, as_json: bool) -> None:
+    """Print a manifest, every key with its meaning.
+
+    The file's, or that of the node in --dir.
+    """
+    import msgspec
+
+    from starling.node.cli.documents import ShownManifest, emit
+    from starling.node.config import manifest as manifests
+    from starling.node.config import presets, toml
+    from starling.node.storage.run_dir import RunDir
+
+    if file is not None:
+        shown: Manifest | None = presets.load(Manifest, file)
+    else:
+        shown = RunDir.existing(run_dir).read_manifest()
+    if shown is None:
+        raise ConfigError(
+            f"--dir: {run_dir} has no manifest yet, a member sends it; start the node with `starling run --dir {run_dir}`"
+        )
+    swarm = None
+    if shown.signature:
+        manifests.verify(shown)
+        swarm = manifests.swarm_id(shown)
+    if as_json:
+        emit(ShownManifest(swarm=swarm, manifest=msgspec.to_builtins(shown)))
+        return
+    if swarm is not None:
+        click.echo(f"# swarm {swarm}, signature good")
+    click.echo(toml.render(shown), nl=False)
+
+
+@manifest.command("check", examples=(("starling manifest check examples/digits.toml", "before you found"),))
+@click.argument("file", metavar="MANIFEST.toml", type=click.Path(path_type=Path))
+def check_manifest(file: Path) -> None:
+    """Check a manifest file.
+
+    Looks at keys, values, rules between them, and the signature if there is one. The task's parameters are checked by `found`.
+    """
+    from starling.node.config import manifest as manifests
+    from starling.node.config import presets
+
+    checked = presets.load(Manifest, file)
+    try:
+        check(checked)
+        if checked.signature:
+            manifests.verify(checked)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
+    signed = f"founded as {manifests.swarm_id(checked)}" if checked.signature else "not founded yet"
+    click.echo(f"{file}: no error found, {signed}", err=True)
+
+
+@click.group(cls=Group)
+def config() -> None:
+    """Show the effective settings."""
+
+
+@config.command(
+    "show",
+    short_help="Print every setting with its meaning.",
+    examples=(
+        ("starling config show", "every key of both files, with its meaning"),
+        ("starling config show manifest --preset open > m.toml", "a file to begin with, for a swarm of strangers"),
+        ("starling config show node --dir starling-node --json", "a node's own settings, for a program"),
+    ),
+)
+@click.argument(
+    "part", metavar="[manifest|node|scenario]", required=False,
+    shell_complete=lambda _c, _p, begun: [part for part in PARTS if part.startswith(begun)],
+)  # fmt: skip
+@preset_option
+@dir_option
+@json_option
+def show_config(part: str | None, preset: str | None, run_dir: Path, as_json: bool) -> None:
+    """Print every setting with its meaning: those of the node in --dir, or the defaults where there is none.
+
+    Two TOML files in one listing; name one part to get a file: starling config show manifest > manifest.toml
+
+    scenario prints the defaults of what `starling simulate` reads. --preset prints a manifest, or scenario, that begins with those values.
+    """
+    from starling.node.config import presets
+    from starling.node.simulate.schema import Scenario
+    from starling.node.storage.run_dir import RunDir
+
+    if part not in {None, *PARTS}:
+        raise ConfigError(f"config show: must be manifest, node or scenario, got {part!r}; try `starling config show`")
+    if preset is not None and part == "node":
+        raise ConfigError(
+            f"--preset: is about a manifest or a scenario, got {part}; try `starling config show manifest --preset {preset}`"
+        )
+    begun = presets.asked(preset, ())
+    begins = "defaults" if preset is None else f"preset {preset}"
+    if part == "scenario":
+        scenario = presets.load(Scenario, assignments=begun)
+        _print_parts({"scenario": (f"A scenario: what `starling simulate` reads ({begins})", scenario)}, as_json)
+        return
+    agreed_on = "The manifest: what a swarm agrees on"
+    if preset is not None:
+        _print_parts({"manifest": (f"{agreed_on} ({begins})", presets.load(Manifest, assignments=begun))}, as_json)
+        return
+    place, parts = RunDir(run_dir), dict[str, tuple[str, Section]]()
+    held = place.config_file.exists()
+    if part != "node":
+        agreed = place.read_manifest() if held else None
+        origin = place.manifest_file if agreed else "defaults; the swarm's own is not here yet" if held else "defaults"
+        parts["manifest"] = (f"{agreed_on} ({origin})", agreed or Manifest())
+    if part != "manifest":
+        origin = place.config_file if held else "defaults"
+        parts["node"] = (f"The node's own settings ({origin})", place.read_config() if held else NodeConfig())
+    _print_parts(parts, as_json)
+
+
+def _print_parts(parts: Mapping[str, tuple[str, Section]], as_json: bool) -> None:
+    """TOML below a heading each, or one JSON object."""
+    import msgspec
+
+    from starling.node.cli.documents import ShownConfig, emit
+    from starling.node.config import toml
+
+    if as_json:
+        emit(ShownConfig(**{name: msgspec.to_builtins(section) for name, (_, section) in parts.items()}))
+        return
+    texts = (f"# {heading}\n{toml.render(section)}" for heading, section in parts.values())
+    click.echo("\n".join(texts), nl=False)

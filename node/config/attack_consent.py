@@ -1,0 +1,40 @@
+"""Consent to attack: a node lies to its swarm only if its owner says so twice, and then says so itself wherever it is looked at."""
+
+from __future__ import annotations
+
+from starling.gossip.errors import ConfigError
+from starling.node.config.schema import NodeConfig
+from starling.robust.attacks.names import NAMES
+
+
+def check(config: NodeConfig) -> None:
+    """Whether the node may start with what it is told about attacks.
+
+    Raises:
+        ConfigError: an attack that is not there, or one without `attack_agreed`, or parameters of none.
+    """
+    if not config.attack:
+        if config.attack_params:
+            raise ConfigError(
+                "attack_params: there is no attack; set attack as well, or see `starling config show node`"
+            )
+        return
+    known(config.attack)
+    if not config.attack_agreed:
+        raise ConfigError(
+            f"attack: {config.attack!r} lies to the swarm, for experiments in a swarm of your own; if it is yours, add "
+            "`--set attack_agreed=true`"
+        )
+
+
+def known(name: str, key: str = "attack") -> None:
+    """Raises ConfigError unless `name` is an attack; `key` is what a person wrote it under."""
+    if name not in NAMES:
+        raise ConfigError(f"{key}: {name!r} is unknown, choose one of {', '.join(sorted(NAMES))}; see docs/attacks.md")
+
+
+def warning(config: NodeConfig) -> str | None:
+    """What everybody who looks at the node should know first; None: it is honest."""
+    if not config.attack:
+        return None
+    return f"Byzantine on purpose: this node lies to its swarm (attack = {config.attack}); honest again without `attack` in node.toml"

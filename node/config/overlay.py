@@ -1,0 +1,51 @@
+"""From a manifest to the overlay it names, and whether so many members can have it. Torch-free."""
+
+from __future__ import annotations
+
+from starling.gossip.errors import ConfigError
+from starling.gossip.mix.facts import FACTS
+from starling.gossip.overlay import catalogue
+from starling.gossip.overlay.api import Overlay
+from starling.gossip.overlay.spectrum import check_static
+from starling.gossip.overlay.weights import matrix
+from starling.node.config.robustness import check_rule
+from starling.node.config.schema import Manifest
+
+_SOME = 64  # rounds that are looked at
+
+
+def overlay_of(manifest: Manifest) -> Overlay:
+    """The overlay of a swarm.
+
+    Raises:
+        ConfigError: parameters that its kind does not take, or refuses.
+    """
+    section = manifest.overlay
+    return catalogue.overlay(
+        section.kind, section.k, manifest.seed, average_every=section.average_every, overlap=section.overlap,
+        weights=section.weights or None, factor=section.factor or None, basis=section.basis or None, eta=section.eta or None,
+    )  # fmt: skip
+
+
+def check_members(manifest: Manifest, n: int) -> None:
+    """Whether overlay and mixing algorithm stand n members: for those who know n before anything starts.
+
+    Raises:
+        ConfigError: they do not, and why.
+    """
+    if manifest.pace.kind == "clock" and manifest.overlay.kind == "sticky":
+        return  # rings exist for any number
+    graph = overlay_of(manifest)
+    catalogue.check(graph, n)
+    if FACTS[manifest.mix.kind].gathers:
+        rounds = min(graph.period(n) or 1, _SOME)
+        check_rule(manifest, max(len(graph.row(0, n, turn)) for turn in range(rounds)))
+    if not FACTS[manifest.mix.kind].static:
+        return
+    try:
+        check_static(matrix(graph, n, 0), lazy=manifest.mix.kind != "d2")
+    except ValueError as error:
+        raise ConfigError(
+            f"mix.kind: on overlay={manifest.overlay.kind} of {n} nodes {error}; try `--set mix.kind=exact_diffusion`, or "
+            "`--set overlay.weights=lazy`"
+        ) from error

@@ -1,0 +1,196 @@
+"""Presets: values of many keys at once, for swarms of people who know each other and for swarms of strangers.
+
+What a person gives goes before what a preset says, and the manifest records every key, so a preset is a way to begin, not a switch that
+nodes look at. What remains of it in the manifest is a promise: the keys that protect may be set more strictly, never less. Torch-free.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from starling.gossip.errors import ConfigError
+from starling.node.config import toml
+from starling.node.config.schema import Scalar, Section
+
+S = TypeVar("S", bound=Section)
+
+CUSTOM = "custom"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a protective key may be.
+
+    Args:
+        words: the bound, for people.
+        holds: whether a value keeps it.
+        where: (key, value): it binds only where that other key has that value; None: always.
+    """
+
+    words: str
+    holds: Callable[[Any], bool]
+    where: tuple[str, Scalar] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of a preset.
+
+    Args:
+        name: dotted, e.g. "overlay.k".
+        value: what the preset sets it to where nobody else does.
+        limit: how far it may differ; None: as one likes.
+    """
+
+    name: str
+    value: Scalar
+    limit: Limit | None = None
+
+
+def _one_of(*values: Scalar) -> Limit:
+    return Limit(" or ".join(_shown(value) for value in values), lambda value: value in values)
+
+
+def _at_least(least: float, where: tuple[str, Scalar] | None = None) -> Limit:
+    return Limit(f"at least {least:g}", lambda value: value >= least, where)
+
+
+def _between(least: float, most: float, where: tuple[str, Scalar] | None = None) -> Limit:
+    return Limit(f"{least:g} to {most:g}", lambda value: least <= value <= most, where)
+
+
+def _shown(value: object) -> str:
+    """For people: names as they are, other text in quotes and without what a terminal obeys."""
+    if isinstance(value, str):
+        return value if value.isidentifier() and value.isascii() else json.dumps(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+PRESETS: Mapping[str, tuple[Key, ...]] = MappingProxyType(
+    {
+        "vouched": (
+            Key("mix.kind", "pet", _one_of("pet")),
+            Key("mix.clip_norm", 10.0, Limit("above 0", lambda value: value > 0)),
+            Key("mix.flow_limit", 100.0, Limit("at most 100", lambda value: value <= 100)),
+            Key("mix.settled_edges", 8, _at_least(1)),
+            Key("overlay.kind", "sticky", _one_of("sticky")),
+            Key("admission.kind", "invite", _one_of("invite", "allow")),
+        ),
+        "open": (
+            Key("bad_share", 0.2, _at_least(0.2)),
+            Key("mix.kind", "gather", _one_of("gather")),
+            Key("overlay.kind", "pull", _one_of("pull")),
+            Key("overlay.k", 6, _at_least(6, ("robust.rule", "cs_nnm"))),
+            Key("robust.rule", "cs_nnm", _one_of("cs_nnm", "sac")),
+            Key("robust.b", 2, _at_least(2, ("robust.rule", "cs_nnm"))),
+            Key("robust.before", "", _one_of("")),
+            Key("robust.kappa", 3.0, _between(3, 4, ("robust.rule", "sac"))),
+            Key("compress.select", "full", _one_of("full")),
+            Key("compress.response", "fp16"),
+            Key("pace.kind", "steps", _one_of("steps")),
+            Key("pace.local_steps", 6),
+            Key("optimizer.momentum", 0.9),
+            Key("admission.kind", "open"),
+            Key("admission.bits", 10, _at_least(10, ("admission.kind", "open"))),
+            Key("admission.memory_kib", 8192),
+            Key("admission.per_prefix", 1, _between(1, 2)),
+        ),
+    }
+)
+"""docs/robustness.md gives the reasons; a test compares its table with this one."""
+
+
+def load(kind: type[S], file: Path | None = None, assignments: Sequence[str] = ()) -> S:
+    """Settings from a TOML file and `--set`, with those of a preset, if either names one, for all that neither gives.
+
+    Args:
+        kind: `Manifest`, or other settings with a key `preset`.
+        file: TOML; None: nothing but defaults.
+        assignments: as in `settings.apply_set`; "preset=open" is one.
+
+    Raises:
+        ConfigError: unreadable, not TOML, a wrong key or value.
+    """
+    raw = toml.read(file) if file is not None else {}
+    try:
+        given = toml.convert(raw, kind)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
+    chosen = getattr(toml.apply_set(given, assignments), "preset", CUSTOM)
+    return toml.apply_set(toml.convert(filled(raw, chosen, kind), kind), assignments)
+
+
+def asked(preset: str | None, assignments: Sequence[str]) -> tuple[str, ...]:
+    """`--preset` and `--set` as assignments for `load`."""
+    return (*(() if preset is None else (f"preset={preset}",)), *assignments)
+
+
+def from_toml(text: str, kind: type[S]) -> S:
+    """As `load`, from text alone.
+
+    Raises:
+        ConfigError: not TOML, or a wrong key or value.
+    """
+    raw = toml.parse(text)
+    return toml.convert(filled(raw, getattr(toml.convert(raw, kind), "preset", CUSTOM), kind), kind)
+
+
+def filled(raw: Mapping[str, Any], preset: str, kind: type[Section]) -> dict[str, Any]:
+    """Plain settings with the preset's values for keys that are not there; as they are for "custom". `raw` is not changed.
+
+    Args:
+        raw: sections and keys that somebody gave, checked.
+        preset: a name in PRESETS, or "custom".
+        kind: sections that it does not have are left out.
+    """
+    full: dict[str, Any] = {name: dict(value) if isinstance(value, dict) else value for name, value in raw.items()}
+    for key in PRESETS.get(preset, ()):
+        head, _, tail = key.name.partition(".")
+        if head not in kind.__struct_fields__:
+            continue
+        if tail:
+            full.setdefault(head, {}).setdefault(tail, key.value)
+        else:
+            full.setdefault(head, key.value)
+    return full
+
+
+def check(chosen: Section) -> None:
+    """Whether settings keep the promise of the preset they name, as far as they have its keys.
+
+    Args:
+        chosen: a `Manifest`, or other settings with its keys `preset`, `robust` and `overlay`.
+
+    Raises:
+        ConfigError: a key that protects is set less strictly than the preset allows.
+    """
+    preset: str = _get(chosen, "preset")
+    for key in PRESETS.get(preset, ()):
+        if key.limit is None or key.name.partition(".")[0] not in chosen.__struct_fields__:
+            continue
+        limit, value = key.limit, _get(chosen, key.name)
+        if limit.where is not None and _get(chosen, limit.where[0]) != limit.where[1]:
+            continue
+        if not limit.holds(value):
+            raise ConfigError(
+                f"{key.name}: must be {limit.words} with preset={preset}, got {_shown(value)}; "
+                f"try `--set {key.name}={_shown(key.value)}`, or preset=custom, which promises nothing"
+            )
+    k, b = _get(chosen, "overlay.k"), _get(chosen, "robust.b")
+    if preset == "open" and _get(chosen, "robust.rule") == "cs_nnm" and 3 * b < k:
+        raise ConfigError(
+            f"robust.b: must be at least a third of overlay.k = {k} with preset=open, got {b}: "
+            f"more bad ones are drawn at times than their share says (docs/robustness.md); try `--set robust.b={-(-k // 3)}`"
+        )
+
+
+def _get(chosen: Section, name: str) -> Any:
+    value: Any = chosen
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value

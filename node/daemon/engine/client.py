@@ -1,0 +1,182 @@
+"""The daemon's hand on the engine: a child process behind a pipe.
+
+One task writes frames, one reads them; a call puts its frame in the writer's queue and waits for the reply with its id. So a
+cancelled call never leaves half a frame on the pipe: its frame still goes out and its reply is thrown away. When the process
+ends, for whatever reason, every waiting and every later call raises EngineError; whoever owns the engine opens a new one.
+The child ends by itself when its end of the pipe closes, so it never outlives a daemon, not even one that was killed.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+from starling.gossip.errors import EngineError, LocalProtocolError
+from starling.node.rpc import pipe
+from starling.node.rpc.calls import Reply, Request
+
+QUEUED_FRAMES = 64  # calls written to the pipe's queue before further callers wait
+_REAP_S = 5.0  # for the exit status of a child that closed its pipe
+
+
+class _Waiter:
+    """A call under way."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.reply: Reply | None = None
+
+
+class ProcessEngine:
+    """A running engine process; satisfies `starling.node.interfaces.EngineHandle`. Made by `open_engine`."""
+
+    def __init__(self, process: trio.Process, stream: trio.SocketStream) -> None:
+        self._process = process
+        self._stream = stream
+        self._queue, self._outgoing = trio.open_memory_channel[bytes](QUEUED_FRAMES)
+        self._waiting: dict[int, _Waiter] = {}
+        self._calls = 0
+        self._ended: str | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the child."""
+        return self._process.pid
+
+    @property
+    def ended(self) -> str | None:
+        """Why the engine is gone, in one line; None while it runs."""
+        return self._ended
+
+    async def call(self, request: Request) -> Reply:
+        """One call, one reply.
+
+        Raises:
+            EngineError: the engine has ended, or ended before it replied.
+        """
+        if self._ended is not None:
+            raise self._gone()
+        self._calls += 1
+        call_id = self._calls
+        waiter = self._waiting[call_id] = _Waiter()
+        try:
+            try:
+                await self._queue.send(pipe.encode(call_id, request))
+            except trio.BrokenResourceError as error:
+                raise self._gone() from error
+            await waiter.done.wait()
+        finally:
+            del self._waiting[call_id]
+        if waiter.reply is None:
+            raise self._gone()
+        return waiter.reply
+
+    def kill(self) -> None:
+        """End the process at once, e.g. when it does not answer. Calls under way raise EngineError."""
+        self._process.kill()
+
+    async def run(self) -> None:
+        """Carry frames until the child's end of the pipe closes."""
+        try:
+            async with beside(self._write):
+                await self._read()
+        except LocalProtocolError as error:
+            self._ended = f"the engine broke the pipe: {error}"
+        finally:
+            self._ended = self._ended or "the engine was closed"
+            self._outgoing.close()
+            for waiter in self._waiting.values():
+                waiter.done.set()
+
+    def _gone(self) -> EngineError:
+        return EngineError(self._ended or "the engine ended")
+
+    async def _write(self) -> None:
+        async for frame in self._outgoing:
+            try:
+                await self._stream.send_all(frame)
+            except trio.BrokenResourceError:
+                return  # the reader sees the end too, and tells why
+
+    async def _read(self) -> None:
+        while (header := await self._receive(pipe.HEADER.size)) is not None:
+            body = await self._receive(pipe.body_bytes(header))
+            if body is None:
+                break
+            call_id, reply = pipe.decode_reply(body)
+            if isinstance(reply, pipe.Failed):
+                self._ended = f"the engine broke down: {reply.message}"
+                return
+            if (waiter := self._waiting.get(call_id)) is not None:
+                waiter.reply = reply
+                waiter.done.set()
+        with trio.move_on_after(_REAP_S):
+            await self._process.wait()
+        self._ended = f"the engine process ended with {_status(self._process.returncode)}"
+
+    async def _receive(self, count: int) -> bytes | None:
+        """Exactly `count` bytes, or None at the end of the stream."""
+        buffer = bytearray()
+        while len(buffer) < count:
+            try:
+                part = await self._stream.receive_some(min(count - len(buffer), 1 << 20))
+            except trio.BrokenResourceError:
+                return None
+            if not part:
+                return None
+            buffer += part
+        return bytes(buffer)
+
+
+@asynccontextmanager
+async def open_engine() -> AsyncIterator[ProcessEngine]:
+    """Start an engine process; on leaving it is killed and reaped. Its first call must be `Open`.
+
+    Raises:
+        EngineError: the machine has no room for another process.
+    """
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            try:
+                process = await trio.lowlevel.open_process(
+                    # -P: a file of the folder the daemon was started in never shadows a module of ours
+                    [sys.executable, "-P", "-m", "starling.node.engine.process", str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                )
+            except OSError as error:
+                raise EngineError(f"the engine process cannot be started: {error}") from error
+        engine = ProcessEngine(process, trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
+        try:
+            async with beside(engine.run):
+                yield engine
+        finally:
+            engine.kill()
+            with trio.CancelScope(shield=True):
+                await process.wait()
+
+
+@asynccontextmanager
+async def beside(service: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Run `service` while the body runs. What the body raises comes out as it is, not wrapped in a group."""
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(service)
+            yield
+            nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) > 1:
+            raise
+        raise group.exceptions[0] from group.exceptions[0].__cause__
+
+
+def _status(returncode: int | None) -> str:
+    if returncode is None:
+        return "its pipe closed but still running"
+    return f"signal {-returncode}" if returncode < 0 else f"exit status {returncode}"

@@ -1,0 +1,119 @@
+"""Keeps an engine alive: starts it, opens it, and restarts it from its last checkpoint when it dies or falls silent.
+
+A restart voids every flow (the checkpoint holds none): whoever owns the edges is told and resets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+
+import trio
+
+from starling.gossip.errors import ConfigError, EngineError
+from starling.node.daemon.engine.client import ProcessEngine
+from starling.node.interfaces import EngineHandle, Reporter
+from starling.node.rpc import calls
+
+MAX_RESTARTS = 5  # within RESTART_WINDOW_S; more means that restarting does not help
+RESTART_WINDOW_S = 600.0
+
+StartEngine = Callable[[], AbstractAsyncContextManager[EngineHandle]]
+
+
+class EngineSupervisor:
+    """An EngineHandle over a succession of engines.
+
+    Args:
+        start: opens one engine (a process, or inline).
+        opening: the first call to each.
+        silence_s: an engine that answers nothing for so long counts as dead.
+        report: told of every restart.
+    """
+
+    def __init__(self, *, start: StartEngine, opening: calls.Open, silence_s: float, report: Reporter) -> None:
+        self._start = start
+        self._opening = opening
+        self._silence_s = silence_s
+        self._report = report
+        self._engine: EngineHandle | None = None
+        self._up = trio.Event()
+        self._down = trio.Event()
+        self._restarts: list[float] = []
+        self.restarts = 0
+        self.opened: calls.Opened | None = None
+        self.pid: int | None = None
+        """Process id of the engine; None while there is none, and where it has no process of its own."""
+        self.on_restart: Callable[[], Awaitable[None]] | None = None
+
+    async def call(self, request: calls.Request) -> calls.Reply:
+        """One call to the engine that is up now.
+
+        Raises:
+            EngineError: none is up, or it died or fell silent on this call.
+        """
+        engine = self._engine
+        if engine is None:
+            raise EngineError("the engine is starting")
+        try:
+            with trio.fail_after(self._silence_s):
+                return await engine.call(request)
+        except trio.TooSlowError:
+            self._lost(engine)
+            raise EngineError(f"the engine was silent for {self._silence_s:.0f} s") from None
+        except EngineError:
+            self._lost(engine)
+            raise
+
+    async def ready(self) -> None:
+        """Wait until an engine is up."""
+        await self._up.wait()
+
+    async def serve(self) -> None:
+        """Keep an engine up until cancelled.
+
+        Raises:
+            ConfigError: the engine refuses the configuration.
+            EngineError: it keeps dying.
+        """
+        while True:
+            self._down = trio.Event()
+            async with self._start() as engine:
+                self.pid = engine.pid if isinstance(engine, ProcessEngine) else None
+                try:
+                    if await self._open(engine):
+                        await self._down.wait()
+                finally:
+                    self.pid = None
+            now = trio.current_time()
+            self._restarts = [at for at in self._restarts if now - at < RESTART_WINDOW_S] + [now]
+            self.restarts += 1
+            if len(self._restarts) > MAX_RESTARTS:
+                raise EngineError(f"the engine died {len(self._restarts)} times in {RESTART_WINDOW_S / 60:.0f} minutes")
+            self._report.event(
+                "engine_restarting", "the engine died; restarting it from its last checkpoint", level="warning"
+            )
+
+    async def _open(self, engine: EngineHandle) -> bool:
+        try:
+            with trio.fail_after(self._silence_s):
+                reply = await engine.call(self._opening)
+        except (EngineError, trio.TooSlowError):
+            return False
+        if isinstance(reply, calls.Refused):
+            raise ConfigError(reply.reason)
+        if not isinstance(reply, calls.Opened):
+            raise EngineError("the engine did not open")
+        again = self.opened is not None
+        self.opened = reply
+        self._engine = engine
+        if again and self.on_restart is not None:
+            await self.on_restart()
+        self._up.set()
+        return True
+
+    def _lost(self, engine: EngineHandle) -> None:
+        if self._engine is engine:
+            self._engine = None
+            self._up = trio.Event()
+            self._down.set()

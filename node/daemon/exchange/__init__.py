@@ -1,0 +1,1 @@
+"""Exchange services: pairwise and pulled."""

@@ -1,0 +1,114 @@
+"""The last exchanges that ended, for a person to look at: fed by what the services send and hear, asked by the status.
+
+Nothing depends on it. Bounded: 50 that ended, 512 under way, as peers may begin what they never end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+from msgspec import structs
+
+from starling.gossip.exchange.commands import Ended, Outcome
+from starling.gossip.wire.schema import Exchange, Pull, Pulled, Pulling, Request, Response
+from starling.node.status.snapshot import Transaction
+
+MAX_ENDED = 50
+MAX_UNDER_WAY = 512
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    began: float
+    sent: int = 0
+    received: int = 0
+    clip: float | None = None
+
+
+class Transactions:
+    """Exchanges of one node.
+
+    Args:
+        unix_time: seconds since 1970.
+    """
+
+    def __init__(self, unix_time: Callable[[], float] = lambda: 0.0) -> None:
+        self._unix_time = unix_time
+        self._ended: deque[Transaction] = deque(maxlen=MAX_ENDED)
+        self._under_way: dict[tuple[str, int], _UnderWay] = {}
+
+    @property
+    def ended(self) -> tuple[Transaction, ...]:
+        """The last 50, oldest first."""
+        return tuple(self._ended)
+
+    def sent(self, peer: str, message: Exchange | Pulling) -> None:
+        """A message of ours is about to go out, perhaps again."""
+        match message:
+            case Request(seq=number, payload=payload) | Response(seq=number, payload=payload):
+                self._of(peer, number).sent = len(payload)
+            case Pull(nonce=number):
+                self._of(peer, number)
+            case _:
+                pass
+
+    def heard(self, peer: str, message: Exchange | Pulling) -> None:
+        """A message of a peer is in, and no fault."""
+        match message:
+            case (
+                Request(seq=number, payload=payload)
+                | Response(seq=number, payload=payload)
+                | Pulled(nonce=number, payload=payload)
+            ):
+                self._of(peer, number).received = len(payload)
+            case _:
+                pass
+
+    def clipped(self, peer: str, number: int, left: float | None) -> None:
+        """What the clip leaves of the difference, 0 to 1; None: not known."""
+        if (it := self._under_way.get((peer, number))) is not None:
+            it.clip = left
+
+    def end(self, peer: str, ended: Ended) -> None:
+        """A transaction of an edge is over."""
+        self._end(peer, ended.round, ended.seq, ended.outcome, asked=ended.role == "initiator")
+
+    def missed(self, peer: str, round: int, outcome: Outcome, *, asked: bool) -> None:
+        """An exchange that was due did not even begin."""
+        self._end(peer, round, 0, outcome, asked=asked)
+
+    def answered(self, peer: str, round: int, number: int, outcome: Outcome) -> None:
+        """A question of ours is over."""
+        self._end(peer, round, number, outcome, asked=True)
+
+    def told(self, peer: str, pulled: Pulled, seconds: float) -> None:
+        """A peer was sent our vector, which took so long."""
+        told = Transaction(
+            self._unix_time(), peer, pulled.round, pulled.nonce, asked=False, outcome="committed", bytes_sent=len(pulled.payload),
+            seconds=seconds,
+        )  # fmt: skip
+        self._ended.append(told)
+
+    def _end(self, peer: str, round: int, number: int, outcome: Outcome, *, asked: bool) -> None:
+        it = self._under_way.pop((peer, number), None)
+        ended = Transaction(self._unix_time(), peer, round, number, asked, outcome)
+        if it is not None:
+            ended = structs.replace(
+                ended,
+                bytes_sent=it.sent,
+                bytes_received=it.received,
+                clip=it.clip,
+                seconds=trio.current_time() - it.began,
+            )
+        self._ended.append(ended)
+
+    def _of(self, peer: str, number: int) -> _UnderWay:
+        it = self._under_way.get((peer, number))
+        if it is None:
+            it = self._under_way[peer, number] = _UnderWay(trio.current_time())
+            if len(self._under_way) > MAX_UNDER_WAY:
+                del self._under_way[next(iter(self._under_way))]
+        return it

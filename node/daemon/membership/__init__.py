@@ -1,0 +1,1 @@
+"""Members, neighbors and admission as services."""

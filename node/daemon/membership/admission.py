@@ -1,0 +1,302 @@
+"""One node's part in admission: its own credential, made and renewed in time, and the examination of others' work.
+
+Nothing here decides who is let in; `node.admission.gate` does. Evaluations of argon2id take milliseconds each, so they run in a thread, one
+after the other, and in batches so short that nobody waits for their end. Who tells bad tickets pays: each source, an address prefix
+or else a peer, has a bucket of evaluations, and gets back what was spent on good ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Protocol, TypeVar
+
+import trio
+
+from starling.gossip.errors import ConfigError, GossipError
+from starling.gossip.seeds import derive
+from starling.gossip.wire.schema import Record, Revocation
+from starling.node.admission import chain as chains
+from starling.node.admission import credential as credentials
+from starling.node.admission import revocations
+from starling.node.admission.chain import Chain
+from starling.node.admission.credential import Credential, Ticket
+from starling.node.admission.gate import GOOD, Gatekeeper, puzzle_of
+from starling.node.admission.work import search
+from starling.node.config.schema import Manifest
+from starling.node.identity import Identity, peer_id_of
+from starling.node.interfaces import Reporter
+from starling.node.net.limits import TokenBucket
+
+BATCH_S = 0.25
+"""A batch of tries takes about so long; a stop waits for none."""
+PROGRESS_S = 1.0
+CLOCK_S = 60.0
+"""Longest look away from the clock, which somebody may set."""
+SPREAD = 8
+"""Members begin to renew within one part in so many of an epoch, each at its own time, so that not all tickets come at once."""
+WASTED_PER_S, WASTED_AT_ONCE = 1.0, 64.0
+MAX_WAITING = 512
+MAX_SOURCES = 1024
+LONGEST_S = 10 * 365 * 86400.0
+"""Longer than any invitation is given."""
+
+T = TypeVar("T")
+
+
+class Offload(Protocol):
+    """Runs a function that takes a while without stopping everything else."""
+
+    def __call__(self, work: Callable[[], T]) -> Awaitable[T]:
+        """The function's result."""
+        ...
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """In a thread, which a cancellation leaves behind."""
+    return await trio.to_thread.run_sync(work, abandon_on_cancel=True)  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True, slots=True)
+class Papers:
+    """What a node brings along.
+
+    Args:
+        chain: its invitation, bound to it; empty for none.
+        revoked: revocations known from an earlier run.
+        keep_revoked: told all revocations whenever there are others, for the next run.
+        ticket: the proof of work of an earlier run, if any.
+        keep_ticket: told each new one.
+        offload: where work is done.
+    """
+
+    chain: Chain = ()
+    revoked: tuple[Revocation, ...] = ()
+    keep_revoked: Callable[[tuple[Revocation, ...]], object] = lambda _revocations: None
+    ticket: Ticket | None = None
+    keep_ticket: Callable[[Ticket], object] = lambda _ticket: None
+    offload: Offload = in_thread
+
+
+class Admission:
+    """What a node shows and how it looks at others'.
+
+    Args:
+        manifest: of the swarm.
+        swarm: its id.
+        identity: our key.
+        papers: what we bring along.
+        operator: what we say of who runs this node.
+        unix_s: the time.
+        report: told how work goes on.
+
+    Raises:
+        ConfigError: nobody would let this node in, and what helps.
+    """
+
+    def __init__(
+        self, *, manifest: Manifest, swarm: str, identity: Identity, papers: Papers, operator: str, unix_s: Callable[[], float],
+        report: Reporter,
+    ) -> None:  # fmt: skip
+        if not operator.isprintable():
+            raise ConfigError(
+                f"operator: must be printable, got {operator!r}; change it in node.toml, `starling config show node` explains it"
+            )
+        self.gate = Gatekeeper(manifest, swarm, identity.peer_id, unix_s)
+        self._swarm = swarm
+        self._identity = identity
+        self._unix_s = unix_s
+        self._report = report
+        self.keep_revoked = papers.keep_revoked
+        self._papers = papers
+        self._puzzle = puzzle_of(manifest, swarm)
+        self._shown = Credential(operator, None, papers.chain if manifest.admission.kind == "invite" else ())
+        self._waiting, self._examined = trio.open_memory_channel[tuple[Record, str, TokenBucket]](MAX_WAITING)
+        self._under_way: set[tuple[str, bytes]] = set()
+        self._sources: dict[str, TokenBucket] = {}
+        for revocation in papers.revoked:
+            with suppress(ValueError):  # a damaged file, or another swarm's
+                self.gate.revoke([revocation])
+        standing = self.gate.standing(self._record())
+        if self._puzzle is None and standing != GOOD:
+            raise ConfigError(f"admission: {self._why(standing.reason)}")
+
+    # --- ourselves --------------------------------------------------------------------------------------------
+
+    @property
+    def credential(self) -> bytes:
+        """What our record carries now."""
+        return credentials.encode(self._shown)
+
+    def lost(self, own: Record) -> str:
+        """Why the others do not keep us any more, in one line; "" if they do, or if work will mend it."""
+        if self.gate.is_beaten(own):
+            return "another node uses the same invitation and goes before this one; ask for one of your own, then `starling join INVITE`"
+        standing = self.gate.standing(own)
+        return "" if standing == GOOD or self._puzzle is not None else self._why(standing.reason)
+
+    async def obtain(self) -> None:
+        """Do the work for our first ticket, if work is asked for and that of an earlier run does not count any more."""
+        puzzle, known = self._puzzle, self._papers.ticket
+        if puzzle is None:
+            return
+        if known is not None and puzzle.is_current(known, self._unix_s()):
+            good = await self._papers.offload(partial(puzzle.is_solved, self._identity.peer_id, known))
+            if good:
+                self._show(known)
+                return
+        self._show(await self._work(puzzle.epoch(self._unix_s())))
+
+    async def renew(self, present: Callable[[bytes], object]) -> None:
+        """Do the work of each new epoch in good time, until cancelled.
+
+        Args:
+            present: told our new credential.
+        """
+        if self._puzzle is None:
+            return
+        share = derive(0, "renew", self._identity.peer_id) / 2**63 / SPREAD
+        while True:
+            ticket = self._shown.ticket
+            assert ticket is not None
+            due = self._puzzle.begins_s(ticket.epoch + 1) + share * self._puzzle.epoch_s
+            wait = due - self._unix_s()
+            if wait > 0:
+                await trio.sleep(min(wait, CLOCK_S))
+                continue
+            self._show(await self._work(max(self._puzzle.epoch(self._unix_s()), ticket.epoch + 1)))
+            present(self.credential)
+
+    def _show(self, ticket: Ticket) -> None:
+        self._shown = Credential(self._shown.operator, ticket)
+        self._papers.keep_ticket(ticket)
+        self.gate.prove(self._record(), good=True)
+
+    def _record(self) -> Record:
+        """Ours, as far as it matters here."""
+        return Record(self._identity.peer_id, self._swarm, 0, 0, "alive", (), b"", self.credential)
+
+    async def _work(self, epoch: int) -> Ticket:
+        assert self._puzzle is not None
+        began, told, tries, batch = trio.current_time(), PROGRESS_S, 0, 1
+        while True:
+            nonces = range(tries, tries + batch)
+            at = trio.current_time()
+            ticket = await self._papers.offload(partial(search, self._puzzle, self._identity.peer_id, epoch, nonces))
+            if ticket is not None:
+                return ticket
+            tries += batch
+            now = trio.current_time()
+            batch = max(1, min(2 * batch, int(batch * BATCH_S / max(now - at, 1e-6))))
+            if now - began >= told:
+                told *= 2
+                text = f"proof of work: {tries:,} tries in {now - began:.0f} s, {2**self._puzzle.bits:,} on average"
+                self._report.event("working", text, tries=tries, epoch=epoch)
+
+    def _why(self, reason: str) -> str:
+        me = self._identity.peer_id
+        ask = "ask a member for the line that `starling invite` prints, then `starling join INVITE`"
+        chain = self._shown.chain
+        match reason:
+            case "not_listed":
+                return f"{me} is not among the members that this swarm lists; only its founder can list it, in another: `starling found`"
+            case "credential_missing":
+                return f"this swarm takes invited members only, and this node has no invitation; {ask}"
+            case "chain_of_another":
+                return f"the invitation is for {chain[-1].holder}, this node is {me}; {ask}"
+            case "invitation_revoked":
+                return f"this node's invitation was revoked; {ask}"
+            case "invitation_expired":
+                ended = datetime.fromtimestamp(chains.not_after_ms(chain) / 1000, UTC)
+                return f"this node's invitation ended on {ended:%Y-%m-%d at %H:%M} UTC; {ask}"
+            case _:
+                return f"the invitation is none of this swarm's ({reason}); {ask}"
+
+    # --- others -----------------------------------------------------------------------------------------------
+
+    def later(self, source: str, teller: str, now: float) -> None:
+        """Queue what the gate could not judge of the last message.
+
+        Args:
+            source: where it came from: a prefix or a peer.
+            teller: who sent it.
+            now: seconds on trio's clock.
+        """
+        records, self.gate.unproven = self.gate.unproven, []
+        for record in records:
+            key, bucket = (record.peer, record.credential), self._bucket(source)
+            if key in self._under_way or not bucket.take(1.0, now):
+                continue
+            try:
+                self._waiting.send_nowait((record, teller, bucket))
+            except trio.WouldBlock:
+                bucket.give_back(1.0)
+                continue
+            self._under_way.add(key)
+
+    async def examine(self, welcome: Callable[[Record, str], object]) -> None:
+        """Evaluate what was queued, one after the other, until cancelled.
+
+        Args:
+            welcome: told each record with good work, and who sent it.
+        """
+        async for record, teller, bucket in self._examined:
+            try:
+                if self.gate.standing(record).state == "unproven":
+                    self.gate.prove(record, good=await self._papers.offload(partial(self._is_solved, record)))
+            finally:
+                self._under_way.discard((record.peer, record.credential))
+            standing = self.gate.standing(record)
+            if standing.state == "false":
+                self._report.fault(teller, standing.reason)
+                continue
+            bucket.give_back(1.0)
+            if standing == GOOD:
+                welcome(record, teller)
+
+    def _is_solved(self, record: Record) -> bool:
+        ticket = self.gate.credential(record).ticket
+        return self._puzzle is not None and ticket is not None and self._puzzle.is_solved(record.peer, ticket)
+
+    def _bucket(self, source: str) -> TokenBucket:
+        bucket = self._sources.pop(source, None) or TokenBucket(WASTED_PER_S, WASTED_AT_ONCE)
+        self._sources[source] = bucket
+        if len(self._sources) > MAX_SOURCES:
+            del self._sources[next(iter(self._sources))]
+        return bucket
+
+    # --- revoking ---------------------------------------------------------------------------------------------
+
+    def revocation(self, chain: Chain) -> Revocation:
+        """Our word that the last invitation of a chain is void.
+
+        Raises:
+            GossipError: it is not ours to revoke.
+        """
+        try:
+            return revocations.revoke(self._identity, chain, self.gate.revocations.terms)
+        except ValueError as error:
+            raise GossipError(
+                f"revoke: only the founder and those above a member can revoke its invitation ({error}); see `starling peers`"
+            ) from error
+
+    def own_invitation(self, number: int) -> Chain:
+        """A chain that ends with our invitation of that number, made out to nobody: enough to revoke it, whoever has it.
+
+        Raises:
+            GossipError: we have no such invitation to give.
+        """
+        nobody = peer_id_of(hashlib.blake2b(f"{self._swarm} {number}".encode(), digest_size=32).digest())
+        until = int((self._unix_s() + LONGEST_S) * 1000)
+        try:
+            return chains.invite(
+                self._identity, self._shown.chain, self.gate.revocations.terms, invitee=nobody, number=number, not_after_ms=until
+            )  # fmt: skip
+        except ValueError as error:
+            raise GossipError(
+                f"revoke: this node has no invitation {number} to give ({error}); see `starling peers`"
+            ) from error

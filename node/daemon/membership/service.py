@@ -1,0 +1,409 @@
+"""The control lane: moves frames, time and lost connections into the membership core, and its words out to peers and services.
+
+Nothing here decides who is alive, which `gossip.membership.detector` does, or who may be a member, which `node.admission.gate` does.
+A frame that cannot be sent is dropped, since the core repeats what matters, and the core is told that the peer could not be reached.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import trio
+
+from starling.gossip.errors import GossipError, PeerUnreachable, RemoteProtocolError
+from starling.gossip.exchange.swarm_clock import SwarmClock
+from starling.gossip.membership.detector import Detector, Timing
+from starling.gossip.membership.events import (
+    Changed,
+    ClockSample,
+    Died,
+    Joined,
+    Left,
+    MemberEvent,
+    Output,
+    Reborn,
+    Send,
+)
+from starling.gossip.membership.gate import OpenGate
+from starling.gossip.membership.local_record import Ourselves
+from starling.gossip.membership.member_list import MAX_MEMBERS, Member, Place, View
+from starling.gossip.seeds import derive
+from starling.gossip.wire import frames
+from starling.gossip.wire.schema import MAX_ADDRESSES, Beacon, BeaconQuery, Evidence, Record, Told
+from starling.node.config.schema import MembershipSection
+from starling.node.daemon.membership.admission import Admission
+from starling.node.identity import Identity, verify_record
+from starling.node.interfaces import Reporter, TaskStatus
+from starling.node.net.api import Disconnected, Network
+from starling.robust.sampling import labels, prefix_of
+
+MAX_WAITING = 1024
+"""Sendings not begun, and events a subscriber has not taken."""
+ORIGIN_SHARE, ELSEWHERE_SHARE = 16, 2
+"""Of all the members there can be, one public prefix has at most one in so many; so have those of whom no public address is known, who
+can claim that for nothing."""
+MAX_SENDING = 32
+"""Sendings under way to one peer; more are dropped."""
+SEND_S = 5.0
+NAMED = "named"  # what `prefix_of` makes of an address that is a name
+Overheard = Told | Evidence | Beacon | BeaconQuery
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+
+
+class Membership:
+    """Who is here.
+
+    Args:
+        network: to send and receive; its events and its control lane belong to this service.
+        identity: signs our record.
+        swarm: swarm id.
+        section: the detector's clockwork.
+        report: told of faults and of bootstrap peers that do not answer. Members' comings and goings go to subscribers.
+        seed: root of chance.
+        incarnation: unix time in ms of this start.
+        clock: the swarm clock, fed from probes.
+        admission: who may be a member, and our own credential; None lets in everybody.
+    """
+
+    def __init__(
+        self,
+        *,
+        network: Network,
+        identity: Identity,
+        swarm: str,
+        section: MembershipSection,
+        report: Reporter,
+        seed: int,
+        incarnation: int,
+        clock: SwarmClock,
+        admission: Admission | None = None,
+    ) -> None:
+        self._network = network
+        self._report = report
+        self._seed = derive(seed, "join", identity.peer_id)
+        self._clock = clock
+        self._admission = admission
+        self._overused = 0
+        gate = admission.gate if admission is not None else OpenGate()
+        self._kept = gate.digest
+        self._view = View(lambda record: verify_record(record, swarm), gate, self._place)
+        credential = admission.credential if admission is not None else b""
+        own = Record(identity.peer_id, swarm, incarnation, 0, "alive", self._addresses(), b"", credential)
+        timing = Timing(section.probe_s, section.timeout_s, section.suspicion_s, section.sync_s, section.helpers)
+        self._core = Detector(
+            Ourselves(identity.sign_record(own), identity.sign_record),
+            self._view,
+            timing,
+            seed,
+            clock.time,
+            trio.current_time(),
+        )
+        self._outbox, self._unsent = trio.open_memory_channel[Send](MAX_WAITING)
+        self._sending: Counter[str] = Counter()
+        self._subscribers: list[trio.MemorySendChannel[MemberEvent]] = []
+        self._wake = trio.Event()
+        self.overheard: Callable[[str, Overheard], None] = lambda _peer, _message: None
+        """Given members' messages that are not about who is here; may raise RemoteProtocolError."""
+
+    # --- what others ask ------------------------------------------------------------------------------------
+
+    @property
+    def me(self) -> str:
+        """Own peer id."""
+        return self._network.peer_id
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Peers believed alive, in order, ourselves included."""
+        return self._view.alive
+
+    @property
+    def view(self) -> bytes:
+        """Digest of `members`."""
+        return self._view.digest
+
+    @property
+    def table(self) -> Mapping[str, Member]:
+        """All that is known, the dead and those who left too."""
+        return self._view.members
+
+    def life_of(self, peer: str) -> int | None:
+        """Incarnation of an alive peer, None for others."""
+        return self._view.members[peer].record.incarnation if peer in self._view.alive else None
+
+    def prefixes(self, peer: str) -> frozenset[str]:
+        """Under which a peer counts where those of one network or operator may not be many.
+
+        The address it is connected from, if that is public, else those in its record; and the operator that its credential names.
+        """
+        member = self._view.members.get(peer)
+        if member is None:
+            return frozenset()
+        origin = self._network.origin(peer)
+        named = labels(() if origin else member.record.addresses, self.operator_of(peer))
+        return named | {origin} if origin else named
+
+    def operator_of(self, peer: str) -> str:
+        """Who runs a member's node, in their own words; "" if they say nothing."""
+        member = self._view.members.get(peer)
+        if member is None or self._admission is None:
+            return ""
+        return self._admission.gate.credential(member.record).operator
+
+    def admits(self, peer: str) -> bool:
+        """Whether a frame that came on any other lane than ours is to be read: its sender is a member.
+
+        It shows that the sender lives. One that we believe dead hears so, and is back as soon as it contradicts: a mistake of ours is no
+        fault of its.
+
+        Raises:
+            RemoteProtocolError: not_a_member.
+        """
+        member = self._view.members.get(peer)
+        if member is None:
+            raise RemoteProtocolError(peer, "not_a_member")
+        outputs = self._core.met(peer, trio.current_time())
+        if outputs:
+            self._do(outputs)
+        return member.present
+
+    def may_read(self, peer: str) -> bool:
+        """Whether what members have is for a peer: for anybody where nothing is asked of members.
+
+        Raises:
+            RemoteProtocolError: not_a_member.
+        """
+        return not self._view.gate.closed or self.admits(peer)
+
+    def inviter_of(self, peer: str) -> str | None:
+        """Who invited a peer and answers for it; None for the founder, a peer we do not know, and where nobody invites."""
+        member = self._view.members.get(peer)
+        if member is None or self._admission is None:
+            return None
+        chain = self._admission.gate.inviters(member.record)
+        return chain[-1] if chain else None
+
+    def revoke(self, whom: str) -> tuple[str, ...]:
+        """Revoke a member's invitation, or one of ours by its number -> the members that are out.
+
+        Args:
+            whom: a peer id, or digits.
+
+        Raises:
+            GossipError: it is not ours to revoke.
+        """
+        if self._admission is None or self._admission.gate.manifest.admission.kind != "invite":
+            raise GossipError("revoke: nobody is invited to this swarm; shut a peer out with `starling ban PEER`")
+        member, before = self._view.members.get(whom), self.members
+        if member is None and not whom.isdecimal():
+            raise GossipError(f"revoke: {whom} is no member that this node knows; see `starling peers`")
+        if member is not None:
+            chain = self._admission.gate.credential(member.record).chain
+        else:
+            chain = self._admission.own_invitation(int(whom[:12]))
+        self._do(self._core.revoke(self._admission.revocation(chain), trio.current_time()))
+        self._look_at_admission()
+        return tuple(peer for peer in before if peer not in self.members)
+
+    def last_heard(self, peer: str) -> float | None:
+        """When its last control frame came, on trio's clock."""
+        return self._core.heard.get(peer)
+
+    def rtt(self, peer: str) -> float | None:
+        """Seconds its last answer to a probe took."""
+        return self._core.rtt_s.get(peer)
+
+    def subscribe(self) -> trio.MemoryReceiveChannel[MemberEvent]:
+        """Every change from now on.
+
+        Bounded: the channel of a subscriber that lets MAX_WAITING events wait ends, rather than lose one unnoticed.
+        """
+        send, receive = trio.open_memory_channel[MemberEvent](MAX_WAITING)
+        self._subscribers.append(send)
+        return receive
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
+        """Take part until cancelled.
+
+        Raises:
+            GossipError: this node may not be a member any more.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._receive)
+            nursery.start_soon(self._watch_connections)
+            nursery.start_soon(self._tick)
+            if self._admission is not None:
+                nursery.start_soon(self._admission.examine, self._welcome)
+                nursery.start_soon(self._admission.renew, self._present)
+            task_status.started()
+            async for send in self._unsent:
+                if self._sending[send.peer] < MAX_SENDING:
+                    self._sending[send.peer] += 1
+                    nursery.start_soon(self._send_counted, send)
+
+    async def join(self, addresses: Sequence[str]) -> None:
+        """Keep in touch with the swarm through bootstrap peers, until cancelled.
+
+        One that does not answer is dialled again after growing pauses; it is one line when that begins and one when it ends.
+
+        Args:
+            addresses: multiaddrs with /p2p/ID.
+        """
+        async with trio.open_nursery() as nursery:
+            for address in sorted(set(addresses)):
+                nursery.start_soon(self._keep_in_touch, address)
+
+    async def leave(self) -> None:
+        """Tell everybody that we leave for good. The caller sets the deadline."""
+        async with trio.open_nursery() as nursery:
+            for output in self._core.leave(trio.current_time()):
+                if isinstance(output, Send):
+                    nursery.start_soon(self._send, output)
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        async for inbound in self._network.inbound("control"):
+            try:
+                message = frames.decode("control", inbound.peer, inbound.frame)
+                if isinstance(message, Overheard):
+                    if self.admits(inbound.peer):
+                        self.overheard(inbound.peer, message)
+                else:
+                    self._do(self._core.receive(inbound.peer, message, trio.current_time()))
+            except RemoteProtocolError as error:
+                self._report.fault(error.peer, error.reason)
+            if self._admission is not None:
+                source = self._network.origin(inbound.peer) or inbound.peer
+                self._admission.later(source, inbound.peer, trio.current_time())
+                self._look_at_admission()
+
+    async def _watch_connections(self) -> None:
+        async for event in self._network.events():
+            if isinstance(event, Disconnected):
+                self._do(self._core.lost(event.peer, trio.current_time()))
+
+    async def _tick(self) -> None:
+        while True:
+            self._wake = trio.Event()
+            with trio.move_on_at(self._core.deadline):
+                await self._wake.wait()
+            now = trio.current_time()
+            self._do(self._core.readdress(self._addresses(), now) + self._core.tick(now))
+            self._look_at_admission()
+
+    def _welcome(self, record: Record, teller: str) -> None:
+        self._do(self._core.welcome(record, teller, trio.current_time()))
+
+    def _present(self, credential: bytes) -> None:
+        self._do(self._core.present(credential, trio.current_time()))
+
+    def _look_at_admission(self) -> None:
+        """Report invitations used twice, keep new revocations, and end if the others have to put us out.
+
+        Raises:
+            GossipError: this node may not be a member any more.
+        """
+        if self._admission is None or not self._admission.gate.closed:
+            return
+        gate = self._admission.gate
+        for slot in list(gate.overused)[self._overused :]:
+            self._overused, use = self._overused + 1, gate.overused[slot]
+            text = (
+                f"{use.kept.peer} and {use.other.peer} use one invitation of {use.inviter}; the first in order is kept"
+            )
+            self._report.event("invitation_overused", text, level="warning", peer=use.inviter, number=use.number)
+            if use.inviter not in {self.me, gate.manifest.founder}:
+                self._report.fault(
+                    use.inviter, "invitation_signed_twice" if use.signed_twice else "invitation_overused"
+                )
+        if gate.digest != self._kept:
+            self._kept = gate.digest
+            self._admission.keep_revoked(gate.revoked)
+        why = self._admission.lost(self._core.own)
+        if why and not self._core.gone:
+            raise GossipError(f"admission: {why}")
+
+    def _place(self, record: Record) -> Place:
+        origin = self._network.origin(record.peer)
+        told = (prefix_of(address) for address in record.addresses)
+        place = origin or next((prefix for prefix in told if prefix not in {None, NAMED}), None) or ""
+        return place, MAX_MEMBERS // (ORIGIN_SHARE if place else ELSEWHERE_SHARE)
+
+    def _addresses(self) -> tuple[str, ...]:
+        return tuple(self._network.addresses[:MAX_ADDRESSES])
+
+    def _do(self, outputs: Sequence[Output]) -> None:
+        """Carry out what the core says. Never waits: a slow peer must not hold up the others."""
+        for output in outputs:
+            match output:
+                case Send():
+                    try:
+                        self._outbox.send_nowait(output)
+                    except trio.WouldBlock:
+                        continue
+                case ClockSample(peer=peer, swarm_time=theirs, rtt_s=rtt_s):
+                    self._clock.observe(peer, theirs, rtt_s, trio.current_time())
+                case _:
+                    self._tell(output)
+        self._wake.set()
+
+    def _tell(self, event: MemberEvent) -> None:
+        match event:
+            case Joined(peer=peer) | Changed(peer=peer) | Reborn(peer=peer):
+                member = self._view.members.get(peer)
+                if member is not None:
+                    self._network.learn(peer, member.record.addresses)
+            case Died(peer=peer) | Left(peer=peer):
+                self._clock.forget(peer)
+            case _:
+                pass
+        for subscriber in list(self._subscribers):
+            try:
+                subscriber.send_nowait(event)
+            except (trio.WouldBlock, trio.BrokenResourceError):
+                self._subscribers.remove(subscriber)
+                subscriber.close()
+
+    async def _send_counted(self, send: Send) -> None:
+        try:
+            with trio.move_on_after(SEND_S):
+                await self._send(send)
+        finally:
+            self._sending[send.peer] -= 1
+            if not self._sending[send.peer]:
+                del self._sending[send.peer]
+
+    async def _send(self, send: Send) -> None:
+        try:
+            await self._network.send(send.peer, "control", frames.encode(send.message))
+        except PeerUnreachable:
+            self._do(self._core.lost(send.peer, trio.current_time()))
+
+    async def _keep_in_touch(self, address: str) -> None:
+        """Greet one bootstrap peer whenever it is not among the members."""
+        peer, pause, complained, turn = address.rpartition("/p2p/")[2], FIRST_PAUSE_S, False, 0
+        while True:
+            present = peer in self.members
+            reached = present or await self._greet(address, complain=not complained)
+            if reached and complained:
+                self._report.event("bootstrap_reached", f"bootstrap peer {address} answers again", address=address)
+            complained, turn = not reached, turn + 1
+            jitter = 0.75 + 0.5 * derive(self._seed, address, turn) / 2**63
+            await trio.sleep(jitter * (LONGEST_PAUSE_S if present else pause))
+            pause = FIRST_PAUSE_S if present else min(2 * pause, LONGEST_PAUSE_S)
+
+    async def _greet(self, address: str, *, complain: bool) -> bool:
+        try:
+            peer = await self._network.dial(address)
+        except PeerUnreachable as error:
+            if complain:
+                text = f"bootstrap peer {address} does not answer ({error.reason}); this node goes on and keeps trying"
+                self._report.event("bootstrap_unreachable", text, level="warning", address=address)
+            return False
+        self._do(self._core.greet(peer, trio.current_time()))
+        return True

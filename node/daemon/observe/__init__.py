@@ -1,0 +1,1 @@
+"""Status, control socket, metrics and records of a running node."""

@@ -1,0 +1,177 @@
+"""The node's control socket: says the status to whoever watches and takes the owner's commands (protocol: `starling.node.status.control`).
+
+Theory of operation: one task per connection, at most 16 of them. A connection sends request lines; `watch` is the last one it may
+send, from then on it gets snapshots: one a second, and one soon after `changed()`, at most four a second. Whoever does not read
+is dropped after two seconds, whoever says nothing after a minute; the node waits for neither. The socket is bound under another
+name, closed to others, and then renamed, so there is no moment at which it is open to all or missing though it existed.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import trio
+
+from starling.gossip.errors import ConfigError, GossipError
+from starling.node.interfaces import TaskStatus
+from starling.node.status import control
+from starling.node.status.snapshot import StatusSnapshot, encode
+
+MAX_CONNECTIONS = 16
+COMMANDS = ("leave", "stop", "evaluate", "export", "ban", "unban", "trust", "revoke")
+WATCH_S = 1.0
+CHANGE_S = 0.25
+SLOW_S = 2.0
+IDLE_S = 60.0
+
+Command = Callable[[str, Mapping[str, object]], Awaitable[dict[str, object]]]
+
+
+class Publisher:
+    """Serves one run directory's control socket.
+
+    Args:
+        run_dir: where `control.sock` goes; an existing directory.
+        snapshot: makes the status of this moment; cheap, called up to four times a second per watcher.
+        command: carries out leave, stop, evaluate or export (with `path`) and returns the fields of the answer. A GossipError or
+            OSError from it is the answer "no".
+    """
+
+    def __init__(self, run_dir: Path, snapshot: Callable[[], StatusSnapshot], command: Command) -> None:
+        self._run_dir = run_dir
+        self._snapshot = snapshot
+        self._command = command
+        self._changed = trio.Event()
+        self._connections = 0
+
+    def changed(self) -> None:
+        """Something a person would want to see at once happened."""
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def run(self, *, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled; started once requests are answered.
+
+        Raises:
+            ConfigError: another node runs in this directory, or the socket cannot be made.
+        """
+        listener, made = self._listen()
+        try:
+            async with trio.open_nursery() as nursery:
+                streams = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
+                nursery.start_soon(trio.serve_listeners, self._connection, [streams])
+                task_status.started()
+        finally:
+            listener.close()
+            path = self._run_dir / control.SOCKET_NAME
+            with suppress(OSError):
+                if path.stat().st_ino == made:
+                    path.unlink()
+
+    def _listen(self) -> tuple[socket.socket, int]:
+        """A listening socket in the run directory, and its inode."""
+        try:
+            control.connect(self._run_dir).close()
+        except control.NotRunning:
+            pass
+        except control.ControlError as error:
+            raise ConfigError(f"--dir: {error}") from error
+        else:
+            raise ConfigError(
+                f"--dir: a node is already running in {self._run_dir}; see `starling status --dir {self._run_dir}`"
+            )
+        name = f"{control.SOCKET_NAME}.{os.getpid()}"
+        made = self._run_dir / name
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            made.unlink(missing_ok=True)
+            with control.socket_address(self._run_dir, name) as address:
+                listener.bind(address)
+            made.chmod(0o600)
+            listener.listen(MAX_CONNECTIONS)
+            inode = made.stat().st_ino
+            made.replace(self._run_dir / control.SOCKET_NAME)
+        except OSError as error:
+            listener.close()
+            with suppress(OSError):
+                made.unlink()
+            raise ConfigError(f"--dir: no control socket in {self._run_dir}: {error.strerror}") from error
+        listener.setblocking(False)
+        return listener, inode
+
+    async def _connection(self, stream: trio.SocketStream) -> None:
+        self._connections += 1
+        try:
+            async with stream:
+                if self._connections > MAX_CONNECTIONS:
+                    await _send(stream, _no(f"{MAX_CONNECTIONS} programs watch this node already; close one"))
+                else:
+                    await self._requests(stream)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+            return  # it went away, or does not read: its own loss
+        finally:
+            self._connections -= 1
+
+    async def _requests(self, stream: trio.SocketStream) -> None:
+        buffer = bytearray()
+        while True:
+            while (end := buffer.find(b"\n")) < 0:
+                if len(buffer) > control.MAX_REQUEST_BYTES:
+                    await _send(stream, _no(f"a request has at most {control.MAX_REQUEST_BYTES} bytes"))
+                    return
+                with trio.fail_after(IDLE_S):
+                    chunk = await stream.receive_some()
+                if not chunk:
+                    return
+                buffer += chunk
+            line = bytes(buffer[:end])
+            del buffer[: end + 1]
+            try:
+                fields = msgspec.json.decode(line, type=dict[str, object])
+            except (msgspec.DecodeError, ValueError, RecursionError):
+                await _send(stream, _no("a request is one JSON object on one line"))
+                return
+            op = fields.pop("op", None)
+            if op == "watch":
+                await self._watch(stream)
+            elif op == "status":
+                await _send(stream, encode(self._snapshot()))
+            else:
+                await _send(stream, await self._answer(op, fields), shield=True)
+
+    async def _watch(self, stream: trio.SocketStream) -> None:
+        while True:
+            changed = self._changed
+            await _send(stream, encode(self._snapshot()))
+            await trio.sleep(CHANGE_S)
+            with trio.move_on_after(WATCH_S - CHANGE_S):
+                await changed.wait()
+
+    async def _answer(self, op: object, fields: Mapping[str, object]) -> bytes:
+        if not isinstance(op, str) or op not in COMMANDS:
+            return _no(f"op: must be one of status, watch, {', '.join(COMMANDS)}")
+        if op == "export" and not isinstance(fields.get("path"), str):
+            return _no("export: needs path, a string")
+        if op == "revoke" and not isinstance(fields.get("peer"), str):
+            return _no("revoke: needs peer, a string")
+        try:
+            result = await self._command(op, fields)
+        except (GossipError, OSError) as error:
+            return _no(str(error))
+        return msgspec.json.encode({"ok": True, **result}) + b"\n"
+
+
+def _no(why: str) -> bytes:
+    return msgspec.json.encode({"ok": False, "error": why}) + b"\n"
+
+
+async def _send(stream: trio.SocketStream, line: bytes, *, shield: bool = False) -> None:
+    """Write within a deadline. Shielded, it goes out even while the node is being cancelled: the answer to `stop`."""
+    with trio.fail_after(SLOW_S) as scope:
+        scope.shield = shield
+        await stream.send_all(line)

@@ -1,0 +1,186 @@
+"""Writes the run's record (`starling.node.status.record`), and the log's one line a round.
+
+Theory of operation. Both look at the node from outside, once in a while, and keep what they saw last: no round waits for them, and however
+fast rounds are there is at most one line in MIN_ROUND_S of the log, which then sums several rounds up.
+
+The record is bounded: at half of `max_bytes` the file is renamed to NAME.1, which replaces the one before, and the next begins with a whole
+line. A line longer than a RECORD_LINES-th of `max_bytes` is followed by a pause as many times longer, so that a record of thousands of
+peers still reaches back. A file that cannot be written is said once; every later line tries again, and tells what the lost ones would
+have told.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from starling.node.config.schema import RecordSection
+from starling.node.daemon.app import Node
+from starling.node.daemon.observe.snapshot import frame_bytes
+from starling.node.interfaces import Reporter
+from starling.node.status.record import earlier, line
+from starling.node.status.snapshot import Exchanges, StatusSnapshot
+from starling.node.storage.log import Seen, round_fields
+
+MIN_PAUSE_S: Final = 0.1
+MIN_ROUND_S: Final = 1.0
+RECORD_LINES: Final = 1000
+"""A record has room for so many lines at the least, whatever their length."""
+_BLOCK: Final = 1 << 16
+
+
+class Recorder:
+    """Writes a line now and then until cancelled, and one more then.
+
+    Args:
+        section: how often, and how much.
+        path: the file.
+        snapshot: makes the status of this moment.
+        report: told if it cannot be written.
+    """
+
+    def __init__(
+        self, section: RecordSection, path: Path, snapshot: Callable[[], StatusSnapshot], report: Reporter
+    ) -> None:
+        self._section = section
+        self._path = path
+        self._snapshot = snapshot
+        self._report = report
+        self._file: int | None = None
+        self._bytes = 0
+        self._before: StatusSnapshot | None = None  # what the file tells so far
+        self._failed = False
+
+    async def serve(self) -> None:
+        """Record until cancelled; returns at once where that is off."""
+        if not self._section.every_s:
+            return
+        try:
+            while True:
+                line_bytes = self._write()
+                await trio.sleep(self._pause_s(line_bytes))
+        finally:
+            self._write()
+            self._close()
+
+    def _pause_s(self, line_bytes: int) -> float:
+        stretched = max(1.0, line_bytes * RECORD_LINES / self._section.max_bytes)
+        return max(MIN_PAUSE_S, self._section.every_s) * stretched
+
+    def _write(self) -> int:
+        """One line. -> its length, 0 if it could not be written"""
+        now = self._snapshot()
+        try:
+            if self._file is None:
+                self._open()
+            text = line(self._before, now)
+            if self._bytes and self._bytes + len(text) > self._section.max_bytes // 2:
+                self._close()
+                self._path.replace(earlier(self._path))
+                self._open()
+                text = line(self._before, now)
+            assert self._file is not None
+            _write_all(self._file, text)
+        except OSError as error:
+            self._close()  # a line that was torn is cut off when the file is opened again
+            if not self._failed:
+                self._failed = True
+                self._report.event(
+                    "cannot_record",
+                    f"{self._path} cannot be written: {error.strerror}; training goes on, and so does the record once it can; "
+                    "free some disk space or look at the directory's permissions",
+                    level="error",
+                )
+            return 0
+        self._before = now
+        self._bytes += len(text)
+        if self._failed:
+            self._failed = False
+            self._report.event("records_again", "the record goes on")
+        return len(text)
+
+    def _open(self) -> None:
+        """Go on after the last whole line of the file; a file that is new begins with a whole snapshot."""
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._bytes = _end_of_lines(self._file)
+        os.ftruncate(self._file, self._bytes)
+        os.lseek(self._file, 0, os.SEEK_END)
+        if not self._bytes:
+            self._before = None
+
+    def _close(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                os.close(self._file)
+            self._file = None
+
+
+def _end_of_lines(file: int) -> int:
+    """Bytes up to and with the last newline."""
+    end = os.lseek(file, 0, os.SEEK_END)
+    while end:
+        start = max(0, end - _BLOCK)
+        newline = os.pread(file, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def _write_all(file: int, text: bytes) -> None:
+    left = memoryview(text)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def seen(node: Node) -> Seen:
+    """What a node has done so far."""
+    progress, exchange = node.progress, node.exchange
+    sent, received = frame_bytes(node.network)
+    return Seen(
+        at_s=trio.current_time(),
+        round=progress.round,
+        rounds=progress.computed.rounds,
+        steps=progress.computed.steps,
+        computed_s=progress.computed.seconds,
+        loss=progress.loss,
+        distance=progress.distance,
+        exchanges=exchange.stats if exchange is not None else Exchanges(),
+        bytes_sent=sent,
+        bytes_received=received,
+    )
+
+
+class RoundLog:
+    """One line a round in the log, or one a second for several rounds.
+
+    Args:
+        seen: what the node has done so far.
+        tell: takes the fields of a line.
+    """
+
+    def __init__(self, seen: Callable[[], Seen], tell: Callable[[dict[str, object]], object]) -> None:
+        self._seen = seen
+        self._tell = tell
+
+    async def serve(self) -> None:
+        """Look until cancelled, and once more then."""
+        before = self._seen()
+        try:
+            while True:
+                await trio.sleep(MIN_ROUND_S)
+                before = self._look(before)
+        finally:
+            self._look(before)
+
+    def _look(self, before: Seen) -> Seen:
+        now = self._seen()
+        if now.rounds == before.rounds:
+            return before
+        self._tell(round_fields(before, now))
+        return now

@@ -1,0 +1,101 @@
+"""What a node takes of its machine: processor, memory and disk, of the daemon and of its engine together."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from starling.node.status.snapshot import Resources
+
+LOOK_S = 1.0
+"""Between two looks; who asks sooner is told the same again."""
+WALK_S = 10.0
+"""Between two walks through the run directory."""
+MAX_FILES = 2000
+"""In it; of more the size is not known."""
+
+
+class Usage:
+    """Looks at two processes and a folder, rarely enough to cost nothing.
+
+    Args:
+        folder: the run directory.
+        clock: seconds, that of processor time: never a virtual one.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._processes: dict[int, psutil.Process] = {}
+        self._spent: dict[int, float] = {}  # processor seconds by process id, at the last look
+        self._looked_at = self._walked_at = clock()
+        self._seen = Resources()
+        self._seen = Resources(memory_bytes=self._processes_now(None)[1], disk_bytes=_bytes_of(folder))
+
+    def look(self, engine: int | None) -> Resources:
+        """What is taken now, or was at most a second ago.
+
+        Args:
+            engine: process id of the engine; None while there is none. One that is just dying counts as none.
+        """
+        now = self._clock()
+        elapsed = now - self._looked_at
+        if elapsed < LOOK_S:
+            return self._seen
+        busy, memory = self._processes_now(engine)
+        disk = self._seen.disk_bytes
+        if now - self._walked_at >= WALK_S:
+            self._walked_at, disk = now, _bytes_of(self._folder)
+        self._looked_at = now
+        self._seen = Resources(cpu=busy / elapsed, memory_bytes=memory, disk_bytes=disk)
+        return self._seen
+
+    def _processes_now(self, engine: int | None) -> tuple[float, int]:
+        """Processor seconds since the last look, and resident bytes. Of a process begun since then all seconds count."""
+        pids = [os.getpid()] if engine is None else [os.getpid(), engine]
+        spent, busy, memory = {}, 0.0, 0
+        for pid in pids:
+            try:
+                process = self._processes.get(pid) or psutil.Process(pid)
+                with process.oneshot():
+                    times, resident = process.cpu_times(), process.memory_info().rss
+            except psutil.Error:
+                continue
+            self._processes[pid] = process
+            spent[pid] = times.user + times.system
+            busy += max(0.0, spent[pid] - self._spent.get(pid, 0.0))
+            memory += resident
+        self._processes = {pid: process for pid, process in self._processes.items() if pid in spent}
+        self._spent = spent
+        return busy, memory
+
+
+def _bytes_of(folder: Path) -> int | None:
+    """Bytes of all files in a folder and below, links not followed; None where there are too many, or it cannot be read."""
+    total = files = 0
+    waiting = [str(folder)]
+    try:
+        while waiting:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    files += 1
+                    if files > MAX_FILES:
+                        return None
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    else:
+                        total += _size(entry)
+    except OSError:
+        return None
+    return total
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_size
+    except FileNotFoundError:  # a checkpoint that was just renamed
+        return 0

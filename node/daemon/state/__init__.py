@@ -1,0 +1,1 @@
+"""Manifest and model transfer."""

@@ -1,0 +1,273 @@
+"""The state lane: the manifest for whoever holds an invite, the model for late joiners.
+
+Giving: a query makes the engine hold a snapshot; chunks are read from it by offset, so that an interrupted download resumes, from another
+peer too if it holds the same bytes. There is one at a time: it stays while it is fresh, and while it is being read for as long as reading
+takes on a slow line, so that who asks cuts off nobody who reads. A node that looks for a model itself has none to give.
+Taking: peers say what they have, and it is downloaded in as few chunks as there can be; its SHA-256 and the parameters' schema are
+checked before the engine sees a byte. Which of several models to believe is for `starling.node.daemon.state.model_sync`.
+
+What a peer can cost here: one snapshot per `SNAPSHOT_FRESH_S`; one chunk of 1 MiB per frame it may send; to newcomers, a model that is as
+old as one that a slow line has brought.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import trio
+
+from starling.gossip.errors import EngineError, RemoteProtocolError, TransportError
+from starling.gossip.seeds import derive
+from starling.gossip.wire import frames
+from starling.gossip.wire.schema import (
+    MAX_CHUNK_BYTES,
+    Chunk,
+    ChunkQuery,
+    ManifestQuery,
+    ManifestReply,
+    Message,
+    StateOffer,
+    StateQuery,
+)
+from starling.node.interfaces import EngineHandle, Reporter, TaskStatus
+from starling.node.net.api import Network
+from starling.node.rpc import calls
+
+SNAPSHOT_FRESH_S = 1.0
+OFFER_GRACE_S = 1.0
+REPLY_S = 10.0
+FIRST_ASK_S, ASK_AGAIN_S = 0.125, 1.0
+"""An answer that is not there by then was lost, or its giver is busy: each further try has twice as long, up to the second."""
+SLOW_BYTES_PER_S = 128 << 10  # and longer by what a long answer takes on a slow line
+PROGRESS_S = 10.0
+WIDEST_SCALAR = 8  # bytes of a float64
+STATE_HEADER_BYTES = 64 << 10
+TRIES_PER_CHUNK = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What one peer has to give; `offer.size` is 0 if it has nothing."""
+
+    peer: str
+    offer: StateOffer
+
+
+class Transfer:
+    """The state lane of one node.
+
+    Args:
+        network: to send and receive.
+        report: for events and faults.
+        manifest: canonical bytes of a manifest by swarm id, or None.
+    """
+
+    def __init__(
+        self,
+        *,
+        network: Network,
+        report: Reporter,
+        manifest: Callable[[str], bytes | None],
+    ) -> None:
+        self._network = network
+        self._report = report
+        self._manifest = manifest
+        self._max_state_bytes = 0
+        self._engine: EngineHandle | None = None
+        self._schema = b""
+        self._held: tuple[calls.Held, float] | None = None
+        self._holding = trio.Lock()
+        self._read_at = -math.inf
+        self._waiting: dict[tuple[str, str, int], trio.MemorySendChannel[Message]] = {}
+        self._nonce = 0
+        self._may: Callable[[str], bool] = lambda _peer: True
+
+    def expect(self, opened: calls.Opened) -> None:
+        """From now on offers of other models than this engine's, or of more bytes, are refused."""
+        self._schema = opened.schema
+        self._max_state_bytes = WIDEST_SCALAR * opened.parameters + STATE_HEADER_BYTES
+
+    def give(self, engine: EngineHandle, may: Callable[[str], bool]) -> None:
+        """From now on this engine's model is given to who asks, if `may` says that it is for that peer."""
+        self._engine, self._held, self._may = engine, None, may
+
+    async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
+        """Answer and route frames until cancelled."""
+        inbound = self._network.inbound("state")
+        task_status.started()
+        async with trio.open_nursery() as nursery:
+            async for item in inbound:
+                try:
+                    message = frames.decode("state", item.peer, item.frame)
+                    if isinstance(message, StateQuery | ChunkQuery) and not self._may(item.peer):
+                        continue
+                except RemoteProtocolError as error:
+                    self._report.fault(error.peer, error.reason)
+                    continue
+                match message:
+                    case ManifestQuery() | StateQuery() | ChunkQuery():
+                        nursery.start_soon(self._answer, item.peer, message)
+                    case _:
+                        self._route(item.peer, message)
+
+    # --- giving -------------------------------------------------------------------------------------------
+
+    async def _answer(self, peer: str, query: ManifestQuery | StateQuery | ChunkQuery) -> None:
+        try:
+            reply = await self._reply(query)
+            with trio.fail_after(REPLY_S):
+                await self._network.send(peer, "state", frames.encode(reply))
+        except (EngineError, TransportError, trio.TooSlowError):
+            return  # the asker asks again, or asks another
+
+    async def _reply(self, query: ManifestQuery | StateQuery | ChunkQuery) -> Message:
+        if isinstance(query, ManifestQuery):
+            return ManifestReply(query.swarm, self._manifest(query.swarm) or b"")
+        if self._engine is None:
+            if isinstance(query, StateQuery):
+                return StateOffer(query.nonce, 0, 0, 0, b"", b"")
+            return Chunk(query.snapshot, query.offset, b"")
+        if isinstance(query, StateQuery):
+            held = await self._hold(self._engine)
+            return StateOffer(query.nonce, held.snapshot, held.round, held.size, held.digest, held.schema)
+        with trio.fail_after(REPLY_S):
+            read = await self._engine.call(calls.ReadChunk(query.snapshot, query.offset, MAX_CHUNK_BYTES))
+        if isinstance(read, calls.ChunkRead) and read.data:
+            self._read_at = trio.current_time()
+        return Chunk(query.snapshot, query.offset, read.data if isinstance(read, calls.ChunkRead) else b"")
+
+    async def _hold(self, engine: EngineHandle) -> calls.Held:
+        with trio.fail_after(REPLY_S):
+            async with self._holding:  # who asks while a snapshot is made is told of that one
+                if self._held is not None and self._stays(*self._held):
+                    return self._held[0]
+                held = await engine.call(calls.Snapshot())
+                if not isinstance(held, calls.Held):
+                    raise EngineError("the engine gave no snapshot")
+                self._held = (held, trio.current_time())
+                return held
+
+    def _stays(self, held: calls.Held, made_at: float) -> bool:
+        now = trio.current_time()
+        read_s = held.size / SLOW_BYTES_PER_S if now - self._read_at < REPLY_S else 0.0
+        return now - made_at < SNAPSHOT_FRESH_S + read_s
+
+    # --- taking -------------------------------------------------------------------------------------------
+
+    async def fetch_manifest(self, peer: str, swarm: str) -> bytes:
+        """Canonical manifest bytes from a peer, unchecked: the caller compares the hash.
+
+        Raises:
+            TransportError, trio.TooSlowError: no answer.
+            RemoteProtocolError: the peer does not know this swarm.
+        """
+        reply = await self._ask(peer, "manifest", 0, ManifestQuery(swarm))
+        assert isinstance(reply, ManifestReply)
+        if not reply.manifest:
+            raise RemoteProtocolError(peer, "unknown_swarm")
+        return reply.manifest
+
+    async def offers(self, peers: Sequence[str]) -> list[Offered]:
+        """What each of these peers has to give, in order of peer id; who does not answer, or offers another model, is left out.
+
+        Once two have a model to give, the others have as long again as these took, and `OFFER_GRACE_S`: one that is silent would else cost
+        `REPLY_S`.
+        """
+        offers: list[Offered] = []
+        began = trio.current_time()
+
+        async def ask(peer: str, scope: trio.CancelScope) -> None:
+            self._nonce += 1
+            nonce = derive(self._nonce, "state_query", self._network.peer_id) >> 1
+            try:
+                reply = await self._ask(peer, "offer", nonce, StateQuery(nonce))
+            except (TransportError, trio.TooSlowError):
+                return
+            assert isinstance(reply, StateOffer)
+            if reply.size > self._max_state_bytes or (reply.size and reply.schema != self._schema):
+                self._report.fault(peer, "state_of_another_model")
+                return
+            offers.append(Offered(peer, reply))
+            if reply.size and sum(offered.offer.size > 0 for offered in offers) == 2:
+                scope.deadline = 2.0 * trio.current_time() - began + OFFER_GRACE_S
+
+        async with trio.open_nursery() as nursery:
+            for peer in peers:
+                nursery.start_soon(ask, peer, nursery.cancel_scope)
+        return sorted(offers, key=lambda item: item.peer)
+
+    async def download(self, chosen: Offered, holders: Sequence[Offered] = ()) -> bytes | None:
+        """The bytes that were offered, their digest checked; None if nobody gives them.
+
+        Args:
+            chosen: whose.
+            holders: others with the same digest, to go on with where one fails.
+        """
+        received = bytearray()
+        sources = [chosen, *(item for item in holders if item.peer != chosen.peer)]
+        failures, told_at = 0, trio.current_time()
+        while len(received) < chosen.offer.size:
+            source = sources[failures % len(sources)]
+            query = ChunkQuery(source.offer.snapshot, len(received))
+            expected = min(MAX_CHUNK_BYTES, chosen.offer.size - query.offset)
+            try:
+                reply = await self._ask(source.peer, "chunk", query.offset, query, expected)
+            except (TransportError, trio.TooSlowError):
+                reply = None
+            data = reply.data if isinstance(reply, Chunk) and reply.snapshot == source.offer.snapshot else b""
+            if len(data) != expected:  # a peer that gives a byte at a time would hold us up for days
+                failures += 1
+                if failures >= TRIES_PER_CHUNK * len(sources):
+                    return None
+                continue
+            received += data
+            if trio.current_time() >= told_at + PROGRESS_S:
+                told_at = trio.current_time()
+                self._tell_progress(source.peer, len(received), chosen.offer.size)
+        state = bytes(received)
+        if hashlib.sha256(state).digest() != chosen.offer.digest:
+            self._report.fault(chosen.peer, "state_digest_mismatch")
+            return None
+        return state
+
+    def _tell_progress(self, peer: str, received: int, size: int) -> None:
+        text = f"{100 * received // size} % of a model of {size / 1e6:,.0f} MB is here, from {peer}"
+        self._report.event("state_progress", text, peer=peer, received=received, size=size)
+
+    # --- request and reply over frames --------------------------------------------------------------------
+
+    async def _ask(self, peer: str, kind: str, key: int, query: Message, expected_bytes: int = 0) -> Message:
+        send, receive = trio.open_memory_channel[Message](1)
+        self._waiting[(peer, kind, key)] = send
+        wait_s = FIRST_ASK_S
+        try:
+            with trio.fail_after(REPLY_S):
+                while True:
+                    await self._network.send(peer, "state", frames.encode(query))
+                    patience_s, wait_s = wait_s, min(2.0 * wait_s, ASK_AGAIN_S)
+                    with trio.move_on_after(patience_s + expected_bytes / SLOW_BYTES_PER_S):
+                        return await receive.receive()
+        finally:
+            self._waiting.pop((peer, kind, key), None)
+            send.close()
+            receive.close()
+
+    def _route(self, peer: str, message: Message) -> None:
+        match message:
+            case ManifestReply():
+                key = (peer, "manifest", 0)
+            case StateOffer(nonce=nonce):
+                key = (peer, "offer", nonce)
+            case Chunk(offset=offset):
+                key = (peer, "chunk", offset)
+            case _:
+                key = (peer, "", 0)
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            return  # an answer that came too late
+        with suppress(trio.WouldBlock):  # asked twice, answered twice
+            waiting.send_nowait(message)

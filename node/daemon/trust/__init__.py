@@ -1,0 +1,1 @@
+"""Reputation and evidence as services."""

@@ -1,0 +1,1 @@
+"""A swarm of real node processes on loopback."""

@@ -1,0 +1,167 @@
+"""How much privacy a node's data have cost so far: (ε, δ) of all noised steps, kept in a file beside the checkpoint.
+
+The file is ahead of the steps: a lot of them is written down before the first of it is taken, so that a crash makes the sum too large by
+at most a lot, never too small. It stays when a checkpoint is moved away: what was told to peers is not untold.
+
+Accountant: Rényi differential privacy of the Poisson-sampled Gaussian, by opacus. Source: Mironov, Talwar and Zhang 2019
+(arXiv:1908.10530); to (ε, δ) by Balle et al. 2020 (arXiv:1905.09982), Theorem 21.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta
+
+from starling.gossip.errors import ConfigError
+from starling.node.engine import tensor_file
+
+LOT = 64
+ORDERS = (*(1.0 + tenth / 10 for tenth in range(1, 100)), *map(float, range(11, 64)), *(2.0**k for k in range(6, 11)))
+INSTALL = "pip install 'starling-swarm[privacy]'"
+
+
+class Lot(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """Steps of one kind.
+
+    Args:
+        noise: standard deviation in units of the clip norm, > 0.
+        rate: share of the samples that a step looks at, in (0, 1].
+        steps: how many.
+    """
+
+    noise: Annotated[float, Meta(gt=0)]
+    rate: Annotated[float, Meta(gt=0, le=1)]
+    steps: Annotated[int, Meta(ge=0, lt=2**53)]
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    lots: list[Lot]
+
+
+def epsilon(lots: Sequence[Lot], delta: float, orders: Sequence[float] = ORDERS) -> float:
+    """ε at δ of all these steps together; 0 for none.
+
+    Raises:
+        ConfigError: opacus is not installed.
+    """
+    taken = [lot for lot in lots if lot.steps]
+    if not taken:
+        return 0.0
+    moments = sum(lot.steps * _moments(lot.noise, lot.rate, tuple(orders)) for lot in taken)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the best order is the largest: the bound holds, it could be tighter
+        spent, _ = _opacus().get_privacy_spent(orders=list(orders), rdp=moments, delta=delta)
+    return max(0.0, float(spent))
+
+
+@lru_cache(maxsize=16)
+def _moments(noise: float, rate: float, orders: tuple[float, ...]) -> npt.NDArray[np.float64]:
+    """Rényi divergence of one step, for every order. Not to be modified."""
+    found: npt.NDArray[np.float64] = _opacus().compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=list(orders))
+    return found
+
+
+def _opacus() -> Any:
+    """The accountant's module."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from opacus.accountants.analysis import rdp  # noqa: PLC0415  takes seconds, and only this needs it
+    except ImportError as error:
+        raise ConfigError(f"privacy.noise: needs an accountant that is not installed; try: {INSTALL}") from error
+    return rdp
+
+
+class Spent:
+    """The steps of one node's data.
+
+    Args:
+        path: the file; None keeps nothing, as in simulation.
+        noise: of the steps to come.
+        rate: likewise.
+        delta: δ.
+        most: ε that is never exceeded; 0: any.
+
+    Raises:
+        ConfigError: the file is damaged, or opacus is missing.
+    """
+
+    def __init__(self, path: Path | None, *, noise: float, rate: float, delta: float, most: float) -> None:
+        self._path = path
+        self._delta = delta
+        self._most = most
+        self._lots = [] if path is None else _read(path)
+        if not self._lots or (self._lots[-1].noise, self._lots[-1].rate) != (noise, rate):
+            self._lots.append(Lot(noise, rate, 0))
+        self._reserved = self._lots[-1].steps
+        self.epsilon(1)  # refuses now what it would refuse at the first step
+        self.problem = ""
+        """Why no step may be taken; "" if one may."""
+
+    def epsilon(self, further: int = 0) -> float:
+        """ε of the steps taken, and of so many more."""
+        *before, last = self._lots
+        return epsilon([*before, Lot(last.noise, last.rate, last.steps + further)], self._delta)
+
+    def take(self) -> bool:
+        """Count one step, before it is taken. -> whether it may be."""
+        last = self._lots[-1]
+        if last.steps == self._reserved and not self._reserve():
+            return False
+        last.steps += 1
+        return True
+
+    def keep(self) -> None:
+        """Write down exactly what was taken: the node stops in order.
+
+        Raises:
+            OSError: it could not be written; what lies there says more, not less.
+        """
+        if self._path is not None:
+            self._write(0)
+            self._reserved = self._lots[-1].steps
+
+    def _reserve(self) -> bool:
+        lot = LOT
+        while lot and self._most and self.epsilon(lot) > self._most:
+            lot //= 2
+        if not lot:
+            self.problem = f"epsilon would exceed privacy.max_epsilon = {self._most:g}"
+            return False
+        try:
+            self._write(lot)
+        except OSError as error:
+            self.problem = f"{self._path} cannot be written: {error.strerror or error}"
+            return False
+        self._reserved = self._lots[-1].steps + lot
+        self.problem = ""
+        return True
+
+    def _write(self, ahead: int) -> None:
+        if self._path is None:
+            return
+        *before, last = self._lots
+        lots = [*before, Lot(last.noise, last.rate, last.steps + ahead)]
+        tensor_file.write(self._path, msgspec.json.encode(_File(lots)) + b"\n").replace(self._path)
+        tensor_file.flush_folder(self._path.parent)
+
+
+def _read(path: Path) -> list[Lot]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_File).lots
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is damaged"
+        raise ConfigError(
+            f"privacy: {path} says what your data have cost and cannot be read: {why}; "
+            f"to count from 0, as for data nobody has seen yet: mv {path} {path}.bad"
+        ) from error

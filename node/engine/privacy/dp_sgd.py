@@ -1,0 +1,177 @@
+"""Gradients that say little about any one sample: each sample's is clipped, the sum is noised. Differential privacy by DP-SGD.
+
+Of the n samples held here every one is in a step's batch with probability q, whatever the others are. A sample's gradient is that of
+the task's loss of a batch of this one sample, shortened to the clip norm C, so that adding or removing one sample moves the sum by at
+most C in Euclidean norm (replacing one: 2C). On every coordinate of the sum comes Gaussian noise of standard deviation noise · C; then
+it is divided by qn, the batch size to be expected. Whatever is made of it later, optimiser, mixing, compression, costs no more.
+
+Both draws are the node's secret: the bound on ε counts on nobody knowing which samples a batch holds.
+
+Source: Abadi et al. 2016 (arXiv:1607.00133), Algorithm 1.
+
+Shapes: d parameters, n samples, m of a batch, c of a chunk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from starling.gossip.errors import ConfigError
+from starling.gossip.vector import Layout
+from starling.node.config.schema import Manifest, PrivacySection, TaskSection
+from starling.node.engine.privacy.accountant import Spent
+from starling.node.engine.privacy.csprng import Secret
+from starling.node.tasks.api import Data, Sampled, Task
+from starling.robust.facts import FACTS
+
+CHUNK_BYTES = 64 << 20  # of gradients held at a time, one for each sample
+_BATCH_NORMS = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.LazyBatchNorm1d,
+    nn.LazyBatchNorm2d,
+    nn.LazyBatchNorm3d,
+)
+
+
+class Private:
+    """The noised gradients of one node's data.
+
+    Args:
+        section: noise > 0.
+        manifest: names the task, the batch size and the rule that combines what peers tell.
+        task: gives the loss.
+        model: of `layout`; its parameters are read at every step, and left alone.
+        data: single samples of them can be drawn.
+        secret: chance for batches and noise.
+        path: where to write down what was spent; None: nowhere.
+
+    Raises:
+        ConfigError: the task cannot be learned in this way, the accountant is missing or its file is damaged.
+    """
+
+    def __init__(
+        self, section: PrivacySection, manifest: Manifest, task: Task, model: nn.Module, layout: Layout, data: Data, *,
+        secret: Secret, path: Path | None,
+    ) -> None:  # fmt: skip
+        about = manifest.task
+        if manifest.mix.kind == "gather" and manifest.robust.rule in FACTS and FACTS[manifest.robust.rule].losses:
+            raise ConfigError(
+                f"privacy.noise: robust.rule = {manifest.robust.rule!r} goes by what models are worth on this node's data, and which it "
+                "takes would tell of them; set privacy.noise to 0, or join a swarm with another rule"
+            )
+        if not isinstance(data, Sampled):
+            raise _refused(about, "has no single samples to draw")
+        if any(isinstance(module, _BATCH_NORMS) for module in model.modules()):
+            raise _refused(about, "has batch normalisation, which mixes the samples of a batch")
+        self._data = data
+        self._clip_norm = section.clip_norm
+        self._deviation = section.noise * section.clip_norm
+        self._secret = secret
+        named = dict(model.named_parameters())
+        self._parameters = {name: named[name] for name in layout.names}
+        self._dim, self._dtype = layout.dim, layout.dtype
+        self._rate = min(1.0, about.batch_size / data.units)
+        self._chunk = max(1, CHUNK_BYTES // (layout.dim * layout.dtype.itemsize))
+        self._each = _each_sample(task, model)
+        try:
+            self._sum(torch.zeros(1, dtype=torch.int64))
+        except (RuntimeError, TypeError, ValueError) as error:
+            why = str(error).split(". ")[0].split("\n")[0]
+            raise _refused(
+                about, f"has a loss that torch cannot differentiate sample by sample ({why[:120]})"
+            ) from error
+        self.spent = Spent(
+            path, noise=section.noise, rate=self._rate, delta=section.delta, most=section.max_epsilon
+        )  # fmt: skip
+
+    def gradient(self) -> tuple[Tensor, float]:
+        """(d,) to go along, and the mean loss of the samples looked at, which is for the owner's eyes only; nan for none.
+
+        Nothing is looked at once the allowed ε is spent: zeros.
+        """
+        if not self.spent.take():
+            return torch.zeros(self._dim, dtype=self._dtype), math.nan
+        drawn = (self._secret.uniform(self._data.units) < self._rate).nonzero()[0]
+        total, losses = self._sum(torch.from_numpy(drawn))
+        noised = self._secret.noised(total, self._deviation)
+        mean = float(losses.mean()) if losses.numel() else math.nan
+        return (noised / (self._rate * self._data.units)).to(self._dtype), mean
+
+    def _sum(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples (m,) -> the sum (d,) in double precision of their clipped gradients, and their losses (m,)."""
+        total, losses = torch.zeros(self._dim, dtype=torch.float64), [torch.empty(0)]
+        parameters = {name: parameter.detach() for name, parameter in self._parameters.items()}
+        for part in torch.split(index, self._chunk) if index.numel() else ():
+            named, loss = self._each(parameters, self._data.take(part))
+            rows = torch.cat([named[name].reshape(part.numel(), -1) for name in parameters], dim=1)
+            total += clipped_sum(rows, self._clip_norm).cpu()
+            losses.append(loss.detach().to(losses[0]))
+        return total, torch.cat(losses)
+
+
+def clipped_sum(rows: Tensor, norm: float) -> Tensor:
+    """Σ of the rows (c, d), each shortened to `norm` -> (d,). A row that is not finite counts as zeros."""
+    lengths = torch.linalg.vector_norm(rows, dim=1)
+    fine = torch.isfinite(lengths)
+    if not bool(fine.all()):
+        rows, lengths = rows[fine], lengths[fine]
+    total: Tensor = (norm / lengths.clamp(min=norm)) @ rows
+    return total
+
+
+def _each_sample(task: Task, model: nn.Module) -> Callable[[dict[str, Tensor], Any], tuple[dict[str, Tensor], Tensor]]:
+    """(parameters by name, a batch) -> each sample's own gradient by name, a leading m on every one, and its loss (m,)."""
+    loss = _Loss(task, model)
+
+    def of_one(parameters: dict[str, Tensor], sample: Any) -> Tensor:
+        named = {f"model.{name}": tensor for name, tensor in parameters.items()}
+        found: Tensor = functional_call(loss, named, (_alone(sample),))
+        return found
+
+    each = vmap(grad_and_value(of_one), in_dims=(None, 0), randomness="different")
+
+    def of_all(parameters: dict[str, Tensor], batch: Any) -> tuple[dict[str, Tensor], Tensor]:
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels know nothing of single samples
+            found: tuple[dict[str, Tensor], Tensor] = each(parameters, batch)
+        return found
+
+    return of_all
+
+
+class _Loss(nn.Module):
+    """A task's loss as a module, for `functional_call` to swap the parameters of."""
+
+    def __init__(self, task: Task, model: nn.Module) -> None:
+        super().__init__()
+        self._task = task
+        self.model = model
+
+    def forward(self, batch: Any) -> Tensor:
+        return self._task.loss(self.model, batch)
+
+
+def _alone(sample: Any) -> Any:
+    """A sample without its leading dimension -> a batch of one, in the form it came in."""
+    if isinstance(sample, Tensor):
+        return sample[None]
+    if isinstance(sample, dict):
+        return {key: _alone(part) for key, part in sample.items()}
+    if isinstance(sample, tuple | list):
+        return type(sample)(_alone(part) for part in sample)
+    return sample
+
+
+def _refused(about: TaskSection, why: str) -> ConfigError:
+    return ConfigError(
+        f"privacy.noise: task.kind = {about.kind!r} {why}; set privacy.noise to 0, or join another swarm"
+    )

@@ -1,0 +1,1 @@
+"""Calls between daemon and engine."""

@@ -1,0 +1,123 @@
+"""Frames between daemon and engine: four bytes of length, then msgpack `[call id, message]`.
+
+A stream of such frames runs each way over a socket pair. A request carries an id that its sender has not used before; the one
+reply to it carries the same id, and replies may come in another order than requests. Both ends are one program on one machine,
+so a frame that cannot be read is a bug and never a peer's doing. Neither trio nor torch is imported here: the daemon reads the
+same frames with trio, and the child process with the blocking `Pipe`.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+
+import msgspec
+
+from starling.gossip.errors import LocalProtocolError
+from starling.node.rpc.calls import Call, Reply, Request
+
+HEADER = struct.Struct(">I")
+MAX_FRAME_BYTES = 1 << 30  # one dense float32 vector of 268 M parameters
+
+
+class Failed(Call, frozen=True, tag="failed"):
+    """The engine's last words, with call id 0: it broke down and ends. `message` is one line for a person."""
+
+    message: str
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_REQUESTS = msgspec.msgpack.Decoder(tuple[int, Request])
+_REPLIES = msgspec.msgpack.Decoder(tuple[int, Reply | Failed])
+
+
+def encode(call_id: int, message: Call) -> bytes:
+    """A whole frame, its length in front.
+
+    Raises:
+        LocalProtocolError: longer than MAX_FRAME_BYTES.
+    """
+    body = _ENCODER.encode((call_id, message))
+    if len(body) > MAX_FRAME_BYTES:
+        raise LocalProtocolError(f"a {type(message).__name__} of {len(body)} bytes exceeds {MAX_FRAME_BYTES}")
+    return HEADER.pack(len(body)) + body
+
+
+def body_bytes(header: bytes) -> int:
+    """How many bytes follow a header.
+
+    Raises:
+        LocalProtocolError: more than MAX_FRAME_BYTES.
+    """
+    length: int = HEADER.unpack(header)[0]
+    if length > MAX_FRAME_BYTES:
+        raise LocalProtocolError(f"a frame of {length} bytes exceeds {MAX_FRAME_BYTES}")
+    return length
+
+
+def decode_request(body: bytes) -> tuple[int, Request]:
+    """Call id and request.
+
+    Raises:
+        LocalProtocolError: not a request.
+    """
+    try:
+        return _REQUESTS.decode(body)
+    except (ValueError, msgspec.DecodeError, RecursionError) as error:
+        raise LocalProtocolError(f"not a request: {error}") from error
+
+
+def decode_reply(body: bytes) -> tuple[int, Reply | Failed]:
+    """Call id and reply.
+
+    Raises:
+        LocalProtocolError: not a reply.
+    """
+    try:
+        return _REPLIES.decode(body)
+    except (ValueError, msgspec.DecodeError, RecursionError) as error:
+        raise LocalProtocolError(f"not a reply: {error}") from error
+
+
+class Pipe:
+    """The child's end: blocking, one frame at a time.
+
+    Args:
+        sock: a connected stream socket; closed by its owner.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(True)
+        self._socket = sock
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+
+    def ready(self) -> bool:
+        """`receive` would not wait: there are bytes, or the other end closed."""
+        return bool(self._poll.poll(0))
+
+    def send(self, call_id: int, message: Call) -> None:
+        """Write one frame. Raises OSError when nobody reads any more."""
+        self._socket.sendall(encode(call_id, message))
+
+    def receive(self) -> tuple[int, Request]:
+        """Wait for one request.
+
+        Raises:
+            EOFError: the other end closed, or died in the middle of a frame.
+        """
+        return decode_request(self._read(body_bytes(self._read(HEADER.size))))
+
+    def _read(self, count: int) -> bytes:
+        buffer = bytearray(count)
+        view = memoryview(buffer)
+        while view:
+            try:
+                received = self._socket.recv_into(view)
+            except ConnectionResetError as error:
+                raise EOFError from error
+            if received == 0:
+                raise EOFError
+            view = view[received:]
+        return bytes(buffer)

@@ -1,1 +1,0 @@
-"""Swarms of whole nodes in one process, under virtual time."""

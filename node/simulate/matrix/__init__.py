@@ -1,0 +1,1 @@
+"""All nodes of a swarm as rows of one array."""

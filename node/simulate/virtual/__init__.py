@@ -1,0 +1,1 @@
+"""Whole nodes in virtual time."""

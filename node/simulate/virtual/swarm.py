@@ -1,0 +1,189 @@
+"""Whole nodes in virtual time: the production daemon and engine over a memory network, with faults as rules.
+
+Run it under a clock that jumps when every task sleeps (`trio.testing.MockClock(autojump_threshold=0)`): an hour of a swarm takes as
+long as its computing. The same seed gives the same run, bit for bit, if trio's scheduler is made deterministic as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import trio
+from torch import Tensor
+
+from starling.gossip.seeds import derive
+from starling.node.admission.chain import Chain
+from starling.node.config.manifest import found, swarm_id
+from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.daemon.app import Node
+from starling.node.daemon.context import Parts
+from starling.node.daemon.events import Report
+from starling.node.daemon.membership.admission import Papers
+from starling.node.engine.engine import Engine
+from starling.node.identity import Identity
+from starling.node.interfaces import EngineHandle
+from starling.node.net.api import Network
+from starling.node.net.faults import Rule
+from starling.node.net.memory import MemoryHub, address_of
+from starling.node.simulate.virtual.inline_engine import InlineEngine, open_inline
+from starling.robust.reputation import Decision
+
+T = TypeVar("T")
+
+EPOCH_S = 1_700_000_000.0  # unix time at which virtual time begins: any will do, but incarnations are unix times
+WORK_S = 1e-3  # virtual seconds of one piece of work that production gives to a thread
+
+
+@dataclass(slots=True)
+class VirtualNode:
+    """One running node of a virtual swarm.
+
+    Args:
+        node: the daemon.
+        engine: its engine as it is now; None before the first has opened.
+        handle: what the daemon calls that engine by.
+        scope: cancelled by a crash.
+        ended: the daemon ran to its end.
+    """
+
+    node: Node
+    engine: Engine | None = None
+    handle: InlineEngine | None = None
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    ended: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def peer_id(self) -> str:
+        """Its id."""
+        return self.node.parts.identity.peer_id
+
+    @property
+    def vector(self) -> Tensor:
+        """(d,) its live model."""
+        assert self.engine is not None
+        return self.engine.vector
+
+
+class VirtualSwarm:
+    """Nodes by index; node 0 founds.
+
+    Args:
+        manifest: task, algorithm, pace; signed here.
+        rules: faults, see `starling.node.net.faults`; the list may be changed while the swarm runs.
+        step_cost_s: virtual seconds of a local step, by node index.
+        seed: of identities and of what the network leaves to chance.
+        config: every node's own settings; `shard` and `bootstrap` are filled in.
+        attacks: node index -> how it lies; all of them know each other.
+        folder: where checkpoints go; None for no checkpoints, so that whoever comes back begins with a peer's model.
+    """
+
+    def __init__(
+        self, manifest: Manifest, *, rules: list[Rule] | None = None, step_cost_s: Callable[[int], float] = lambda _index: 1e-3,
+        seed: int = 0, config: NodeConfig | None = None, attacks: Mapping[int, str] | None = None, folder: Path | None = None,
+    ) -> None:  # fmt: skip
+        self._seed = seed
+        self.manifest = found(manifest, self.identity(0), int(EPOCH_S * 1000))
+        self.swarm = swarm_id(self.manifest)
+        self.hub = MemoryHub(rules or (), seed)
+        self.nodes: dict[int, VirtualNode] = {}
+        self._step_cost_s = step_cost_s
+        self._config = config or NodeConfig(linger_s=1e6, threads=1, trust=True)
+        self._attacks = attacks or {}
+        self._folder = folder
+        self._nursery: trio.Nursery | None = None
+        self._decisions: dict[int, tuple[Decision, ...]] = {}  # bans and trust, as a run directory keeps them
+        self.chains: dict[int, Chain] = {}
+        """Invitations of nodes, by index."""
+
+    def identity(self, index: int) -> Identity:
+        """The key of a node: the same for the same seed."""
+        return Identity.from_seed(
+            b"".join(derive(self._seed, "identity", index, part).to_bytes(8, "little") for part in range(4))
+        )
+
+    @asynccontextmanager
+    async def running(self, nodes: int) -> AsyncIterator[None]:
+        """Start `nodes` nodes; on leaving all are stopped."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for index in range(nodes):
+                await self.start(index)
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def start(self, index: int, *, shard: int | None = None) -> VirtualNode:
+        """Start one node, for the first time or again after a crash; back when it is on the network."""
+        assert self._nursery is not None
+        identity = self.identity(index)
+        bootstrap = tuple(address_of(other.peer_id) for at, other in sorted(self.nodes.items()) if at != index)
+        shard = (index if shard is None else shard) % self.manifest.partition.shards
+        config = msgspec.structs.replace(self._config, bootstrap=bootstrap[:8], shard=shard)
+        if index in self._attacks:
+            crew = ",".join(self.identity(liar).peer_id for liar in self._attacks)
+            config = msgspec.structs.replace(
+                config, attack=self._attacks[index], attack_params={"crew": crew}, attack_agreed=True
+            )
+
+        @asynccontextmanager
+        async def network() -> AsyncIterator[Network]:
+            place = self.hub.join(identity.peer_id, config.limits)
+            try:
+                yield place
+            finally:
+                if not virtual.scope.cancel_called:
+                    self.hub.crash(identity.peer_id)
+
+        @asynccontextmanager
+        async def engine() -> AsyncIterator[EngineHandle]:
+            virtual.engine = Engine(trio.current_time)
+            async with open_inline(virtual.engine, step_cost_s=self._step_cost_s(index)) as virtual.handle:
+                yield virtual.handle
+
+        parts = Parts(
+            identity=identity, config=config, manifest=self.manifest, swarm=self.swarm,
+            checkpoint=str(self._folder / f"{index}.safetensors") if self._folder else "", export="", open_network=network,
+            start_engine=engine, unix_time=lambda: EPOCH_S + trio.current_time(), keep_manifest=lambda _manifest: None,
+            decisions=self._decisions.get(index, ()), keep_decisions=partial(self._decisions.__setitem__, index),
+            papers=Papers(self.chains.get(index, ()), offload=_inline),
+        )  # fmt: skip
+        report = Report(None, clock=parts.unix_time, on_fault=lambda _peer, _reason: None)
+        virtual = self.nodes[index] = VirtualNode(Node(parts, report))
+        self._nursery.start_soon(self._live, virtual)
+        await virtual.node.listening()
+        return virtual
+
+    async def _live(self, virtual: VirtualNode) -> None:
+        with virtual.scope:
+            await virtual.node.run()
+        virtual.ended.set()
+
+    async def crash(self, index: int) -> None:
+        """The node is gone from one moment to the next, without a word; its identity may start again later."""
+        virtual = self.nodes.pop(index)
+        self.hub.crash(virtual.peer_id)
+        virtual.scope.cancel()
+        await virtual.ended.wait()
+
+    async def leave(self, index: int) -> None:
+        """The node is told to stop, says farewell and is gone."""
+        virtual = self.nodes.pop(index)
+        virtual.node.stop()
+        await virtual.ended.wait()
+
+    async def finished(self) -> None:
+        """Wait until every living node has done its rounds."""
+        while not all(virtual.node.progress.state == "finished" for virtual in self.nodes.values()):  # noqa: ASYNC110 — a look costs no virtual time
+            await trio.sleep(0.05)
+
+
+async def _inline(work: Callable[[], T]) -> T:
+    """What a thread does in production: to a clock that jumps, a task that waits for a thread is idle."""
+    result = work()
+    await trio.sleep(WORK_S)
+    return result

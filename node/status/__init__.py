@@ -1,0 +1,1 @@
+"""What a node says of itself, as data; all that the terminal UI imports."""

@@ -1,0 +1,264 @@
+"""Talking to a running node through its control socket. A leaf: the standard library and `starling.node.status.snapshot`, no event loop.
+
+The socket is `control.sock` in the run directory, for its owner alone. One JSON line asks, JSON lines answer:
+
+    {"op": "status"}              one snapshot
+    {"op": "watch"}               a snapshot a second, sooner on a change
+    {"op": "leave" | "stop" | "evaluate"}, {"op": "export", "path": …}, {"op": "revoke" | "unban" | "trust", "peer": …},
+    {"op": "ban", "peer": …, "for_s": …, "why": …}
+                                  {"ok": true, …} or {"ok": false, "error": …}
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from starling.node.status import snapshot as snapshots
+from starling.node.status.snapshot import StatusSnapshot
+
+SOCKET_NAME = "control.sock"
+MAX_REQUEST_BYTES = 64 << 10
+MAX_REPLY_BYTES = 16 << 20  # a snapshot of 50,000 members
+MAX_ADDRESS_BYTES = 100  # sun_path holds 108 on Linux, 104 on macOS, with a final zero
+REPLY_S = 300.0  # an evaluation of a large model on a slow machine
+STATUS_S = 10.0
+CHUNK_BYTES = 1 << 18
+
+
+class ControlError(Exception):
+    """A node could not be asked, or said no. The message is one line for a person."""
+
+
+class NotRunning(ControlError):
+    """No node runs in that directory."""
+
+    def __init__(self, run_dir: Path) -> None:
+        super().__init__(f"no node is running in {run_dir}; start it with `starling run --dir {run_dir}`")
+
+
+@contextmanager
+def socket_address(run_dir: Path, name: str = SOCKET_NAME) -> Iterator[str]:
+    """A path of the socket that fits into a socket address, however deep the run directory lies.
+
+    Linux: a deep directory is opened and addressed through /proc/self/fd, which the kernel resolves when it binds or connects.
+
+    Raises:
+        OSError: the directory cannot be opened, or its path is too long for a system without /proc.
+    """
+    path = run_dir / name
+    if len(os.fsencode(path)) <= MAX_ADDRESS_BYTES:
+        yield str(path)
+        return
+    if sys.platform != "linux":
+        raise OSError(errno.ENAMETOOLONG, "the path is too long for a socket; choose a shorter --dir", str(path))
+    handle = os.open(run_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{handle}/{name}"
+    finally:
+        os.close(handle)
+
+
+def connect(run_dir: Path) -> socket.socket:
+    """A non-blocking connection to the node in `run_dir`.
+
+    Raises:
+        NotRunning: nothing listens there.
+        ControlError: something does, but we may not or cannot reach it.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setblocking(False)
+    try:
+        with socket_address(run_dir) as address:
+            connection.connect(address)
+    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
+        connection.close()
+        raise NotRunning(run_dir) from error
+    except BlockingIOError as error:
+        connection.close()
+        raise ControlError(f"the node in {run_dir} is too busy to answer; try again") from error
+    except OSError as error:
+        connection.close()
+        raise ControlError(f"cannot reach the node in {run_dir}: {error.strerror}") from error
+    return connection
+
+
+class Watch:
+    """A running node's snapshots as they come. Never blocks unless asked to: fit for a UI's own loop.
+
+    Args:
+        run_dir: the node's run directory.
+
+    Raises:
+        ControlError: it cannot be reached.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._lines = _Lines(run_dir)
+        self._lines.send({"op": "watch"})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def poll(self, timeout_s: float = 0.0) -> StatusSnapshot | None:
+        """The newest snapshot that arrived since the last call; None if there is none within `timeout_s`.
+
+        Raises:
+            ControlError: the node went away, refused or speaks another version.
+        """
+        lines = self._lines.receive(timeout_s)
+        return _snapshot(lines[-1]) if lines else None
+
+    def close(self) -> None:
+        """Hang up."""
+        self._lines.close()
+
+
+def watch(run_dir: Path) -> Iterator[StatusSnapshot]:
+    """Snapshots of the node in `run_dir` for as long as it runs.
+
+    Raises:
+        ControlError: it cannot be reached, went away, or was silent for ten seconds.
+    """
+    with Watch(run_dir) as connection:
+        while True:
+            snapshot = connection.poll(STATUS_S)
+            if snapshot is None:
+                raise ControlError(f"the node in {run_dir} said nothing for {STATUS_S:.0f} s")
+            yield snapshot
+
+
+def status(run_dir: Path) -> StatusSnapshot:
+    """One snapshot of the node in `run_dir`.
+
+    Raises:
+        ControlError: it cannot be reached or did not answer within ten seconds.
+    """
+    return _snapshot(_ask(run_dir, {"op": "status"}, STATUS_S))
+
+
+def request(run_dir: Path, op: str, *, timeout_s: float = REPLY_S, **fields: object) -> dict[str, object]:
+    """Ask the node in `run_dir` to do something and wait until it has.
+
+    Args:
+        run_dir: the node's run directory.
+        op: leave, stop, evaluate, export, revoke, ban, unban or trust.
+        timeout_s: longest wait for the answer.
+        fields: of the operation; export takes `path`, the last four `peer`, ban also `for_s` and `why`.
+
+    Returns:
+        The fields of the answer.
+
+    Raises:
+        ControlError: it cannot be reached, said no, or did not answer in time.
+    """
+    answer = _answer(_ask(run_dir, {"op": op, **fields}, timeout_s), run_dir)
+    return {key: value for key, value in answer.items() if key != "ok"}
+
+
+class _Lines:
+    """A connection that is written one request and read line by line."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._socket = connect(run_dir)
+        self._buffer = bytearray()
+
+    def send(self, message: dict[str, object]) -> None:
+        line = json.dumps(message).encode() + b"\n"
+        if len(line) > MAX_REQUEST_BYTES:
+            self.close()
+            raise ControlError(f"a request has at most {MAX_REQUEST_BYTES} bytes, this one {len(line)}")
+        self._socket.setblocking(True)
+        self._socket.settimeout(STATUS_S)
+        try:
+            self._socket.sendall(line)
+        except OSError as error:
+            # A refusal may be waiting to be read: the reader tells.
+            if not isinstance(error, BrokenPipeError | ConnectionResetError):
+                self.close()
+                raise ControlError(f"the node in {self._run_dir} does not listen: {error}") from error
+        self._socket.setblocking(False)
+
+    def receive(self, timeout_s: float) -> list[bytes]:
+        """Complete lines; empty if none was complete within `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        ready = select.poll()
+        ready.register(self._socket, select.POLLIN)
+        while ready.poll(max(0.0, deadline - time.monotonic()) * 1000.0):
+            ended = self._read()
+            end = self._buffer.rfind(b"\n")
+            if end >= 0:
+                lines = bytes(self._buffer[:end]).split(b"\n")
+                del self._buffer[: end + 1]
+                self._raise_refusal(lines)
+                return lines
+            if ended:
+                self.close()
+                raise ControlError(f"the node in {self._run_dir} went away")
+        return []
+
+    def _read(self) -> bool:
+        """Take what is here into the buffer; True if nothing will ever come again."""
+        try:
+            while chunk := self._socket.recv(CHUNK_BYTES):
+                self._buffer += chunk
+                if len(self._buffer) > MAX_REPLY_BYTES:
+                    self.close()
+                    raise ControlError(f"the node in {self._run_dir} sends a line without end")
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def _raise_refusal(self, lines: list[bytes]) -> None:
+        for line in lines:
+            if line.startswith(b'{"ok":false'):
+                self.close()
+                raise ControlError(str(_answer(line, self._run_dir).get("error", "the node says no and not why")))
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _ask(run_dir: Path, message: dict[str, object], timeout_s: float) -> bytes:
+    connection = _Lines(run_dir)
+    try:
+        connection.send(message)
+        lines = connection.receive(timeout_s)
+    finally:
+        connection.close()
+    if not lines:
+        raise ControlError(f"the node in {run_dir} did not answer within {timeout_s:.0f} s")
+    return lines[0]
+
+
+def _answer(line: bytes, run_dir: Path) -> dict[str, object]:
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        raise ControlError(f"the node in {run_dir} gave an answer that is none")
+    return answer
+
+
+def _snapshot(line: bytes) -> StatusSnapshot:
+    try:
+        return snapshots.decode(line)
+    except ValueError as error:
+        raise ControlError(str(error)) from error

@@ -1,0 +1,145 @@
+"""Figures as people read them. Missing is a dash, never 0; nothing here is longer than its column."""
+
+from __future__ import annotations
+
+import math
+
+from starling.node.status.snapshot import Exchanges
+
+MISSING = "–"
+SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def count(value: int | None) -> str:
+    """1234567 -> 1,234,567."""
+    return MISSING if value is None else f"{value:,}"
+
+
+def figure(value: float | None) -> str:
+    """A loss or metric, four significant digits at most."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    if value and not 1e-4 <= abs(value) < 1e5:
+        return f"{value:.2e}"
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}"
+
+
+def small(value: float | None) -> str:
+    """A figure that may be far below one: 0.934, 0.0123, 5.1e-04."""
+    if value is None or not math.isfinite(value) or value == 0 or abs(value) >= 0.1:
+        return figure(value)
+    return f"{value:.4f}" if abs(value) >= 0.00995 else f"{value:.1e}"
+
+
+def size(value: float | None) -> str:
+    """Bytes in decimal units: 1234567 -> 1.2 MB."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    unit = 0
+    while abs(value) >= 999.5 and unit < len(SIZES) - 1:
+        value /= 1000
+        unit += 1
+    return f"{value:.0f} {SIZES[unit]}" if unit == 0 or abs(value) >= 9.95 else f"{value:.1f} {SIZES[unit]}"
+
+
+def rate(bytes_per_s: float | None) -> str:
+    """Bytes per second."""
+    return MISSING if bytes_per_s is None else f"{size(bytes_per_s)}/s"
+
+
+def speed(per_s: float | None) -> str:
+    """Local steps per second."""
+    if per_s is None or not math.isfinite(per_s):
+        return MISSING
+    return f"{per_s:.1f}/s" if per_s < 100 else f"{per_s:,.0f}/s"
+
+
+def duration(seconds: float | None) -> str:
+    """The two largest units at most: 3 s, 2 min 5 s, 1 h 4 min, 3 d 2 h."""
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    whole = max(0, int(seconds))
+    for larger, smaller, names in ((86400, 3600, ("d", "h")), (3600, 60, ("h", "min")), (60, 1, ("min", "s"))):
+        if whole >= larger:
+            first, rest = divmod(whole, larger)
+            second = rest // smaller
+            return f"{first} {names[0]} {second} {names[1]}" if second else f"{first} {names[0]}"
+    return f"{whole} s"
+
+
+def age(seconds: float | None) -> str:
+    """The largest unit alone, for a narrow column."""
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{int(seconds // unit)} {name}"
+    return f"{max(0, int(seconds))} s"
+
+
+def latency(seconds: float | None) -> str:
+    """A round trip: 0.8 ms, 12 ms, 1.3 s."""
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    if seconds >= 0.9995:
+        return f"{seconds:.1f} s"
+    milliseconds = seconds * 1000
+    return f"{milliseconds:.1f} ms" if milliseconds < 9.95 else f"{milliseconds:.0f} ms"
+
+
+def privacy(epsilon: float | None, delta: float | None) -> str:
+    """What a node's data have cost: 1.23 (δ 1e-05). A dash where nothing is noised; ∞, which JSON cannot say, where δ stands alone."""
+    if delta is None:
+        return MISSING
+    return f"{'∞' if epsilon is None else figure(epsilon)} (δ {delta:.0e})"
+
+
+def short(peer: str) -> str:
+    """A peer id as its end, which differs where the beginning never does."""
+    text = clean(peer)
+    return text if len(text) <= 8 else f"…{text[-7:]}"
+
+
+def rounds(round: int, total: int) -> str:
+    """42/200, or 42 of an endless run."""
+    return f"{round:,}/{total:,}" if total else f"{round:,}"
+
+
+def share(part: float | None) -> str:
+    """0.25 -> 25 %."""
+    return MISSING if part is None or not math.isfinite(part) else f"{part:.0%}".replace("%", " %")
+
+
+def cores(busy: float | None) -> str:
+    """Of a processor: 1.2 cores."""
+    return MISSING if busy is None or not math.isfinite(busy) else f"{busy:.2g} core{'' if busy == 1 else 's'}"
+
+
+def bar(part: float | None, width: int) -> str:
+    """A share as a bar of so many cells; empty where it is not known."""
+    if part is None or not math.isfinite(part):
+        return ""
+    full = round(min(1.0, max(0.0, part)) * width)
+    return "▓" * full + "░" * (width - full)
+
+
+def clock(seconds: float) -> str:
+    """A place in a recording: 02:05, 1:02:05."""
+    minutes, second = divmod(max(0, int(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute:02}:{second:02}"
+
+
+def ended(counts: Exchanges) -> str:
+    """How exchanges ended."""
+    return f"{counts.committed:,} done, {counts.aborted:,} aborted, {counts.busy:,} busy, {counts.timeout:,} timed out"
+
+
+def metric(name: str) -> str:
+    """bits_per_byte -> bits per byte; the name is of a manifest's making."""
+    return clean(name).replace("_", " ")
+
+
+def clean(text: str) -> str:
+    """Text of another's making, safe for a terminal: one line without control characters."""
+    return "".join(character if character.isprintable() else "·" for character in " ".join(text.split()))

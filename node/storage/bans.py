@@ -1,0 +1,54 @@
+"""Bans and trust on disk: what a node and its owner decided about peers, for the next run. One JSON list, times in unix seconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from starling.robust.reputation import Decision
+
+MAX_DECISIONS = 4096
+
+
+class _Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+    peer: Annotated[str, Meta(min_length=1, max_length=128)]
+    kind: str
+    until: float | None = None
+    bans: Annotated[int, Meta(ge=0, le=2**32)] = 0
+    why: Annotated[str, Meta(max_length=300)] = ""
+
+
+def encode(decisions: Iterable[Decision]) -> str:
+    """The file's text; an end that never comes is left out."""
+    kept = [
+        _Kept(it.peer, it.kind, it.until if math.isfinite(it.until) else None, it.bans, it.why[:300])
+        for it in decisions
+    ]
+    return "".join(
+        ["[\n", ",\n".join(f" {msgspec.json.encode(it).decode()}" for it in kept), "\n]\n"] if kept else ["[]\n"]
+    )
+
+
+def decode(text: str) -> tuple[Decision, ...]:
+    """The decisions in a file's text.
+
+    Raises:
+        ValueError: it is none; in a few words.
+    """
+    try:
+        kept = msgspec.json.decode(text, type=Annotated[list[_Kept], Meta(max_length=MAX_DECISIONS)])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    decisions = []
+    for it in kept:
+        if it.kind == "ban":
+            decisions.append(Decision(it.peer, "ban", math.inf if it.until is None else it.until, it.bans, it.why))
+        elif it.kind == "trust":
+            decisions.append(Decision(it.peer, "trust"))
+        else:
+            raise ValueError(f"kind must be ban or trust, got {it.kind!r}")
+    return tuple(decisions)

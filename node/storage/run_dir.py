@@ -1,0 +1,284 @@
+"""The run directory: every file a node reads or writes, by name. Nothing is written outside of it.
+
+node.toml          the volunteer's own settings (NodeConfig)
+manifest.toml      what the swarm agreed on; fetched on the first run after `join`
+invite             swarm id and bootstrap addresses, until the manifest is here; the node's own invitation where one is needed
+issued/            invitations that this node has given out, by number
+identity.key       Ed25519 private key, mode 0600
+decisions.json     whom this node or its owner banned or trusts
+port, peers        the port that was picked and where members were, for the next run
+revoked, ticket    invitations known to be void, and the last proof of work, for the next run
+checkpoint.safetensors, model.safetensors, control.sock, log.jsonl, record.jsonl, output.log
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import base58
+import msgspec
+
+from starling.gossip.errors import ConfigError
+from starling.gossip.wire.schema import Revocation
+from starling.node.admission import invite as invites
+from starling.node.admission.credential import Ticket
+from starling.node.admission.invite import Invite
+from starling.node.admission.revocations import MAX_HELD
+from starling.node.config import manifest as manifests
+from starling.node.config import toml
+from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.storage.bans import decode, encode
+from starling.robust.reputation import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """Paths in one run directory.
+
+    Args:
+        path: the directory.
+    """
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path) -> Self:
+        """Make the directory if it is missing.
+
+        Raises:
+            ConfigError: it cannot be made or is a file.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--dir: {path} cannot be used: {error.strerror}; name another with --dir") from error
+        return cls(path.resolve())
+
+    @classmethod
+    def existing(cls, path: Path) -> Self:
+        """A directory that holds a node.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        run_dir = cls(path.resolve())
+        if not run_dir.config_file.exists():
+            raise ConfigError(
+                f"--dir: {path} holds no node; start one with `starling found MANIFEST.toml` or `starling join INVITE`"
+            )
+        return run_dir
+
+    @property
+    def config_file(self) -> Path:
+        """node.toml."""
+        return self.path / "node.toml"
+
+    @property
+    def manifest_file(self) -> Path:
+        """manifest.toml."""
+        return self.path / "manifest.toml"
+
+    @property
+    def invite_file(self) -> Path:
+        """The invite it was joined with."""
+        return self.path / "invite"
+
+    @property
+    def issued(self) -> Path:
+        """Where invitations are noted that this node has given out."""
+        return self.path / "issued"
+
+    @property
+    def key(self) -> Path:
+        """identity.key."""
+        return self.path / "identity.key"
+
+    @property
+    def checkpoint(self) -> Path:
+        """checkpoint.safetensors."""
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def model(self) -> Path:
+        """The model alone, exported when the run is finished."""
+        return self.path / "model.safetensors"
+
+    @property
+    def output(self) -> Path:
+        """What a demo's node printed."""
+        return self.path / "output.log"
+
+    def with_kept_port(self, listen: tuple[str, ...]) -> tuple[str, ...]:
+        """`listen` with port 0 replaced by the one that was picked in an earlier run, if there was one."""
+        try:
+            port = int(self._port_file.read_text())
+        except (OSError, ValueError):
+            return listen
+        return tuple(
+            f"{address.removesuffix('/0')}/{port}" if address.endswith("/tcp/0") else address for address in listen
+        )
+
+    def keep_port(self, addresses: tuple[str, ...]) -> None:
+        """Remember the port of our first address; a directory that cannot be written is no reason to stop."""
+        if addresses:
+            with suppress(OSError):
+                self._port_file.write_text(addresses[0].split("/tcp/")[1].split("/")[0] + "\n")
+
+    def keep_decisions(self, kept: tuple[Decision, ...]) -> None:
+        """Store bans and trust.
+
+        Raises:
+            ConfigError: the file cannot be written.
+        """
+        self._write(self._decisions_file, encode(kept))
+
+    def known_decisions(self) -> tuple[Decision, ...]:
+        """Bans and trust of earlier runs.
+
+        Raises:
+            ConfigError: the file is damaged. To go on without would let everybody in.
+        """
+        path = self._decisions_file
+        try:
+            return decode(path.read_text()) if path.exists() else ()
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"{path}: {error}; move it away with `mv {path} {path}.bad`, which ends all bans"
+            ) from error
+
+    def remember_peers(self, addresses: tuple[str, ...]) -> None:
+        """Keep where members were, for the next run."""
+        with suppress(ConfigError):
+            self._write(self._peers_file, "".join(f"{address}\n" for address in addresses))
+
+    def known_peers(self) -> tuple[str, ...]:
+        """Where members were when we last looked."""
+        try:
+            return tuple(self._peers_file.read_text().split())[:64]
+        except (OSError, UnicodeDecodeError):
+            return ()
+
+    def keep_revoked(self, revocations: tuple[Revocation, ...]) -> None:
+        """Keep the void invitations, for the next run."""
+        lines = (base58.b58encode(msgspec.msgpack.encode(each)).decode() for each in revocations)
+        with suppress(ConfigError):
+            self._write(self._revoked_file, "".join(f"{line}\n" for line in lines))
+
+    def known_revoked(self) -> tuple[Revocation, ...]:
+        """The void invitations we knew of; they are checked again before anybody believes them."""
+        try:
+            lines = self._revoked_file.read_text().split()[:MAX_HELD]
+            return tuple(msgspec.msgpack.decode(base58.b58decode(line), type=Revocation) for line in lines)
+        except (OSError, ValueError, msgspec.MsgspecError):
+            return ()
+
+    def keep_ticket(self, ticket: Ticket) -> None:
+        """Keep a proof of work, for a restart within its time."""
+        with suppress(ConfigError):
+            self._write(self.path / "ticket", f"{ticket.epoch} {ticket.nonce}\n")
+
+    def known_ticket(self) -> Ticket | None:
+        """The last proof of work; it is checked again before it is shown."""
+        try:
+            epoch, nonce = (self.path / "ticket").read_text()[:64].split()
+            return msgspec.convert((int(epoch), int(nonce)), type=Ticket)
+        except (OSError, ValueError):
+            return None
+
+    @property
+    def _revoked_file(self) -> Path:
+        return self.path / "revoked"
+
+    @property
+    def _decisions_file(self) -> Path:
+        return self.path / "decisions.json"
+
+    @property
+    def _peers_file(self) -> Path:
+        return self.path / "peers"
+
+    @property
+    def _port_file(self) -> Path:
+        return self.path / "port"
+
+    def write_config(self, config: NodeConfig) -> None:
+        """Store the volunteer's settings."""
+        self._write(self.config_file, toml.to_toml(config))
+
+    def read_config(self) -> NodeConfig:
+        """The volunteer's settings.
+
+        Raises:
+            ConfigError: the file is missing or wrong.
+        """
+        return toml.load(self.config_file, NodeConfig)
+
+    def write_manifest(self, manifest: Manifest) -> str:
+        """Store the manifest and return the swarm id."""
+        self._write(self.manifest_file, toml.to_toml(manifest))
+        return manifests.swarm_id(manifest)
+
+    def read_manifest(self) -> Manifest | None:
+        """The manifest, verified; None if it is not here yet.
+
+        Raises:
+            ConfigError: the file is wrong or its signature is.
+        """
+        if not self.manifest_file.exists():
+            return None
+        manifest = toml.load(self.manifest_file, Manifest)
+        manifests.verify(manifest)
+        return manifest
+
+    def write_invite(self, invite: Invite) -> None:
+        """Store the invite."""
+        self._write(self.invite_file, invites.encode(invite) + "\n")
+
+    def read_invite(self) -> Invite | None:
+        """The invite; None for the founder.
+
+        Raises:
+            ConfigError: it is damaged or cannot be read.
+        """
+        try:
+            text = self.invite_file.read_text()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise ConfigError(
+                f"invite: {self.invite_file} cannot be read: {why}; ask a member for a fresh one: `starling join INVITE`"
+            ) from error
+        return invites.decode(text.strip())
+
+    def swarm(self) -> str:
+        """The id of the swarm this node belongs to, "" if none is written down.
+
+        Raises:
+            ConfigError: the manifest or the invite is damaged.
+        """
+        manifest = self.read_manifest()
+        if manifest is not None:
+            return manifests.swarm_id(manifest)
+        invite = self.read_invite()
+        return invite.swarm if invite is not None else ""
+
+    def last_words(self) -> str:
+        """The last line the node printed, for an error message."""
+        try:
+            lines = self.output.read_text(errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return lines[-1] if lines else f"it printed nothing; see {self.path}"
+
+    def _write(self, path: Path, text: str) -> None:
+        part = path.with_name(path.name + ".part")
+        try:
+            part.write_text(text)
+            os.replace(part, path)  # noqa: PTH105 - atomic
+        except OSError as error:
+            raise ConfigError(f"--dir: cannot write {path}: {error.strerror}; name another with --dir") from error

@@ -1,0 +1,1 @@
+"""What is done to vectors before a combining rule sees them."""

@@ -1,0 +1,1 @@
+"""Train a PyTorch model together, without a server."""
