@@ -109,7 +109,7 @@ def test_an_engine_does_not_outlive_a_daemon_that_was_killed(tmp_path):
     daemon = textwrap.dedent("""
         import trio
         from starling.node.daemon.engine.client import open_engine
-        from starling.node.engine import calls
+        from starling.node.rpc import calls
         from tests.node.engines import manifest, opening
 
         async def main():
