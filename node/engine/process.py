@@ -73,6 +73,10 @@ def serve(worker: Worker, pipe: Pipe) -> None:
 
 def main() -> None:
     """Entry point of the child."""
+    os.dup2(
+        sys.stderr.fileno(), sys.stdout.fileno()
+    )  # the founder's stdout is the invite alone, whatever a task prints
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     from starling.node.engine.engine import Engine  # noqa: PLC0415 — torch takes a second, in which a Ctrl-C must not end us

@@ -18,7 +18,7 @@ from starling.node.engine.optimizers import correction_lr, optimizer, schedule
 from starling.node.tasks.api import Source
 from starling.node.tasks.catalogue import task
 from starling.robust.clip import clip
-from tests.node.engines import manifest, opened, play, x_of
+from tests.harness.engines import manifest, opened, play, x_of
 
 PEERS = ("d", "a", "c", "b")  # not in order: ranks are not peer ids
 

@@ -8,7 +8,7 @@ from starling.gossip.errors import EngineError
 from starling.node.engine.engine import Engine
 from starling.node.rpc import calls
 from starling.node.simulate.virtual.inline_engine import InlineEngine, open_inline
-from tests.node.engines import manifest, opening
+from tests.harness.engines import manifest, opening
 
 
 def virtual(test):

@@ -14,7 +14,7 @@ import trio
 from starling.gossip.errors import EngineError
 from starling.node.daemon.engine.client import open_engine
 from starling.node.rpc import calls
-from tests.node.engines import manifest, opened, opening, run
+from tests.harness.engines import manifest, opened, opening, run
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -110,7 +110,7 @@ def test_an_engine_does_not_outlive_a_daemon_that_was_killed(tmp_path):
         import trio
         from starling.node.daemon.engine.client import open_engine
         from starling.node.rpc import calls
-        from tests.node.engines import manifest, opening
+        from tests.harness.engines import manifest, opening
 
         async def main():
             async with open_engine() as engine:
@@ -129,6 +129,34 @@ def test_an_engine_does_not_outlive_a_daemon_that_was_killed(tmp_path):
         while _lives(engine) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not _lives(engine)
+
+
+def test_what_a_task_prints_goes_to_stderr(tmp_path):
+    """The founder's stdout is the invite alone, and the engine inherits it."""
+    (tmp_path / "chatty.py").write_text(
+        "from starling.node.tasks.digits import Digits\n"
+        "class Chatty(Digits):\n"
+        "    def model(self, generator):\n"
+        "        print('hello from the task')\n"
+        "        return super().model(generator)\n"
+    )
+    daemon = textwrap.dedent("""
+        import trio
+        from starling.node.daemon.engine.client import open_engine
+        from tests.harness.engines import manifest, opening
+
+        async def main():
+            async with open_engine() as engine:
+                print(type(await engine.call(opening(manifest("chatty:Chatty")))).__name__, flush=True)
+
+        trio.run(main)
+    """)
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-c", daemon], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}, check=True
+    )  # fmt: skip
+    assert done.stdout == "Opened\n"
+    assert "hello from the task" in done.stderr
 
 
 def _lives(process):

@@ -16,7 +16,7 @@ from starling.node.engine.engine import Engine
 from starling.node.rpc import calls
 from starling.node.tasks.quadratic import Quadratic
 from tests.fuzz.target import Choices, Target, reason_of
-from tests.node.engines import done, manifest, opened
+from tests.harness.engines import done, manifest, opened
 
 CLIP = 0.5
 SETTINGS = (

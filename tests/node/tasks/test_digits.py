@@ -9,10 +9,10 @@ import torch
 from starling.gossip.errors import ConfigError
 from starling.node.config.schema import OptimizerSection
 from starling.node.engine.optimizers import optimizer, schedule
-from starling.node.tasks.digits import TRAINING, Digits, built_in
+from starling.node.tasks.digits import DATA, TRAINING, Digits, built_in
 from starling.node.tasks.evaluate import evaluate
-from tests.node.tasksupport import built_in as source
-from tests.node.tasksupport import own, seeded
+from tests.harness.tasks import built_in as source
+from tests.harness.tasks import own, seeded
 
 
 def test_the_split_is_1437_to_360_of_all_1797():
@@ -21,6 +21,15 @@ def test_the_split_is_1437_to_360_of_all_1797():
     assert train.x.dtype == np.float32
     assert (float(train.x.min()), float(train.x.max())) == (0.0, 1.0)
     assert np.bincount(np.concatenate([train.y, test.y])).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def test_the_file_is_that_of_scikit_learn():
+    """The usual reference; it is not needed to run, so the test is skipped where it is not installed."""
+    sklearn = pytest.importorskip("sklearn.datasets")
+    reference = sklearn.load_digits()
+    rows = np.loadtxt(DATA, delimiter=",")
+    assert np.array_equal(rows[:, :64], reference.data)
+    assert np.array_equal(rows[:, 64], reference.target)
 
 
 def test_the_split_is_the_same_at_every_start():

@@ -18,8 +18,8 @@ from starling.node.engine import devices
 from starling.node.engine.consensus import MOST, PEERS, Distances, of_model, rms
 from starling.node.engine.devices import Gpu
 from starling.node.rpc import calls
-from tests.node.engines import done, exchange, manifest, opened, x_of
-from tests.node.test_engine_gathering import hear, trained
+from tests.harness.engines import done, exchange, manifest, opened, x_of
+from tests.harness.pulling import hear, trained
 
 LOSSLESS = CompressSection(select="full", request="identity", response="identity")
 

@@ -7,7 +7,7 @@ import torch
 
 from starling.gossip.errors import ConfigError
 from starling.node.tasks.quadratic import Quadratic
-from tests.node.tasksupport import built_in, own, seeded
+from tests.harness.tasks import built_in, own, seeded
 
 TASK = Quadratic(dim=12, nodes=5, dtype="float64")
 

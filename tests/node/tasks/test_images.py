@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from starling.gossip.errors import ConfigError
 from starling.node.tasks.files import read_idx, read_npz
 from starling.node.tasks.images import Images
-from tests.node.tasksupport import REAL_DATA, built_in, needs_real_data, own, seeded, write_idx, write_mnist
+from tests.harness.tasks import REAL_DATA, built_in, needs_real_data, own, seeded, write_idx, write_mnist
 
 SMALL = {"height": 4, "width": 4}
 

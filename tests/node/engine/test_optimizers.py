@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from starling.gossip.errors import ConfigError
 from starling.node.config.schema import OptimizerSection
 from starling.node.engine.optimizers import AdamW, Schedule, Sgd, correction_lr, optimizer, ramp, schedule
-from tests.node.tasksupport import seeded
+from tests.harness.tasks import seeded
 
 
 def run(make, steps: int = 60):

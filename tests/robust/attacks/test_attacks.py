@@ -371,7 +371,7 @@ def test_a_sleeper_in_a_run_without_end_sleeps() -> None:
 @pytest.mark.parametrize("name", sorted(ATTACKS))
 def test_the_page_has_a_row_for_each_attack_with_each_of_its_parameters_and_their_defaults(name: str) -> None:
     """docs/attacks.md is what people read before they use one."""
-    page = (Path(__file__).parents[2] / "docs" / "attacks.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "attacks.md").read_text()
     row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
     for parameter in inspect.signature(ATTACKS[name]).parameters.values():
         assert f"`{parameter.name}" in row

@@ -8,7 +8,7 @@ import torch
 from starling.gossip.compress.names import SELECTORS
 from starling.node.config.schema import CompressSection, MixSection
 from starling.node.engine.compression import BUDGET
-from tests.node.engines import manifest, opened, play, x_of
+from tests.harness.engines import manifest, opened, play, x_of
 
 PAIRS = ([("a", "b", 0.5), ("c", "d", 0.5)], [("b", "c", 0.5), ("a", "d", 0.5)])
 

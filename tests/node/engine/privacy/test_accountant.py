@@ -11,7 +11,7 @@ from starling.gossip.errors import ConfigError
 from starling.node.config.schema import NodeConfig, PrivacySection
 from starling.node.engine.privacy.accountant import LOT, Lot, Spent, epsilon
 from starling.node.simulate.virtual.swarm import VirtualSwarm
-from tests.node.engines import manifest
+from tests.harness.engines import manifest
 
 TABLE = (  # q, σ, T, ε at δ = 1e-5: Rényi accounting at integer orders
     (0.01, 0.6, 1_000, 9.10), (0.01, 1.0, 1_000, 2.11), (0.01, 1.0, 10_000, 6.72), (0.01, 2.0, 10_000, 2.35),
@@ -19,7 +19,7 @@ TABLE = (  # q, σ, T, ε at δ = 1e-5: Rényi accounting at integer orders
 )  # fmt: skip
 
 
-DOCUMENTED = Path(__file__).parents[2] / "docs" / "privacy.md"
+DOCUMENTED = Path(__file__).parents[4] / "docs" / "privacy.md"
 
 
 def spent(path=None, *, noise=1.0, rate=0.02, most=0.0):

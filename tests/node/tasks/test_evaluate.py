@@ -7,7 +7,7 @@ import torch
 
 from starling.node.tasks.digits import Digits
 from starling.node.tasks.evaluate import Progress, Result, evaluate
-from tests.node.tasksupport import built_in, seeded
+from tests.harness.tasks import built_in, seeded
 
 
 @pytest.fixture

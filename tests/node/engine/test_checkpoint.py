@@ -9,7 +9,7 @@ from starling.node.engine import tensor_file
 from starling.node.engine.checkpoint import Checkpoint, Checkpoints
 from starling.node.engine.engine import Engine
 from starling.node.rpc import calls
-from tests.node.engines import done, exchange, manifest, opened, opening, state_of, x_of
+from tests.harness.engines import done, exchange, manifest, opened, opening, state_of, x_of
 
 ADAMW = OptimizerSection(kind="adamw", lr=1e-3, correction_lr=1e-3)
 

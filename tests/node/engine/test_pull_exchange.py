@@ -7,32 +7,13 @@ import pytest
 import torch
 
 from starling.gossip.exchange.attestation import digest
-from starling.node.config.schema import CompressSection, OptimizerSection, OverlaySection, RobustSection
+from starling.node.config.schema import CompressSection, OptimizerSection
 from starling.node.rpc import calls
-from tests.node.engines import done, manifest, opened, run, x_of
+from tests.harness.engines import done, opened, run, x_of
+from tests.harness.pulling import gathering, hear, trained
 
 HALF = 11  # bytes of a payload's header: version, kind, quantizer, dimension
 KIND, QUANTIZER, DIM = 1, 2, 3
-
-
-def gathering(rule="mean", **changes):
-    agreed = manifest(mix="gather", nodes=4, compress=CompressSection(select="full", response="fp16"), **changes)
-    return msgspec.structs.replace(
-        agreed, overlay=OverlaySection(kind="pull", k=3), robust=RobustSection(rule=rule, b=1)
-    )  # fmt: skip
-
-
-def trained(names="abcd", rule="mean", round=0):
-    """Engines after the local steps of a round, and what they publish."""
-    agreed = gathering(rule)
-    engines = {name: opened(agreed, shard, name) for shard, name in enumerate(names)}
-    for engine in engines.values():
-        done(engine, calls.Train(round, 3))
-    return engines, {name: done(engine, calls.Publish(round)) for name, engine in engines.items()}
-
-
-def hear(engine, peer, published):
-    return engine.handle(calls.Hear(peer, published.digest, published.payload))
 
 
 def published(payload):

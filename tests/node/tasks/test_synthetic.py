@@ -12,7 +12,7 @@ from starling.gossip.vector import bind, layout
 from starling.node.config.schema import PartitionSection
 from starling.node.tasks.api import Source
 from starling.node.tasks.synthetic import CLASSES, FEATURES, TEST, TRAINING, Synthetic, drawn, split
-from tests.node.tasksupport import own
+from tests.harness.tasks import own
 
 LABELS, FIRST, MEAN = "a5fcfdc357840bea", [-1.3858252, -2.0593328, 1.5184041, 0.6766939], 0.8911378
 

@@ -11,7 +11,7 @@ import torch
 from starling.gossip.errors import ConfigError
 from starling.node.tasks.evaluate import evaluate
 from starling.node.tasks.text import BLOCK_WINDOWS, MAX_WINDOWS, Text
-from tests.node.tasksupport import REAL_DATA, built_in, needs_real_data, own, seeded, write_texts
+from tests.harness.tasks import REAL_DATA, built_in, needs_real_data, own, seeded, write_texts
 
 CONTEXT = 15
 TINY = {"context": CONTEXT, "width": 8, "layers": 1, "heads": 2}

@@ -31,7 +31,7 @@ from starling.node.rpc import calls
 from starling.node.tasks.api import Sampled, Source
 from starling.node.tasks.digits import Digits
 from starling.node.tasks.text import Text
-from tests.node.engines import done, exchange, manifest, opened, opening
+from tests.harness.engines import done, exchange, manifest, opened, opening
 
 PRIVATE = PrivacySection(noise=1.0)
 ZEROS = bytes
@@ -410,8 +410,8 @@ class Normed(Digits):
     ("agreed", "section", "words"),
     [
         (manifest("quadratic"), PRIVATE, "'quadratic' has no single samples to draw; set privacy.noise to 0"),
-        (manifest("tests.node.test_privacy:Normed"), PRIVATE, "has batch normalisation"),
-        (manifest("tests.node.test_privacy:Unruly"), PRIVATE, "cannot differentiate sample by sample"),
+        (manifest("tests.node.engine.privacy.test_dp_sgd:Normed"), PRIVATE, "has batch normalisation"),
+        (manifest("tests.node.engine.privacy.test_dp_sgd:Unruly"), PRIVATE, "cannot differentiate sample by sample"),
         (gathering("ubar"), PRIVATE, "robust.rule = 'ubar' goes by what models are worth on this node's data"),
         (digits("push_sum"), PrivacySection(exchange_noise=0.1), "privacy.exchange_noise: must be 0 with mix.kind = 'push_sum'"),
     ],

@@ -17,7 +17,7 @@ from starling.node.engine.byzantine import MAX_HEARD, Hostile
 from starling.node.engine.engine import Engine
 from starling.node.rpc import calls
 from starling.robust.attacks.names import WIRE
-from tests.node.engines import done, exchange, manifest, opened, opening, run
+from tests.harness.engines import done, exchange, manifest, opened, opening, run
 
 EXACT = CompressSection(select="full", request="identity", response="identity")
 

@@ -13,7 +13,7 @@ from starling.gossip.rng import generator
 from starling.node.config.schema import CompressSection, MixSection, OptimizerSection
 from starling.node.rpc import calls
 from starling.robust.clip import clip
-from tests.node.engines import done, exchange, manifest, opened, play, state_of, x_of
+from tests.harness.engines import done, exchange, manifest, opened, play, state_of, x_of
 
 
 def pair(agreed=None, *, train=True):
@@ -91,6 +91,31 @@ def test_drift_chosen_coordinates_take_the_other_ends_wish_into_the_next_exchang
     sizes.append(support.size(4810))
     assert int((support.indices < 200).sum()) >= 100
     assert max(sizes) <= 481
+
+
+def test_drift_chosen_coordinates_count_as_sent_once_they_were_exchanged():
+    """The reference of drift top-k is the value after the exchange, at both ends: what was averaged has not drifted."""
+    agreed = manifest(
+        mix=MixSection(kind="dsgd", clip_norm=0.0),
+        compress=CompressSection(select="drift_top_k", ratio=0.1, request="identity", response="identity"),
+    )
+    engines = pair(agreed, train=False)
+    for sign, engine in zip((1.0, -0.5), engines.values(), strict=True):
+        x = engine._session.learner.x
+        x.copy_(torch.full_like(x, 0.01))
+        x[:200] = 100.0 * sign
+        done(engine, calls.Train(0, 0))
+    exchange(engines, "a", "b", seq=1)
+    for engine in engines.values():
+        done(engine, calls.Mix(0))
+        done(engine, calls.Train(1, 0))
+        assert torch.allclose(x_of(engine)[:200], torch.tensor(25.0))
+    offered = done(engines["b"], calls.Offer("a", 0, 2, 1, 0.5, 0))
+    chosen = engines["b"]._session._exchanges._offers["a"].support
+    assert not (chosen.indices < 200).any()
+    answered = done(engines["a"], calls.Answer("b", 0, 2, 1, 0.5, offered.gain, offered.payload))
+    done(engines["b"], calls.Apply("a", 0, 2, answered.payload))
+    assert not (engines["b"]._session._exchanges._wishes["a"].indices < 200).any()
 
 
 def test_exchanges_of_a_round_read_the_frozen_vector_and_move_nothing_before_mix():
@@ -298,6 +323,19 @@ def test_a_response_longer_than_the_agreed_clip_is_refused():
 def test_an_initiator_cannot_name_a_weight_or_gain_that_the_manifest_does_not_give(theta, gain, reason):
     call = calls.Answer("a", 0, 9, 0, theta, gain, REQUEST.payload)
     assert refused_without_a_trace(EXCHANGED["b"], call) == calls.Refused("peer", reason)
+
+
+@pytest.mark.parametrize(("factor", "accepted"), [(0.0, True), (1.0, True), (1.001, False), (50.0, False)])
+def test_a_gain_up_to_what_the_manifest_gives_is_accepted_and_no_more(factor, accepted):
+    """A larger gain would let a peer push the correction past its stability limit."""
+    engines = pair()
+    call = offer(engines)
+    assert call.gain > 0.0
+    reply = engines["b"].handle(calls.Answer("a", 0, 1, 0, 0.5, factor * call.gain, call.payload))
+    if accepted:
+        assert isinstance(reply, calls.Answered)
+    else:
+        assert reply == calls.Refused("peer", "gain_out_of_bounds")
 
 
 def test_the_gain_is_the_same_in_every_round_and_accepted():

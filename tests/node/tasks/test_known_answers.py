@@ -8,7 +8,7 @@ import torch
 from starling.gossip.errors import ConfigError
 from starling.node.tasks.diagonal import Diagonal
 from starling.node.tasks.logistic import Logistic
-from tests.node.tasksupport import built_in, own, seeded
+from tests.harness.tasks import built_in, own, seeded
 
 MADE = [
     Diagonal(dim=40, nodes=5, condition=50.0, dtype="float64"),

@@ -10,7 +10,7 @@ import torch
 
 from starling.node.tasks.catalogue import TASKS, task
 from starling.node.tasks.evaluate import Result, evaluate
-from tests.node.tasksupport import built_in, seeded, write_mnist, write_texts
+from tests.harness.tasks import built_in, seeded, write_mnist, write_texts
 
 
 @pytest.fixture(
@@ -136,7 +136,7 @@ def test_a_few_hundred_steps_improve_the_metric(made):
 
 @pytest.mark.slow
 def test_tasks_bring_no_network_and_nothing_slow():
-    """The engine starts with this import: trio and libp2p belong to the daemon, scikit-learn and scipy take seconds."""
+    """The engine starts with this import: trio and libp2p belong to the daemon, others take seconds."""
     code = (
         "import sys; from starling.node.tasks.catalogue import task; from starling.node.tasks.digits import built_in; built_in();"
         "print([m for m in ('trio', 'libp2p', 'sklearn', 'scipy', 'pandas') if m in sys.modules])"

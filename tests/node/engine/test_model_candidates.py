@@ -9,7 +9,7 @@ import torch
 
 from starling.node.engine.model_candidates import MOST
 from starling.node.rpc import calls
-from tests.node.engines import done, manifest, opened, state_of, x_of
+from tests.harness.engines import done, manifest, opened, state_of, x_of
 
 
 def trained(label: str, rounds: int = 4):

@@ -10,7 +10,7 @@ from starling.gossip.vector import as_flat
 from starling.node.config.schema import OptimizerSection
 from starling.node.engine.engine import Engine
 from starling.node.rpc import calls
-from tests.node.engines import done, exchange, manifest, opened, opening, state_of, x_of
+from tests.harness.engines import done, exchange, manifest, opened, opening, state_of, x_of
 
 EVERY_CALL = (
     calls.Train(0, 1), calls.Free(on=True, round=0), calls.Offer("b", 0, 1, 0, 0.5, 0),

@@ -1,0 +1,27 @@
+"""Engines that pull vectors from each other."""
+
+import msgspec
+
+from starling.node.config.schema import CompressSection, OverlaySection, RobustSection
+from starling.node.rpc import calls
+from tests.harness.engines import done, manifest, opened
+
+
+def gathering(rule="mean", **changes):
+    agreed = manifest(mix="gather", nodes=4, compress=CompressSection(select="full", response="fp16"), **changes)
+    return msgspec.structs.replace(
+        agreed, overlay=OverlaySection(kind="pull", k=3), robust=RobustSection(rule=rule, b=1)
+    )  # fmt: skip
+
+
+def trained(names="abcd", rule="mean", round=0):
+    """Engines after the local steps of a round, and what they publish."""
+    agreed = gathering(rule)
+    engines = {name: opened(agreed, shard, name) for shard, name in enumerate(names)}
+    for engine in engines.values():
+        done(engine, calls.Train(round, 3))
+    return engines, {name: done(engine, calls.Publish(round)) for name, engine in engines.items()}
+
+
+def hear(engine, peer, published):
+    return engine.handle(calls.Hear(peer, published.digest, published.payload))
