@@ -213,7 +213,8 @@ def _status_table(snapshot: StatusSnapshot) -> RenderableType:
     rows = {
         "state": snapshot.state
         + (", resumed" if snapshot.rejoined else "")
-        + (", joined late" if snapshot.joined_late else ""),
+        + (", joined late" if snapshot.joined_late else "")
+        + (f", {snapshot.activity}" if snapshot.activity else ""),
         "swarm": f"{snapshot.name} ({snapshot.swarm})",
         "peer": snapshot.peer,
         "round": show.rounds(snapshot.round, snapshot.rounds),

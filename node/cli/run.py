@@ -88,7 +88,7 @@ def node_options(command: Function) -> Function:
 @click.argument("file", metavar="[MANIFEST.toml]", required=False, type=click.Path(path_type=Path))
 @preset_option
 @node_options
-def found(file: Path | None, preset: str | None, run_dir: Path, as_json: bool, **flags: Unpack[Flags]) -> None:
+def found(file: Path | None, preset: str | None, run_dir: Path, as_json: bool, **flags: Unpack[Flags]) -> int:
     """Found a swarm: sign a manifest, start its first node and print the invite.
 
     Without a file the manifest has its defaults, which --set changes: starling found --set task=digits --set pace.rounds=500.
@@ -116,7 +116,7 @@ def found(file: Path | None, preset: str | None, run_dir: Path, as_json: bool, *
     with _undone_if_refused(place):
         place.write_config(config)
         swarm = place.write_manifest(signed)
-        _start(place, on_listening=partial(_tell_founder, signed.name, swarm, place, as_json=as_json))
+        return _start(place, on_listening=partial(_tell_founder, signed.name, swarm, place, as_json=as_json))
 
 
 @click.command(
@@ -131,7 +131,7 @@ def found(file: Path | None, preset: str | None, run_dir: Path, as_json: bool, *
 )
 @click.argument("invite")
 @node_options
-def join(invite: str, run_dir: Path, as_json: bool, **flags: Unpack[Flags]) -> None:
+def join(invite: str, run_dir: Path, as_json: bool, **flags: Unpack[Flags]) -> int:
     """Join a swarm by its invite.
 
     In the directory of a node of that swarm: go on, with the options given now. Ctrl-C stops the node; `starling run` goes on.
@@ -169,19 +169,19 @@ def join(invite: str, run_dir: Path, as_json: bool, **flags: Unpack[Flags]) -> N
     with _undone_if_refused(place):
         place.write_config(msgspec.structs.replace(config, bootstrap=others))
         place.write_invite(invited)
-        _start(place, on_listening=partial(_tell_joiner, invited.swarm, me.peer_id, place) if as_json else None)
+        return _start(place, on_listening=partial(_tell_joiner, invited.swarm, me.peer_id, place) if as_json else None)
 
 
 @click.command(cls=Command, examples=(("starling run --dir starling-2", "where it stopped, after a crash too"),))
 @dir_option
 @click.option("--until-stdin-closes", is_flag=True, help="End also when standard input does, for a parent program.")
-def run(run_dir: Path, until_stdin_closes: bool) -> None:
+def run(run_dir: Path, until_stdin_closes: bool) -> int:
     """Run the node of a run directory: go on where it stopped."""
     from starling.node.storage.run_dir import RunDir
 
     place = RunDir.existing(run_dir)
     _say_if_watched(f"starting in {place.path}; look with `starling status --dir {run_dir}`, stop with Ctrl-C")
-    _start(place, until_stdin_closes=until_stdin_closes)
+    return _start(place, until_stdin_closes=until_stdin_closes)
 
 
 @click.command(cls=Command, examples=(("starling leave --dir starling-2", ""),))
@@ -303,8 +303,8 @@ def _configured(config: NodeConfig, flags: Flags) -> NodeConfig:
 
 def _start(
     place: RunDir, *, until_stdin_closes: bool = False, on_listening: Callable[[tuple[str, ...]], None] | None = None
-) -> None:
-    """Run the node to its end. What the engine refuses gets the command to look with, if it names none.
+) -> int:
+    """Run the node to its end -> the exit code. What the engine refuses gets the command to look with, if it names none.
 
     Raises:
         ConfigError: something that is set cannot be had.
@@ -313,7 +313,7 @@ def _start(
     from starling.node.daemon import main as daemon
 
     try:
-        daemon.run(place, until_stdin_closes=until_stdin_closes, on_listening=on_listening)
+        return daemon.run(place, until_stdin_closes=until_stdin_closes, on_listening=on_listening)
     except ConfigError as error:
         if "`" in str(error):
             raise

@@ -14,7 +14,7 @@ from functools import partial
 
 import trio
 
-from starling.gossip.errors import ConfigError, EngineError
+from starling.gossip.errors import ConfigError, EngineError, GossipError
 from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn
 from starling.gossip.overlay.ranks import order_digest
@@ -111,6 +111,10 @@ class Node:
             await self._live(network, nursery)
             await self._leave()
             nursery.cancel_scope.cancel()
+        if self.training is not None and self.training.cannot_save:
+            raise GossipError(
+                f"the model could not be saved: {self.training.cannot_save}; free disk space (df -h) and `starling run` again"
+            )
 
     def stop(self) -> None:
         """End the run in order: farewell, checkpoint, done within three seconds."""
@@ -176,6 +180,8 @@ class Node:
         self.progress.enter("finished")
         report.event("finished", f"all {manifest.pace.rounds} rounds done", round=self.progress.round)
         await trio.sleep(parts.config.linger_s)
+        if training.cannot_save:  # somebody may have freed disk space meanwhile
+            await training.save(parts.export)
 
     async def _agree(self, network: Network, transfer: Transfer) -> Manifest:
         """What the swarm has agreed on, fetched if we do not have it."""

@@ -13,7 +13,7 @@ from functools import partial
 
 import trio
 
-from starling.gossip.errors import ConfigError, GossipError
+from starling.gossip.errors import ConfigError
 from starling.node.admission.issue import take_up
 from starling.node.config.manifest import swarm_id
 from starling.node.config.schema import NodeConfig
@@ -24,6 +24,7 @@ from starling.node.daemon.events import Report
 from starling.node.daemon.membership.admission import Papers
 from starling.node.daemon.observe.control_commands import carry_out
 from starling.node.daemon.observe.control_server import Publisher
+from starling.node.daemon.observe.final import FinalWriter, first_error
 from starling.node.daemon.observe.recorder import Recorder, RoundLog, seen
 from starling.node.daemon.observe.resources import Usage
 from starling.node.daemon.observe.snapshot import take_snapshot
@@ -38,13 +39,16 @@ from starling.node.storage.run_dir import RunDir
 Told = Callable[[tuple[str, ...]], None]
 
 
-def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told | None = None) -> None:
-    """Run the node in `run_dir` until it has finished, is told to leave, or is interrupted (SIGINT, SIGTERM).
+def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told | None = None) -> int:
+    """Run the node in `run_dir` until it has finished, is told to leave, or gets a signal (SIGINT, SIGTERM, SIGHUP).
 
     Args:
         run_dir: holds node.toml, and manifest.toml or an invite.
         until_stdin_closes: also end when standard input does: a parent's way not to leave orphans.
-        on_listening: told our addresses once peers can reach us and the engine has taken the manifest and the data.
+        on_listening: called with our addresses once peers can reach us and the engine has taken the manifest and the data.
+
+    Returns:
+        The exit status of the process: 0, or 129 after a SIGHUP, as a shell reports a command whose terminal was closed.
 
     Raises:
         ConfigError: something in the directory is wrong.
@@ -84,9 +88,9 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told
         )
         gc.freeze()  # a full collection walks over all modules else: the loop would stand still for 70 ms
         try:
-            trio.run(_run, parts, report, run_dir, until_stdin_closes, on_listening)
+            return trio.run(_run, parts, report, run_dir, until_stdin_closes, on_listening)
         except BaseExceptionGroup as group:
-            raise _first(group) from group
+            raise first_error(group) from group
 
 
 @asynccontextmanager
@@ -114,17 +118,27 @@ async def _open_network(
 
 async def _run(
     parts: Parts, report: Report, run_dir: RunDir, until_stdin_closes: bool, on_listening: Told | None
-) -> None:
+) -> int:
     node = Node(parts, report)
     snapshot = partial(take_snapshot, node)
+    signals: list[int] = []
     async with trio.open_nursery() as nursery:
         publisher = Publisher(run_dir.path, snapshot, partial(carry_out, node))
-        report.on_event = node.progress.changed = publisher.changed
+        final = FinalWriter(run_dir, node.progress, snapshot)
+
+        def changed() -> None:
+            publisher.changed()
+            final.changed()
+
+        report.on_event, node.progress.changed = publisher.changed, changed
         try:
             await nursery.start(publisher.run)
         except OSError as error:
             report.event("no_control_socket", f"no control socket in {run_dir.path}: {error.strerror}", level="error")
-        await nursery.start(_until_told, node, until_stdin_closes, nursery.cancel_scope)
+        run_dir.drop_final()
+        await nursery.start(_stop_on_signals, node, signals, nursery.cancel_scope)
+        if until_stdin_closes:
+            nursery.start_soon(_stop_with_stdin, node)
         nursery.start_soon(Recorder(parts.config.record, run_dir.path / RECORD_NAME, snapshot, report).serve)
         nursery.start_soon(RoundLog(partial(seen, node), partial(report.line, "round")).serve)
         if parts.config.metrics.listen:
@@ -133,8 +147,10 @@ async def _run(
             nursery.start_soon(MetricsService(parts.config.metrics, snapshot, report).serve)
         if on_listening is not None:
             nursery.start_soon(_tell, node, on_listening)
-        await node.run()
+        with final:
+            await node.run()
         nursery.cancel_scope.cancel()
+    return 128 + signal.SIGHUP if signal.SIGHUP in signals else 0
 
 
 async def _tell(node: Node, on_listening: Told) -> None:
@@ -143,38 +159,22 @@ async def _tell(node: Node, on_listening: Told) -> None:
     on_listening(node.network.addresses)
 
 
-async def _until_told(
-    node: Node, until_stdin_closes: bool, scope: trio.CancelScope, task_status: TaskStatus = trio.TASK_STATUS_IGNORED
+async def _stop_on_signals(
+    node: Node, signals: list[int], scope: trio.CancelScope, task_status: TaskStatus = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Stop in order at the first signal or the end of standard input; at once at a second signal."""
-    async with trio.open_nursery() as nursery:
-        if until_stdin_closes:
-            nursery.start_soon(_watch_stdin, node)
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            task_status.started()
-            told = False
-            async for _number in signals:
-                if told or not node.is_listening:
-                    scope.cancel()
-                told = True
-                node.stop()
+    """Stop in order at the first signal, which is added to `signals`; cancel `scope` at the second."""
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as receiver:
+        task_status.started()
+        async for number in receiver:
+            if signals or not node.is_listening:
+                scope.cancel()
+            signals.append(number)
+            node.stop()
 
 
-async def _watch_stdin(node: Node) -> None:
+async def _stop_with_stdin(node: Node) -> None:
+    """Stop in order at the end of standard input."""
     async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
         while await stdin.receive_some(4096):
             pass
     node.stop()
-
-
-def _first(group: BaseExceptionGroup) -> BaseException:
-    """The one a person should read: a ConfigError, else a GossipError, else whatever came first."""
-    for kind in (ConfigError, GossipError, KeyboardInterrupt):
-        found = group.subgroup(kind)
-        if found is not None:
-            group = found
-            break
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -142,7 +142,8 @@ class Training:
         self._local_steps = manifest.pace.local_steps  # of the next round in steps pace
         self._began = trio.current_time()
         self._saved_at = -math.inf  # so the first round is kept at once: whoever dies early can resume as well
-        self.cannot_save = False
+        self.cannot_save = ""
+        """Why the last attempt to save failed; "" if it succeeded."""
         self.edges: StickyEdges | None = None
         """Clock pace with sticky edges: those we hold."""
 
@@ -313,9 +314,18 @@ class Training:
         if isinstance(evaluated, calls.Evaluated):
             self._progress.value, self._progress.value_round = evaluated.value, self._progress.round
             self._progress.values.add(self._progress.round, self._elapsed(), evaluated.value)
+            metric, done = self._metric(), self._progress.round
+            self._report.event(
+                "evaluated", f"{metric} {evaluated.value:.4g} after round {done}",
+                round=done, metric=metric, value=evaluated.value, loss=evaluated.loss, samples=evaluated.samples,
+            )  # fmt: skip
+
+    def _metric(self) -> str:
+        opened = self._engine.opened
+        return opened.metric if opened is not None else "value"
 
     async def save(self, export: str = "") -> None:
-        """Write the checkpoint; what cannot be saved is said once and training goes on."""
+        """Write the checkpoint and, if `export` is a path, the model; a failure is reported once and kept in `cannot_save`."""
         self._saved_at = trio.current_time()
         try:
             done = await self._engine.call(calls.Save(export))
@@ -326,7 +336,7 @@ class Training:
             self._report.event("cannot_save", reason, level="error")
         elif self.cannot_save and not reason:
             self._report.event("saves_again", "checkpoints can be written again")
-        self.cannot_save = bool(reason)
+        self.cannot_save = reason
 
     async def _save_when_due(self) -> None:
         if trio.current_time() - self._saved_at >= self._checkpoint_s:

@@ -191,6 +191,8 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     models are pulled, or there are more than 64 members, those of this node alone."""
     transactions: tuple[Transaction, ...] = ()
     """The last 50 exchanges that ended, oldest first."""
+    activity: str = ""
+    """What the node is doing while it does not train yet, e.g. "starting the engine (importing torch)"; "" otherwise."""
 
 
 def encode(snapshot: StatusSnapshot) -> bytes:

@@ -8,6 +8,7 @@ identity.key       Ed25519 private key, mode 0600
 decisions.json     whom this node or its owner banned or trusts
 port, peers        the port that was picked and where members were, for the next run
 revoked, ticket    invitations known to be void, and the last proof of work, for the next run
+final.json         how the last run ended, with the node's last status (`starling.node.status.final`)
 checkpoint.safetensors, model.safetensors, control.sock, log.jsonl, record.jsonl, output.log
 """
 
@@ -31,6 +32,8 @@ from starling.node.admission.revocations import MAX_HELD
 from starling.node.config import manifest as manifests
 from starling.node.config import toml
 from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.status import final
+from starling.node.status.final import FinalStatus
 from starling.node.storage.bans import decode, encode
 from starling.robust.reputation import Decision
 
@@ -188,6 +191,16 @@ class RunDir:
             return msgspec.convert((int(epoch), int(nonce)), type=Ticket)
         except (OSError, ValueError):
             return None
+
+    def keep_final(self, status: FinalStatus) -> None:
+        """Write final.json; a directory that cannot be written is no reason to fail at the end."""
+        with suppress(ConfigError):
+            self._write(self.path / final.FINAL_NAME, final.encode(status))
+
+    def drop_final(self) -> None:
+        """Remove final.json: a run begins, and if it is killed the last one's end must not be taken for its own."""
+        with suppress(OSError):
+            (self.path / final.FINAL_NAME).unlink(missing_ok=True)
 
     @property
     def _revoked_file(self) -> Path:

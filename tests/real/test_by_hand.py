@@ -6,6 +6,7 @@ import signal
 import psutil
 import pytest
 
+from starling.node.status import final
 from tests.real.processes import PATIENCE_S, PROMISE_S, lives, starling, terminals, told, until
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -101,3 +102,17 @@ def test_a_stranger_s_manifest_runs_code_of_this_machine_only_if_its_owner_agree
         agreed.until(lambda: training(tmp_path / "joiner"))
         assert agreed.ctrl_c() == 0
         assert founder.ctrl_c() == 0
+
+
+def test_a_closed_terminal_stops_a_node_in_order_and_its_directory_says_how_it_ended(tmp_path):
+    """SIGHUP, as when a window is closed: a checkpoint, a farewell, exit status 129, as a shell counts it."""
+    run_dir = tmp_path / "n"
+    with terminals() as terminal:
+        node = terminal(f"starling found {ENDLESS} --set pace.quorum=1 {OWN} --dir n", tmp_path, "n")
+        node.until(lambda: training(run_dir, beyond=2))
+        node.process.send_signal(signal.SIGHUP)
+        assert node.process.wait(PATIENCE_S) == 129
+    left = final.load(run_dir)
+    assert (left.ended, left.snapshot.state) == ("left", "leaving")
+    assert left.snapshot.round > 2
+    assert '"event":"left"' in (run_dir / "log.jsonl").read_text()

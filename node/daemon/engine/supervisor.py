@@ -40,11 +40,19 @@ class EngineSupervisor:
         self._up = trio.Event()
         self._down = trio.Event()
         self._restarts: list[float] = []
+        self._last_reason = ""
         self.restarts = 0
         self.opened: calls.Opened | None = None
         self.pid: int | None = None
         """Process id of the engine; None while there is none, and where it has no process of its own."""
         self.on_restart: Callable[[], Awaitable[None]] | None = None
+
+    @property
+    def activity(self) -> str:
+        """What is done while no engine is up; "" while one is."""
+        if self._engine is not None:
+            return ""
+        return "starting the engine (importing torch)" if self.opened is None else "restarting the engine"
 
     async def call(self, request: calls.Request) -> calls.Reply:
         """One call to the engine that is up now.
@@ -59,10 +67,11 @@ class EngineSupervisor:
             with trio.fail_after(self._silence_s):
                 return await engine.call(request)
         except trio.TooSlowError:
-            self._lost(engine)
-            raise EngineError(f"the engine was silent for {self._silence_s:.0f} s") from None
-        except EngineError:
-            self._lost(engine)
+            silent = EngineError(f"the engine was silent for {self._silence_s:.0f} s")
+            self._lost(engine, silent)
+            raise silent from None
+        except EngineError as error:
+            self._lost(engine, error)
             raise
 
     async def ready(self) -> None:
@@ -89,16 +98,24 @@ class EngineSupervisor:
             self._restarts = [at for at in self._restarts if now - at < RESTART_WINDOW_S] + [now]
             self.restarts += 1
             if len(self._restarts) > MAX_RESTARTS:
-                raise EngineError(f"the engine died {len(self._restarts)} times in {RESTART_WINDOW_S / 60:.0f} minutes")
+                raise EngineError(
+                    f"the engine died {len(self._restarts)} times in {RESTART_WINDOW_S / 60:.0f} minutes, the last time because "
+                    f"{self._last_reason}"
+                )
             self._report.event(
-                "engine_restarting", "the engine died; restarting it from its last checkpoint", level="warning"
-            )
+                "engine_restarting", f"restarting the engine from its last checkpoint: {self._last_reason}",
+                level="warning", reason=self._last_reason,
+            )  # fmt: skip
 
     async def _open(self, engine: EngineHandle) -> bool:
         try:
             with trio.fail_after(self._silence_s):
                 reply = await engine.call(self._opening)
-        except (EngineError, trio.TooSlowError):
+        except EngineError as error:
+            self._last_reason = str(error)
+            return False
+        except trio.TooSlowError:
+            self._last_reason = f"the engine did not open the task within {self._silence_s:.0f} s"
             return False
         if isinstance(reply, calls.Refused):
             raise ConfigError(reply.reason)
@@ -112,8 +129,9 @@ class EngineSupervisor:
         self._up.set()
         return True
 
-    def _lost(self, engine: EngineHandle) -> None:
+    def _lost(self, engine: EngineHandle, error: EngineError) -> None:
         if self._engine is engine:
+            self._last_reason = str(error)
             self._engine = None
             self._up = trio.Event()
             self._down.set()

@@ -73,6 +73,7 @@ def take_snapshot(node: Node) -> StatusSnapshot:
         ranks=picture.ranks,
         links=picture.links,
         transactions=node.transactions.ended,
+        activity=node.engine.activity if node.engine is not None else "",
     )
 
 

@@ -1,0 +1,70 @@
+"""Writes `final.json` (`starling.node.status.final`): when the last round is done, and when the node ends for whatever reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+from msgspec import structs
+
+from starling.gossip.errors import ConfigError, GossipError
+from starling.node.daemon.training import Progress
+from starling.node.status.final import Ended, FinalStatus
+from starling.node.status.snapshot import StatusSnapshot
+from starling.node.storage.run_dir import RunDir
+
+
+class FinalWriter:
+    """Keeps final.json; as a context manager around the node's run it writes how that ended.
+
+    Args:
+        run_dir: where the file goes.
+        progress: the node's state.
+        snapshot: makes the status of this moment.
+    """
+
+    def __init__(self, run_dir: RunDir, progress: Progress, snapshot: Callable[[], StatusSnapshot]) -> None:
+        self._run_dir = run_dir
+        self._progress = progress
+        self._snapshot = snapshot
+        self._finished = False
+
+    def changed(self) -> None:
+        """The node's state has changed: once all rounds are done the result is kept, whatever happens while it lingers."""
+        if self._progress.state == "finished" and not self._finished:
+            self._finished = True
+            self._write("finished")
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        cause = first_error(error) if isinstance(error, BaseExceptionGroup) else error
+        if isinstance(cause, ConfigError):
+            return  # refused input: nothing has run
+        if isinstance(cause, Exception):
+            self._write("failed", str(cause) if isinstance(cause, GossipError) else f"{type(cause).__name__}: {cause}")
+        else:  # it ended in order, or a second signal cancelled it
+            self._write("finished" if self._finished else "left")
+
+    def _write(self, ended: Ended, reason: str = "") -> None:
+        state = "leaving" if ended == "left" else ended
+        snapshot = structs.replace(self._snapshot(), state=state, problem=reason or None)
+        model = self._run_dir.model
+        name = model.name if model.exists() else ""
+        self._run_dir.keep_final(FinalStatus(ended, snapshot, reason, name))
+
+
+def first_error(group: BaseExceptionGroup) -> BaseException:
+    """The one a person should read: a ConfigError, else a GossipError, else whatever came first."""
+    for kind in (ConfigError, GossipError, KeyboardInterrupt):
+        found = group.subgroup(kind)
+        if found is not None:
+            group = found
+            break
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,57 @@
+"""What a node left behind when its process ended: `final.json` in the run directory. A leaf: imports only `starling.node.status.snapshot`.
+
+One JSON object, written when the last round is done and again when the process ends; removed when a node starts in that directory. So if it
+is there and no node answers on the control socket, it says how the last run ended:
+
+    {"ended": "finished" | "left" | "failed", "reason": "…", "model": "model.safetensors", "snapshot": {…}}
+
+`snapshot` is a whole StatusSnapshot (see docs/schemas), its state "finished", "leaving" or "failed". A node that was killed leaves no file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from starling.node.status.snapshot import VERSION, StatusSnapshot
+
+FINAL_NAME: Final = "final.json"
+
+Ended = Literal["finished", "left", "failed"]
+
+
+class FinalStatus(msgspec.Struct, frozen=True):
+    """How a run ended, and the node's last status."""
+
+    ended: Ended
+    """finished: all rounds are done. left: stopped before, in order. failed: `reason` says why."""
+    snapshot: StatusSnapshot
+    reason: str = ""
+    """One line, the same as on standard error; "" unless failed."""
+    model: str = ""
+    """File of the exported model, relative to the run directory; "" while there is none."""
+
+
+def encode(final: FinalStatus) -> str:
+    """The file's text."""
+    return msgspec.json.encode(final).decode() + "\n"
+
+
+def load(run_dir: Path) -> FinalStatus | None:
+    """How the last run in `run_dir` ended; None if it is not known: it never ran, still runs, or was killed.
+
+    Raises:
+        ValueError: the file is damaged or of another version; one line that names it.
+    """
+    path = run_dir / FINAL_NAME
+    try:
+        final = msgspec.json.decode(path.read_bytes(), type=FinalStatus)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    if final.snapshot.version != VERSION:
+        raise ValueError(f"{path}: status version {final.snapshot.version}, this program reads {VERSION}")
+    return final

@@ -1,0 +1,107 @@
+"""An engine that dies is replaced, one that refuses its task is not, and the reason of the last death is never lost."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from starling.gossip.errors import ConfigError, EngineError
+from starling.node.config.schema import Manifest
+from starling.node.daemon.engine.supervisor import MAX_RESTARTS, EngineSupervisor
+from starling.node.rpc import calls
+from tests.harness.virtual import virtual
+
+OPENED = calls.Opened(10, b"schema", "accuracy", True, "cpu", 5, False, 0, 0)
+OPENING = calls.Open(Manifest(), "", 0, "cpu", 1, "", "me")
+
+
+class Notes:
+    """Keeps events."""
+
+    def __init__(self):
+        self.events = []
+
+    def event(self, name, text, *, level="info", **fields):
+        self.events.append((name, text, fields))
+
+    def fault(self, peer, reason):
+        raise AssertionError
+
+
+class Engine:
+    """Answers Open with `reply`, or raises it; every other call raises EngineError("out of memory")."""
+
+    def __init__(self, reply):
+        self.reply = reply
+
+    async def call(self, request):
+        await trio.lowlevel.checkpoint()
+        if not isinstance(request, calls.Open):
+            raise EngineError("out of memory")
+        if isinstance(self.reply, Exception):
+            raise self.reply
+        if self.reply is None:
+            await trio.sleep_forever()
+        return self.reply
+
+
+def supervised(*replies):
+    """A supervisor whose engines answer Open with these, one after the other; the last one again and again."""
+    notes, started = Notes(), []
+
+    @asynccontextmanager
+    async def start():
+        started.append(replies[min(len(started), len(replies) - 1)])
+        yield Engine(started[-1])
+
+    supervisor = EngineSupervisor(start=start, opening=OPENING, silence_s=5.0, report=notes)
+    return supervisor, notes, started
+
+
+@virtual
+async def test_a_task_that_the_engine_refuses_is_a_config_error_at_the_first_start():
+    """Six starts of torch for one typing error cost half a minute, and the error was gone by then."""
+    supervisor, notes, started = supervised(
+        calls.Refused("config", "my_task.py:7: NameError: name 'nn' is not defined")
+    )
+    with pytest.raises(ConfigError, match=r"my_task\.py:7: NameError"):
+        await supervisor.serve()
+    assert len(started) == 1
+    assert notes.events == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [(EngineError("the engine process ended with signal 9"), "signal 9"), (None, "did not open the task within 5 s")],
+    ids=["killed", "silent"],
+)
+@virtual
+async def test_an_engine_that_never_opens_is_given_up_with_the_last_reason(reply, why):
+    supervisor, notes, started = supervised(reply)
+    with pytest.raises(EngineError, match=why):
+        await supervisor.serve()
+    assert len(started) == MAX_RESTARTS + 1
+    assert {name for name, _, _ in notes.events} == {"engine_restarting"}
+    assert all(why in text and why in fields["reason"] for _, text, fields in notes.events)
+
+
+@virtual
+async def test_an_engine_lost_on_a_call_is_replaced_and_the_event_says_why():
+    supervisor, notes, started = supervised(OPENED)
+    async with trio.open_nursery() as nursery:
+        assert supervisor.activity == "starting the engine (importing torch)"
+        nursery.start_soon(supervisor.serve)
+        await supervisor.ready()
+        assert supervisor.activity == ""
+        with pytest.raises(EngineError, match="out of memory"):
+            await supervisor.call(calls.Evaluate())
+        assert supervisor.activity == "restarting the engine"
+        await supervisor.ready()
+        nursery.cancel_scope.cancel()
+    assert (len(started), supervisor.restarts) == (2, 1)
+    ((name, text, fields),) = notes.events
+    assert name == "engine_restarting"
+    assert "out of memory" in text
+    assert fields == {"reason": "out of memory"}

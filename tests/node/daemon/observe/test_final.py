@@ -1,0 +1,115 @@
+"""A directory says how its last run ended, and never claims that for a run that was killed."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from starling.gossip.errors import ConfigError, GossipError
+from starling.node.daemon.observe.final import FinalWriter, first_error
+from starling.node.daemon.training import Progress
+from starling.node.status.final import FINAL_NAME, load
+from starling.node.status.snapshot import VERSION, StatusSnapshot
+from starling.node.storage.run_dir import RunDir
+from tests.harness.virtual import virtual
+
+
+def written(path):
+    """(run directory, progress, writer) of a node whose status has the state of its progress."""
+    place, progress = RunDir.create(path / "n"), Progress()
+    writer = FinalWriter(
+        place, progress, lambda: StatusSnapshot(VERSION, "me", "s", "name", 1.0, 2.0, progress.state, value=0.956)
+    )
+    progress.changed = writer.changed
+    return place, progress, writer
+
+
+def test_a_finished_run_is_kept_at_once_and_its_farewell_does_not_make_it_less_finished(tmp_path):
+    place, progress, writer = written(tmp_path)
+    place.model.write_bytes(b"model")
+    with writer:
+        progress.enter("training")
+        assert load(place.path) is None
+        progress.enter("finished")
+        now = load(place.path)  # whatever happens while it lingers
+        progress.enter("leaving")
+    after = load(place.path)
+    for each in (now, after):
+        assert (each.ended, each.reason, each.model) == ("finished", "", "model.safetensors")
+        assert (each.snapshot.state, each.snapshot.value) == ("finished", 0.956)
+
+
+def test_a_node_that_left_before_the_end_has_left(tmp_path):
+    place, progress, writer = written(tmp_path)
+    with writer:
+        progress.enter("leaving")
+    assert load(place.path).ended == "left"
+    assert load(place.path).model == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (GossipError("the disk is full"), "the disk is full"),
+        (ExceptionGroup("nursery", [ExceptionGroup("inner", [GossipError("the disk is full")])]), "the disk is full"),
+        (KeyError("bug"), "KeyError: 'bug'"),
+    ],
+    ids=["plain", "group", "bug"],
+)
+def test_a_failed_run_keeps_its_reason(tmp_path, error, reason):
+    place, progress, writer = written(tmp_path)
+    progress.enter("training")
+    with pytest.raises(type(error)), writer:
+        raise error
+    final = load(place.path)
+    assert (final.ended, final.reason, final.snapshot.state, final.snapshot.problem) == (
+        "failed",
+        reason,
+        "failed",
+        reason,
+    )
+
+
+def test_refused_input_leaves_no_file(tmp_path):
+    """Nothing has run; the corrected command must not meet remains."""
+    place, _, writer = written(tmp_path)
+    with pytest.raises(ConfigError), writer:
+        raise ConfigError("task.kind: no such task")
+    assert load(place.path) is None
+
+
+@virtual
+async def test_a_second_signal_cancels_and_the_node_has_left_all_the_same(tmp_path):
+    place, _, writer = written(tmp_path)
+    with trio.CancelScope() as scope, writer:
+        scope.cancel()
+        await trio.sleep(1.0)
+    assert load(place.path).ended == "left"
+
+
+def test_a_new_run_drops_the_file_and_a_full_disk_at_the_end_is_no_second_error(tmp_path):
+    place, progress, writer = written(tmp_path)
+    with writer:
+        progress.enter("finished")
+    place.drop_final()
+    assert load(place.path) is None
+    place.drop_final()
+    (place.path / (FINAL_NAME + ".part")).mkdir()  # cannot be written
+    with writer:
+        pass
+    assert load(place.path) is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b'{"ended":"won"}', b"[" * 100_000])
+def test_a_damaged_file_is_an_error_that_names_it(tmp_path, damage):
+    (tmp_path / FINAL_NAME).write_bytes(damage)
+    with pytest.raises(ValueError, match=r"final\.json"):
+        load(tmp_path)
+
+
+def test_of_several_errors_the_one_that_a_person_can_mend_is_told():
+    group = BaseExceptionGroup(
+        "", [ValueError("bug"), BaseExceptionGroup("", [GossipError("net"), ConfigError("key")])]
+    )
+    assert str(first_error(group)) == "key"
+    assert isinstance(first_error(BaseExceptionGroup("", [ValueError("bug"), KeyboardInterrupt()])), KeyboardInterrupt)
