@@ -129,7 +129,7 @@ CLUSTER = f"{DOCKER}::test_the_kubernetes_manifest_has_what_a_node_needs"
 REPLAYED = "tests/tui/test_replay.py::test_all_nodes_stand_at_the_same_moment_and_who_was_not_there_is_said_to_come"
 SCHEMAS = "tests/node/test_cli_schemas.py::test_the_published_schema_is_that_of_the_types"
 IN_BASH = "tests/node/test_cli_completion.py::test_bash_completes_with_the_script_words_with_colons_and_equals_too"
-STILL = "tests/tui/test_still.py::test_a_record_becomes_pictures_of_every_screen"
+STILL = "tests/tools/test_stills.py::test_a_record_becomes_pictures_of_every_screen"
 SCRAPED = "tests/real/test_observed.py::test_a_node_is_scraped_recorded_and_logged_while_it_trains"
 RECORDED = "tests/real/test_observed.py::test_a_recorded_demo_is_read_by_whatever_reads_records"
 IN_COMPOSE = f"{DOCKER}::test_every_container_becomes_healthy"
@@ -231,8 +231,8 @@ LINES: Mapping[str, Run | By] = {
 
 FAMILIES: Mapping[str, By] = {
     r"python -m starling\.node\.cli\.schemas docs/schemas": By(SCHEMAS, "it would write what is compared there"),
-    r"python -m starling\.tui\.still .*": By(STILL),
-    r"python -m starling\.node\.tensorboard RECORD … LOGDIR": By(RECORDED),
+    r"python tools/stills\.py .*": By(STILL),
+    r"python tools/tensorboard_export\.py RECORD … LOGDIR": By(RECORDED),
     r"starling tui my-demo\S+ \S+": By(REPLAYED, "the program that `starling tui` starts"),
     r"docker build -t starling(:cuda --build-arg TORCH=cu126)? -f docker/Dockerfile \.": By(
         f"{DOCKER}::test_the_image_is_small_and_not_root",

@@ -96,7 +96,7 @@ def test_the_system_packages_are_known_to_apt():
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
 def test_starling_tui_opens_in_a_terminal(tmp_path):
     """Where no node runs yet it says so, and q ends it."""
-    from tests.tui.test_terminal import Terminal
+    from tests.harness.tui.terminal import Terminal
 
     terminal = Terminal([shutil.which("starling", path=ENVIRONMENT["PATH"]), "tui", str(tmp_path / "starling-2")])
     try:

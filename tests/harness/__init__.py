@@ -1,0 +1,1 @@
+"""What tests share: given data, fakes and ways to look at a program."""

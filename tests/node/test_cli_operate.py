@@ -16,7 +16,7 @@ from starling.node.config import toml
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.status import control
 from starling.node.storage.run_dir import RunDir
-from tests.tui.canned import snapshot
+from tests.harness.snapshots import snapshot
 
 PEER = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
 ADDRESS = f"/ip4/127.0.0.1/tcp/4001/p2p/{PEER}"

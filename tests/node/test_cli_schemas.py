@@ -15,10 +15,10 @@ from starling.node.cli.main import main, starling
 from starling.node.status import control
 from starling.node.status import snapshot as status
 from starling.node.status.snapshot import Point, Resources, Transaction
+from tests.harness.snapshots import bare, snapshot
 from tests.node.test_cli_demo import DONE, TABLE, Canned
 from tests.node.test_cli_operate import ADDRESS, INVITE, SWARM, Daemon
 from tests.schemas import FOLDER, valid, validator
-from tests.tui.canned import bare, snapshot
 
 VERDICT = {"peer": "12D3KooWliar", "standing": "ban", "trusted": False, "why": "spam", "shut_out_s": None}
 FULL = snapshot(

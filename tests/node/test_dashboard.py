@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from starling.node.status.metrics import exposition
-from tests.node.test_metrics import PARSERS, full
+from tests.harness.scrape import PARSERS, full
 
 OBSERVE = Path(__file__).parents[2] / "docker" / "observe"
 DASHBOARD = json.loads((OBSERVE / "starling-dashboard.json").read_text())

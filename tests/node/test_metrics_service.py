@@ -14,7 +14,7 @@ from trio.testing import memory_stream_pair
 from starling.node.config.schema import MetricsSection
 from starling.node.daemon.observe import metrics
 from starling.node.daemon.observe.metrics import MetricsService, parse_address
-from tests.tui.canned import snapshot
+from tests.harness.snapshots import snapshot
 
 pytestmark = pytest.mark.trio
 

@@ -257,19 +257,3 @@ async def test_a_watcher_that_does_not_read_is_dropped_and_does_not_slow_the_oth
             await trio.sleep(1.2)
             with pytest.raises(control.ControlError, match="went away"):
                 list(iter(lambda: asleep.poll(0.5), "for ever"))
-
-
-def test_a_request_longer_than_the_limit_is_refused_before_it_is_sent(tmp_path):
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / control.SOCKET_NAME))
-        listener.listen()
-        with pytest.raises(control.ControlError, match="at most"):
-            control.request(tmp_path, "export", path="x" * control.MAX_REQUEST_BYTES)
-
-
-def test_a_node_that_accepts_but_does_not_answer_is_given_up(tmp_path):
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / control.SOCKET_NAME))
-        listener.listen()
-        with pytest.raises(control.ControlError, match="did not answer"):
-            control.request(tmp_path, "leave", timeout_s=0.05)

@@ -17,7 +17,7 @@ from starling.node.demo.swarm import RECORD_S, Demo
 from starling.node.status.record import RECORD_NAME, load
 from starling.node.status.snapshot import Exchanges, PeerStatus
 from starling.node.storage.log import Seen, round_fields
-from tests.node.test_record import snapshot
+from tests.harness.records import at_second
 
 pytestmark = pytest.mark.trio
 
@@ -40,7 +40,7 @@ class Node:
         self.began, self.changes = trio.current_time(), changes
 
     def __call__(self):
-        return snapshot(round(trio.current_time() - self.began), **self.changes)
+        return at_second(round(trio.current_time() - self.began), **self.changes)
 
 
 async def record(path, *, seconds, told=None, node=None, **section):
@@ -55,7 +55,7 @@ async def record(path, *, seconds, told=None, node=None, **section):
 async def test_a_line_a_second_and_one_at_the_end(tmp_path, autojump_clock):
     path = tmp_path / RECORD_NAME
     assert await record(path, seconds=3.5) == []
-    assert load(path) == [snapshot(second) for second in (0, 1, 2, 3, 4)]
+    assert load(path) == [at_second(second) for second in (0, 1, 2, 3, 4)]
 
 
 async def test_it_is_off_unless_asked_for(tmp_path, autojump_clock):
@@ -78,9 +78,9 @@ async def test_the_file_is_bounded_and_what_is_left_reads_as_a_record(tmp_path, 
     assert sorted(file.name for file in tmp_path.iterdir()) == [RECORD_NAME, RECORD_NAME + ".1"]
     assert all(file.stat().st_size <= most // 2 for file in tmp_path.iterdir())
     read = load(path)
-    assert read[-1] == snapshot(150)
+    assert read[-1] == at_second(150)
     assert read[0].round > 0
-    assert all(each == snapshot(each.round) for each in read)  # whole from its first line on
+    assert all(each == at_second(each.round) for each in read)  # whole from its first line on
 
 
 async def test_a_node_that_is_started_again_goes_on_with_its_record(tmp_path, autojump_clock):
@@ -121,7 +121,7 @@ async def test_a_disk_that_is_full_is_said_once_and_nothing_is_lost(tmp_path, au
         assert told.events == ["cannot_record"]
         full = False
     assert told.events == ["cannot_record", "records_again"]
-    assert load(path) == [snapshot(second) for second in (0, 1, 2, 7, 8, 9, 10)]
+    assert load(path) == [at_second(second) for second in (0, 1, 2, 7, 8, 9, 10)]
 
 
 async def test_a_place_that_cannot_be_written_is_said_once(tmp_path, autojump_clock):

@@ -9,8 +9,8 @@ from contextlib import closing
 import psutil
 import pytest
 
+from tests.harness.tui.terminal import Terminal, needs_tmux
 from tests.real.processes import terminals, told
-from tests.tui.terminal import Terminal, needs_tmux
 
 pytestmark = [pytest.mark.real, needs_tmux]
 

@@ -8,8 +8,8 @@ import pytest
 
 from starling.tui.app import StarlingApp
 from starling.tui.source import CannedSource, Reading
-from tests.tui.canned import NOW, bare, full, screen_text, snapshot, swarm
-from tests.tui.looking import BOTH, LARGE, SMALL, look, one, settle, until
+from tests.harness.snapshots import NOW, bare, full, snapshot
+from tests.harness.tui.looking import BOTH, LARGE, SMALL, look, one, screen_text, settle, swarm, until
 
 pytestmark = pytest.mark.slow
 

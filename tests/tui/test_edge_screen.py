@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from starling.tui.source import Reading
-from tests.tui.canned import IDS, full, screen_text, swarm
-from tests.tui.looking import BOTH, LARGE, SMALL, look, one, rows, until
+from tests.harness.snapshots import IDS, full
+from tests.harness.tui.looking import BOTH, LARGE, SMALL, look, one, rows, screen_text, swarm, until
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,8 @@ import pytest
 
 from starling.node.status.snapshot import Event
 from starling.tui.source import Reading
-from tests.tui.canned import NOW, snapshot, swarm
-from tests.tui.looking import BOTH, SMALL, look, one, rows, until
+from tests.harness.snapshots import NOW, snapshot
+from tests.harness.tui.looking import BOTH, SMALL, look, one, rows, swarm, until
 
 pytestmark = pytest.mark.slow
 

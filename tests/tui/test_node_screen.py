@@ -6,8 +6,8 @@ import pytest
 
 from starling.node.status.snapshot import Resources
 from starling.tui.source import Reading
-from tests.tui.canned import NOW, bare, full, snapshot
-from tests.tui.looking import BOTH, LARGE, SMALL, look, one, rows
+from tests.harness.snapshots import NOW, bare, full, snapshot
+from tests.harness.tui.looking import BOTH, LARGE, SMALL, look, one, rows
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ import pytest
 from starling.node.status.snapshot import PeerStatus
 from starling.tui.screens.peers import COLUMNS, SORTS
 from starling.tui.source import Reading
-from tests.tui.canned import IDS, full, screen_text, snapshot, swarm
-from tests.tui.looking import BOTH, LARGE, SMALL, look, one, rows, until
+from tests.harness.snapshots import IDS, full, snapshot
+from tests.harness.tui.looking import BOTH, LARGE, SMALL, look, one, rows, screen_text, swarm, until
 
 pytestmark = pytest.mark.slow
 

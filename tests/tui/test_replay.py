@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
-from starling.node.status.record import line
-from starling.node.status.snapshot import Event, Transaction
 from starling.tui.open_sources import open_sources
 from starling.tui.replay import Playback, RecordSource
 from starling.tui.source import SocketSource
-from tests.tui.canned import IDS, NOW, full, screen_text, snapshot
-from tests.tui.looking import BOTH, LARGE, SMALL, look
+from tests.harness.records import recorded
+from tests.harness.snapshots import NOW, snapshot
+from tests.harness.tui.looking import BOTH, LARGE, SMALL, look, screen_text
 
 START = 1_000_000.0
 
@@ -26,36 +24,13 @@ class Clock:
         return self.now
 
 
-def record(path, *, number=0, first_s=0, seconds=100):
-    """A node's run, a line a second."""
-    path.parent.mkdir(exist_ok=True, parents=True)
-    before = None
-    with path.open("wb") as file:
-        for at in range(first_s, first_s + seconds + 1):
-            now = START + at
-            told = full(number, 3, time_s=now, uptime_s=float(at), round=at, value_round=at, rounds=200)
-            told = msgspec.structs.replace(
-                told,
-                loss_curve=full().loss_curve[: at + 1],
-                events=tuple(
-                    Event(START + each, "round_mixed", f"{number} mixed {each}") for each in range(first_s, at + 1)
-                )[-50:],
-                transactions=tuple(
-                    Transaction(START + each, IDS[1], each, each, True, "committed") for each in range(first_s, at + 1)
-                )[-50:],
-            )
-            file.write(line(before, told))
-            before = told
-    return path
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Two nodes; the second came ten seconds later."""
     folder = tmp_path_factory.mktemp("run")
     return [
-        record(folder / "node-0" / "record.jsonl"),
-        record(folder / "node-1" / "record.jsonl", number=1, first_s=10),
+        recorded(folder / "node-0" / "record.jsonl"),
+        recorded(folder / "node-1" / "record.jsonl", number=1, first_s=10),
     ]
 
 

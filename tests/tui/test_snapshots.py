@@ -18,8 +18,8 @@ import pytest
 
 from starling.tui.app import StarlingApp
 from starling.tui.source import CannedSource
-from tests.tui.canned import NOW, screen_text, swarm
-from tests.tui.looking import settle
+from tests.harness.snapshots import NOW
+from tests.harness.tui.looking import screen_text, settle, swarm
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SCREENS = {

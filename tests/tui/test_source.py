@@ -9,7 +9,7 @@ import pytest
 from starling.node.status import control
 from starling.node.status.snapshot import encode
 from starling.tui.source import DemoSource, SocketSource, source_for
-from tests.tui.canned import snapshot
+from tests.harness.snapshots import snapshot
 
 pytestmark = pytest.mark.real
 

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from starling.node.status.snapshot import PeerStatus
 from starling.tui.drawing.circle_plot import draw, fits
 from starling.tui.drawing.palette import style
 from starling.tui.source import Reading
 from starling.tui.swarm import Swarm, merge
-from tests.tui.canned import IDS, full, snapshot, swarm
+from tests.harness.snapshots import IDS, full, snapshot
+from tests.harness.tui.looking import many, swarm, told
 
 
 def plain(role):
     return style(role, dark=True)
-
-
-def told(peer, *rows, **changes):
-    """What a node says of others: pairs of a peer and its state."""
-    peers = tuple(PeerStatus(peer=of, state=state, **more) for of, state, more in rows)
-    return Reading(peer, snapshot(peer=peer, peers=peers, **changes))
 
 
 def test_every_member_is_there_once_and_speaks_for_itself_if_it_can():
@@ -99,15 +93,6 @@ def test_every_member_can_be_read_on_the_circle_and_the_chosen_one_is_in_bracket
         assert f"● node-{number}" in picture
     if count > 2:
         assert any("\u2801" <= sign <= "\u28ff" for sign in picture)  # there are edges
-
-
-def many(number, edges=2):
-    """A swarm of so many, each with edges to the next ones."""
-    peers = [f"peer-{each:03}" for each in range(number)]
-    return [
-        told(peer, *((peers[(at + step) % number], "alive", {"edge": True}) for step in range(1, edges + 1)))
-        for at, peer in enumerate(peers)
-    ]
 
 
 @pytest.mark.parametrize("count", [9, 12, 16])

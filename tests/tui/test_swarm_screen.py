@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tui.canned import IDS, snapshot, swarm
-from tests.tui.looking import BOTH, LARGE, SMALL, look, one, rows
-from tests.tui.test_swarm import many
+from tests.harness.snapshots import IDS, snapshot
+from tests.harness.tui.looking import BOTH, LARGE, SMALL, look, many, one, rows, swarm
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from tests.tui.terminal import ROOT, Terminal, needs_tmux
-from tests.tui.test_replay import record
+from tests.harness.records import recorded
+from tests.harness.tui.terminal import ROOT, Terminal, needs_tmux
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, needs_tmux]
 
@@ -22,7 +22,9 @@ def ui(*paths, size=(80, 24)):
 
 @contextmanager
 def node(run_dir, first_round):
-    process = subprocess.Popen([sys.executable, "-m", "tests.tui.fake_node", str(run_dir), str(first_round)], cwd=ROOT)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.harness.tui.fake_node", str(run_dir), str(first_round)], cwd=ROOT
+    )
     try:
         yield process
     finally:
@@ -61,7 +63,7 @@ def test_the_ui_attaches_survives_its_node_and_leaves_the_terminal_clean(tmp_pat
 
 @SIZES
 def test_a_recorded_run_is_played_and_moved_along(tmp_path, size):
-    runs = [record(tmp_path / f"node-{number}" / "record.jsonl", number=number) for number in range(2)]
+    runs = [recorded(tmp_path / f"node-{number}" / "record.jsonl", number=number) for number in range(2)]
     with ui(*runs, size=size) as terminal:
         terminal.shows("▶ space")
         terminal.press("Space", "End")
@@ -95,7 +97,7 @@ def test_twenty_columns_are_survived(tmp_path):
 def test_the_ui_imports_neither_torch_nor_trio_nor_libp2p():
     """It must start at once and run where the node's heavy parts do not."""
     program = (
-        "import sys, starling.tui.app, starling.tui.still; "
+        "import sys, starling.tui.app; "
         "print(sorted({'torch', 'trio', 'libp2p', 'starling.gossip', 'numpy'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)

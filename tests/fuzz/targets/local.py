@@ -34,7 +34,7 @@ from starling.node.tasks import files
 from tests.fuzz.plain import JSON_LURES, MSGPACK_LURES, edited
 from tests.fuzz.target import Choices, Target, one_line
 from tests.fuzz.virtual import Script, at_once
-from tests.tui.canned import bare, snapshot
+from tests.harness.snapshots import bare, snapshot
 
 NOWHERE = Path("/nowhere")
 

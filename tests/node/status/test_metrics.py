@@ -6,25 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
-from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
-from starling.node.status.metrics import MAX_PEERS, OPEN, PEER_STATES, PLAIN, exposition, health
-from starling.node.status.snapshot import Exchanges, PeerStatus, Resources
-from tests.tui.canned import bare, snapshot
-
-PARSERS = {"": (PLAIN, parse_plain), "application/openmetrics-text; version=1.0.0": (OPEN, parse_open)}
+from starling.node.status.metrics import MAX_PEERS, PEER_STATES, PLAIN, exposition, health
+from starling.node.status.snapshot import Exchanges, PeerStatus
+from tests.harness.scrape import PARSERS, full
+from tests.harness.snapshots import bare, snapshot
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=20)
-
-
-def full():
-    """A snapshot in which every figure is known."""
-    return snapshot(
-        epsilon=1.5, delta=1e-5, distance=0.01, paced_per_s=200.0, up_limit_bytes_per_s=10**6, down_limit_bytes_per_s=10**6,
-        resources=Resources(cpu=1.2, memory_bytes=5 * 10**8, disk_bytes=10**6, gpu=0.5, gpu_memory_bytes=10**9),
-        peers=(PeerStatus("12D3KooWalive01", "alive", edge=True, committed=3, rtt_s=0.01, staleness=0.1, clipped=0.2, score=1.0),),
-    )  # fmt: skip
 
 
 def samples(told, accept=""):

@@ -1,6 +1,6 @@
-"""Stills of a recorded run, as SVG: `python -m tui.still --to docs/stills RECORD …`. Nothing is asked of any node, and nobody watches.
+"""Stills of a recorded run, as SVG: `python tools/stills.py --to docs/stills RECORD …`.
 
-One file per screen, and one of the light theme. Without a terminal; a record always gives the same pictures.
+One file per screen, and one of the light theme. Needs no terminal and no running node; a record always gives the same pictures.
 """
 
 from __future__ import annotations
@@ -71,9 +71,7 @@ async def _take(sources: Sequence[RecordSource], playback: Playback, keys: Seque
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write stills of the records on the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m starling.tui.still", description="Stills of a recorded run, as SVG."
-    )
+    parser = argparse.ArgumentParser(prog="python tools/stills.py", description="Stills of a recorded run, as SVG.")
     parser.add_argument("records", nargs="+", type=Path, metavar="RECORD", help="record.jsonl of a node")
     parser.add_argument("--to", type=Path, default=Path("docs/stills"), help="folder (default: docs/stills)")
     parser.add_argument("--at", type=float, default=0.9, help="moment, a share of the whole run (default: 0.9)")

@@ -1,4 +1,4 @@
-"""Recorded runs as TensorBoard event files: `python -m starling.node.tensorboard RECORD LOGDIR`, then `tensorboard --logdir LOGDIR`.
+"""Recorded runs as TensorBoard event files: `python tools/tensorboard_export.py RECORD LOGDIR`, then `tensorboard --logdir LOGDIR`.
 
 A converter and no writer inside the node: a node imports neither torch nor anything of TensorBoard's, and a record that was made without it
 can still be looked at with it. Needs the extra `tensorboard`, whose own writer makes the files.
@@ -97,7 +97,7 @@ def write(run: Sequence[StatusSnapshot], folder: Path) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. -> exit code: 0 fine, 1 failed, 2 wrong input"""
     parser = argparse.ArgumentParser(
-        prog="python -m starling.node.tensorboard", description="Turn recorded runs into TensorBoard event files."
+        prog="python tools/tensorboard_export.py", description="Turn recorded runs into TensorBoard event files."
     )
     parser.add_argument("records", nargs="+", type=Path, metavar="RECORD", help="a record.jsonl, or its run directory")
     parser.add_argument("logdir", type=Path, metavar="LOGDIR", help="where event files go, one folder per record")
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if names.count(name) == 1
                 else options.logdir / path.resolve().parent.as_posix().strip("/")
             )
-            print(f"{path}: {write(load(path), folder)} points in {folder}")  # noqa: T201
+            print(f"{path}: {write(load(path), folder)} points in {folder}")
     except ImportError as error:
         return _fail(1, f"needs TensorBoard ({error}); try `pip install 'starling-swarm[tensorboard]'`")
     except ValueError as error:
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(code: int, why: str) -> int:
-    print(f"starling: {why}", file=sys.stderr)  # noqa: T201
+    print(f"starling: {why}", file=sys.stderr)
     return code
 
 

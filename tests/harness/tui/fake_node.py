@@ -1,4 +1,4 @@
-"""A process that publishes a canned status, for tests that need a real other end: `python -m tests.tui.fake_node DIR ROUND`."""
+"""A process that publishes a canned status, for tests that need a real other end: `python -m tests.harness.tui.fake_node DIR ROUND`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 import trio
 
 from starling.node.daemon.observe.control_server import Publisher
-from tests.tui.canned import snapshot
+from tests.harness.snapshots import snapshot
 
 
 async def _nothing(op, fields):

@@ -7,13 +7,25 @@ import time
 
 import pytest
 
+from starling.node.status.snapshot import PeerStatus
 from starling.tui.app import StarlingApp
 from starling.tui.source import CannedSource, Reading
-from tests.tui.canned import NOW, screen_text, snapshot
+from tests.harness.snapshots import NOW, full, snapshot
 
 SMALL = (80, 24)
 LARGE = (160, 48)
 BOTH = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "160x48"])
+
+
+def swarm(count=8, **changes):
+    """Readings of a whole swarm."""
+    return tuple(Reading(f"node-{number}", full(number, count, **changes)) for number in range(count))
+
+
+def screen_text(app):
+    """The screen as lines of text, as a person sees it."""
+    strips = app.screen._compositor.render_strips()
+    return "\n".join(strip.text for strip in strips)
 
 
 def look(polls, size=SMALL, keys=(), *, then=None, playback=None, clock=lambda: NOW):
@@ -82,3 +94,18 @@ def until(words):
 def rows(screen, *signs):
     """Lines that hold all of these."""
     return [line for line in screen.splitlines() if all(sign in line for sign in signs)]
+
+
+def told(peer, *rows, **changes):
+    """What a node says of others: pairs of a peer and its state."""
+    peers = tuple(PeerStatus(peer=of, state=state, **more) for of, state, more in rows)
+    return Reading(peer, snapshot(peer=peer, peers=peers, **changes))
+
+
+def many(number, edges=2):
+    """A swarm of so many, each with edges to the next ones."""
+    peers = [f"peer-{each:03}" for each in range(number)]
+    return [
+        told(peer, *((peers[(at + step) % number], "alive", {"edge": True}) for step in range(1, edges + 1)))
+        for at, peer in enumerate(peers)
+    ]

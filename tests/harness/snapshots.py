@@ -1,4 +1,4 @@
-"""Snapshots to draw, and a way to read the screen as text."""
+"""Snapshots of nodes in several states, to draw, print and export."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from starling.node.status.snapshot import (
     StatusSnapshot,
     Transaction,
 )
-from starling.tui.source import Reading
 
 NOW = 1_000_000.0
 IDS = tuple(f"12D3KooW{'abcdefgh'[number] * 40}node{number}" for number in range(8))
@@ -90,14 +89,3 @@ def full(number=0, count=8, **changes):
         + snapshot().events,
     }  # fmt: skip
     return snapshot(**{**fields, **changes})
-
-
-def swarm(count=8, **changes):
-    """Readings of a whole swarm."""
-    return tuple(Reading(f"node-{number}", full(number, count, **changes)) for number in range(count))
-
-
-def screen_text(app):
-    """The screen as lines of text, as a person sees it."""
-    strips = app.screen._compositor.render_strips()
-    return "\n".join(strip.text for strip in strips)

@@ -12,38 +12,17 @@ from msgspec import structs
 
 from starling.node.status import record
 from starling.node.status.curve import MAX_POINTS
-from starling.node.status.snapshot import VERSION, Event, Point, StatusSnapshot, Transaction
-
-
-def snapshot(second, **changes):
-    """A node that did a round a second, as it is after so many of them."""
-    fields = {
-        "version": VERSION, "peer": "12D3a", "swarm": "s", "name": "n", "time_s": 1e9 + second, "uptime_s": float(second),
-        "state": "training", "round": second,
-        "loss_curve": tuple(Point(at, float(at), 1 / (1 + at)) for at in range(second + 1)),
-        "value_curve": tuple(Point(at, float(at), at / 100) for at in range(0, second + 1, 5)),
-        "distance_curve": tuple(Point(at, float(at), 2.0) for at in range(second + 1)),
-        "events": tuple(Event(1e9 + at, "tick", f"{at}") for at in range(second + 1))[-50:],
-        "transactions": tuple(Transaction(1e9 + at, "12D3b", at, at, True, "committed") for at in range(second + 1))[-50:],
-    }  # fmt: skip
-    return StatusSnapshot(**{**fields, **changes})
-
-
-def write(path, snapshots):
-    befores = [None, *snapshots[:-1]]
-    path.write_bytes(
-        b"".join(record.line(before, now) for before, now in zip(befores, snapshots, strict=True) if now is not None)
-    )
-    return path
+from starling.node.status.snapshot import Point
+from tests.harness.records import at_second, write
 
 
 def test_a_record_gives_back_what_went_in(tmp_path):
-    told = [snapshot(second) for second in (0, 1, 2, 5, 40, 41, 90)]
+    told = [at_second(second) for second in (0, 1, 2, 5, 40, 41, 90)]
     assert record.load(write(tmp_path / "record.jsonl", told)) == told
 
 
 def test_a_line_holds_only_what_is_new(tmp_path):
-    text = record.line(snapshot(40), snapshot(42))
+    text = record.line(at_second(40), at_second(42))
     assert text.endswith(b"\n")
     assert text.count(b"\n") == 1
     line = json.loads(text)
@@ -63,7 +42,7 @@ def test_what_was_appended_to_a_bounded_list_is_never_lost(before, new, limit):
 
 
 def test_a_node_that_started_anew_is_written_whole_and_begins_anew(tmp_path):
-    told = [snapshot(3), snapshot(4), snapshot(1), snapshot(2)]
+    told = [at_second(3), at_second(4), at_second(1), at_second(2)]
     read = record.load(write(tmp_path / "record.jsonl", told))
     assert read == told
     assert len(read[2].loss_curve) == 2
@@ -71,8 +50,10 @@ def test_a_node_that_started_anew_is_written_whole_and_begins_anew(tmp_path):
 
 def test_a_long_curve_stays_bounded_and_keeps_its_ends(tmp_path):
     """The daemon thins its curves while they grow; so does who reads a record of them."""
-    line = [snapshot(0, loss_curve=(Point(0, 0.0, 9.0),))]
-    line += [snapshot(at, loss_curve=(Point(at, float(at), 1.0),), events=(), transactions=()) for at in range(1, 1000)]
+    line = [at_second(0, loss_curve=(Point(0, 0.0, 9.0),))]
+    line += [
+        at_second(at, loss_curve=(Point(at, float(at), 1.0),), events=(), transactions=()) for at in range(1, 1000)
+    ]
     path = tmp_path / "record.jsonl"
     path.write_bytes(b"".join(record.line(None, each) for each in line))
     read = record.load(path)
@@ -85,23 +66,23 @@ def test_a_long_curve_stays_bounded_and_keeps_its_ends(tmp_path):
 
 
 def test_points_are_found_again_after_the_daemon_thinned_its_curve():
-    before, now = snapshot(40), snapshot(42)
+    before, now = at_second(40), at_second(42)
     thinned = structs.replace(now, loss_curve=(*now.loss_curve[::2][:-1], now.loss_curve[-1]))
     assert [point[0] for point in json.loads(record.line(before, thinned))["loss_curve"]] == [42]
 
 
 def test_what_was_written_before_the_file_was_begun_anew_comes_first(tmp_path):
-    path, told = tmp_path / "record.jsonl", [snapshot(second) for second in range(6)]
+    path, told = tmp_path / "record.jsonl", [at_second(second) for second in range(6)]
     write(record.earlier(path), told[:3])
     write(path, told[3:])
     assert record.load(path) == told
 
 
 def test_a_torn_last_line_is_left_out(tmp_path):
-    path = write(tmp_path / "record.jsonl", [snapshot(0), snapshot(1), snapshot(2)])
+    path = write(tmp_path / "record.jsonl", [at_second(0), at_second(1), at_second(2)])
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
-    assert record.load(path) == [snapshot(0), snapshot(1)]
+    assert record.load(path) == [at_second(0), at_second(1)]
     path.write_bytes(whole[:-1])  # only the newline is missing
     assert len(record.load(path)) == 3
 
@@ -115,8 +96,8 @@ def test_a_torn_last_line_is_left_out(tmp_path):
         (b"\xff\x00\n", "line 1 is no record's"),
         (b"[" * 100_000 + b"\n", "line 1 is no record's"),
         (b'{"version": 1}\n', "line 1 is no record's"),
-        (record.line(None, snapshot(1, version=99)), "version 99, this program reads 1"),
-        (record.line(None, snapshot(1)) + b"\n" + record.line(None, snapshot(2)), "line 2 is no record's"),
+        (record.line(None, at_second(1, version=99)), "version 99, this program reads 1"),
+        (record.line(None, at_second(1)) + b"\n" + record.line(None, at_second(2)), "line 2 is no record's"),
     ],
 )
 def test_what_is_no_record_is_said_in_one_line(tmp_path, content, says):

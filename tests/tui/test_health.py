@@ -6,7 +6,7 @@ import pytest
 
 from starling.node.status.snapshot import Exchanges, Transaction
 from starling.tui.health import verdict
-from tests.tui.canned import NOW, bare, full, snapshot
+from tests.harness.snapshots import NOW, bare, full, snapshot
 
 
 def exchange(ago_s, outcome, peer="a"):

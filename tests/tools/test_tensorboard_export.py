@@ -8,14 +8,14 @@ import sys
 import pytest
 from msgspec import structs
 
-from starling.node import tensorboard
 from starling.node.status.record import line
-from starling.node.tensorboard import Scalar, main, scalars
-from tests.node.test_record import snapshot, write
+from tests.harness.records import at_second, write
+from tests.harness.tui.terminal import ROOT
+from tools.tensorboard_export import Scalar, main, scalars
 
 
 def test_every_point_of_a_curve_is_told_once():
-    run = [snapshot(second, metric="accuracy") for second in (0, 3, 4, 9)]
+    run = [at_second(second, metric="accuracy") for second in (0, 3, 4, 9)]
     told = list(scalars(run))
     assert [each.round for each in told if each.tag == "loss"] == list(range(10))
     assert [each.round for each in told if each.tag == "evaluation/accuracy"] == [0, 5]
@@ -24,13 +24,13 @@ def test_every_point_of_a_curve_is_told_once():
 
 
 def test_what_is_not_known_makes_no_chart_and_a_round_no_second_point():
-    told = list(scalars([snapshot(1), structs.replace(snapshot(1), time_s=1e9 + 9)]))
+    told = list(scalars([at_second(1), structs.replace(at_second(1), time_s=1e9 + 9)]))
     assert not any(each.tag.startswith("resources/") for each in told)
     assert sum(each.tag == "exchanges/committed" for each in told) == 1
 
 
 def test_a_node_that_was_started_again_begins_its_curves_again():
-    told = list(scalars([snapshot(3), structs.replace(snapshot(1), time_s=1e9 + 100)]))
+    told = list(scalars([at_second(3), structs.replace(at_second(1), time_s=1e9 + 100)]))
     assert [each.round for each in told if each.tag == "loss"] == [0, 1, 2, 3, 0, 1]
     assert max(each.time_s for each in told) == 1e9 + 100
 
@@ -42,7 +42,7 @@ def test_tensorboard_reads_what_was_written(tmp_path, capsys):
 
     for name in ("node-0", "node-1"):
         (tmp_path / name).mkdir()
-        write(tmp_path / name / "record.jsonl", [snapshot(second) for second in (0, 1, 2, 5)])
+        write(tmp_path / name / "record.jsonl", [at_second(second) for second in (0, 1, 2, 5)])
     logdir = tmp_path / "logs"
     assert main([str(tmp_path / "node-0"), str(tmp_path / "node-1" / "record.jsonl"), str(logdir)]) == 0
     assert "points in" in capsys.readouterr().out
@@ -57,7 +57,7 @@ def test_what_is_no_record_is_said_in_one_line(tmp_path, capsys):
     (tmp_path / "a.jsonl").write_bytes(b"hello\n")
     assert main([str(tmp_path / "a.jsonl"), str(tmp_path / "logs")]) == 2
     assert main([str(tmp_path), str(tmp_path / "logs")]) == 2
-    (tmp_path / "b.jsonl").write_bytes(line(None, snapshot(1)))
+    (tmp_path / "b.jsonl").write_bytes(line(None, at_second(1)))
     (tmp_path / "taken").touch()
     assert main([str(tmp_path / "b.jsonl"), str(tmp_path / "taken" / "logs")]) == 1
     told = capsys.readouterr().err.splitlines()
@@ -67,7 +67,7 @@ def test_what_is_no_record_is_said_in_one_line(tmp_path, capsys):
 
 def test_without_the_extra_it_says_how_to_get_it(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
-    write(tmp_path / "record.jsonl", [snapshot(0)])
+    write(tmp_path / "record.jsonl", [at_second(0)])
     assert main([str(tmp_path), str(tmp_path / "logs")]) == 1
     (told,) = capsys.readouterr().err.splitlines()
     assert "pip install 'starling-swarm[tensorboard]'" in told
@@ -76,6 +76,9 @@ def test_without_the_extra_it_says_how_to_get_it(tmp_path, capsys, monkeypatch):
 @pytest.mark.slow
 def test_it_is_a_command_that_needs_nothing_to_explain_itself():
     done = subprocess.run(
-        [sys.executable, "-m", tensorboard.__name__, "--help"], capture_output=True, text=True, check=True
+        [sys.executable, str(ROOT / "tools" / "tensorboard_export.py"), "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "RECORD" in done.stdout

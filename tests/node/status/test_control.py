@@ -1,0 +1,27 @@
+"""The client of a node's control socket: bounded requests, bounded waits."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from starling.node.status import control
+
+pytestmark = pytest.mark.real
+
+
+def test_a_request_longer_than_the_limit_is_refused_before_it_is_sent(tmp_path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / control.SOCKET_NAME))
+        listener.listen()
+        with pytest.raises(control.ControlError, match="at most"):
+            control.request(tmp_path, "export", path="x" * control.MAX_REQUEST_BYTES)
+
+
+def test_a_node_that_accepts_but_does_not_answer_is_given_up(tmp_path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / control.SOCKET_NAME))
+        listener.listen()
+        with pytest.raises(control.ControlError, match="did not answer"):
+            control.request(tmp_path, "leave", timeout_s=0.05)
