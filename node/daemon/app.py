@@ -24,21 +24,21 @@ from starling.node.config import attack_consent
 from starling.node.config import manifest as manifests
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest, NodeConfig
-from starling.node.daemon.context import Parts
+from starling.node.daemon.context import NodeContext
 from starling.node.daemon.engine.supervisor import EngineSupervisor
-from starling.node.daemon.events import Report
+from starling.node.daemon.events import Events
 from starling.node.daemon.exchange.api import Meetings
 from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.beacon import BeaconService
-from starling.node.daemon.membership.bootstrap import Contacts
+from starling.node.daemon.membership.bootstrap import Bootstrap
 from starling.node.daemon.membership.service import Membership, Overheard
 from starling.node.daemon.services import Partners, beacon_service, meetings
-from starling.node.daemon.state.model_sync import Joining, disjoint
+from starling.node.daemon.state.model_sync import ModelSync, disjoint
 from starling.node.daemon.state.transfer import Transfer
 from starling.node.daemon.training import Progress, Training
-from starling.node.daemon.trust.equivocation import Witness
-from starling.node.daemon.trust.peer_policy import Judge
+from starling.node.daemon.trust.equivocation import EquivocationDetector
+from starling.node.daemon.trust.peer_policy import PeerPolicy
 from starling.node.interfaces import TaskStatus
 from starling.node.net.api import Network
 from starling.node.rpc import calls
@@ -55,21 +55,21 @@ class Node:
     """One node, running once.
 
     Args:
-        parts: see Parts.
+        parts: see NodeContext.
         report: where events go.
     """
 
-    def __init__(self, parts: Parts, report: Report) -> None:
+    def __init__(self, parts: NodeContext, report: Events) -> None:
         self.parts = parts
         self.report = report
         self.manifest = parts.manifest
         self.progress = Progress()
-        self.judge = Judge(
+        self.policy = PeerPolicy(
             me=parts.identity.peer_id, report=report, unix_time=parts.unix_time, refuse=self._refuse, cut=self._cut,
             inviter_of=self._inviter_of, known=lambda: self.membership.table if self.membership is not None else (),
             keep=parts.keep_decisions,
         )  # fmt: skip
-        self.contacts = Contacts(parts.config.bootstrap, parts.known, parts.remember, report)
+        self.bootstrap = Bootstrap(parts.config.bootstrap, parts.known, parts.remember, report)
         self.network: Network | None = None
         self.membership: Membership | None = None
         self.exchange: Meetings | None = None
@@ -77,8 +77,8 @@ class Node:
         self.training: Training | None = None
         self.partners: Partners | None = None
         self.transactions = Transactions(parts.unix_time)
-        self._joining: Joining | None = None
-        self._witness: Witness | None = None
+        self._model_sync: ModelSync | None = None
+        self._equivocation: EquivocationDetector | None = None
         self._beacons: BeaconService | None = None
         self._nursery: trio.Nursery | None = None
         self.began = trio.current_time()
@@ -87,7 +87,7 @@ class Node:
         self._listening = trio.Event()
         self._ready = trio.Event()
         self._stop = trio.Event()
-        self.judge.resume(parts.decisions)
+        self.policy.resume(parts.decisions)
 
     # --- life ---------------------------------------------------------------------------------------------
 
@@ -105,8 +105,8 @@ class Node:
             self.report.event("listening", f"listening on {', '.join(network.addresses)}", addresses=network.addresses)
             if (lies := attack_consent.warning(self.parts.config)) is not None:
                 self.report.event("byzantine", lies, level="warning", attack=self.parts.config.attack)
-            self.report.on_fault = self.judge.fault
-            self.judge.enforce()
+            self.report.on_fault = self.policy.fault
+            self.policy.enforce()
             nursery.start_soon(self._stop_when_told, nursery.cancel_scope)
             await self._live(network, nursery)
             await self._leave()
@@ -158,8 +158,8 @@ class Node:
         )  # fmt: skip
         membership.overheard = self._overheard
         self._beacons = beacon_service(parts, manifest, network, membership, report, life)
-        exchange, self.partners, self._witness = meetings(
-            parts=parts, manifest=manifest, overlay=overlay, network=network, engine=engine, membership=membership, judge=self.judge,
+        exchange, self.partners, self._equivocation = meetings(
+            parts=parts, manifest=manifest, overlay=overlay, network=network, engine=engine, membership=membership, policy=self.policy,
             report=report, life=life, round=lambda: self.progress.round, salt=self._salt, fresh_inc=self._fresh_inc,
             transactions=self.transactions,
         )  # fmt: skip
@@ -187,7 +187,7 @@ class Node:
         """What the swarm has agreed on, fetched if we do not have it."""
         self.progress.enter("joining")
         if self.manifest is None:
-            self.manifest = await self.contacts.fetch_manifest(transfer, network, self.parts.swarm)
+            self.manifest = await self.bootstrap.fetch_manifest(transfer, network, self.parts.swarm)
             self.parts.keep_manifest(self.manifest)
         if self.manifest.founder != network.peer_id:
             _consent(self.manifest, self.parts.config)
@@ -202,7 +202,7 @@ class Node:
         self.progress.local_steps, self.progress.epsilon = opened.local_steps, opened.epsilon
         self.progress.round = opened.round
         transfer.expect(opened)
-        self._joining = Joining(transfer=transfer, engine=engine, report=self.report)
+        self._model_sync = ModelSync(transfer=transfer, engine=engine, report=self.report)
         self._ready.set()
         return opened
 
@@ -210,12 +210,12 @@ class Node:
         """Serve peers, and look for them."""
         await nursery.start(membership.serve)
         await nursery.start(exchange.serve)
-        for service in (self._witness, self._beacons):
+        for service in (self._equivocation, self._beacons):
             if service is not None:
                 await nursery.start(service.serve)
         await nursery.start(self._follow_members, membership, exchange)
-        nursery.start_soon(self.contacts.watch, membership)
-        nursery.start_soon(membership.join, self.contacts.addresses)
+        nursery.start_soon(self.bootstrap.watch, membership)
+        nursery.start_soon(membership.join, self.bootstrap.addresses)
 
     def _salt(self, round: int) -> bytes:
         """What mixes into the ranks of a round."""
@@ -233,8 +233,8 @@ class Node:
                 if self._beacons is not None:
                     self._beacons.receive(peer, message)
             case _:
-                if self._witness is not None:
-                    self._witness.receive(peer, message)
+                if self._equivocation is not None:
+                    self._equivocation.receive(peer, message)
 
     async def _stop_when_told(self, scope: trio.CancelScope) -> None:
         await self._stop.wait()
@@ -259,10 +259,10 @@ class Node:
 
     async def _start_round(self, training: Training, membership: Membership, opened: calls.Opened) -> int:
         """The round to start at: the checkpoint's, or that of a model fetched from members who are further."""
-        with trio.move_on_after(SETTLE_S if self.contacts.addresses else 0.0):
+        with trio.move_on_after(SETTLE_S if self.bootstrap.addresses else 0.0):
             while len(membership.members) < 2:  # noqa: ASYNC110 — a short look at the start
                 await trio.sleep(0.05)
-        assert self._joining is not None
+        assert self._model_sync is not None
         start, pause = opened.round, CONTRADICTED_S
         while True:
             try:
@@ -272,7 +272,7 @@ class Node:
             except EngineError as error:
                 await training.recover(error)
                 continue
-            if opened.resumed or not self._joining.contradicted:
+            if opened.resumed or not self._model_sync.contradicted:
                 break
             await trio.sleep(pause)  # others may come, or those who lied be found out
             pause = min(2 * pause, 60.0)
@@ -281,14 +281,14 @@ class Node:
 
     async def _fetch(self, newer_than: int) -> int | None:
         """Take over the model on which members agree, if it is past round `newer_than`. -> its round"""
-        assert self._joining is not None
+        assert self._model_sync is not None
         assert self.membership is not None
         me, moment = self.parts.identity.peer_id, int(self.parts.unix_time() * 1e6)
-        others = [peer for peer in self.membership.members if peer != me and self.judge.fine(peer)]
+        others = [peer for peer in self.membership.members if peer != me and self.policy.fine(peer)]
         others.sort(key=lambda peer: derive(moment, "source", me, peer))  # nobody can wait where we look first
         membership = self.membership
         order = disjoint(others, lambda peer: {*membership.prefixes(peer), self._inviter_of(peer)} - {""})
-        return await self._joining.fetch(order, newer_than)
+        return await self._model_sync.fetch(order, newer_than)
 
     def _opening(self, manifest: Manifest) -> calls.Open:
         config = self.parts.config
@@ -314,8 +314,8 @@ class Node:
         match event:
             case Joined(peer=peer):
                 self.report.event("peer_joined", f"{peer} joined", peer=peer)
-                if self._witness is not None:
-                    self._witness.welcome(peer)
+                if self._equivocation is not None:
+                    self._equivocation.welcome(peer)
             case Died(peer=peer):
                 self.report.event("peer_died", f"{peer} is gone; its flow is deleted", level="warning", peer=peer)
                 await self._gone(peer, exchange)
@@ -339,8 +339,8 @@ class Node:
 
     async def _gone(self, peer: str, exchange: Meetings) -> None:
         """What came of a peer is deleted."""
-        if self._witness is not None:
-            self._witness.forget(peer)
+        if self._equivocation is not None:
+            self._equivocation.forget(peer)
         await exchange.revoke(peer, settled=True)
 
     def _cut(self, peer: str) -> None:

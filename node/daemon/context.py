@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.daemon.engine.supervisor import StartEngine
-from starling.node.daemon.membership.admission import Papers
+from starling.node.daemon.membership.admission import AdmissionStore
 from starling.node.identity import Identity
 from starling.node.net.api import Network
 from starling.node.status.snapshot import Resources
@@ -16,7 +16,7 @@ from starling.robust.reputation import Decision
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class NodeContext:
     """What a node is made of.
 
     Args:
@@ -52,5 +52,5 @@ class Parts:
     remember: Callable[[tuple[str, ...]], object] = lambda _addresses: None
     decisions: tuple[Decision, ...] = ()
     keep_decisions: Callable[[tuple[Decision, ...]], object] = lambda _decisions: None
-    papers: Papers = Papers()  # noqa: RUF009 — frozen
+    papers: AdmissionStore = AdmissionStore()  # noqa: RUF009 — frozen
     usage: Callable[[int | None], Resources] = lambda _engine: Resources()

@@ -24,7 +24,7 @@ RATE_OVER = 16  # rounds
 Level = Literal["info", "warning", "error"]
 
 
-class Report:
+class Events:
     """Satisfies `starling.node.interfaces.Reporter`.
 
     Args:

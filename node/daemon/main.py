@@ -18,15 +18,15 @@ from starling.node.admission.issue import take_up
 from starling.node.config.manifest import swarm_id
 from starling.node.config.schema import NodeConfig
 from starling.node.daemon.app import Node
-from starling.node.daemon.context import Parts
+from starling.node.daemon.context import NodeContext
 from starling.node.daemon.engine.client import open_engine
-from starling.node.daemon.events import Report
-from starling.node.daemon.membership.admission import Papers
+from starling.node.daemon.events import Events
+from starling.node.daemon.membership.admission import AdmissionStore
 from starling.node.daemon.observe.control_commands import carry_out
-from starling.node.daemon.observe.control_server import Publisher
+from starling.node.daemon.observe.control_server import ControlServer
 from starling.node.daemon.observe.final import FinalWriter, first_error
-from starling.node.daemon.observe.recorder import Recorder, RoundLog, seen
-from starling.node.daemon.observe.resources import Usage
+from starling.node.daemon.observe.recorder import Recorder, RoundLog, totals
+from starling.node.daemon.observe.resources import ResourceMonitor
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.identity import Identity
 from starling.node.interfaces import TaskStatus
@@ -61,8 +61,8 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told
         raise ConfigError(f"--dir: {run_dir.path} holds no manifest and no invite; start with `starling join INVITE`")
     swarm = swarm_id(manifest) if manifest is not None else invite.swarm if invite is not None else ""
     with open_log(run_dir.path, peer_id=identity.peer_id, run_id=f"{time.time_ns() // 1_000_000:x}") as log:
-        report = Report(log, clock=time.time, on_fault=lambda _peer, _reason: None)
-        parts = Parts(
+        report = Events(log, clock=time.time, on_fault=lambda _peer, _reason: None)
+        parts = NodeContext(
             identity=identity,
             config=config,
             manifest=manifest,
@@ -77,8 +77,8 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told
             remember=run_dir.remember_peers,
             decisions=run_dir.known_decisions(),
             keep_decisions=run_dir.keep_decisions,
-            usage=Usage(run_dir.path).look,
-            papers=Papers(
+            usage=ResourceMonitor(run_dir.path).look,
+            papers=AdmissionStore(
                 take_up(invite, identity),
                 run_dir.known_revoked(),
                 run_dir.keep_revoked,
@@ -95,7 +95,7 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told
 
 @asynccontextmanager
 async def _open_network(
-    identity: Identity, config: NodeConfig, report: Report, run_dir: RunDir
+    identity: Identity, config: NodeConfig, report: Events, run_dir: RunDir
 ) -> AsyncIterator[Network]:
     """Listen where the config says; a port that was picked once is tried again, so that invites stay good after a restart."""
     opened = partial(
@@ -117,13 +117,13 @@ async def _open_network(
 
 
 async def _run(
-    parts: Parts, report: Report, run_dir: RunDir, until_stdin_closes: bool, on_listening: Told | None
+    parts: NodeContext, report: Events, run_dir: RunDir, until_stdin_closes: bool, on_listening: Told | None
 ) -> int:
     node = Node(parts, report)
     snapshot = partial(take_snapshot, node)
     signals: list[int] = []
     async with trio.open_nursery() as nursery:
-        publisher = Publisher(run_dir.path, snapshot, partial(carry_out, node))
+        publisher = ControlServer(run_dir.path, snapshot, partial(carry_out, node))
         final = FinalWriter(run_dir, node.progress, snapshot)
 
         def changed() -> None:
@@ -140,7 +140,7 @@ async def _run(
         if until_stdin_closes:
             nursery.start_soon(_stop_with_stdin, node)
         nursery.start_soon(Recorder(parts.config.record, run_dir.path / RECORD_NAME, snapshot, report).serve)
-        nursery.start_soon(RoundLog(partial(seen, node), partial(report.line, "round")).serve)
+        nursery.start_soon(RoundLog(partial(totals, node), partial(report.line, "round")).serve)
         if parts.config.metrics.listen:
             from starling.node.daemon.observe.metrics import MetricsService  # noqa: PLC0415 — its library is large, and few ask for it
 

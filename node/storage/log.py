@@ -31,7 +31,7 @@ EventDict = MutableMapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Totals:
     """What a node had done since its start, at one moment.
 
     Args:
@@ -57,7 +57,7 @@ class Seen:
     distance: float | None = None
 
 
-def round_fields(before: Seen, now: Seen) -> dict[str, object]:
+def round_fields(before: Totals, now: Totals) -> dict[str, object]:
     """The fields of the event `round`: what was done since the line before. docs/observing.md explains each."""
     computing_s = now.computed_s - before.computed_s
     return {

@@ -19,7 +19,7 @@ from starling.node.admission.credential import Credential, Ticket
 from starling.node.admission.issue import terms_of
 from starling.node.config.manifest import found, swarm_id
 from starling.node.config.schema import AdmissionSection, Manifest, MembershipSection
-from starling.node.daemon.membership.admission import WASTED_AT_ONCE, Admission, Papers, in_thread
+from starling.node.daemon.membership.admission import WASTED_AT_ONCE, Admission, AdmissionStore, in_thread
 from starling.node.daemon.membership.service import ELSEWHERE_SHARE, ORIGIN_SHARE, Membership
 from starling.node.identity import Identity
 from starling.node.net.memory import MemoryHub, address_of
@@ -101,7 +101,7 @@ class Node:
         self.admission = Admission(
             manifest=swarm.manifest, swarm=swarm.id, identity=identity, operator=operator, report=self.told,
             unix_s=lambda: START_S + trio.current_time(),
-            papers=Papers(chain, (), self.kept.append, ticket, self.tickets.append, self.cost),
+            papers=AdmissionStore(chain, (), self.kept.append, ticket, self.tickets.append, self.cost),
         )  # fmt: skip
 
     def begin(self):
@@ -385,7 +385,7 @@ async def test_work_in_a_thread_yields_to_a_cancellation_at_once():
     """Real time and a real thread: batches are short, and nobody waits for the end of one. This work takes half a minute."""
     swarm = Swarm(AdmissionSection(bits=17, memory_kib=512, epoch_s=1e9))
     node = Node(swarm, PEOPLE[1])
-    node.admission._papers = Papers(offload=in_thread)
+    node.admission._papers = AdmissionStore(offload=in_thread)
     began = trio.current_time()
     with trio.move_on_after(0.3):
         await node.admission.obtain()

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from starling.gossip.wire.schema import MAX_FRAME_BYTES
-from starling.node.net.libp2p.connection import Connection, Guest, StreamBroken
+from starling.node.net.libp2p.connection import Connection, ConnectionInfo, StreamBroken
 from starling.node.net.libp2p.lanes import (
     STALL_S,
     FrameTooLong,
@@ -42,7 +42,9 @@ class Ends:
     def __init__(self, nursery: trio.Nursery):
         sockets = trio.testing.memory_stream_pair()
         self.one, self.other = (
-            Connection(Guest("p", "", inbound, 0.0, 0.0), socket, PlainChannel(socket), b"", Pacer(0), Pacer(0))
+            Connection(
+                ConnectionInfo("p", "", inbound, 0.0, 0.0), socket, PlainChannel(socket), b"", Pacer(0), Pacer(0)
+            )
             for socket, inbound in zip(sockets, (False, True), strict=True)
         )
         self._send, self.accepted = trio.open_memory_channel(100)

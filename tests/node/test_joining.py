@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from starling.gossip.errors import EngineError
 from starling.gossip.wire.schema import StateOffer
-from starling.node.daemon.state.model_sync import ASKED, COMPARED, GRACE_S, Joining, disjoint
+from starling.node.daemon.state.model_sync import ASKED, COMPARED, GRACE_S, ModelSync, disjoint
 from starling.node.daemon.state.transfer import Offered
 from starling.node.rpc import calls
 
@@ -61,7 +61,7 @@ class Engine:
         return calls.Agreed(min(held[peer] for peer in good), tuple(good), tuple(sorted(held.keys() & self.liars)))
 
 
-class Report:
+class Events:
     def __init__(self):
         self.faults, self.events = [], []
 
@@ -78,10 +78,10 @@ def at(round: int, digest: str = "", size: int = 9):
 
 def fetched(peers: Peers, engine: Engine, newer_than: int = 0, order="abcdefg"):
     """-> the round taken over, what was reported, virtual seconds, and whether models contradicted each other."""
-    report = Report()
+    report = Events()
 
     async def story():
-        joining = Joining(transfer=peers, engine=engine, report=report)
+        joining = ModelSync(transfer=peers, engine=engine, report=report)
         taken = await joining.fetch([peer for peer in order if peer in peers.offered], newer_than)
         return taken, report, trio.current_time(), joining.contradicted
 
@@ -231,6 +231,6 @@ def test_an_engine_that_is_lost_is_an_error_for_the_caller():
 
     with pytest.raises(EngineError):
         trio.run(
-            partial(Joining(transfer=Peers({"a": at(5)}), engine=Lost(), report=Report()).fetch, ["a"], 0),
+            partial(ModelSync(transfer=Peers({"a": at(5)}), engine=Lost(), report=Events()).fetch, ["a"], 0),
             clock=MockClock(autojump_threshold=0),
         )

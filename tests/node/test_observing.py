@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import structs
 
 from starling.node.config.schema import MetricsSection, RecordSection
-from starling.node.storage.log import Seen, round_fields
+from starling.node.storage.log import Totals, round_fields
 from tests.node.test_dashboard import exported
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +53,7 @@ def test_every_event_is_listed_with_its_fields_and_no_other():
 
 def test_every_field_of_the_line_a_round_is_listed_and_no_other():
     listed = set().union(*(names for names, _ in rows("**`round`**")))
-    assert listed == set(round_fields(Seen(at_s=0.0), Seen(at_s=1.0)))
+    assert listed == set(round_fields(Totals(at_s=0.0), Totals(at_s=1.0)))
 
 
 def test_every_key_of_a_record_and_the_defaults_that_are_told():

@@ -6,7 +6,7 @@ import pytest
 
 from starling.gossip.overlay import catalogue
 from starling.gossip.overlay.sticky import StickyEdges
-from starling.node.daemon.membership.neighbors import MAX_DRAWN, Drawn, Neighbors, Picture, picture_of
+from starling.node.daemon.membership.neighbors import MAX_DRAWN, LinkMap, OverlayNeighbors, RandomNeighbors, own_links
 
 
 def members(n):
@@ -14,11 +14,11 @@ def members(n):
 
 
 def neighbors(overlay, everybody, me):
-    return Neighbors(overlay, lambda: everybody, me, lambda _round: b"salt")
+    return OverlayNeighbors(overlay, lambda: everybody, me, lambda _round: b"salt")
 
 
 def drawn(everybody, me):
-    return Drawn(lambda: everybody, me, 3, lambda _peer: (), 0, lambda _peer: True, b"secret", 1)
+    return RandomNeighbors(lambda: everybody, me, 3, lambda _peer: (), 0, lambda _peer: True, b"secret", 1)
 
 
 def met(picture, me):
@@ -35,7 +35,7 @@ def test_every_link_of_the_round_is_drawn_and_nothing_else(kind, n):
     """The same picture at every node, and each finds its own partners in it."""
     overlay, everybody = catalogue.overlay(kind, 2, 5), members(n)
     for turn in range(4):
-        pictures = {me: neighbors(overlay, everybody, me).picture(turn) for me in everybody}
+        pictures = {me: neighbors(overlay, everybody, me).link_map(turn) for me in everybody}
         assert len(set(pictures.values())) == 1
         picture = pictures[everybody[0]]
         assert sorted(picture.ranks) == list(everybody)
@@ -56,23 +56,23 @@ def test_a_picture_is_made_once_for_a_round_and_a_member_list():
             return 1
 
     overlay, everybody = Counting(), members(5)
-    near = Neighbors(overlay, lambda: everybody, everybody[0], lambda _round: b"salt")
-    assert near.picture(0) == near.picture(0)
+    near = OverlayNeighbors(overlay, lambda: everybody, everybody[0], lambda _round: b"salt")
+    assert near.link_map(0) == near.link_map(0)
     assert overlay.rows == 5
-    near.picture(1)
+    near.link_map(1)
     everybody = members(4)
-    assert len(near.picture(1).ranks) == 4
+    assert len(near.link_map(1).ranks) == 4
     assert overlay.rows == 5 + 5 + 4
 
 
 def test_of_a_large_swarm_a_node_draws_those_whom_it_meets():
     overlay, everybody = catalogue.overlay("ring", 2, 5), members(MAX_DRAWN + 1)
     near = neighbors(overlay, everybody, everybody[7])
-    picture = near.picture(0)
+    picture = near.link_map(0)
     assert met(picture, everybody[7]) == set(near.links(0))
     assert set(picture.ranks) == {everybody[7], *near.links(0)}
     for me in everybody:
-        complete = neighbors(catalogue.overlay("complete", 2, 5), everybody, me).picture(0)
+        complete = neighbors(catalogue.overlay("complete", 2, 5), everybody, me).link_map(0)
         assert len(complete.ranks) == MAX_DRAWN
         assert len(met(complete, me)) == MAX_DRAWN - 1
 
@@ -80,24 +80,24 @@ def test_of_a_large_swarm_a_node_draws_those_whom_it_meets():
 def test_what_others_draw_by_chance_of_their_own_nobody_knows():
     everybody = members(9)
     own = drawn(everybody, everybody[2])
-    assert met(own.picture(4), everybody[2]) == set(own.row(4))
-    assert len(own.picture(4).links) == 3
-    assert own.picture(4) is own.picture(4)
-    assert own.picture(4) != drawn(everybody, everybody[3]).picture(4)
+    assert met(own.link_map(4), everybody[2]) == set(own.row(4))
+    assert len(own.link_map(4).links) == 3
+    assert own.link_map(4) is own.link_map(4)
+    assert own.link_map(4) != drawn(everybody, everybody[3]).link_map(4)
 
 
 def test_sticky_edges_are_those_that_are_held_and_a_node_that_is_out_draws_none():
     everybody = members(7)
     edges = StickyEdges(2, b"salt")
     edges.update(everybody[1], everybody)
-    assert met(picture_of(everybody, everybody[1], edges.peers), everybody[1]) == set(edges.peers)
-    assert picture_of(everybody, "stranger", edges.peers) == Picture(everybody)
-    assert picture_of((), "alone", ()) == Picture()
+    assert met(own_links(everybody, everybody[1], edges.peers), everybody[1]) == set(edges.peers)
+    assert own_links(everybody, "stranger", edges.peers) == LinkMap(everybody)
+    assert own_links((), "alone", ()) == LinkMap()
 
 
 def test_an_overlay_that_so_many_members_cannot_have_is_no_error():
     near = neighbors(catalogue.overlay("hypercube", 2, 5), members(5), members(5)[0])
     with pytest.raises(ValueError, match="power of two"):
         near.links(0)
-    assert near.picture(0).links == ()
-    assert sorted(near.picture(0).ranks) == list(members(5))
+    assert near.link_map(0).links == ()
+    assert sorted(near.link_map(0).ranks) == list(members(5))

@@ -15,7 +15,7 @@ import trio
 
 from starling.gossip.errors import ConfigError, EngineError
 from starling.node.daemon.observe import control_server
-from starling.node.daemon.observe.control_server import MAX_CONNECTIONS, Publisher
+from starling.node.daemon.observe.control_server import MAX_CONNECTIONS, ControlServer
 from starling.node.status import control
 from starling.node.status.snapshot import VERSION, StatusSnapshot
 
@@ -55,7 +55,7 @@ class Node:
 
 @asynccontextmanager
 async def published(run_dir, node):
-    publisher = Publisher(run_dir, node.status, node.command)
+    publisher = ControlServer(run_dir, node.status, node.command)
     async with trio.open_nursery() as nursery:
         await nursery.start(publisher.run)
         yield publisher
@@ -114,7 +114,7 @@ async def test_a_socket_left_by_a_killed_node_is_replaced(tmp_path):
 async def test_a_second_node_in_the_same_directory_is_refused_and_the_first_goes_on(tmp_path):
     async with published(tmp_path, Node()):
         with pytest.raises(ConfigError, match="already running"):
-            await Publisher(tmp_path, Node().status, Node().command).run()
+            await ControlServer(tmp_path, Node().status, Node().command).run()
         assert (await ask(control.status, tmp_path)).peer == "12D3a"
 
 
@@ -182,7 +182,7 @@ async def test_the_answer_to_stop_goes_out_although_the_node_is_ending(tmp_path)
         answers.append(await ask(control.request, tmp_path, "stop"))
 
     async with trio.open_nursery() as outer, trio.open_nursery() as nursery:
-        await nursery.start(Publisher(tmp_path, node.status, stop).run)
+        await nursery.start(ControlServer(tmp_path, node.status, stop).run)
         outer.start_soon(person)
     assert answers == [{"saved": True}]
 

@@ -18,7 +18,7 @@ from starling.gossip.wire.schema import Ack, Pull, Pulled
 from starling.node.config.schema import Manifest, PaceSection
 from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.exchange.pull_service import FRAME_BYTES, PulledExchange
-from starling.node.daemon.membership.neighbors import Drawn
+from starling.node.daemon.membership.neighbors import RandomNeighbors
 from starling.node.net.faults import loss
 from starling.node.net.memory import MemoryHub, MemoryNetwork
 from starling.node.rpc import calls
@@ -420,7 +420,7 @@ def test_partners_are_drawn_by_a_secret_anew_in_every_round_and_life():
 
     def drawn(secret=b"s" * 32, life=1, **options):
         caps = {"prefixes": lambda _peer: (), "per_prefix": 0, "welcome": lambda _peer: True} | options
-        draw = Drawn(lambda: members, "peer03", 4, secret=secret, life=life, **caps)
+        draw = RandomNeighbors(lambda: members, "peer03", 4, secret=secret, life=life, **caps)
         return [tuple(draw.row(number)) for number in range(30)]
 
     rows = drawn()
@@ -432,4 +432,7 @@ def test_partners_are_drawn_by_a_secret_anew_in_every_round_and_life():
     assert all("peer07" not in row for row in drawn(welcome=lambda peer: peer != "peer07"))
     near = drawn(prefixes=lambda peer: {"1.2.3.0/24"} if peer < "peer10" else set(), per_prefix=1)
     assert all(sum(peer < "peer10" for peer in row) <= 1 for row in near)
-    assert sum(Drawn(lambda: members, "peer03", 4, lambda _: (), 0, lambda _: True, b"s", 1).row(0).values()) == 4 / 5
+    assert (
+        sum(RandomNeighbors(lambda: members, "peer03", 4, lambda _: (), 0, lambda _: True, b"s", 1).row(0).values())
+        == 4 / 5
+    )

@@ -16,7 +16,7 @@ from starling.node.daemon.observe.recorder import Recorder, RoundLog
 from starling.node.demo.swarm import RECORD_S, Demo
 from starling.node.status.record import RECORD_NAME, load
 from starling.node.status.snapshot import Exchanges, PeerStatus
-from starling.node.storage.log import Seen, round_fields
+from starling.node.storage.log import Totals, round_fields
 from tests.harness.records import at_second
 
 pytestmark = pytest.mark.trio
@@ -155,7 +155,7 @@ async def test_pandas_reads_a_record(tmp_path, autojump_clock):
 
 def seen(at_s, rounds, **changes):
     """A node that began at round 100, from a checkpoint."""
-    return Seen(at_s=at_s, round=100 + rounds, rounds=rounds, **changes)
+    return Totals(at_s=at_s, round=100 + rounds, rounds=rounds, **changes)
 
 
 async def test_a_line_sums_up_what_was_done_since_the_line_before():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from starling.node.daemon.events import MAX_EVENTS, MAX_PEERS, MAX_REASONS, Rate, Report
+from starling.node.daemon.events import MAX_EVENTS, MAX_PEERS, MAX_REASONS, Events, Rate
 
 
 class RecordingLog:
@@ -22,7 +22,7 @@ class RecordingLog:
 
 
 def report(judged=None, log=None):
-    return Report(log, clock=lambda: 7.0, on_fault=lambda *fault: (judged if judged is not None else []).append(fault))
+    return Events(log, clock=lambda: 7.0, on_fault=lambda *fault: (judged if judged is not None else []).append(fault))
 
 
 def test_an_event_goes_to_the_status_and_with_its_fields_to_the_log():

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from starling.node.daemon.observe import resources
-from starling.node.daemon.observe.resources import LOOK_S, WALK_S, Usage
+from starling.node.daemon.observe.resources import LOOK_S, WALK_S, ResourceMonitor
 from starling.node.status.snapshot import Resources
 
 ENGINE = 4_000_000
@@ -44,7 +44,7 @@ def machine(monkeypatch):
 
 
 def test_cores_are_the_seconds_of_both_processes_by_those_that_passed(machine, tmp_path):
-    usage = Usage(tmp_path, lambda: machine.now)
+    usage = ResourceMonitor(tmp_path, lambda: machine.now)
     machine.now, machine.seconds = 104.0, {os.getpid(): 6.0, ENGINE: 3.0}
     first = usage.look(ENGINE)
     assert (first.cpu, first.memory_bytes) == (1.0, 5000), "an engine that began meanwhile counts from its beginning"
@@ -53,7 +53,7 @@ def test_cores_are_the_seconds_of_both_processes_by_those_that_passed(machine, t
 
 
 def test_who_asks_often_is_told_the_same_and_costs_nothing(machine, tmp_path):
-    usage = Usage(tmp_path, lambda: machine.now)
+    usage = ResourceMonitor(tmp_path, lambda: machine.now)
     machine.now += 0.9 * LOOK_S
     looks = machine.looks
     assert all(usage.look(None) == Resources(memory_bytes=1000, disk_bytes=0) for _ in range(100))
@@ -61,7 +61,7 @@ def test_who_asks_often_is_told_the_same_and_costs_nothing(machine, tmp_path):
 
 
 def test_an_engine_that_dies_or_comes_again_is_no_error(machine, tmp_path):
-    usage = Usage(tmp_path, lambda: machine.now)
+    usage = ResourceMonitor(tmp_path, lambda: machine.now)
     machine.now, machine.seconds[ENGINE] = machine.now + 2.0, 2.0
     usage.look(ENGINE)
     del machine.seconds[ENGINE]
@@ -78,7 +78,7 @@ def test_the_folder_is_measured_now_and_then_with_what_is_below_and_without_wher
     (tmp_path / "elsewhere").write_bytes(b"x" * 10_000)
     (inside / "log").write_bytes(b"x" * 100)
     (inside / "deep" / "model").write_bytes(b"x" * 20)
-    usage = Usage(inside, lambda: machine.now)
+    usage = ResourceMonitor(inside, lambda: machine.now)
     (inside / "link").symlink_to(tmp_path / "elsewhere")
     link = (inside / "link").lstat().st_size
     machine.now += 0.9 * WALK_S
@@ -91,14 +91,14 @@ def test_a_folder_of_too_many_files_or_none_has_no_size(machine, tmp_path, monke
     monkeypatch.setattr(resources, "MAX_FILES", 3)
     for number in range(4):
         (tmp_path / str(number)).touch()
-    assert Usage(tmp_path, lambda: machine.now).look(None).disk_bytes is None
-    assert Usage(tmp_path / "none", lambda: machine.now).look(None).disk_bytes is None
+    assert ResourceMonitor(tmp_path, lambda: machine.now).look(None).disk_bytes is None
+    assert ResourceMonitor(tmp_path / "none", lambda: machine.now).look(None).disk_bytes is None
 
 
 def test_this_very_process_keeps_a_processor_busy_and_takes_memory(tmp_path):
     """Of the real psutil."""
     now = SimpleNamespace(s=0.0)
-    usage = Usage(tmp_path, lambda: now.s)
+    usage = ResourceMonitor(tmp_path, lambda: now.s)
     before = os.times()
     while os.times().user - before.user < 0.02:
         sum(range(1000))

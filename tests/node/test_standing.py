@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node.daemon.trust.peer_policy import Judge, named
+from starling.node.daemon.trust.peer_policy import PeerPolicy, named
 from starling.node.identity import Identity
 from starling.node.storage.bans import decode, encode
 from starling.node.storage.run_dir import RunDir
@@ -30,7 +30,7 @@ class Told:
         self.kept: tuple[Decision, ...] | None = None
         self.events: list[str] = []
         self.keep_error = keep_error
-        self.judge = Judge(
+        self.policy = PeerPolicy(
             me=ME, report=self, unix_time=lambda: UNIX_S + trio.current_time(), refuse=self.refused.__setitem__,
             cut=self.cut.append, inviter_of=lambda peer: (inviters or {}).get(peer, ""), known=lambda: {A, B}, keep=self.keep,
         )  # fmt: skip
@@ -44,7 +44,7 @@ class Told:
         self.events.append(name)
 
     def fault(self, peer, reason):
-        self.judge.fault(peer, reason)
+        self.policy.fault(peer, reason)
 
 
 def judged(test):
@@ -90,25 +90,25 @@ async def test_a_ban_holds_over_a_restart_for_as_long_as_was_left():
     """Times are kept as unix times: the node's own clock begins anew."""
     first = Told()
     first.fault(A, "equivocation")
-    first.judge.ban(B, why="spam")
-    first.judge.trust(C)
+    first.policy.ban(B, why="spam")
+    first.policy.trust(C)
     await trio.sleep(1000.0)
     again = Told()
-    again.judge.resume(decode(encode(first.kept)))
-    again.judge.enforce()
+    again.policy.resume(decode(encode(first.kept)))
+    again.policy.enforce()
     assert again.refused == {A: pytest.approx(trio.current_time() + 2600.0), B: math.inf}
-    assert again.judge.standing(B).why == "spam"
-    assert again.judge.standing(C).trusted
+    assert again.policy.standing(B).why == "spam"
+    assert again.policy.standing(C).trusted
     await trio.sleep(2700.0)
-    assert again.judge.fine(A)
-    assert not again.judge.fine(B)
+    assert again.policy.fine(A)
+    assert not again.policy.fine(B)
 
 
 @judged
 async def test_the_inviter_of_a_liar_answers_for_it():
     told = Told(inviters={A: B, B: ME})
     told.fault(A, "equivocation")
-    assert told.judge.standing(B).state == "quarantine"
+    assert told.policy.standing(B).state == "quarantine"
     assert set(told.refused) == {A, B}
     told.fault(B, "not_finite")  # whom we invited ourselves: nobody to blame but us
     assert set(told.refused) == {A, B}
@@ -117,34 +117,34 @@ async def test_the_inviter_of_a_liar_answers_for_it():
 @judged
 async def test_the_owner_bans_trusts_and_takes_it_back():
     told = Told()
-    assert told.judge.ban(A, 60.0) == A
+    assert told.policy.ban(A, 60.0) == A
     assert told.refused[A] == trio.current_time() + 60.0
-    assert told.judge.unban(A) == A
+    assert told.policy.unban(A) == A
     assert told.refused[A] == -math.inf
     assert told.kept == ()
-    assert told.judge.trust(A[-6:]) == A
+    assert told.policy.trust(A[-6:]) == A
     for _ in range(10):
         told.fault(A, "equivocation")
     assert told.refused[A] == -math.inf
-    assert told.judge.standing(A).trusted
+    assert told.policy.standing(A).trusted
     with pytest.raises(GossipError, match="neither shut out nor trusted"):
-        told.judge.unban(B)
+        told.policy.unban(B)
     with pytest.raises(GossipError, match="this node itself"):
-        told.judge.ban(ME)
+        told.policy.ban(ME)
 
 
 @judged
 async def test_who_is_banned_can_be_named_by_a_part_though_it_is_no_member_any_more():
     told = Told()
-    told.judge.ban(C)
-    assert told.judge.unban(C[-8:]) == C
+    told.policy.ban(C)
+    assert told.policy.unban(C[-8:]) == C
 
 
 @judged
 async def test_a_full_disk_is_said_once_and_the_ban_holds_all_the_same():
     told = Told(keep_error=ConfigError("disk full"))
-    told.judge.ban(A)
-    told.judge.ban(B)
+    told.policy.ban(A)
+    told.policy.ban(B)
     assert told.events.count("cannot_keep_bans") == 1
     assert set(told.refused) == {A, B}
 
@@ -153,15 +153,15 @@ async def test_a_full_disk_is_said_once_and_the_ban_holds_all_the_same():
 async def test_exchanges_in_time_make_a_peer_active_and_missed_ones_stale():
     told = Told()
     for _ in range(20):
-        told.judge.noted({A: "committed", B: "timeout", C: "busy"}, clipped={A})
+        told.policy.noted({A: "committed", B: "timeout", C: "busy"}, clipped={A})
         await trio.sleep(1.0)
-    assert told.judge.standing(A).state == "active"
-    assert told.judge.standing(B).staleness == pytest.approx(1 - 0.9**20)
-    assert told.judge.standing(C).staleness is None
-    assert told.judge.standing(A).clipped == pytest.approx(1 - 0.9**20)
-    told.judge.ban(A)
-    told.judge.noted({A: "timeout"})  # whom we shut out cannot answer
-    assert told.judge.standing(A).staleness == 0.0
+    assert told.policy.standing(A).state == "active"
+    assert told.policy.standing(B).staleness == pytest.approx(1 - 0.9**20)
+    assert told.policy.standing(C).staleness is None
+    assert told.policy.standing(A).clipped == pytest.approx(1 - 0.9**20)
+    told.policy.ban(A)
+    told.policy.noted({A: "timeout"})  # whom we shut out cannot answer
+    assert told.policy.standing(A).staleness == 0.0
 
 
 def test_a_peer_is_named_by_its_id_its_beginning_or_its_end():

@@ -48,7 +48,7 @@ class SlowLine:
         await self._send.send(Inbound(peer, "state", encode(Chunk(query.snapshot, query.offset, part))))
 
 
-class Report:
+class Events:
     def __init__(self):
         self.texts = []
 
@@ -58,7 +58,7 @@ class Report:
 
 def test_a_long_download_says_how_far_it_is_now_and_then():
     """Minutes without a word look like a node that hangs."""
-    state, report = bytes(5 * MAX_CHUNK_BYTES + 7), Report()
+    state, report = bytes(5 * MAX_CHUNK_BYTES + 7), Events()
 
     async def story():
         async with trio.open_nursery() as nursery:
@@ -113,7 +113,7 @@ def told(answers, story):
     async def bounded():
         async with trio.open_nursery() as nursery:
             lane = Lane(answers, nursery)
-            transfer = Transfer(network=lane, report=Report(), manifest=lambda _swarm: None)
+            transfer = Transfer(network=lane, report=Events(), manifest=lambda _swarm: None)
             transfer.expect(OPENED)
             await nursery.start(transfer.serve)
             result = await story(transfer, lane)

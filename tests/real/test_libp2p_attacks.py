@@ -19,7 +19,7 @@ from starling.node.config.schema import LimitsSection
 from starling.node.net.api import Connected, Disconnected
 from starling.node.net.inbox import Inbox
 from starling.node.net.libp2p import guards
-from starling.node.net.libp2p.connection import Guest
+from starling.node.net.libp2p.connection import ConnectionInfo
 from starling.node.net.libp2p.guards import (
     IDLE_S,
     MAX_HANDSHAKES,
@@ -298,8 +298,8 @@ async def test_a_peer_that_never_reads_does_not_hold_up_the_others():
             assert (await next_frame(other, "control")).frame == b"x"
 
 
-def guest(peer: str, block: str = "10.0.0.1", *, inbound: bool = True, useful_at: float = 0.0) -> Guest:
-    return Guest(peer, block, inbound, since=0.0, useful_at=useful_at)
+def guest(peer: str, block: str = "10.0.0.1", *, inbound: bool = True, useful_at: float = 0.0) -> ConnectionInfo:
+    return ConnectionInfo(peer, block, inbound, since=0.0, useful_at=useful_at)
 
 
 def test_the_oldest_handshake_gives_way_first_within_its_block():
@@ -343,10 +343,10 @@ def test_a_full_address_block_is_turned_away_before_it_costs_a_handshake():
 
 def test_an_address_that_knocks_all_the_time_is_turned_away_without_a_handshake():
     """A handshake is milliseconds of our processor and one packet of theirs."""
-    knocks = guards.Knocks()
-    assert sum(knocks.allowed("10.0.0.1", 0.0) for _ in range(10_000)) == 8 * guards.KNOCKS_PER_S
+    knocks = guards.AcceptRate()
+    assert sum(knocks.allowed("10.0.0.1", 0.0) for _ in range(10_000)) == 8 * guards.ACCEPTS_PER_S
     assert knocks.allowed("10.0.0.2", 0.0), "others are not in its way"
-    assert sum(knocks.allowed("10.0.0.1", 2.0) for _ in range(10_000)) == 2 * guards.KNOCKS_PER_S
+    assert sum(knocks.allowed("10.0.0.1", 2.0) for _ in range(10_000)) == 2 * guards.ACCEPTS_PER_S
     for number in range(10_000):
         knocks.allowed(f"2001:db8::{number:x}", 3.0)
     assert len(knocks._buckets) == guards.MAX_BLOCKS

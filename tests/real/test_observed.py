@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from starling.node.status.record import load
-from starling.node.storage.log import Seen, round_fields
+from starling.node.storage.log import Totals, round_fields
 from tests.real.processes import ENVIRONMENT, ROOT, terminals, told
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -75,7 +75,7 @@ def test_a_node_is_scraped_recorded_and_logged_while_it_trains(tmp_path):
     lines = [json.loads(line) for line in (node / "log.jsonl").read_text().splitlines()]
     rounds = [line for line in lines if line["event"] == "round"]
     common = {"time", "level", "event", "peer_id", "run_id"}
-    assert all(set(line) - common == set(round_fields(Seen(0.0), Seen(0.0))) for line in rounds)
+    assert all(set(line) - common == set(round_fields(Totals(0.0), Totals(0.0))) for line in rounds)
     assert sum(line["rounds"] for line in rounds) == rounds[-1]["round"] == run[-1].round
     assert sum(line["steps"] for line in rounds) == run[-1].local_steps
     assert len(rounds) <= run[-1].uptime_s + 1

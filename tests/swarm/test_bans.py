@@ -92,8 +92,8 @@ def test_a_hostile_member_is_banned_by_hand_and_the_others_recover(deterministic
             assert hurt > 1.5 * calm
             assert flows(swarm, liar.peer_id)
             honest = [swarm.nodes[index] for index in range(HONEST)]
-            looks = [virtual.node.judge.standing(liar.peer_id) for virtual in honest]
-            others = [v.node.judge.standing(w.peer_id).clipped for v in honest for w in honest if v is not w]
+            looks = [virtual.node.policy.standing(liar.peer_id) for virtual in honest]
+            others = [v.node.policy.standing(w.peer_id).clipped for v in honest for w in honest if v is not w]
             assert mean(look.clipped for look in looks) > mean(others) + 0.2
             assert all(look.score == 0.0 for look in looks)  # being far is no fault
             for index in range(HONEST):
@@ -146,7 +146,7 @@ def test_a_ban_outlives_a_restart_and_ends_when_it_is_taken_back(deterministic_s
             await carry_out(back.node, "unban", {"peer": banned[-6:]})
             assert "peer_unban" in events(back)
             await until(lambda: back.node.exchange.committed(banned) > 0)
-            assert back.node.judge.standing(banned).state == "probation"
+            assert back.node.policy.standing(banned).state == "probation"
             await trio.sleep(0.1)
 
     deterministic_scheduler(1)
@@ -165,7 +165,7 @@ def test_exchanges_earn_merit_in_both_paces(deterministic_scheduler, pace):
             for virtual in swarm.nodes.values():
                 for other in swarm.nodes.values():
                     if other is not virtual:
-                        standing = virtual.node.judge.standing(other.peer_id)
+                        standing = virtual.node.policy.standing(other.peer_id)
                         assert standing.contribution > 0.2
                         assert standing.score == 0.0
                         assert standing.staleness < 0.5

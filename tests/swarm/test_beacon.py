@@ -158,7 +158,7 @@ def test_a_forged_beacon_is_a_fault_that_changes_nothing_and_goes_no_further(det
                 await trio.sleep(0.01)
             assert [held(victim).salt(b"", epoch) for epoch in (1, 2)] == salts
             assert victim.node.report.faults == {liar.peer_id: {"beacon_forged": 2}}
-            assert victim.node.judge.standing(liar.peer_id).state == "quarantine"
+            assert victim.node.policy.standing(liar.peer_id).state == "quarantine"
             assert not any(virtual.node.report.faults for virtual in swarm.nodes.values() if virtual is not victim)
 
     deterministic_scheduler(1)

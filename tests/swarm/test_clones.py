@@ -79,7 +79,7 @@ def test_exact_clones_lose_their_weight_though_they_are_half_of_all(deterministi
             assert max(successes) < 0.05
             for virtual in honest:
                 for peer in {other.peer_id for other in swarm.nodes.values()} - {virtual.peer_id}:
-                    assert (virtual.node.judge.standing(peer).clipped > 0.5) == (peer in liars)
+                    assert (virtual.node.policy.standing(peer).clipped > 0.5) == (peer in liars)
 
     deterministic_scheduler(1)
     replayable(attacked, 1)

@@ -58,7 +58,7 @@ def equivocate(swarm, index: int, deceived: set[str]) -> None:
 
 
 def standing(virtual, peer: str):
-    return virtual.node.judge.standing(peer)
+    return virtual.node.policy.standing(peer)
 
 
 @pytest.mark.slow

@@ -160,7 +160,7 @@ async def test_who_is_held_back_all_the_time_earns_nothing_and_no_honest_node_do
         await swarm.finished()
         liar = swarm.nodes.pop(5).peer_id
         for virtual in swarm.nodes.values():
-            standing = {peer: virtual.node.judge.standing(peer) for peer in virtual.node.membership.members}
+            standing = {peer: virtual.node.policy.standing(peer) for peer in virtual.node.membership.members}
             others = {peer: found for peer, found in standing.items() if peer not in (liar, virtual.peer_id)}
             assert standing[liar].clipped > 0.4
             assert standing[liar].contribution < 0.25 * min(found.contribution for found in others.values())
@@ -181,7 +181,7 @@ async def test_sixteen_nodes_with_unequal_data_all_become_active_to_each_other_a
         liars = {swarm.nodes.pop(index).peer_id for index in (13, 14, 15)}
         for virtual in swarm.nodes.values():
             for peer in set(virtual.node.membership.members) - {virtual.peer_id}:
-                standing = virtual.node.judge.standing(peer)
+                standing = virtual.node.policy.standing(peer)
                 if peer in liars:
                     assert (standing.state, standing.contribution) == ("probation", 0.0)
                 else:

@@ -85,7 +85,7 @@ def test_a_joiner_begins_near_the_honest_and_bans_who_gave_a_poisoned_model(dete
             assert late.node.network.refuses(liar.peer_id) == bool(asked)
             assert bool(asked) or members > 3  # of three all are asked
             if asked:
-                assert late.node.judge.standing(liar.peer_id).why == "state_poisoned"
+                assert late.node.policy.standing(liar.peer_id).why == "state_poisoned"
             (told,) = [event.text for event in late.node.report.events if event.name == "state_fetched"]
             assert liar.peer_id not in told
             await until(lambda: late.node.progress.round >= 20)

@@ -13,7 +13,7 @@ import trio
 from starling.gossip.errors import PeerUnreachable
 from starling.node.config.schema import CompressSection, Manifest, NodeConfig, OverlaySection, PaceSection, TaskSection
 from starling.node.daemon.app import Node
-from starling.node.daemon.events import Report
+from starling.node.daemon.events import Events
 from starling.node.daemon.observe.control_commands import carry_out
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.engine.consensus import rms
@@ -143,7 +143,7 @@ async def test_a_ban_given_before_the_network_is_open_holds_and_bans_of_earlier_
                 yield network
 
         late = replace(parts, open_network=closed, decisions=swarm._decisions[0])
-        node = Node(late, Report(None, clock=parts.unix_time, on_fault=lambda _peer, _reason: None))
+        node = Node(late, Events(None, clock=parts.unix_time, on_fault=lambda _peer, _reason: None))
         nursery.start_soon(node.run)
         await trio.sleep(0.1)
         await carry_out(node, "ban", {"peer": swarm.nodes[2].peer_id})

@@ -139,7 +139,7 @@ class PulledExchange:
         for command in commands:
             match command:
                 case Tell(peer, message):
-                    self._post(peer, message)
+                    self._best_effort(peer, message)
                 case Told(peer, pulled):
                     self._transactions.heard(peer, pulled)
                     self._witness(stated(self._swarm, peer, pulled))
@@ -157,7 +157,7 @@ class PulledExchange:
             self._bucket = TokenBucket(self._cap, max(self._cap, count))
         return self._bucket.take(count, now)
 
-    def _post(self, peer: str, message: Pulling) -> None:
+    def _best_effort(self, peer: str, message: Pulling) -> None:
         self._transactions.sent(peer, message)
         outbox = self._outboxes.get(peer)
         if outbox is None:

@@ -62,7 +62,7 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 @dataclass(frozen=True, slots=True)
-class Papers:
+class AdmissionStore:
     """What a node brings along.
 
     Args:
@@ -99,7 +99,7 @@ class Admission:
     """
 
     def __init__(
-        self, *, manifest: Manifest, swarm: str, identity: Identity, papers: Papers, operator: str, unix_s: Callable[[], float],
+        self, *, manifest: Manifest, swarm: str, identity: Identity, papers: AdmissionStore, operator: str, unix_s: Callable[[], float],
         report: Reporter,
     ) -> None:  # fmt: skip
         if not operator.isprintable():

@@ -24,7 +24,7 @@ from starling.gossip.membership.sampler import Chance
 from starling.gossip.overlay.beacon import Beacons, signed
 from starling.gossip.overlay.ranks import epoch_of
 from starling.gossip.wire.schema import Beacon, BeaconQuery
-from starling.node.daemon.membership.best_effort import Post
+from starling.node.daemon.membership.best_effort import BestEffort
 from starling.node.interfaces import Reporter, TaskStatus
 from starling.node.net.api import Network
 from starling.robust.evidence import Ration
@@ -69,7 +69,7 @@ class BeaconService:
         self._entered = trio.Event()
         self._began = False
         self._missing = False
-        self._post = Post(network)
+        self._best_effort = BestEffort(network)
 
     def salt(self, round: int) -> bytes:
         """The salt of the ranks in a round that is, or is about to be, under way here."""
@@ -94,7 +94,7 @@ class BeaconService:
             return
         if isinstance(message, BeaconQuery):
             for beacon in self._beacons.since(message.epoch):
-                self._post.post(sender, beacon)
+                self._best_effort.send_soon(sender, beacon)
         elif self._beacons.take(sender, message, self._epoch):
             self._spread(message, {sender, self._founder})
             self._look()
@@ -104,7 +104,7 @@ class BeaconService:
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Send, and ask for what is missing, until cancelled."""
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._post.serve)
+            await nursery.start(self._best_effort.serve)
             task_status.started()
             while True:
                 with trio.move_on_after(self._sync_s) as waiting:
@@ -145,9 +145,9 @@ class BeaconService:
         others = [peer for peer in self._members() if peer not in {self._me, self._founder}]
         asked = [self._founder] if self._founder in self._members() else []
         for peer in (*asked, *self._chance.sample(others, 1)):
-            self._post.post(peer, BeaconQuery(missing[0]))
+            self._best_effort.send_soon(peer, BeaconQuery(missing[0]))
 
     def _spread(self, beacon: Beacon, known_to: set[str]) -> None:
         others = [peer for peer in self._members() if peer != self._me and peer not in known_to]
         for peer in self._chance.sample(others, fan_out(len(others) + 1)):
-            self._post.post(peer, beacon)
+            self._best_effort.send_soon(peer, beacon)

@@ -19,7 +19,7 @@ MAX_SENDING = 8
 """Sendings under way to one peer; more are dropped."""
 
 
-class Post:
+class BestEffort:
     """What one service sends. Until it serves, and after, nothing is sent.
 
     Args:
@@ -46,7 +46,7 @@ class Post:
         if self._nursery is not None:
             self._nursery.start_soon(task)
 
-    def post(self, peer: str, message: Message) -> None:
+    def send_soon(self, peer: str, message: Message) -> None:
         """Send, some time soon; what cannot be sent is lost."""
         if self._nursery is not None and self._sending[peer] < MAX_SENDING:
             self._sending[peer] += 1

@@ -19,7 +19,7 @@ MAX_REMEMBERED = 16  # addresses of members kept for the next run …
 LOOK_S = 10.0  # … looked at so often
 
 
-class Contacts:
+class Bootstrap:
     """Peers to begin with.
 
     Args:

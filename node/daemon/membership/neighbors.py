@@ -18,7 +18,7 @@ MAX_DRAWN = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class LinkMap:
     """Who meets whom in a round, as far as this node knows.
 
     Args:
@@ -30,7 +30,7 @@ class Picture:
     links: tuple[tuple[int, int], ...] = ()
 
 
-def picture_of(ranks: Sequence[str], me: str, peers: Iterable[str]) -> Picture:
+def own_links(ranks: Sequence[str], me: str, peers: Iterable[str]) -> LinkMap:
     """This node's own links, in the order of `ranks`, of which only those concerned are drawn where they are too many."""
     met = {me, *peers}
     if len(ranks) > MAX_DRAWN:
@@ -38,10 +38,10 @@ def picture_of(ranks: Sequence[str], me: str, peers: Iterable[str]) -> Picture:
         ranks = [peer for peer in ranks if peer in some]
     places = {peer: place for place, peer in enumerate(ranks)}
     if me not in places:
-        return Picture(tuple(ranks))
+        return LinkMap(tuple(ranks))
     mine = places[me]
     others = (places[peer] for peer in met if peer != me and peer in places)
-    return Picture(tuple(ranks), tuple(sorted((min(mine, other), max(mine, other)) for other in others)))
+    return LinkMap(tuple(ranks), tuple(sorted((min(mine, other), max(mine, other)) for other in others)))
 
 
 @dataclass(slots=True)
@@ -49,11 +49,11 @@ class _Drawing:
     """The last picture, and what it is of."""
 
     of: object = None
-    picture: Picture = Picture()
+    link_map: LinkMap = LinkMap()
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbors:
+class OverlayNeighbors:
     """Those that the overlay names.
 
     Args:
@@ -85,30 +85,30 @@ class Neighbors:
         row = self.overlay.row(order.index(self.me), len(order), round)
         return {order[rank]: weight for rank, weight in row.items()}
 
-    def picture(self, round: int) -> Picture:
+    def link_map(self, round: int) -> LinkMap:
         """Every link of the round, from every member's row. Made once per round and member list."""
         of = (self.members(), self.salt(round), round)
         if self._drawn.of != of:
-            self._drawn.of, self._drawn.picture = of, self._picture(round)
-        return self._drawn.picture
+            self._drawn.of, self._drawn.link_map = of, self._link_map(round)
+        return self._drawn.link_map
 
-    def _picture(self, round: int) -> Picture:
+    def _link_map(self, round: int) -> LinkMap:
         order = self._order(round)
         n = len(order)
         try:
             if n > MAX_DRAWN:
-                return picture_of(order, self.me, self.links(round))
+                return own_links(order, self.me, self.links(round))
             rows = ((rank, other) for rank in range(n) for other in self.overlay.row(rank, n, round))
-            return Picture(order, tuple(sorted({(min(pair), max(pair)) for pair in rows})))
+            return LinkMap(order, tuple(sorted({(min(pair), max(pair)) for pair in rows})))
         except ValueError:  # there is no such overlay of so many members
-            return Picture(order[:MAX_DRAWN])
+            return LinkMap(order[:MAX_DRAWN])
 
     def _order(self, round: int) -> tuple[str, ...]:
         return ranked(self.members(), self.salt(round))
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class RandomNeighbors:
     """K others, uniformly at random but for caps, and anew in every round. Nobody else can know whom, nor make itself be drawn.
 
     Args:
@@ -139,10 +139,10 @@ class Drawn:
         chosen = draw(others, self.k, labels, self.per_prefix, derive(0, self.secret, "draw", self.life, round))
         return dict.fromkeys(chosen, 1.0 / (len(chosen) + 1))
 
-    def picture(self, round: int) -> Picture:
+    def link_map(self, round: int) -> LinkMap:
         """Whom this node asks. Whom others ask nobody else knows; nobody has a rank, so members are in order of peer id."""
         members = self.members()
         if self._drawn.of != (members, round):
             self._drawn.of = (members, round)
-            self._drawn.picture = picture_of(sorted(members), self.me, self.row(round))
-        return self._drawn.picture
+            self._drawn.link_map = own_links(sorted(members), self.me, self.row(round))
+        return self._drawn.link_map

@@ -10,7 +10,7 @@ import trio
 
 from starling.gossip.errors import GossipError
 from starling.node.daemon.app import Node
-from starling.node.daemon.trust.peer_policy import Judge
+from starling.node.daemon.trust.peer_policy import PeerPolicy
 from starling.node.rpc import calls
 
 
@@ -31,7 +31,7 @@ async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[s
     if op == "revoke" and node.membership is not None:
         return {"removed": list(node.membership.revoke(str(fields.get("peer", ""))))}
     if op in {"ban", "unban", "trust"}:
-        return _decide(node.judge, op, fields)
+        return _decide(node.policy, op, fields)
     if node.training is None or node.engine is None:
         raise GossipError("the node is still starting")
     if op == "evaluate":
@@ -48,7 +48,7 @@ async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[s
     raise GossipError(f"unknown command {op!r}")
 
 
-def _decide(judge: Judge, op: str, fields: Mapping[str, object]) -> dict[str, object]:
+def _decide(policy: PeerPolicy, op: str, fields: Mapping[str, object]) -> dict[str, object]:
     """The owner's word on a peer."""
     given = str(fields.get("peer", ""))
     match op:
@@ -56,12 +56,12 @@ def _decide(judge: Judge, op: str, fields: Mapping[str, object]) -> dict[str, ob
             for_s = fields.get("for_s", math.inf)
             if not isinstance(for_s, float | int) or not for_s > 0:
                 raise GossipError(f"ban: for_s must be > 0, got {for_s!r}")
-            peer = judge.ban(given, float(for_s), str(fields.get("why", "")))
+            peer = policy.ban(given, float(for_s), str(fields.get("why", "")))
         case "unban":
-            peer = judge.unban(given)
+            peer = policy.unban(given)
         case _:
-            peer = judge.trust(given)
-    standing = judge.standing(peer)
+            peer = policy.trust(given)
+    standing = policy.standing(peer)
     left_s = standing.until - trio.current_time()
     return {
         "peer": peer, "standing": standing.state, "trusted": standing.trusted, "why": standing.why,

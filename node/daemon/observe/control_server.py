@@ -32,7 +32,7 @@ IDLE_S = 60.0
 Command = Callable[[str, Mapping[str, object]], Awaitable[dict[str, object]]]
 
 
-class Publisher:
+class ControlServer:
     """Serves one run directory's control socket.
 
     Args:

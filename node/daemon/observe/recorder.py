@@ -25,7 +25,7 @@ from starling.node.daemon.observe.snapshot import frame_bytes
 from starling.node.interfaces import Reporter
 from starling.node.status.record import earlier, line
 from starling.node.status.snapshot import Exchanges, StatusSnapshot
-from starling.node.storage.log import Seen, round_fields
+from starling.node.storage.log import Totals, round_fields
 
 MIN_PAUSE_S: Final = 0.1
 MIN_ROUND_S: Final = 1.0
@@ -138,11 +138,11 @@ def _write_all(file: int, text: bytes) -> None:
         left = left[os.write(file, left) :]
 
 
-def seen(node: Node) -> Seen:
+def totals(node: Node) -> Totals:
     """What a node has done so far."""
     progress, exchange = node.progress, node.exchange
     sent, received = frame_bytes(node.network)
-    return Seen(
+    return Totals(
         at_s=trio.current_time(),
         round=progress.round,
         rounds=progress.computed.rounds,
@@ -164,7 +164,7 @@ class RoundLog:
         tell: takes the fields of a line.
     """
 
-    def __init__(self, seen: Callable[[], Seen], tell: Callable[[dict[str, object]], object]) -> None:
+    def __init__(self, seen: Callable[[], Totals], tell: Callable[[dict[str, object]], object]) -> None:
         self._seen = seen
         self._tell = tell
 
@@ -178,7 +178,7 @@ class RoundLog:
         finally:
             self._look(before)
 
-    def _look(self, before: Seen) -> Seen:
+    def _look(self, before: Totals) -> Totals:
         now = self._seen()
         if now.rounds == before.rounds:
             return before

@@ -19,7 +19,7 @@ MAX_FILES = 2000
 """In it; of more the size is not known."""
 
 
-class Usage:
+class ResourceMonitor:
     """Looks at two processes and a folder, rarely enough to cost nothing.
 
     Args:

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from starling.node.config import attack_consent
 from starling.node.daemon.app import Node
-from starling.node.daemon.membership.neighbors import Picture, picture_of
+from starling.node.daemon.membership.neighbors import LinkMap, own_links
 from starling.node.net.api import Network, Traffic
 from starling.node.status.snapshot import VERSION, Exchanges, PeerStatus, StatusSnapshot
 
@@ -20,7 +20,7 @@ def take_snapshot(node: Node) -> StatusSnapshot:
     parts, progress, network = node.parts, node.progress, node.network
     manifest = node.manifest
     opened = node.engine.opened if node.engine is not None else None
-    uptime, picture = now - node.began, _picture(node)
+    uptime, picture = now - node.began, _link_map(node)
     used = parts.usage(node.engine.pid if node.engine is not None else None)
     sent, received = frame_bytes(network)
     return StatusSnapshot(
@@ -77,14 +77,14 @@ def take_snapshot(node: Node) -> StatusSnapshot:
     )
 
 
-def _picture(node: Node) -> Picture:
+def _link_map(node: Node) -> LinkMap:
     """Who meets whom in the round under way."""
     if node.membership is None or node.partners is None:
-        return Picture()
+        return LinkMap()
     if node.training is not None and node.training.edges is not None:
-        return picture_of(node.membership.members, node.parts.identity.peer_id, node.training.edges.peers)
+        return own_links(node.membership.members, node.parts.identity.peer_id, node.training.edges.peers)
     under_way = node.progress.under_way
-    return node.partners.picture(node.progress.round if under_way is None else under_way)
+    return node.partners.link_map(node.progress.round if under_way is None else under_way)
 
 
 def frame_bytes(network: Network | None) -> tuple[int, int]:
@@ -116,7 +116,7 @@ def _peers(node: Node, now: float) -> tuple[PeerStatus, ...]:
         if peer == node.parts.identity.peer_id:
             continue
         traffic = traffics.get(peer)
-        standing = node.judge.standing(peer)
+        standing = node.policy.standing(peer)
         state = {"quarantine": "quarantined", "ban": "banned"}.get(standing.state, member.status)
         left_s = standing.until - now
         heard = node.membership.last_heard(peer)
@@ -124,7 +124,7 @@ def _peers(node: Node, now: float) -> tuple[PeerStatus, ...]:
             PeerStatus(
                 peer=peer,
                 state=state,  # type: ignore[arg-type]
-                edge=peer in node.exchange.edges and node.judge.fine(peer),
+                edge=peer in node.exchange.edges and node.policy.fine(peer),
                 round=node.exchange.round_of(peer),
                 rtt_s=node.membership.rtt(peer),
                 bytes_sent=traffic.bytes_sent if traffic is not None else 0,
@@ -151,7 +151,7 @@ def _shut_out(node: Node, now: float) -> list[PeerStatus]:
     """Who is banned and no longer a member."""
     assert node.membership is not None
     rows = []
-    for it in node.judge.reputation.decisions(now):
+    for it in node.policy.reputation.decisions(now):
         if it.kind == "ban" and it.peer not in node.membership.table:
             left_s = it.until - now if math.isfinite(it.until) else None
             rows.append(PeerStatus(it.peer, "banned", standing="ban", shut_out_s=left_s, why=it.why))

@@ -48,7 +48,7 @@ def disjoint(peers: Sequence[str], traits: Callable[[str], Collection[str]]) -> 
     return [*order, *rest]
 
 
-class Joining:
+class ModelSync:
     """Takes over what members agree on.
 
     Args:

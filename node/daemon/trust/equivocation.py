@@ -24,7 +24,7 @@ from starling.gossip.exchange.attestation import Statement, Verify
 from starling.gossip.membership.dissemination import fan_out
 from starling.gossip.membership.sampler import Chance
 from starling.gossip.wire.schema import MAX_CLAIMS, Evidence, Told
-from starling.node.daemon.membership.best_effort import Post
+from starling.node.daemon.membership.best_effort import BestEffort
 from starling.node.interfaces import Reporter, TaskStatus
 from starling.node.net.api import Network
 from starling.robust.evidence import (
@@ -47,7 +47,7 @@ WELCOMERS = 3.0
 """Members who do so, on average."""
 
 
-class Witness:
+class EquivocationDetector:
     """One node's part in finding out who equivocates.
 
     Args:
@@ -76,7 +76,7 @@ class Witness:
         self._statements = Statements(verify)
         self._fresh: deque[Statement] = deque(maxlen=MAX_CLAIMS)
         self._something = trio.Event()
-        self._post = Post(network)
+        self._best_effort = BestEffort(network)
 
     # --- what is heard ------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class Witness:
     def welcome(self, peer: str) -> None:
         """A member came: show it what is proven, if the lot falls on us."""
         if self._store.held(trio.current_time()) and self._chance.draw() * len(self._members()) < WELCOMERS:
-            self._post.spawn(partial(self._show, peer))
+            self._best_effort.spawn(partial(self._show, peer))
 
     def forget(self, peer: str) -> None:
         """A member is gone."""
@@ -124,14 +124,14 @@ class Witness:
         self._report.fault(proof.peer, proof.kind)
         others = [peer for peer in self._others() if peer != proof.peer]
         for peer in self._chance.sample(others, fan_out(len(others) + 1)):
-            self._post.post(peer, proof)
+            self._best_effort.send_soon(peer, proof)
 
     # --- what is told -------------------------------------------------------------------------------------
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Pass statements on until cancelled."""
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._post.serve)
+            await nursery.start(self._best_effort.serve)
             task_status.started()
             while True:
                 await self._something.wait()
@@ -140,13 +140,13 @@ class Witness:
                 told = Told(tuple(claim_of(statement) for statement in self._fresh))
                 self._fresh.clear()
                 for peer in self._chance.sample(self._others(), LISTENERS):
-                    self._post.post(peer, told)
+                    self._best_effort.send_soon(peer, told)
 
     async def _show(self, peer: str) -> None:
         await trio.sleep(WELCOME_S)
         for proof in self._store.held(trio.current_time())[-SHOWN:]:
             if proof.peer != peer:
-                await self._post.send(peer, proof)
+                await self._best_effort.send(peer, proof)
 
     def _others(self) -> list[str]:
         return [peer for peer in self._members() if peer != self._network.peer_id]

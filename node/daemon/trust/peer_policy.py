@@ -26,7 +26,7 @@ SHOWN = 7
 """Last characters of a peer id that lists show."""
 
 
-class Judge:
+class PeerPolicy:
     """Keeps the reputation of one node's peers.
 
     Args:

@@ -31,7 +31,7 @@ class StreamBroken(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Guest:
+class ConnectionInfo:
     """What the limits need to know of a connection; equal only to itself.
 
     Args:
@@ -122,7 +122,7 @@ class Connection:
     """Streams over one authenticated channel, while `run` runs.
 
     Args:
-        guest: who it is, for the limits.
+        info: who it is, for the limits.
         socket: closed when the connection ends.
         channel: encrypts.
         received: bytes that came with the handshake.
@@ -131,9 +131,9 @@ class Connection:
     """
 
     def __init__(
-        self, guest: Guest, socket: trio.SocketStream, channel: Channel, received: bytes, up: Pacer, down: Pacer
+        self, info: ConnectionInfo, socket: trio.SocketStream, channel: Channel, received: bytes, up: Pacer, down: Pacer
     ) -> None:
-        self.guest = guest
+        self.info = info
         self.violation: str | None = None
         """What the peer did that ended the connection, if it did."""
         self.closing = False
@@ -141,7 +141,7 @@ class Connection:
         self._socket, self._channel, self._received = socket, channel, received
         self._up, self._down = up, down
         self._queue_bytes = min(QUEUE_BYTES, 2 * up.piece_bytes)
-        self._session = yamux.Session(dialler=not guest.inbound)
+        self._session = yamux.Session(dialler=not info.inbound)
         self._streams: dict[int, Stream] = {}
         self._scope = trio.CancelScope()
         self._writing = False

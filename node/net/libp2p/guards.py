@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from starling.node.config.schema import LimitsSection
-from starling.node.net.libp2p.connection import Guest
+from starling.node.net.libp2p.connection import ConnectionInfo
 from starling.node.net.limits import ORIGIN_SHARE, TokenBucket
 
 MAX_HANDSHAKES = 64
@@ -20,14 +20,14 @@ MAX_HANDSHAKES_PER_BLOCK = 32
 MAX_PER_PEER = 3
 IDLE_S = 60.0
 
-KNOCKS_PER_S = 50.0
+ACCEPTS_PER_S = 50.0
 MAX_BLOCKS = 1024
 
 Handle = TypeVar("Handle")
 
 
 @dataclass(slots=True)
-class Knocks:
+class AcceptRate:
     """How often each address block may begin a handshake: 50 times a second, 400 at once. What is turned away costs next to nothing.
 
     The blocks that knocked last are remembered, so many; one that was forgotten begins anew.
@@ -37,7 +37,7 @@ class Knocks:
 
     def allowed(self, block: str, now: float) -> bool:
         """One more."""
-        bucket = self._buckets.pop(block, None) or TokenBucket(KNOCKS_PER_S, 8 * KNOCKS_PER_S)
+        bucket = self._buckets.pop(block, None) or TokenBucket(ACCEPTS_PER_S, 8 * ACCEPTS_PER_S)
         self._buckets[block] = bucket
         if len(self._buckets) > MAX_BLOCKS:
             del self._buckets[next(iter(self._buckets))]
@@ -68,30 +68,32 @@ class Handshakes(Generic[Handle]):
         self._under_way.pop(number, None)
 
 
-def is_full(guests: Sequence[Guest], block: str, limits: LimitsSection, now: float) -> bool:
+def is_full(established: Sequence[ConnectionInfo], block: str, limits: LimitsSection, now: float) -> bool:
     """Whether a handshake from this address block is lost labor: it has all its places, and each was useful of late.
 
     A handshake costs us milliseconds. Whoever comes back from there waits until its old connection is gone, or idle.
     """
-    from_block = [guest for guest in guests if guest.inbound and guest.block == block]
-    return len(from_block) >= limits.connections_per_ip and all(now - guest.useful_at < IDLE_S for guest in from_block)
+    from_block = [info for info in established if info.inbound and info.block == block]
+    return len(from_block) >= limits.connections_per_ip and all(now - info.useful_at < IDLE_S for info in from_block)
 
 
-def make_room(guests: Sequence[Guest], newcomer: Guest, limits: LimitsSection, now: float) -> list[Guest] | None:
+def make_room(
+    established: Sequence[ConnectionInfo], newcomer: ConnectionInfo, limits: LimitsSection, now: float
+) -> list[ConnectionInfo] | None:
     """Which connections must be closed so that an inbound newcomer may stay; None if it may not.
 
     Args:
-        guests: established connections, oldest first. Those we dialled count, but only inbound ones are closed.
+        established: established connections, oldest first. Those we dialled count, but only inbound ones are closed.
         newcomer: authenticated, inbound.
         limits: connections in all, and per address block; a public prefix of many blocks has a share of those in all.
         now: seconds.
     """
-    same_peer = [guest for guest in guests if guest.peer == newcomer.peer]
+    same_peer = [info for info in established if info.peer == newcomer.peer]
     leaving = same_peer[: len(same_peer) - MAX_PER_PEER + 1] if len(same_peer) >= MAX_PER_PEER else []
-    staying = [guest for guest in guests if guest not in leaving]
-    inbound = [guest for guest in staying if guest.inbound]
-    from_block = [guest for guest in inbound if guest.block == newcomer.block]
-    from_origin = [guest for guest in inbound if guest.origin == newcomer.origin != ""]
+    staying = [info for info in established if info not in leaving]
+    inbound = [info for info in staying if info.inbound]
+    from_block = [info for info in inbound if info.block == newcomer.block]
+    from_origin = [info for info in inbound if info.origin == newcomer.origin != ""]
     if len(from_block) >= limits.connections_per_ip:
         candidates = from_block
     elif len(from_origin) >= max(1, limits.connections // ORIGIN_SHARE):
@@ -100,7 +102,7 @@ def make_room(guests: Sequence[Guest], newcomer: Guest, limits: LimitsSection, n
         candidates = inbound
     else:
         return leaving
-    idlest = min(candidates, key=lambda guest: guest.useful_at, default=None)
+    idlest = min(candidates, key=lambda info: info.useful_at, default=None)
     if idlest is None or now - idlest.useful_at < IDLE_S:
         return None
     return [*leaving, idlest]

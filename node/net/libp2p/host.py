@@ -29,8 +29,8 @@ from starling.node.net.api import Connected, Disconnected, Inbound, Traffic
 from starling.node.net.inbox import EventQueue, Inbox
 from starling.node.net.libp2p import addresses
 from starling.node.net.libp2p.addresses import Endpoint
-from starling.node.net.libp2p.connection import Connection, Guest, Stream, StreamBroken
-from starling.node.net.libp2p.guards import Handshakes, Knocks, is_full, make_room
+from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
+from starling.node.net.libp2p.guards import AcceptRate, Handshakes, is_full, make_room
 from starling.node.net.libp2p.lanes import FrameTooLong, Unfinished, accept_lane, open_lane, read_frames, write_frame
 from starling.node.net.libp2p.noise import HandshakeFailed, Identity, secure
 from starling.node.net.libp2p.sockets import endpoint_of, first_of, listen_on, tune
@@ -40,9 +40,9 @@ HANDSHAKE_S = 10.0
 MAX_DIALS = 32
 MAX_PEERS_REMEMBERED = 4096
 DRAIN_S = 0.4
-REBUFF_S = 2.0  # a connection that we made and that ends sooner, nothing said: the peer does not want us
-REBUFFS = 3  # in a row may be chance: after the next ones it is dialled again 1, 2, 4 … seconds later
-REBUFFED_S = 60.0  # … at most so many
+REJECTED_WITHIN_S = 2.0  # a connection that we made and that ends sooner, nothing said: the peer does not want us
+REJECTED_DIALS_TOLERATED = 3  # in a row may be chance: after the next ones it is dialled again 1, 2, 4 … seconds later
+MAX_REDIAL_DELAY_S = 60.0  # … at most so many
 DROPPED_PER_S = 250.0  # frames beyond the rate that are counted and forgotten; who sends more, or four times as many at once, is cut off
 
 
@@ -67,7 +67,7 @@ class _Peer:
     endpoints: tuple[Endpoint, ...] = ()
     traffic: Traffic = field(default_factory=Traffic)
     refused_until: float = -inf
-    rebuffs: int = 0
+    rejected_dials: int = 0
     """In a row: connections that it took and closed."""
     dial_after: float = -inf
     """Where it did so too often."""
@@ -148,7 +148,7 @@ class Libp2pNetwork:
         self._dials: dict[str, _Dial] = {}
         self._dial_slots = trio.CapacityLimiter(MAX_DIALS)
         self._handshakes: Handshakes[trio.CancelScope] = Handshakes()
-        self._knocks = Knocks()
+        self._accept_rate = AcceptRate()
         self._longest: dict[Lane, int] = dict(MAX_FRAME_BYTES)
         self._unfinished = Unfinished()
         self._events = EventQueue()
@@ -177,7 +177,7 @@ class Libp2pNetwork:
     def origin(self, peer: str) -> str:
         """The public address prefix that a peer's newest connection comes from; "" for any other, or none."""
         connection = self._newest(peer)
-        return connection.guest.origin if connection is not None else ""
+        return connection.info.origin if connection is not None else ""
 
     def inbound(self, lane: Lane) -> trio.MemoryReceiveChannel[Inbound]:
         """Frames of one lane."""
@@ -273,8 +273,8 @@ class Libp2pNetwork:
             await trio.aclose_forcefully(raw)
             return
         block, now = addresses.block(host), trio.current_time()
-        guests = [each.guest for each in self._connections()]
-        if not self._knocks.allowed(block, now) or is_full(guests, block, self._limits, now):
+        established = [each.info for each in self._connections()]
+        if not self._accept_rate.allowed(block, now) or is_full(established, block, self._limits, now):
             await trio.aclose_forcefully(raw)
             return
         scope = trio.CancelScope(deadline=now + HANDSHAKE_S)
@@ -295,14 +295,14 @@ class Libp2pNetwork:
             await self._welcome(connection)
 
     async def _welcome(self, connection: Connection) -> None:
-        guest = connection.guest
-        present = sorted(self._connections(), key=lambda each: each.guest.since)
-        leaving = make_room([each.guest for each in present], guest, self._limits, trio.current_time())
-        if leaving is None or self._refuses(guest.peer) or guest.peer == self.peer_id:
+        info = connection.info
+        present = sorted(self._connections(), key=lambda each: each.info.since)
+        leaving = make_room([each.info for each in present], info, self._limits, trio.current_time())
+        if leaving is None or self._refuses(info.peer) or info.peer == self.peer_id:
             await connection.abandon()
             return
         for each in present:
-            if each.guest in leaving:
+            if each.info in leaving:
                 each.close()
         self._register(connection)
         await self._run(connection)
@@ -312,11 +312,11 @@ class Libp2pNetwork:
         peer, channel, received = await secure(raw, self._identity, expected)
         now = trio.current_time()
         block, origin = addresses.block(host), origin_of(host)
-        guest = Guest(peer=peer, block=block, inbound=expected is None, since=now, useful_at=now, origin=origin)
-        return Connection(guest, raw, channel, received, self._up, self._down)
+        info = ConnectionInfo(peer=peer, block=block, inbound=expected is None, since=now, useful_at=now, origin=origin)
+        return Connection(info, raw, channel, received, self._up, self._down)
 
     def _register(self, connection: Connection) -> None:
-        peer = connection.guest.peer
+        peer = connection.info.peer
         self._peer(peer)  # is remembered from now on
         if peer not in self._open:
             self._events.put(Connected(peer))
@@ -336,7 +336,7 @@ class Libp2pNetwork:
             )  # fmt: skip
 
     async def _run(self, connection: Connection) -> None:
-        peer = connection.guest.peer
+        peer = connection.info.peer
         try:
             with self._contained(peer):
                 await connection.run(self._serve_stream)
@@ -346,16 +346,18 @@ class Libp2pNetwork:
             if not connections:
                 del self._open[peer]
                 self._events.put(Disconnected(peer))
-            self._note_rebuff(self._peer(peer), connection.guest)
+            self._note_rejected_dial(self._peer(peer), connection.info)
         if connection.violation is not None:
             self._report.fault(peer, connection.violation)
 
-    def _note_rebuff(self, record: _Peer, guest: Guest) -> None:
+    def _note_rejected_dial(self, record: _Peer, info: ConnectionInfo) -> None:
         """Whoever bans us completes the handshake, which costs both, before it can know that it is us."""
         now = trio.current_time()
-        if not guest.inbound and guest.useful_at == guest.since and now < guest.since + REBUFF_S:
-            record.rebuffs += 1
-            record.dial_after = now + min(2.0 ** min(record.rebuffs - REBUFFS - 1, 10), REBUFFED_S)
+        if not info.inbound and info.useful_at == info.since and now < info.since + REJECTED_WITHIN_S:
+            record.rejected_dials += 1
+            record.dial_after = now + min(
+                2.0 ** min(record.rejected_dials - REJECTED_DIALS_TOLERATED - 1, 10), MAX_REDIAL_DELAY_S
+            )
 
     async def _serve_stream(self, stream: Stream) -> None:
         connection, accepted = stream.connection, await accept_lane(stream)
@@ -363,15 +365,15 @@ class Libp2pNetwork:
             stream.reset()
             return
         lane, received = accepted
-        guest, record = connection.guest, self._peer(connection.guest.peer)
+        info, record = connection.info, self._peer(connection.info.peer)
 
         def deliver(frame: bytes) -> None:
-            guest.useful_at, record.rebuffs = trio.current_time(), 0
-            if record.bucket.take(1, guest.useful_at) and self._inboxes[lane].put(Inbound(guest.peer, lane, frame)):
+            info.useful_at, record.rejected_dials = trio.current_time(), 0
+            if record.bucket.take(1, info.useful_at) and self._inboxes[lane].put(Inbound(info.peer, lane, frame)):
                 record.traffic.bytes_received += len(frame)
                 return
             record.traffic.frames_dropped += 1
-            if not record.dropped.take(1, guest.useful_at):
+            if not record.dropped.take(1, info.useful_at):
                 connection.violation = "frame_flood"
                 connection.close()
                 stream.reset()
@@ -419,7 +421,7 @@ class Libp2pNetwork:
             if not endpoints:
                 raise PeerUnreachable(peer, "no known address")
             record = self._peer(peer)
-            if record.rebuffs > REBUFFS and trio.current_time() < record.dial_after:
+            if record.rejected_dials > REJECTED_DIALS_TOLERATED and trio.current_time() < record.dial_after:
                 raise PeerUnreachable(peer, "it took the last connections and closed them")
             dial = self._dials[peer] = _Dial()
             self._nursery.start_soon(self._dial, peer, endpoints, dial)

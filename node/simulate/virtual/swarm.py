@@ -22,9 +22,9 @@ from starling.node.admission.chain import Chain
 from starling.node.config.manifest import found, swarm_id
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.daemon.app import Node
-from starling.node.daemon.context import Parts
-from starling.node.daemon.events import Report
-from starling.node.daemon.membership.admission import Papers
+from starling.node.daemon.context import NodeContext
+from starling.node.daemon.events import Events
+from starling.node.daemon.membership.admission import AdmissionStore
 from starling.node.engine.engine import Engine
 from starling.node.identity import Identity
 from starling.node.interfaces import EngineHandle
@@ -145,14 +145,14 @@ class VirtualSwarm:
             async with open_inline(virtual.engine, step_cost_s=self._step_cost_s(index)) as virtual.handle:
                 yield virtual.handle
 
-        parts = Parts(
+        parts = NodeContext(
             identity=identity, config=config, manifest=self.manifest, swarm=self.swarm,
             checkpoint=str(self._folder / f"{index}.safetensors") if self._folder else "", export="", open_network=network,
             start_engine=engine, unix_time=lambda: EPOCH_S + trio.current_time(), keep_manifest=lambda _manifest: None,
             decisions=self._decisions.get(index, ()), keep_decisions=partial(self._decisions.__setitem__, index),
-            papers=Papers(self.chains.get(index, ()), offload=_inline),
+            papers=AdmissionStore(self.chains.get(index, ()), offload=_inline),
         )  # fmt: skip
-        report = Report(None, clock=parts.unix_time, on_fault=lambda _peer, _reason: None)
+        report = Events(None, clock=parts.unix_time, on_fault=lambda _peer, _reason: None)
         virtual = self.nodes[index] = VirtualNode(Node(parts, report))
         self._nursery.start_soon(self._live, virtual)
         await virtual.node.listening()

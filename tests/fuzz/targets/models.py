@@ -23,7 +23,7 @@ from starling.gossip.wire.schema import (
     StateOffer,
     StateQuery,
 )
-from starling.node.daemon.state.model_sync import ASKED, Joining
+from starling.node.daemon.state.model_sync import ASKED, ModelSync
 from starling.node.daemon.state.transfer import REPLY_S, STATE_HEADER_BYTES, TRIES_PER_CHUNK, WIDEST_SCALAR, Transfer
 from starling.node.engine import tensor_file
 from starling.node.rpc import calls
@@ -249,7 +249,7 @@ async def _fetch(choices: Choices) -> int | None:
         transfer.expect(calls.Opened(PARAMETERS, SCHEMA, "error", False, "cpu", 9, False, 0, 0))
         await nursery.start(transfer.serve)
         began = trio.current_time()
-        joining = Joining(transfer=transfer, engine=_Engine(choices), report=report)
+        joining = ModelSync(transfer=transfer, engine=_Engine(choices), report=report)
         fetched = await joining.fetch(PEERS[: 1 + choices.below(4)], choices.number())
         assert not transfer._waiting
         chunks = 1 + MOST_STATE_BYTES // MAX_CHUNK_BYTES

@@ -15,7 +15,7 @@ from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.wire import frames
 from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES
 from starling.node.net.libp2p import noise, yamux
-from starling.node.net.libp2p.connection import Connection, Guest, Stream, StreamBroken
+from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
 from starling.node.net.libp2p.lanes import FrameTooLong, Unfinished, accept_lane, read_frames
 from starling.node.net.libp2p.noise import Channel, ChannelBroken
 from starling.node.net.libp2p.yamux import Session, Violation
@@ -327,8 +327,8 @@ class _Socket:
 async def _connection_program(data: bytes) -> bool:
     choices = Choices(data[:8])
     channel = _Plain(pieces(data[8:], choices))
-    guest = Guest("peer", "192.0.2.7", choices.flag(), 0.0, 0.0)
-    connection = Connection(guest, _Socket(), channel, b"", Pacer(0), Pacer(0))
+    info = ConnectionInfo("peer", "192.0.2.7", choices.flag(), 0.0, 0.0)
+    connection = Connection(info, _Socket(), channel, b"", Pacer(0), Pacer(0))
     unfinished, heard = Unfinished(), []
 
     async def accept(stream: Stream) -> None:
