@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from tests.documented import BLOCKS, FAMILIES, LINES, MENTIONS, PAGES, README, ROOT, By, Run, bare, commands, how
-from tests.real.processes import ENVIRONMENT, PATIENCE_S
+from tests.harness.processes import ENVIRONMENT, PATIENCE_S
 
 ALL = list(commands())
 DIRECT = sorted({command.line for command in ALL if isinstance(how(command), Run)})

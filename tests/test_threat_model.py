@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.real.test_transport_attacks import MORE, TIMES
+from tests.harness.attackers import MORE, TIMES
 
 HERE = Path(__file__).parent
 PAGES = [HERE.parent / "docs" / name for name in ("threat-model.md", "privacy.md")]

@@ -1,6 +1,6 @@
 """The tables that mixing algorithms are chosen by, on quadratic bowls with exact gradients.
 
-Rounds are matrix products with W as the overlay gives it (`tests.gossip.matrix_walk`); "sym" rows take (W + Wᵀ)/2, which is what
+Rounds are matrix products with W as the overlay gives it (`tests.harness.matrix_walk`); "sym" rows take (W + Wᵀ)/2, which is what
 pairwise exchanges apply. A cell is the relative squared error to the common optimum. Floors are reproduced within a tenth, as
 problem and recursion are the same to rounding; EXACT is machine precision; `inf` has to diverge.
 
@@ -28,8 +28,8 @@ from starling.gossip.overlay.spectrum import chi
 from starling.gossip.overlay.static import Ring, StaticExponential
 from starling.gossip.overlay.weights import matrix
 from starling.gossip.rng import generator
-from tests.gossip.matrix_walk import cycle, error, iterate, matrices, walk
-from tests.gossip.quadratics import gradients, quadratics
+from tests.harness.matrix_walk import cycle, error, iterate, matrices, walk
+from tests.harness.quadratics import gradients, quadratics
 
 EXACT = 1e-20
 INF = math.inf

@@ -1,6 +1,6 @@
 """The long tables of algorithms whose ends swap messages: what they reach, and where they stop being stable.
 
-The problems are those of tests/gossip/quadratics.py. Figures in tables are squared errors relative to ‖x*‖².
+The problems are those of tests/harness/quadratics.py. Figures in tables are squared errors relative to ‖x*‖².
 """
 
 import numpy as np
@@ -15,8 +15,8 @@ from starling.gossip.mix.r_fast import leave, r_fast
 from starling.gossip.overlay.one_peer import RandomMatching
 from starling.gossip.overlay.static import Ring, StaticExponential
 from starling.gossip.overlay.weights import matrix, metropolis_hastings
-from tests.gossip.quadratics import gradients, quadratics, relative_error
-from tests.gossip.swap_walk import Ends, Mailboxes, halves, top
+from tests.harness.quadratics import gradients, quadratics, relative_error
+from tests.harness.swap_walk import Ends, Mailboxes, halves, top
 
 pytestmark = pytest.mark.acceptance
 

@@ -15,7 +15,7 @@ from starling.gossip.compress.select.coordinates import DriftTopK, Everything, M
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.pet import Flows, Pet
 from starling.node.simulate.matrix.faults import Faults
-from tests.gossip.volunteers import Volunteers
+from tests.harness.volunteers import Volunteers
 
 pytestmark = pytest.mark.acceptance
 

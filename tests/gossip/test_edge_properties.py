@@ -10,7 +10,7 @@ import pytest
 
 from starling.gossip.exchange.commands import AskOffer
 from starling.gossip.wire.schema import Reset
-from tests.gossip.edge_model import End, Ledger, Pair
+from tests.harness.edge_model import End, Ledger, Pair
 
 
 def trouble(pair: Pair, *, loss: float, duplication: float, resets: bool, closes: bool, births: bool) -> None:

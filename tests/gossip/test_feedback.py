@@ -22,7 +22,7 @@ from starling.gossip.compress.rows import Rows
 from starling.gossip.compress.select.coordinates import Everything, Mask, TopK
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
-from tests.gossip.quadratics import gradients, quadratics, relative_error
+from tests.harness.quadratics import gradients, quadratics, relative_error
 
 REPLICAS = ("ef21", "ef21_sgdm", "econtrol")
 

@@ -22,7 +22,7 @@ from starling.node.simulate.matrix.faults import kind
 from starling.node.simulate.matrix.schedule import Meetings, Schedule
 from starling.node.simulate.matrix.swarm import Swarm
 from starling.robust.clip import clip
-from tests.gossip.combining import Counting, Mean, Wary
+from tests.harness.stub_rules import Counting, Mean, Wary
 
 N, D, LR = 8, 70, 0.1
 PEERS = tuple("gcafbedh")  # rows are not in the order of peer ids

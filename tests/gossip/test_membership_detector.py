@@ -33,7 +33,7 @@ from starling.gossip.wire.schema import (
     Sync,
     Told,
 )
-from tests.gossip.membership_swarm import TIMING, detector, record
+from tests.harness.detectors import TIMING, detector, record
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "control.json"
 

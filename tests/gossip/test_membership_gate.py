@@ -24,7 +24,7 @@ from starling.gossip.wire.schema import (
     Spread,
     Sync,
 )
-from tests.gossip.membership_swarm import TIMING, record, sign, verify
+from tests.harness.detectors import TIMING, record, sign, verify
 
 DIGEST = b"other-digest"
 

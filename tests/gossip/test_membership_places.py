@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starling.gossip.membership.member_list import View
-from tests.gossip.membership_swarm import record, verify
+from tests.harness.detectors import record, verify
 
 SEATS = 3
 MOST = 7

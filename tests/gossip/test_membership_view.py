@@ -12,7 +12,7 @@ from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.membership.events import Changed, Died, Joined, Left, Reborn, Suspected
 from starling.gossip.membership.member_list import View
 from starling.gossip.overlay.ranks import digest
-from tests.gossip.membership_swarm import record, verify
+from tests.harness.detectors import record, verify
 
 records = st.builds(
     record,

@@ -15,7 +15,7 @@ from starling.gossip.mix.pet import Flows, Pet
 from starling.gossip.overlay.static import Ring
 from starling.node.config.schema import Manifest, MixSection
 from starling.node.engine.mixing import mixer
-from tests.gossip.test_simulate_swarm import Both, terms
+from tests.harness.two_engines import Both, terms
 
 DIM = 130
 leaks = st.floats(0.01, 0.9)

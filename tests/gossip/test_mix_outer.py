@@ -15,8 +15,8 @@ from starling.gossip.mix.stability import disagreement_factor
 from starling.gossip.overlay.catalogue import overlay
 from starling.gossip.overlay.periodic import stage, turn
 from starling.gossip.overlay.weights import matrix, symmetrised
-from tests.gossip.matrix_walk import walk
-from tests.gossip.quadratics import gradients, quadratics, relative_error
+from tests.harness.matrix_walk import walk
+from tests.harness.quadratics import gradients, quadratics, relative_error
 
 N, DIM = 6, 7
 

@@ -29,8 +29,8 @@ from starling.gossip.overlay.weights import matrix
 from starling.gossip.reference import Reference, descent
 from starling.gossip.rng import generator
 from starling.robust.clip import clip
-from tests.gossip.matrix_walk import cycle, iterate, walk
-from tests.gossip.quadratics import gradients, quadratics
+from tests.harness.matrix_walk import cycle, iterate, walk
+from tests.harness.quadratics import gradients, quadratics
 
 N, D, K, LR = 4, 13, 3, 0.05  # 13: rows that do not fill a processor's vector registers
 RULES = {

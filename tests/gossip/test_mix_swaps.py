@@ -26,8 +26,8 @@ from starling.gossip.overlay.static import Ring, StaticExponential
 from starling.gossip.overlay.weights import matrix
 from starling.gossip.reference import Reference, descent
 from starling.robust.clip import clip
-from tests.gossip.quadratics import gradients, quadratics, relative_error
-from tests.gossip.swap_walk import PHASE, Ends, halves, top
+from tests.harness.quadratics import gradients, quadratics, relative_error
+from tests.harness.swap_walk import PHASE, Ends, halves, top
 
 SWAPPING = {
     "choco": {"gamma": 0.2},

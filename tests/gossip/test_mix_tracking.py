@@ -22,9 +22,9 @@ from starling.node.config.schema import Manifest, MixSection
 from starling.node.engine.mixing import mixer
 from starling.node.simulate.matrix.schedule import Meetings
 from starling.node.simulate.matrix.swarm import Swarm
-from tests.gossip.quadratics import gradients, quadratics, relative_error
-from tests.gossip.swap_walk import PHASE, Ends
-from tests.gossip.test_simulate_swarm import Both, terms
+from tests.harness.quadratics import gradients, quadratics, relative_error
+from tests.harness.swap_walk import PHASE, Ends
+from tests.harness.two_engines import Both, terms
 
 N, DIM = 8, 6
 OFF = DefendedTracking(0.0, 0.0, 0.0, 0.0)

@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 
 from starling.gossip.exchange.rounds import MAX_PARKED, Rounds
 from starling.gossip.exchange.timeouts import TRIES, Waits
 from starling.gossip.exchange.verdicts import MAX_SERVED, Now, Park, Refuse, Verdict
 from starling.gossip.wire.schema import Poke, Request
-
-VIEW, OTHER = b"view-digest", b"other-digest"
-
-
-@dataclass
-class Fixed:
-    """A deadline that learns nothing and remembers what it was told."""
-
-    wait: float = 3.0
-    told: list[float | None] = field(default_factory=list)
-
-    def observe(self, wait_s: float) -> None:
-        self.told.append(wait_s)
-
-    def observe_timeout(self) -> None:
-        self.told.append(None)
-
-    def wait_s(self) -> float:
-        return self.wait
+from tests.harness.fixed_timeout import OTHER, VIEW, Fixed
 
 
 def req(round: int, view: bytes = VIEW, theta: float = 0.5, seq: int = 1) -> Request:

@@ -18,8 +18,8 @@ from starling.node.simulate.matrix.faults import Change, Fate, Faults, churn, fa
 from starling.node.simulate.matrix.schedule import Meetings
 from starling.node.simulate.matrix.swarm import Swarm
 from starling.robust.clip import clip
-from tests.gossip.faulty_loop import FaultyLoop
-from tests.gossip.volunteers import Volunteers
+from tests.harness.faulty_loop import FaultyLoop
+from tests.harness.volunteers import Volunteers
 
 ROWS, DIM, LR, STEPS, MOST = 7, 40, 0.05, 2, 2
 PEERS = ("e", "b", "g", "a", "d", "c", "f")

@@ -1,6 +1,5 @@
 """A swarm as matrices gives the bits of a swarm as a loop over its nodes, whatever it mixes, selects, rounds and clips with."""
 
-from dataclasses import fields
 from itertools import product
 
 import numpy as np
@@ -8,26 +7,21 @@ import pytest
 import torch
 
 from starling.gossip.api import Phase
-from starling.gossip.compress.catalogue import quantizer
 from starling.gossip.compress.select.coordinates import Everything, Mask, TopK
 from starling.gossip.compress.select.dct import DctTopK
 from starling.gossip.compress.select.low_rank import LowRank, Matrix
 from starling.gossip.compress.select.random_k import RandomK
 from starling.gossip.mix.catalogue import MIXERS
-from starling.gossip.mix.exchange_codec import Terms
 from starling.gossip.overlay.base_k import BaseK
 from starling.gossip.overlay.one_peer import OnePeerExponential
 from starling.gossip.overlay.static import Ring
 from starling.gossip.overlay.sticky import Sticky
-from starling.gossip.reference import Reference, descent
 from starling.node.simulate.matrix.faults import Change
 from starling.node.simulate.matrix.schedule import Schedule
 from starling.node.simulate.matrix.swarm import Swarm
-from starling.robust.clip import clip
-from tests.gossip.combining import Wary
+from tests.harness.stub_rules import Wary
+from tests.harness.two_engines import DIM, LR, NODES, PEERS, STEPS, Both, terms
 
-NODES, DIM, LR, STEPS = 7, 150, 0.1, 3
-PEERS = ("g", "c", "a", "f", "b", "e", "d")  # rows are not in the order of peer ids
 PARAMS = {
     "pet": {"kappa": 0.3, "flow_limit": 0.5}, "choco": {"gamma": 0.3}, "beer": {"gamma": 0.3},
     "a2cid2": {"chi1": 9.0, "chi2": 2.0}, "outer": {"pull": 0.3}, "gather": {"rule": Wary()},
@@ -40,39 +34,6 @@ CASES = list(product(MIXERS, SELECTORS, CODECS, OVERLAYS))
 
 def mixer(name):
     return MIXERS[name](**PARAMS.get(name, {}))
-
-
-def terms(request, response, clip_norm=1.0, dtype=torch.float32, low_rank=None, chunk=0):
-    return Terms(quantizer(request, dtype), quantizer(response, dtype), clip_norm, clip, low_rank, chunk)
-
-
-class Both:
-    """The loop and the matrix, on bowls along the axes: their gradients are the same bits one by one and all together."""
-
-    def __init__(self, mixing, agreed, selector, dtype=torch.float32, **more):
-        chance = torch.Generator().manual_seed(7)
-        self.a = torch.rand(NODES, DIM, generator=chance).add(0.1).to(dtype)
-        self.b = torch.randn(NODES, DIM, generator=chance).to(dtype)
-        x = torch.full((NODES, DIM), 0.25, dtype=dtype)
-        self.loop = Reference(PEERS, x.clone(), mixing, agreed, selector, 5)
-        self.matrix = Swarm(PEERS, x.clone(), mixing, agreed, selector, 5, torch.ones(NODES, dtype=torch.bool), **more)
-        self.local = descent(lambda node, x, _round, _step: self.a[node] * (x - self.b[node]), steps=STEPS, lr=LR)
-
-    def step(self, rows, round, number, x, correct):
-        return x - LR * correct(self.a[rows] * (x - self.b[rows]))
-
-    def round(self, number, overlay):
-        phase = Phase(number, float(STEPS), LR, turn=number)
-        meetings = Schedule(overlay, PEERS, b"salt").at(number, np.ones(NODES, bool))
-        columns = (meetings.one, meetings.other, meetings.forth, meetings.back)
-        self.loop.round(phase, self.local, zip(*(column.tolist() for column in columns), strict=True))
-        return self.matrix.round(phase, self.step, STEPS, meetings)
-
-    def check(self):
-        assert torch.equal(self.loop.x, self.matrix.x)
-        for node, state in enumerate(self.loop.states):
-            for kept in () if state is None else fields(state):
-                assert torch.equal(getattr(state, kept.name), getattr(self.matrix.state, kept.name)[node]), kept.name
 
 
 def walk(name, select, codecs, overlay):

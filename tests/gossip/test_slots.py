@@ -9,7 +9,7 @@ from starling.gossip.exchange.slots import Slots
 from starling.gossip.exchange.timeouts import Waits
 from starling.gossip.exchange.verdicts import MAX_SERVED, Now, Refuse
 from starling.gossip.wire.schema import Poke, Request
-from tests.gossip.test_rounds import OTHER, VIEW, Fixed
+from tests.harness.fixed_timeout import OTHER, VIEW, Fixed
 
 
 def slots() -> Slots:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
-from starling.node.status.metrics import OPEN, PLAIN
+from starling.node.status.metrics import OPEN, PLAIN, exposition
 from starling.node.status.snapshot import PeerStatus, Resources
 from tests.harness.snapshots import snapshot
 
@@ -19,3 +19,12 @@ def full():
         resources=Resources(cpu=1.2, memory_bytes=5 * 10**8, disk_bytes=10**6, gpu=0.5, gpu_memory_bytes=10**9),
         peers=(PeerStatus("12D3KooWalive01", "alive", edge=True, committed=3, rtt_s=0.01, staleness=0.1, clipped=0.2, score=1.0),),
     )  # fmt: skip
+
+
+def exported():
+    """{name: labels} of every sample that a node can have."""
+    found = {}
+    for family in PARSERS[""][1](exposition(full())[0].decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found

@@ -21,7 +21,7 @@ from starling.node.admission.revocations import MAX_PER_BRANCH, Revocations
 from starling.node.admission.work import search
 from starling.node.config.schema import AdmissionSection, Manifest
 from starling.node.identity import Identity, verify_record
-from tests.node.test_admission_chain import END_MS, FOUNDER, PEOPLE, SWARM, TERMS, chain_of, one_more
+from tests.harness.invitations import END_MS, FOUNDER, PEOPLE, SWARM, TERMS, chain_of, one_more
 
 NOW_S = 1_700_000_000.0
 INVITE = AdmissionSection(kind="invite", depth=3, quota=3)

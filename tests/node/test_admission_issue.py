@@ -20,13 +20,13 @@ from starling.node.cli.main import main
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import AdmissionSection, Manifest, NodeConfig
 from starling.node.identity import Identity
-from starling.node.net.libp2p.connection import Guest
+from starling.node.net.libp2p.connection import ConnectionInfo
 from starling.node.net.libp2p.guards import make_room
 from starling.node.net.limits import ORIGIN_SHARE, origin_of
 from starling.node.status import control
 from starling.node.status.snapshot import VERSION, StatusSnapshot
 from starling.node.storage.run_dir import RunDir
-from tests.node.test_admission_chain import FOUNDER, PEOPLE, SWARM, TERMS, chain_of
+from tests.harness.invitations import FOUNDER, PEOPLE, SWARM, TERMS, chain_of
 
 NOW_S = 1_700_000_000.0
 ADDRESS = (f"/ip4/203.0.113.7/tcp/4001/p2p/{FOUNDER.peer_id}",)
@@ -264,14 +264,14 @@ def test_one_public_prefix_has_a_share_of_the_connections_and_private_ones_have_
     """From 64 addresses of one /24 a quarter of all connections; the idlest of the same prefix makes room, nobody else's."""
     limits = NodeConfig().limits
     most = limits.connections // ORIGIN_SHARE
-    army = [Guest(f"p{n}", f"8.8.8.{n}", True, 0.0, 990.0, "8.8.8.0/24") for n in range(most)]
-    other = Guest("honest", "9.9.9.9", True, 0.0, 0.0, "9.9.9.0/24")
-    newcomer = Guest("q", "8.8.8.200", True, 1000.0, 1000.0, "8.8.8.0/24")
+    army = [ConnectionInfo(f"p{n}", f"8.8.8.{n}", True, 0.0, 990.0, "8.8.8.0/24") for n in range(most)]
+    other = ConnectionInfo("honest", "9.9.9.9", True, 0.0, 0.0, "9.9.9.0/24")
+    newcomer = ConnectionInfo("q", "8.8.8.200", True, 1000.0, 1000.0, "8.8.8.0/24")
     assert make_room([other, *army[1:]], newcomer, limits, 1000.0) == []
     assert make_room([other, *army], newcomer, limits, 1000.0) is None
-    idle = Guest("idle", "8.8.8.77", True, 0.0, 0.0, "8.8.8.0/24")
+    idle = ConnectionInfo("idle", "8.8.8.77", True, 0.0, 0.0, "8.8.8.0/24")
     assert make_room([other, *army[1:], idle], newcomer, limits, 1000.0) == [idle]
-    elsewhere = Guest("q", "9.9.8.1", True, 1000.0, 1000.0, "9.9.8.0/24")
+    elsewhere = ConnectionInfo("q", "9.9.8.1", True, 1000.0, 1000.0, "9.9.8.0/24")
     assert make_room([other, *army], elsewhere, limits, 1000.0) == []
-    private = [Guest(f"p{n}", f"10.0.0.{n}", True, 0.0, 990.0) for n in range(limits.connections - 1)]
-    assert make_room(private, Guest("q", "10.0.1.1", True, 1000.0, 1000.0), limits, 1000.0) == []
+    private = [ConnectionInfo(f"p{n}", f"10.0.0.{n}", True, 0.0, 990.0) for n in range(limits.connections - 1)]
+    assert make_room(private, ConnectionInfo("q", "10.0.1.1", True, 1000.0, 1000.0), limits, 1000.0) == []

@@ -18,7 +18,7 @@ from starling.kernels import rules as combining
 from starling.kernels.schema import ALL_RULES, CODECS, RULES, Case, RuleCase
 from starling.node.cli.main import main
 from starling.node.cli.research import bench
-from tests.schemas import valid
+from tests.harness.schemas import valid
 
 KEYS = {
     "codec", "d", "encode_gb_s", "decode_gb_s", "round_trip_gb_s", "bytes_per_parameter", "index_bits_over_entropy",

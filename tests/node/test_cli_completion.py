@@ -17,8 +17,8 @@ from starling.node.cli.main import COMMANDS, main, starling
 from starling.node.config.presets import PRESETS
 from starling.node.status.snapshot import encode
 from starling.robust.attacks.names import NAMES
+from tests.harness.control_socket import answering
 from tests.harness.snapshots import snapshot
-from tests.node.answering import answering
 
 BASH = shutil.which("bash")
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -25,44 +24,7 @@ from starling.node.demo.process import Member
 from starling.node.demo.swarm import Demo, Plan
 from starling.node.status.snapshot import VERSION, PeerStatus, StatusSnapshot
 from starling.node.storage.run_dir import RunDir
-
-DONE = {
-    "peer": "12D3KooWabcdefg", "state": "done", "rounds": 30, "local_steps": 600, "value": 0.97, "bytes_sent": 123_456,
-    "bytes_received": 654_321, "exchanges": {"committed": 28, "aborted": 1, "busy": 0, "timeout": 2}, "rejoined": False,
-    "joined_late": False, "byzantine": False,
-}  # fmt: skip
-TABLE = {
-    "swarm": "s", "wall_s": 12.345, "rounds": 30, "metric": "accuracy", "mean": 0.97, "min": 0.96, "max": 0.98,
-    "consensus_distance": 0.0123, "bytes_per_exchange": 2400.0, "dense_bytes": 19_240, "ban": None,
-    "nodes": [DONE, {**DONE, "peer": "12D3KooWlateone", "joined_late": True, "rejoined": True}],
-}  # fmt: skip
-
-
-class Canned:
-    """Stands in for `starling.node.demo.swarm.Demo`: no process, one table."""
-
-    def __init__(self, plan):
-        self.plan = plan
-        self.folder = plan.folder or Path("made-up")
-        words = SimpleNamespace(last_words=lambda: "the engine died 6 times")
-        self.members = [SimpleNamespace(run_dir=words)] * (plan.nodes + 1)
-        self.gone = False
-        self.table = TABLE
-        self.during = lambda: None
-        self.after = lambda: None
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.after()
-        self.gone = True
-
-    def run(self, progress):
-        progress(0.0, "starting 8 nodes: 0 training")
-        progress(0.5, "8 nodes, round 15, accuracy 0.9")
-        self.during()
-        return self.table
+from tests.harness.cli_doubles import DONE, TABLE, Canned
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from starling.node.cli.main import COMMANDS, EXAMPLES, EXIT_CODES, GROUPS, main, starling
-from tests.node.test_cli_schemas import leaves
+from tests.harness.cli_doubles import leaves
 
 LEAVES = dict(leaves(starling))
 

@@ -15,7 +15,7 @@ from starling.node.cli import logs
 from starling.node.cli.logs import Reader
 from starling.node.cli.main import main
 from starling.node.storage import log
-from tests.schemas import valid
+from tests.harness.schemas import valid
 
 ROOT = Path(__file__).parents[2]
 

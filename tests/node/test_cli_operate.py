@@ -16,30 +16,8 @@ from starling.node.config import toml
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.status import control
 from starling.node.storage.run_dir import RunDir
+from tests.harness.cli_doubles import ADDRESS, INVITE, PEER, SWARM, Daemon
 from tests.harness.snapshots import snapshot
-
-PEER = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
-ADDRESS = f"/ip4/127.0.0.1/tcp/4001/p2p/{PEER}"
-SWARM = "szqrpi3amiarlozqhdswsbdg7m5ou3swn"
-INVITE = encode(Invite(SWARM, (ADDRESS,)))
-
-
-class Daemon:
-    """Stands in for `starling.node.daemon.main.run`: listens at once, and then ends as it is told."""
-
-    def __init__(self):
-        self.runs = []
-        self.refusal = None
-        self.lived = False
-
-    def __call__(self, run_dir, *, until_stdin_closes=False, on_listening=None):
-        self.runs.append((run_dir.path, until_stdin_closes))
-        if on_listening is not None:
-            on_listening((ADDRESS,))
-        if self.lived:
-            run_dir.checkpoint.touch()
-        if self.refusal is not None:
-            raise self.refusal
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 
-import click
 import jsonschema
 import msgspec
 import pytest
@@ -15,10 +14,9 @@ from starling.node.cli.main import main, starling
 from starling.node.status import control
 from starling.node.status import snapshot as status
 from starling.node.status.snapshot import Point, Resources, Transaction
+from tests.harness.cli_doubles import ADDRESS, DONE, INVITE, SWARM, TABLE, Canned, Daemon, leaves
+from tests.harness.schemas import FOLDER, valid, validator
 from tests.harness.snapshots import bare, snapshot
-from tests.node.test_cli_demo import DONE, TABLE, Canned
-from tests.node.test_cli_operate import ADDRESS, INVITE, SWARM, Daemon
-from tests.schemas import FOLDER, valid, validator
 
 VERDICT = {"peer": "12D3KooWliar", "standing": "ban", "trusted": False, "why": "spam", "shut_out_s": None}
 FULL = snapshot(
@@ -26,15 +24,6 @@ FULL = snapshot(
     resources=Resources(cpu=0.5, memory_bytes=1 << 28, gpu=0.25), distance_curve=(Point(1, 0.5, 0.1),), ranks=("a", "b"), links=((0, 1),),
     transactions=(Transaction(1.0, "12D3KooWalive01", 3, 4, True, "committed", 10, 20, 0.5, 0.25),), loss=math.nan,
 )  # fmt: skip
-
-
-def leaves(command, name=()):
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for inner in command.list_commands(context):
-            yield from leaves(command.get_command(context, inner), (*name, inner))
-    else:
-        yield "-".join(name), command
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from starling.node.cli import progress
 from starling.node.cli.main import COMMANDS, main
 from starling.node.status import control
 from starling.node.status.snapshot import PeerStatus, Resources, decode, encode
+from tests.harness.control_socket import answering
 from tests.harness.snapshots import bare, snapshot
-from tests.node.answering import answering
 
 ROOT = Path(__file__).parents[2]
 

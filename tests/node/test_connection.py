@@ -20,7 +20,7 @@ from starling.node.net.libp2p.lanes import (
     write_frame,
 )
 from starling.node.net.limits import Pacer
-from tests.node.test_memory_network import virtual
+from tests.harness.virtual import virtual
 
 
 class PlainChannel:

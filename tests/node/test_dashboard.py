@@ -13,22 +13,13 @@ import pytest
 import yaml
 
 from starling.node.status.metrics import exposition
-from tests.harness.scrape import PARSERS, full
+from tests.harness.scrape import exported, full
 
 OBSERVE = Path(__file__).parents[2] / "docker" / "observe"
 DASHBOARD = json.loads((OBSERVE / "starling-dashboard.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
 UNITS = {"short", "percentunit", "ops", "Bps", "bytes", "s"}
-
-
-def exported():
-    """{name: labels} of every sample that a node can have."""
-    found = {}
-    for family in PARSERS[""][1](exposition(full())[0].decode()):
-        for sample in family.samples:
-            found.setdefault(sample.name, set()).update(sample.labels)
-    return found
 
 
 @pytest.mark.parametrize(("title", "expression"), EXPRESSIONS, ids=[title for title, _ in EXPRESSIONS])

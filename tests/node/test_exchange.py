@@ -13,7 +13,8 @@ from starling.gossip.wire.schema import Ack, Poke
 from starling.node.net.faults import loss
 from starling.node.rpc import calls
 from starling.node.status.snapshot import Exchanges
-from tests.node.exchange_swarm import VIEW, Swarm, virtual
+from tests.harness.exchange_swarm import VIEW, Swarm
+from tests.harness.virtual import virtual
 
 
 def ring(names: str):

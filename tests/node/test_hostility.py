@@ -10,8 +10,8 @@ from starling.node.config import attack_consent
 from starling.node.config.schema import NodeConfig
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.robust.attacks.names import NAMES
-from tests.swarm.swarms import digits, story, until
-from tests.swarm.virtual import replayable
+from tests.harness.stories import replayable
+from tests.harness.swarms import digits, story, until
 
 
 @pytest.mark.parametrize("attack", NAMES)

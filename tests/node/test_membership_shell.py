@@ -19,26 +19,10 @@ from starling.node.daemon.membership.service import FIRST_PAUSE_S, LONGEST_PAUSE
 from starling.node.identity import Identity
 from starling.node.net.faults import Drop
 from starling.node.net.memory import MemoryHub, address_of
+from tests.harness.daemons import Told, agreed, until
 
 SWARM = "s" + "a" * 32
 pytestmark = pytest.mark.trio
-
-
-class Told:
-    """A reporter that remembers."""
-
-    def __init__(self):
-        self.events, self.faults = [], []
-
-    def event(self, name, text, *, level="info", **fields):
-        assert "\n" not in text
-        self.events.append((trio.current_time(), name, text))
-
-    def fault(self, peer, reason):
-        self.faults.append((peer, reason))
-
-    def named(self, name):
-        return [at for at, event, _ in self.events if event == name]
 
 
 class Node:
@@ -82,18 +66,6 @@ async def swarm(n, hub=None) -> AsyncIterator[tuple[MemoryHub, list[Node], trio.
             await nursery.start(node.live, [nodes[0].address])
         yield hub, nodes, nursery
         nursery.cancel_scope.cancel()
-
-
-def agreed(nodes):
-    return all(set(node.membership.members) == {n.peer for n in nodes} for node in nodes)
-
-
-async def until(condition, limit_s):
-    began = trio.current_time()
-    with trio.fail_after(limit_s):
-        while not condition():  # noqa: ASYNC110 - asks, from outside, what nobody signals
-            await trio.sleep(0.01)
-    return trio.current_time() - began
 
 
 async def test_everybody_knows_everybody_within_a_fraction_of_a_second(autojump_clock):

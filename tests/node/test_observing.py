@@ -10,7 +10,7 @@ from msgspec import structs
 
 from starling.node.config.schema import MetricsSection, RecordSection
 from starling.node.storage.log import Totals, round_fields
-from tests.node.test_dashboard import exported
+from tests.harness.scrape import exported
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/observing.md").read_text()

@@ -9,8 +9,9 @@ from starling.gossip.wire.schema import Pull, Pulled, Request, Response
 from starling.node.daemon.exchange.history import MAX_ENDED, MAX_UNDER_WAY, Transactions
 from starling.node.net.faults import loss
 from starling.node.status.snapshot import Transaction
-from tests.node import test_pulls
-from tests.node.exchange_swarm import Swarm, virtual
+from tests.harness.exchange_swarm import Swarm
+from tests.harness.pull_swarm import Swarm as PullSwarm
+from tests.harness.virtual import virtual
 
 
 def request(number: int, payload: bytes = b"twelve bytes") -> Request:
@@ -45,7 +46,7 @@ async def test_a_link_on_which_nothing_comes_back_ends_as_a_timeout_that_has_no_
 
 @virtual
 async def test_questions_and_answers_are_kept_where_models_are_pulled():
-    swarm = test_pulls.Swarm("abc")
+    swarm = PullSwarm("abc")
 
     async with swarm.serving() as nursery:
         nursery.start_soon(swarm["b"].round, 0, "")

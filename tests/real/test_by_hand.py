@@ -7,20 +7,20 @@ import psutil
 import pytest
 
 from starling.node.status import final
-from tests.real.processes import PATIENCE_S, PROMISE_S, lives, starling, terminals, told, until
+from tests.harness.processes import (
+    ENDLESS,
+    OWN,
+    PATIENCE_S,
+    PROMISE_S,
+    lives,
+    starling,
+    terminals,
+    told,
+    training,
+    until,
+)
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
-
-ENDLESS = (
-    "--set pace.rounds=0 --set optimizer.schedule=constant --set partition.shards=2 --set pace.max_wait_s=1 "
-    "--set membership.suspicion_s=1"
-)
-OWN = "--listen /ip4/127.0.0.1/tcp/0 --set checkpoint_s=0.3"
-
-
-def training(run_dir, beyond=0):
-    now = told(run_dir)
-    return now if now is not None and now.state == "training" and now.round > beyond else None
 
 
 def engine_of(node):

@@ -5,9 +5,8 @@ import signal
 import pytest
 
 from starling.node.status import control
-from tests.real.processes import PATIENCE_S, starling, terminals
-from tests.real.test_by_hand import ENDLESS, OWN, training
-from tests.schemas import valid
+from tests.harness.processes import ENDLESS, OWN, PATIENCE_S, starling, terminals, training
+from tests.harness.schemas import valid
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

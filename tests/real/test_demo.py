@@ -1,34 +1,9 @@
 """`starling demo` as it is: real processes on loopback, hurt on purpose, and gone afterwards."""
 
-import subprocess
-
 import pytest
 
 from starling.node.cli.main import main
-from tests.real.processes import ENVIRONMENT, terminals, told
-from tests.schemas import valid
-
-TABLE = {
-    "version", "swarm", "wall_s", "rounds", "metric", "mean", "min", "max", "ban", "consensus_distance", "bytes_per_exchange",
-    "dense_bytes", "nodes",
-}  # fmt: skip
-ROW = {
-    "peer", "state", "rounds", "local_steps", "value", "bytes_sent", "bytes_received", "exchanges", "rejoined", "joined_late",
-    "byzantine",
-}  # fmt: skip
-
-
-def demo(cwd, *arguments):
-    """The one JSON object that a demo prints."""
-    command = ["starling", "demo", "--json", "--no-tui", *map(str, arguments)]
-    done = subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
-    table = valid("demo", done.stdout)
-    assert set(table) == TABLE
-    for row in table["nodes"]:
-        assert set(row) == ROW
-        assert set(row["exchanges"]) == {"committed", "aborted", "busy", "timeout"}
-    return table
+from tests.harness.processes import demo, terminals, told
 
 
 @pytest.mark.real

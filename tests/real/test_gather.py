@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.real.test_demo import demo
+from tests.harness.processes import demo
 
 
 @pytest.mark.real

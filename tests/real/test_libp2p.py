@@ -15,7 +15,7 @@ from starling.gossip.errors import ConfigError, LocalProtocolError, PeerUnreacha
 from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES
 from starling.node.net.api import Connected, Disconnected, Inbound, Network
 from starling.node.net.libp2p import addresses, host
-from tests.real.libp2p_support import LOOPBACK, Remembered, next_event, next_frame, node, nodes, on_sockets, peer_of
+from tests.harness.libp2p_nodes import LOOPBACK, Remembered, next_event, next_frame, node, nodes, on_sockets, peer_of
 
 pytestmark = [pytest.mark.real]
 
@@ -296,7 +296,7 @@ LISTENER = """
 import logging, sys, time, trio
 from starling.node.config.schema import LimitsSection
 from starling.node.net.libp2p import open_network
-from tests.real.libp2p_support import Remembered
+from tests.harness.libp2p_nodes import Remembered
 async def main():
     async with open_network(b"s" * 32, ["/ip4/127.0.0.1/tcp/0"], [], LimitsSection(), Remembered()) as network:
         print(network.addresses[0], flush=True)
@@ -399,7 +399,7 @@ STARTUP = """
 import sys, trio
 from starling.node.config.schema import LimitsSection
 from starling.node.net.libp2p import open_network
-from tests.real.libp2p_support import Remembered
+from tests.harness.libp2p_nodes import Remembered
 async def main():
     async with open_network(b"s" * 32, ["/ip4/127.0.0.1/tcp/0"], [], LimitsSection(), Remembered()):
         import psutil

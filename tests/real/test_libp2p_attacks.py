@@ -29,7 +29,7 @@ from starling.node.net.libp2p.guards import (
     make_room,
 )
 from starling.node.net.libp2p.yamux import WINDOW
-from tests.real.libp2p_support import (
+from tests.harness.libp2p_nodes import (
     Remembered,
     attacker,
     data,

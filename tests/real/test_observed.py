@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from starling.node.status.record import load
 from starling.node.storage.log import Totals, round_fields
-from tests.real.processes import ENVIRONMENT, ROOT, terminals, told
+from tests.harness.processes import ENVIRONMENT, ROOT, terminals, told
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

@@ -19,8 +19,8 @@ from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.config.toml import apply_set, from_toml
 from starling.node.simulate import rules, sweep
 from starling.node.simulate.schema import Scenario
-from tests.real.processes import ENVIRONMENT, ROOT, terminals, told
-from tests.schemas import valid
+from tests.harness.processes import ENVIRONMENT, ROOT, terminals, told
+from tests.harness.schemas import valid
 
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

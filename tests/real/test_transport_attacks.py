@@ -2,7 +2,7 @@
 
 The letters are those of the threat model, where a stock py-libp2p host dies, goes deaf, or slows down. While an attack goes on, every half
 second an honest newcomer connects and asks for the manifest, as does one that is connected already; the control socket is asked from
-outside, and a stopwatch lies on the node's loop (`tests/real/victim.py`).
+outside, and a stopwatch lies on the node's loop (`tests/harness/victim.py`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from starling.gossip.wire import frames
 from starling.gossip.wire.schema import ManifestQuery, ManifestReply
 from starling.node.net.libp2p.addresses import parse
 from starling.node.status import control
-from tests.real.libp2p_support import node
-from tests.real.processes import ENVIRONMENT, ROOT, told, until
-from tests.real.victim import SECONDS
+from tests.harness.attackers import MORE, TIMES
+from tests.harness.libp2p_nodes import node
+from tests.harness.processes import ENVIRONMENT, ROOT, told, until
+from tests.harness.victim import SECONDS
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -37,22 +38,6 @@ LATE_S = 0.1
 PROBE_S = 0.5
 MOST_SLOW = 4.0
 FOUND = "found --set task.kind=digits --set pace.quorum=2 --set pace.rounds=0 --set optimizer.schedule=constant"
-# Often enough for each attack's kind of exhaustion: more connections than there are places, more half-open ones than handshakes.
-TIMES = {"A": 4, "B": 150, "C": 8, "D": 100, "E": 40, "F": 16, "G": 400, "H": 16, "I": 16, "J": 300, "K": 8, "L": 150}
-MORE = {
-    "A": 40,
-    "B": 1000,
-    "C": 100,
-    "D": 3000,
-    "E": 400,
-    "F": 200,
-    "G": 400,
-    "H": 100,
-    "I": 200,
-    "J": 3000,
-    "K": 50,
-    "L": 400,
-}
 
 
 @dataclass
@@ -92,7 +77,7 @@ def running(arguments, **more):
 def victim(tmp_path_factory):
     place = tmp_path_factory.mktemp("victim")
     worst, run_dir = place / "worst", place / "node"
-    found = ["tests.real.victim", *FOUND.split(), "--listen", "/ip4/127.0.0.1/tcp/0", "--dir", str(run_dir)]
+    found = ["tests.harness.victim", *FOUND.split(), "--listen", "/ip4/127.0.0.1/tcp/0", "--dir", str(run_dir)]
     with (
         (place / "out").open("wb") as out,
         running(
@@ -103,7 +88,7 @@ def victim(tmp_path_factory):
         snapshot = told(run_dir)
         endpoint = parse(snapshot.addresses[0])
         with running(
-            ["tests.real.attackers", endpoint.host, str(endpoint.port), snapshot.peer],
+            ["tests.harness.attackers", endpoint.host, str(endpoint.port), snapshot.peer],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         ) as attackers:  # fmt: skip
             assert attackers.stdout.readline() == "ready\n"

@@ -9,8 +9,8 @@ from contextlib import closing
 import psutil
 import pytest
 
+from tests.harness.processes import terminals, told
 from tests.harness.tui.terminal import Terminal, needs_tmux
-from tests.real.processes import terminals, told
 
 pytestmark = [pytest.mark.real, needs_tmux]
 

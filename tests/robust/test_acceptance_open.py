@@ -11,7 +11,7 @@ from starling.node.simulate.schema import Scenario
 from starling.node.simulate.sweep import cells
 from starling.robust.attacks import names
 from starling.robust.attacks.catalogue import ATTACKS
-from tests.robust import tables
+from tests.harness import robust_tables as tables
 
 LEAST, PRICE = 90.0, 0.5
 ROUNDS = 50

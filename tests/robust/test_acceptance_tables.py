@@ -9,8 +9,8 @@ from itertools import combinations
 
 import pytest
 
-from tests.robust import tables
-from tests.robust.tables import ALL_TO_ALL, COLUMNS, EQUAL_BYTES, EVERY_ROUND, cell
+from tests.harness import robust_tables as tables
+from tests.harness.robust_tables import ALL_TO_ALL, COLUMNS, EQUAL_BYTES, EVERY_ROUND, cell
 
 SOUND, NEAR, APART = 80.0, 2.0, 6.0
 TABLES = {"all to all": ALL_TO_ALL, "equal bytes": EQUAL_BYTES, "every round": EVERY_ROUND}

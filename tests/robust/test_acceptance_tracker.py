@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from starling.gossip.mix.catalogue import MIXERS
-from tests.robust.trackers import (
+from tests.harness.tracker_tables import (
     BOTH,
     BOTH_COLUMNS,
     COLUMNS,

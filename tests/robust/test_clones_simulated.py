@@ -9,7 +9,7 @@ from starling.node.simulate.engines import check
 from starling.node.simulate.matrix import run
 from starling.node.simulate.schema import Scenario
 from starling.node.simulate.sweep import cells
-from tests.robust.tables import COMMON, COMPLETE, NODES
+from tests.harness.robust_tables import COMMON, COMPLETE, NODES
 
 SMALL = (
     "simulate.nodes=8", "simulate.sample=0", "task=digits", "optimizer.schedule=constant", "partition=dirichlet", "partition.alpha=100",

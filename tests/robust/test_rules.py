@@ -9,7 +9,7 @@ from starling.gossip.errors import BreakdownExceeded, ConfigError
 from starling.robust.catalogue import rule
 from starling.robust.rules.clipping import KAPPA
 from starling.robust.rules.sorting_network import network
-from tests.robust.rules import combine, example
+from tests.harness.robust_rules import combine, example
 
 ROWS = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]])
 

@@ -9,7 +9,7 @@ import pytest
 from starling.robust import facts
 from starling.robust.catalogue import COMBINATIONS, PREPARATIONS, rule
 from starling.robust.facts import FACTS, check
-from tests.robust.rules import PARAMS, example
+from tests.harness.robust_rules import PARAMS, example
 
 PER_ROW = {"nothing": 0, "number": 1, "model": 40, "peers": 64 * 40}
 

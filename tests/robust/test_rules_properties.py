@@ -10,7 +10,7 @@ from starling.kernels.codec import peak_extra
 from starling.robust.catalogue import rule
 from starling.robust.rules.api import Context
 from starling.robust.rules.stack import BLOCK, CHUNK, Stack
-from tests.robust.rules import EVERY, MIXED, RULES, K, combine, example, losses
+from tests.harness.robust_rules import EVERY, MIXED, RULES, K, combine, example, losses
 
 every = pytest.mark.parametrize("name", EVERY)
 seeds = st.integers(0, 2**32)

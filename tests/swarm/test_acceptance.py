@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.swarm.churn import row
-from tests.swarm.virtual import virtual
+from tests.harness.churn import row
+from tests.harness.stories import virtual
 
 
 @virtual(3)

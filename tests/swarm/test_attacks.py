@@ -7,8 +7,8 @@ import pytest
 
 from starling.node.config import presets
 from starling.node.config.schema import AdmissionSection, Manifest, RobustSection
-from tests.swarm.swarms import events, story, until
-from tests.swarm.virtual import replayable
+from tests.harness.stories import replayable
+from tests.harness.swarms import events, story, until
 
 NODES = 8
 LIAR = NODES - 1

@@ -17,8 +17,8 @@ from starling.node.daemon.observe.control_commands import carry_out
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.net.memory import address_of
 from starling.node.simulate.virtual.swarm import VirtualSwarm
-from tests.swarm.swarms import assert_flows_cancel, digits, drain, events, rounds_done, story, until
-from tests.swarm.virtual import replayable
+from tests.harness.stories import replayable
+from tests.harness.swarms import assert_flows_cancel, digits, drain, events, rounds_done, story, until
 
 HONEST = 4
 LIAR = HONEST

@@ -18,8 +18,8 @@ from starling.node.config.schema import (
     PartitionSection,
     TaskSection,
 )
-from tests.swarm.swarms import events, rounds_done, story, until
-from tests.swarm.virtual import replayable
+from tests.harness.stories import replayable
+from tests.harness.swarms import events, rounds_done, story, until
 
 NODES = 8
 FOUNDER, LAST = 0, NODES - 1

@@ -4,8 +4,8 @@ import pytest
 import trio
 
 from starling.node.net.faults import loss
-from tests.swarm.swarms import STEP_S, assert_flows_cancel, digits, drain, story, until
-from tests.swarm.virtual import replayable, virtual
+from tests.harness.stories import replayable, virtual
+from tests.harness.swarms import STEP_S, assert_flows_cancel, digits, drain, story, until
 
 SLOTS = 60
 SLOT_S = 0.2

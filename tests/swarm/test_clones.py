@@ -11,9 +11,8 @@ from starling.gossip.wire.schema import NotNow, Pulled
 from starling.node.config.schema import CompressSection, OverlaySection, PartitionSection, RobustSection
 from starling.node.simulate.matrix.attackers import success
 from starling.robust.attacks.data import Clones
-from tests.swarm.swarms import digits, story
-from tests.swarm.test_hostile import lie
-from tests.swarm.virtual import replayable
+from tests.harness.stories import replayable
+from tests.harness.swarms import digits, lie, story
 
 NODES, LIARS, ROUNDS = 8, (4, 5, 6, 7), 16
 

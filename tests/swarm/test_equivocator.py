@@ -20,8 +20,8 @@ from starling.node.config.schema import (
     TaskSection,
 )
 from starling.robust.evidence import claim_of, equivocation
-from tests.swarm.swarms import events, rounds_done, story, until
-from tests.swarm.virtual import replayable
+from tests.harness.stories import replayable
+from tests.harness.swarms import events, rounds_done, story, until
 
 NODES = 8
 LIAR = NODES - 1

@@ -13,8 +13,8 @@ import trio
 
 from starling.node.config.schema import CompressSection, MembershipSection, MixSection, NodeConfig
 from starling.node.net.faults import loss, partition, slow
-from tests.swarm.swarms import agree, assert_flows_cancel, digits, drain, events, rounds_done, story, until
-from tests.swarm.virtual import virtual
+from tests.harness.stories import virtual
+from tests.harness.swarms import agree, assert_flows_cancel, digits, drain, events, rounds_done, story, until
 
 POINTS = 0.02  # "about as good": two points of accuracy
 LEARNED = 0.93  # what a swarm of digits reaches within forty rounds; chance is 0.1

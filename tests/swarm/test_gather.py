@@ -14,9 +14,8 @@ from starling.gossip.wire.schema import NotNow, Pull, Pulled
 from starling.node.config.schema import CompressSection, NodeConfig, OverlaySection, PartitionSection, RobustSection
 from starling.node.identity import verify
 from starling.node.net.faults import loss
-from tests.swarm.swarms import digits, events, rounds_done, story, until
-from tests.swarm.test_hostile import lie
-from tests.swarm.virtual import replayable, virtual
+from tests.harness.stories import replayable, virtual
+from tests.harness.swarms import digits, events, lie, rounds_done, story, until
 
 NODES = 8
 ROUNDS = 16  # of a story with a liar

@@ -13,20 +13,16 @@ import msgspec
 import pytest
 
 from starling.gossip.compress.header import HEADER
-from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import MAX_FRAME_BYTES, Ack, Busy, Chunk, Message, Poke, Request, Response, StateOffer
 from starling.node.config.schema import MixSection
-from tests.swarm.swarms import assert_flows_cancel, digits, drain, events, rounds_done, story, until
-from tests.swarm.virtual import replayable
+from tests.harness.stories import replayable
+from tests.harness.swarms import Forge, assert_flows_cancel, digits, drain, events, lie, rounds_done, story, until
 
 HONEST = 5
 ROUNDS = 24
 POINTS = 0.02
 LONGEST = bytes(MAX_FRAME_BYTES["exchange"])
 NUMBERLESS = ("not_finite", "bad_scale", "bad_code")
-
-Forge = Callable[[Message], list[Message | bytes]]
-"""What the liar sends in place of an honest message."""
 
 
 def replaced(kind: type[Message] | tuple[type[Message], ...], **changes: object) -> Forge:
@@ -104,18 +100,6 @@ ATTACKS = {
     "an incarnation above all": (LOWEST, replaced(Message, inc=2**62), ("incarnation_too_large",)),
 }
 """name -> (where the liar stands, what it does, the reason for which it is blamed; none if it is only ignored)"""
-
-
-def lie(network, lane: str, forge: Forge, to: Callable[[str], bool]) -> None:
-    """Rewrite what a place in the network sends on one lane to those peers of which `to` says so at that moment."""
-    honest = network.send
-
-    async def send(peer, on, frame):
-        messages = forge(decode(on, "", frame)) if on == lane and to(peer) else [frame]
-        for message in messages:
-            await honest(peer, on, message if isinstance(message, bytes) else encode(message))
-
-    network.send = send
 
 
 def outsider(swarm, place) -> int:

@@ -15,8 +15,8 @@ import torch
 from starling.node.config.schema import Manifest, PaceSection, PartitionSection, TaskSection
 from starling.node.engine import tensor_file
 from starling.node.rpc import calls
-from tests.swarm.swarms import digits, events, rounds_done, story, until
-from tests.swarm.virtual import replayable
+from tests.harness.stories import replayable
+from tests.harness.swarms import digits, events, rounds_done, story, until
 
 LIES = {
     "turned around": lambda x: -x,

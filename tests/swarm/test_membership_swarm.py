@@ -9,7 +9,7 @@ import pytest
 from starling.gossip.membership.events import Died, Joined, Left, Reborn, Suspected
 from starling.gossip.membership.member_list import life
 from starling.gossip.wire.schema import Rumor, Spread
-from tests.gossip.membership_swarm import TIMING, Swarm, detector, loss, names
+from tests.harness.detectors import TIMING, Swarm, detector, loss, names
 
 NOTICE_S = 4 * TIMING.timeout_s + TIMING.suspicion_s
 """From the first unanswered probe to death: one timeout, two for the helpers, one of slack, the time to refute."""

@@ -10,8 +10,8 @@ import trio
 from starling.node.config.schema import MembershipSection, MixSection, NodeConfig
 from starling.node.net.faults import loss, partition
 from starling.node.simulate.virtual.swarm import VirtualSwarm
-from tests.swarm.swarms import agree, assert_flows_cancel, digits, drain, rounds_done, story, until
-from tests.swarm.virtual import virtual
+from tests.harness.stories import virtual
+from tests.harness.swarms import agree, assert_flows_cancel, digits, drain, rounds_done, story, until
 
 NODES = 6
 FAULTS = 8

@@ -19,8 +19,8 @@ from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.engine.consensus import rms
 from starling.node.simulate.virtual.swarm import VirtualSwarm
 from starling.node.status.snapshot import Resources, decode, encode
-from tests.swarm.swarms import digits, rounds_done, story, until
-from tests.swarm.virtual import virtual
+from tests.harness.stories import virtual
+from tests.harness.swarms import digits, rounds_done, story, until
 
 LOSSLESS = CompressSection(select="full", request="identity", response="identity")
 ROUNDS = 4

@@ -18,16 +18,16 @@ from starling.gossip.wire.schema import Acknowledge, Hello, Poke, Probe, Record,
 from starling.node.admission.chain import bind, invite
 from starling.node.admission.issue import terms_of
 from starling.node.config.schema import AdmissionSection
-from starling.node.daemon.membership.neighbors import Drawn
+from starling.node.daemon.membership.neighbors import RandomNeighbors
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.identity import Identity
 from starling.node.net.memory import MemoryHub, address_of
 from starling.node.simulate.virtual.swarm import EPOCH_S
 from starling.robust.sampling import draw
-from tests.node.test_admission_shell import Node as Member
-from tests.node.test_admission_shell import Swarm as Members
-from tests.swarm.swarms import agree, digits, rounds_done, story, until
-from tests.swarm.virtual import replayable, virtual
+from tests.harness.admission_swarm import Node as Member
+from tests.harness.admission_swarm import Swarm as Members
+from tests.harness.stories import replayable, virtual
+from tests.harness.swarms import agree, digits, rounds_done, story, until
 
 K = 6
 
@@ -114,7 +114,7 @@ async def test_a_victim_among_ten_times_as_many_sybils_has_a_majority_of_honest_
         members = victim.membership
         await until(lambda: len(members.members) > 8 * len(honest), 20.0)
         for per_prefix, fewest, most in ((1, 1.0, 1.0), (0, 0.0, 0.1)):
-            chosen = Drawn(
+            chosen = RandomNeighbors(
                 lambda: members.members, victim.peer, K, members.prefixes, per_prefix, lambda _peer: True, bytes(32), 1
             )
             rounds = [set(chosen.row(number)) - {victim.peer} for number in range(200)]

@@ -19,12 +19,12 @@ from starling.node.config.schema import (
     RobustSection,
     TaskSection,
 )
-from starling.node.daemon.membership.neighbors import Drawn
+from starling.node.daemon.membership.neighbors import RandomNeighbors
 from starling.node.identity import verify
 from starling.node.net.faults import loss
 from starling.node.simulate.virtual.swarm import VirtualSwarm
-from tests.swarm.virtual import replayable
-from tests.swarm.walk import walk
+from tests.harness.stories import replayable
+from tests.harness.trajectory import walk
 
 EXACT = CompressSection(select="full", request="identity", response="identity")
 CODED = CompressSection(select="full", request="fp16", response="int4")
@@ -48,7 +48,7 @@ def agreement(n, *, overlay="sticky", mix="pet", compress=CODED, rounds=8, pace=
 def _draw(swarm, index):
     """How a node draws whom it asks."""
     me, members = swarm.nodes[index].peer_id, swarm.nodes[index].node.membership.members
-    return Drawn(
+    return RandomNeighbors(
         lambda: members, me, swarm.manifest.overlay.k, lambda _peer: (), 0, lambda _peer: True, swarm.identity(index).seed,
         swarm.nodes[index].node.membership.life_of(me),
     )  # fmt: skip

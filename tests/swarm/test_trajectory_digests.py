@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.swarm.trajectory_digests import PLAIN_KERNELS
+from tests.harness.trajectory_digests import PLAIN_KERNELS
 
 STORED = Path(__file__).parents[1] / "golden" / "trajectories.json"
 
@@ -17,7 +17,7 @@ STORED = Path(__file__).parents[1] / "golden" / "trajectories.json"
 def test_final_models_equal_those_of_the_commit_before_the_redesign():
     """pet, dsgd, choco, push_sum, gather: the digests were made at commit f04b13e and must never be made again to fit."""
     made = subprocess.run(
-        [sys.executable, "-m", "tests.swarm.trajectory_digests"],
+        [sys.executable, "-m", "tests.harness.trajectory_digests"],
         env={**os.environ, **PLAIN_KERNELS},
         capture_output=True,
         check=True,

@@ -51,7 +51,7 @@ from starling.gossip.wire.schema import (
     Sync,
 )
 from tests.fuzz.target import Choices, Target, reason_of
-from tests.gossip import membership_swarm
+from tests.harness import detectors as membership_swarm
 
 VIEW = b"view-digest"
 FAULTS = {

@@ -21,7 +21,7 @@ from starling.robust.attacks.catalogue import ATTACKS
 from starling.robust.attacks.names import DATA, NAMES, TRACKER, VECTOR, WIRE
 from starling.robust.attacks.per_receiver import Dissensus, EdgeRiding, EdgeRidingMax, Equivocation, Spectral
 from starling.robust.attacks.stealth import DIRECTIONS, Alie, MinMax, MinSum, quantile
-from tests.robust.scenes import distance, drawn, mean, scene, std, told, vectors
+from tests.harness.attack_scenes import distance, drawn, mean, scene, std, told, vectors
 
 SAME_TO_ALL = ("sign_flip", "zero", "alie", "ipm", "foe", "mimic", "min_max", "min_sum", "stale", "free_rider")
 small = settings(max_examples=25, deadline=None)

@@ -18,7 +18,7 @@ from starling.robust.attacks.data import Backdoor, Clones, LabelFlip
 from starling.robust.attacks.names import WIRE
 from starling.robust.attacks.tracker import TrackerConst, TrackerNeg, one_shot, rand
 from starling.robust.attacks.tracker import small as slight
-from tests.robust.scenes import scene, told, vectors
+from tests.harness.attack_scenes import scene, told, vectors
 
 LABELS = torch.tensor([0, 1, 2, 9, 1])
 INPUTS = torch.arange(30.0).view(5, 2, 3)

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from starling.node.status import control
+from tests.harness.schemas import valid
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
@@ -137,3 +138,42 @@ def told(run_dir):
         return control.status(run_dir)
     except control.ControlError:
         return None
+
+
+ENDLESS = (
+    "--set pace.rounds=0 --set optimizer.schedule=constant --set partition.shards=2 --set pace.max_wait_s=1 "
+    "--set membership.suspicion_s=1"
+)
+
+
+OWN = "--listen /ip4/127.0.0.1/tcp/0 --set checkpoint_s=0.3"
+
+
+def training(run_dir, beyond=0):
+    now = told(run_dir)
+    return now if now is not None and now.state == "training" and now.round > beyond else None
+
+
+TABLE = {
+    "version", "swarm", "wall_s", "rounds", "metric", "mean", "min", "max", "ban", "consensus_distance", "bytes_per_exchange",
+    "dense_bytes", "nodes",
+}  # fmt: skip
+
+
+ROW = {
+    "peer", "state", "rounds", "local_steps", "value", "bytes_sent", "bytes_received", "exchanges", "rejoined", "joined_late",
+    "byzantine",
+}  # fmt: skip
+
+
+def demo(cwd, *arguments):
+    """The one JSON object that a demo prints."""
+    command = ["starling", "demo", "--json", "--no-tui", *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    table = valid("demo", done.stdout)
+    assert set(table) == TABLE
+    for row in table["nodes"]:
+        assert set(row) == ROW
+        assert set(row["exchanges"]) == {"committed", "aborted", "busy", "timeout"}
+    return table

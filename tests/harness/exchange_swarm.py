@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import asynccontextmanager
-from inspect import signature
 from random import Random
 
 import msgspec
 import trio
-from trio.testing import MockClock
 
 from starling.gossip.errors import EngineError, RemoteProtocolError
 from starling.node.config.schema import Manifest, PaceSection
@@ -186,18 +184,3 @@ class Swarm:
 
 def _held(one: Member, other: Member) -> int:
     return one.engine.flows.get(other.name, 0) + one.engine.settled.get(other.name, 0)
-
-
-def virtual(test):
-    """Run an async test in virtual time."""
-
-    def run(**arguments):
-        async def bounded():
-            with trio.fail_after(100_000):
-                await test(**arguments)
-
-        trio.run(bounded, clock=MockClock(autojump_threshold=0))
-
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    run.__signature__ = signature(test)
-    return run

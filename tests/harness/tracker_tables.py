@@ -1,6 +1,6 @@
 """Trackers against liars: test accuracy in percent of the honest, as another implementation measured it (seed 0).
 
-The swarm of `tests.robust.tables`, one peer a round on the hypercube, 300 rounds, no momentum; liars are honest about their models. Columns
+The swarm of `robust_tables`, one peer a round on the hypercube, 300 rounds, no momentum; liars are honest about their models. Columns
 are an attack and how many of 16 do it; in `none` nobody lies.
 """
 
@@ -24,7 +24,7 @@ from starling.node.simulate.matrix.byzantine import Seen
 from starling.node.simulate.schema import Scenario
 from starling.node.simulate.sweep import cells
 from starling.robust.attacks.tracker import TrackerNeg
-from tests.robust.tables import COMMON, NODES, ONE_PEER
+from tests.harness.robust_tables import COMMON, NODES, ONE_PEER
 
 ATTACKS = ("const", "neg", "rand", "small", "one_shot")
 COLUMNS = (
@@ -188,7 +188,7 @@ def channels(attack: Any, *rest: Any) -> Channels:
 
 
 def bad(count: int, seed: int = 0) -> list[int]:
-    """Where they sit: the first of the permutation that `tests.robust.tables` takes."""
+    """Where they sit: the first of the permutation that `tests.harness.robust_tables` takes."""
     return torch.randperm(NODES, generator=torch.Generator().manual_seed(11 + seed))[:count].tolist()
 
 

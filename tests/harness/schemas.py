@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jsonschema
 
-FOLDER = Path(__file__).parents[1] / "docs" / "schemas"
+FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
 
 
 @cache

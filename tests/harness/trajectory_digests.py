@@ -70,7 +70,7 @@ def digest(manifest):
     import trio
 
     from starling.node.simulate.virtual.swarm import VirtualSwarm
-    from tests.swarm.virtual import replayable
+    from tests.harness.stories import replayable
 
     run = trio._core._run
     run._ALLOW_DETERMINISTIC_SCHEDULING = True

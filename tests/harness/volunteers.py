@@ -22,7 +22,7 @@ from starling.node.simulate.matrix.rings import Rings
 from starling.node.simulate.matrix.schedule import Meetings
 from starling.node.simulate.matrix.swarm import Swarm
 from starling.robust.clip import clip
-from tests.gossip.quadratics import quadratics
+from tests.harness.quadratics import quadratics
 
 LOCAL_STEPS, DEGREE, THETA = 5, 6, 0.5
 STRAGGLERS, SLOWER = 0.2, 5.0

@@ -17,7 +17,7 @@ from starling.gossip.api import Mixer, Phase
 from starling.gossip.mix.catalogue import swaps
 from starling.gossip.overlay.api import Overlay
 from starling.gossip.overlay.weights import matrix
-from tests.gossip.quadratics import relative_error
+from tests.harness.quadratics import relative_error
 
 LOST = 1e8
 """A model with a larger coordinate has diverged."""

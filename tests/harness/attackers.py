@@ -1,6 +1,6 @@
 """Attacks on the transport from a process of their own: one line a command, NAME SECONDS TIMES, and one line of JSON for an answer.
 
-`python -m tests.real.attackers HOST PORT PEER`. The letters are those of the threat model. Each attack goes on for its seconds, or until
+`python -m tests.harness.attackers HOST PORT PEER`. The letters are those of the threat model. Each attack goes on for its seconds, or until
 it was done so many times, whichever comes later. It comes from addresses that no honest peer has.
 """
 
@@ -19,8 +19,8 @@ import trio
 
 from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES
 from starling.node.net.libp2p.noise import Channel, ChannelBroken, HandshakeFailed, Identity, secure
-from tests.real.libp2p_support import data, lane_opened
-from tests.real.victim import BOOM
+from tests.harness.libp2p_nodes import data, lane_opened
+from tests.harness.victim import BOOM
 
 OUT_OF_REACH = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, HandshakeFailed, ChannelBroken)
 FIRST_LINE = b"\x13/multistream/1.0.0\n"
@@ -217,6 +217,24 @@ ONCE = {
     "F": f_long_muxer_frames, "H": h_slow_negotiation, "I": i_flood_of_openings, "J": j_rapid_connects, "K": k_unknown_protocols,
 }  # fmt: skip
 HELD = {"G": half_open, "L": sybil}
+
+
+# Often enough for each attack's kind of exhaustion: more connections than there are places, more half-open ones than handshakes.
+TIMES = {"A": 4, "B": 150, "C": 8, "D": 100, "E": 40, "F": 16, "G": 400, "H": 16, "I": 16, "J": 300, "K": 8, "L": 150}
+MORE = {
+    "A": 40,
+    "B": 1000,
+    "C": 100,
+    "D": 3000,
+    "E": 400,
+    "F": 200,
+    "G": 400,
+    "H": 100,
+    "I": 200,
+    "J": 3000,
+    "K": 50,
+    "L": 400,
+}
 
 
 async def carry_out(attacker: Attacker, name: str, seconds: float, times: int) -> None:

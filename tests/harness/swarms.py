@@ -1,10 +1,13 @@
 """What stories of swarms have in common: what is agreed on, and how to look at the ledgers."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import trio
 
+from starling.gossip.wire.frames import decode, encode
+from starling.gossip.wire.schema import Message
 from starling.node.config.schema import (
     CompressSection,
     Manifest,
@@ -105,3 +108,19 @@ def assert_flows_cancel(swarm: VirtualSwarm) -> float:
     largest = float(totals.abs().max())
     assert float(totals.sum(0).abs().max()) <= 1e-5 * largest
     return largest
+
+
+Forge = Callable[[Message], list[Message | bytes]]
+"""What the liar sends in place of an honest message."""
+
+
+def lie(network, lane: str, forge: Forge, to: Callable[[str], bool]) -> None:
+    """Rewrite what a place in the network sends on one lane to those peers of which `to` says so at that moment."""
+    honest = network.send
+
+    async def send(peer, on, frame):
+        messages = forge(decode(on, "", frame)) if on == lane and to(peer) else [frame]
+        for message in messages:
+            await honest(peer, on, message if isinstance(message, bytes) else encode(message))
+
+    network.send = send

@@ -1,0 +1,114 @@
+"""Members of one manifest that admit one another, on a network in memory."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import trio
+
+from starling.gossip.errors import GossipError
+from starling.gossip.exchange.swarm_clock import SwarmClock
+from starling.node.admission.chain import bind, invite
+from starling.node.admission.issue import terms_of
+from starling.node.config.manifest import found, swarm_id
+from starling.node.config.schema import Manifest, MembershipSection
+from starling.node.daemon.membership.admission import Admission, AdmissionStore
+from starling.node.daemon.membership.service import Membership
+from starling.node.identity import Identity
+from starling.node.net.memory import MemoryHub, address_of
+from tests.harness.daemons import Told
+
+PEOPLE = [Identity.from_seed(index.to_bytes(32, "big")) for index in range(12)]
+
+
+START_S = 1_700_000_000.0
+
+
+class Cost:
+    """A thread in virtual time, and how often one was used."""
+
+    def __init__(self, each_s=0.01):
+        self.each_s, self.calls = each_s, 0
+
+    async def __call__(self, work):
+        self.calls += 1
+        result = work()
+        await trio.sleep(self.each_s)
+        return result
+
+
+class Swarm:
+    """Members of one manifest, on one hub."""
+
+    def __init__(self, admission):
+        self.manifest = found(Manifest(admission=admission), PEOPLE[0], int(START_S * 1000))
+        self.id = swarm_id(self.manifest)
+        self.hub = MemoryHub()
+        self.terms = terms_of(self.manifest, self.id)
+        self.nodes = []
+        self.nursery = None
+        self.lasts_s = 10_000.0
+
+    @asynccontextmanager
+    async def running(self, *chains):
+        """people[0] founds; one more for each chain."""
+        async with trio.open_nursery() as self.nursery:
+            await self.start(0)
+            for index, chain in enumerate(chains, 1):
+                await self.start(index, chain)
+            yield self
+            self.nursery.cancel_scope.cancel()
+
+    async def start(self, index, chain=(), operator=""):
+        node = Node(self, PEOPLE[index], chain, operator)
+        await node.admission.obtain()
+        node.begin()
+        self.nodes.append(node)
+        self.nursery.start_soon(node.live, [self.nodes[0].address])
+        await trio.sleep(0.2)
+        return node
+
+    def invited(self, *path):
+        """The chain through people[i] for i in path, each with a bearer key of its own."""
+        chain, inviter = (), PEOPLE[0]
+        for index in path:
+            bearer, holder = bytes([50 + index]) * 32, PEOPLE[index]
+            until_ms = int((START_S + self.lasts_s) * 1000)
+            invitee = Identity.from_seed(bearer).peer_id
+            number = index % 2 if chain else index
+            chain = invite(inviter, chain, self.terms, invitee=invitee, number=number, not_after_ms=until_ms)
+            chain, inviter = bind(chain, bearer, holder.peer_id, self.id), holder
+        return chain
+
+
+class Node:
+    """One of them."""
+
+    def __init__(self, swarm, identity, chain=(), operator="", ticket=None):
+        self.swarm, self.identity, self.peer = swarm, identity, identity.peer_id
+        self.address = address_of(self.peer)
+        self.told, self.cost, self.kept, self.tickets, self.error = Told(), Cost(), [], [], ""
+        self.admission = Admission(
+            manifest=swarm.manifest, swarm=swarm.id, identity=identity, operator=operator, report=self.told,
+            unix_s=lambda: START_S + trio.current_time(),
+            papers=AdmissionStore(chain, (), self.kept.append, ticket, self.tickets.append, self.cost),
+        )  # fmt: skip
+
+    def begin(self):
+        self.network = self.swarm.hub.join(self.peer)
+        self.membership = Membership(
+            network=self.network, identity=self.identity, swarm=self.swarm.id, section=MembershipSection(), report=self.told, seed=0,
+            incarnation=1, clock=SwarmClock(), admission=self.admission,
+        )  # fmt: skip
+
+    async def live(self, bootstrap):
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.membership.serve)
+                nursery.start_soon(self.membership.join, bootstrap)
+        except* GossipError as group:
+            self.error = str(group.exceptions[0])
+            while "admission" not in self.error:
+                group = group.exceptions[0]
+                self.error = str(group.exceptions[0])
+            self.swarm.hub.crash(self.peer)

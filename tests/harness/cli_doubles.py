@@ -1,0 +1,87 @@
+"""Stand-ins for what commands start: a demo with one table, and a daemon that ends when the test says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+
+from starling.node.admission.invite import Invite, encode
+
+DONE = {
+    "peer": "12D3KooWabcdefg", "state": "done", "rounds": 30, "local_steps": 600, "value": 0.97, "bytes_sent": 123_456,
+    "bytes_received": 654_321, "exchanges": {"committed": 28, "aborted": 1, "busy": 0, "timeout": 2}, "rejoined": False,
+    "joined_late": False, "byzantine": False,
+}  # fmt: skip
+
+
+TABLE = {
+    "swarm": "s", "wall_s": 12.345, "rounds": 30, "metric": "accuracy", "mean": 0.97, "min": 0.96, "max": 0.98,
+    "consensus_distance": 0.0123, "bytes_per_exchange": 2400.0, "dense_bytes": 19_240, "ban": None,
+    "nodes": [DONE, {**DONE, "peer": "12D3KooWlateone", "joined_late": True, "rejoined": True}],
+}  # fmt: skip
+
+
+class Canned:
+    """Stands in for `starling.node.demo.swarm.Demo`: no process, one table."""
+
+    def __init__(self, plan):
+        self.plan = plan
+        self.folder = plan.folder or Path("made-up")
+        words = SimpleNamespace(last_words=lambda: "the engine died 6 times")
+        self.members = [SimpleNamespace(run_dir=words)] * (plan.nodes + 1)
+        self.gone = False
+        self.table = TABLE
+        self.during = lambda: None
+        self.after = lambda: None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.after()
+        self.gone = True
+
+    def run(self, progress):
+        progress(0.0, "starting 8 nodes: 0 training")
+        progress(0.5, "8 nodes, round 15, accuracy 0.9")
+        self.during()
+        return self.table
+
+
+PEER = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
+ADDRESS = f"/ip4/127.0.0.1/tcp/4001/p2p/{PEER}"
+
+
+SWARM = "szqrpi3amiarlozqhdswsbdg7m5ou3swn"
+
+
+INVITE = encode(Invite(SWARM, (ADDRESS,)))
+
+
+class Daemon:
+    """Stands in for `starling.node.daemon.main.run`: listens at once, and then ends as it is told."""
+
+    def __init__(self):
+        self.runs = []
+        self.refusal = None
+        self.lived = False
+
+    def __call__(self, run_dir, *, until_stdin_closes=False, on_listening=None):
+        self.runs.append((run_dir.path, until_stdin_closes))
+        if on_listening is not None:
+            on_listening((ADDRESS,))
+        if self.lived:
+            run_dir.checkpoint.touch()
+        if self.refusal is not None:
+            raise self.refusal
+
+
+def leaves(command, name=()):
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for inner in command.list_commands(context):
+            yield from leaves(command.get_command(context, inner), (*name, inner))
+    else:
+        yield "-".join(name), command

@@ -1,0 +1,24 @@
+"""A timeout that does not learn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+VIEW, OTHER = b"view-digest", b"other-digest"
+
+
+@dataclass
+class Fixed:
+    """A deadline that learns nothing and remembers what it was told."""
+
+    wait: float = 3.0
+    told: list[float | None] = field(default_factory=list)
+
+    def observe(self, wait_s: float) -> None:
+        self.told.append(wait_s)
+
+    def observe_timeout(self) -> None:
+        self.told.append(None)
+
+    def wait_s(self) -> float:
+        return self.wait

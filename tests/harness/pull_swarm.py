@@ -1,0 +1,125 @@
+"""Nodes that pull models, over a network in memory, with an engine whose vectors are words."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from hashlib import blake2b
+
+import msgspec
+import trio
+
+from starling.gossip.errors import EngineError, RemoteProtocolError
+from starling.gossip.exchange.attestation import digest
+from starling.node.config.schema import Manifest, PaceSection
+from starling.node.daemon.exchange.history import Transactions
+from starling.node.daemon.exchange.pull_service import PulledExchange
+from starling.node.net.memory import MemoryHub, MemoryNetwork
+from starling.node.rpc import calls
+from tests.harness.exchange_swarm import VIEW, Facts
+
+LIFE = 3
+
+
+def sign(peer: str, message: bytes) -> bytes:
+    return blake2b(message, key=peer.encode(), digest_size=64).digest()
+
+
+def verify(peer: str, signature: bytes, message: bytes) -> bool:
+    return signature == sign(peer, message)
+
+
+class TellingEngine:
+    """Publishes "NAME ROUND", takes whatever is not "bad", and remembers the rounds it mixed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.calls: list[calls.Request] = []
+        self.heard: dict[str, bytes] = {}
+        self.mixed: list[tuple[int, dict[str, bytes | None]]] = []
+        self.dead: tuple[type, ...] = ()
+        self.refuse: tuple[type, ...] = ()
+        self.padding = b""
+        self.held: tuple[str, ...] | None = None
+
+    def vector(self, round: int) -> bytes:
+        return f"{self.name} {round}".encode() + self.padding
+
+    async def call(self, request: calls.Request) -> calls.Reply:
+        await trio.sleep(0.002)
+        if isinstance(request, self.dead):
+            raise EngineError("it is dead")
+        self.calls.append(request)
+        if isinstance(request, self.refuse):
+            return calls.Refused("state", "it would rather not")
+        match request:
+            case calls.Publish(round):
+                return calls.Published(self.vector(round), digest(self.vector(round)))
+            case calls.Hear(peer, told, payload):
+                if digest(payload) != told or payload.startswith(b"bad"):
+                    return calls.Refused("peer", "bad_vector")
+                self.heard[peer] = payload
+            case calls.Mix(round, asked):
+                self.mixed.append((round, {peer: self.heard.get(peer) for peer in asked}))
+                self.heard = {}
+                return calls.Done(held=self.held)
+            case calls.Revoke(peer):
+                self.heard.pop(peer, None)
+        return calls.Done()
+
+
+class Member:
+    """One node as far as pulled exchanges go."""
+
+    def __init__(self, name: str, network: MemoryNetwork, cap: int) -> None:
+        self.name = name
+        self.network = network
+        self.engine = TellingEngine(name)
+        self.facts = Facts()
+        self.transactions = Transactions()
+        self.strangers: set[str] = set()
+        self.witnessed: list = []
+        self.noted: list = []
+        manifest = msgspec.structs.replace(Manifest(), pace=PaceSection(max_wait_s=2.0))
+        self.exchange = PulledExchange(
+            network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm", life=LIFE,
+            sign=lambda message: sign(name, message), verify=verify,
+            life_of=lambda peer: None if peer in self.strangers else LIFE, admits=self.admits, up_bytes_per_s=cap, first=1000,
+            witness=self.witnessed.append, noted=lambda outcomes, held: self.noted.append((outcomes, held)),
+            transactions=self.transactions,
+        )  # fmt: skip
+
+    def admits(self, peer: str) -> bool:
+        if peer in self.strangers:
+            raise RemoteProtocolError(peer, "not_a_member")
+        return True
+
+    async def round(self, number: int, peers: str, compute_s: float = 0.01):
+        """Local steps, then questions to peers that are named by one letter each."""
+        self.exchange.computing(number, {}, VIEW)
+        await trio.sleep(compute_s)
+        return await self.exchange.round(number, dict.fromkeys(peers, 0.5), VIEW)
+
+    def count(self, kind: type) -> int:
+        return sum(isinstance(call, kind) for call in self.engine.calls)
+
+
+class Swarm:
+    """Members a, b, c … on one network."""
+
+    def __init__(self, names: str, *, rules=(), cap: int = 0) -> None:
+        self.hub = MemoryHub(rules)
+        self.members = {name: Member(name, self.hub.join(name), cap) for name in names}
+
+    def __getitem__(self, name: str) -> Member:
+        return self.members[name]
+
+    @asynccontextmanager
+    async def serving(self):
+        async with trio.open_nursery() as nursery:
+            for one in self.members.values():
+                for other in self.members.values():
+                    if one is not other:
+                        one.network.learn(other.name, other.network.addresses)
+                await nursery.start(one.exchange.serve)
+            yield nursery
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,52 @@
+"""The loop over nodes and the matrix engine side by side."""
+
+from dataclasses import fields
+
+import numpy as np
+import torch
+
+from starling.gossip.api import Phase
+from starling.gossip.compress.catalogue import quantizer
+from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.reference import Reference, descent
+from starling.node.simulate.matrix.schedule import Schedule
+from starling.node.simulate.matrix.swarm import Swarm
+from starling.robust.clip import clip
+
+NODES, DIM, LR, STEPS = 7, 150, 0.1, 3
+
+
+PEERS = ("g", "c", "a", "f", "b", "e", "d")  # rows are not in the order of peer ids
+
+
+def terms(request, response, clip_norm=1.0, dtype=torch.float32, low_rank=None, chunk=0):
+    return Terms(quantizer(request, dtype), quantizer(response, dtype), clip_norm, clip, low_rank, chunk)
+
+
+class Both:
+    """The loop and the matrix, on bowls along the axes: their gradients are the same bits one by one and all together."""
+
+    def __init__(self, mixing, agreed, selector, dtype=torch.float32, **more):
+        chance = torch.Generator().manual_seed(7)
+        self.a = torch.rand(NODES, DIM, generator=chance).add(0.1).to(dtype)
+        self.b = torch.randn(NODES, DIM, generator=chance).to(dtype)
+        x = torch.full((NODES, DIM), 0.25, dtype=dtype)
+        self.loop = Reference(PEERS, x.clone(), mixing, agreed, selector, 5)
+        self.matrix = Swarm(PEERS, x.clone(), mixing, agreed, selector, 5, torch.ones(NODES, dtype=torch.bool), **more)
+        self.local = descent(lambda node, x, _round, _step: self.a[node] * (x - self.b[node]), steps=STEPS, lr=LR)
+
+    def step(self, rows, round, number, x, correct):
+        return x - LR * correct(self.a[rows] * (x - self.b[rows]))
+
+    def round(self, number, overlay):
+        phase = Phase(number, float(STEPS), LR, turn=number)
+        meetings = Schedule(overlay, PEERS, b"salt").at(number, np.ones(NODES, bool))
+        columns = (meetings.one, meetings.other, meetings.forth, meetings.back)
+        self.loop.round(phase, self.local, zip(*(column.tolist() for column in columns), strict=True))
+        return self.matrix.round(phase, self.step, STEPS, meetings)
+
+    def check(self):
+        assert torch.equal(self.loop.x, self.matrix.x)
+        for node, state in enumerate(self.loop.states):
+            for kept in () if state is None else fields(state):
+                assert torch.equal(getattr(state, kept.name), getattr(self.matrix.state, kept.name)[node]), kept.name
