@@ -215,7 +215,7 @@ LINES: Mapping[str, Run | By] = {
     "starling simulate examples/simulate-churn.toml --csv churn.csv --plot churn.png --jobs 2": Run(
         smaller=CHURN, makes=("churn.csv", "churn.png")
     ),
-    "starling simulate examples/simulate-digits.toml --set mix.kappa=0.05 --set simulate.engine=whole --set sweep.grid={}": Run(
+    "starling simulate examples/simulate-digits.toml --set mix.kappa=0.05 --set simulate.engine=virtual --set sweep.grid={}": Run(
         smaller=TINY
     ),
     "starling simulate examples/simulate-digits.toml --preset open --set sweep.grid={}": Run(

@@ -9,11 +9,11 @@ from starling.gossip.rng import generator
 from starling.node.engine.mixing import mixer
 from starling.node.simulate import build
 from starling.node.simulate.matrix import attackers
-from starling.node.simulate.matrix import run as vectorised
+from starling.node.simulate.matrix import run as matrix
 from starling.node.simulate.matrix.torch_task import layout_of
 from starling.node.simulate.results import Outcome, Progress
 from starling.node.simulate.schema import Scenario, manifest
-from starling.node.simulate.virtual import run as whole
+from starling.node.simulate.virtual import run as virtual
 from starling.node.tasks.catalogue import task
 
 
@@ -44,7 +44,7 @@ def simulate(scenario: Scenario, progress: Progress) -> Outcome:
         GossipError: the swarm came to a halt.
     """
     torch.set_num_threads(scenario.simulate.threads)
-    run = whole.run if scenario.simulate.engine == "whole" else vectorised.run
+    run = virtual.run if scenario.simulate.engine == "virtual" else matrix.run
     try:
         return run(scenario, progress)
     except BaseExceptionGroup as group:  # of a trio nursery

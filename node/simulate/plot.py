@@ -1,76 +1,123 @@
-"""A picture of one or more runs: the metric against rounds, bytes and virtual seconds, one line a variant, a band over its seeds."""
+"""A picture of many runs: the metric against rounds, bytes or virtual seconds, one line a variant, mean ± sd over its seeds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import fmean, stdev
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from starling.gossip.errors import ConfigError
-from starling.node.simulate.results import Finished, over_seeds
+from starling.node.simulate.results import AXES, Finished, Row, variants, varying
 
-AXES: Mapping[str, str] = MappingProxyType(
-    {"round": "rounds", "bytes_per_node": "bytes sent by a node", "seconds": "virtual seconds"}
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LABELS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {"rounds": ("rounds", ""), "bytes": ("bytes sent by a node", "B"), "seconds": ("virtual seconds", "s")}
 )
-"""Field of a row -> what its axis is called."""
+"""Name of an axis -> what stands below it, and its unit."""
 SUFFIXES = (".png", ".svg", ".pdf")
-_INCHES = (13.0, 4.2)
+_COLOURS = 10
+_STYLES = ("solid", "dashed", "dotted", "dashdot")
+_PANEL_INCHES, _LEGEND_INCHES, _LINE_INCHES = 4.4, 2.6, 0.19
+_LEGEND_LINES = 30  # beside a panel; more take another column
 
 
-def check(path: Path) -> None:
-    """Whether a picture can be written there, before hours of computing.
+def check(path: Path | None) -> None:
+    """Whether a picture can be drawn and written there, before hours of computing.
 
     Raises:
         ConfigError: matplotlib is missing, or the name does not say a format.
     """
-    if path.suffix.lower() not in SUFFIXES:
+    if path is not None and path.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"--plot: must end in {', '.join(SUFFIXES)}, got {path.name!r}; try `--plot {path.stem}.png`")
     if find_spec("matplotlib") is None:
         raise ConfigError("--plot: needs matplotlib, which is not installed; try `pip install 'starling-swarm[plot]'`")
 
 
-def draw(finished: Sequence[Finished], title: str, target: float, path: Path) -> None:
-    """Write the picture.
+def figure(
+    finished: Sequence[Finished], title: str, target: float, *, x: str | None = None, group: Sequence[str] = ()
+) -> Figure:
+    """The picture.
 
     Args:
         finished: at least one run.
         title: above it.
         target: a line across it; 0 is none.
-        path: png, svg or pdf.
+        x: a name in `results.AXES`; None: a panel for each.
+        group: keys of labels that lines are told apart by, all else is averaged; empty: all that vary but the seed.
 
     Raises:
-        ConfigError: it cannot be written there.
+        ConfigError: `x` or `group` names nothing that is there.
     """
-    from matplotlib.figure import Figure  # noqa: PLC0415 — an extra that few need, and slow to import
+    from matplotlib import colormaps  # noqa: PLC0415 — an extra that few need, and slow to import
+    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.ticker import EngFormatter  # noqa: PLC0415
 
-    figure = Figure(figsize=_INCHES, layout="constrained")
-    outcome = finished[0].outcome
+    if x is not None and x not in AXES:
+        raise ConfigError(f"--x: must be one of {', '.join(AXES)}, got {x!r}")
+    panels = (x,) if x is not None else tuple(AXES)
+    lines = variants(finished, group)
+    columns = -(-len(lines) // _LEGEND_LINES)
+    wide = _PANEL_INCHES * len(panels) * (1.6 if x else 1.0) + (_LEGEND_INCHES * columns if len(lines) > 1 else 0.0)
+    picture = Figure(
+        figsize=(wide, max(4.2, 1.0 + _LINE_INCHES * min(len(lines), _LEGEND_LINES))), layout="constrained"
+    )
+    outcome, colours = finished[0].outcome, colormaps["tab10"]
     positive = all(row.min > 0.0 for run in finished for row in run.outcome.rows)
-    for place, (field, label) in enumerate(AXES.items()):
-        axes = figure.add_subplot(1, len(AXES), place + 1)
-        for name, runs in over_seeds(finished):
-            points = list(zip(*(run.outcome.rows for run in runs), strict=False))  # one that diverged is shorter
-            across = [sum(getattr(row, field) for row in rows) / len(rows) for rows in points]
-            means = [[row.mean for row in rows] for rows in points]
-            (line,) = axes.plot(across, [sum(values) / len(values) for values in means], label=name or None)
-            if len(runs) > 1:
-                axes.fill_between(
-                    across, [min(values) for values in means], [max(values) for values in means], alpha=0.2, color=line.get_color()
-                )  # fmt: skip
+    for number, name in enumerate(panels):
+        axes = picture.add_subplot(1, len(panels), number + 1)
+        for at, (label, runs) in enumerate(lines):
+            style = _STYLES[at // _COLOURS % len(_STYLES)]
+            _line(axes, [run.outcome.rows for run in runs], AXES[name], label, colours(at % _COLOURS), style)
         if target:
             axes.axhline(target, linestyle=":", color="grey")
         if not outcome.higher_is_better and positive:
             axes.set_yscale("log")
-        axes.set_xlabel(label)
-        if place == 0:
+        below, unit = LABELS[name]
+        axes.set_xlabel(below)
+        axes.xaxis.set_major_formatter(EngFormatter(unit=unit))
+        axes.grid(visible=True, alpha=0.25)
+        if number == 0:
             axes.set_ylabel(f"{outcome.metric.replace('_', ' ')}, mean over nodes")
-    if any(name for name, _ in over_seeds(finished)):
-        figure.legend(
-            *figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small"
-        )
-    figure.suptitle(title)
+    if len(lines) > 1:
+        handles = picture.axes[0].get_legend_handles_labels()
+        heading = ", ".join(group or varying(finished))
+        picture.legend(*handles, title=heading, loc="outside right upper", ncols=columns, fontsize="small")
+    seeds = max(len(runs) for _, runs in lines)
+    picture.suptitle(f"{title}, mean ± standard deviation of {seeds} runs" if seeds > 1 else title)
+    return picture
+
+
+def _line(
+    axes: Axes, runs: Sequence[Sequence[Row]], field: str, label: str, colour: tuple[float, ...], style: str
+) -> None:
+    """One variant: its mean, and a band of a standard deviation where it has more than one run."""
+    points = list(zip(*runs, strict=False))  # one that diverged is shorter
+    across = [fmean(getattr(row, field) for row in rows) for rows in points]
+    values = [[row.mean for row in rows] for rows in points]
+    means = [fmean(each) for each in values]
+    axes.plot(across, means, label=label or None, color=colour, linestyle=style, linewidth=1.4)
+    if len(runs) > 1:
+        spread = [stdev(each) for each in values]
+        low = [
+            max(mean - sd, min(each)) for mean, sd, each in zip(means, spread, values, strict=True)
+        ]  # a logarithm needs > 0
+        high = [mean + sd for mean, sd in zip(means, spread, strict=True)]
+        axes.fill_between(across, low, high, alpha=0.15, color=colour, linewidth=0.0)
+
+
+def save(picture: Figure, path: Path) -> None:
+    """Write it.
+
+    Raises:
+        ConfigError: it cannot be written there.
+    """
     try:
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        picture.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
     except OSError as error:
         raise ConfigError(f"--plot: {path} cannot be written: {error.strerror}; name another file") from error

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean, stdev
 from typing import Any
 
 import msgspec
 
+from starling.gossip.errors import ConfigError
 from starling.node.config.schema import Scalar
 
+SEED = "simulate.seed"
+"""The label that tells repetitions of one variant apart."""
 VERSION = 1
 """Of the JSON: raised when a reader of the one before would misread. New keys do not raise it."""
 
@@ -141,13 +145,77 @@ def to_csv(finished: Sequence[Finished]) -> str:
     return text.getvalue()
 
 
-def over_seeds(finished: Sequence[Finished]) -> list[tuple[str, list[Finished]]]:
-    """Runs that differ in nothing but the seed, with what they have in common as their title."""
-    groups: dict[str, list[Finished]] = {}
+def to_csv_over_seeds(finished: Sequence[Finished], group: Sequence[str] = ()) -> str:
+    """One line per variant and evaluation: number of runs, then mean and standard deviation of every field over them.
+
+    Args:
+        finished: runs. Of a variant whose runs differ in length, as when one diverged, the evaluations that all have.
+        group: see `variants`.
+    """
+    keys = list(group) or varying(finished)
+    fields = [name for name in Row.__struct_fields__ if name != "round"]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        (*keys, "metric", "round", "runs", *(f"{name}_{what}" for name in fields for what in ("mean", "sd")))
+    )
+    for _, runs in variants(finished, group):
+        labels = [runs[0].labels.get(key, "") for key in keys]
+        for rows in zip(*(run.outcome.rows for run in runs), strict=False):
+            cells = (_mean_sd([getattr(row, name) for row in rows]) for name in fields)
+            writer.writerow(
+                (*labels, runs[0].outcome.metric, rows[0].round, len(rows), *(cell for pair in cells for cell in pair))
+            )
+    return text.getvalue()
+
+
+def _mean_sd(values: Sequence[float | None]) -> tuple[object, object]:
+    """Mean and sample standard deviation, empty where there is none."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return "", ""
+    return fmean(known), stdev(known) if len(known) > 1 else ""
+
+
+def check_group(labels: Iterable[Mapping[str, Scalar]], group: Sequence[str]) -> None:
+    """Whether every key of `group` is a label of some run.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    known = dict.fromkeys(key for each in labels for key in each)
+    for key in group:
+        if key not in known:
+            choice = f"choose among {', '.join(known)}" if known else "there is no [sweep]"
+            raise ConfigError(f"--group: {key!r} is not swept here; {choice}")
+
+
+def varying(finished: Sequence[Finished]) -> list[str]:
+    """Keys whose labels differ between runs, but for the seed."""
+    keys = dict.fromkeys(key for run in finished for key in run.labels if key != SEED)
+    return [key for key in keys if len({run.labels.get(key) for run in finished}) > 1]
+
+
+def variants(finished: Sequence[Finished], group: Sequence[str] = ()) -> list[tuple[str, list[Finished]]]:
+    """Runs that belong together, with a short title: the values of the keys that tell them apart.
+
+    Args:
+        finished: runs.
+        group: keys that tell them apart; empty: all that vary but the seed.
+
+    Raises:
+        ConfigError: a key of `group` is no label of the runs.
+    """
+    check_group((run.labels for run in finished), group)
+    keys = list(group) or varying(finished)
+    groups: dict[tuple[Scalar, ...], list[Finished]] = {}
     for run in finished:
-        title = ", ".join(f"{key} = {value}" for key, value in run.labels.items() if key != "simulate.seed")
-        groups.setdefault(title, []).append(run)
-    return list(groups.items())
+        groups.setdefault(tuple(run.labels.get(key, "") for key in keys), []).append(run)
+    return [(", ".join(map(_short, values)), runs) for values, runs in groups.items()]
+
+
+def _short(value: Scalar) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 Progress = Callable[[int, str], None]

@@ -16,7 +16,7 @@ from starling.node.simulate.sweep import Cell
 from starling.robust.attacks import names
 
 TRACKING = ("gradient_tracking", "beer", "defended_tracking")  # a model and a tracker side by side are what they share
-WHOLE_NODES = 64  # of the whole engine: each costs some milliseconds of computing a round
+WHOLE_NODES = 64  # of engine = virtual: each costs some milliseconds of computing a round
 
 
 def check(cells: tuple[Cell, ...]) -> list[str]:
@@ -61,7 +61,7 @@ def check_one(scenario: Scenario) -> list[str]:
     presets.check(scenario)
     warnings = manifests.check(manifest(scenario))
     _check_members(scenario)
-    if simulate.engine == "whole":
+    if simulate.engine == "virtual":
         _check_whole(scenario)
     if simulate.running_mean and scenario.optimizer.kind != "sgd":
         raise ConfigError(
@@ -103,19 +103,19 @@ def _check_members(scenario: Scenario) -> None:
 def _check_whole(scenario: Scenario) -> None:
     if scenario.simulate.running_mean:
         raise ConfigError(
-            "simulate.running_mean: whole nodes begin with no momentum; try `--set simulate.engine=vectorised`"
+            "simulate.running_mean: whole nodes begin with no momentum; try `--set simulate.engine=matrix`"
         )
     if scenario.attack.params:
         raise ConfigError(
-            "attack.params: whole nodes lie as an attack does by itself, must be empty with engine = whole; "
-            "try `--set attack.params={}`, or simulate.engine=vectorised"
+            "attack.params: whole nodes lie as an attack does by itself, must be empty with engine = virtual; "
+            "try `--set attack.params={}`, or simulate.engine=matrix"
         )
     if not scenario.simulate.model:
-        raise ConfigError("simulate.model: whole nodes have one; try `--set simulate.engine=vectorised`")
+        raise ConfigError("simulate.model: whole nodes have one; try `--set simulate.engine=matrix`")
     if scenario.simulate.nodes > WHOLE_NODES:
         raise ConfigError(
-            f"simulate.nodes: must be <= {WHOLE_NODES} with engine = whole, got {scenario.simulate.nodes}; "
-            "try `--set simulate.engine=vectorised`"
+            f"simulate.nodes: must be <= {WHOLE_NODES} with engine = virtual, got {scenario.simulate.nodes}; "
+            "try `--set simulate.engine=matrix`"
         )
 
 

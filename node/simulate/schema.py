@@ -47,8 +47,8 @@ class SimulateSection(Section, frozen=True):
 
     nodes: Annotated[int, Meta(ge=2, le=100_000)] = 16
     """Nodes that begin."""
-    engine: Literal["vectorised", "whole"] = "vectorised"
-    """vectorised: all models as rows of one array, thousands of nodes. whole: the daemon and engine that volunteers run, frame by
+    engine: Literal["matrix", "virtual"] = "matrix"
+    """matrix: all models as rows of one array, thousands of nodes. virtual: the daemon and engine that volunteers run, frame by
     frame in virtual time, dozens of nodes."""
     model: bool = True
     """false: no model and no data. Members, overlay and one random number a node that is averaged: tens of thousands of nodes."""
@@ -59,7 +59,7 @@ class SimulateSection(Section, frozen=True):
     target: float = 0.0
     """Value of the metric whose first crossing by the mean over nodes is reported in rounds, seconds and bytes. 0: none."""
     running_mean: bool = False
-    """vectorised: sgd's momentum is a running mean that begins with the first gradient, m_0 = g and not (1 − momentum) g. Of a short run
+    """matrix: sgd's momentum is a running mean that begins with the first gradient, m_0 = g and not (1 − momentum) g. Of a short run
     it is worth some rounds, and tables in papers have it."""
     threads: AtLeastOne = 1
     """Torch threads of one run. Results may differ in the last bits between different numbers of threads."""
@@ -71,7 +71,7 @@ class FaultsSection(Section, frozen=True):
     loss: Share = 0.0
     """Probability that a message is lost."""
     tries: AtLeastOne = 6
-    """vectorised: how often a message that got no answer is sent in all, within a round or slot. About as often as nodes do it."""
+    """matrix: how often a message that got no answer is sent in all, within a round or slot. About as often as nodes do it."""
     straggler_share: Share = 0.0
     """Share of the nodes that compute slower than others."""
     straggler_factor: Annotated[float, Meta(ge=1, le=10_000)] = 5.0

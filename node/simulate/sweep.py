@@ -13,10 +13,10 @@ import msgspec
 from starling.gossip.errors import ConfigError
 from starling.node.config import presets, toml
 from starling.node.config.schema import Scalar
+from starling.node.simulate.results import SEED
 from starling.node.simulate.schema import Scenario, SweepSection
 
 MAX_CELLS = 10_000
-_SEED = "simulate.seed"
 _PRESET = "preset"
 
 
@@ -65,7 +65,7 @@ def cells(scenario: Scenario, again: Callable[[Sequence[str]], Scenario] | None 
     """
     axes = [_axis(key, values) for key, values in _flat(scenario.sweep.grid, "")]
     if scenario.sweep.seeds:
-        axes.append([{_SEED: seed} for seed in scenario.sweep.seeds])
+        axes.append([{SEED: seed} for seed in scenario.sweep.seeds])
     count = 1
     for axis in axes:
         count *= len(axis)

@@ -76,7 +76,7 @@ def test_whole_nodes_lie_in_scenarios_too():
     """By the same names, and what is measured is of the honest as well."""
     settings_of = (
         "simulate.nodes=5",
-        "simulate.engine=whole",
+        "simulate.engine=virtual",
         "overlay=complete",
         "attack.rows=[4]",
         "robust.rule=mean",
@@ -89,7 +89,7 @@ def test_whole_nodes_lie_in_scenarios_too():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["vectorised", "whole"])
+@pytest.mark.parametrize("engine", ["matrix", "virtual"])
 def test_both_engines_run_the_preset_for_strangers_with_a_liar_among_them(engine):
     """Whole nodes as well: nobody is asked for a proof of work here."""
     assignments = (
@@ -290,12 +290,12 @@ def test_how_often_a_backdoor_works_is_a_column_of_the_result():
         (("attack.rows=[1]", "attack.nodes=1"), r"attack\.nodes must be 0, got 1"),
         (("attack.nodes=1", "attack.kind=tracker_neg"), r"lies about the tracker, which mix=pet does not tell"),
         (
-            ("attack.nodes=1", "attack.kind=foe", "attack.params.epsilon=2.0", "simulate.engine=whole"),
+            ("attack.nodes=1", "attack.kind=foe", "attack.params.epsilon=2.0", "simulate.engine=virtual"),
             r"attack\.params: whole nodes lie as an attack does by itself",
         ),
         (("attack.nodes=1", "attack.kind=foe", "simulate.model=false"), r"without a model there is nothing to attack"),
         (("simulate.running_mean=true", "optimizer=adamw", "optimizer.correction_lr=1"), r"is about sgd's momentum"),
-        (("simulate.running_mean=true", "simulate.engine=whole"), r"whole nodes begin with no momentum"),
+        (("simulate.running_mean=true", "simulate.engine=virtual"), r"whole nodes begin with no momentum"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_computed(assignments, line):

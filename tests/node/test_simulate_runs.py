@@ -62,7 +62,7 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
 def test_both_engines_walk_one_trajectory(settings_of, digits):
     """What is learned from thousands of simulated nodes holds for those that volunteers run."""
     vectorised = run(*SHORT, *settings_of)
-    whole = run(*SHORT, *settings_of, "simulate.engine=whole")
+    whole = run(*SHORT, *settings_of, "simulate.engine=virtual")
     assert len(vectorised.rows) == 4
     assert [row.round for row in vectorised.rows] == [row.round for row in whole.rows]
     for one, other in zip(figures(vectorised), figures(whole), strict=True):
@@ -73,14 +73,14 @@ def test_both_engines_walk_one_trajectory(settings_of, digits):
 def test_subspaces_of_chance_cost_and_learn_alike_on_both_engines():
     """The seeds differ: nobody can know a node's before it has drawn it. Whole nodes count their frames as well."""
     settings_of = ("simulate.nodes=4", "pace.rounds=30", "task.params.hidden=16", "compress.select=low_rank")
-    vectorised, whole = (run(*settings_of, f"simulate.engine={name}").rows[-1] for name in ("vectorised", "whole"))
+    vectorised, whole = (run(*settings_of, f"simulate.engine={name}").rows[-1] for name in ("matrix", "virtual"))
     frames = (whole.bytes_per_node - vectorised.bytes_per_node) / whole.exchanges_per_node
     assert 0 < frames < 256
     assert vectorised.mean == pytest.approx(whole.mean, abs=0.1)
     assert min(vectorised.mean, whole.mean) > 0.6  # .1 at the start
 
 
-@pytest.mark.parametrize("engine", ["vectorised", "whole"])
+@pytest.mark.parametrize("engine", ["matrix", "virtual"])
 def test_a_scenario_replays_to_the_last_digit_with_all_its_faults(engine):
     """Losses, deadlines and churn are in the seed; only what a clock on the wall says is not."""
     faults = (

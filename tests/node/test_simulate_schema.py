@@ -235,7 +235,7 @@ def test_a_grid_that_stands_for_nothing_is_refused(grid, message):
     ("assignments", "message"),
     [
         (["simulate.nodes=1"], r"simulate\.nodes: must be a whole number >= 2 and <= 100000, got 1"),
-        (["simulate.engine=real"], r"simulate\.engine: must be one of vectorised, whole"),
+        (["simulate.engine=real"], r"simulate\.engine: must be one of matrix, virtual"),
         (["faults.los=0.1"], r"faults\.los: no such key; did you mean faults\.loss\?"),
         (["faults.partitions=[[1, 2]]"], r"faults\.partitions: must be a list, each a list of a whole number"),
         (["faults.crash=-1"], r"faults\.crash: must be a number >= 0, got -1"),
@@ -268,8 +268,11 @@ def test_wrong_keys_and_values_are_one_line(assignments, message):
         (["mix=exact_diffusion", "overlay=ring", "faults.join=1"], r"but faults bring and take nodes"),
         (["mix=k_gt", "pace=clock"], r"mix\.kind: k_gt .*cannot run in clock pace"),
         (["optimizer=adamw"], r"optimizer\.correction_lr: must be > 0"),
-        (["simulate.engine=whole", "simulate.nodes=65"], r"simulate\.nodes: must be <= 64 with engine = whole, got 65"),
-        (["simulate.engine=whole", "simulate.model=false"], r"simulate\.model: whole nodes have one"),
+        (
+            ["simulate.engine=virtual", "simulate.nodes=65"],
+            r"simulate\.nodes: must be <= 64 with engine = virtual, got 65",
+        ),
+        (["simulate.engine=virtual", "simulate.model=false"], r"simulate\.model: whole nodes have one"),
         (["simulate.model=false", "pace=clock"], r"simulate\.model: false averages round by round"),
         (["task=text"], r"task\.params\.path: text learns from files"),
         (["task=images", "task.params.path=/no/where"], r"task\.params\.path: '/no/where' does not exist"),
@@ -297,8 +300,8 @@ def test_a_crash_is_noticed_in_as_long_as_a_probe_its_timeout_and_a_refutation_t
 
 
 def test_the_command_line_half_imports_no_torch():
-    """It must refuse a typo at once, and stay out of the way of workers that need the memory."""
-    modules = "schema, sweep, rules, results, worker_protocol, pool, plot"
+    """It must refuse a typo at once, and leave the memory to worker processes."""
+    modules = "schema, sweep, rules, results, worker, executors, runs, api, plot"
     code = (
         f"import sys; from starling.node.simulate import {modules}; import starling.node.cli.research.simulate; "
         "sys.exit('torch' in sys.modules)"

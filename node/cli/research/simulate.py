@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -19,8 +21,11 @@ from starling.node.cli.common import console, json_option, preset_option
 from starling.node.cli.help import Command
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from starling.node.cli.progress import Display
     from starling.node.simulate.results import Finished
+    from starling.node.simulate.runs import Runs, Sweep
     from starling.node.simulate.schema import Scenario
     from starling.node.simulate.sweep import Cell
 
@@ -49,12 +54,32 @@ SHOWS_A_NODE, SHOWS_A_SCENARIO = "`starling config show`", "`starling config sho
 @click.option(
     "--csv", "csv_file", metavar="FILE", type=click.Path(path_type=Path), help="Write every evaluation as CSV."
 )
+@click.option(
+    "--aggregate", "aggregate_file", metavar="FILE", type=click.Path(path_type=Path),
+    help="Write mean and standard deviation over seeds of every evaluation as CSV.",
+)  # fmt: skip
 @click.option("--plot", "plot_file", metavar="FILE", type=click.Path(path_type=Path), help="Draw a .png, .svg or .pdf.")
-@click.option("--jobs", type=int, default=1, show_default=True, help="Runs of a sweep at the same time.")
+@click.option(
+    "--x", type=click.Choice(["rounds", "bytes", "seconds"]), help="Horizontal axis of --plot; default: all three."
+)
+@click.option(
+    "--group",
+    multiple=True,
+    metavar="KEY",
+    help="Key of the sweep that --plot and --aggregate tell runs apart by; default: all but the seed.",
+)
+@click.option("--jobs", type=int, default=1, show_default=True, help="Processes: runs of a sweep at the same time.")
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Compute on the dask cluster of this scheduler instead, e.g. tcp://10.0.0.1:8786.",
+)
 @click.option("--progress/--no-progress", default=None, help="Say how far it is; default: if a terminal reads.")
+@click.pass_obj
 def simulate(
-    file: Path, assignments: tuple[str, ...], preset: str | None, as_json: bool, csv_file: Path | None, plot_file: Path | None,
-    jobs: int, progress: bool | None,
+    injected: Executor | None, file: Path, assignments: tuple[str, ...], preset: str | None, as_json: bool, csv_file: Path | None,
+    aggregate_file: Path | None, plot_file: Path | None, x: str | None, group: tuple[str, ...], jobs: int, cluster: str | None,
+    progress: bool | None,
 ) -> int:  # fmt: skip
     """Simulate a swarm, or a sweep of swarms, from a scenario file.
 
@@ -63,11 +88,12 @@ def simulate(
     preset = "open" in the file, or --preset, gives the values of a swarm of strangers to all keys that neither the file nor --set gives.
     """
     from starling.node.config import presets
-    from starling.node.simulate import plot, rules, sweep
+    from starling.node.simulate import plot, results, rules, sweep
 
     if jobs < 1:
         raise ConfigError(f"--jobs: must be >= 1, got {jobs}; try `--jobs 2`")
-    for option, path in (("--csv", csv_file), ("--plot", plot_file)):
+    outputs = _Outputs(as_json, csv_file, aggregate_file, plot_file, x, group)
+    for option, path in (("--csv", csv_file), ("--aggregate", aggregate_file), ("--plot", plot_file)):
         if path is not None and not path.absolute().parent.is_dir():
             raise ConfigError(f"{option}: {path.parent} is no folder; try `mkdir -p {path.parent}`")
     if plot_file is not None:
@@ -76,34 +102,59 @@ def simulate(
         scenario, cells = sweep.read(file, presets.asked(preset, assignments))
     except ConfigError as error:
         raise ConfigError(str(error).replace(SHOWS_A_NODE, SHOWS_A_SCENARIO)) from error
+    results.check_group((cell.labels for cell in cells), group)
     for warning in rules.check(cells):
         click.echo(f"note: {warning}", err=True)
-    finished, ended_by = _run(cells, jobs, sys.stderr.isatty() if progress is None else progress)
-    _write(scenario, finished, len(cells), as_json=as_json, csv_file=csv_file, plot_file=plot_file)
+    with ExitStack() as stack:
+        executor = injected or _executor(stack, jobs, cluster, scenario.simulate.threads)
+        display = stack.enter_context(_display(sys.stderr.isatty() if progress is None else progress))
+        under_way, ended_by = _run(cells, executor, display)
+    runs = under_way.runs(scenario)
+    _write(runs, outputs)
     if isinstance(ended_by, KeyboardInterrupt):
-        click.echo(f"starling: interrupted, {len(finished)} of {len(cells)} runs are finished", err=True)
+        click.echo(f"starling: interrupted, {len(runs.finished)} of {runs.planned} runs are finished", err=True)
         return INTERRUPTED
     if ended_by is not None:
         raise ended_by
-    return 0
+    for failed in runs.failed:
+        title = ", ".join(f"{key} = {value}" for key, value in failed.labels.items())
+        click.echo(f"starling: {failed.failure.reason}{f' (in the run with {title})' if title else ''}", err=True)
+    return max((2 if failed.failure.config else 1 for failed in runs.failed), default=0)
 
 
-def _run(cells: Sequence[Cell], jobs: int, show: bool) -> tuple[list[Finished], KeyboardInterrupt | GossipError | None]:
-    """All runs -> those that ended, in the sweep's order, and what kept the others from it."""
-    from starling.node.simulate.pool import Pool
-    from starling.node.simulate.results import Finished
+@dataclass(frozen=True, slots=True)
+class _Outputs:
+    """What is printed and written."""
 
-    outcomes = {}
-    ended_by: KeyboardInterrupt | GossipError | None = None
+    as_json: bool
+    csv: Path | None
+    aggregate: Path | None
+    plot: Path | None
+    x: str | None
+    group: tuple[str, ...]
+
+
+def _executor(stack: ExitStack, jobs: int, address: str | None, threads: int) -> Executor:
+    from starling.node.simulate import executors
+
+    if address is not None:
+        return stack.enter_context(executors.cluster(address))
+    return stack.enter_context(executors.Processes(jobs, threads))
+
+
+def _run(
+    cells: Sequence[Cell], executor: Executor, display: Display
+) -> tuple[Sweep, KeyboardInterrupt | GossipError | None]:
+    """All runs, and what ended them before their time."""
+    from starling.node.simulate.runs import Sweep
+
+    under_way = Sweep(cells, executor, display.show)
     try:
-        with _display(show) as display, Pool(cells, jobs, display.show) as pool:
-            pool.check()
-            for cell, outcome in pool.run():
-                outcomes[cell] = outcome  # noqa: PERF403 — what is there when an error comes must stay
+        under_way.check()
+        under_way.run()
     except (KeyboardInterrupt, GossipError) as error:
-        ended_by = error
-    found = [Finished(labels=dict(cells[cell].labels), outcome=outcome) for cell, outcome in sorted(outcomes.items())]
-    return found, ended_by
+        return under_way, error
+    return under_way, None
 
 
 class Silent:
@@ -130,34 +181,35 @@ def _display(show: bool) -> Display:
 # --- what came out ----------------------------------------------------------------------------------------------
 
 
-def _write(
-    scenario: Scenario, finished: Sequence[Finished], planned: int, *, as_json: bool, csv_file: Path | None, plot_file: Path | None
-) -> None:  # fmt: skip
+def _write(runs: Runs, outputs: _Outputs) -> None:
     """Tables or JSON, and the files; nothing at all where nothing is finished."""
-    import msgspec
+    from starling.node.simulate import results
 
-    from starling.node.simulate import plot, results
-
-    if not finished:
+    if not runs.finished:
         return
-    if as_json:
-        document = results.document(msgspec.to_builtins(scenario), finished, planned)
-        click.echo(results.to_json(document))
+    if outputs.as_json:
+        click.echo(runs.to_json())
     else:
-        for number, run in enumerate(finished):
-            _print(run, scenario, first=number == 0)
-        if len(finished) > 1:
-            _compare(finished)
-    if csv_file is not None:
-        try:
-            csv_file.write_text(results.to_csv(finished))
-        except OSError as error:
-            raise ConfigError(f"--csv: {csv_file} cannot be written: {error.strerror}; name another file") from error
-    if plot_file is not None:
+        for number, run in enumerate(runs.finished):
+            _print(run, runs.scenario, first=number == 0)
+        if len(runs.finished) > 1:
+            _compare(runs.finished)
+    if outputs.csv is not None:
+        _save("--csv", outputs.csv, runs.to_csv())
+    if outputs.aggregate is not None:
+        _save("--aggregate", outputs.aggregate, results.to_csv_over_seeds(runs.finished, outputs.group))
+    if outputs.plot is not None:
         from starling.node.cli.progress import Slow
 
-        with Slow(f"drawing {plot_file}"):
-            plot.draw(finished, scenario.name, scenario.simulate.target, plot_file)
+        with Slow(f"drawing {outputs.plot}"):
+            runs.plot(outputs.plot, x=outputs.x, group=outputs.group)
+
+
+def _save(option: str, path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise ConfigError(f"{option}: {path} cannot be written: {error.strerror}; name another file") from error
 
 
 def _print(run: Finished, scenario: Scenario, *, first: bool) -> None:

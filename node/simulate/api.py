@@ -1,0 +1,94 @@
+"""Simulation from Python: `starling.simulate(...)`. Importing it loads no torch; computing in this process does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+from starling.gossip.errors import ConfigError
+from starling.node.config import presets, toml
+from starling.node.simulate import rules, sweep
+from starling.node.simulate.executors import Processes
+from starling.node.simulate.runs import Runs, Show, Sweep
+from starling.node.simulate.schema import Scenario
+
+
+def simulate(
+    scenario: Scenario | str | Path | None = None, *, task: str | None = None, mix: str | None = None, overlay: str | None = None,
+    nodes: int | None = None, rounds: int | None = None, engine: Literal["matrix", "virtual"] | None = None,
+    seeds: Sequence[int] | None = None, preset: str | None = None, set: Mapping[str, Any] | None = None,
+    jobs: int = 1, executor: Executor | None = None, progress: Show | None = None,
+) -> Runs:  # fmt: skip
+    """Simulate a swarm, or a sweep of swarms.
+
+    Args:
+        scenario: what to start from: a `Scenario`, the path of a TOML file, or None for the defaults.
+        task: `task.kind`, e.g. "digits".
+        mix: `mix.kind`, the mixing algorithm, e.g. "pet".
+        overlay: `overlay.kind`, e.g. "sticky".
+        nodes: `simulate.nodes`.
+        rounds: `pace.rounds`.
+        engine: `simulate.engine`: "matrix" for thousands of nodes as rows of one array, "virtual" for whole nodes in virtual time.
+        seeds: `sweep.seeds`, one run each.
+        preset: "vouched", "open" or "custom".
+        set: any other keys, dotted, e.g. {"mix.kappa": 0.05, "sweep.grid": {"mix.kind": ["pet", "dsgd"]}}; wins over all others.
+        jobs: processes; 1 computes in this process. More need the usual `if __name__ == "__main__":` in a script.
+        executor: computes the runs instead of `jobs`, e.g. that of a `dask.distributed.Client`. It is not shut down.
+        progress: called with the fraction done, in [0, 1], and one line.
+
+    Returns:
+        The runs that finished, and those that failed with their reasons.
+
+    Raises:
+        ConfigError: a wrong key or value, or a run that cannot be had.
+        GossipError: no run finished; the reason of the first.
+    """
+    if jobs < 1:
+        raise ConfigError(f"jobs: must be >= 1, got {jobs}")
+    given = {
+        "task": task, "mix": mix, "overlay": overlay, "simulate.nodes": nodes, "pace.rounds": rounds, "simulate.engine": engine,
+        "sweep.seeds": seeds, "preset": preset, **(set or {}),
+    }  # fmt: skip
+    begun, cells = _read(scenario, [f"{key}={_text(value)}" for key, value in given.items() if value is not None])
+    rules.check(cells)
+    with ExitStack() as stack:
+        if executor is None and jobs > 1:
+            executor = stack.enter_context(Processes(jobs, begun.simulate.threads))
+        under_way = Sweep(cells, executor, progress)
+        under_way.check()
+        under_way.run()
+    runs = under_way.runs(begun)
+    if not runs.finished:
+        raise runs.failed[0].failure.error()
+    return runs
+
+
+def _read(
+    scenario: Scenario | str | Path | None, assignments: Sequence[str]
+) -> tuple[Scenario, tuple[sweep.Cell, ...]]:
+    if isinstance(scenario, Scenario):
+        begun = toml.apply_set(scenario, assignments)
+        return begun, sweep.cells(begun)
+    if scenario is not None:
+        return sweep.read(Path(scenario), assignments)
+    begun = presets.load(Scenario, None, assignments)
+    return begun, sweep.cells(begun, lambda more: presets.load(Scenario, None, (*assignments, *more)))
+
+
+def _text(value: object) -> str:
+    """A value as TOML."""
+    match value:
+        case Mapping():
+            return "{" + ", ".join(f"{json.dumps(str(key))} = {_text(inner)}" for key, inner in value.items()) + "}"
+        case str() | Path():
+            return json.dumps(str(value))
+        case Sequence():
+            return f"[{', '.join(map(_text, value))}]"
+        case bool():
+            return str(value).lower()
+        case _:
+            return str(value)

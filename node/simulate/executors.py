@@ -1,0 +1,153 @@
+"""Where the runs of a sweep are computed: any `concurrent.futures.Executor`. Torch-free.
+
+`Processes` is the default of the command line. `cluster` is dask's, for those who outgrow one machine.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from multiprocessing import connection, get_context
+from typing import Any, ParamSpec, TypeVar
+
+from starling.gossip.errors import ConfigError, GossipError
+from starling.node.simulate import worker
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DIED = "the process of this run ended abruptly, perhaps for want of memory; try fewer nodes, or fewer runs at a time"
+_CONNECT_S = 5
+Report = tuple[int, int, str]
+"""Number of a run, rounds done, one line."""
+
+
+class Processes(Executor):
+    """Up to `jobs` processes, each the only one of a pool of its own: one that dies takes only its own run with it.
+
+    Processes are started by `spawn` and kept for later runs. They end when this object is shut down, and by themselves if the process
+    that made it is killed. Ctrl-C reaches only the process that made it.
+
+    Args:
+        jobs: processes at most, >= 1.
+        threads: of numeric libraries in each.
+    """
+
+    def __init__(self, jobs: int, threads: int = 1) -> None:
+        self._context = get_context("spawn")
+        self._threads = threads
+        self._idle: queue.LifoQueue[_Lane | None] = queue.LifoQueue()
+        self._lanes: list[_Lane] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        for _ in range(jobs):
+            self._idle.put(None)
+        self._submitters = ThreadPoolExecutor(jobs, initializer=_block_interrupts)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """As every executor. A process that dies makes its future raise GossipError."""
+        return self._submitters.submit(self._run, fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End all processes at once: what they are computing is lost."""
+        with self._lock:
+            self._closed = True
+            lanes = list(self._lanes)
+        for lane in lanes:
+            lane.link.close()
+        self._submitters.shutdown(wait=wait, cancel_futures=True)
+        for lane in lanes:
+            lane.pool.shutdown(wait=wait, cancel_futures=True)
+
+    def reports(self) -> list[Report]:
+        """Progress since the last call."""
+        with self._lock:
+            links = [] if self._closed else [lane.link for lane in self._lanes]
+        found: list[Report] = []
+        for link in links:
+            try:
+                while link.poll():
+                    found.append(link.recv())
+            except (EOFError, OSError):  # the process has died: its run says so
+                continue
+        return found
+
+    def _run(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        lane = self._idle.get()
+        try:
+            lane = lane or self._start()
+            future = lane.pool.submit(fn, *args, **kwargs)
+            lane.theirs.close()  # the process has it now
+            return future.result()
+        except BrokenExecutor as error:
+            if lane is not None:
+                self._forget(lane)
+                lane = None
+            raise GossipError(DIED) from error
+        finally:
+            self._idle.put(lane)
+
+    def _start(self) -> _Lane:
+        ours, theirs = self._context.Pipe(duplex=True)
+        pool = ProcessPoolExecutor(
+            1, mp_context=self._context, initializer=worker.initialise, initargs=(theirs, self._threads)
+        )
+        lane = _Lane(pool, ours, theirs)
+        with self._lock:
+            if self._closed:
+                raise BrokenExecutor("shut down")
+            self._lanes.append(lane)
+        return lane
+
+    def _forget(self, lane: _Lane) -> None:
+        with self._lock:
+            if lane in self._lanes and not self._closed:
+                self._lanes.remove(lane)
+                lane.link.close()
+                lane.pool.shutdown(wait=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lane:
+    """A pool of one process, and both ends of the pipe that brings its progress and keeps it alive."""
+
+    pool: ProcessPoolExecutor
+    link: connection.Connection
+    theirs: connection.Connection
+
+
+def _block_interrupts() -> None:
+    """In this thread, and in the processes that it starts: Ctrl-C in a terminal reaches all processes of the command."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+
+@contextmanager
+def cluster(address: str) -> Iterator[Executor]:
+    """The workers of a dask cluster, each of which needs this package installed. Progress is known only run by run.
+
+    Args:
+        address: of the scheduler, e.g. "tcp://10.0.0.1:8786".
+
+    Raises:
+        ConfigError: dask.distributed is not installed, or there is no scheduler.
+    """
+    if find_spec("distributed") is None:
+        raise ConfigError(
+            "--cluster: needs dask.distributed, which is not installed; try `pip install 'starling-swarm[cluster]'`"
+        )
+    import distributed  # noqa: PLC0415 — an extra that few need, and slow to import
+
+    try:
+        client = distributed.Client(address, timeout=_CONNECT_S)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"--cluster: no dask scheduler answers at {address!r}; start one with `dask scheduler`, and workers with `dask worker`"
+        ) from error
+    with client:
+        yield client.get_executor()
