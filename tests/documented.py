@@ -127,8 +127,8 @@ UNIT = f"{DOCKER}::test_the_systemd_unit_is_valid"
 CLUSTER = f"{DOCKER}::test_the_kubernetes_manifest_has_what_a_node_needs"
 
 REPLAYED = "tests/tui/test_replay.py::test_all_nodes_stand_at_the_same_moment_and_who_was_not_there_is_said_to_come"
-SCHEMAS = "tests/node/test_cli_schemas.py::test_the_published_schema_is_that_of_the_types"
-IN_BASH = "tests/node/test_cli_completion.py::test_bash_completes_with_the_script_words_with_colons_and_equals_too"
+SCHEMAS = "tests/node/cli/test_schemas.py::test_the_published_schema_is_that_of_the_types"
+IN_BASH = "tests/node/cli/test_completion.py::test_bash_completes_with_the_script_words_with_colons_and_equals_too"
 STILL = "tests/tools/test_stills.py::test_a_record_becomes_pictures_of_every_screen"
 SCRAPED = "tests/real/test_observed.py::test_a_node_is_scraped_recorded_and_logged_while_it_trains"
 RECORDED = "tests/real/test_observed.py::test_a_recorded_demo_is_read_by_whatever_reads_records"
@@ -196,8 +196,13 @@ LINES: Mapping[str, Run | By] = {
     ),
     "starling tui starling-2": By(TUI),
     "starling status --json": By(FOUNDER),
+    "starling status starling-2": By(
+        "tests/node/cli/test_look.py::test_peers_and_json_of_an_ended_node_come_from_its_last_status"
+    ),
+    "starling help status": Run(),
+    "starling status --help": Run(),
     "starling logs -f --dir starling-2": By(FOUR_NODES),
-    "starling invite --for PEER": By("tests/node/test_cli_schemas.py::test_an_invitation_fits"),
+    "starling invite --for PEER": By("tests/node/cli/test_schemas.py::test_an_invitation_fits"),
     "starling demo --dir FOLDER": By(f"{DEMO}::test_ctrl_c_in_the_middle_leaves_nothing_behind"),
     "starling demo --record --dir FOLDER": By(RECORDED),
     "starling tui FOLDER/node-0/record.jsonl": By(REPLAYED, "the program that `starling tui` starts"),
@@ -289,12 +294,12 @@ MENTIONS: Mapping[str, By] = {
     "starling ban": By(FOUNDER),
     "starling unban": By(FOUNDER),
     "starling trust": By(FOUNDER),
-    "starling simulate": By("tests/node/test_cli_schemas.py::test_what_a_simulation_prints_fits"),
+    "starling simulate": By("tests/node/cli/test_schemas.py::test_what_a_simulation_prints_fits"),
     "starling overlay": By(COMPARES),
     "starling bench": By(COMPARES),
     "starling bench codec": By(COMPARES),
     "starling bench rules": By(
-        "tests/node/test_cli_bench.py::test_a_rule_is_measured_beside_byzfl_in_a_process_of_its_own"
+        "tests/node/cli/research/test_bench.py::test_a_rule_is_measured_beside_byzfl_in_a_process_of_its_own"
     ),
     "starling completion": By(IN_BASH),
 }

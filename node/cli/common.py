@@ -1,4 +1,4 @@
-"""What commands share: the default run directory, common options, and how results are printed.
+"""What commands share: common options, the question to a running node, and how results are printed.
 
 Standard output is data, standard error is for people. No color unless a terminal reads that wants it.
 """
@@ -7,34 +7,47 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 import click
+import msgspec
 
+from starling.gossip.errors import GossipError
 from starling.node.cli import completion
+from starling.node.status import control, final
+from starling.node.status.control import typed
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 DEFAULT_DIR = Path("starling-node")
-PIPE_WIDTH = 200  # columns of a table that no terminal folds
+PIPE_WIDTH = 200  # columns of a table that is not written to a terminal: wide enough that no line folds
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+# --- options ----------------------------------------------------------------------------------------------------
+
+
 def dir_option(command: Command) -> Command:
-    """`--dir DIR`, given to the command as `run_dir: Path`."""
-    return click.option(
-        "--dir",
-        "run_dir",
-        metavar="DIR",
-        type=completion.RunDirectory(),
-        default=DEFAULT_DIR,
-        show_default=True,
-        help="The node's run directory.",
-    )(command)
+    """`[DIR]` as the last argument, or `--dir DIR`; given to the command as `run_dir: Path`."""
+
+    @click.argument("directory", metavar="[DIR]", required=False, type=completion.RunDirectory())
+    @click.option(
+        "--dir", "run_dir", metavar="DIR", type=completion.RunDirectory(),
+        help=f"The node's run directory; DIR as the last word does the same.  [default: {DEFAULT_DIR}]",
+    )  # fmt: skip
+    @wraps(command)
+    def with_directory(*args: Any, directory: Path | None, run_dir: Path | None, **options: Any) -> Any:
+        if directory is not None and run_dir is not None and directory != run_dir:
+            raise click.UsageError(f"--dir {run_dir} and DIR {directory} are two directories; give one")
+        return command(*args, run_dir=run_dir or directory or DEFAULT_DIR, **options)
+
+    return with_directory  # type: ignore[return-value]  # same callback, one parameter more on the command line
 
 
 def preset_option(command: Command) -> Command:
@@ -42,16 +55,46 @@ def preset_option(command: Command) -> Command:
     return click.option(
         "--preset",
         metavar="vouched|open",
-        help="Begin with the values for members one knows, or for strangers; docs/robustness.md.",
+        help="Start from the values for known members, or for strangers; see docs/robustness.md.",
         shell_complete=completion.presets,
     )(command)
+
+
+def set_option(*parts: str, help: str) -> Callable[[Command], Command]:
+    """`--set KEY=VALUE`, given to the command as `assignments: tuple[str, ...]`.
+
+    Args:
+        parts: whose keys are completed: manifest, node, scenario.
+        help: for `--help`.
+    """
+    return click.option(
+        "--set", "assignments", multiple=True, metavar="KEY=VALUE", help=help, shell_complete=completion.keys(*parts)
+    )
 
 
 def json_option(command: Command) -> Command:
     """`--json`, given to the command as `as_json: bool`."""
     return click.option(
-        "--json", "as_json", is_flag=True, help="Print JSON for programs; docs/schemas says what is in it."
+        "--json", "as_json", is_flag=True, help="Print JSON for programs; schemas are in docs/schemas."
     )(command)
+
+
+# --- printing ---------------------------------------------------------------------------------------------------
+
+
+def say(text: str) -> None:
+    """A line for people, on standard error."""
+    click.echo(text, err=True)
+
+
+def emit(document: msgspec.Struct) -> None:
+    """Print a JSON document on one line and flush it: a program may wait for it. Numbers that are not finite become null."""
+    click.echo(msgspec.json.encode(document))
+
+
+def emit_plain(fields: Mapping[str, object]) -> None:
+    """The same for plain data, such as a node's answer."""
+    click.echo(msgspec.json.encode({"version": 1, **fields}))
 
 
 def is_lively(stream: TextIO) -> bool:
@@ -60,7 +103,7 @@ def is_lively(stream: TextIO) -> bool:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Standard output for tables: as wide as the terminal, wide enough for whole lines where there is none.
+    """Where tables are printed: as wide as the terminal, wide enough for whole lines where there is none.
 
     Plain text in a pipe, on a dumb terminal and where NO_COLOR is set (https://no-color.org).
     """
@@ -74,6 +117,47 @@ def console(*, stderr: bool = False) -> Console:
     )  # fmt: skip
 
 
-def nobody_reads() -> None:
-    """Standard output is a pipe that was closed, as by `head`: what is left to be written, at exit too, goes nowhere."""
+def discard_output() -> None:
+    """Standard output is a pipe that was closed, as by `head`: send what is still to be written, at exit too, to /dev/null."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+# --- the running node -------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def asking(run_dir: Path) -> Iterator[None]:
+    """Around a request to the node in `run_dir`.
+
+    Raises:
+        ConfigError: no node answers and the directory has never held one.
+        ControlError: no node answers, or it refuses.
+    """
+    from starling.node.storage.run_dir import RunDir
+
+    try:
+        yield
+    except control.NotRunning:
+        RunDir.existing(run_dir)
+        raise
+
+
+def last_run(run_dir: Path) -> final.FinalStatus | None:
+    """How the last run in `run_dir` ended; None if that is not known.
+
+    Raises:
+        GossipError: the file that says so is damaged.
+    """
+    try:
+        return final.load(run_dir)
+    except ValueError as error:
+        raise GossipError(f"{error}; start the node with `starling run --dir {typed(run_dir)}`") from error
+
+
+def is_running(run_dir: Path) -> bool:
+    """Whether a node's control socket accepts connections in `run_dir`."""
+    try:
+        control.connect(run_dir).close()
+    except control.NotRunning:
+        return False
+    return True

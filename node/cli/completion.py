@@ -25,7 +25,9 @@ from starling.node.cli.help import Command
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_STARLING_COMPLETE"
-PEERS_S = 0.5  # for the running node to say whom it knows: nobody waits longer at a TAB
+PEERS_S = 0.5  # to ask the running node for its peers: a person waits at the TAB key
+BUILT_IN_TASKS = ("digits", "images", "quadratic", "diagonal", "logistic", "text", "synthetic")
+"""The names of `starling.node.tasks.catalogue`, which only the engine may import: it needs torch."""
 RECORD = "record.jsonl"
 NODE_FILES = ("node.toml", "control.sock", RECORD)
 
@@ -95,12 +97,10 @@ def completion(shell: str) -> None:
 
     It completes commands, options, run directories, presets, attacks, settings, and the peers that the running node knows.
     """
-    from starling.node.cli.main import starling
-
     register()
     kind = get_completion_class(shell)
     assert kind is not None
-    click.echo(kind(starling, {}, "starling", VARIABLE).source(), nl=False)
+    click.echo(kind(click.get_current_context().find_root().command, {}, "starling", VARIABLE).source(), nl=False)
 
 
 # --- what may come ----------------------------------------------------------------------------------------------
@@ -175,7 +175,8 @@ def peers(ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionIt
     from starling.node.status.control import ControlError, Watch
 
     try:
-        with Watch(Path(ctx.params.get("run_dir") or "starling-node")) as watch:
+        place = ctx.params.get("run_dir") or ctx.params.get("directory") or "starling-node"
+        with Watch(Path(place)) as watch:
             snapshot = watch.poll(PEERS_S)
     except (ControlError, OSError):
         return []
@@ -192,8 +193,6 @@ def overlays(_ctx: Context, _param: Parameter, incomplete: str) -> list[Completi
 
 def tasks(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Built-in tasks."""
-    from starling.node.cli.config import BUILT_IN_TASKS
-
     return _matching(sorted(BUILT_IN_TASKS), incomplete)
 
 

@@ -9,13 +9,11 @@ from pathlib import Path
 import click
 
 from starling.gossip.errors import ConfigError
-from starling.node.cli.common import dir_option, json_option, preset_option
+from starling.node.cli.common import dir_option, emit, json_option, preset_option
+from starling.node.cli.completion import BUILT_IN_TASKS
 from starling.node.cli.help import Group
 from starling.node.config.schema import Manifest, NodeConfig, Section
-
-BUILT_IN_TASKS = ("digits", "images", "quadratic", "diagonal", "logistic", "text", "synthetic")
-"""The names of `starling.node.tasks.catalogue`, which only the engine may import: it needs torch."""
-
+from starling.node.status.control import typed
 
 PARTS = ("manifest", "node", "scenario")
 
@@ -61,7 +59,7 @@ def show_manifest(file: Path | None, run_dir: Path, as_json: bool) -> None:
     """
     import msgspec
 
-    from starling.node.cli.documents import ShownManifest, emit
+    from starling.node.cli.documents import ShownManifest
     from starling.node.config import manifest as manifests
     from starling.node.config import presets, toml
     from starling.node.storage.run_dir import RunDir
@@ -72,7 +70,7 @@ def show_manifest(file: Path | None, run_dir: Path, as_json: bool) -> None:
         shown = RunDir.existing(run_dir).read_manifest()
     if shown is None:
         raise ConfigError(
-            f"--dir: {run_dir} has no manifest yet, a member sends it; start the node with `starling run --dir {run_dir}`"
+            f"--dir: {run_dir} has no manifest yet, a member sends it; start the node with `starling run --dir {typed(run_dir)}`"
         )
     swarm = None
     if shown.signature:
@@ -171,7 +169,7 @@ def _print_parts(parts: Mapping[str, tuple[str, Section]], as_json: bool) -> Non
     """TOML below a heading each, or one JSON object."""
     import msgspec
 
-    from starling.node.cli.documents import ShownConfig, emit
+    from starling.node.cli.documents import ShownConfig
     from starling.node.config import toml
 
     if as_json:

@@ -18,7 +18,7 @@ import click
 
 from starling.gossip.errors import ConfigError
 from starling.node.cli import completion
-from starling.node.cli.common import console, is_lively, json_option, preset_option
+from starling.node.cli.common import console, emit_plain, is_lively, json_option, preset_option
 from starling.node.cli.help import Command
 from starling.node.cli.progress import Display, Terminal, on_stderr
 from starling.node.config.schema import Manifest
@@ -115,8 +115,6 @@ def demo(
         click.echo("starling: interrupted, all nodes are gone", err=True)
         return 130
     if as_json:
-        from starling.node.cli.documents import emit_plain
-
         emit_plain(table)
     else:
         _print(table)

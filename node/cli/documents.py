@@ -5,15 +5,13 @@ JSON Schemas of all of them are in docs/schemas, made by
     python -m starling.node.cli.schemas docs/schemas
 
 `status` and each line of `status --watch` is a `node.status.snapshot.StatusSnapshot`; `simulate` is what `node.simulate.results` writes.
-Torch-free and free of everything else that is heavy: a command builds its document and hands it to `emit`.
+Torch-free and free of everything else that is heavy: a command builds its document and prints it by `common.emit`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
-import click
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -23,16 +21,6 @@ from starling.node.status.snapshot import Exchanges, PeerStatus
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
     """One JSON object on standard output; its first key is `version`."""
-
-
-def emit(document: msgspec.Struct) -> None:
-    """Print it on one line, at once: a program may wait for it. Numbers that are not finite become null."""
-    click.echo(msgspec.json.encode(document))
-
-
-def emit_plain(fields: Mapping[str, object]) -> None:
-    """The same of plain data, such as a node's answer."""
-    click.echo(msgspec.json.encode({"version": 1, **fields}))
 
 
 # --- a running node ---------------------------------------------------------------------------------------------

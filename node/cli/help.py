@@ -1,13 +1,9 @@
-"""What `--help` looks like: commands in groups, examples under each.
-
-class of click                      here
-click.Command                       Command: takes examples
-click.Group                         Group: its commands are such
-"""
+"""Command and Group: click's own, with examples at the end of `--help`, `help` as a word, and suggestions for unknown names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -35,13 +31,32 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group of such commands."""
+    """A group of such commands. `GROUP help COMMAND` is `GROUP COMMAND --help`."""
 
     command_class = Command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """With the word `help` at the start of `args` replaced by `--help` at the end."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command named by `args[0]`; an unknown name is a usage error with the closest one."""
+        known = self.list_commands(ctx)
+        if args[0] not in known and not args[0].startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"no such command {args[0]!r}{meant(args[0], known, f'{ctx.command_path} ')}")
+        return super().resolve_command(ctx, args)
+
+
+def meant(word: str, known: Iterable[str], before: str = "") -> str:
+    """`, did you mean …?` with the closest of `known`; "" if none is close."""
+    close = difflib.get_close_matches(word, sorted(known), n=1)
+    return f", did you mean `{before}{close[0]}`?" if close else ""
+
 
 def write_examples(examples: Sequence[Example], formatter: click.HelpFormatter) -> None:
-    """A section of its own; nothing if there is none."""
+    """A section of its own; nothing if there are none."""
     if not examples:
         return
     formatter.write("\nExamples:\n")

@@ -20,13 +20,14 @@ import click
 import msgspec
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node.cli.common import console, dir_option, json_option, nobody_reads
-from starling.node.cli.documents import emit_plain
+from starling.node.cli.common import console, dir_option, discard_output, emit_plain, json_option
 from starling.node.cli.help import Command
+from starling.node.status.control import typed
 from starling.node.status.log_line import LOG_NAME, log_line
 from starling.node.status.record import earlier
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
+
 LAST = 100
 POLL_S = 0.2
 STYLES = {"warning": "yellow", "error": "bold red", "critical": "bold red"}
@@ -38,7 +39,7 @@ Line = dict[str, Any]
     cls=Command,
     examples=(
         ("starling logs --dir starling-2", f"the last {LAST} events"),
-        ("starling logs -f --level warning", "what goes wrong, as it comes; Ctrl-C ends it"),
+        ("starling logs -f --level warning", "warnings and errors as they come; Ctrl-C ends it"),
         ("starling logs -n 100000 --json", "everything that is kept, for a program"),
     ),
 )
@@ -55,7 +56,7 @@ Line = dict[str, Any]
     help="Begin with the last N events.",
 )
 @click.option(
-    "--level", type=click.Choice(LEVELS), default="info", show_default=True, help="Leave out what matters less than this.",
+    "--level", type=click.Choice(LEVELS), default="info", show_default=True, help="Leave out events below this level.",
 )  # fmt: skip
 @dir_option
 @json_option
@@ -66,7 +67,7 @@ def logs(follow: bool, count: int, level: str, run_dir: Path, as_json: bool) -> 
     """
     path = _log_of(run_dir)
     if not follow and not path.exists() and not earlier(path).exists():
-        raise GossipError(f"{run_dir} has no log yet; start the node with `starling run --dir {run_dir}`")
+        raise GossipError(f"{run_dir} has no log yet; start the node with `starling run --dir {typed(run_dir)}`")
     wanted, say = frozenset(LEVELS[LEVELS.index(level) :]), _printer(as_json)
     try:
         with Reader(path) as reader:
@@ -79,7 +80,7 @@ def logs(follow: bool, count: int, level: str, run_dir: Path, as_json: bool) -> 
     except KeyboardInterrupt:
         return
     except BrokenPipeError:  # `| head`
-        nobody_reads()
+        discard_output()
 
 
 class Reader:
@@ -150,7 +151,7 @@ class Reader:
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise GossipError(f"cannot read {path}: {error.strerror}; look with `ls -l {path}`") from error
+            raise GossipError(f"cannot read {path}: {error.strerror}; look with `ls -l {typed(path)}`") from error
         if self._before is not None:
             self._before.close()
         self._before, self._file, self._rest = self._file, file, b""
@@ -183,19 +184,19 @@ def _log_of(run_dir: Path) -> Path:
     """
     if not run_dir.is_dir():
         raise ConfigError(
-            f"--dir: {run_dir} is no directory; a node begins with `starling join INVITE --dir {run_dir}`"
+            f"--dir: {run_dir} is no directory; a node begins with `starling join INVITE --dir {typed(run_dir)}`"
         )
     path = run_dir / LOG_NAME
     if path.exists() or (run_dir / "node.toml").exists():
         return path
     nodes = sorted(each for each in run_dir.glob("node-*") if each.is_dir())
     if nodes:
-        raise ConfigError(f"--dir: {run_dir} is a demo's folder; try `starling logs --dir {nodes[0]}`")
-    raise ConfigError(f"--dir: {run_dir} holds no node; start one with `starling join INVITE --dir {run_dir}`")
+        raise ConfigError(f"--dir: {run_dir} is a demo's folder; try `starling logs --dir {typed(nodes[0])}`")
+    raise ConfigError(f"--dir: {run_dir} holds no node; start one with `starling join INVITE --dir {typed(run_dir)}`")
 
 
 def _is_read() -> bool:
-    """Wait for the next look; False if nobody reads what we print any more."""
+    """Wait for the next poll; False if the pipe we print to was closed."""
     try:
         piped = stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
     except (OSError, ValueError):  # no real file

@@ -1,4 +1,4 @@
-"""`starling status`, `peers` and `tui`: look at a running node, change nothing."""
+"""`starling status`, `peers` and `tui`: look at a running node, or at what an ended one left behind; change nothing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from starling.node.cli.common import DEFAULT_DIR, console, dir_option, is_lively, json_option, nobody_reads
+from starling.node.cli.common import (
+    DEFAULT_DIR,
+    asking,
+    console,
+    dir_option,
+    discard_output,
+    emit,
+    is_lively,
+    json_option,
+    last_run,
+)
 from starling.node.cli.completion import Watchable
-from starling.node.cli.documents import Peers, emit
+from starling.node.cli.documents import Peers
 from starling.node.cli.help import Command
 from starling.node.status import control
 from starling.node.status import format as show
+from starling.node.status.control import typed
+from starling.node.status.final import FinalStatus
 from starling.node.status.snapshot import PeerStatus, Resources, StatusSnapshot, encode
 
 if TYPE_CHECKING:
@@ -43,17 +55,19 @@ INVITED_TOO = 148  # columns from which it is shown as well who invited them
 @dir_option
 @json_option
 def status(watch: bool, run_dir: Path, as_json: bool) -> None:
-    """Say how a running node does.
+    """Show the state of a running node, or how an ended one ended.
 
     A problem, if there is one, is the first line, with the next command to try.
     """
-    snapshot = _snapshot(run_dir)
+    snapshot, ended = _snapshot(run_dir)
     if watch:
         _watch(run_dir, as_json)
     elif as_json:
         click.echo(encode(snapshot), nl=False)
     else:
-        _print_status(console(), snapshot, run_dir)
+        out = console()
+        _print_first(out, snapshot, ended, run_dir)
+        out.print(_status_table(snapshot))
 
 
 @click.command(
@@ -66,16 +80,16 @@ def status(watch: bool, run_dir: Path, as_json: bool) -> None:
 @dir_option
 @json_option
 def peers(run_dir: Path, as_json: bool) -> None:
-    """List the members a running node knows, those it exchanges with first.
+    """List the members a node knows, those it exchanges with first.
 
-    Where members are invited also by whom: `starling revoke PEER` puts out a member and all below it.
+    In a swarm of invited members with who invited them: `starling revoke PEER` removes a member and all below it.
     """
-    snapshot = _snapshot(run_dir)
+    snapshot, ended = _snapshot(run_dir)
     if as_json:
         emit(Peers(peer=snapshot.peer, swarm=snapshot.swarm, peers=snapshot.peers))
         return
     out = console()
-    _print_problem(out, snapshot, run_dir)
+    _print_first(out, snapshot, ended, run_dir)
     invited = out.width >= INVITED_TOO and any(peer.inviter for peer in snapshot.peers)
     full, standing = out.width >= WIDE, out.width >= WIDE_ENOUGH
     out.print(_peer_table(snapshot.peers, full=full, standing=standing, invited=invited))
@@ -99,7 +113,7 @@ def terminal(paths: tuple[Path, ...]) -> int:
     """
     shown = paths or (DEFAULT_DIR,)
     if not sys.stdin.isatty() or not is_lively(sys.stdout):
-        raise click.UsageError(f"the terminal UI needs a terminal; try `starling status --dir {shown[0]}`")
+        raise click.UsageError(f"the terminal UI needs a terminal; try `starling status --dir {typed(shown[0])}`")
     for path in shown:
         if path.suffix == ".jsonl" and not path.exists():
             raise click.UsageError(f"{path} is not there; a node with `--set record.every_s=1` writes one")
@@ -107,20 +121,21 @@ def terminal(paths: tuple[Path, ...]) -> int:
     return subprocess.run([sys.executable, "-m", "starling.tui", *map(str, shown)], check=False).returncode
 
 
-def _snapshot(run_dir: Path) -> StatusSnapshot:
-    """The node's status.
+def _snapshot(run_dir: Path) -> tuple[StatusSnapshot, FinalStatus | None]:
+    """The node's status, and how its last run ended if it does not run.
 
     Raises:
         ConfigError: the directory has never held a node.
-        ControlError: its node does not run or does not answer.
+        ControlError: its node does not answer, or was killed and left no status.
     """
     try:
-        return control.status(run_dir)
+        with asking(run_dir):
+            return control.status(run_dir), None
     except control.NotRunning:
-        from starling.node.storage.run_dir import RunDir
-
-        RunDir.existing(run_dir)
-        raise
+        last = last_run(run_dir)
+        if last is None:
+            raise
+        return last.snapshot, last
 
 
 def _watch(run_dir: Path, as_json: bool) -> None:
@@ -144,20 +159,20 @@ def _watch(run_dir: Path, as_json: bool) -> None:
     except KeyboardInterrupt:
         return
     except BrokenPipeError:  # `| head`
-        nobody_reads()
+        discard_output()
 
 
 def _seen(run_dir: Path) -> Iterator[StatusSnapshot | control.ControlError]:
-    """What the node says, without end; once for each time it cannot be asked, why not."""
-    told = ""
+    """Snapshots without end; once for each time the node cannot be asked, why not."""
+    said = ""
     while True:
         try:
             for snapshot in control.watch(run_dir):
-                told = ""
+                said = ""
                 yield snapshot
         except control.ControlError as error:
-            if str(error) != told:
-                told = str(error)
+            if str(error) != said:
+                said = str(error)
                 yield error
         time.sleep(ATTACH_S)
 
@@ -172,19 +187,34 @@ def _whole(seen: StatusSnapshot | control.ControlError, run_dir: Path) -> Render
     return Group(*([] if problem is None else [problem]), _status_table(seen))
 
 
-def _print_status(out: Console, snapshot: StatusSnapshot, run_dir: Path) -> None:
-    _print_problem(out, snapshot, run_dir)
-    out.print(_status_table(snapshot))
+def _print_first(out: Console, snapshot: StatusSnapshot, ended: FinalStatus | None, run_dir: Path) -> None:
+    """How the last run ended, or the problem of a running node, if it has one."""
+    from rich.text import Text
+
+    first = _problem(snapshot, run_dir) if ended is None else Text(_ended(ended, run_dir), style="bold")
+    if first is not None:
+        out.print(first, soft_wrap=True)
 
 
-def _print_problem(out: Console, snapshot: StatusSnapshot, run_dir: Path) -> None:
-    problem = _problem(snapshot, run_dir)
-    if problem is not None:
-        out.print(problem, soft_wrap=True)
+def _ended(last: FinalStatus, run_dir: Path) -> str:
+    """`finished: 100 rounds, accuracy 0.956; model in …`."""
+    snapshot = last.snapshot
+    value = (
+        "" if snapshot.value is None else f", {show.metric(snapshot.metric) or 'value'} {show.figure(snapshot.value)}"
+    )
+    rounds = f"{show.count(snapshot.round)} rounds{value}"
+    model = f"; model in {run_dir / last.model}" if last.model else ""
+    match last.ended:
+        case "finished":
+            return f"finished: {rounds}{model}"
+        case "left":
+            return f"left after {rounds}{model}; continue with `starling run --dir {typed(run_dir)}`"
+        case _:
+            return f"! failed after {rounds}: {show.clean(last.reason)}; see `starling logs --dir {typed(run_dir)}`"
 
 
 def _problem(snapshot: StatusSnapshot, run_dir: Path) -> Text | None:
-    """The line that comes first, with the next command to try: the node's own word, or else where one would look."""
+    """The line that comes first, with the next command to try: the node's own suggestion, else `invite` or `logs`."""
     from rich.text import Text
 
     if snapshot.problem is None:
@@ -192,7 +222,8 @@ def _problem(snapshot: StatusSnapshot, run_dir: Path) -> Text | None:
     said = show.clean(snapshot.problem)
     if "`" not in said:
         alone = snapshot.members == 1
-        said += f"; hand on `starling invite --dir {run_dir}`" if alone else f"; see `starling logs --dir {run_dir}`"
+        command = "invite" if alone else "logs"
+        said += f"; {'hand on' if alone else 'see'} `starling {command} --dir {typed(run_dir)}`"
     return Text(f"! {said}", style="bold red")
 
 
@@ -312,7 +343,7 @@ def _peer_table(peers: tuple[PeerStatus, ...], *, full: bool, standing: bool, in
 
 
 def _standing(peer: PeerStatus) -> tuple[str, ...]:
-    """What it did and what follows: trusted wins over all, an end that never comes is not shown."""
+    """State and the time it still lasts, score, late and clipped shares, merit. `trusted` replaces the state."""
     left = f" {show.age(peer.shut_out_s)}" if peer.shut_out_s is not None else ""
     shares = ("–" if share is None else f"{share:.0%}" for share in (peer.staleness, peer.clipped))
     return (

@@ -11,6 +11,7 @@ Only the module of the command that is called gets imported, so that `--help` an
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 import click
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node.cli.help import write_examples
+from starling.node.cli.help import Group, write_examples
 from starling.node.status.control import ControlError
 
 if TYPE_CHECKING:
@@ -34,26 +35,26 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
             "join": ("starling.node.cli.run:join", "Join a swarm by its invite."),
             "run": ("starling.node.cli.run:run", "Run the node of a run directory again."),
             "leave": ("starling.node.cli.run:leave", "Leave the swarm in order and stop the running node."),
-            "export": ("starling.node.cli.run:export", "Write the model to a safetensors file."),
+            "export": ("starling.node.cli.model:export", "Write the model to a safetensors file."),
         },
         "Look": {
-            "status": ("starling.node.cli.look:status", "Say how a running node does, problems first."),
+            "status": ("starling.node.cli.look:status", "Show a node's state, problems first."),
             "peers": ("starling.node.cli.look:peers", "List the members a running node knows."),
             "tui": ("starling.node.cli.look:terminal", "Watch nodes, a demo or a recorded run in the terminal."),
             "logs": ("starling.node.cli.logs:logs", "Print a node's log; -f goes on as it grows."),
-            "eval": ("starling.node.cli.run:evaluate", "Evaluate the running node's model on held-out data."),
+            "eval": ("starling.node.cli.model:evaluate", "Evaluate a node's model on held-out data."),
         },
         "Found and invite": {
             "found": ("starling.node.cli.run:found", "Found a swarm: sign a manifest and print the invite."),
             "invite": ("starling.node.cli.members:invite", "Print an invite to the running node's swarm."),
-            "revoke": ("starling.node.cli.members:revoke", "Put out a member with all whom it invited."),
+            "revoke": ("starling.node.cli.members:revoke", "Remove a member with all whom it invited."),
             "manifest": ("starling.node.cli.config:manifest", "Show or check a swarm's manifest."),
             "config": ("starling.node.cli.config:config", "Show every setting with its meaning."),
         },
         "Trust": {
-            "ban": ("starling.node.cli.judge:ban", "Shut a peer out."),
-            "unban": ("starling.node.cli.judge:unban", "Undo a ban, or trust."),
-            "trust": ("starling.node.cli.judge:trust", "Never shut a peer out."),
+            "ban": ("starling.node.cli.members:ban", "Refuse a peer."),
+            "unban": ("starling.node.cli.members:unban", "Undo a ban, or trust."),
+            "trust": ("starling.node.cli.members:trust", "Never refuse a peer."),
         },
         "Research": {
             "simulate": (
@@ -90,7 +91,7 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
 )
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -105,17 +106,6 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """With the name that was meant, where it is clear: click would look for it among the commands that are imported."""
-        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            import difflib
-
-            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            ctx.fail(f"no such command {args[0]!r}" + (f", did you mean `starling {close[0]}`?" if close else ""))
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table, without importing what it names: the columns of all groups aligned."""
@@ -141,11 +131,13 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="starling-swarm", prog_name="starling", message="%(prog)s %(version)s")
+@click.version_option(
+    None, "-v", "-V", "--version", package_name="starling-swarm", prog_name="starling", message="%(prog)s %(version)s"
+)
 def starling() -> None:
     """Train a PyTorch model together with others, without a server.
 
-    Each command has its own: starling COMMAND --help.
+    Each command has its own help: starling COMMAND --help, or starling help COMMAND.
     """
 
 
@@ -162,6 +154,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from starling.node.cli import completion
 
         completion.register()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # a latin-1 pipe gets `?` for what it cannot hold, instead of a traceback
+            stream.reconfigure(errors="replace")
     try:
         outcome = starling.main(
             args=None if arguments is None else list(arguments), prog_name="starling", standalone_mode=False

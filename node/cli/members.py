@@ -1,7 +1,9 @@
-"""`starling invite` and `starling revoke`: who may come, and who may not stay."""
+"""`starling invite`, `revoke`, `ban`, `unban` and `trust`: who may be a member, and whom this node refuses."""
 
 from __future__ import annotations
 
+import math
+import re
 import time
 from pathlib import Path
 
@@ -9,13 +11,15 @@ import click
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.node.cli import completion
-from starling.node.cli.common import dir_option, json_option
-from starling.node.cli.documents import Invited, Revoked, emit
+from starling.node.cli.common import asking, dir_option, emit, emit_plain, json_option, say
+from starling.node.cli.documents import Invited, Revoked
 from starling.node.cli.help import Command
-from starling.node.cli.run import asking
 from starling.node.status import control
+from starling.node.status.control import typed
 
 DAYS = 90.0
+UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+LONGEST_S = 10 * 365.25 * 86400.0
 
 
 @click.command(
@@ -29,24 +33,28 @@ DAYS = 90.0
     ),
 )
 @click.option(
-    "--days", type=float, default=DAYS, show_default=True, help="How long the invitation, and what hangs on it, lasts."
+    "--days",
+    type=float,
+    default=DAYS,
+    show_default=True,
+    help="How long the invitation, and a membership by it, lasts.",
 )
 @click.option(
-    "--for", "peer", default="", metavar="PEER", help="Only this peer can use it; else whoever has the line, once."
+    "--for", "peer", default="", metavar="PEER", help="Only this peer can use it; default: the first who uses it, once."
 )
 @dir_option
 @json_option
 def invite(days: float, peer: str, run_dir: Path, as_json: bool) -> None:
     """Print an invite to the running node's swarm: one line to join by.
 
-    Where members are invited it holds an invitation, of which a node has as many as the manifest says, and whoever joins by it is
-    in your charge: `starling revoke` puts out a member and all whom it invited.
+    In a swarm of kind `invite` the line holds a signed invitation. A node can give as many as the manifest allows, and answers for
+    the members that join by them: `starling revoke` removes a member and all whom it invited.
     """
     with asking(run_dir):
-        told = control.status(run_dir)
-    if not told.addresses:
+        status = control.status(run_dir)
+    if not status.addresses:
         raise GossipError(f"the node in {run_dir} does not listen yet; try again in a moment")
-    made = make_invite(run_dir, told.swarm, told.addresses, days=days, peer=peer)
+    made = make_invite(run_dir, status.swarm, status.addresses, days=days, peer=peer)
     if as_json:
         emit(made)
     else:
@@ -56,10 +64,10 @@ def invite(days: float, peer: str, run_dir: Path, as_json: bool) -> None:
 def make_invite(
     run_dir: Path, swarm: str, addresses: tuple[str, ...], *, days: float = DAYS, peer: str = ""
 ) -> Invited:
-    """One invite, and on standard error what is in it.
+    """One invite; what it contains is said on standard error.
 
     Raises:
-        ConfigError: the node may not invite, or may no more.
+        ConfigError: the node may not invite, or has no invitation left.
     """
     from starling.gossip.wire.schema import MAX_ADDRESSES
     from starling.node.admission import issue
@@ -82,10 +90,8 @@ def make_invite(
     )  # fmt: skip
     left = "" if issued.left is None else f", {issued.left} left to give"
     whose = f"for {peer}" if peer else "for whoever uses it first"
-    void = f"`starling revoke {issued.number} --dir {run_dir}`"
-    click.echo(
-        f"invitation {issued.number}, {whose}, until {issued.until:%Y-%m-%d}{left}; void it with {void}", err=True
-    )
+    void = f"`starling revoke {issued.number} --dir {typed(run_dir)}`"
+    say(f"invitation {issued.number}, {whose}, until {issued.until:%Y-%m-%d}{left}; void it with {void}")
     return Invited(
         invite=encode(issued.invite), swarm=swarm, bootstrap=bootstrap, number=issued.number, until=f"{issued.until:%Y-%m-%d}",
         peer=peer or None, left=issued.left,
@@ -105,7 +111,7 @@ def make_invite(
 def revoke(whom: str, run_dir: Path, as_json: bool) -> None:
     """Revoke an invitation, for good: a member's, with all whom it invited, or one that you gave out, by its number.
 
-    The founder can revoke everybody's, a member those of whom it, or somebody below it, invited.
+    The founder can revoke any invitation, a member its own and those of the members below it.
     """
     with asking(run_dir):
         answer = control.request(run_dir, "revoke", peer=whom)
@@ -115,5 +121,74 @@ def revoke(whom: str, run_dir: Path, as_json: bool) -> None:
         emit(Revoked(removed=tuple(peers)))
     for peer in () if as_json else peers:
         click.echo(peer)
-    out = "1 member is out" if len(peers) == 1 else f"{len(peers)} members are out"
-    click.echo(f"revoked; {out}, and the others are being told", err=True)
+    removed_now = "1 member is removed" if len(peers) == 1 else f"{len(peers)} members are removed"
+    say(f"revoked; {removed_now}, and the revocation is being sent to the others")
+
+
+# --- what this node decides by itself ---------------------------------------------------------------------------
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        ("starling ban …Kx6nXTN --for 24h --why spam", "by the end of its id, as `starling peers` shows it"),
+        ("starling ban 12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN", "for good"),
+    ),
+)
+@click.argument("peer", shell_complete=completion.peers)
+@click.option("--for", "duration", metavar="24h", help="Duration of the ban: 90s, 30m, 24h, 7d. Default: no end.")
+@click.option("--why", metavar="TEXT", default="", help="A note for yourself, shown by `starling peers`.")
+@dir_option
+@json_option
+def ban(peer: str, duration: str | None, why: str, run_dir: Path, as_json: bool) -> None:
+    """Refuse PEER: close its connections, accept no new one, and delete the flow of its edge.
+
+    PEER is a peer id, its beginning or its end as `starling peers` shows it. The ban is kept over restarts.
+    """
+    for_s = math.inf if duration is None else seconds(duration)
+    fields: dict[str, object] = {"peer": peer, "why": why}
+    if math.isfinite(for_s):
+        fields["for_s"] = for_s
+    _ask(run_dir, "ban", "banned", as_json, **fields)
+
+
+@click.command(cls=Command, examples=(("starling unban …Kx6nXTN", ""),))
+@click.argument("peer", shell_complete=completion.peers)
+@dir_option
+@json_option
+def unban(peer: str, run_dir: Path, as_json: bool) -> None:
+    """Undo a ban of PEER, a quarantine, or trust: its faults and score decide again."""
+    _ask(run_dir, "unban", "neither banned nor trusted:", as_json, peer=peer)
+
+
+@click.command(cls=Command, examples=(("starling trust …Kx6nXTN", "a known member with a bad connection"),))
+@click.argument("peer", shell_complete=completion.peers)
+@dir_option
+@json_option
+def trust(peer: str, run_dir: Path, as_json: bool) -> None:
+    """Never quarantine or ban PEER, whatever its score. `starling ban` and `unban` withdraw that."""
+    _ask(run_dir, "trust", "trusted", as_json, peer=peer)
+
+
+def seconds(text: str) -> float:
+    """A duration as a person writes it: 90s, 30m, 24h, 7d, 2w.
+
+    Raises:
+        ConfigError: it is none, or longer than ten years.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower())
+    if match is None or match[2] not in UNITS_S:
+        raise ConfigError(f"--for: must be a number and one of s, m, h, d, w, got {text!r}; try `--for 24h`")
+    value = float(match[1]) * UNITS_S[match[2]]
+    if not 0.0 < value <= LONGEST_S:
+        raise ConfigError(f"--for: must be above 0 and at most ten years, got {text!r}; try `--for 24h`")
+    return value
+
+
+def _ask(run_dir: Path, op: str, done: str, as_json: bool, **fields: object) -> None:
+    with asking(run_dir):
+        answer = control.request(run_dir, op, timeout_s=control.REPLY_S, **fields)
+    if as_json:
+        emit_plain(answer)
+    else:
+        say(f"{done} {answer.get('peer')}")

@@ -15,6 +15,7 @@ import errno
 import json
 import os
 import select
+import shlex
 import socket
 import sys
 import time
@@ -43,7 +44,12 @@ class NotRunning(ControlError):
     """No node runs in that directory."""
 
     def __init__(self, run_dir: Path) -> None:
-        super().__init__(f"no node is running in {run_dir}; start it with `starling run --dir {run_dir}`")
+        super().__init__(f"no node is running in {run_dir}; start it with `starling run --dir {typed(run_dir)}`")
+
+
+def typed(path: Path | str) -> str:
+    """A path or another word as it must be typed in a shell, for messages that name the next command."""
+    return shlex.quote(str(path))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from starling.gossip.compress import names
 from starling.gossip.errors import ConfigError
-from starling.node.cli.config import BUILT_IN_TASKS
+from starling.node.cli.completion import BUILT_IN_TASKS
 from starling.node.config import toml
 from starling.node.config.presets import PRESETS
 from starling.node.config.schema import (

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node.cli.common import console, json_option
+from starling.node.cli.common import console, emit, json_option
 from starling.node.cli.help import Group
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def codec(
     Each in a process of its own, so that its memory can be told from the others'.
     """
     from starling.kernels.schema import CODECS
-    from starling.node.cli.documents import Codecs, emit
+    from starling.node.cli.documents import Codecs
     from starling.node.cli.progress import Steps
 
     _check(dims, repeat, f"starling bench codec --d {DIM}")
@@ -96,7 +96,7 @@ def rules(dims: tuple[int, ...], count: int, rules: tuple[str, ...], repeat: int
     Each in a process of its own, on one thread.
     """
     from starling.kernels.schema import RULES
-    from starling.node.cli.documents import Rules, emit
+    from starling.node.cli.documents import Rules
     from starling.node.cli.progress import Steps
 
     _check(dims, repeat, f"starling bench rules --d {RULES_DIM}")

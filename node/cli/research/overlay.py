@@ -14,8 +14,7 @@ import click
 
 from starling.gossip.errors import ConfigError
 from starling.node.cli import completion
-from starling.node.cli.common import console, json_option
-from starling.node.cli.documents import emit_plain
+from starling.node.cli.common import console, emit_plain, json_option
 from starling.node.cli.help import Group
 from starling.node.cli.progress import Slow
 

@@ -165,7 +165,7 @@ def _show(found: StatusSnapshot) -> None:
     out = Console(file=io.StringIO(), width=80)
     out.print(look._status_table(found))
     out.print(look._peer_table(found.peers[:8], full=False, standing=True, invited=True))
-    look._print_problem(out, found, Path("node"))
+    look._print_first(out, found, None, Path("node"))
     text = out.file.getvalue()
     assert all(character.isprintable() or character == "\n" for character in text), "nothing writes to the terminal"
     for event in found.events[:8]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -18,12 +19,12 @@ from starling.gossip.errors import ConfigError, EngineError, PeerUnreachable
 from starling.node.cli import main as cli
 from starling.node.cli import progress
 from starling.node.cli.main import COMMANDS, main
-from starling.node.status import control
+from starling.node.status import control, final
 from starling.node.status.snapshot import PeerStatus, Resources, decode, encode
 from tests.harness.control_socket import answering
 from tests.harness.snapshots import bare, snapshot
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -71,12 +72,13 @@ def test_every_command_of_the_table_is_where_it_says():
         assert attribute in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, target
 
 
-def test_the_version_is_the_package_s(capsys):
-    assert main(["--version"]) == 0
+@pytest.mark.parametrize("option", ["--version", "-V", "-v"])
+def test_the_version_is_the_package_s(option, capsys):
+    assert main([option]) == 0
     assert capsys.readouterr().out.startswith("starling 0.")
 
 
-@pytest.mark.parametrize("arguments", [["nonsense"], ["status", "--nonsense"], ["status", "extra"]])
+@pytest.mark.parametrize("arguments", [["nonsense"], ["status", "--nonsense"], ["status", "a", "b"]])
 def test_wrong_usage_exits_with_2_and_says_so_on_standard_error(arguments, capsys):
     assert main(arguments) == 2
     said = capsys.readouterr()
@@ -128,6 +130,89 @@ def test_status_where_no_node_ever_was_says_how_to_begin(tmp_path, capsys):
     assert said.out == ""
     assert said.err.startswith("starling: --dir: ")
     assert "starling join" in said.err
+
+
+def ended(folder, **fields):
+    """A run directory as a node leaves it that ended."""
+    (folder / "node.toml").touch()
+    (folder / "final.json").write_text(final.encode(final.FinalStatus(**fields)))
+
+
+FINISHED = {
+    "ended": "finished",
+    "snapshot": snapshot(
+        state="finished", round=100, value=0.9563, value_round=100, metric="accuracy", problem="an old one"
+    ),
+    "model": "model.safetensors",
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        (FINISHED, "finished: 100 rounds, accuracy 0.956; model in {}/model.safetensors"),
+        (
+            {"ended": "left", "snapshot": snapshot(state="leaving", round=42, value=None)},
+            "left after 42 rounds; continue with `starling run --dir {}`",
+        ),
+        (
+            {"ended": "failed", "reason": "the engine died", "snapshot": snapshot(state="failed", round=7, value=0.5)},
+            "! failed after 7 rounds, accuracy 0.500: the engine died; see `starling logs --dir {}`",
+        ),
+    ],
+)
+def test_status_of_an_ended_node_says_how_it_ended_and_where_its_model_is(fields, line, tmp_path, capsys):
+    ended(tmp_path, **fields)
+    assert main(["status", str(tmp_path)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == line.format(tmp_path)
+    assert any(row.startswith("peer") for row in said)
+
+
+def test_peers_and_json_of_an_ended_node_come_from_its_last_status(tmp_path, capsys):
+    ended(tmp_path, **FINISHED)
+    assert main(["status", "--dir", str(tmp_path), "--json"]) == 0
+    assert decode(capsys.readouterr().out.encode()) == FINISHED["snapshot"]
+    assert main(["peers", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("finished: 100 rounds")
+    assert "quara03" in said
+
+
+def test_a_damaged_last_status_is_one_line(tmp_path, capsys):
+    (tmp_path / "node.toml").touch()
+    (tmp_path / "final.json").write_text("{")
+    assert main(["status", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "final.json" in said
+    assert "`starling run --dir" in said
+
+
+def test_a_path_in_a_suggested_command_can_be_pasted(tmp_path, capsys):
+    place = tmp_path / "my node"
+    place.mkdir()
+    (place / "node.toml").touch()
+    assert main(["status", "--dir", str(place)]) == 1
+    assert f"`starling run --dir '{place}'`" in capsys.readouterr().err
+
+
+def test_the_directory_may_be_named_without_dir_but_not_twice(tmp_path, capsys):
+    assert main(["status", str(tmp_path), "--dir", str(tmp_path / "b")]) == 2
+    assert "two directories" in capsys.readouterr().err
+    assert main(["status", str(tmp_path), "--dir", str(tmp_path)]) == 2
+    assert "holds no node" in capsys.readouterr().err
+
+
+def test_a_pipe_of_another_encoding_gets_question_marks_not_a_traceback():
+    """`starling status > file` under LC_ALL=de_DE.ISO-8859-1."""
+    program = "from starling.node.cli.main import main; main(['overlay', 'show', 'ring', '-n', '4'])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=False, cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"?" in done.stdout
 
 
 def test_status_of_a_node_that_does_not_run_says_how_to_start_it(tmp_path, capsys):

@@ -15,6 +15,7 @@ from starling.node.config import manifest as manifests
 from starling.node.config import toml
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.status import control
+from starling.node.status.final import FinalStatus
 from starling.node.storage.run_dir import RunDir
 from tests.harness.cli_doubles import ADDRESS, INVITE, PEER, SWARM, Daemon
 from tests.harness.snapshots import snapshot
@@ -63,7 +64,15 @@ WRONG = [
     (["found", "--set", "pace.rounds=-4"], ["pace.rounds", "-4", ">= 0", "`starling config show`"]),
     (["found", "--set", "task=digit"], ["task.kind", "'digit'", "`--set task=digits`"]),
     (["found", "--set", "pace.min_wait_s=99"], ["pace.min_wait_s", "99", "`--set pace.min_wait_s=10`"]),
-    (["found", "--device", "gpu"], ["device", "'gpu'", "auto, cpu, cuda, mps", "`starling config show`"]),
+    (["found", "--device", "tpu"], ["device", "'tpu'", "auto, cpu, cuda, mps", "`starling config show`"]),
+    (["found", "--shard", "9", "--set", "partition.shards=4"], ["partition.shards = 4", "got 9", "`--shard 3`"]),
+    (["found", "--up", "10"], ["--up", "unit", "'10'", "`--up 10mbit`"]),
+    (["found", "--listen", "0.0.0.0:4001"], ["--listen", "'0.0.0.0:4001'", "`--listen /ip4/0.0.0.0/tcp/4001`"]),
+    (["found", "--listen", "4001"], ["'4001'", "`--listen /ip4/0.0.0.0/tcp/4001`"]),
+    (["found", "--listen", "[::]:4001"], ["`--listen /ip6/::/tcp/4001`"]),
+    (["found", "--announce", "me.example:9"], ["'me.example:9'", "`--announce /dns4/me.example/tcp/9`"]),
+    (["found", "--listen", "udp"], ["'udp'", "`--listen /ip4/0.0.0.0/tcp/4001`"]),
+    (["eval", "--data", "gone.npz"], ["--data", "'gone.npz'", "`ls "]),
     (["found", "--shard", "two"], ["shard", "'two'", "`starling config show`"]),
     (["found", "--up", "fast"], ["--up", "'fast'", "`--up 10mbit`"]),
     (["found", "--down", "-1"], ["--down", "'-1'", "`--down 10mbit`"]),
@@ -199,6 +208,35 @@ def test_join_keeps_the_invite_and_its_addresses_and_starts_the_node(daemon, her
     assert place.read_manifest() is None
     assert daemon.runs == [(place.path, False)]
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("pasted", [f"<{INVITE}>", f"{INVITE[:60]}\n  {INVITE[60:]}\n", f"'{INVITE}'", f"`{INVITE}` "])
+def test_an_invite_is_found_in_what_a_mail_program_makes_of_it(pasted, daemon, here):
+    assert main(["join", pasted]) == 0
+    assert RunDir.existing(here / "starling-node").read_invite() == Invite(SWARM, (ADDRESS,))
+
+
+def test_gpu_is_another_name_of_cuda_and_no_cap_needs_no_unit(daemon, here):
+    assert main(["found", "--device", "gpu", "--up", "0", "--down", "none"]) == 0
+    config = RunDir.existing(here / "starling-node").read_config()
+    assert (config.device, config.up_bytes_per_s, config.down_bytes_per_s) == ("cuda", 0, 0)
+
+
+def test_the_directory_may_follow_the_other_arguments(daemon, here):
+    assert main(["join", INVITE, "n"]) == 0
+    assert main(["found", "--dir", "m"]) == 0
+    assert [path for path, _ in daemon.runs] == [here / "n", here / "m"]
+    assert main(["run", "n"]) == 0
+    assert daemon.runs[-1] == (here / "n", False)
+
+
+def test_a_member_of_a_known_swarm_may_not_ask_for_a_shard_that_is_not_there(daemon, here, capsys):
+    main(["found", "--set", "partition.shards=4"])
+    place = RunDir.existing(here / "starling-node")
+    invite = encode(Invite(place.swarm(), (ADDRESS,)))
+    assert main(["join", invite, "--shard", "9"]) == 2
+    assert "partition.shards = 4" in capsys.readouterr().err
+    assert place.read_config().shard == -1
 
 
 def test_join_again_goes_on_with_the_old_settings_and_the_new_options(daemon, here):
@@ -337,6 +375,15 @@ def test_export_takes_the_model_that_a_finished_run_left_behind(here, capsys):
     assert main(["export", "m.safetensors", "--dir", "n"]) == 0
     assert (here / "m.safetensors").read_bytes() == b"final"
     assert capsys.readouterr().out == ""
+
+
+def test_eval_of_a_finished_node_is_what_it_measured_last(here, capsys):
+    place = RunDir.create(here / "n")
+    place.write_config(NodeConfig())
+    last = snapshot(state="finished", round=100, value=0.956, value_round=100, metric="accuracy")
+    place.keep_final(FinalStatus("finished", last, model="model.safetensors"))
+    assert main(["eval", "n"]) == 0
+    assert capsys.readouterr().out == "accuracy 0.956 in round 100\n"
 
 
 def test_invite_prints_the_addresses_of_now(running, capsys):

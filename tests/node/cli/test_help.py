@@ -28,7 +28,7 @@ def test_every_command_is_in_one_group_and_groups_are_shown_in_order(capsys):
 
 
 def test_every_exit_code_is_on_the_page_with_what_it_means():
-    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "operating.md").read_text()
     told = dict(re.findall(r"^\| (\d[\d, ]*) \| (.*) \|$", page, re.MULTILINE))
     assert list(told) == [*map(str, EXIT_CODES), "143, 129"]
     for code, text in EXIT_CODES.items():
@@ -56,6 +56,37 @@ def test_every_example_is_understood(line):
     while isinstance(command, click.Group):
         command = command.get_command(context, words.pop(0))
     assert command.make_context("example", words)
+
+
+@pytest.mark.parametrize(
+    ("typed", "same"),
+    [
+        (["help"], ["--help"]),
+        (["help", "status"], ["status", "--help"]),
+        (["config", "help", "show"], ["config", "show", "--help"]),
+    ],
+)
+def test_help_is_a_word_too(typed, same, capsys):
+    assert main(typed) == 0
+    said = capsys.readouterr().out
+    assert main(same) == 0
+    assert said == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["manifest", "chek"], "`starling manifest check`"),
+        (["overlay", "compere"], "`starling overlay compare`"),
+        (["bench", "rule"], "`starling bench rules`"),
+        (["status", "--drr"], "--dir"),
+    ],
+)
+def test_unknown_subcommands_and_options_get_a_suggestion(typed, meant, capsys):
+    assert main(typed) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert re.search(rf"[Dd]id you mean '?{re.escape(meant)}", said)
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_bash_completes_with_the_script_words_with_colons_and_equals_too(here):
     (bin_folder / "starling").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m starling.node.cli.main "$@"\n')
     (bin_folder / "starling").chmod(0o755)
     environment = {
-        **os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parents[2])
+        **os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parents[3])
     }  # fmt: skip
     typed = "".join(f"{line}|\n" for line in expected)
     done = subprocess.run(

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from starling.gossip.errors import ConfigError
-from starling.node.cli.judge import seconds
 from starling.node.cli.main import main
+from starling.node.cli.members import seconds
 from starling.node.status import control
 
 

@@ -17,7 +17,7 @@ from starling.node.cli.main import main
 from starling.node.storage import log
 from tests.harness.schemas import valid
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from starling.node.cli.config import BUILT_IN_TASKS
+from starling.node.cli.completion import BUILT_IN_TASKS
 from starling.node.cli.main import main
 from starling.node.config import manifest as manifests
 from starling.node.config import toml
@@ -18,7 +18,7 @@ from starling.node.identity import Identity
 from starling.node.storage.run_dir import RunDir
 from starling.node.tasks.catalogue import TASKS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from starling.node.cli.research import drawing
 from starling.node.cli.research.overlay import PARAMETERS
 from starling.robust.sampling import overflow
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 
 
 def said(capsys, *arguments):

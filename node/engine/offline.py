@@ -1,0 +1,134 @@
+"""A run directory's model without its node: `starling eval --data`, and `eval` and `export` where no node runs, start this program.
+
+    python -m starling.node.engine.offline export DIR FILE
+    python -m starling.node.engine.offline evaluate DIR MODEL [DATA]
+
+`export` writes the model of the last checkpoint to FILE. `evaluate` prints {"metric", "value", "round"} of the safetensors file
+MODEL, on the task's held-out data or on DATA. Nothing in DIR is changed. Exit 2 and one line on standard error: wrong input.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from starling.gossip.errors import ConfigError
+from starling.gossip.rng import generator
+from starling.node.config.schema import Manifest, PrivacySection
+from starling.node.engine import tensor_file
+from starling.node.engine.devices import device
+from starling.node.engine.engine import Engine
+from starling.node.rpc import calls
+from starling.node.storage.run_dir import RunDir
+from starling.node.tasks.api import Sampled, Source
+from starling.node.tasks.catalogue import task
+from starling.node.tasks.evaluate import Result, evaluate
+from starling.node.tasks.files import names_in_npz
+
+BATCH = 256  # held-out samples at a time
+
+
+def export(run_dir: Path, file: Path) -> None:
+    """Write the model of the last checkpoint as a node would.
+
+    Raises:
+        ConfigError: there is no checkpoint, or it cannot be used.
+        OSError: the file cannot be written.
+    """
+    place = RunDir.existing(run_dir)
+    manifest, config = _manifest(place), place.read_config()
+    if not place.checkpoint.exists():
+        raise ConfigError(f"--dir: {run_dir} has no model yet; start the node with `starling run --dir {run_dir}`")
+    with tempfile.TemporaryDirectory() as folder:
+        copied = Path(folder) / place.checkpoint.name  # a session writes its checkpoint
+        shutil.copyfile(place.checkpoint, copied)
+        engine = Engine()
+        opening = calls.Open(
+            manifest=manifest, data=config.data, shard=max(config.shard, 0) % manifest.partition.shards, device=config.device,
+            threads=config.threads, checkpoint=str(copied), node="", privacy=PrivacySection(),
+        )  # fmt: skip
+        for call in (opening, calls.Save(str(file))):
+            reply = engine.handle(call)
+            if isinstance(reply, calls.Refused):
+                raise ConfigError(reply.reason)
+
+
+def measure(run_dir: Path, model: Path, data: Path | None) -> dict[str, Any]:
+    """The task's metric of a model file.
+
+    Args:
+        run_dir: for the manifest and the node's settings.
+        model: as `starling export` writes it.
+        data: measured instead of the node's held-out data. Whole, where it is an .npz file without a test split (x_test).
+
+    Raises:
+        ConfigError: the model or the data cannot be used.
+    """
+    place = RunDir.existing(run_dir)
+    manifest, config = _manifest(place), place.read_config()
+    learned = task(manifest.task.kind, manifest.task.params)
+    on = device(config.device)
+    network = learned.model(generator(manifest.seed, "model")).to(on)
+    try:
+        tensors, facts = tensor_file.unpack(model.read_bytes())
+        network.load_state_dict(tensors, strict=False)
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(f"{model}: is not a model of this swarm: {' '.join(str(error).split())}") from error
+    path = data or (Path(config.data) if config.data else None)
+    shard = max(config.shard, 0) % manifest.partition.shards
+    held: Any = learned.data(Source(path, manifest.partition, shard, manifest.seed), on)
+    if data is not None and data.suffix == ".npz" and "x_test" not in names_in_npz(data) and isinstance(held, Sampled):
+        held = _Whole(held)
+    *_, result = evaluate(learned, network, held, BATCH)
+    assert isinstance(result, Result)
+    return {"metric": learned.metric, "value": result.value, "round": facts.get("round")}
+
+
+class _Whole:
+    """Data of which all samples are held out."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def held_out(self, size: int) -> Iterator[Any]:
+        """Training samples in order, then the test split."""
+        for index in torch.arange(self._data.units).split(size):  # type: ignore[no-untyped-call]
+            yield self._data.take(index)
+        yield from self._data.held_out(size)
+
+
+def _manifest(place: RunDir) -> Manifest:
+    manifest = place.read_manifest()
+    if manifest is None:
+        raise ConfigError(
+            f"--dir: {place.path} has no manifest yet; start the node with `starling run --dir {place.path}`"
+        )
+    return manifest
+
+
+def main(arguments: list[str]) -> int:
+    """The program -> its exit code."""
+    match arguments:
+        case ["export", run_dir, file]:
+            export(Path(run_dir), Path(file))
+        case ["evaluate", run_dir, model, *data]:
+            out = measure(Path(run_dir), Path(model), Path(data[0]) if data else None)
+            sys.stdout.write(json.dumps(out) + "\n")
+        case _:
+            raise ConfigError("usage: export DIR FILE, or evaluate DIR MODEL [DATA]")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (ConfigError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)

@@ -1,0 +1,120 @@
+"""Prepare a run directory for a founder or a member: what `starling found` and `join`, the Python API and the demo have in common.
+
+Nothing here starts a process: `starling run` (node.daemon.main) runs what a directory holds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import structs
+
+from starling.gossip.errors import ConfigError
+from starling.node.admission.invite import Invite
+from starling.node.admission.issue import take_up
+from starling.node.config import manifest as manifests
+from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.identity import Identity
+from starling.node.status.control import typed
+from starling.node.storage.run_dir import RunDir
+
+
+def holds_node(path: Path) -> bool:
+    """Whether a node was founded or joined in `path` before."""
+    place = RunDir(path)
+    return place.config_file.exists() or place.manifest_file.exists()
+
+
+def found(path: Path, manifest: Manifest, config: NodeConfig) -> tuple[RunDir, str]:
+    """Sign `manifest` with the directory's identity and write it there.
+
+    Args:
+        path: made if it is missing; its key is used if it has one.
+        manifest: unsigned, or signed by somebody else (then a template).
+        config: the founder's own settings.
+
+    Returns:
+        The run directory and the swarm id.
+
+    Raises:
+        ConfigError: the directory holds a node already or cannot be written, or `config.shard` is not a shard of `manifest`.
+    """
+    check_shard(config, manifest)
+    if holds_node(path):
+        raise ConfigError(
+            f"--dir: {path} holds a node already; go on with `starling run --dir {typed(path)}`, or name another directory"
+        )
+    place = RunDir.create(path)
+    signed = manifests.found(manifest, Identity.load_or_create(place.key), int(time.time() * 1000))
+    place.write_config(config)
+    return place, place.write_manifest(signed)
+
+
+def join(path: Path, invite: Invite, config: NodeConfig) -> RunDir:
+    """Write the invite and the settings of a member to be.
+
+    Args:
+        path: made if it is missing; may hold a node of the same swarm, whose settings are replaced by `config`.
+        invite: to the swarm.
+        config: the member's own settings; `bootstrap` is set to the invite's addresses.
+
+    Raises:
+        ConfigError: the directory holds a node of another swarm or cannot be written, or the invitation is for another peer.
+    """
+    if holds_node(path):
+        place = RunDir(path)
+        held, manifest = place.swarm(), place.read_manifest()
+        if held != invite.swarm:
+            raise ConfigError(
+                f"--dir: {path} holds a node of another swarm ({held}); name another directory, e.g. "
+                f"`starling join INVITE --dir {typed(f'{path}-2')}`"
+            )
+        if manifest is not None:
+            check_shard(config, manifest)
+    place = RunDir.create(path)
+    me = Identity.load_or_create(place.key)
+    take_up(invite, me)
+    others = tuple(address for address in invite.bootstrap if not address.endswith(f"/p2p/{me.peer_id}"))
+    place.write_config(structs.replace(config, bootstrap=others))
+    place.write_invite(invite)
+    return place
+
+
+def check_shard(config: NodeConfig, manifest: Manifest) -> None:
+    """Raises ConfigError unless `config.shard` is -1 (derived from the peer id) or one of the manifest's shards."""
+    shards = manifest.partition.shards
+    if config.shard >= shards:
+        raise ConfigError(
+            f"shard: must be < partition.shards = {shards}, got {config.shard}; try `--shard {shards - 1}`, or `--shard -1` "
+            "to derive it from the peer id"
+        )
+
+
+@contextmanager
+def undone_if_refused(path: Path) -> Iterator[None]:
+    """Around `found` or `join` and the node's start: on a ConfigError node.toml, manifest.toml and invite are as before.
+
+    So that the corrected command can be typed in the same directory. Where a checkpoint was written since, nothing is undone:
+    the node has trained.
+    """
+    place = RunDir(path)
+    files = (place.config_file, place.manifest_file, place.invite_file)
+    before = {file: file.read_bytes() if file.exists() else None for file in files}
+    saved = _modified_ns(place.checkpoint)
+    try:
+        yield
+    except ConfigError:
+        if _modified_ns(place.checkpoint) == saved:
+            for file, content in before.items():
+                if content is None:
+                    file.unlink(missing_ok=True)
+                else:
+                    file.write_bytes(content)
+        raise
+
+
+def _modified_ns(path: Path) -> int | None:
+    return path.stat().st_mtime_ns if path.exists() else None
