@@ -3,9 +3,9 @@
 The file is replaced by renaming, so at every instant one whole checkpoint lies there. A damaged or foreign one is never
 overwritten: the one before it is read instead, or the node says in one line what to do.
 
-Kept: model, optimiser state, round, local steps, what a rule knows of each peer. Not kept: the rest of the mixer's state. A restart voids
-every edge (the peers delete their flows as well, since the node comes back with a new incarnation), so flows start from zero; a tracker
-starts from its next gradient.
+Kept: the model with its buffers, optimiser state, round, local steps, what a rule knows of each peer. Not kept: the rest of the mixer's
+state. A restart voids every edge (the peers delete their flows as well, since the node comes back with a new incarnation), so flows start
+from zero; a tracker starts from its next gradient.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Checkpoint:
     Args:
         round: the one to do next.
         local_steps: done since the beginning of this node's training.
-        tensors: "x" (d,), and the optimiser's.
+        tensors: "x" (d,), the optimiser's and the model's buffers.
     """
 
     round: int

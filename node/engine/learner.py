@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from starling.gossip.api import Effect, Losses, Phase, Swapped
 from starling.gossip.compress.support import Full
@@ -32,7 +32,7 @@ from starling.gossip.mix.facts import FACTS
 from starling.gossip.mix.gather import Gather, Gathered
 from starling.gossip.mix.rule_memory import emptied, part, sit
 from starling.gossip.rng import generator
-from starling.gossip.vector import as_named, bind, layout
+from starling.gossip.vector import bind, layout
 from starling.node.config.schema import Manifest
 from starling.node.engine.devices import device
 from starling.node.engine.mixing import mixer
@@ -43,12 +43,14 @@ from starling.node.rpc.calls import Open
 from starling.node.tasks.api import Source
 from starling.node.tasks.catalogue import task
 from starling.node.tasks.evaluate import Progress, Result, evaluate
+from starling.node.tasks.statistics import BATCHES, comparing, estimate, tracking
 
 EVALUATION_BATCH = 256  # held-out samples of a slice: about the work of a local step
 _X = "x"
 PLAIN = Plain()
 _OPTIMIZER = "optimizer."
 _KNOWN = "known."
+_BUFFER = "buffer."
 SPENT = ".privacy.json"  # beside the checkpoint, which ends in something else
 
 
@@ -94,6 +96,8 @@ class Learner:
         self._schedule = schedule(manifest.optimizer, manifest.pace.rounds)
         self._joined_at: int | None = None
         self._good = self.x.clone()
+        self._buffers = dict(self._model.named_buffers())
+        self._good_buffers = _copied(self._buffers)
         self.local_steps = 0
         self.undone = 0
         self.correction_lr = _correction_lr(manifest)
@@ -112,11 +116,13 @@ class Learner:
         direction, state = self.mixer.correct(self.state, self._gradient)
         if not fine or not _finite(direction):
             self.undone += 1
+            self._reset_buffers()
             return None
         self._optimizer.step(self.x, direction, self._lr(round))
         if not _finite(self.x):
             self.undone += 1
             self.x.copy_(self._good)
+            self._reset_buffers()
             self._optimizer = optimizer(self._manifest.optimizer, self.x)  # its memory is what blew up
             return None
         self.state = state
@@ -149,6 +155,12 @@ class Learner:
     def mark_good(self) -> None:
         """Remember the model as the one to go back to when a step leaves the finite numbers."""
         self._good.copy_(self.x)
+        self._good_buffers = _copied(self._buffers)
+
+    def _reset_buffers(self) -> None:
+        """A step that is undone leaves nothing in the buffers, which a forward pass may change."""
+        for name, buffer in self._good_buffers.items():
+            self._buffers[name].copy_(buffer)
 
     def _lr(self, round: int) -> float:
         ramped = 1.0
@@ -226,8 +238,7 @@ class Learner:
             chance = generator(self._manifest.seed, "batch", self._node, max(0, self.local_steps - 1))
             batch = self.data.batch(self._manifest.task.batch_size, chance)
             ours, values = self.x.clone(), []
-            self._model.eval()
-            with torch.no_grad():
+            with comparing(self._model), torch.no_grad():
                 for model in models.reshape(-1, models.shape[-1]):
                     self.x.copy_(model)
                     values.append(self.task.loss(self._model, batch).to(ours.dtype))
@@ -284,7 +295,18 @@ class Learner:
 
     def evaluation(self) -> Iterator[Progress | Result]:
         """Slices of an evaluation of the model as it is now; training may go on meanwhile."""
-        return evaluate(self.task, copy.deepcopy(self._model), self.data, EVALUATION_BATCH)
+        return self._evaluate(copy.deepcopy(self._model))
+
+    def _evaluate(self, model: nn.Module) -> Iterator[Progress | Result]:
+        for _ in self._statistics(model):
+            yield Progress(0)
+        yield from evaluate(self.task, model, self.data, EVALUATION_BATCH)
+
+    def _statistics(self, model: nn.Module) -> Iterator[None]:
+        """Estimate a model's normalisation statistics from this node's training data, a batch at a time."""
+        size, seed = self._manifest.task.batch_size, self._manifest.seed
+        batches = (self.data.batch(size, generator(seed, "statistics", self._node, turn)) for turn in range(BATCHES))
+        return estimate(self.task, model, batches)
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps."""
@@ -296,7 +318,8 @@ class Learner:
                 _KNOWN + peer: part(self.state.kept, self.mixer.rule.seats, seat).clone()
                 for peer, seat in self._seats.items()
             }
-        return {_X: self.x, **memory, **known}
+        buffers = {_BUFFER + name: buffer for name, buffer in self._buffers.items()}
+        return {_X: self.x, **memory, **known, **buffers}
 
     def restore(self, tensors: Mapping[str, Tensor], local_steps: int) -> None:
         """Go on from what `tensors` gave, with a mixer that starts anew but for what its rule knows of peers.
@@ -305,7 +328,14 @@ class Learner:
             ValueError: they are not of this model and optimiser; nothing changed.
         """
         self.check(tensors.get(_X))
+        buffers = {k.removeprefix(_BUFFER): t for k, t in tensors.items() if k.startswith(_BUFFER)}
+        if {name: (b.shape, b.dtype) for name, b in buffers.items()} != {
+            name: (b.shape, b.dtype) for name, b in self._buffers.items()
+        }:
+            raise ValueError("holds other buffers than the model has")
         self._optimizer.load({k.removeprefix(_OPTIMIZER): t for k, t in tensors.items() if k.startswith(_OPTIMIZER)})
+        for name, buffer in buffers.items():
+            self._buffers[name].copy_(buffer)
         self._replace(tensors[_X])
         self.local_steps = local_steps
         self._recall({k.removeprefix(_KNOWN): t for k, t in tensors.items() if k.startswith(_KNOWN)})
@@ -338,13 +368,21 @@ class Learner:
         model = self.task.model(generator(self._manifest.seed, "model")).to(self.device)
         return bind(model, self.layout)[0]
 
-    def named(self) -> dict[str, Tensor]:
-        """The model's parameters by name."""
-        return as_named(self.x, self.layout)
+    def state_dict(self) -> dict[str, Tensor]:
+        """The model as `load_state_dict` takes it: parameters, those that are not trained, and buffers, with statistics estimated anew.
+
+        Copies: tied parameters appear under each of their names.
+        """
+        model = self._model
+        if tracking(model):
+            model = copy.deepcopy(model)
+            for _ in self._statistics(model):
+                pass
+        return {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
 
     def _replace(self, x: Tensor) -> None:
         self.x.copy_(x)
-        self._good.copy_(x)
+        self.mark_good()
         self._begin()
 
     def check(self, x: Tensor | None) -> None:
@@ -369,6 +407,10 @@ def _correction_lr(manifest: Manifest) -> float:
     section = manifest.optimizer
     unasked = section.kind == "adamw" and section.correction_lr == 0.0 and not FACTS[manifest.mix.kind].rated
     return section.lr if unasked else correction_lr(section, section.lr)
+
+
+def _copied(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in named.items()}
 
 
 def _finite(x: Tensor) -> bool:

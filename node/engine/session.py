@@ -353,7 +353,7 @@ class Session:
         if call.export:
             path = Path(call.export)
             facts: dict[str, str | int] = {"kind": "export", "round": self._round, "schema": self._schema.hex()}
-            tensor_file.write(path, tensor_file.pack(learner.named(), facts)).replace(path)
+            tensor_file.write(path, tensor_file.pack(learner.state_dict(), facts)).replace(path)
         return calls.Done()
 
     def close(self) -> calls.Done:

@@ -74,7 +74,10 @@ class Task(Protocol):
         ...
 
     def model(self, generator: Generator) -> nn.Module:
-        """A fresh model, all of its chance from `generator`: every node starts with the same one. Training changes no buffers."""
+        """A fresh model, all of its chance from `generator`: every node starts with the same one.
+
+        Trainable parameters are exchanged; buffers stay on the node (`starling.node.tasks.statistics`).
+        """
         ...
 
     def data(self, source: Source, device: str) -> Data:

@@ -1,6 +1,6 @@
 """Small classifiers. All of their chance comes from one generator, so that every node starts with the same model.
 
-No batch normalisation: its running statistics are no parameters, so they would not be mixed, and they suit one shard only.
+No batch normalisation: it goes by the batch, and a node's batches may hold few of the labels.
 """
 
 from __future__ import annotations

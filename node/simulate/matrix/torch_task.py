@@ -5,19 +5,21 @@ Shapes: N rows, of which r or m are asked for, d parameters.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, grad_and_value, replace_all_batch_norm_modules_, vmap
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.gossip.vector import Layout, as_named, bind, layout
 from starling.node.tasks.api import Data, Task
 from starling.node.tasks.evaluate import Result, evaluate
+from starling.node.tasks.statistics import BATCHES, estimate
 
 EVALUATION_BATCH = 256
 STACK_FROM = 24
@@ -68,10 +70,15 @@ class Learned:
     _flat: Tensor = field(init=False)
     _gradient: Tensor = field(init=False)
     _loss: _Loss = field(init=False)
+    _scored: nn.Module = field(init=False)
+    _scored_flat: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         model = self.task.model(generator(self.seed, "model"))
         self.layout = layout_of(model)
+        self._scored = copy.deepcopy(model)
+        self._scored_flat, _ = bind(self._scored, self.layout)
+        replace_all_batch_norm_modules_(model)  # local steps normalise by the batch; running statistics are for scores
         self._loss = _Loss(self.task, model)
         self._flat, self._gradient = bind(model, self.layout)
         self.start = self._flat.clone()
@@ -117,28 +124,41 @@ class Learned:
         return worth.to(x.dtype)
 
     def score(self, x: Tensor, alive: Sequence[int]) -> tuple[float, float]:
-        """The task's own, on its held-out data."""
-        self._flat.copy_(x)
-        for slice_ in evaluate(self.task, self._loss.model, self.data[0], EVALUATION_BATCH):
+        """The task's own, on its held-out data; normalisation statistics are estimated from the data of all `alive` rows."""
+        return self._score(x, alive)
+
+    def values(self, x: Tensor, alive: Sequence[int]) -> list[float]:
+        """One evaluation each, with normalisation statistics of the row's own data."""
+        return [self._score(row, [alive[at * len(alive) // len(x)]])[0] for at, row in enumerate(x)]
+
+    def _score(self, x: Tensor, rows: Sequence[int]) -> tuple[float, float]:
+        self._set_scored(x, rows)
+        for slice_ in evaluate(self.task, self._scored, self.data[0], EVALUATION_BATCH):
             if isinstance(slice_, Result):
                 return slice_.value, slice_.loss
         raise AssertionError("an evaluation ends with a Result")
 
-    def values(self, x: Tensor, alive: Sequence[int]) -> list[float]:
-        """One evaluation each."""
-        return [self.score(row, alive)[0] for row in x]
+    def _set_scored(self, x: Tensor, rows: Sequence[int]) -> None:
+        """Parameters, and normalisation statistics as `starling.node.engine.learner` estimates them, of the data of `rows` in turn."""
+        self._scored_flat.copy_(x)
+        for _ in estimate(self.task, self._scored, (self._statistics_batch(rows, turn) for turn in range(BATCHES))):
+            pass
+
+    def _statistics_batch(self, rows: Sequence[int], turn: int) -> Any:
+        row = rows[turn % len(rows)]
+        return self.data[row].batch(self.batch_size, generator(self.seed, "statistics", self.labels[row], turn))
 
     @torch.no_grad()
     def success(self, x: Tensor) -> float | None:
         """See `Problem.success`."""
         if self.hits is None:
             return None
-        self._loss.eval()
         done = of = 0
-        for model in x:
-            self._flat.copy_(model)
+        for at, model in enumerate(x):
+            self._set_scored(model, [at * len(self.data) // len(x)])
+            self._scored.eval()
             for batch in self.data[0].held_out(EVALUATION_BATCH):
-                hits, samples = self.hits(self._loss.model, batch)
+                hits, samples = self.hits(self._scored, batch)
                 done, of = done + hits, of + samples
         return done / of if of else None
 

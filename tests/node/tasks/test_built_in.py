@@ -76,7 +76,7 @@ def test_every_node_starts_with_the_same_model(made):
 
 
 def test_no_model_has_buffers_that_training_changes(made):
-    """Buffers are not mixed, so a model that needs them would differ from what was agreed."""
+    """Buffers are not exchanged: what they hold differs between nodes."""
     kind, _ = made
     assert not list(kind.model(seeded(0)).buffers())
 
