@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 # Compose 2 if the docker program has it, else compose 1.
 COMPOSE ?= $(if $(shell docker compose version 2>/dev/null),docker compose,docker-compose)
 
-.PHONY: demo test check acceptance bench fuzz docker clean
+.PHONY: demo test check acceptance bench fuzz mutants docker clean
 
 # Every target sets up what it needs: a virtual environment with the exact versions of constraints.txt.
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -35,6 +35,10 @@ bench: $(VENV)/.ready
 STARLING_FUZZ_SECONDS ?= 600
 fuzz: $(VENV)/.ready
 	$(BIN)/python -m tests.fuzz --seconds $(STARLING_FUZZ_SECONDS)
+
+# Single lines of the cores, broken one at a time: tests must fail for each. Minutes; not part of `make test`.
+mutants: $(VENV)/.ready
+	$(BIN)/python tools/mutants.py
 
 docker:
 	$(COMPOSE) -p starling -f docker/compose.yaml up --build --scale volunteer=5

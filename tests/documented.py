@@ -167,6 +167,7 @@ LINES: Mapping[str, Run | By] = {
     "make acceptance": By(RECIPES, "as above"),
     "make bench": By(RECIPES, "as above; it takes hours"),
     "make fuzz": By(RECIPES, "as above"),
+    "make mutants": By(RECIPES, "as above"),
     "make docker": By(
         f"{DOCKER}::test_every_container_becomes_healthy", "with its recipe's compose file, in the background"
     ),

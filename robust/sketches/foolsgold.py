@@ -17,6 +17,7 @@ from torch import Tensor
 
 _EPSILON = 1e-5  # the authors' own: keeps quotients of similarities finite
 _MOST = 0.99  # … and so the logit of the largest weight
+_LEAST = 1e-6  # α of rows that differ by no more than rounding: cosines of equal rows are 1 within 1e-15
 
 
 def similarity(histories: Tensor) -> Tensor:
@@ -41,6 +42,9 @@ def weights(alike: Tensor) -> Tensor:
     most = alike.amax(dim=-1) + _EPSILON
     pardon = (most[..., :, None] / most[..., None, :]).clamp(max=1.0)
     alpha = (1.0 - (alike * pardon).amax(dim=-1)).clamp(0.0, 1.0)
+    alpha = torch.where(
+        alpha < _LEAST, 0.0, alpha
+    )  # else the division below would make a rounding error the full weight
     largest = alpha.amax(dim=-1, keepdim=True)
     alpha = (alpha / torch.where(largest > 0, largest, 1.0)).clamp(max=_MOST)
     return (torch.log(alpha / (1.0 - alpha)) + 0.5).clamp(0.0, 1.0)

@@ -93,6 +93,21 @@ def test_a_matrix_that_has_the_rank_is_found_at_once():
     assert left_over(support, x).norm() < 1e-3 * x.norm()
 
 
+@given(seed=seeds)
+@quick
+def test_successive_turns_of_a_fixed_vector_together_recover_all_of_it(seed):
+    """Each transaction of an edge looks along other directions, so those of 2·rows/rank transactions span every column.
+
+    With one start for all turns of an edge the same r directions would be sent again and again.
+    """
+    x = gaussian(seed)
+    for place, m in enumerate(MATRICES):
+        turns = range(2 * m.rows // WIDE.rank)
+        spans = torch.cat([WIDE.select(x, None, seed, turn).bases[place].double() for turn in turns], dim=1)
+        rest = m.of(x) - spans @ (torch.linalg.pinv(spans, rtol=1e-9) @ m.of(x))
+        assert float(rest.norm()) <= 1e-6 * float(m.of(x).norm())
+
+
 @pytest.mark.parametrize("rank", [10, 12, 100])
 def test_a_rank_as_large_as_a_side_loses_nothing(rank):
     """Factors would be larger than the matrix, which stays whole then."""

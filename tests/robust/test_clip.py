@@ -44,6 +44,27 @@ def test_the_norm_never_exceeds_tau_and_the_direction_stays(seed, exponent, tau)
         assert shortened is v
 
 
+@given(
+    seed=seeds,
+    factor=st.floats(0.25, 4.0),
+    tau=st.floats(1e-3, 1e3),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+@settings(max_examples=100, deadline=None)
+def test_near_the_threshold_only_what_is_longer_is_shortened(seed, factor, tau, dtype):
+    """Norms within a factor 4 of tau: what is no longer comes back itself, what is longer has norm tau and the same direction."""
+    unit = gaussian(seed, dtype=torch.float64)
+    v = (unit * (factor * tau / unit.norm())).to(dtype)
+    norm = float(v.double().norm())
+    shortened, clipped = clip(v, tau)
+    assert clipped == (norm > tau)
+    assert float(shortened.double().norm()) == pytest.approx(min(norm, tau), rel=1e-6)
+    if clipped:
+        torch.testing.assert_close(shortened.double() / tau, v.double() / norm, rtol=1e-5, atol=1e-7)
+    else:
+        assert shortened is v
+
+
 def test_huge_float32_vectors_are_clipped_accurately():
     """‖v‖ far above float32's range, and tau/‖v‖ below it."""
     v = torch.full((10_000,), 3e38)

@@ -24,6 +24,7 @@ from torch import Tensor
 from starling.gossip.compress.header import FACTORS
 from starling.gossip.compress.support import Full
 from starling.gossip.rng import generator
+from starling.gossip.seeds import derive
 from starling.gossip.vector import Layout
 
 Data = TypeVar("Data", bytes, memoryview)
@@ -221,8 +222,11 @@ class LowRank:
         return Factors(self.factored, tuple(_orthonormal(basis) for basis in drawn), left=False)
 
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Factors | Full:
-        """x, reference: (d,) finite -> left bases for x, or for its change since the reference; all of it if no matrix is factored."""
-        start = self.start(seed)
+        """x, reference: (d,) finite -> left bases for x, or for its change since the reference; all of it if no matrix is factored.
+
+        Every turn of an edge starts from other random directions: from the same ones, an exchange would find what the one before it sent.
+        """
+        start = self.start(derive(seed, "turn", turn))
         return start.step(x if reference is None else x - reference) if start.matrices else Full()
 
     def parse(self, data: Data, dim: int) -> tuple[Factors, Data]:

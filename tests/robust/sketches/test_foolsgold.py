@@ -85,9 +85,14 @@ def test_nobody_is_nobody():
     assert alphas(torch.zeros(0, 4)).shape == (0,)
 
 
-def test_where_all_are_clones_nobody_counts():
-    """Then a node goes on alone; Algorithm 1 divides by zero here."""
-    assert alphas(histories(1, 10).expand(4, -1)).tolist() == [0.0] * 4
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_where_all_are_clones_every_weight_is_zero(dtype):
+    """Then a node goes on alone; Algorithm 1 divides by zero here. Cosines of equal rows are 1 but for rounding, which is no difference."""
+    for draw in range(100):
+        count = 2 + draw % 7
+        clone = torch.randn(1, 3 + 7 * draw, generator=generator(draw, "clones"), dtype=dtype)
+        assert alphas(clone.expand(count, -1)).tolist() == [0.0] * count
+        assert alphas(clone * torch.linspace(0.5, 2.0, count, dtype=dtype)[:, None]).tolist() == [0.0] * count
 
 
 def test_who_has_no_history_yet_is_like_nobody():

@@ -52,6 +52,18 @@ def test_a_clone_met_alone_is_known_by_what_the_other_told_in_earlier_rounds():
     assert not fresh[2].any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dim", [D, 3 * BUCKETS])
+def test_where_all_peers_are_exact_clones_the_own_vector_stays(dim, dtype):
+    """None of them has any weight, in whatever direction they move, and all are reported."""
+    of, own = rule("foolsgold"), torch.zeros(dim, dtype=dtype)
+    for draw in range(100 if dim == D else 5):
+        clone = torch.randn(dim, generator=generator(draw, "clones"), dtype=dtype)
+        combined, _, held = of.combine(of.start(own), own, clone.expand(K, -1), HERE, own, None)
+        assert torch.equal(combined, own)
+        assert held.tolist() == [True] * K
+
+
 def test_seats_say_whose_past_is_whose():
     """The same round by round, but peers sit elsewhere; and a seat that was emptied knows nothing of who sat there."""
     mixed = torch.tensor([9, 3, 63, 0, 7, 20])

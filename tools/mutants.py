@@ -1,0 +1,138 @@
+"""Break single lines of the cores and see that their tests notice: `python tools/mutants.py [FILE …]`.
+
+The checkout is copied; in the copy one line after the other is changed, the tests of its code are run, and the line is put back. A mutant
+that its tests let pass is said to live. Exit status: 0 if all died, 1 if one lives, or its line is no longer there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TIMEOUT_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One broken line.
+
+    Args:
+        file: from the root.
+        text: part of the line; it occurs once in the file.
+        broken: what it becomes.
+        tests: patterns of files below tests/, of which at least one must fail.
+    """
+
+    file: str
+    text: str
+    broken: str
+    tests: tuple[str, ...]
+
+
+MUTANTS = (
+    Mutant("gossip/mix/pet.py", "theta * ratio / (", "theta / (", ("**/test_pet_gain.py",)),
+    Mutant(
+        "gossip/mix/edge_ledger.py", "edge.flow(flow[index], effect.gain * change)",
+        "edge.flow(flow[index], -effect.gain * change)", ("**/test_pet_gain.py",),
+    ),
+    Mutant(
+        "gossip/mix/edge_ledger.py", "shared[index] += effect.theta * change",
+        "shared[index] += change", ("**/test_ledger.py", "**/test_edge_ledger.py", "**/test_pet_gain.py"),
+    ),
+    Mutant(
+        "gossip/compress/select/low_rank.py", 'self.start(derive(seed, "turn", turn))', "self.start(seed)", ("**/test_low_rank.py",)
+    ),
+    Mutant(
+        "gossip/exchange/edge_rules.py", "message.seq <= message.committed or ", "", ("**/test_edge.py",)
+    ),
+    Mutant("gossip/exchange/edge_rules.py", "if proof > provable", "if proof > provable + 1", ("**/test_edge.py",)),
+    Mutant("gossip/wire/frames.py", "if len(frame) > limit:", "if len(frame) > 2 * limit:", ("gossip/wire/test_frame_limits.py",)),
+    Mutant("gossip/overlay/weights.py", "np.maximum.outer(", "np.minimum.outer(", ("gossip/**/test_overlay*.py", "gossip/overlay/*.py")),
+    Mutant("node/engine/pairwise_exchange.py", "call.gain <= most * (", "call.gain <= 100.0 * most * (", ("**/test_pairwise_exchange.py",)),
+    Mutant("node/engine/pairwise_exchange.py", "= mine + done.theta * done.value", "= mine", ("**/test_pairwise_exchange.py",)),
+    Mutant("robust/clip.py", "norm <= tau:", "norm <= 2 * tau:", ("robust/test_clip.py",)),
+    Mutant("robust/rules/krum.py", "count - b - 2)]", "count - b - 1)]", ("robust/rules/test_krum.py",)),
+    Mutant("robust/sketches/foolsgold.py", "_LEAST = 1e-6", "_LEAST = 0.0", ("robust/**/test_foolsgold.py",)),
+    Mutant("robust/sampling.py", "if 2 * b_hat(", "if b_hat(", ("robust/test_sampling.py",)),
+)  # fmt: skip
+
+
+def copied(folder: Path) -> Path:
+    """A copy of what git knows or would add, links as links."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True
+    )  # fmt: skip
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        source, target = ROOT / name, folder / name
+        if source.is_symlink() or source.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
+    return folder
+
+
+def noticed(tree: Path, tests: Sequence[Path]) -> bool:
+    """Whether a test fails. Raises RuntimeError if pytest could not run them."""
+    environment = {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *map(str, tests)]
+    done = subprocess.run(
+        command, cwd=tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    if done.returncode > 1:
+        raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
+    return done.returncode == 1
+
+
+def outcome(mutant: Mutant, tree: Path) -> str:
+    """Of one mutant: killed, LIVES, or what is wrong with its entry in the table."""
+    path = tree / mutant.file
+    whole = path.read_text() if path.is_file() else ""
+    tests = sorted({test for pattern in mutant.tests for test in (tree / "tests").glob(pattern)})
+    if whole.count(mutant.text) != 1:
+        return f"STALE: the text occurs {whole.count(mutant.text)} times"
+    if not tests:
+        return "STALE: no such test"
+    path.write_text(whole.replace(mutant.text, mutant.broken))
+    try:
+        return "killed" if noticed(tree, tests) else "LIVES"
+    except subprocess.TimeoutExpired:
+        return "killed by the time limit"
+    finally:
+        path.write_text(whole)
+
+
+def run(mutants: Iterable[Mutant]) -> int:
+    """Print a table -> the exit status."""
+    survived = 0
+    with tempfile.TemporaryDirectory(prefix="starling-mutants-") as folder:
+        tree = copied(Path(folder))
+        for mutant in mutants:
+            began = time.monotonic()
+            what = outcome(mutant, tree)
+            survived += not what.startswith("killed")
+            print(
+                f"{what:<10} {time.monotonic() - began:5.1f} s  {mutant.file}: {mutant.text} -> {mutant.broken or '(nothing)'}",
+                flush=True,
+            )
+    print(f"{survived} not killed")
+    return int(survived > 0)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the table, or its rows of some files."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("files", nargs="*", help="only mutants of these files")
+    chosen = parser.parse_args(arguments).files
+    return run(mutant for mutant in MUTANTS if not chosen or mutant.file in chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
