@@ -1,4 +1,4 @@
-"""What the membership core tells its shell: facts about members, and one command."""
+"""Outputs of the membership core: events about members, and the command to send a message."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from starling.gossip.wire.schema import Message
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The peer entered the alive set: unknown until now, or back from death or leave."""
+    """The peer entered the alive set: it was unknown, dead or left before."""
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A live member's addresses are new, or a suspicion of it is void. Its edges stand."""
+    """A live member has new addresses, or a suspicion of it was cleared. Its edges stay open."""
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Suspected:
-    """The peer may be dead; it stays in the alive set while it has time to refute."""
+    """The peer is suspected dead; it stays in the alive set until the suspicion times out."""
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The peer left the alive set without a word: its flows are to be revoked."""
+    """The peer left the alive set without Farewell: its flows must be revoked."""
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The peer left the alive set in order."""
+    """The peer left the alive set with Farewell."""
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reborn:
-    """A known peer runs in a newer incarnation: every edge with its older life is void."""
+    """A known peer restarted with a newer incarnation: edges with the previous one are void."""
 
     peer: str
 
@@ -60,7 +60,7 @@ class ClockSample:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Command: hand this message to the network, once; the core repeats what matters."""
+    """Command: send this message once, best effort; the core repeats what matters."""
 
     peer: str
     message: Message

@@ -1,4 +1,4 @@
-"""Who may be a member, as the membership core asks it. Rules and keys lie outside: `starling.node.admission`."""
+"""Interface of the membership core to admission control, which `starling.node.admission` implements."""
 
 from __future__ import annotations
 
@@ -12,77 +12,77 @@ NOTHING_REVOKED = bytes(16)
 
 
 class Gate(Protocol):
-    """Judges records whose signature fits."""
+    """Decides on the admission of peers by their records, whose signatures are already verified."""
 
     @property
     def closed(self) -> bool:
-        """Whether anything is asked of members; then strangers are told nothing."""
+        """Whether members need a credential; if so, non-members are sent no records."""
         ...
 
     @property
     def revoked(self) -> Sequence[Revocation]:
-        """All revocations known, in an order that is the same for everybody."""
+        """All known revocations, in the same order on every node."""
         ...
 
     @property
     def digest(self) -> bytes:
-        """Of `revoked`."""
+        """Digest of `revoked`, 16 bytes."""
         ...
 
     def fault(self, record: Record) -> str:
-        """Why no honest member can have told this record, in snake_case; "" if one can."""
+        """The fault of a record that no honest member forwards, in snake_case; "" if it has none."""
         ...
 
     def admits(self, record: Record) -> bool:
-        """Whether the peer may be a member now. A record that is the first of its kind may change the answer about others."""
+        """Whether the peer may be a member now. A first valid record for an invitation may change the answer for other peers."""
         ...
 
     def answer(self, record: Record) -> Revocation | Record | None:
-        """To one that is not admitted, what is worth telling whoever believes in it: its revocation, or the record that goes before it."""
+        """Proof against a rejected peer for those that list it: its revocation, or the record that used its invitation first."""
         ...
 
     def revoke(self, revocations: Sequence[Revocation]) -> list[Revocation]:
-        """Take in revocations -> those that are new.
+        """Store revocations -> those that are new.
 
         Raises:
-            ValueError: in snake_case, why one of them is none; then nothing was taken in.
+            ValueError: one is invalid, with the reason in snake_case; none was stored.
         """
         ...
 
     def changed(self) -> bool:
-        """Whether an answer of `admits` may have changed since this was asked last."""
+        """Whether a result of `admits` may have changed since the last call of this method."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class OpenGate:
-    """Everybody may be a member."""
+    """Admits every peer."""
 
     closed: bool = False
     revoked: tuple[Revocation, ...] = ()
     digest: bytes = NOTHING_REVOKED
 
     def fault(self, record: Record) -> str:
-        """Nothing is wrong."""
+        """Always ""."""
         return ""
 
     def admits(self, record: Record) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     def answer(self, record: Record) -> None:
-        """Nothing."""
+        """Always None."""
 
     def revoke(self, revocations: Sequence[Revocation]) -> list[Revocation]:
-        """Nobody was invited, so nothing can be revoked.
+        """Nothing can be revoked in an open swarm.
 
         Raises:
-            ValueError: there is one.
+            ValueError: `revocations` is not empty.
         """
         if revocations:
             raise ValueError("nothing_to_revoke")
         return []
 
     def changed(self) -> bool:
-        """Never."""
+        """Always false."""
         return False

@@ -1,4 +1,4 @@
-"""What a member says of itself: its signed record, and what outranks any other word about it."""
+"""This node's own signed record, and the versions of it that refute accusations."""
 
 from __future__ import annotations
 
@@ -8,51 +8,51 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from starling.gossip.membership.member_list import life
+from starling.gossip.membership.member_list import version_of
 from starling.gossip.wire.schema import Record
 
 MAX_ACCUSERS = 64
 
 
 @dataclass(slots=True)
-class Ourselves:
-    """The only speaker for one member.
+class LocalRecord:
+    """The record of one member, as that member maintains it.
 
     Args:
-        own: its signed record, status "alive".
-        sign: fills in the signature of a record of its.
+        record: signed, status "alive".
+        sign: returns the record with its signature filled in.
     """
 
-    own: Record
+    record: Record
     sign: Callable[[Record], Record]
     refute_at: float = math.inf
-    """When there is something to contradict."""
+    """Local time at which to refute an accusation; infinite without one."""
     _refuted_at: float = -math.inf
     _accusers: set[str] = field(default_factory=set)
 
-    def restate(self, **changes: object) -> Record:
-        """A newer record, with these fields changed."""
-        version = {"version": self.own.version + 1, **changes}
-        self.own = self.sign(msgspec.structs.replace(self.own, **version))
-        return self.own
+    def update(self, **changes: object) -> Record:
+        """Sign and store a newer version with these fields changed -> the record."""
+        version = {"version": self.record.version + 1, **changes}
+        self.record = self.sign(msgspec.structs.replace(self.record, **version))
+        return self.record
 
-    def reclaim(self, record: Record) -> Record | None:
-        """Outrank a record of ours newer than the one we know, from an earlier life when our clock ran ahead; None: it is none."""
-        if life(record) <= life(self.own):
+    def outrank(self, other: Record) -> Record | None:
+        """Supersede a newer record of ours, as after a restart with a clock set back; None if it is not newer."""
+        if version_of(other) <= version_of(self.record):
             return None
-        if record.incarnation > self.own.incarnation:
-            return self.restate(incarnation=record.incarnation + 1, version=0)
-        return self.restate(version=record.version + 1)
+        if other.incarnation > self.record.incarnation:
+            return self.update(incarnation=other.incarnation + 1, version=0)
+        return self.update(version=other.version + 1)
 
-    def accused(self, source: str, now: float, pause_s: float) -> None:
-        """`source` doubts us: contradict soon, `pause_s` after the last time at the earliest, so that one liar makes no flood."""
+    def note_accusation(self, source: str, now: float, pause_s: float) -> None:
+        """Schedule a refutation of `source`, at least `pause_s` after the previous one, which bounds the traffic it can cause."""
         self.refute_at = min(self.refute_at, max(now, self._refuted_at + pause_s))
         if len(self._accusers) < MAX_ACCUSERS:
             self._accusers.add(source)
 
     def refute(self, now: float) -> list[str]:
-        """Restate our record -> accusers, who get it in person: they may stand outside our list, or miss the wave."""
+        """Raise our record's version -> the accusers, to be sent it directly: they may be unknown to us, or miss the dissemination."""
         self.refute_at, self._refuted_at = math.inf, now
-        self.restate()
+        self.update()
         accusers, self._accusers = sorted(self._accusers), set()
         return accusers

@@ -1,19 +1,19 @@
-"""One node's list of the swarm's members.
+"""The member list of one node.
 
-Theory of operation. Each member signs a record of itself; for one peer the record with the larger (incarnation, version) wins,
-so a view is a join-semilattice: the records it holds are the same in whatever order, and however often, they arrived. What a
-node *believes* lies on top, tied to the exact record it is about:
+Theory of operation. Each member signs a record of itself; of one peer's records the one with the larger (incarnation, version) wins, so the
+records form a join-semilattice: the result does not depend on the order or number of their arrivals. On top of it lies a node's own belief
+about each member, tied to the exact record it refers to:
 
-    alive ──suspect──▶ suspect ──bury──▶ dead          a belief names (incarnation, version);
-      ▲                  │  ▲              │           any newer record voids it
-      └─ clear, newer ───┘  └── newer ─────┘
-    left: the member's own last word, signed; only a newer record undoes it
+    alive ──suspect──▶ suspect ──mark_dead──▶ dead     a belief names (incarnation, version);
+      ▲                  │  ▲                   │      any newer record voids it
+      └─ clear, newer ───┘  └────── newer ──────┘
+    left: the member's own signed Farewell; only a newer record undoes it
 
-Dead and left members are kept as tombstones for `tombstone_s`, so that an old record, still travelling, does not resurrect them.
-A suspect counts as alive: the digest changes when a member is gone, not when somebody doubts it.
+Dead and left members are kept as tombstones for `tombstone_s`, so that an old record still in transit does not resurrect them.
+A suspect counts as alive: the digest changes when a member is gone, not when it is suspected.
 
-Whom the gate does not admit is not taken in, and taken out when it no longer does, without a tombstone: the gate itself keeps an old
-record out. Each place, such as an address prefix, has a bounded number of seats, charged to a peer where it was when it came in.
+A peer that the gate rejects is not added, and is removed when the gate no longer admits it, without a tombstone: the gate itself rejects
+its old records. Each address group, such as a prefix, has a bounded capacity; a peer is counted in the group of its first accepted record.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ MAX_MEMBERS = 4096
 TOMBSTONE_S = 3600.0
 
 Status = Literal["alive", "suspect", "dead", "left"]
-Place = tuple[str, int]
-"""Where a peer is, and how many of the members may be there."""
+AddressQuota = tuple[str, int]
+"""The group that a peer's addresses belong to, and the largest number of members in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """The winning record of a peer and what we believe of it since when."""
+    """The newest record of a peer, the local belief about it, and the local time of its last change."""
 
     record: Record
     status: Status
@@ -48,51 +48,51 @@ class Member:
 
     @property
     def present(self) -> bool:
-        """In the alive set."""
+        """Whether it is in the alive set."""
         return self.status in {"alive", "suspect"}
 
 
-def life(record: Record) -> tuple[int, int]:
-    """(incarnation, version): which statement of its peer this is."""
+def version_of(record: Record) -> tuple[int, int]:
+    """(incarnation, version) of a record, which orders the records of one peer."""
     return record.incarnation, record.version
 
 
 def _order(record: Record) -> tuple[int, int, bool, tuple[str, ...], bytes]:
-    """Total order of one peer's records. Beyond `life` it only decides between two that a liar signed for the same life."""
+    """Total order of one peer's records; beyond the version it decides between two that an equivocating peer signed."""
     return record.incarnation, record.version, record.status == "left", record.addresses, record.signature
 
 
 @dataclass(slots=True)
-class View:
-    """The member list.
+class MemberList:
+    """Records and beliefs about all known peers.
 
     Args:
         verify: whether a record is signed by its peer, for this swarm.
-        gate: who may be a member.
-        place: where a record's peer is; one place with room for all, if not given.
-        max_members: peers remembered; beyond it the oldest tombstone makes room, else newcomers are not taken in.
-        tombstone_s: how long dead and left members are remembered.
+        gate: admission control.
+        address_quota: the group and capacity of a record's addresses; one group of max_members if not given.
+        max_members: capacity; beyond it a newcomer replaces the oldest tombstone, or is not added.
+        tombstone_s: how long dead and left members are kept.
     """
 
     verify: Callable[[Record], bool]
     gate: Gate = field(default_factory=OpenGate)
-    place: Callable[[Record], Place] | None = None
+    address_quota: Callable[[Record], AddressQuota] | None = None
     max_members: int = MAX_MEMBERS
     tombstone_s: float = TOMBSTONE_S
     _members: dict[str, Member] = field(default_factory=dict)
     _cached: tuple[tuple[str, ...], bytes] | None = None
-    _places: dict[str, str] = field(default_factory=dict)
-    _seats: Counter[str] = field(default_factory=Counter)
-    _graves: Counter[str] = field(default_factory=Counter)
+    _groups: dict[str, str] = field(default_factory=dict)
+    _in_group: Counter[str] = field(default_factory=Counter)
+    _tombstones_in_group: Counter[str] = field(default_factory=Counter)
 
     @property
     def members(self) -> Mapping[str, Member]:
-        """All that is remembered, tombstones included."""
+        """All known peers by id, tombstones included."""
         return MappingProxyType(self._members)
 
     @property
     def alive(self) -> tuple[str, ...]:
-        """Peers believed alive or only suspected, in order."""
+        """Sorted ids of the peers that are alive or suspect."""
         return self._listed()[0]
 
     @property
@@ -102,18 +102,18 @@ class View:
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """What is worth telling others, in order of peer: records of members present or left. The dead are a belief, not a record."""
+        """Records to send to others, sorted by peer: of present and left members. Death is a local belief and is not sent as a record."""
         return tuple(member.record for _, member in sorted(self._members.items()) if member.status != "dead")
 
-    def screen(self, records: Iterable[Record], source: str) -> None:
-        """Check the signatures and credentials of those records that would change what we hold; the others cost nothing.
+    def validate(self, records: Iterable[Record], source: str) -> None:
+        """Verify the signatures and credentials of those records that are newer than the stored ones.
 
         Args:
             records: of any peers.
-            source: who told us, to blame for a forgery.
+            source: the sender, which is named in the error.
 
         Raises:
-            RemoteProtocolError: one is not signed by its peer for this swarm, or no honest member can have told it.
+            RemoteProtocolError: "record_forged", or a fault that the gate finds and an honest sender would not have forwarded.
         """
         for record in records:
             known = self._members.get(record.peer)
@@ -126,7 +126,7 @@ class View:
                 raise RemoteProtocolError(source, fault)
 
     def merge(self, record: Record, now: float) -> list[MemberEvent]:
-        """Take in a record that passed `screen`, if its peer may be a member and it is newer than what we hold."""
+        """Store a record that passed `validate`, if it is newer, admitted, and there is room -> what changed."""
         known = self._members.get(record.peer)
         if known is not None and _order(record) <= _order(known.record):
             return []
@@ -137,56 +137,56 @@ class View:
         return _difference(known, self._members[record.peer])
 
     def suspect(self, peer: str, now: float) -> list[MemberEvent]:
-        """Doubt a member as it stands now; nothing if it is not alive."""
+        """Suspect an alive member in its current record; no effect on others."""
         member = self._members.get(peer)
         if member is None or member.status != "alive":
             return []
         self._put(Member(member.record, "suspect", now))
         return [Suspected(peer)]
 
-    def clear(self, peer: str, now: float) -> list[MemberEvent]:
-        """Drop our doubt: we heard the member ourselves."""
+    def clear_suspicion(self, peer: str, now: float) -> list[MemberEvent]:
+        """Clear a suspicion after a frame from the member itself."""
         member = self._members.get(peer)
         if member is None or member.status != "suspect":
             return []
         self._put(Member(member.record, "alive", now))
         return [Changed(peer)]
 
-    def bury(self, peer: str, now: float) -> list[MemberEvent]:
-        """Believe a suspected member dead."""
+    def mark_dead(self, peer: str, now: float) -> list[MemberEvent]:
+        """Declare a suspect dead; no effect on others."""
         member = self._members.get(peer)
         if member is None or member.status != "suspect":
             return []
         self._put(Member(member.record, "dead", now))
         return [Died(peer)]
 
-    def forget(self, now: float) -> None:
+    def expire_tombstones(self, now: float) -> None:
         """Drop tombstones older than `tombstone_s`."""
         for peer in [p for p, m in self._members.items() if not m.present and now - m.since > self.tombstone_s]:
             self._drop(peer)
 
     def purge(self) -> list[MemberEvent]:
-        """Take out all whom the gate no longer admits."""
+        """Remove all members that the gate no longer admits."""
         gone = [(peer, m) for peer, m in sorted(self._members.items()) if not self.gate.admits(m.record)]
         for peer, _ in gone:
             self._drop(peer)
         return [Died(peer) for peer, member in gone if member.present]
 
     def _drop(self, peer: str) -> None:
-        member, place = self._members.pop(peer), self._places.pop(peer, "")
-        self._seats[place] -= 1
+        member, group = self._members.pop(peer), self._groups.pop(peer, "")
+        self._in_group[group] -= 1
         if member.present:
             self._cached = None
         else:
-            self._graves[place] -= 1
-        if not self._seats[place]:
-            del self._seats[place], self._graves[place]
+            self._tombstones_in_group[group] -= 1
+        if not self._in_group[group]:
+            del self._in_group[group], self._tombstones_in_group[group]
 
     def _put(self, member: Member) -> None:
         before = self._members.get(member.record.peer)
         self._members[member.record.peer] = member
         was_present = before is None or before.present
-        self._graves[self._places.get(member.record.peer, "")] += was_present - member.present
+        self._tombstones_in_group[self._groups.get(member.record.peer, "")] += was_present - member.present
         if before is None or before.present != member.present:
             self._cached = None
 
@@ -197,24 +197,24 @@ class View:
         return self._cached
 
     def _make_room(self, record: Record) -> bool:
-        """A seat for a newcomer, and in its place; the oldest tombstone there gives way."""
-        place, most = self.place(record) if self.place is not None else ("", self.max_members)
-        crowded = self._seats[place] >= most
+        """Reserve room for a newcomer in its address group, evicting the oldest tombstone if necessary; false if there is none."""
+        group, most = self.address_quota(record) if self.address_quota is not None else ("", self.max_members)
+        crowded = self._in_group[group] >= most
         if crowded or len(self._members) >= self.max_members:
-            if not (self._graves[place] if crowded else self._graves.total()):
+            if not (self._tombstones_in_group[group] if crowded else self._tombstones_in_group.total()):
                 return False
             tombstones = [
                 (member.since, peer) for peer, member in self._members.items()
-                if not member.present and not (crowded and self._places.get(peer) != place)
+                if not member.present and not (crowded and self._groups.get(peer) != group)
             ]  # fmt: skip
             self._drop(min(tombstones)[1])
-        self._places[record.peer] = place
-        self._seats[place] += 1
+        self._groups[record.peer] = group
+        self._in_group[group] += 1
         return True
 
 
 def _difference(known: Member | None, member: Member) -> list[MemberEvent]:
-    """What an accepted record changed."""
+    """Events of an accepted record."""
     peer = member.record.peer
     was_present = known is not None and known.present
     events: list[MemberEvent] = []

@@ -1,4 +1,4 @@
-"""The probes a member has open, its own and those on behalf of others, and whose turn it is next."""
+"""Open probes of one node, its own and those it relays, and the order in which members are probed."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from starling.gossip.membership.sampler import Chance
+from starling.gossip.membership.sampler import Sampler
 
 MAX_RELAYS = 64
-"""Open probes on behalf of others."""
+"""Largest number of open probes on behalf of others."""
 
 
 @dataclass(slots=True)
 class OpenProbe:
-    """A question not answered yet.
+    """A probe without an answer yet.
 
     Args:
-        nonce: its number.
-        peer: whom it asks.
-        sent: when it was first asked.
-        until: when we stop waiting, or go on to helpers.
-        helpers: who was asked to ask for us; none yet, if empty.
-        asker: for whom we ask, and that one's nonce; None for ourselves.
+        nonce: number that the answer repeats.
+        peer: the target.
+        sent: local time of the first Probe.
+        until: local time at which it fails, or helpers are asked.
+        helpers: members asked to probe on our behalf; empty before that.
+        asker: the peer on whose behalf we probe, and its nonce; None for a probe of our own.
     """
 
     nonce: int
@@ -35,61 +35,61 @@ class OpenProbe:
 
 @dataclass(slots=True)
 class Probes:
-    """All open probes of one member."""
+    """All open probes of one node."""
 
-    chance: Chance
+    sampler: Sampler
     _open: dict[int, OpenProbe] = field(default_factory=dict)
     _nonces: int = 0
     _lap: list[str] = field(default_factory=list)
 
     @property
     def deadline(self) -> float:
-        """When the first of them is overdue."""
+        """Local time at which the first of them is overdue."""
         return min((probe.until for probe in self._open.values()), default=math.inf)
 
     @property
     def relays(self) -> int:
-        """How many are on behalf of others."""
+        """Number of open probes on behalf of others."""
         return sum(probe.asker is not None for probe in self._open.values())
 
     def begin(self, peer: str, now: float, until: float, asker: tuple[str, int] | None = None) -> int:
-        """A new question; its nonce."""
+        """Open a probe -> its nonce."""
         nonce, self._nonces = self._nonces, self._nonces + 1
         self._open[nonce] = OpenProbe(nonce, peer, now, until, asker=asker)
         return nonce
 
     def overdue(self, now: float) -> list[OpenProbe]:
-        """Those to be given up, or helped."""
+        """Probes whose time is up."""
         return [probe for probe in self._open.values() if now >= probe.until]
 
-    def of(self, peer: str) -> OpenProbe | None:
-        """Our own oldest open question to a peer."""
+    def find(self, peer: str) -> OpenProbe | None:
+        """Our own oldest open probe of a peer, or None."""
         return next((probe for probe in self._open.values() if probe.peer == peer and probe.asker is None), None)
 
-    def give_up(self, probe: OpenProbe) -> None:
-        """No longer wait."""
+    def drop(self, probe: OpenProbe) -> None:
+        """Close a probe without an answer."""
         del self._open[probe.nonce]
 
     def answered(self, nonce: int, sender: str, reached: str) -> OpenProbe | None:
-        """The probe that this answer closes; None if it closes none.
+        """Close and return the probe that an Acknowledge answers; None if there is none.
 
         Args:
-            nonce: of the answer.
-            sender: whose frame it is.
-            reached: whom a helper says it reached, "" if the sender speaks for itself.
+            nonce: of the Acknowledge.
+            sender: of the frame.
+            reached: the target a helper reports as reached, "" if the sender is the target itself.
         """
         probe = self._open.get(nonce)
         if probe is None or probe.peer != (reached or sender) or (reached and sender not in probe.helpers):
             return None
         return self._open.pop(nonce)
 
-    def next_in_lap(self, others: Sequence[str]) -> str | None:
-        """Whose turn it is: each of the members once, in an order new for every lap."""
+    def next_target(self, others: Sequence[str]) -> str | None:
+        """The member to probe next: each once per lap, in a new random order for every lap; None without members."""
         present = set(others)
         for _ in range(2):
             while self._lap:
                 peer = self._lap.pop()
                 if peer in present:
                     return peer
-            self._lap = list(self.chance.sample(others, len(others)))
+            self._lap = list(self.sampler.sample(others, len(others)))
         return None

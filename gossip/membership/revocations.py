@@ -1,4 +1,4 @@
-"""How a member tells others who may not be one, where anything is asked of members: `starling.gossip.membership.gate` knows who and why."""
+"""Messages that carry revocations and proofs of rejection to other members."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from starling.gossip.wire.schema import MAX_REVOCATIONS, Record, Revocation, Rev
 
 
 def explain(gate: Gate, records: Iterable[Record], peer: str) -> list[Send]:
-    """Who believes in a peer that is revoked, or that came second with one invitation, hears why we do not.
+    """Proofs for a peer that listed members which our gate rejects: revocations, and the records that used an invitation first.
 
     Args:
-        gate: ours.
-        records: what `peer` told of others.
-        peer: who did.
+        gate: of this node.
+        records: that `peer` sent.
+        peer: the recipient.
     """
     if not gate.closed:
         return []
@@ -28,7 +28,7 @@ def explain(gate: Gate, records: Iterable[Record], peer: str) -> list[Send]:
 
 
 def all_revoked(gate: Gate, peer: str, *, reply: bool) -> list[Send]:
-    """All revocations for a peer, in several frames if many; the last asks for theirs if `reply`."""
+    """All revocations, MAX_REVOCATIONS per frame; the last frame asks for the peer's own if `reply`."""
     starts = range(0, max(1, len(gate.revoked)), MAX_REVOCATIONS)
     frames = [tuple(gate.revoked[start : start + MAX_REVOCATIONS]) for start in starts]
     last = len(frames) - 1

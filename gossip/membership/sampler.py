@@ -1,4 +1,4 @@
-"""Chance from a seed and a counter: the same calls draw the same."""
+"""Random choices from a seed and a counter, independent of the platform and of torch."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from starling.gossip.seeds import derive
 
 
 @dataclass(slots=True)
-class Chance:
-    """A sequence of draws.
+class Sampler:
+    """A reproducible sequence of draws.
 
     Args:
-        seed: where it begins, 0 <= seed < 2**63.
+        seed: 0 <= seed < 2**63; equal seeds give equal sequences.
     """
 
     seed: int
@@ -25,6 +25,6 @@ class Chance:
         return (derive(self.seed, self._draws) >> 10) / 2**53
 
     def sample(self, items: Sequence[str], k: int) -> tuple[str, ...]:
-        """As many as k of the items, in random order."""
+        """min(k, len(items)) distinct items in random order."""
         pool = list(items)
         return tuple(pool.pop(int(self.draw() * len(pool))) for _ in range(min(k, len(pool))))

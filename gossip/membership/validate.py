@@ -1,23 +1,23 @@
-"""What is wrong with a control message, looked at before anything of it takes effect."""
+"""Validation of control messages, before any part of them is applied."""
 
 from __future__ import annotations
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.membership.member_list import View
+from starling.gossip.membership.member_list import MemberList
 from starling.gossip.wire.schema import Acknowledge, Control, Farewell, Hello, Probe, Spread, Sync
 
 
-def screen(peer: str, message: Control, swarm: str, view: View) -> None:
-    """Refuse a bad message as a whole.
+def validate(peer: str, message: Control, swarm: str, member_list: MemberList) -> None:
+    """Raise if any part of a message is invalid.
 
     Args:
-        peer: who sent it.
-        message: what it sent.
-        swarm: our swarm's id.
-        view: knows whose records are signed, and who may be a member.
+        peer: the authenticated sender.
+        message: received from it.
+        swarm: id of our swarm.
+        member_list: verifies records and their admission.
 
     Raises:
-        RemoteProtocolError: foreign swarm, forged record, or word in another's name.
+        RemoteProtocolError: foreign_swarm, record_of_another, record_forged, rumor_of_another, or what the gate says.
     """
     match message:
         case Hello(record=record) | Farewell(record=record):
@@ -25,9 +25,9 @@ def screen(peer: str, message: Control, swarm: str, view: View) -> None:
                 raise RemoteProtocolError(peer, "record_of_another")
             if record.swarm != swarm:
                 raise RemoteProtocolError(peer, "foreign_swarm")
-            view.screen((record,), peer)
+            member_list.validate((record,), peer)
         case Spread(records=records) | Sync(records=records):
-            view.screen(records, peer)
+            member_list.validate(records, peer)
         case _:
             pass
     match message:

@@ -12,8 +12,8 @@ import msgspec
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.membership.detector import Detector, Timing
 from starling.gossip.membership.events import ClockSample, Died, Output, Send
-from starling.gossip.membership.local_record import Ourselves
-from starling.gossip.membership.member_list import View
+from starling.gossip.membership.local_record import LocalRecord
+from starling.gossip.membership.member_list import MemberList
 from starling.gossip.seeds import derive
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import Record
@@ -42,11 +42,11 @@ def names(n: int) -> list[str]:
 
 
 def detector(peer: str, now: float = 0.0, *, incarnation: int = 1, seed: int = 0, timing: Timing = TIMING) -> Detector:
-    return Detector(Ourselves(record(peer, incarnation), sign), View(verify), timing, seed, lambda t: t, now)
+    return Detector(LocalRecord(record(peer, incarnation), sign), MemberList(verify), timing, seed, lambda t: t, now)
 
 
 @dataclass(slots=True)
-class Swarm:
+class DetectorSwarm:
     """Detectors joined through the first of them, each `delay_s` from every other."""
 
     n: int
@@ -79,7 +79,7 @@ class Swarm:
         del self.nodes[peer]
         if noticed:
             for other, node in self.nodes.items():
-                self.do(other, node.lost(peer, self.now))
+                self.do(other, node.connection_lost(peer, self.now))
 
     def do(self, source: str, outputs: list[Output]) -> None:
         for output in outputs:
@@ -116,7 +116,7 @@ class Swarm:
     def agreed(self, members: list[str] | None = None) -> bool:
         """All living nodes list exactly these (the living ones, unless told)."""
         expected = tuple(sorted(self.nodes if members is None else members))
-        return all(node.view.alive == expected for node in self.nodes.values())
+        return all(node.member_list.alive == expected for node in self.nodes.values())
 
     def deaths(self) -> list[tuple[float, str, str]]:
         return [(at, who, event.peer) for at, who, event in self.events if isinstance(event, Died)]

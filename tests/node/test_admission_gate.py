@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starling.gossip.membership.member_list import View
+from starling.gossip.membership.member_list import MemberList
 from starling.gossip.wire.schema import Record, Revocation
 from starling.node.admission import credential as credentials
 from starling.node.admission import gate as gates
@@ -259,9 +259,9 @@ def test_of_those_who_use_one_invitation_all_nodes_keep_the_same_one(order):
     """In whatever order they were heard of; the others are out, without any teller's fault."""
     records = users(3)
     gate = gate_of()
-    view = View(lambda record: verify_record(record, SWARM), gate)
+    view = MemberList(lambda record: verify_record(record, SWARM), gate)
     for index in order:
-        view.screen([records[index]], "teller")
+        view.validate([records[index]], "teller")
         view.merge(records[index], 0.0)
         if gate.changed():
             view.purge()

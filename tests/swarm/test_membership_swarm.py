@@ -7,16 +7,16 @@ from math import ceil
 import pytest
 
 from starling.gossip.membership.events import Died, Joined, Left, Reborn, Suspected
-from starling.gossip.membership.member_list import life
+from starling.gossip.membership.member_list import version_of
 from starling.gossip.wire.schema import Rumor, Spread
-from tests.harness.detectors import TIMING, Swarm, detector, loss, names
+from tests.harness.detectors import TIMING, DetectorSwarm, detector, loss, names
 
 NOTICE_S = 4 * TIMING.timeout_s + TIMING.suspicion_s
 """From the first unanswered probe to death: one timeout, two for the helpers, one of slack, the time to refute."""
 
 
 def settled(n, **options):
-    swarm = Swarm(n, **options)
+    swarm = DetectorSwarm(n, **options)
     swarm.run(10.0)
     assert swarm.agreed()
     swarm.events.clear()
@@ -26,9 +26,9 @@ def settled(n, **options):
 @pytest.mark.parametrize("n", [2, 3, 16, pytest.param(64, marks=pytest.mark.slow)])
 def test_all_join_through_one_member_and_agree_within_a_fraction_of_a_second(n):
     """Message delay is 20 ms: two hops where all are told at once, a few more in a large swarm."""
-    swarm = Swarm(n)
+    swarm = DetectorSwarm(n)
     assert swarm.run(1.0, swarm.agreed) < 0.3
-    assert len({node.view.digest for node in swarm.nodes.values()}) == 1
+    assert len({node.member_list.digest for node in swarm.nodes.values()}) == 1
     assert swarm.faults == []
 
 
@@ -91,7 +91,7 @@ def test_a_partition_makes_two_swarms_and_healing_one(n):
     half = set(names(n)[: ceil(n / 2)])
     swarm.lost = lambda source, target, now: (source in half) != (target in half)
     swarm.run(swarm.now + 20.0)
-    assert {node.view.alive for node in swarm.nodes.values()} == {
+    assert {node.member_list.alive for node in swarm.nodes.values()} == {
         tuple(sorted(half)),
         tuple(sorted(set(names(n)) - half)),
     }
@@ -137,8 +137,8 @@ def test_a_liar_that_calls_everybody_dead_kills_nobody():
     liar = swarm.nodes["p000"]
     until = swarm.now + 20.0
     while swarm.now < until:
-        others = [member.record for peer, member in sorted(liar.view.members.items()) if peer != "p000"]
-        rumors = tuple(Rumor(r.peer, *life(r), "dead", "p000") for r in others)
+        others = [member.record for peer, member in sorted(liar.member_list.members.items()) if peer != "p000"]
+        rumors = tuple(Rumor(r.peer, *version_of(r), "dead", "p000") for r in others)
         for other in names(8)[1:]:
             swarm.do(other, swarm.nodes[other].receive("p000", Spread((), rumors), swarm.now))
         swarm.run(swarm.now + 0.2)
@@ -160,7 +160,7 @@ def test_a_seed_replays_exactly():
     """All chance is drawn from the seed: a failure can be looked at twice."""
 
     def history(seed):
-        swarm = Swarm(6, seed=seed)
+        swarm = DetectorSwarm(6, seed=seed)
         swarm.lost = loss(0.2, 7)
         swarm.run(15.0)
         return swarm.events, swarm.frames
@@ -171,5 +171,5 @@ def test_a_seed_replays_exactly():
 
 def test_a_swarm_of_one_is_alone():
     core = detector("p000")
-    assert core.view.alive == ("p000",)
+    assert core.member_list.alive == ("p000",)
     assert not any(isinstance(event, Died) for t in range(50) for event in core.tick(float(t)))

@@ -20,7 +20,7 @@ import trio
 
 from starling.gossip.exchange.attestation import Verify
 from starling.gossip.membership.dissemination import fan_out
-from starling.gossip.membership.sampler import Chance
+from starling.gossip.membership.sampler import Sampler
 from starling.gossip.overlay.beacon import Beacons, signed
 from starling.gossip.overlay.ranks import epoch_of
 from starling.gossip.wire.schema import Beacon, BeaconQuery
@@ -62,7 +62,7 @@ class BeaconService:
         self._members = members
         self._every = every
         self._sync_s = sync_s
-        self._chance = Chance(seed)
+        self._sampler = Sampler(seed)
         self._beacons = Beacons(swarm, founder, verify)
         self._rations: dict[str, Ration] = {}
         self._epoch = 0
@@ -144,10 +144,10 @@ class BeaconService:
             return
         others = [peer for peer in self._members() if peer not in {self._me, self._founder}]
         asked = [self._founder] if self._founder in self._members() else []
-        for peer in (*asked, *self._chance.sample(others, 1)):
+        for peer in (*asked, *self._sampler.sample(others, 1)):
             self._best_effort.send_soon(peer, BeaconQuery(missing[0]))
 
     def _spread(self, beacon: Beacon, known_to: set[str]) -> None:
         others = [peer for peer in self._members() if peer != self._me and peer not in known_to]
-        for peer in self._chance.sample(others, fan_out(len(others) + 1)):
+        for peer in self._sampler.sample(others, fan_out(len(others) + 1)):
             self._best_effort.send_soon(peer, beacon)

@@ -26,8 +26,8 @@ from starling.gossip.membership.events import (
     Send,
 )
 from starling.gossip.membership.gate import OpenGate
-from starling.gossip.membership.local_record import Ourselves
-from starling.gossip.membership.member_list import MAX_MEMBERS, Member, Place, View
+from starling.gossip.membership.local_record import LocalRecord
+from starling.gossip.membership.member_list import MAX_MEMBERS, AddressQuota, Member, MemberList
 from starling.gossip.seeds import derive
 from starling.gossip.wire import frames
 from starling.gossip.wire.schema import MAX_ADDRESSES, Beacon, BeaconQuery, Evidence, Record, Told
@@ -88,12 +88,12 @@ class Membership:
         self._overused = 0
         gate = admission.gate if admission is not None else OpenGate()
         self._kept = gate.digest
-        self._view = View(lambda record: verify_record(record, swarm), gate, self._place)
+        self._view = MemberList(lambda record: verify_record(record, swarm), gate, self._address_quota)
         credential = admission.credential if admission is not None else b""
         own = Record(identity.peer_id, swarm, incarnation, 0, "alive", self._addresses(), b"", credential)
         timing = Timing(section.probe_s, section.timeout_s, section.suspicion_s, section.sync_s, section.helpers)
         self._core = Detector(
-            Ourselves(identity.sign_record(own), identity.sign_record),
+            LocalRecord(identity.sign_record(own), identity.sign_record),
             self._view,
             timing,
             seed,
@@ -164,7 +164,7 @@ class Membership:
         member = self._view.members.get(peer)
         if member is None:
             raise RemoteProtocolError(peer, "not_a_member")
-        outputs = self._core.met(peer, trio.current_time())
+        outputs = self._core.frame_seen(peer, trio.current_time())
         if outputs:
             self._do(outputs)
         return member.present
@@ -209,7 +209,7 @@ class Membership:
 
     def last_heard(self, peer: str) -> float | None:
         """When its last control frame came, on trio's clock."""
-        return self._core.heard.get(peer)
+        return self._core.last_frame.get(peer)
 
     def rtt(self, peer: str) -> float | None:
         """Seconds its last answer to a probe took."""
@@ -285,7 +285,7 @@ class Membership:
     async def _watch_connections(self) -> None:
         async for event in self._network.events():
             if isinstance(event, Disconnected):
-                self._do(self._core.lost(event.peer, trio.current_time()))
+                self._do(self._core.connection_lost(event.peer, trio.current_time()))
 
     async def _tick(self) -> None:
         while True:
@@ -293,14 +293,14 @@ class Membership:
             with trio.move_on_at(self._core.deadline):
                 await self._wake.wait()
             now = trio.current_time()
-            self._do(self._core.readdress(self._addresses(), now) + self._core.tick(now))
+            self._do(self._core.update_addresses(self._addresses(), now) + self._core.tick(now))
             self._look_at_admission()
 
     def _welcome(self, record: Record, teller: str) -> None:
-        self._do(self._core.welcome(record, teller, trio.current_time()))
+        self._do(self._core.admit(record, teller, trio.current_time()))
 
     def _present(self, credential: bytes) -> None:
-        self._do(self._core.present(credential, trio.current_time()))
+        self._do(self._core.update_credential(credential, trio.current_time()))
 
     def _look_at_admission(self) -> None:
         """Report invitations used twice, keep new revocations, and end if the others have to put us out.
@@ -325,10 +325,10 @@ class Membership:
             self._kept = gate.digest
             self._admission.keep_revoked(gate.revoked)
         why = self._admission.lost(self._core.own)
-        if why and not self._core.gone:
+        if why and not self._core.stopped:
             raise GossipError(f"admission: {why}")
 
-    def _place(self, record: Record) -> Place:
+    def _address_quota(self, record: Record) -> AddressQuota:
         origin = self._network.origin(record.peer)
         told = (prefix_of(address) for address in record.addresses)
         place = origin or next((prefix for prefix in told if prefix not in {None, NAMED}), None) or ""
@@ -382,7 +382,7 @@ class Membership:
         try:
             await self._network.send(send.peer, "control", frames.encode(send.message))
         except PeerUnreachable:
-            self._do(self._core.lost(send.peer, trio.current_time()))
+            self._do(self._core.connection_lost(send.peer, trio.current_time()))
 
     async def _keep_in_touch(self, address: str) -> None:
         """Greet one bootstrap peer whenever it is not among the members."""

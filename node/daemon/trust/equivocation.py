@@ -22,7 +22,7 @@ import trio
 
 from starling.gossip.exchange.attestation import Statement, Verify
 from starling.gossip.membership.dissemination import fan_out
-from starling.gossip.membership.sampler import Chance
+from starling.gossip.membership.sampler import Sampler
 from starling.gossip.wire.schema import MAX_CLAIMS, Evidence, Told
 from starling.node.daemon.membership.best_effort import BestEffort
 from starling.node.interfaces import Reporter, TaskStatus
@@ -71,7 +71,7 @@ class EquivocationDetector:
         self._members = members
         self._life_of = life_of
         self._round = round
-        self._chance = Chance(seed)
+        self._sampler = Sampler(seed)
         self._store = EvidenceStore({EQUIVOCATION: equivocation_check(swarm, verify)})
         self._statements = Statements(verify)
         self._fresh: deque[Statement] = deque(maxlen=MAX_CLAIMS)
@@ -105,7 +105,7 @@ class EquivocationDetector:
 
     def welcome(self, peer: str) -> None:
         """A member came: show it what is proven, if the lot falls on us."""
-        if self._store.held(trio.current_time()) and self._chance.draw() * len(self._members()) < WELCOMERS:
+        if self._store.held(trio.current_time()) and self._sampler.draw() * len(self._members()) < WELCOMERS:
             self._best_effort.spawn(partial(self._show, peer))
 
     def forget(self, peer: str) -> None:
@@ -123,7 +123,7 @@ class EquivocationDetector:
         self._report.event("peer_convicted", text, level="warning", peer=proof.peer, kind=proof.kind)
         self._report.fault(proof.peer, proof.kind)
         others = [peer for peer in self._others() if peer != proof.peer]
-        for peer in self._chance.sample(others, fan_out(len(others) + 1)):
+        for peer in self._sampler.sample(others, fan_out(len(others) + 1)):
             self._best_effort.send_soon(peer, proof)
 
     # --- what is told -------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class EquivocationDetector:
                 self._something = trio.Event()
                 told = Told(tuple(claim_of(statement) for statement in self._fresh))
                 self._fresh.clear()
-                for peer in self._chance.sample(self._others(), LISTENERS):
+                for peer in self._sampler.sample(self._others(), LISTENERS):
                     self._best_effort.send_soon(peer, told)
 
     async def _show(self, peer: str) -> None:

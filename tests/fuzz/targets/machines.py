@@ -26,8 +26,8 @@ from starling.gossip.exchange.edge import Edge
 from starling.gossip.exchange.edge_rules import MAX_INC
 from starling.gossip.membership import events
 from starling.gossip.membership.detector import Detector
-from starling.gossip.membership.local_record import Ourselves
-from starling.gossip.membership.member_list import View
+from starling.gossip.membership.local_record import LocalRecord
+from starling.gossip.membership.member_list import MemberList
 from starling.gossip.wire import frames
 from starling.gossip.wire.schema import (
     Ack,
@@ -255,10 +255,10 @@ class _Member:
     def __init__(self, choices: Choices) -> None:
         self.choices = choices
         self.now = 100.0
-        view = View(membership_swarm.verify, max_members=MOST_MEMBERS, tombstone_s=30.0)
+        view = MemberList(membership_swarm.verify, max_members=MOST_MEMBERS, tombstone_s=30.0)
         own = membership_swarm.record(ME, incarnation=1000)
         self.core = Detector(
-            Ourselves(own, membership_swarm.sign), view, membership_swarm.TIMING, 7, lambda t: t, self.now
+            LocalRecord(own, membership_swarm.sign), view, membership_swarm.TIMING, 7, lambda t: t, self.now
         )
         self.faults = 0
 
@@ -271,11 +271,11 @@ class _Member:
             case 2:
                 self.now = max(self.now, min(core.deadline, self.now + 10.0))
                 self._do(core.tick(self.now))
-                assert core.deadline > self.now or core.gone, "the clockwork moves on"
+                assert core.deadline > self.now or core.stopped, "the clockwork moves on"
             case 3:
-                self._do(core.lost(choices.of(OTHERS), self.now))
+                self._do(core.connection_lost(choices.of(OTHERS), self.now))
             case 4:
-                self._do(core.readdress((f"/a{choices.below(9)}",), self.now))
+                self._do(core.update_addresses((f"/a{choices.below(9)}",), self.now))
             case 5:
                 self._do(core.greet(choices.of(OTHERS), self.now))
             case _:
@@ -302,9 +302,9 @@ class _Member:
                 assert output.peer != ME, "nobody talks to himself"
                 frame = frames.encode(output.message)
                 assert frames.decode("control", ME, frame) == output.message, "what we say can be understood"
-        view = self.core.view
+        view = self.core.member_list
         assert len(view.members) <= MOST_MEMBERS
-        assert ME in view.alive or self.core.gone
+        assert ME in view.alive or self.core.stopped
         assert membership_swarm.verify(self.core.own)
         assert view.members[ME].record == self.core.own
         assert self.core._probes.relays <= 64
@@ -312,7 +312,7 @@ class _Member:
 
     def _message(self) -> Control:
         choices = self.choices
-        view = choices.of((self.core.view.digest, b"other-digest"))
+        view = choices.of((self.core.member_list.digest, b"other-digest"))
         match choices.below(7):
             case 0:
                 return Hello(self._record(), view, 3.0)
@@ -352,7 +352,7 @@ class _Member:
         rumors = []
         for _ in range(choices.below(4)):
             peer = choices.of(PEERS)
-            member = self.core.view.members.get(peer)
+            member = self.core.member_list.members.get(peer)
             incarnation, version = (1, 0) if member is None else (member.record.incarnation, member.record.version)
             if choices.below(4) == 3:
                 incarnation, version = choices.number(), choices.number()
@@ -366,7 +366,7 @@ def _member(data: bytes) -> bool:
     member = _Member(choices)
     while choices:
         member.act()
-    return len(member.core.view.alive) > 1 and not member.faults
+    return len(member.core.member_list.alive) > 1 and not member.faults
 
 
 def _members() -> Iterator[bytes]:

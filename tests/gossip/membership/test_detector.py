@@ -35,14 +35,14 @@ from starling.gossip.wire.schema import (
 )
 from tests.harness.detectors import TIMING, detector, record
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "control.json"
+GOLDEN = Path(__file__).parents[2] / "golden" / "control.json"
 
 
 def knowing(*others, now=0.0):
     """A detector named `me` that knows these peers and starts nothing by the clock."""
     core = detector("me", now)
     core.receive("a", Sync(tuple(record(peer) for peer in others), reply=False), now)
-    core.heard.clear()
+    core.last_frame.clear()
     core._probes._open.clear()
     core._probe_at = core._sync_at = inf
     return core
@@ -84,34 +84,36 @@ def test_a_newcomer_does_not_spread_what_is_new_only_to_itself_and_probes_some_a
 
 def test_a_probe_is_acknowledged_with_its_nonce():
     core = knowing("a", "b")
-    out = core.receive("a", Probe(7, core.view.digest, 5.0), 1.0)
-    assert out == [Send("a", Acknowledge(7, core.view.digest, 1.0))]
+    out = core.receive("a", Probe(7, core.member_list.digest, 5.0), 1.0)
+    assert out == [Send("a", Acknowledge(7, core.member_list.digest, 1.0))]
 
 
 def test_an_acknowledgement_of_our_probe_gives_a_clock_sample():
     core = knowing("a")
-    (_, probe), *_ = sent(core.lost("a", 10.0), Probe)
-    out = core.receive("a", Acknowledge(probe.nonce, core.view.digest, 99.5), 10.2)
+    (_, probe), *_ = sent(core.connection_lost("a", 10.0), Probe)
+    out = core.receive("a", Acknowledge(probe.nonce, core.member_list.digest, 99.5), 10.2)
     assert facts(out) == [ClockSample("a", 99.5, pytest.approx(0.2))]
     assert core.rtt_s["a"] == pytest.approx(0.2)
-    assert facts(core.receive("a", Acknowledge(probe.nonce, core.view.digest, 99.5), 10.3)) == []  # twice: nothing
+    assert (
+        facts(core.receive("a", Acknowledge(probe.nonce, core.member_list.digest, 99.5), 10.3)) == []
+    )  # twice: nothing
 
 
 def test_an_acknowledgement_from_another_than_the_one_probed_counts_for_nothing():
     """Nonces are guessable; identities are not."""
     core = knowing("a", "b")
-    (_, probe), *_ = sent(core.lost("a", 0.1), Probe)
-    assert facts(core.receive("b", Acknowledge(probe.nonce, core.view.digest, 0.0), 0.2)) == []
+    (_, probe), *_ = sent(core.connection_lost("a", 0.1), Probe)
+    assert facts(core.receive("b", Acknowledge(probe.nonce, core.member_list.digest, 0.0), 0.2)) == []
     assert (
-        facts(core.receive("b", Acknowledge(probe.nonce, core.view.digest, 0.0, "a"), 0.2)) == []
+        facts(core.receive("b", Acknowledge(probe.nonce, core.member_list.digest, 0.0, "a"), 0.2)) == []
     )  # not asked to help
-    assert core._probes.of("a").nonce == probe.nonce
+    assert core._probes.find("a").nonce == probe.nonce
 
 
 def test_silence_goes_from_probe_to_helpers_to_suspicion_to_death():
     """The whole way down: one timeout, two more for the helpers, then the time to refute."""
     core = knowing("a", "b", "c", "d")
-    (_, probe), *_ = sent(core.lost("a", 0.0), Probe)
+    (_, probe), *_ = sent(core.connection_lost("a", 0.0), Probe)
     out = core.tick(TIMING.timeout_s)
     helpers = sent(out, ProbeFor)
     assert len(helpers) == TIMING.helpers
@@ -119,7 +121,7 @@ def test_silence_goes_from_probe_to_helpers_to_suspicion_to_death():
     assert sent(out, Probe)[0][0] == "a"  # asked once more, the first frame may be lost
     out = core.tick(3 * TIMING.timeout_s)
     assert facts(out) == [Suspected("a")]
-    assert "a" in core.view.alive
+    assert "a" in core.member_list.alive
     until = 3 * TIMING.timeout_s + TIMING.suspicion_s
     while core.deadline < until:
         assert facts(core.tick(core.deadline)) == []
@@ -131,19 +133,19 @@ def test_silence_goes_from_probe_to_helpers_to_suspicion_to_death():
 def test_who_slept_itself_buries_nobody_before_it_has_read_its_mail():
     """A laptop that wakes up must not find everybody dead."""
     core = knowing("a", "b")
-    core.view.suspect("a", 0.0)
-    core._beat_at = 0.25
+    core.member_list.suspect("a", 0.0)
+    core._suspects_at = 0.25
     out = core.tick(3600.0)
     assert [peer for peer, _ in sent(out, Probe)] == ["a"]
-    assert "a" in core.view.alive
+    assert "a" in core.member_list.alive
     assert facts(core.tick(3600.25)) == [Died("a")]
 
 
 def test_a_helper_that_reaches_the_member_ends_the_probe():
     core = knowing("a", "b")
-    (_, probe), *_ = sent(core.lost("a", 0.0), Probe)
+    (_, probe), *_ = sent(core.connection_lost("a", 0.0), Probe)
     core.tick(TIMING.timeout_s)
-    core.receive("b", Acknowledge(probe.nonce, core.view.digest, 0.0, "a"), 0.6)
+    core.receive("b", Acknowledge(probe.nonce, core.member_list.digest, 0.0, "a"), 0.6)
     assert facts(core.tick(5.0)) == []
 
 
@@ -151,8 +153,8 @@ def test_an_indirect_probe_is_relayed_both_ways():
     core = knowing("a", "b")
     ((peer, probe),) = sent(core.receive("a", ProbeFor(42, "b"), 1.0), Probe)
     assert peer == "b"
-    out = core.receive("b", Acknowledge(probe.nonce, core.view.digest, 1.1), 1.2)
-    assert ("a", Acknowledge(42, core.view.digest, 1.2, "b")) in sent(out)
+    out = core.receive("b", Acknowledge(probe.nonce, core.member_list.digest, 1.1), 1.2)
+    assert ("a", Acknowledge(42, core.member_list.digest, 1.2, "b")) in sent(out)
 
 
 def test_indirect_probes_are_only_for_members_and_bounded():
@@ -167,10 +169,12 @@ def test_indirect_probes_are_only_for_members_and_bounded():
 def test_a_broken_connection_is_inquired_at_once_and_a_failed_dial_goes_on_to_the_helpers():
     """The network's word starts an inquiry; it is no verdict."""
     core = knowing("a", "b", "c")
-    assert [peer for peer, _ in sent(core.lost("a", 1.0), Probe)] == ["a"]
-    assert len(sent(core.lost("a", 1.1), ProbeFor)) == 2
-    assert core.lost("a", 1.2) == core.lost("unknown", 1.2) == core.lost("me", 1.2) == []
-    assert core.view.members["a"].status == "alive"
+    assert [peer for peer, _ in sent(core.connection_lost("a", 1.0), Probe)] == ["a"]
+    assert len(sent(core.connection_lost("a", 1.1), ProbeFor)) == 2
+    assert (
+        core.connection_lost("a", 1.2) == core.connection_lost("unknown", 1.2) == core.connection_lost("me", 1.2) == []
+    )
+    assert core.member_list.members["a"].status == "alive"
 
 
 @pytest.mark.parametrize("state", ["suspect", "dead"])
@@ -181,14 +185,14 @@ def test_a_rumor_of_death_is_only_a_suspicion(state):
     assert facts(out) == [Suspected("a")]
     ((_, probe),) = sent(out, Probe)
     assert rumor("a", "me") in probe.rumors  # the accused hears of it
-    assert facts(core.receive("a", Acknowledge(probe.nonce, core.view.digest, 1.0), 1.1))[0] == Changed("a")
-    assert core.view.members["a"].status == "alive"
+    assert facts(core.receive("a", Acknowledge(probe.nonce, core.member_list.digest, 1.0), 1.1))[0] == Changed("a")
+    assert core.member_list.members["a"].status == "alive"
 
 
 def test_a_rumor_about_whom_we_just_heard_is_not_believed():
     """Bounds what a liar's frames make us do to one probe per member and timeout."""
     core = knowing("a", "liar")
-    core.receive("a", Probe(1, core.view.digest, 0.0), 1.0)
+    core.receive("a", Probe(1, core.member_list.digest, 0.0), 1.0)
     assert facts(core.receive("liar", Spread((), (rumor("a", "liar"),)), 1.1)) == []
     assert facts(core.receive("liar", Spread((), (rumor("a", "liar"),)), 1.0 + TIMING.timeout_s)) == [Suspected("a")]
 
@@ -223,7 +227,7 @@ def test_a_strangers_rumor_is_not_heard():
 
 def test_the_accused_refutes_by_a_newer_record_to_all_and_to_the_accuser():
     core = knowing("a", "b")
-    out = core.receive("a", Probe(1, core.view.digest, 0.0, (rumor("me", "a"),)), 1.0)
+    out = core.receive("a", Probe(1, core.member_list.digest, 0.0, (rumor("me", "a"),)), 1.0)
     assert core.own == record("me", 1, 1)
     assert {peer for peer, spread in sent(out, Spread) if core.own in spread.records} == {"a", "b"}
 
@@ -231,8 +235,8 @@ def test_the_accused_refutes_by_a_newer_record_to_all_and_to_the_accuser():
 def test_who_believes_us_dead_gets_the_refutation_though_it_is_dead_to_us():
     """How the halves of a healed partition meet."""
     core = knowing("a", "b")
-    core.view.suspect("a", 1.0)
-    core.view.bury("a", 3.0)
+    core.member_list.suspect("a", 1.0)
+    core.member_list.mark_dead("a", 3.0)
     out = core.receive("a", Spread((), (rumor("me", "a", "dead"),)), 9.0)
     assert ("a", Spread((), (rumor("a", "me", "dead"),))) in sent(out)
     assert ("a", Spread((record("me", 1, 1),))) in sent(out)
@@ -251,8 +255,8 @@ def test_refutations_are_a_timeout_apart():
 
 def test_who_lists_a_member_dead_to_us_hears_our_doubt():
     core = knowing("a", "b")
-    core.view.suspect("a", 1.0)
-    core.view.bury("a", 3.0)
+    core.member_list.suspect("a", 1.0)
+    core.member_list.mark_dead("a", 3.0)
     out = core.receive("b", Sync((record("a"), record("b")), reply=False), 9.0)
     assert ("b", Spread((), (rumor("a", "me", "dead"),))) in sent(out)
 
@@ -299,7 +303,7 @@ def test_a_record_of_ours_from_the_future_is_outranked():
 
 def test_a_restarted_member_is_reborn():
     core = knowing("a", "b")
-    assert facts(core.receive("a", Hello(record("a", 2), core.view.digest, 0.0), 1.0)) == [Reborn("a")]
+    assert facts(core.receive("a", Hello(record("a", 2), core.member_list.digest, 0.0), 1.0)) == [Reborn("a")]
 
 
 def test_leaving_says_farewell_to_all_and_then_nothing():
@@ -307,15 +311,15 @@ def test_leaving_says_farewell_to_all_and_then_nothing():
     out = core.leave(1.0)
     assert sent(out) == [(peer, Farewell(record("me", 1, 1, "left"))) for peer in ("a", "b")]
     assert core.deadline == inf
-    assert core.leave(2.0) == core.tick(9.0) == core.greet("a", 9.0) == core.readdress(("/n",), 9.0) == []
-    assert core.receive("a", Probe(1, b"other-digest", 0.0), 2.0) == core.lost("a", 2.0) == []
+    assert core.leave(2.0) == core.tick(9.0) == core.greet("a", 9.0) == core.update_addresses(("/n",), 9.0) == []
+    assert core.receive("a", Probe(1, b"other-digest", 0.0), 2.0) == core.connection_lost("a", 2.0) == []
 
 
 def test_new_addresses_are_told_to_all():
     core = knowing("a")
-    out = core.readdress(("/new",), 1.0)
+    out = core.update_addresses(("/new",), 1.0)
     assert sent(out) == [("a", Spread((record("me", 1, 1, addresses=("/new",)),)))]
-    assert core.readdress(("/new",), 2.0) == []
+    assert core.update_addresses(("/new",), 2.0) == []
 
 
 def test_alone_nothing_is_sent():
@@ -339,10 +343,10 @@ def test_alone_nothing_is_sent():
 def test_bad_messages_are_the_senders_fault_and_have_no_effect(message, reason):
     """Not even their good half: facts that were never told could not be caught up on."""
     core = knowing("a", "b")
-    before = core.view.alive
+    before = core.member_list.alive
     with pytest.raises(RemoteProtocolError, match=f"a: {reason}"):
         core.receive("a", message, 1.0)
-    assert core.view.alive == before
+    assert core.member_list.alive == before
 
 
 def golden_messages():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.membership.events import Changed, Died, Joined, Left, Reborn, Suspected
-from starling.gossip.membership.member_list import View
+from starling.gossip.membership.member_list import MemberList
 from starling.gossip.overlay.ranks import digest
 from tests.harness.detectors import record, verify
 
@@ -24,15 +24,15 @@ records = st.builds(
 )
 
 
-def view_of(*statements, **options):
-    view = View(verify, **options)
+def list_of(*statements, **options):
+    members = MemberList(verify, **options)
     for statement in statements:
-        view.merge(statement, 0.0)
-    return view
+        members.merge(statement, 0.0)
+    return members
 
 
-def held(view):
-    return {peer: (member.record, member.status) for peer, member in view.members.items()}
+def held(members):
+    return {peer: (member.record, member.status) for peer, member in members.members.items()}
 
 
 @given(st.lists(records, max_size=8), st.randoms(use_true_random=False))
@@ -40,15 +40,15 @@ def test_the_order_of_arrival_does_not_matter(statements, chance):
     """Gossip delivers in any order; all views must end up equal, digests too."""
     shuffled = list(statements)
     chance.shuffle(shuffled)
-    assert held(view_of(*statements)) == held(view_of(*shuffled))
-    assert view_of(*statements).digest == view_of(*shuffled).digest
+    assert held(list_of(*statements)) == held(list_of(*shuffled))
+    assert list_of(*statements).digest == list_of(*shuffled).digest
 
 
 @given(st.lists(records, max_size=6), st.lists(records, max_size=6), st.lists(records, max_size=6))
 def test_merging_merged_views_is_associative_and_idempotent(one, two, three):
     """Sync sends what is left of earlier merges: (a + b) + c = a + (b + c), and the same again changes nothing."""
-    left = view_of(*view_of(*one, *two).records, *three)
-    right = view_of(*one, *view_of(*two, *three).records)
+    left = list_of(*list_of(*one, *two).records, *three)
+    right = list_of(*one, *list_of(*two, *three).records)
     assert held(left) == held(right)
     assert all(left.merge(statement, 1.0) == [] for statement in (*one, *two, *three))
 
@@ -56,34 +56,34 @@ def test_merging_merged_views_is_associative_and_idempotent(one, two, three):
 @given(st.lists(records, min_size=1, max_size=8), records)
 def test_no_resurrection_by_a_record_that_is_not_newer(statements, late):
     """A record still travelling must not bring back who is dead or gone."""
-    view = view_of(*statements)
-    for peer in list(view.alive):
-        view.suspect(peer, 1.0)
-        view.bury(peer, 2.0)
-    buried = view.members.get(late.peer)
-    assert view.alive == ()
-    view.merge(late, 3.0)
+    members = list_of(*statements)
+    for peer in list(members.alive):
+        members.suspect(peer, 1.0)
+        members.mark_dead(peer, 2.0)
+    buried = members.members.get(late.peer)
+    assert members.alive == ()
+    members.merge(late, 3.0)
     newer = buried is None or (late.incarnation, late.version) > (buried.record.incarnation, buried.record.version)
-    if late.peer in view.alive:
+    if late.peer in members.alive:
         assert newer or late != buried.record
     if newer and late.status == "alive":
-        assert late.peer in view.alive
+        assert late.peer in members.alive
 
 
 @given(st.lists(st.sampled_from(["suspect", "bury", "merge"]), max_size=6))
 def test_a_refutation_always_wins(beliefs):
     """Whatever we believe of a record, the member's next word voids it."""
-    view = view_of(record("a", 1, 0))
+    members = list_of(record("a", 1, 0))
     for belief in beliefs:
         match belief:
             case "suspect":
-                view.suspect("a", 1.0)
+                members.suspect("a", 1.0)
             case "bury":
-                view.bury("a", 1.0)
+                members.mark_dead("a", 1.0)
             case _:
-                view.merge(record("a", 1, 0), 1.0)
-    view.merge(record("a", 1, 1), 2.0)
-    assert view.members["a"].status == "alive"
+                members.merge(record("a", 1, 0), 1.0)
+    members.merge(record("a", 1, 1), 2.0)
+    assert members.members["a"].status == "alive"
 
 
 @pytest.mark.parametrize(
@@ -111,35 +111,35 @@ def test_a_refutation_always_wins(beliefs):
 )
 def test_what_a_record_changes(before, then, events, status):
     """The table of (belief, record) -> (events, belief)."""
-    view = View(verify)
+    members = MemberList(verify)
     for step in before:
         if step == "suspect":
-            assert view.suspect("a", 0.0) == [Suspected("a")]
+            assert members.suspect("a", 0.0) == [Suspected("a")]
         elif step == "bury":
-            assert view.bury("a", 0.0) == [Died("a")]
+            assert members.mark_dead("a", 0.0) == [Died("a")]
         else:
-            view.merge(step, 0.0)
-    assert view.merge(then, 1.0) == events
-    assert view.members["a"].status == status
+            members.merge(step, 0.0)
+    assert members.merge(then, 1.0) == events
+    assert members.members["a"].status == status
 
 
 def test_beliefs_apply_only_where_they_make_sense():
     """Only the living are suspected, only suspects die or are cleared."""
-    view = view_of(record("a"))
-    assert view.bury("a", 1.0) == view.clear("a", 1.0) == view.suspect("b", 1.0) == []
-    assert view.suspect("a", 1.0) == [Suspected("a")]
-    assert view.suspect("a", 1.0) == []
-    assert view.clear("a", 1.0) == [Changed("a")]
+    members = list_of(record("a"))
+    assert members.mark_dead("a", 1.0) == members.clear_suspicion("a", 1.0) == members.suspect("b", 1.0) == []
+    assert members.suspect("a", 1.0) == [Suspected("a")]
+    assert members.suspect("a", 1.0) == []
+    assert members.clear_suspicion("a", 1.0) == [Changed("a")]
 
 
 def test_suspicion_does_not_change_the_digest_but_death_does():
     """Exchanges check digests: doubt alone must not stop them."""
-    view = view_of(record("a"), record("b"))
-    before = view.digest
-    view.suspect("a", 1.0)
-    assert view.digest == before == digest(["b", "a"])
-    view.bury("a", 2.0)
-    assert view.digest == digest(["b"])
+    members = list_of(record("a"), record("b"))
+    before = members.digest
+    members.suspect("a", 1.0)
+    assert members.digest == before == digest(["b", "a"])
+    members.mark_dead("a", 2.0)
+    assert members.digest == digest(["b"])
 
 
 def test_a_digest_does_not_confuse_how_names_are_cut():
@@ -152,29 +152,29 @@ def test_a_forged_record_is_blamed_on_who_told_it():
     """A signature is checked only where it matters: stale records cost nothing."""
     forged = record("a", version=1)
     forged = type(forged)("a", forged.swarm, 1, 1, "alive", (), b"wrong")
-    view = view_of(record("a", version=2))
-    view.screen([forged], "liar")
+    members = list_of(record("a", version=2))
+    members.validate([forged], "liar")
     with pytest.raises(RemoteProtocolError, match="liar: record_forged"):
-        view_of(record("a")).screen([forged], "liar")
+        list_of(record("a")).validate([forged], "liar")
 
 
 def test_the_list_is_bounded_and_the_oldest_tombstone_makes_room():
     """A flood of identities does not cost memory without end, nor push out the living."""
-    view = view_of(record("a"), record("b"), record("c"), max_members=3)
-    assert view.merge(record("d"), 1.0) == []
-    view.suspect("b", 1.0)
-    view.bury("b", 2.0)
-    assert view.merge(record("d"), 3.0) == [Joined("d")]
-    assert set(view.members) == {"a", "c", "d"}
+    members = list_of(record("a"), record("b"), record("c"), max_members=3)
+    assert members.merge(record("d"), 1.0) == []
+    members.suspect("b", 1.0)
+    members.mark_dead("b", 2.0)
+    assert members.merge(record("d"), 3.0) == [Joined("d")]
+    assert set(members.members) == {"a", "c", "d"}
 
 
 def test_tombstones_are_forgotten_after_their_time_and_never_told_as_living():
     """The dead are our belief and not in `records`; who left is, with its own last word."""
-    view = view_of(record("a"), record("b"), record("c", status="left"), tombstone_s=10.0)
-    view.suspect("a", 1.0)
-    view.bury("a", 2.0)
-    assert [r.peer for r in view.records] == ["b", "c"]
-    view.forget(11.0)
-    assert set(view.members) == {"a", "b"}
-    view.forget(12.5)
-    assert set(view.members) == {"b"}
+    members = list_of(record("a"), record("b"), record("c", status="left"), tombstone_s=10.0)
+    members.suspect("a", 1.0)
+    members.mark_dead("a", 2.0)
+    assert [r.peer for r in members.records] == ["b", "c"]
+    members.expire_tombstones(11.0)
+    assert set(members.members) == {"a", "b"}
+    members.expire_tombstones(12.5)
+    assert set(members.members) == {"b"}

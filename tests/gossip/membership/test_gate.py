@@ -9,8 +9,8 @@ import pytest
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.membership.detector import Detector
 from starling.gossip.membership.events import Died, Joined, Send
-from starling.gossip.membership.local_record import Ourselves
-from starling.gossip.membership.member_list import View
+from starling.gossip.membership.local_record import LocalRecord
+from starling.gossip.membership.member_list import MemberList
 from starling.gossip.wire.schema import (
     MAX_REVOCATIONS,
     Acknowledge,
@@ -74,10 +74,10 @@ def void(peer):
 
 
 def guarded(*others, gate=None, peer="me"):
-    core = Detector(Ourselves(record(peer), sign), View(verify, gate or Ring()), TIMING, 0, lambda t: t, 0.0)
+    core = Detector(LocalRecord(record(peer), sign), MemberList(verify, gate or Ring()), TIMING, 0, lambda t: t, 0.0)
     if others:
         core.receive(others[0], Sync(tuple(record(other) for other in others), reply=False), 0.0)
-    core._probe_at = core._sync_at = core._wave_at = float("inf")
+    core._probe_at = core._sync_at = core._spread_at = float("inf")
     core._quiet_until = -float("inf")
     core._probes._open.clear()
     return core
@@ -98,7 +98,7 @@ def test_what_no_honest_member_can_have_told_is_the_tellers_fault_and_has_no_eff
         core.receive("a", message, 1.0)
     with pytest.raises(RemoteProtocolError, match="x: not_listed"):
         core.receive("x", Hello(record("x"), DIGEST, 0.0), 1.0)
-    assert core.view.alive == ("a", "b", "me")
+    assert core.member_list.alive == ("a", "b", "me")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_what_no_honest_member_can_have_told_is_the_tellers_fault_and_has_no_eff
 def test_whoever_is_not_admitted_is_told_nothing(message):
     core = guarded("a", "b", gate=Ring(waiting={"w"}))
     assert core.receive("w", message, 1.0) == []
-    assert "w" not in core.view.members
+    assert "w" not in core.member_list.members
 
 
 def test_a_strangers_probe_is_acknowledged_without_rumors_and_nobody_greets_it():
@@ -120,7 +120,7 @@ def test_a_strangers_probe_is_acknowledged_without_rumors_and_nobody_greets_it()
     core = guarded("a", "b")
     core.receive("a", Spread((), (Rumor("b", 1, 0, "suspect", "a"),)), 5.0)
     out = core.receive("w", Probe(7, DIGEST, 0.0), 5.0)
-    assert sent(out, Acknowledge) == [("w", Acknowledge(7, core.view.digest, 5.0))]
+    assert sent(out, Acknowledge) == [("w", Acknowledge(7, core.member_list.digest, 5.0))]
     assert sent(out, Hello) == []
 
 
@@ -136,23 +136,23 @@ def test_who_is_admitted_later_is_answered_then_and_told_to_all():
     core = guarded("a", "b", gate=gate)
     assert core.receive("w", Hello(record("w"), DIGEST, 0.0), 1.0) == []
     gate.waiting.clear()
-    out = core.welcome(record("w"), "w", 2.0)
+    out = core.admit(record("w"), "w", 2.0)
     assert Joined("w") in out
     ((peer, sync),) = sent(out, Sync)
     assert (peer, sync.reply) == ("w", True)
     assert {peer for peer, spread in sent(out, Spread) if spread.records} == {"a", "b", "w"}
-    assert sent(core.welcome(record("c"), "a", 3.0), Sync) == [], "who only told of it knows us already"
+    assert sent(core.admit(record("c"), "a", 3.0), Sync) == [], "who only told of it knows us already"
 
 
 def test_a_new_revocation_puts_out_and_goes_on_at_once_also_to_whom_it_is_about():
     core = guarded("a", "b", "c")
     out = core.receive("a", Revoked((void("b"),), bytes(16)), 1.0)
     assert Died("b") in out
-    assert core.view.alive == ("a", "c", "me")
+    assert core.member_list.alive == ("a", "c", "me")
     assert {peer for peer, _ in sent(out, Revoked)} == {"a", "b", "c"}
     assert core.receive("c", Revoked((void("b"),), bytes(16)), 1.1) == []
     assert core.receive("c", Spread((record("b", version=5),)), 1.2) == [
-        Send("c", Revoked((void("b"),), core.view.gate.digest))
+        Send("c", Revoked((void("b"),), core.member_list.gate.digest))
     ]
 
 
@@ -160,7 +160,7 @@ def test_a_revocation_that_is_none_is_a_fault_without_effect():
     core = guarded("a", "b")
     with pytest.raises(RemoteProtocolError, match="a: revocation_forged"):
         core.receive("a", Revoked((void("b"), Revocation(b"", "a", b"")), bytes(16)), 1.0)
-    assert core.view.alive == ("a", "b", "me")
+    assert core.member_list.alive == ("a", "b", "me")
 
 
 def test_our_own_revocation_does_the_same():
@@ -192,12 +192,12 @@ def talk(one, other, first):
 def test_two_who_compare_digests_know_all_that_either_knew(mine, theirs):
     """Anti-entropy: who missed the wave, was away or is new. Both have some, one has none, or more than a frame holds."""
     one, other = guarded("z", "q", peer="y"), guarded("y", "q", peer="z")
-    one.view.gate.revoke([void(f"one{n}") for n in range(mine)])
-    other.view.gate.revoke([void(f"other{n}") for n in range(theirs)])
-    talk(one, other, Send("z", Revoked((), one.view.gate.digest, reply=True)))
-    assert one.view.gate.revoked == other.view.gate.revoked
-    assert len(one.view.gate.revoked) == mine + theirs
-    assert talk(one, other, Send("z", Revoked((), one.view.gate.digest, reply=True))) == 1, (
+    one.member_list.gate.revoke([void(f"one{n}") for n in range(mine)])
+    other.member_list.gate.revoke([void(f"other{n}") for n in range(theirs)])
+    talk(one, other, Send("z", Revoked((), one.member_list.gate.digest, reply=True)))
+    assert one.member_list.gate.revoked == other.member_list.gate.revoked
+    assert len(one.member_list.gate.revoked) == mine + theirs
+    assert talk(one, other, Send("z", Revoked((), one.member_list.gate.digest, reply=True))) == 1, (
         "then there is nothing to say"
     )
 
@@ -205,8 +205,8 @@ def test_two_who_compare_digests_know_all_that_either_knew(mine, theirs):
 def test_asking_for_revocations_is_no_amplifier():
     """A member gets them once a timeout, a stranger never."""
     core = guarded("a")
-    core.view.gate.revoke([void(f"r{n:03d}") for n in range(100)])
-    core.view.gate.changed()
+    core.member_list.gate.revoke([void(f"r{n:03d}") for n in range(100)])
+    core.member_list.gate.changed()
     ask = Revoked((), bytes(16), reply=True)
     frames = sent(core.receive("a", ask, 1.0), Revoked)
     assert [len(message.revocations) for _, message in frames] == [MAX_REVOCATIONS] * 6 + [4]
@@ -220,9 +220,9 @@ def test_with_each_anti_entropy_the_digest_goes_out_if_there_is_anything_to_comp
     core = guarded("a")
     core._sync_at = 5.0
     assert sent(core.tick(5.0), Revoked) == []
-    core.view.gate.revoke([void("r")])
+    core.member_list.gate.revoke([void("r")])
     core._sync_at = 6.0
-    assert sent(core.tick(6.0), Revoked) == [("a", Revoked((), core.view.gate.digest, reply=True))]
+    assert sent(core.tick(6.0), Revoked) == [("a", Revoked((), core.member_list.gate.digest, reply=True))]
 
 
 def test_anti_entropy_takes_out_whose_credential_has_lapsed():
@@ -231,7 +231,7 @@ def test_anti_entropy_takes_out_whose_credential_has_lapsed():
     gate.waiting.add("b")
     core._sync_at = 5.0
     assert Died("b") in core.tick(5.0)
-    assert core.view.alive == ("a", "me")
+    assert core.member_list.alive == ("a", "me")
 
 
 def test_who_tells_of_one_that_came_second_gets_the_record_that_goes_before_it():
@@ -243,10 +243,10 @@ def test_who_tells_of_one_that_came_second_gets_the_record_that_goes_before_it()
 
 def test_a_new_credential_is_a_new_version_of_our_record():
     core = guarded("a", "b")
-    out = core.present(b"credential", 1.0)
+    out = core.update_credential(b"credential", 1.0)
     assert (core.own.version, core.own.credential) == (1, b"credential")
-    assert core.view.members["me"].record == core.own
+    assert core.member_list.members["me"].record == core.own
     assert {peer for peer, spread in sent(out, Spread) if spread.records == (core.own,)} == {"a", "b"}
-    assert core.present(b"credential", 2.0) == []
+    assert core.update_credential(b"credential", 2.0) == []
     core.leave(3.0)
-    assert core.present(b"x", 4.0) == core.welcome(record("c"), "c", 4.0) == core.revoke(void("a"), 4.0) == []
+    assert core.update_credential(b"x", 4.0) == core.admit(record("c"), "c", 4.0) == core.revoke(void("a"), 4.0) == []

@@ -1,0 +1,74 @@
+"""Seats: of one place, such as an address prefix, no more members are remembered than it has seats, whoever comes and goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from starling.gossip.membership.member_list import MemberList
+from tests.harness.detectors import record, verify
+
+SEATS = 3
+MOST = 7
+
+
+def quota_of(record):
+    return record.addresses[0], SEATS
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from("abcdefghijkl"),
+        st.sampled_from(["/1", "/2", "/3"]),
+        st.sampled_from(["join", "leave", "die", "forget"]),
+    ),
+    max_size=60,
+)
+
+
+@given(steps)
+@settings(max_examples=150)
+def test_no_place_has_more_members_than_seats_and_the_list_has_an_end(steps):
+    """Tombstones count: else an army that dies and comes again fills the list. A living member never gives way to a newcomer."""
+    members, entered = MemberList(verify, address_quota=quota_of, max_members=MOST), {}
+    for now, (peer, address, step) in enumerate(steps):
+        before = set(members.alive)
+        match step:
+            case "join":
+                members.merge(record(peer, now + 1, addresses=(address,)), float(now))
+                assert before <= set(members.alive)
+            case "leave":
+                members.merge(record(peer, now + 1, status="left", addresses=(address,)), float(now))
+            case "die":
+                members.suspect(peer, float(now))
+                members.mark_dead(peer, float(now))
+            case _:
+                members.tombstone_s = 10.0
+                members.expire_tombstones(float(now))
+        entered = {p: entered.get(p, address) for p in members.members}
+        assert max(Counter(entered.values()).values(), default=0) <= SEATS
+        assert len(members.members) <= MOST
+        graves = Counter(entered[p] for p, member in members.members.items() if not member.present)
+        assert +members._tombstones_in_group == graves
+        assert +members._in_group == Counter(entered.values())
+
+
+def test_a_member_is_charged_where_it_came_in():
+    """Else whoever moves after joining makes room for the next of its army."""
+    members = MemberList(verify, address_quota=quota_of)
+    for peer in "abc":
+        members.merge(record(peer, addresses=("/1",)), 0.0)
+        members.merge(record(peer, version=1, addresses=("/2",)), 0.0)
+    assert members.merge(record("d", addresses=("/1",)), 0.0) == []
+    assert members.merge(record("d", addresses=("/2",)), 0.0)
+
+
+def test_the_oldest_tombstone_of_a_full_place_gives_way_and_no_other():
+    members = MemberList(verify, address_quota=quota_of)
+    members.merge(record("z", status="left", addresses=("/2",)), 0.0)
+    for now, peer in enumerate("abc"):
+        members.merge(record(peer, status="left", addresses=("/1",)), 1.0 + now)
+    members.merge(record("d", addresses=("/1",)), 9.0)
+    assert sorted(members.members) == ["b", "c", "d", "z"]
