@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
@@ -16,10 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 import click
 import msgspec
 
-from starling.gossip.errors import GossipError
 from starling.node.cli import completion
-from starling.node.status import control, final
-from starling.node.status.control import typed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -120,44 +116,3 @@ def console(*, stderr: bool = False) -> Console:
 def discard_output() -> None:
     """Standard output is a pipe that was closed, as by `head`: send what is still to be written, at exit too, to /dev/null."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-# --- the running node -------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def asking(run_dir: Path) -> Iterator[None]:
-    """Around a request to the node in `run_dir`.
-
-    Raises:
-        ConfigError: no node answers and the directory has never held one.
-        ControlError: no node answers, or it refuses.
-    """
-    from starling.node.storage.run_dir import RunDir
-
-    try:
-        yield
-    except control.NotRunning:
-        RunDir.existing(run_dir)
-        raise
-
-
-def last_run(run_dir: Path) -> final.FinalStatus | None:
-    """How the last run in `run_dir` ended; None if that is not known.
-
-    Raises:
-        GossipError: the file that says so is damaged.
-    """
-    try:
-        return final.load(run_dir)
-    except ValueError as error:
-        raise GossipError(f"{error}; start the node with `starling run --dir {typed(run_dir)}`") from error
-
-
-def is_running(run_dir: Path) -> bool:
-    """Whether a node's control socket accepts connections in `run_dir`."""
-    try:
-        control.connect(run_dir).close()
-    except control.NotRunning:
-        return False
-    return True

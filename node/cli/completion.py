@@ -26,8 +26,6 @@ from starling.node.cli.help import Command
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_STARLING_COMPLETE"
 PEERS_S = 0.5  # to ask the running node for its peers: a person waits at the TAB key
-BUILT_IN_TASKS = ("digits", "images", "quadratic", "diagonal", "logistic", "text", "synthetic")
-"""The names of `starling.node.tasks.catalogue`, which only the engine may import: it needs torch."""
 RECORD = "record.jsonl"
 NODE_FILES = ("node.toml", "control.sock", RECORD)
 
@@ -193,6 +191,8 @@ def overlays(_ctx: Context, _param: Parameter, incomplete: str) -> list[Completi
 
 def tasks(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Built-in tasks."""
+    from starling.node.tasks.names import BUILT_IN_TASKS
+
     return _matching(sorted(BUILT_IN_TASKS), incomplete)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import click
 
 from starling.gossip.errors import ConfigError
 from starling.node.cli.common import dir_option, emit, json_option, preset_option
-from starling.node.cli.completion import BUILT_IN_TASKS
 from starling.node.cli.help import Group
 from starling.node.config.schema import Manifest, NodeConfig, Section
 from starling.node.status.control import typed
@@ -25,14 +23,9 @@ def check(manifest: Manifest) -> None:
         ConfigError: it cannot work, as far as can be told without torch. The engine checks the task's parameters.
     """
     from starling.node.config import manifest as manifests
+    from starling.node.tasks.names import check_name
 
-    kind = manifest.task.kind
-    if ":" not in kind and kind not in BUILT_IN_TASKS:
-        close = difflib.get_close_matches(kind, BUILT_IN_TASKS, n=1)
-        raise ConfigError(
-            f"task.kind: must be one of {', '.join(BUILT_IN_TASKS)} or module:function, got {kind!r}; "
-            f"try `--set task={close[0] if close else 'digits'}`"
-        )
+    check_name(manifest.task.kind)
     for warning in manifests.check(manifest):
         click.echo(f"note: {warning}", err=True)
 

@@ -13,14 +13,12 @@ import click
 
 from starling.node.cli.common import (
     DEFAULT_DIR,
-    asking,
     console,
     dir_option,
     discard_output,
     emit,
     is_lively,
     json_option,
-    last_run,
 )
 from starling.node.cli.completion import Watchable
 from starling.node.cli.documents import Peers
@@ -128,14 +126,11 @@ def _snapshot(run_dir: Path) -> tuple[StatusSnapshot, FinalStatus | None]:
         ConfigError: the directory has never held a node.
         ControlError: its node does not answer, or was killed and left no status.
     """
-    try:
-        with asking(run_dir):
-            return control.status(run_dir), None
-    except control.NotRunning:
-        last = last_run(run_dir)
-        if last is None:
-            raise
-        return last.snapshot, last
+    from starling.node.attach import Attached
+
+    node = Attached(run_dir)
+    snapshot = node.status()
+    return snapshot, None if node.running else node.last
 
 
 def _watch(run_dir: Path, as_json: bool) -> None:

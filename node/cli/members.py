@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.node.cli import completion
-from starling.node.cli.common import asking, dir_option, emit, emit_plain, json_option, say
+from starling.node.cli.common import dir_option, emit, emit_plain, json_option, say
 from starling.node.cli.documents import Invited, Revoked
 from starling.node.cli.help import Command
-from starling.node.status import control
 from starling.node.status.control import typed
 
-DAYS = 90.0
+if TYPE_CHECKING:
+    from starling.node.storage.run_dir import RunDir
+
+DAYS = 90.0  # as node.attach has it, which takes longer to import
 UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 LONGEST_S = 10 * 365.25 * 86400.0
 
@@ -50,11 +53,13 @@ def invite(days: float, peer: str, run_dir: Path, as_json: bool) -> None:
     In a swarm of kind `invite` the line holds a signed invitation. A node can give as many as the manifest allows, and answers for
     the members that join by them: `starling revoke` removes a member and all whom it invited.
     """
-    with asking(run_dir):
-        status = control.status(run_dir)
+    from starling.node.attach import Attached
+    from starling.node.storage.run_dir import RunDir
+
+    status = Attached(run_dir).status()
     if not status.addresses:
         raise GossipError(f"the node in {run_dir} does not listen yet; try again in a moment")
-    made = make_invite(run_dir, status.swarm, status.addresses, days=days, peer=peer)
+    made = make_invite(RunDir(run_dir), status.swarm, status.addresses, days=days, peer=peer)
     if as_json:
         emit(made)
     else:
@@ -62,7 +67,7 @@ def invite(days: float, peer: str, run_dir: Path, as_json: bool) -> None:
 
 
 def make_invite(
-    run_dir: Path, swarm: str, addresses: tuple[str, ...], *, days: float = DAYS, peer: str = ""
+    place: RunDir, swarm: str, addresses: tuple[str, ...], *, days: float = DAYS, peer: str = ""
 ) -> Invited:
     """One invite; what it contains is said on standard error.
 
@@ -70,32 +75,19 @@ def make_invite(
         ConfigError: the node may not invite, or has no invitation left.
     """
     from starling.gossip.wire.schema import MAX_ADDRESSES
-    from starling.node.admission import issue
-    from starling.node.admission.invite import Invite, encode
-    from starling.node.identity import Identity
-    from starling.node.storage.run_dir import RunDir
+    from starling.node import attach
 
-    place, bootstrap = RunDir(run_dir), addresses[:MAX_ADDRESSES]
-    manifest = place.read_manifest()
-    if manifest is None or manifest.admission.kind != "invite":
-        if peer or (manifest is not None and days != DAYS):
-            raise ConfigError(
-                f"--{'for' if peer else 'days'}: this swarm takes members without invitation; `starling invite` is enough"
-            )
-        return Invited(invite=encode(Invite(swarm, bootstrap)), swarm=swarm, bootstrap=bootstrap)
-    me = Identity.load_or_create(place.key)
-    issued = issue.give(
-        place.issued, issue.terms_of(manifest, swarm), me, issue.take_up(place.read_invite(), me), bootstrap, days=days,
-        now_s=time.time(), peer=peer,
-    )  # fmt: skip
+    line, issued = attach.make_invite(place, swarm, addresses, days=days, peer=peer)
+    made = Invited(invite=line, swarm=swarm, bootstrap=addresses[:MAX_ADDRESSES])
+    if issued is None:
+        return made
     left = "" if issued.left is None else f", {issued.left} left to give"
     whose = f"for {peer}" if peer else "for whoever uses it first"
-    void = f"`starling revoke {issued.number} --dir {typed(run_dir)}`"
+    void = f"`starling revoke {issued.number} --dir {typed(place.path)}`"
     say(f"invitation {issued.number}, {whose}, until {issued.until:%Y-%m-%d}{left}; void it with {void}")
-    return Invited(
-        invite=encode(issued.invite), swarm=swarm, bootstrap=bootstrap, number=issued.number, until=f"{issued.until:%Y-%m-%d}",
-        peer=peer or None, left=issued.left,
-    )  # fmt: skip
+    return msgspec.structs.replace(
+        made, number=issued.number, until=f"{issued.until:%Y-%m-%d}", peer=peer or None, left=issued.left
+    )
 
 
 @click.command(
@@ -113,8 +105,9 @@ def revoke(whom: str, run_dir: Path, as_json: bool) -> None:
 
     The founder can revoke any invitation, a member its own and those of the members below it.
     """
-    with asking(run_dir):
-        answer = control.request(run_dir, "revoke", peer=whom)
+    from starling.node.attach import Attached
+
+    answer = Attached(run_dir).ask("revoke", peer=whom)
     removed = answer.get("removed")
     peers = [peer for peer in removed if isinstance(peer, str)] if isinstance(removed, list) else []
     if as_json:
@@ -186,8 +179,9 @@ def seconds(text: str) -> float:
 
 
 def _ask(run_dir: Path, op: str, done: str, as_json: bool, **fields: object) -> None:
-    with asking(run_dir):
-        answer = control.request(run_dir, op, timeout_s=control.REPLY_S, **fields)
+    from starling.node.attach import Attached
+
+    answer = Attached(run_dir).ask(op, **fields)
     if as_json:
         emit_plain(answer)
     else:

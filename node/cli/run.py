@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -16,18 +15,16 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 import click
 import msgspec
 
-from starling.gossip.errors import ConfigError, GossipError
-from starling.node.cli.common import asking, dir_option, emit, is_running, json_option, preset_option, say, set_option
+from starling.gossip.errors import ConfigError
+from starling.node.cli.common import dir_option, emit, json_option, preset_option, say, set_option
 from starling.node.cli.help import Command
 from starling.node.cli.progress import Slow
 from starling.node.config.schema import Manifest, NodeConfig
-from starling.node.status import control
 from starling.node.status.control import typed
 
 if TYPE_CHECKING:
     from starling.node.storage.run_dir import RunDir
 
-LEAVE_S = 5.0  # from the farewell to the end of the process
 DEVICES = {"gpu": "cuda"}  # other names of devices
 HOST_PORT = re.compile(r"(?:(?P<host>[\w.-]*|\[[0-9a-fA-F:]*\]|\*):)?(?P<port>\d{1,5})")
 
@@ -126,6 +123,7 @@ def join(invite: str, run_dir: Path, as_json: bool, **flags: Unpack[Flags]) -> i
     """
     from starling.node import operate
     from starling.node.admission import invite as invites
+    from starling.node.attach import Attached
     from starling.node.storage.run_dir import RunDir
 
     invited = invites.decode("".join(invite.split()).strip("<>\"'`"))
@@ -136,7 +134,7 @@ def join(invite: str, run_dir: Path, as_json: bool, **flags: Unpack[Flags]) -> i
             f"{', '.join(NodeConfig.__struct_fields__)}; see `starling config show node`"
         )
     flags["assignments"] = ours
-    if is_running(run_dir):
+    if Attached(run_dir).running:
         raise ConfigError(
             f"--dir: a node is running in {run_dir}; see `starling status --dir {typed(run_dir)}`, or name another directory"
         )
@@ -168,16 +166,10 @@ def run(run_dir: Path, until_stdin_closes: bool) -> int:
 @dir_option
 def leave(run_dir: Path) -> None:
     """Send a farewell to the swarm, save and stop. `starling run` comes back."""
+    from starling.node.attach import Attached
+
     with Slow("leaving"):
-        with asking(run_dir):
-            control.request(run_dir, "leave")
-        deadline = time.monotonic() + LEAVE_S
-        while is_running(run_dir):
-            if time.monotonic() > deadline:
-                raise GossipError(
-                    f"the node in {run_dir} is leaving, but has not ended yet; see `starling status --dir {typed(run_dir)}`"
-                )
-            time.sleep(0.05)
+        Attached(run_dir).leave()
     say(f"left; come back with `starling run --dir {typed(run_dir)}`")
 
 
@@ -287,7 +279,7 @@ def _print_founded(name: str, swarm: str, place: RunDir, addresses: tuple[str, .
     from starling.node.identity import Identity
 
     say(f"founded {name} ({swarm}) in {place.path}; others join with `starling join` and this invite:")
-    invite = make_invite(place.path, swarm, addresses).invite
+    invite = make_invite(place, swarm, addresses).invite
     if as_json:
         peer, directory = Identity.load_or_create(place.key).peer_id, str(place.path)
         emit(Founded(name=name, swarm=swarm, peer=peer, directory=directory, addresses=addresses, invite=invite))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
@@ -11,6 +10,7 @@ from typing import Any, Literal
 
 from starling.gossip.errors import ConfigError
 from starling.node.config import presets, toml
+from starling.node.config.assignments import assignments
 from starling.node.simulate import rules, sweep
 from starling.node.simulate.executors import Processes
 from starling.node.simulate.runs import Runs, Show, Sweep
@@ -53,7 +53,7 @@ def simulate(
         "task": task, "mix": mix, "overlay": overlay, "simulate.nodes": nodes, "pace.rounds": rounds, "simulate.engine": engine,
         "sweep.seeds": seeds, "preset": preset, **(set or {}),
     }  # fmt: skip
-    begun, cells = _read(scenario, [f"{key}={_text(value)}" for key, value in given.items() if value is not None])
+    begun, cells = _read(scenario, assignments(given))
     rules.check(cells)
     with ExitStack() as stack:
         if executor is None and jobs > 1:
@@ -77,18 +77,3 @@ def _read(
         return sweep.read(Path(scenario), assignments)
     begun = presets.load(Scenario, None, assignments)
     return begun, sweep.cells(begun, lambda more: presets.load(Scenario, None, (*assignments, *more)))
-
-
-def _text(value: object) -> str:
-    """A value as TOML."""
-    match value:
-        case Mapping():
-            return "{" + ", ".join(f"{json.dumps(str(key))} = {_text(inner)}" for key, inner in value.items()) + "}"
-        case str() | Path():
-            return json.dumps(str(value))
-        case Sequence():
-            return f"[{', '.join(map(_text, value))}]"
-        case bool():
-            return str(value).lower()
-        case _:
-            return str(value)

@@ -1,1 +1,71 @@
-"""Train a PyTorch model together, without a server."""
+"""Train a PyTorch model together, without a server.
+
+    starling.found, join      a node that founds or joins a swarm; with `with` it runs in a child process
+    starling.Node, run        the node of a run directory, in the background or to its end
+    starling.attach           a running or ended node of this machine: status, evaluate, export, invite
+    starling.simulate         a swarm, or a sweep of swarms, simulated on this machine
+    starling.Manifest         what a swarm agrees on
+    starling.Task             what a learning task must provide
+
+Names are imported on use: `import starling` loads neither torch nor trio. docs/api.md has examples.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from starling.gossip.errors import ConfigError, GossipError
+    from starling.node.attach import Attached, Evaluation
+    from starling.node.background import Node, attach, found, join, run
+    from starling.node.config.schema import Manifest
+    from starling.node.simulate.api import simulate
+    from starling.node.status.snapshot import StatusSnapshot
+    from starling.node.tasks.api import Data, Source, Task
+
+_WHERE = {
+    "Attached": "starling.node.attach",
+    "ConfigError": "starling.gossip.errors",
+    "Data": "starling.node.tasks.api",
+    "Evaluation": "starling.node.attach",
+    "GossipError": "starling.gossip.errors",
+    "Manifest": "starling.node.config.schema",
+    "Node": "starling.node.background",
+    "Source": "starling.node.tasks.api",
+    "StatusSnapshot": "starling.node.status.snapshot",
+    "Task": "starling.node.tasks.api",
+    "attach": "starling.node.background",
+    "found": "starling.node.background",
+    "join": "starling.node.background",
+    "run": "starling.node.background",
+    "simulate": "starling.node.simulate.api",
+}
+
+__all__ = [
+    "Attached",
+    "ConfigError",
+    "Data",
+    "Evaluation",
+    "GossipError",
+    "Manifest",
+    "Node",
+    "Source",
+    "StatusSnapshot",
+    "Task",
+    "attach",
+    "found",
+    "join",
+    "run",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'starling' has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -233,7 +233,10 @@ def test_revoking_prints_who_is_out(tmp_path, capsys, monkeypatch):
     assert main(["revoke", "a", "--dir", str(tmp_path)]) == 0
     assert asked == [("revoke", {"peer": "a"})]
     said = capsys.readouterr()
-    assert (said.out, said.err) == ("a\nb\n", "revoked; 2 members are out, and the others are being told\n")
+    assert (said.out, said.err) == (
+        "a\nb\n",
+        "revoked; 2 members are removed, and the revocation is being sent to the others\n",
+    )
 
 
 def test_joining_with_an_invitation_for_somebody_else_is_one_line_and_leaves_no_node(tmp_path, capsys):

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from starling.gossip.compress import names
 from starling.gossip.errors import ConfigError
-from starling.node.cli.completion import BUILT_IN_TASKS
 from starling.node.config import toml
 from starling.node.config.presets import PRESETS
 from starling.node.config.schema import (
@@ -25,6 +24,7 @@ from starling.node.config.schema import (
     TaskSection,
 )
 from starling.node.simulate.schema import Scenario
+from starling.node.tasks.names import BUILT_IN_TASKS
 from starling.robust import facts
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from starling.node.cli.completion import BUILT_IN_TASKS
 from starling.node.cli.main import main
 from starling.node.config import manifest as manifests
 from starling.node.config import toml
@@ -17,6 +16,7 @@ from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.identity import Identity
 from starling.node.storage.run_dir import RunDir
 from starling.node.tasks.catalogue import TASKS
+from starling.node.tasks.names import BUILT_IN_TASKS
 
 ROOT = Path(__file__).parents[3]
 

@@ -1,0 +1,254 @@
+"""Nodes from Python: `starling.found`, `join` and `Node`. Each runs in a process of its own and ends with its `with` block.
+
+The child has a session of its own, so Ctrl-C reaches the script alone, which then stops the node in order; and it ends when its standard
+input closes, so it does not outlive a script that was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from starling.gossip.errors import ConfigError, GossipError
+from starling.node import operate
+from starling.node.admission import invite as invites
+from starling.node.attach import WRONG_INPUT, Attached
+from starling.node.config import manifest as manifests
+from starling.node.config import presets, toml
+from starling.node.config.assignments import assignments
+from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.status.control import ControlError
+from starling.node.status.final import FinalStatus
+from starling.node.status.snapshot import StatusSnapshot
+from starling.node.storage.run_dir import RunDir
+from starling.node.tasks.names import check_name
+
+POLL_S = 0.05
+START_S = 120.0  # until a node listens: torch is imported by then
+GRACE_S = 5.0  # from closing standard input to killing the process
+
+
+class Node(Attached):
+    """A node in a child process.
+
+    Args:
+        run_dir: holds a node: made by `found`, `join`, or the command line. Output of the process goes to `output.log` there.
+
+    Use it as a context manager, or call `start` and `stop`. `for status in node` yields its status until it has finished.
+    """
+
+    def __init__(self, run_dir: str | Path) -> None:
+        super().__init__(run_dir)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said_before = 0
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __iter__(self) -> Iterator[StatusSnapshot]:
+        """Snapshots, one a second and one per change, until the rounds are done or the node has ended.
+
+        Raises:
+            GossipError: the node failed.
+        """
+        self.wait_until_up()
+        yield from super().__iter__()
+        if self._process is not None and self._process.poll():
+            raise self._why_it_ended(self._process.returncode)
+
+    @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        """The child process; None before `start`."""
+        return self._process
+
+    def start(self) -> Self:
+        """Start the process; the node comes up in the background.
+
+        Raises:
+            ConfigError: the directory holds no node, or one runs there already.
+        """
+        place = RunDir.existing(self.run_dir)
+        if self.running:
+            raise ConfigError(
+                f"run_dir: a node is running in {self.run_dir}; use starling.attach({str(self.run_dir)!r})"
+            )
+        with place.output.open("ab") as output:
+            self._said_before = output.tell()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "starling.node.cli.main", "run", "--dir", str(place.path), "--until-stdin-closes"],
+                stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+        return self
+
+    def wait_until_up(self, timeout_s: float = START_S) -> StatusSnapshot:
+        """The first status in which peers can reach the node.
+
+        Args:
+            timeout_s: longest wait.
+
+        Raises:
+            GossipError: it failed, or is not up by then.
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self._process is not None and self._process.poll() is not None:
+                raise self._why_it_ended(self._process.returncode)
+            try:
+                status = self.status()
+            except ControlError:
+                status = None
+            if status is not None and status.addresses:
+                return status
+            time.sleep(POLL_S)
+        raise GossipError(
+            f"the node in {self.run_dir} does not listen after {timeout_s:.0f} s; see {self.run_dir}/output.log"
+        )
+
+    def wait(self, timeout_s: float | None = None) -> FinalStatus | None:
+        """Wait until the process has ended -> how it ended; None if it was killed.
+
+        Raises:
+            TimeoutError: it still runs after `timeout_s`.
+            GossipError: it failed.
+        """
+        if self._process is not None:
+            try:
+                code = self._process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                raise TimeoutError(f"the node in {self.run_dir} still runs after {timeout_s} s") from None
+            if code:
+                raise self._why_it_ended(code)
+        return self.last
+
+    def invite(self, *, days: float = 90.0, peer: str = "") -> str:
+        """As `Attached.invite`, once the node listens."""
+        self.wait_until_up()
+        return super().invite(days=days, peer=peer)
+
+    def stop(self) -> None:
+        """Stop the node in order; kill it if it does not end within five seconds. Does nothing if it has ended."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _why_it_ended(self, code: int) -> GossipError:
+        """In the node's own words."""
+        words = RunDir(self.run_dir).last_words().removeprefix("starling: ")
+        kind = ConfigError if code == WRONG_INPUT else GossipError
+        return kind(f"the node in {self.run_dir} ended with exit code {code}: {words}")
+
+
+def found(
+    run_dir: str | Path, manifest: Manifest | str | Path | None = None, *, task: str | None = None, mix: str | None = None,
+    overlay: str | None = None, rounds: int | None = None, preset: str | None = None, set: Mapping[str, Any] | None = None,
+    data: str | Path | None = None, device: str = "auto", shard: int = -1, listen: str | Sequence[str] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Node:  # fmt: skip
+    """Found a swarm: sign a manifest in a new directory and return its first node, not started yet.
+
+    Args:
+        run_dir: a directory that holds no node.
+        manifest: what to start from: a `Manifest`, a TOML file, or None for the defaults.
+        task: `task.kind`, e.g. "digits" or "my_module:MyTask".
+        mix: `mix.kind`, e.g. "pet".
+        overlay: `overlay.kind`, e.g. "sticky".
+        rounds: `pace.rounds`.
+        preset: "vouched" or "open".
+        set: other keys of the manifest, dotted, e.g. {"pace.local_steps": 10}; they win over all others.
+        data: this node's own training data; None for a shard of the task's built-in data.
+        device: auto, cpu, cuda or mps.
+        shard: which shard of the built-in data; -1 derives it from the peer id.
+        listen: multiaddrs, e.g. "/ip4/0.0.0.0/tcp/4001".
+        config: other keys of node.toml, dotted, e.g. {"linger_s": 5}.
+
+    Raises:
+        ConfigError: a wrong key or value, or the directory holds a node.
+    """
+    given = {"task": task, "mix": mix, "overlay": overlay, "pace.rounds": rounds, **(set or {})}
+    chosen = assignments(given)
+    if isinstance(manifest, Manifest):
+        agreed = toml.apply_set(manifest, chosen)
+    else:
+        file = None if manifest is None else Path(manifest)
+        agreed = presets.load(Manifest, file, presets.asked(preset, chosen))
+    check_name(agreed.task.kind)
+    manifests.check(agreed)
+    own = _config(NodeConfig(), data, device, shard, listen, config)
+    operate.found(Path(run_dir), agreed, own)
+    return Node(run_dir)
+
+
+def join(
+    run_dir: str | Path, invite: str, *, data: str | Path | None = None, device: str = "auto", shard: int = -1,
+    listen: str | Sequence[str] | None = None, config: Mapping[str, Any] | None = None,
+) -> Node:  # fmt: skip
+    """Prepare a member of a swarm and return its node, not started yet.
+
+    Args:
+        run_dir: a new directory, or one that holds a node of the same swarm.
+        invite: the line that a member prints.
+        data: as for `found`.
+        device: as for `found`.
+        shard: as for `found`.
+        listen: as for `found`.
+        config: as for `found`.
+
+    Raises:
+        ConfigError: the invite is damaged, a wrong key or value, or the directory holds a node of another swarm.
+    """
+    own = _config(NodeConfig(), data, device, shard, listen, config)
+    operate.join(Path(run_dir), invites.decode("".join(invite.split())), own)
+    return Node(run_dir)
+
+
+def run(run_dir: str | Path) -> FinalStatus | None:
+    """Run the node of a directory to its end, as `starling run` does -> how it ended; None if it was killed.
+
+    Raises:
+        ConfigError: something in the directory is wrong.
+        GossipError: the node failed.
+    """
+    with Node(run_dir) as node:
+        return node.wait()
+
+
+def attach(run_dir: str | Path) -> Attached:
+    """The node in a directory of this machine, running or ended.
+
+    Raises:
+        ConfigError: the directory has never held a node.
+    """
+    return Attached(RunDir.existing(Path(run_dir)).path)
+
+
+def _config(
+    config: NodeConfig, data: str | Path | None, device: str, shard: int, listen: str | Sequence[str] | None,
+    more: Mapping[str, Any] | None,
+) -> NodeConfig:  # fmt: skip
+    given: dict[str, Any] = {"device": device, "shard": shard}
+    if data is not None:
+        path = Path(data).expanduser().resolve()
+        if not path.exists():
+            raise ConfigError(f"data: {str(data)!r} does not exist")
+        given["data"] = str(path)
+    if listen is not None:
+        given["listen"] = [listen] if isinstance(listen, str) else list(listen)
+    return toml.apply_set(config, assignments({**given, **(more or {})}))
