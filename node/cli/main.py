@@ -49,6 +49,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
             "invite": ("starling.node.cli.members:invite", "Print an invite to the running node's swarm."),
             "revoke": ("starling.node.cli.members:revoke", "Remove a member with all whom it invited."),
             "manifest": ("starling.node.cli.config:manifest", "Show or check a swarm's manifest."),
+            "task": ("starling.node.cli.task:task", "Check a task of your own before nodes run it."),
             "config": ("starling.node.cli.config:config", "Show every setting with its meaning."),
         },
         "Trust": {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from pathlib import Path
 
 import trio
 
@@ -298,6 +299,7 @@ class Node:
             manifest=manifest, data=config.data, shard=shard % shards, device=config.device, threads=config.threads,
             checkpoint=self.parts.checkpoint, node=self.parts.identity.peer_id, privacy=config.privacy,
             attack=config.attack, attack_params=config.attack_params,
+            code=str(Path.cwd()) if config.trust else "",
         )  # fmt: skip
 
     # --- reacting -----------------------------------------------------------------------------------------

@@ -40,6 +40,12 @@ class Engine:
         return self._session is not None and self._session.busy
 
     @property
+    def session(self) -> Session:
+        """What Open made. For simulations, checks and tests."""
+        assert self._session is not None
+        return self._session
+
+    @property
     def vector(self) -> Tensor:
         """(d,) a copy of the model as it is. For simulations and tests: a daemon asks by calls."""
         assert self._session is not None

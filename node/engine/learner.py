@@ -37,8 +37,10 @@ from starling.node.config.schema import Manifest
 from starling.node.engine.devices import device
 from starling.node.engine.mixing import mixer
 from starling.node.engine.optimizers import correction_lr, optimizer, ramp, schedule
+from starling.node.engine.own_code import find
 from starling.node.engine.privacy.csprng import Secret
 from starling.node.engine.privacy.dp_sgd import Private
+from starling.node.engine.rehearsal import calling, rehearse
 from starling.node.rpc.calls import Open
 from starling.node.tasks.api import Source
 from starling.node.tasks.catalogue import task
@@ -69,15 +71,21 @@ class Learner:
         manifest = opening.manifest
         self._manifest = manifest
         self._node = opening.node
-        self.task = task(manifest.task.kind, manifest.task.params)
+        kind = manifest.task.kind
+        find("task.kind", kind, opening.code)
+        self.task = calling(kind, "making the task", lambda: task(kind, manifest.task.params))
         self.device = device(opening.device)
         path = Path(opening.data) if opening.data else None
-        self.data = self.task.data(Source(path, manifest.partition, opening.shard, manifest.seed), self.device)
-        self._model = self.task.model(generator(manifest.seed, "model")).to(self.device)
+        source = Source(path, manifest.partition, opening.shard, manifest.seed)
+        self.data = calling(kind, "data()", lambda: self.task.data(source, self.device))
+        chance = generator(manifest.seed, "model")
+        self._model = calling(kind, "model()", lambda: self.task.model(chance).to(self.device))
+        if ":" in kind:
+            rehearse(kind, self.task, self._model, self.data, manifest.task.batch_size)
         try:
             self.layout = layout(self._model)
         except ValueError as error:
-            raise ConfigError(f"task.kind: {manifest.task.kind!r}: {error}") from error
+            raise ConfigError(f"task.kind: {kind!r}: {error}") from error
         self.x, self._gradient = bind(self._model, self.layout)
         self.private = None
         if opening.privacy.noise:

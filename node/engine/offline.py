@@ -78,7 +78,7 @@ def measure(run_dir: Path, model: Path, data: Path | None) -> dict[str, Any]:
     network = learned.model(generator(manifest.seed, "model")).to(on)
     try:
         tensors, facts = tensor_file.unpack(model.read_bytes())
-        network.load_state_dict(tensors, strict=False)
+        network.load_state_dict(tensors)
     except (ValueError, RuntimeError) as error:
         raise ConfigError(f"{model}: is not a model of this swarm: {' '.join(str(error).split())}") from error
     path = data or (Path(config.data) if config.data else None)

@@ -14,6 +14,7 @@ import sys
 from contextlib import suppress
 from typing import Protocol
 
+from starling.node.engine.own_code import describe
 from starling.node.rpc.calls import Evaluate, Evaluated, Reply, Request, Stop, Train, Trained
 from starling.node.rpc.pipe import Failed, Pipe
 
@@ -67,7 +68,7 @@ def serve(worker: Worker, pipe: Pipe) -> None:
     except GONE:
         raise
     except Exception as error:
-        pipe.send(0, Failed(" ".join(f"{type(error).__name__}: {error}".splitlines()[:1])))
+        pipe.send(0, Failed(describe(error)))
         raise
 
 

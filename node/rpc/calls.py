@@ -31,6 +31,7 @@ class Open(Call, frozen=True, tag="open"):
         node: stable label of this node (peer id): seeds its own chance.
         privacy: what this node's data may reveal.
         attack, attack_params: how it lies; "" for not at all.
+        code: folder in which a `module:Class` of the manifest is looked for after installed packages; "" without the owner's consent.
     """
 
     manifest: Manifest
@@ -43,6 +44,7 @@ class Open(Call, frozen=True, tag="open"):
     privacy: PrivacySection = PrivacySection()
     attack: str = ""
     attack_params: dict[str, Scalar] = {}
+    code: str = ""
 
 
 class Opened(Call, frozen=True, tag="opened"):

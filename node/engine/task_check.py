@@ -1,0 +1,206 @@
+"""`starling task check`: a task is run as a node runs it, and what is wrong is said step by step.
+
+    python -P -m starling.node.engine.task_check FOLDER KIND [DATA]
+
+prints a JSON list of findings; what the task prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from starling.gossip.errors import ConfigError
+from starling.gossip.rng import generator
+from starling.node.config.schema import Manifest, PartitionSection, Scalar, TaskSection
+from starling.node.engine.engine import Engine
+from starling.node.engine.rehearsal import calling
+from starling.node.rpc import calls
+from starling.node.tasks.api import Task
+from starling.node.tasks.evaluate import Result, evaluate
+
+STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one step showed.
+
+    Args:
+        step: open, model, batch, step, score, export or reload.
+        fine: it went as it must.
+        text: figures, or what is wrong.
+    """
+
+    step: str
+    fine: bool
+    text: str
+
+
+def check(kind: str, *, params: Mapping[str, Scalar] | None = None, data: str = "", code: str = "") -> list[Finding]:
+    """Open a node's engine on the task, train, evaluate, export and reload. The first step that fails is the last.
+
+    Args:
+        kind: as `task.kind`.
+        params: as `task.params`.
+        data: path of the owner's data; "" for the task's built-in ones.
+        code: folder in which the task's module is looked for after installed packages.
+    """
+    manifest = Manifest(
+        seed=1, task=TaskSection(kind=kind, params=dict(params or {})), partition=PartitionSection(shards=1)
+    )
+    findings: list[Finding] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for step, run in _steps(manifest, data, code, Path(folder)):
+            try:
+                findings.append(Finding(step, fine=True, text=calling(kind, step, run)))
+            except ConfigError as error:
+                findings.append(Finding(step, fine=False, text=str(error)))
+                break
+    return findings
+
+
+def _steps(manifest: Manifest, data: str, code: str, folder: Path) -> Iterator[tuple[str, Callable[[], str]]]:
+    """(name, what to run -> its figures), in order; each is run before the next is asked for."""
+    engine = Engine()
+    opening = calls.Open(manifest, data, 0, "cpu", 0, "", "task check", code=code)
+    yield "open", lambda: _opened(engine, opening)
+    learner = engine.session.learner
+    file = folder / "model.safetensors"
+    yield "model", lambda: _same_model(manifest, learner.task)
+    yield "batch", lambda: _same_batches(manifest, learner.data)
+    yield "step", lambda: _trained(engine)
+    yield "score", lambda: _scored(engine, learner.task)
+    yield "export", lambda: _exported(engine, file)
+    yield "reload", lambda: _reloaded(engine, manifest, file)
+
+
+def _opened(engine: Engine, opening: calls.Open) -> str:
+    opened = _ask(engine, opening)
+    assert isinstance(opened, calls.Opened)
+    return f"{opened.parameters:,} parameters, {opened.samples:,} training samples"
+
+
+def _same_model(manifest: Manifest, task: Task) -> str:
+    one, other = (_model(task, manifest).state_dict() for _ in range(2))
+    differing = [
+        name for name, value in one.items() if isinstance(value, Tensor) and not torch.equal(value, other[name])
+    ]
+    if differing:
+        raise ConfigError(
+            f"model() gives another model each time ({differing[0]}): nodes would begin apart; draw from its `generator` alone"
+        )
+    return f"{len(one)} tensors, equal at every start"
+
+
+def _same_batches(manifest: Manifest, data: Any) -> str:
+    size = manifest.task.batch_size
+    one, other = (data.batch(size, generator(1, "task check")) for _ in range(2))
+    if not _equal(one, other):
+        raise ConfigError("data.batch() gives other samples for an equal generator: draw from its `generator` alone")
+    held_out = [list(data.held_out(256)) for _ in range(2)]
+    if not _equal(*held_out):
+        raise ConfigError(
+            "data.held_out() gives other samples each time: it must be the same test split in the same order"
+        )
+    return f"batches of {size}, {len(held_out[0])} held-out batches of up to 256"
+
+
+def _trained(engine: Engine) -> str:
+    learner = engine.session.learner
+    before = engine.vector
+    trained = _ask(engine, calls.Train(0, STEPS))
+    assert isinstance(trained, calls.Trained)
+    if trained.undone:
+        raise ConfigError(
+            f"{trained.undone} of {STEPS} local steps left the finite numbers; check the loss and the scale of the data"
+        )
+    moved = engine.vector != before
+    still = [
+        name
+        for name, (start, end) in zip(learner.layout.names, pairwise(learner.layout.offsets), strict=True)
+        if not bool(moved[start:end].any())
+    ]
+    if still:
+        raise ConfigError(
+            f"{STEPS} steps did not change {', '.join(still[:5])}: the loss does not depend on it, or detaches it"
+        )
+    return f"{STEPS} local steps, mean loss {trained.loss:.4g}"
+
+
+def _scored(engine: Engine, task: Task) -> str:
+    one, other = (_ask(engine, calls.Evaluate()) for _ in range(2))
+    assert isinstance(one, calls.Evaluated)
+    if one != other:
+        raise ConfigError("score() of one model differs from call to call; it must not draw random numbers")
+    better = "higher" if task.higher_is_better else "lower"
+    return f"{task.metric} {one.value:.4g}, loss {one.loss:.4g} over {one.samples:,} samples; {better} is better"
+
+
+def _exported(engine: Engine, file: Path) -> str:
+    _ask(engine, calls.Save(str(file)))
+    return f"{file.stat().st_size:,} bytes of safetensors"
+
+
+def _reloaded(engine: Engine, manifest: Manifest, file: Path) -> str:
+    learner = engine.session.learner
+    model = _model(learner.task, manifest)
+    model.load_state_dict(safetensors.torch.load_file(file))
+    *_, result = evaluate(learner.task, model, learner.data, 256)
+    said = _ask(engine, calls.Evaluate())
+    assert isinstance(result, Result)
+    assert isinstance(said, calls.Evaluated)
+    if abs(result.loss - said.loss) > 1e-3 * (1.0 + abs(said.loss)):
+        raise ConfigError(
+            f"the reloaded model has loss {result.loss:.6g}, the exported one {said.loss:.6g}: "
+            "something that it computes with is neither a parameter nor a buffer"
+        )
+    return f"load_state_dict is strict, {learner.task.metric} {result.value:.4g} again"
+
+
+def _model(task: Task, manifest: Manifest) -> torch.nn.Module:
+    return task.model(generator(manifest.seed, "model"))
+
+
+def _ask(engine: Engine, call: calls.Request) -> calls.Reply:
+    reply = engine.handle(call)
+    while reply is None:
+        reply = engine.step()
+    if isinstance(reply, calls.Refused):
+        raise ConfigError(reply.reason)
+    return reply
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor):
+        return isinstance(other, Tensor) and torch.equal(one, other)
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    return type(one) is type(other)
+
+
+def main() -> None:
+    """Entry point of the child process of the command."""
+    findings_to = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    folder, kind, *data = sys.argv[1:]
+    findings = check(kind, data=data[0] if data else "", code=folder)
+    with open(findings_to, "w", encoding="utf-8") as stream:  # noqa: PTH123 — a descriptor
+        json.dump([asdict(finding) for finding in findings], stream)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""What a person's own task gets wrong is said at once: in which step, in which file and line, and why."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from starling.node.engine.engine import Engine
+from starling.node.engine.own_code import describe
+from starling.node.engine.task_check import check
+from starling.node.rpc import calls
+from tests.harness.engines import done, manifest, opened, opening
+
+GOOD = """
+    import torch
+    from torch import nn
+    from starling.node.tasks.digits import Digits
+
+    class MyTask(Digits):
+        {method}
+"""
+STEPS = ["open", "model", "batch", "step", "score", "export", "reload"]
+
+UNUSED = """def model(self, generator):
+            made = Digits.model(self, generator)
+            made.unused = nn.Parameter(torch.zeros(3))
+            made.forward = lambda x: made[2](made[1](made[0](x)))
+            return made"""
+UNSAVED = """def model(self, generator):
+            made = Digits.model(self, generator)
+            made[1] = Drifting()
+            return made"""
+MODEL = "def model(self, generator):\n            "
+DATA = "def data(self, source, device):\n            "
+LOSS = "def loss(self, model, batch):\n            "
+SCORE = "def score(self, model, batch):\n            "
+BROKEN = {
+    "model": (MODEL + "return nn.Linear('wide', 10)", "open", "model() failed: TypeError"),
+    "data": (DATA + "return undefined", "open", "data() failed: NameError: name 'undefined'"),
+    "loss raises": (LOSS + "raise KeyError('labels')", "open", "loss() failed: KeyError: 'labels'"),
+    "loss is a vector": (LOSS + "return model(batch[0])", "open", "must return a scalar tensor"),
+    "loss is cut off": (LOSS + "return torch.tensor(1.0)", "open", "must return a scalar tensor with a gradient"),
+    "score raises": (SCORE + "return 1 / 0", "open", "score() failed: ZeroDivisionError"),
+    "score is a share": (SCORE + "return 0.5", "open", "score() must return (sum of the metric"),
+    "other models": (MODEL + "return nn.Linear(64, 10)", "model", "draw from its `generator` alone"),
+    "a parameter without use": (UNUSED, "step", "did not change unused"),
+    "random scores": (SCORE + "return float(torch.rand(())), 1.0, 1", "score", "differs from call to call"),
+    "not finite": (LOSS + "return Digits.loss(self, model, batch) * float('nan')", "step", "left the finite numbers"),
+    "state that is not saved": (UNSAVED, "reload", "neither a parameter nor a buffer"),
+}
+DRIFTING = """
+
+class Drifting(nn.Module):
+    scale = 1.0
+
+    def forward(self, x):
+        if self.training:
+            self.scale *= 1.1
+        return torch.relu(x) * self.scale
+"""
+
+
+def written(folder, name, method="pass"):
+    """A module with a task whose one method is replaced -> its kind. Each has a name of its own: modules are imported once."""
+    (folder / f"{name}.py").write_text(textwrap.dedent(GOOD).format(method=textwrap.dedent(method)) + DRIFTING)
+    return f"{name}:MyTask"
+
+
+def number(case):
+    return f"own_task_{list(BROKEN).index(case)}"
+
+
+def test_a_good_task_passes_every_step(tmp_path):
+    findings = check(written(tmp_path, "own_task_good"), code=str(tmp_path))
+    assert [finding.step for finding in findings] == STEPS
+    assert all(finding.fine for finding in findings), findings
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_is_wrong_is_found_in_its_step(case, tmp_path):
+    method, step, words = BROKEN[case]
+    *before, last = check(written(tmp_path, number(case), method), code=str(tmp_path))
+    assert all(finding.fine for finding in before)
+    assert (last.step, last.fine) == (step, False)
+    assert words in last.text
+
+
+@pytest.mark.parametrize("case", ["model", "loss raises", "score raises"])
+def test_the_engine_refuses_such_a_task_with_file_and_line(case, tmp_path):
+    """At the first start, as a configuration error: a restart would not help."""
+    kind = written(tmp_path, f"{number(case)}_opened", BROKEN[case][0])
+    refused = Engine().handle(calls.Open(manifest(kind), "", 0, "cpu", 1, "", "a", code=str(tmp_path)))
+    assert isinstance(refused, calls.Refused)
+    assert refused.kind == "config"
+    assert "\n" not in refused.reason
+    line = (tmp_path / f"{kind.partition(':')[0]}.py").read_text().splitlines().index(
+        next(line for line in BROKEN[case][0].splitlines() if "return" in line or "raise" in line)
+    )  # fmt: skip
+    assert f"{kind.partition(':')[0]}.py, line {line + 1}, in " in refused.reason
+
+
+def test_a_module_with_a_syntax_error_is_named_with_its_line(tmp_path):
+    (tmp_path / "own_task_syntax.py").write_text("class MyTask:\n    def model(self:\n")
+    (finding,) = check("own_task_syntax:MyTask", code=str(tmp_path))
+    assert "SyntaxError" in finding.text
+    assert "own_task_syntax.py, line 2" in finding.text
+
+
+def test_a_module_that_is_nowhere_is_refused_with_what_to_do(tmp_path):
+    refused = Engine().handle(
+        calls.Open(manifest("own_task_nowhere:MyTask"), "", 0, "cpu", 1, "", "a", code=str(tmp_path))
+    )
+    assert isinstance(refused, calls.Refused)
+    assert f"no own_task_nowhere.py in {tmp_path}" in refused.reason
+    assert "pip install -e" in refused.reason
+
+
+def test_without_consent_no_folder_is_searched(tmp_path):
+    """The daemon names the folder only where the owner agreed to run the manifest's code."""
+    kind = written(tmp_path, "own_task_unasked")
+    assert isinstance(Engine().handle(opening(manifest(kind))), calls.Refused)
+    assert str(tmp_path) not in sys.path
+
+
+def test_a_file_of_the_folder_shadows_nothing_that_is_installed(tmp_path):
+    (tmp_path / "json.py").write_text("raise RuntimeError('imported')")
+    kind = written(tmp_path, "own_task_beside")
+    reply = Engine().handle(calls.Open(manifest(kind), "", 0, "cpu", 1, "", "a", code=str(tmp_path)))
+    assert isinstance(reply, calls.Opened)
+    code = "import sys; sys.path.append(sys.argv[1]); import json; json.dumps(1)"
+    subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path)], check=True)
+
+
+def test_opening_a_task_of_ones_own_draws_nothing_from_its_chance(tmp_path):
+    """The rehearsal is no part of training: an equal task built in ends with equal bits."""
+    own, built_in = opened(manifest("tests.harness.networks:Mlp")), opened(manifest("digits"))
+    for engine in (own, built_in):
+        done(engine, calls.Train(0, 5))
+    assert torch.equal(own.vector, built_in.vector)
+
+
+def test_an_error_is_described_by_the_last_line_of_ones_own_code():
+    """Frames of torch and of the standard library below it say nothing to the author."""
+    try:
+        torch.zeros(3).reshape("x")
+    except TypeError as error:
+        said = describe(error)
+    assert said.startswith("TypeError: ")
+    assert "test_task_check.py, line " in said
+    assert 'torch.zeros(3).reshape("x")' in said
+    assert "\n" not in said
