@@ -1,20 +1,20 @@
-"""Bristle: only the output layer is learned, and another's column for a class counts as much as it is better at classes one can judge.
+"""Bristle: only the output layer is trained and exchanged, and weighted class by class by F1 scores on local test data.
 
-The layers below are agreed and frozen, so a model is one column of h weights for each of C classes, and to try a peer's is cheap. Three
-steps: which of those told are tried (near ones first, some far ones); how much each is worth, class by class, from F1 scores on data of
-our own; and for classes of which we have no data, how much from the classes of which we have.
+The layers below are agreed and frozen, so a model is one column of h weights for each of C classes, and evaluating a received one is
+cheap. Three steps: a choice of models to evaluate (near ones first, some far ones); weights per class from F1 scores on local data; and
+for classes without local data a weight from the classes with data.
 
-That last step is what can be attacked: who is good at the classes we hold may say anything about those we do not, and nothing here sees
-it; nor that it shares more classes with us than it says. What bounds it is the weight: at most 6 times a certainty in [0, 1], beside our
-own 1, so k peers move a column by no more than 6k/(1 + 6k) of the way to the farthest of them. The columns are not clipped: put a norm
-bound before it where peers are strangers.
+The last step can be attacked: a peer that is good at the classes that a node has data of may send anything for the others, and may
+overstate how many classes it shares. The weight bounds the effect: at most 6 times a certainty in [0, 1], beside 1 for the own model, so
+k peers move a column by at most 6k/(1 + 6k) of the way to the farthest of them. Columns are not clipped: clip them first where peers are
+not trusted.
 
-For research: no node calls it, since none learns its output layer only.
+For research: no node calls it, since none trains its output layer only.
 
-Shapes: C classes, h weights a class (a bias is one of them), k peers told, q of them tried.
+Shapes: C classes, h weights a class (bias included), k received models, q of them evaluated.
 
 Source: Verbraeken, de Vos and Pouwelse 2021 (arXiv:2110.11006); constants and the order of steps after their code, whose last version
-tries ten drawn at random instead.
+evaluates ten drawn at random instead.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ import torch
 from torch import Generator, Tensor
 
 ALPHA = 0.4
-"""How far the choice leans to the distant third."""
+"""Share parameter of the choice: 0 evaluates the nearest third only, 1 the farthest only."""
 QUOTA = 10
-"""Peers tried at most, about."""
+"""Number of models evaluated, up to rounding."""
 _WORST = -100.0
 
 Scores = Callable[[Tensor], Tensor]
-"""Heads (…, C, h) -> (…, C) F1 of each class on our own test data, in [0, 1]."""
+"""Output layers (…, C, h) -> (…, C) F1 of each class on local test data, in [0, 1]."""
 
 
 def quotas(alpha: float = ALPHA, q: int = QUOTA) -> tuple[int, int, int]:
-    """How many of the near, the middle and the far third are tried: (1 − α)²q, 2α(1 − α)q, α²q, each rounded.
+    """How many of the nearest, the middle and the farthest third are evaluated: (1 − α)²q, 2α(1 − α)q, α²q, each rounded.
 
     Args:
         alpha: in [0, 1].
@@ -53,20 +53,20 @@ def quotas(alpha: float = ALPHA, q: int = QUOTA) -> tuple[int, int, int]:
     return near, middle, far
 
 
-def tried(own: Tensor, told: Tensor, generator: Generator, alpha: float = ALPHA, q: int = QUOTA) -> Tensor:
-    """The distance prioritiser: which of those told are worth an evaluation, ascending.
+def prioritised(own: Tensor, received: Tensor, generator: Generator, alpha: float = ALPHA, q: int = QUOTA) -> Tensor:
+    """The distance prioritiser: ascending indices of the received models to evaluate.
 
-    They are sorted by distance and cut into thirds, as even as can be, the nearer ones larger; of each third so many are drawn as
-    `quotas` says, or all it has.
+    Models are sorted by distance and split into thirds, the nearer ones larger if uneven; of each third as many are drawn as `quotas` says,
+    or all of it.
 
     Args:
         own: (C, h).
-        told: (k, C, h), finite.
-        generator: draws.
+        received: (k, C, h), finite.
+        generator: of the draw.
         alpha, q: as in `quotas`.
     """
-    apart = torch.linalg.vector_norm((told - own).flatten(1).double(), dim=1)
-    thirds = torch.sort(apart, stable=True).indices.tensor_split(3)
+    distance = torch.linalg.vector_norm((received - own).flatten(1).double(), dim=1)
+    thirds = torch.sort(distance, stable=True).indices.tensor_split(3)
     drawn = [
         third[torch.randperm(len(third), generator=generator)[:quota]]
         for third, quota in zip(thirds, quotas(alpha, q), strict=True)
@@ -75,14 +75,14 @@ def tried(own: Tensor, told: Tensor, generator: Generator, alpha: float = ALPHA,
 
 
 def selected(theirs: Tensor, familiar: Tensor, shared: Tensor) -> Tensor:
-    """(k, C) bool: the classes by which each peer is judged, those of ours at which it is best, as many as it shares with us.
+    """(k, C) bool: the classes used to judge each peer, which are its best ones among ours, as many as it claims to share.
 
-    Whoever has no data of a class that we hold is not blamed for it. Equal scores: the lower class.
+    So a peer is not blamed for classes that it has no data of. Of equal scores the lower class comes first.
 
     Args:
-        theirs: (k, C) F1 on our test data.
-        familiar: (C,) bool, the classes of which we have data.
-        shared: (k,) how many of them the peer says it has data of too; fewer than 0 count as 0, more than all as all.
+        theirs: (k, C) F1 on local test data.
+        familiar: (C,) bool, the classes with local data.
+        shared: (k,) claimed number of these with data at the peer; clamped to [0, number of familiar classes].
     """
     ranked = torch.where(familiar, theirs, -1.0).sort(dim=-1, descending=True, stable=True).indices
     place = torch.empty_like(ranked).scatter_(-1, ranked, torch.arange(theirs.shape[-1]).expand_as(ranked))
@@ -90,7 +90,7 @@ def selected(theirs: Tensor, familiar: Tensor, shared: Tensor) -> Tensor:
 
 
 def certainty(theirs: Tensor, judged: Tensor) -> Tensor:
-    """(k, C) F1 -> (k,) how far a head can be trusted: max(0, mean − deviation) over the classes it is judged by; 0 where there are none.
+    """(k, C) F1 -> (k,) certainty: max(0, mean − standard deviation) over the classes used to judge a model; 0 without any.
 
     Args:
         theirs: in [0, 1].
@@ -103,33 +103,33 @@ def certainty(theirs: Tensor, judged: Tensor) -> Tensor:
 
 
 def merits(own: Tensor, theirs: Tensor) -> Tensor:
-    """How much better a class is served by another's column: Δ^(3 + F1) where it is better, −Δ^(4 + F1) where it is worse.
+    """Advantage of another model per class: Δ^(3 + F1) where its F1 is higher, −Δ^(4 + F1) where it is lower.
 
-    With Δ = 10·|F1 − F1_j| and F1 our own: the better we are already, the more a difference counts, and most where it is a loss.
+    Δ = 10·|F1 − F1_j| with the own F1 in the exponent: the better the own model, the more a difference counts, most if it is a loss.
 
     Args:
-        own: (C,) F1 of our head.
+        own: (C,) F1 of the own model.
         theirs: (…, C) F1 of others.
     """
-    apart = 10.0 * (theirs - own).abs()
-    return torch.where(theirs > own, apart ** (3.0 + own), -(apart ** (4.0 + own)))
+    distance = 10.0 * (theirs - own).abs()
+    return torch.where(theirs > own, distance ** (3.0 + own), -(distance ** (4.0 + own)))
 
 
 def emphasis(merit: Tensor) -> Tensor:
-    """Max(0, 10·σ(merit/100) − 4): from 0 for the worst over 1 for equals to less than 6."""
+    """Max(0, 10·σ(merit/100) − 4): 0 for much worse, 1 for equal, below 6 for much better models."""
     return (10.0 * torch.sigmoid(merit / 100.0) - 4.0).clamp(min=0.0)
 
 
 def weights(own: Tensor, theirs: Tensor, familiar: Tensor, shared: Tensor) -> Tensor:
-    """(k, C) weights of others' columns beside our own 1, in [0, 6·certainty].
+    """(k, C) weights of received columns beside the own weight 1, in [0, 6·certainty].
 
-    Of a class that a peer is judged by it is that of its merit, at least −100; of a class that we do not hold that of the sum of all its
-    merits, however bad; of the others 0.
+    For a class used to judge the peer: from its merit there, at least −100. For a class without local data: from the sum of its merits.
+    For all other classes 0.
 
     Args:
-        own: (C,) F1 of our head on our test data; foreign entries are not looked at.
-        theirs: (k, C) of others, likewise.
-        familiar: (C,) bool, the classes of which we have data.
+        own: (C,) F1 of the own model on local test data; entries of unfamiliar classes are ignored.
+        theirs: (k, C) of received models, likewise.
+        familiar: (C,) bool, the classes with local data.
         shared: (k,) as in `selected`.
     """
     judged = selected(theirs, familiar, shared)
@@ -138,21 +138,21 @@ def weights(own: Tensor, theirs: Tensor, familiar: Tensor, shared: Tensor) -> Te
     return torch.where(judged | ~familiar, certainty(theirs, judged)[:, None] * emphasis(counted), 0.0)
 
 
-def integrate(own: Tensor, told: Tensor, shares: Tensor) -> Tensor:
+def integrate(own: Tensor, received: Tensor, shares: Tensor) -> Tensor:
     """(W + Σ ω_j W_j)/(1 + Σ ω_j), class by class.
 
     Args:
         own: (C, h).
-        told: (k, C, h), finite.
+        received: (k, C, h), finite.
         shares: (k, C), >= 0.
     """
     counted = shares.to(own.dtype)[..., None]
-    return own + (counted * (told - own)).sum(dim=0) / (1.0 + counted.sum(dim=0))
+    return own + (counted * (received - own)).sum(dim=0) / (1.0 + counted.sum(dim=0))
 
 
 def combine(
     own: Tensor,
-    told: Tensor,
+    received: Tensor,
     familiar: Tensor,
     shared: Tensor,
     score: Scores,
@@ -160,17 +160,17 @@ def combine(
     alpha: float = ALPHA,
     q: int = QUOTA,
 ) -> Tensor:
-    """(C, h) our output layer after hearing others: those tried, weighed and integrated. Evaluates at most about q + 1 heads.
+    """(C, h) the own output layer after one round: choose, score, weight, integrate. Evaluates about q + 1 output layers.
 
     Args:
         own: (C, h).
-        told: (k, C, h), finite; k may be 0.
-        familiar: (C,) bool, the classes of which we have data.
+        received: (k, C, h), finite; k may be 0.
+        familiar: (C,) bool, the classes with local data.
         shared: (k,) as in `selected`.
-        score: F1 of heads on test data of our own.
-        generator: draws who is tried.
+        score: F1 of output layers on local test data.
+        generator: of the choice.
         alpha, q: as in `quotas`.
     """
-    chosen = tried(own, told, generator, alpha, q)
-    found = score(torch.cat((own[None], told[chosen])))
-    return integrate(own, told[chosen], weights(found[0], found[1:], familiar, shared[chosen]))
+    chosen = prioritised(own, received, generator, alpha, q)
+    found = score(torch.cat((own[None], received[chosen])))
+    return integrate(own, received[chosen], weights(found[0], found[1:], familiar, shared[chosen]))

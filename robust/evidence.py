@@ -1,15 +1,15 @@
-"""Evidence that others can verify: two things that one peer signed and that cannot both be honest.
+"""Evidence that any node can verify: two statements signed by one peer that cannot both be honest.
 
-    equivocation    two statements of one life and round with different digests: it told two vectors
+    equivocation    two statements of one incarnation and round with different digests: different vectors were sent to different peers
 
-Nobody's word counts here. A proof is checked before anything else happens; a valid one bans whom it is about, at once and at everybody
-who sees it, one that proves nothing is a hard fault of who sent it, and what cannot be proven (a bad loss, a far model) is told to nobody.
+No unproven accusation counts. A proof is verified first; a valid one bans the accused at once on every node that receives it, an invalid
+one is a hard fault of its sender, and suspicions that cannot be proven (a high loss, a far model) are not sent to anyone.
 
-    EvidenceStore    proofs: checked, kept for a while, each passed on once
-    Statements       what peers stated in the last rounds, to find two that contradict each other
+    EvidenceStore    proofs: verified, kept for a while, each forwarded once
+    Statements       statements of peers about the last rounds, searched for contradictions
 
-Both are bounded by what a node can be made to remember and to check: proofs about strangers are not looked at, checks are rationed by
-sender and in all, and a peer's statements are kept for a few rounds around our own, so that a liar cannot push out what is known of it.
+Memory and verification are bounded: proofs about non-members are ignored, verifications are rate-limited per sender and in total, and a
+peer's statements are kept for a few rounds around our own, so that a Byzantine peer cannot push out what is known of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from starling.gossip.wire.schema import Claim, Evidence
 EQUIVOCATION = "equivocation"
 
 Check = Callable[[str, bytes, bytes], bool]
-"""(peer, a, b) -> whether the two prove that the peer lied; False for anything malformed."""
+"""(peer, a, b) -> whether the two statements prove misbehaviour of the peer; False for anything malformed."""
 
 _CLAIMS = msgspec.msgpack.Decoder(Claim)
 _ENCODER = msgspec.msgpack.Encoder()
@@ -36,23 +36,23 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 def claim_of(statement: Statement) -> Claim:
-    """A statement as it is passed on; the swarm is known to whom it goes."""
+    """A statement in the form that is forwarded, without the swarm's id."""
     return Claim(statement.peer, statement.life, statement.round, statement.digest, statement.signature)
 
 
 def statement_of(claim: Claim, swarm: str) -> Statement:
-    """What a claim says was stated; not yet checked."""
+    """The statement in a claim, not yet verified."""
     return Statement(swarm, claim.peer, claim.life, claim.round, claim.digest, claim.signature)
 
 
 def equivocation(one: Statement, other: Statement) -> Evidence:
-    """Two statements that contradict each other, in one form whatever their order."""
+    """Proof from two contradicting statements, independent of their order."""
     a, b = sorted(_ENCODER.encode(claim_of(statement)) for statement in (one, other))
     return Evidence(EQUIVOCATION, one.peer, a, b)
 
 
 def equivocation_check(swarm: str, verify: Verify) -> Check:
-    """Checks proofs of equivocation in one swarm.
+    """A verifier of equivocation proofs in one swarm.
 
     Args:
         swarm: its id.
@@ -74,7 +74,7 @@ def equivocation_check(swarm: str, verify: Verify) -> Check:
 
 @dataclass(slots=True)
 class Ration:
-    """Checks that one may ask of us: `burst` at once, `per_s` in the long run.
+    """Token bucket: `burst` at once, `per_s` on average.
 
     Args:
         burst: >= 1.
@@ -92,7 +92,7 @@ class Ration:
         self._left = self.burst
 
     def take(self, amount: int, now: float) -> bool:
-        """Take so many if they are there; else take none."""
+        """Take `amount` tokens if available, else none -> whether they were taken."""
         self._left = min(self.burst, self._left + max(0.0, now - self._at) * self.per_s)
         self._at = max(self._at, now)
         if amount > self._left:
@@ -103,14 +103,14 @@ class Ration:
 
 @dataclass(slots=True)
 class EvidenceStore:
-    """Proofs a node knows. Time is an argument.
+    """Verified proofs of one node. Time is an argument.
 
     Args:
-        checks: by kind.
-        limit: most proofs kept to be shown to others; the oldest goes first.
-        convicts: most (kind, peer) remembered as known, so that a proof goes round once.
+        checks: verifier by kind.
+        limit: largest number of proofs kept to be sent to others; the oldest is dropped first.
+        convicts: largest number of (kind, peer) remembered as known, so that a proof is forwarded once.
         keeps_s: seconds for which a proof is kept.
-        burst, per_s: proofs of one sender that are looked at.
+        burst, per_s: rate limit of proofs verified per sender.
     """
 
     checks: Mapping[str, Check]
@@ -124,15 +124,15 @@ class EvidenceStore:
     _rations: dict[str, Ration] = field(default_factory=dict)
 
     def receive(self, sender: str, evidence: Evidence, now: float) -> bool:
-        """A proof from a peer. -> whether it is new and valid: ban, and pass it on
+        """Verify a proof from a peer -> whether it is new and valid, that is, to be forwarded and followed by a ban.
 
         Args:
-            sender: a member. What strangers send, or about strangers, is not for here.
+            sender: a member; the caller drops proofs from or about non-members.
             evidence: as received.
             now: seconds.
 
         Raises:
-            RemoteProtocolError: evidence_proves_nothing, or too_much_evidence (which was not looked at).
+            RemoteProtocolError: evidence_proves_nothing, or too_much_evidence (rate limit; not verified).
         """
         if self._known(evidence, now) or evidence.kind not in self.checks:
             return False
@@ -146,7 +146,7 @@ class EvidenceStore:
         return True
 
     def add(self, evidence: Evidence, now: float) -> bool:
-        """A proof that we found ourselves. -> whether it is new and valid: ban, and pass it on"""
+        """Store a proof found locally -> whether it is new and valid."""
         if self._known(evidence, now) or evidence.kind not in self.checks:
             return False
         if not self.checks[evidence.kind](evidence.peer, evidence.a, evidence.b):
@@ -178,19 +178,19 @@ class EvidenceStore:
             del self._convicted[next(iter(self._convicted))]
 
 
-# --- what peers stated ------------------------------------------------------------------------------------------
+# --- statements ---------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Statements:
-    """The statements heard of in the last rounds, directly or through others; one for each peer, life and round.
+    """Statements about the last rounds, received directly or forwarded; one per peer, incarnation and round.
 
     Args:
         verify: whether a peer signed a message.
-        rounds: how far from our own round a statement may be.
-        burst, per_s: signatures of others' claims that are checked, of one sender.
-        in_all_per_s: the same, of all senders.
-        senders: most senders remembered.
+        rounds: largest distance of a statement's round from our own.
+        burst, per_s: rate limit of signature checks of forwarded claims per sender.
+        in_all_per_s: the same for all senders together.
+        senders: largest number of senders with a limit of their own.
     """
 
     verify: Verify
@@ -209,10 +209,10 @@ class Statements:
         self._all = Ration(max(1.0, self.in_all_per_s), self.in_all_per_s)
 
     def note(self, statement: Statement, round: int) -> Statement | None:
-        """A statement that is known to be genuine. -> an earlier one that contradicts it
+        """Store a statement whose signature was verified -> an earlier one that contradicts it, or None.
 
         Args:
-            statement: its life must be the one in which the peer is a member.
+            statement: of the incarnation in which the peer is a member.
             round: our own.
         """
         self._forget(statement.peer, round)
@@ -223,7 +223,7 @@ class Statements:
         return earlier if earlier.digest != statement.digest else None
 
     def hear(self, sender: str, statement: Statement, round: int, now: float) -> Statement | None:
-        """The same for a statement that `sender` passes on, which is checked first if it says anything new.
+        """The same for a statement forwarded by `sender`, whose signature is checked first if it is new.
 
         Raises:
             RemoteProtocolError: claim_forged.
@@ -241,7 +241,7 @@ class Statements:
         return self.note(statement, round)
 
     def forget(self, peer: str) -> None:
-        """The peer is gone."""
+        """Drop the statements of a peer that left."""
         self._held.pop(peer, None)
 
     def _forget(self, peer: str, round: int) -> None:

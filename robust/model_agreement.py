@@ -1,21 +1,20 @@
-"""Which of a few models that strangers offer are of one swarm: for who joins late and knows nothing but where training began.
+"""Choice of a start among the models that a few unknown peers offer to a node that joins late.
 
-Honest models differ: members exchange with some others only, and are asked at different moments. How much they may differ nobody tells the
-joiner, so it is measured: against how close the closest majority is, and against how far that has come from the common beginning.
+Honest models differ: members exchange with a few others, and are asked at different times. The joiner knows no bound on that difference, so
+it is estimated from the closest majority and from the distance that it has covered since the common initial model.
 
-    scale     the least radius in which some model has more than half of all, itself included
-    cluster   all within max(NEAR · scale, SAME · way) of that model, `way` being its distance from the beginning
-    state     the coordinate median of the cluster, the mean of the middle two where it is even
-    outside   who is farther from every one of the cluster than WIDE times its diameter and than APART times its way; nobody in the first
-              EARLY rounds, in which honest nodes may still go opposite ways
+    scale     the least radius around some model that contains more than half of all, itself included
+    cluster   all within max(NEAR · scale, SAME · travelled) of that model, `travelled` being its distance from the initial model
+    state     the coordinate-wise median of the cluster, the mean of the middle two for an even number
+    outside   models farther from every model of the cluster than WIDE times its diameter and than APART times the distance it travelled;
+              none in the first EARLY rounds, in which honest nodes may still move in opposite directions
 
-Two models that went the same way, more or less, are at most √2 times their way apart: that is a right angle at the beginning, and APART
-lies just beyond. A model that was turned around, blown up or made up lies beyond it; an honest one that merely trained alone, or on other
-data, does not. Who is left out of the cluster but not outside is not blamed. Of two models that are farther than APART apart nobody
-can say which one is true: there is no state then.
+Two models at a right angle as seen from the initial model are √2 times their distance from it apart; APART lies just beyond. A model
+that was negated, scaled up or made up lies beyond it; an honest one that trained alone or on other data does not. A model neither in the
+cluster nor outside is not blamed. If the closest majority is wider than APART times the distance travelled there is no state.
 
-Fewer than half of the models false: the state is within 1 + √m·NEAR times the diameter of the true ones from each of them, or
-SAME · way. More than half, all alike: they are the swarm, as far as the joiner can know.
+With fewer than half of the models false, the state is within (1 + √m·NEAR) times the diameter of the true ones from each of them, or
+SAME · travelled. More than half that are false and alike cannot be told from the swarm.
 
 Shapes: m models of d parameters.
 """
@@ -36,18 +35,18 @@ WIDE = 10.0
 APART = 1.5
 EARLY = 8
 LEAD = 16
-"""Rounds that honest nodes may be apart."""
+"""Rounds by which honest nodes may differ."""
 _CHUNK = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What a few models have in common.
+    """The result of comparing a few models.
 
     Args:
-        state: (d,) to begin with; None if there is no majority that goes together.
-        cluster: indices of the models it was made of, in order.
-        outside: indices of those that no honest member can have.
+        state: (d,) to start from; None without a consistent majority.
+        cluster: ascending indices of the models it was made of.
+        outside: indices of models that no honest member can have.
     """
 
     state: Tensor | None
@@ -56,56 +55,56 @@ class Agreement:
 
 
 def agree(models: Sequence[Tensor], origin: Tensor, rounds: Sequence[int]) -> Agreement:
-    """Find the majority among models. Inputs are not modified; memory beyond them is one model.
+    """Find the majority among models. Inputs are not modified; additional memory is one model.
 
     Args:
         models: m >= 1 of (d,), finite.
-        origin: (d,) where training began.
-        rounds: that each is said to be of. In s − r <= LEAD rounds more a model may have come s/r times as far, at most twice as far;
-            beyond that no claim is an excuse.
+        origin: (d,) the initial model.
+        rounds: claimed round of each. A model s − r <= LEAD rounds ahead may have travelled s/r times as far, at most twice; a larger
+            claimed difference allows nothing.
 
     Raises:
-        ValueError: no model, or shapes that differ.
+        ValueError: there is no model, or shapes or lengths differ.
     """
     if not models or len(rounds) != len(models) or any(model.shape != origin.shape for model in models):
         raise ValueError("models must be one or more of the origin's shape, with a round each")
     count = len(models)
     if count == 1:
         return Agreement(models[0].clone(), (0,), ())
-    apart = [[0.0] * count for _ in models]
+    distance = [[0.0] * count for _ in models]
     for i in range(count):
         for j in range(i):
-            apart[i][j] = apart[j][i] = _distance(models[i], models[j])
-    way = [_distance(model, origin) for model in models]
-    nearest = [sorted(range(count), key=lambda j, i=i: (j != i, apart[i][j])) for i in range(count)]  # type: ignore[misc]
+            distance[i][j] = distance[j][i] = _distance(models[i], models[j])
+    travelled = [_distance(model, origin) for model in models]
+    nearest = [sorted(range(count), key=lambda j, i=i: (j != i, distance[i][j])) for i in range(count)]  # type: ignore[misc]
     needed = count // 2  # others, to be more than half with oneself
-    center = min(range(count), key=lambda i: apart[i][nearest[i][needed]])
-    scale = apart[center][nearest[center][needed]]
+    center = min(range(count), key=lambda i: distance[i][nearest[i][needed]])
+    scale = distance[center][nearest[center][needed]]
     majority = nearest[center][: needed + 1]
-    if scale > APART * min(way[i] for i in majority):
+    if scale > APART * min(travelled[i] for i in majority):
         return Agreement(None, (), ())
-    reach = max(NEAR * scale, SAME * way[center])
-    cluster = tuple(i for i in range(count) if apart[center][i] <= reach)
-    diameter = max(apart[i][j] for i in cluster for j in cluster)
-    gone, at = median(way[i] for i in cluster), median(rounds[i] for i in cluster)
+    reach = max(NEAR * scale, SAME * travelled[center])
+    cluster = tuple(i for i in range(count) if distance[center][i] <= reach)
+    diameter = max(distance[i][j] for i in cluster for j in cluster)
+    typical, round_ = median(travelled[i] for i in cluster), median(rounds[i] for i in cluster)
     outside = tuple(
         i
         for i in range(count)
-        if at >= EARLY
+        if round_ >= EARLY
         and i not in cluster
-        and min(apart[i][j] for j in cluster) > max(WIDE * diameter, APART * gone * _stretch(rounds[i], at))
+        and min(distance[i][j] for j in cluster) > max(WIDE * diameter, APART * typical * _stretch(rounds[i], round_))
     )
-    return Agreement(_middle([models[i] for i in cluster]), cluster, outside)
+    return Agreement(_median([models[i] for i in cluster]), cluster, outside)
 
 
 def _stretch(one: float, other: float) -> float:
-    """How many times as far a model of one round may have come as that of another."""
+    """Factor by which a model of one round may have travelled farther than that of another."""
     first, last = sorted((max(1.0, one), max(1.0, other)))
     return min(2.0, last / first) if last - first <= LEAD else 1.0
 
 
 def _distance(one: Tensor, other: Tensor) -> float:
-    """Euclidean, in float64; inf where squares overflow."""
+    """Euclidean distance in float64; inf where squares overflow."""
     total = 0.0
     for start in range(0, one.numel(), _CHUNK):
         part = one[start : start + _CHUNK].double() - other[start : start + _CHUNK].double()
@@ -113,8 +112,8 @@ def _distance(one: Tensor, other: Tensor) -> float:
     return math.sqrt(total)
 
 
-def _middle(models: Sequence[Tensor]) -> Tensor:
-    """Coordinate by coordinate the median."""
+def _median(models: Sequence[Tensor]) -> Tensor:
+    """Coordinate-wise median."""
     out = torch.empty_like(models[0])
     half = len(models) // 2
     for start in range(0, out.numel(), _CHUNK):

@@ -1,25 +1,23 @@
-"""Who may stay: what each peer did wrong, what it did right, and what follows from it.
+"""Peer reputation: a decaying fault score, a decaying contribution, and the bans that follow from them.
 
-Two numbers, and neither ever grows by saying nothing:
+    score          a fault adds its weight; the score halves every half-life and changes in no other way, so that rare faults do not
+                   add up
+    contribution   an exchange in time earns `EARNED`, up to `MOST`; it halves every `memory_s`. Missed exchanges reduce it, and so does
+                   being clipped far more often than other peers. Faults are paid from it first, so that a good record buys off two
+                   hard faults at most: a sleeper has nothing left for the third
 
-    score          what it did wrong. A fault adds its weight; the score halves every half-life and changes in no other way, so a rare
-                   fault never adds up
-    contribution   what it did right. An exchange in time earns `EARNED`, up to `MOST`; it halves every `memory_s`. Being late costs
-                   it, and so does being clipped far more often than others are. Faults are paid from it first, so that a good
-                   past buys two hard faults and no more: a sleeper has nothing left for the third
+Faults that a healthy peer can commit (a late frame, a stale member list, a restart) weigh little. What only a broken or hostile program
+sends weighs so much that the second or third one counts. Proven misbehaviour (`robust.evidence`) bans at once. The distance of a peer's
+vectors is no fault, as honest minorities are far; it earns nothing while other peers are clipped less often.
 
-Faults that a healthy peer can commit (it is late, its view is old, it restarted) weigh little; what only a broken or hostile program
-sends weighs so much that the second or third one counts; what is proven (`robust.evidence`) bans at once. How far away a peer's vectors
-are is no fault: honest minorities are far. It only earns nothing while others are not clipped as often.
+    probation      new, or back from a quarantine or ban
+    active         at least `turns` exchanges and some contribution
+    quarantine     the score reached `quarantine`: no connection for `quarantine_s`; membership records about it are still processed
+    ban            the score reached `ban`: the same for `ban_s`, doubled with each earlier ban (at most 1024 times)
 
-    probation      new, or back from a quarantine or ban: nothing known that speaks for it
-    active         `turns` exchanges and some contribution
-    quarantine     score reached `quarantine`: for `quarantine_s` no connection; what others tell of it in membership is still heard
-    ban            score reached `ban`: the same for `ban_s`, twice as long for each earlier ban (at most 1024 times)
-
-An end once given is never moved to an earlier time, but by the owner. The score outlives a quarantine (decayed) and starts at 0 after a
-ban; what still arrives from a banned peer is counted but changes nothing, for it was sent before. The owner's word stands above
-all: who is trusted is never shut out by this node itself, who is banned by hand stays banned until then.
+Only the operator can move the end of a quarantine or ban to an earlier time. The score survives a quarantine (decayed) and starts at 0
+after a ban; frames that still arrive from a banned peer are counted without effect, as they were sent before. The operator's decision
+overrides all others: a trusted peer is never banned automatically, and a manual ban stays until its end.
 """
 
 from __future__ import annotations
@@ -50,30 +48,30 @@ WEIGHTS = MappingProxyType(
         "state_poisoned": PROOF,
     }
 )
-"""What a healthy peer can be (behind, restarted, overloaded, robbed of an invitation), and what is proven. Every other reason is HARD: no
-program that follows the protocol gives cause for it."""
+"""Weights of what a healthy peer can cause (behind, restarted, overloaded, its invitation stolen), and of what is proven. Every other
+reason weighs HARD: a program that follows the protocol never causes it."""
 
 EARNED = 0.2
 LATE_COSTS = 0.5
 MOST = 20.0
 ACTIVE = 2.0
 INVITER_SHARE = 0.25
-"""Of an invitee's fault, borne by who invited it."""
+"""Share of an invitee's fault that its inviter is charged."""
 NEWEST = 0.1
-"""Weight of the newest exchange in a share of exchanges."""
+"""Weight of the newest exchange in moving averages."""
 UNUSUAL = 0.25
-"""How much more often than the median peer one must be clipped for that to count."""
+"""Difference to the median peer's share of clipped exchanges from which on a peer loses contribution."""
 COMPARED = 3
-"""Other peers needed to know what is usual."""
+"""Smallest number of other peers for that median."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a peer stands.
+    """Whether connections with a peer are allowed.
 
     Args:
-        state: ok, or quarantine or ban, which differ in how long they last: no connection until then.
-        until: when that ends on the clock the times came from; -inf for ok, inf for a ban without end.
+        state: ok; quarantine or ban, during which there is no connection.
+        until: end of it, in seconds on the caller's clock; -inf for ok, inf for a permanent ban.
     """
 
     state: Literal["ok", "quarantine", "ban"]
@@ -85,17 +83,17 @@ OK = Verdict("ok", -math.inf)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """All that is known of how a peer behaves.
+    """A snapshot of a peer's reputation.
 
     Args:
-        state: see the module.
-        until: when a quarantine or ban ends, else -inf.
+        state: as in the module's documentation.
+        until: end of a quarantine or ban, else -inf.
         score: >= 0, higher is worse.
         contribution: in [0, MOST], higher is better.
-        staleness: share of recent exchanges that it let pass, in [0, 1]; None before the first.
-        clipped: share of recent exchanges in which what it sent was clipped, in [0, 1]; None before the first.
-        trusted: by the owner.
-        why: of a ban, for a person.
+        staleness: moving share of exchanges that it missed, in [0, 1]; None before the first.
+        clipped: moving share of exchanges in which its vector was clipped, in [0, 1]; None before the first.
+        trusted: by the operator.
+        why: reason of a ban, as text.
     """
 
     state: Literal["probation", "active", "quarantine", "ban"]
@@ -110,14 +108,14 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to be kept over a restart.
+    """A ban or trust to be stored across restarts.
 
     Args:
-        peer: about whom.
+        peer: its id.
         kind: ban or trust.
-        until: when a ban ends, on the clock of `Reputation.decisions`; inf for no end, and for trust.
-        bans: how many there were, this one included.
-        why: for a person.
+        until: end of a ban, on the clock of `Reputation.decisions`; inf for a permanent ban and for trust.
+        bans: number of bans so far, this one included.
+        why: reason, as text.
     """
 
     peer: str
@@ -145,7 +143,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class Reputation:
-    """What a node knows of how its peers behave. Pure arithmetic: the time is an argument.
+    """The reputation of all peers of one node. Pure arithmetic: the time is an argument.
 
     Args:
         half_life_s: seconds in which a score halves.
@@ -153,9 +151,9 @@ class Reputation:
         ban: score at which it is banned.
         quarantine_s: seconds of a quarantine.
         ban_s: seconds of a first ban.
-        remembered: most peers remembered; the one there is least to say of is forgotten first, a punished one last.
+        remembered: largest number of peers stored; the one with the least score and contribution is evicted first, a banned one last.
         memory_s: seconds in which a contribution halves.
-        turns: exchanges after which a peer is no longer new.
+        turns: exchanges after which a peer is no longer on probation.
     """
 
     half_life_s: float = 300.0
@@ -174,50 +172,50 @@ class Reputation:
         if min(self.half_life_s, self.quarantine_s, self.ban_s, self.remembered, self.memory_s) <= 0:
             raise ValueError("half_life_s, quarantine_s, ban_s, remembered and memory_s must be > 0")
 
-    # --- what peers do ------------------------------------------------------------------------------------
+    # --- observations ---------------------------------------------------------------------------------
 
     def fault(self, peer: str, reason: str, now: float) -> Verdict:
-        """Count a fault and say how the peer stands after it.
+        """Count a fault -> the verdict after it.
 
         Args:
-            peer: whose fault.
-            reason: the word of `RemoteProtocolError`; unknown words weigh HARD.
+            peer: that committed it.
+            reason: of the `RemoteProtocolError`; reasons without a weight weigh HARD.
             now: seconds.
         """
         return self._charge(peer, WEIGHTS.get(reason, HARD), reason, now)
 
     def invited(self, inviter: str, reason: str, now: float) -> Verdict:
-        """A peer that `inviter` invited is at fault: it bears its share. -> how the inviter stands after it"""
+        """Charge `inviter` its share of a fault of a peer it invited -> the inviter's verdict."""
         return self._charge(inviter, INVITER_SHARE * WEIGHTS.get(reason, HARD), f"invitee: {reason}", now)
 
     def exchanged(self, peer: str, now: float, *, clipped: bool | None = None) -> None:
-        """An exchange was done in time; `clipped`: whether what the peer sent was too long, None where nothing is clipped."""
+        """Count an exchange completed in time; `clipped`: whether the received vector was clipped, None where clipping is off."""
         entry = self._turn(peer, now, missed=False)
         if clipped is not None:
             entry.clipped = _share(entry.clipped, clipped)
         self._earn(entry, -EARNED if self._unusual(entry) else EARNED, now)
 
     def missed(self, peer: str, now: float) -> None:
-        """The peer was late or did not answer: no fault, for it may have a slow line, and no merit."""
+        """Count a late or missing answer: no fault, as the link may be slow, but it costs contribution."""
         self._earn(self._turn(peer, now, missed=True), -LATE_COSTS, now)
 
-    # --- what the owner decides ---------------------------------------------------------------------------
+    # --- decisions of the operator ------------------------------------------------------------------------
 
     def shut_out(self, peer: str, now: float, until: float = math.inf, why: str = "") -> Verdict:
-        """Ban a peer by the owner's word, trusted or not; replaces the end of an earlier ban."""
+        """Ban a peer by the operator's decision, trusted or not; replaces the end of an earlier ban."""
         entry = self._of(peer, now)
         entry.trusted, entry.why = False, why
         entry.bans += 1
-        self._disgrace(entry, Verdict("ban", until))
+        self._punish(entry, Verdict("ban", until))
         return entry.verdict
 
     def trust(self, peer: str, now: float) -> None:
-        """Never shut a peer out by own decision; one that is shut out now is not any longer."""
+        """Exempt a peer from automatic quarantine and ban, and end a present one."""
         entry = self._of(peer, now)
         entry.trusted, entry.why, entry.verdict, entry.score = True, "", OK, 0.0
 
     def forgive(self, peer: str) -> bool:
-        """Undo every ban, quarantine and trust: the peer is new. -> whether there was any"""
+        """Remove every ban, quarantine and trust of a peer -> whether there was any."""
         entry = self._entries.get(peer)
         if entry is None or (entry.verdict == OK and not entry.trusted):
             return False
@@ -225,7 +223,7 @@ class Reputation:
         return True
 
     def decisions(self, now: float) -> tuple[Decision, ...]:
-        """Bans in force and trust, to be kept over a restart, by peer id."""
+        """Bans in force and trusted peers, to be stored across restarts, sorted by peer id."""
         kept = []
         for peer, entry in sorted(self._entries.items()):
             if entry.trusted:
@@ -235,22 +233,22 @@ class Reputation:
         return tuple(kept)
 
     def resume(self, decisions: Iterable[Decision], now: float) -> None:
-        """Take over what an earlier run kept; `until` on the clock of `now`."""
+        """Restore the decisions of an earlier run; `until` on the clock of `now`."""
         for decision in decisions:
             entry = self._of(decision.peer, now)
             entry.trusted = decision.kind == "trust"
             if decision.kind == "ban":
                 entry.bans, entry.why, entry.verdict = decision.bans, decision.why, Verdict("ban", decision.until)
 
-    # --- what is known ------------------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------
 
     def verdict(self, peer: str, now: float) -> Verdict:
-        """How a peer stands now; asking changes nothing."""
+        """The verdict on a peer now, without side effects."""
         entry = self._entries.get(peer)
         return entry.verdict if entry is not None and now < entry.verdict.until else OK
 
     def standing(self, peer: str, now: float) -> Standing:
-        """All about a peer; asking changes nothing."""
+        """A snapshot of a peer's reputation, without side effects."""
         entry = self._entries.get(peer, _Entry())
         verdict, contribution = self.verdict(peer, now), self._contribution(entry, now)
         known = entry.turns >= self.turns and contribution >= ACTIVE
@@ -266,7 +264,7 @@ class Reputation:
         return 0.0 if entry is None else self._decayed(entry, now)
 
     def faults(self, peer: str) -> int:
-        """Faults counted since the peer is remembered."""
+        """Number of faults counted while the peer has been stored."""
         entry = self._entries.get(peer)
         return 0 if entry is None else entry.faults
 
@@ -290,15 +288,15 @@ class Reputation:
             until = max(now + self.ban_s * 2.0 ** min(entry.bans, 10), entry.verdict.until)
             entry.bans += 1
             entry.why = reason
-            self._disgrace(entry, Verdict("ban", until))
+            self._punish(entry, Verdict("ban", until))
         elif entry.score >= self.quarantine:
             score = entry.score
-            self._disgrace(entry, Verdict("quarantine", max(now + self.quarantine_s, entry.verdict.until)))
+            self._punish(entry, Verdict("quarantine", max(now + self.quarantine_s, entry.verdict.until)))
             entry.score = score
         return self.verdict(peer, now)
 
-    def _disgrace(self, entry: _Entry, verdict: Verdict) -> None:
-        """Whatever comes after it begins on probation."""
+    def _punish(self, entry: _Entry, verdict: Verdict) -> None:
+        """Set a quarantine or ban; afterwards the peer starts on probation."""
         entry.verdict, entry.score = verdict, 0.0
         entry.contribution, entry.turns = 0.0, 0
 
@@ -313,7 +311,7 @@ class Reputation:
         entry.earned_at = max(entry.earned_at, now)
 
     def _unusual(self, entry: _Entry) -> bool:
-        """Clipped far more often than the median of the others: relative, so that a far minority among its like is not."""
+        """Whether a peer is clipped far more often than the median of the others; relative, so that a far minority as a whole is not."""
         if entry.clipped is None or entry.clipped <= UNUSUAL:
             return False
         others = [e.clipped for e in self._entries.values() if e is not entry and e.clipped is not None]
@@ -345,6 +343,6 @@ class Reputation:
 
 
 def _share(share: float | None, happened: bool) -> float:
-    """A moving share of events; the first counts like any other, so that one event is no habit."""
+    """Exponential moving average of an event's indicator, which starts at 0."""
     before = share or 0.0
     return before + NEWEST * (float(happened) - before)

@@ -1,9 +1,9 @@
-"""Whom to pull from, and how many bad ones that can bring: exact hypergeometric tails and draws with caps. Torch-free.
+"""Random choice of peers to pull from: exact hypergeometric tails of how many are Byzantine, and draws with caps. Torch-free.
 
-Nobody who was not drawn is listened to, so the share of bad members among those heard is that of a random sample, whoever they are and
-wherever they would like to sit.
+A node uses vectors only of peers that it drew, so the share of Byzantine members among them is that of a random sample, whatever positions
+they try to take.
 
-Shapes: n members, f of them bad, s peers asked in a round, b bad ones that a rule is set for.
+Shapes: n members, f of them Byzantine, s peers pulled in a round, b Byzantine ones that a rule tolerates.
 
 Source: pull-based epidemic robust learning, RPEL, arXiv:2506.05579 (2025), with the exact tail in place of its bound.
 """
@@ -18,23 +18,23 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from itertools import count
 
-_WORD = 8  # bytes of a draw: so wide that its remainder is as good as uniform
-_V4_BITS, _V6_BITS = 24, 48  # what one customer of a network gets
-_NAMED = "named"  # a name costs nothing and may lead anywhere, so all of them are one prefix
+_WORD = 8  # bytes of a draw: wide enough for an almost uniform remainder
+_V4_BITS, _V6_BITS = 24, 48  # address block that one network customer usually gets
+_NAMED = "named"  # host names are free and may resolve to anything, so all of them count as one prefix
 
 Chance = Callable[[int], int]
-"""Bound -> a whole number in [0, bound), uniform and independent of the last."""
+"""Bound -> a uniform integer in [0, bound), independent of earlier ones."""
 
 
 def overflow(n: int, f: int, s: int, b: int) -> float:
-    """P[more than b of s are bad], where a good node asks s of the n − 1 others uniformly without replacement.
+    """P[more than b of s are Byzantine], for s of the n − 1 others drawn uniformly without replacement.
 
-    Exact: whole numbers up to the last division.
+    Exact: integer arithmetic up to the last division.
 
     Args:
         n: members, >= 2.
-        f: bad ones, in [0, n − 1].
-        s: asked, in [0, n − 1].
+        f: Byzantine ones, in [0, n − 1].
+        s: drawn, in [0, n − 1].
         b: >= 0.
 
     Raises:
@@ -47,11 +47,11 @@ def overflow(n: int, f: int, s: int, b: int) -> float:
 
 
 def b_hat(n: int, f: int, s: int, nodes: int, rounds: int, epsilon: float) -> int:
-    """The smallest b that is exceeded nowhere, at any of `nodes` nodes in any of `rounds` rounds, with probability >= 1 − epsilon.
+    """The smallest b such that with probability >= 1 − epsilon no node ever draws more than b Byzantine peers.
 
     Args:
         n, f, s: as in `overflow`.
-        nodes: good ones that draw, >= 1.
+        nodes: honest nodes that draw, >= 1.
         rounds: >= 1.
         epsilon: in (0, 1).
 
@@ -75,13 +75,13 @@ def b_hat(n: int, f: int, s: int, nodes: int, rounds: int, epsilon: float) -> in
 
 
 def least_s(n: int, f: int, nodes: int, rounds: int, epsilon: float) -> int:
-    """The smallest odd s of which the bad are never half, 2·b_hat < s, with probability >= 1 − epsilon over the whole run.
+    """The smallest odd s with 2·b_hat < s: with probability >= 1 − epsilon no draw of the run has a Byzantine half.
 
     Args:
         n, f, nodes, rounds, epsilon: as in `b_hat`.
 
     Raises:
-        ValueError: no s does, or out of these bounds.
+        ValueError: there is no such s, or an argument is out of bounds.
     """
     for s in range(1, n, 2):
         if 2 * b_hat(n, f, s, nodes, rounds, epsilon) < s:
@@ -92,17 +92,17 @@ def least_s(n: int, f: int, nodes: int, rounds: int, epsilon: float) -> int:
 def draw(
     candidates: Sequence[str], k: int, prefixes: Mapping[str, Collection[str]], per_prefix: int, chance: int | Chance
 ) -> tuple[str, ...]:
-    """K distinct candidates, uniformly at random, but of one prefix at most `per_prefix`; fewer where nobody else may be taken.
+    """K distinct candidates, uniformly at random, with at most `per_prefix` of one prefix; fewer if the caps allow no more.
 
-    In the order in which a uniform shuffle brings them, each is taken unless one of its prefixes is full. So who is in no prefix, or in a
-    small one, is taken more often than who is in a large one; without caps every set of k is as likely as any other.
+    In the order of a uniform shuffle each candidate is taken unless one of its prefixes is full. So peers in no prefix or a small one are
+    taken more often than those in a large one; without caps all sets of k are equally likely.
 
     Args:
-        candidates: peers in an order that does not depend on chance; repeated ones count once.
+        candidates: peers in a reproducible order; repeated ones count once.
         k: >= 0.
-        prefixes: of each peer what `labels` makes of its addresses and operator; who is missing has none.
-        per_prefix: cap; 0: none.
-        chance: a seed (equal arguments give an equal draw), or where whole numbers come from.
+        prefixes: of each peer, as `labels` gives them; a missing peer has none.
+        per_prefix: cap, >= 0; 0 is no cap.
+        chance: a seed (equal arguments give an equal draw), or a source of integers.
 
     Raises:
         ValueError: k or per_prefix is negative.
@@ -122,22 +122,22 @@ def draw(
 
 
 def labels(addresses: Iterable[str], operator: str = "") -> frozenset[str]:
-    """The prefixes under which a peer counts: those of all its addresses, and its operator's word.
+    """The prefixes of a peer: those of all its addresses, and the label of its operator.
 
-    Where a connection stands, pass the address it was seen at: what a peer says of itself is its own choice.
+    For a connected peer pass the observed address, as the addresses in its record are its own claim.
 
     Args:
         addresses: multiaddrs.
-        operator: the word that a person puts on all of one's nodes; "": none.
+        operator: label that an operator gives to all of its nodes; "" for none.
     """
     found = {prefix for prefix in map(prefix_of, addresses) if prefix is not None}
     return frozenset(found | ({f"operator {operator}"} if operator else set()))
 
 
 def prefix_of(address: str) -> str | None:
-    """The IPv4 /24 or IPv6 /48 of a multiaddr such as "/ip4/1.2.3.4/tcp/4001"; "named" where a host name or anything else stands.
+    """The IPv4 /24 or IPv6 /48 of a multiaddr such as "/ip4/1.2.3.4/tcp/4001"; "named" for host names and other protocols.
 
-    None for what is not of the public Internet: loopback, private, link-local and shared addresses, and what is no address at all.
+    None for addresses outside the public Internet (loopback, private, link-local, shared) and for malformed ones.
     """
     parts = address.split("/")
     if len(parts) < 3 or parts[0]:
@@ -165,7 +165,7 @@ def _check(n: int, f: int, s: int) -> None:
 
 
 def _ways(n: int, f: int, s: int) -> Iterator[tuple[int, int]]:
-    """(x, in how many samples of s exactly x are bad), from the most that there can be down to 0."""
+    """(x, number of samples of s with exactly x Byzantine), from the largest possible x down to 0."""
     good, most = n - 1 - f, min(f, s)
     ways = math.comb(f, most) * math.comb(good, s - most)
     for x in range(most, -1, -1):
@@ -174,7 +174,7 @@ def _ways(n: int, f: int, s: int) -> Iterator[tuple[int, int]]:
 
 
 def _shuffled(candidates: Sequence[str], chance: Chance) -> Iterator[str]:
-    """Fisher and Yates, one step at a time: what is not looked at is not drawn."""
+    """Lazy Fisher–Yates shuffle."""
     left = list(dict.fromkeys(candidates))
     while left:
         place = chance(len(left))
@@ -183,7 +183,7 @@ def _shuffled(candidates: Sequence[str], chance: Chance) -> Iterator[str]:
 
 
 def _numbers(seed: int) -> Chance:
-    """A stream of whole numbers from a seed."""
+    """A stream of integers from a seed."""
     return partial(_number, seed.to_bytes(16, "little", signed=True), count())
 
 

@@ -1,4 +1,4 @@
-"""FoolsGold as a rule: whoever has moved as others have counts less, round after round.
+"""FoolsGold as a combining rule: peers whose summed updates are similar to those of others lose weight.
 
 Shapes: R rows, k peers, D numbers of a vector, s = min(D, BUCKETS) of a history, M seats.
 """
@@ -21,33 +21,32 @@ from starling.robust.sketches.histories import BUCKETS, MOST, moved, sketch
 
 @dataclass(frozen=True, slots=True)
 class FoolsGold:
-    """(x + Σ α_j x_j)/(1 + Σ α_j), with α_j near 0 for those whose updates, summed, point where those of others do.
+    """(x + Σ α_j x_j)/(1 + Σ α_j), with α_j near 0 for peers whose summed updates point in the direction of another peer's.
 
-    It remembers MOST peers: of each the sum of its updates, which are what it told minus our vector before the local steps; above BUCKETS
-    numbers, a sketch. All remembered are compared, those who did not tell this round as well. We trust ourselves: our own weight is 1,
-    and our updates are compared with nobody's. An absent peer's vector is our own, with weight 1. Whoever has no seat, as MOST others
-    were here, has weight 0.
+    It stores MOST peers: of each the sum of its updates, received vector minus own vector before the local steps; above BUCKETS numbers, a
+    sketch. All stored histories are compared, also those of peers absent this round. The own weight is 1 and the own updates are not
+    compared. An absent peer counts as the own vector with weight 1. A peer without a seat, as MOST others have one, has weight 0.
 
     Source: Fung, Yoon and Beschastnikh 2018 (arXiv:1808.04866); that a node trusts itself, Werthenbach and Pouwelse 2023
-    (arXiv:2306.15044). Seats are ours.
+    (arXiv:2306.15044). Deviation: seats.
 
     Args:
-        seed: of the sketches; whoever knows it can tell clones what makes them look a little different.
+        seed: of the sketches; an attacker that knows it can make clones look slightly different.
     """
 
     seed: int = 0
     seats: ClassVar[int] = MOST
 
     def tolerates(self, k: int) -> int:
-        """None, but for clones."""
+        """0: it defends against clones only."""
         return 0
 
     def start(self, own: Tensor) -> Tensor:
-        """Nothing is known of anybody."""
+        """Empty histories."""
         return own.new_zeros((own.shape[0], MOST * min(own.shape[1], BUCKETS)))
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """(R, D), what is known of everybody, and whose weight is below a half."""
+        """(R, D) combined vectors, the updated histories, and (R, k) whose weight is below 1/2."""
         kept = context.kept.clone()
         histories = kept.view(len(kept), MOST, -1)
         alphas = torch.ones(stack.present.shape, dtype=torch.float64, device=kept.device)
@@ -65,14 +64,14 @@ class FoolsGold:
         return stack.combination(weights), kept, alphas < HALF
 
     def _steps(self, told: Tensor, before: Tensor) -> Tensor:
-        """(p, s) how some moved."""
+        """(p, s) histories of one update of p peers."""
         if told.shape[-1] <= BUCKETS:
             return moved(told, before)
         return sketch(told, self.seed, origin=before)
 
 
 def _weights(histories: Tensor) -> Tensor:
-    """(M,) float64 weights by histories (M, s), 1 where there is none."""
+    """(M, s) histories -> (M,) float64 weights, 1 for an empty history."""
     weights = torch.ones(len(histories), dtype=torch.float64, device=histories.device)
     known = histories.any(dim=1).nonzero().flatten()
     weights[known] = foolsgold.weights(foolsgold.similarity(histories[known]))

@@ -1,20 +1,20 @@
-"""What is remembered of how peers moved, in little room: count-sketches of summed updates, and such of others, signed by their subject.
+"""Histories of peers' updates in bounded memory: count sketches of summed updates, and gossiped ones signed by their subject.
 
-Theory of operation. A node observes the peers it asks: a peer's history is the sum of its updates, its model minus the model that
-it set out from as far as we know it. Of peers it never asks it hears: each signs the sketch of its own history, and with every model
-a node sends on one record, near subjects more often than far ones. What was observed goes before what was heard, a newer record before
-an older one, and nothing is taken that its subject did not sign, so nobody is framed by a history in its name. What a subject signs of
-itself may be false: a record of a peer we ask is sent on only if it looks like what we saw.
+Theory of operation. A node observes the peers that it pulls from: a peer's history is the sum of its updates, each its model minus the model
+that it started from as far as known. Of other peers it receives signed records: each peer signs the sketch of its own history, and every
+model is sent along with one record, of near subjects more often than of far ones. Observations take precedence over records, newer records
+over older ones, and a record needs its subject's signature, so nobody can be framed. A subject may sign a false history of itself: a record
+of an observed peer is forwarded only if it resembles the observation.
 
-Histories are compared by their cosine, which a sketch of s buckets keeps to about 1/√s: 1.6 % for 4096. It is linear, so sketches of
-updates may be added up. Who knows its seed can make clones look different by little: what follows the signs of one bucket is √(d/s)
-times as long in the sketch. All who compare records share a seed, so it is as secret as the swarm is small.
+Histories are compared by their cosine, which a sketch of s buckets preserves to about 1/√s: 1.6 % for 4096. Sketches are linear, so they can
+be added. An attacker that knows the seed can make clones look slightly different: a component along the signs of one bucket is √(d/s)
+times as long in the sketch. All nodes that compare records share a seed, so it is no secret in a large swarm.
 
 Shapes: d parameters, s = BUCKETS.
 
 Source: Werthenbach and Pouwelse 2023, "Towards Sybil Resilience in Decentralized Learning" (arXiv:2306.15044), the records they gossip;
-sketches after Charikar, Chen and Farach-Colton 2002. Signatures, sketches and bounds are ours; so is that a history is a sum of
-updates, as the sum of differences of models that their code takes is no more than the last model.
+sketches after Charikar, Chen and Farach-Colton 2002. Deviations: signatures, sketches and bounds; a history is a sum of updates, since
+the sum of model differences in their code is only the last model.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from starling.gossip.rng import generator
 
 BUCKETS = 4096
 MOST = 64
-"""Peers observed, and records heard, that are kept; beyond it those whose last round is longest ago go."""
+"""Largest number of observations, and of records; the one with the oldest round is evicted first."""
 FAR = 16
-"""Records about subjects farther away are not kept."""
+"""Records that were forwarded this many times are refused."""
 LEAST_AGREEMENT = 0.5
-"""Cosine of what a peer signs of itself and what we saw of it, from which on we send its record on."""
+"""Smallest cosine of a peer's record and our observation of it at which the record is forwarded."""
 _NEARNESS = 0.8  # λ of the choice by distance
-_CHUNK = 1 << 18  # coordinates that are hashed at once
+_CHUNK = 1 << 18  # coordinates hashed at once
 _DOMAIN = b"starling/history/1\0"
 _SLACK = 1e-3
 _FAR = 1e17
 
 Verify = Callable[[str, bytes, bytes], bool]
-"""Peer, signature, message -> whether that peer, a member, signed it."""
+"""(peer, signature, message) -> whether that peer, a member, signed the message."""
 
 Value = TypeVar("Value", bound="Observed | Kept")
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a peer says of its own history.
+    """A peer's signed statement of its own history.
 
     Args:
         subject: peer id.
-        round: the last one that it covers.
-        sketch: `encode`'s bytes.
+        round: last round that it covers.
+        sketch: as `encode` makes it.
         signature: the subject's, over `statement`.
     """
 
@@ -69,12 +69,12 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A record as heard.
+    """A received record.
 
     Args:
-        record: its signature is good.
-        distance: from us to the subject, 1 where it told us itself.
-        source: who told us.
+        record: with a verified signature.
+        distance: hops from the subject, 1 if it was sent by the subject itself.
+        source: peer that sent it.
     """
 
     record: Record
@@ -89,11 +89,11 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A history as seen.
+    """A history observed directly.
 
     Args:
         sketch: (s,) float32.
-        round: of the last update.
+        round: of the last update in it.
     """
 
     sketch: Tensor
@@ -102,11 +102,11 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Histories:
-    """What a node remembers of others' updates: at most MOST of each kind.
+    """All histories that a node stores, at most MOST of each kind.
 
     Args:
-        observed: by peer asked.
-        heard: by subject.
+        observed: by peer pulled from.
+        heard: received records by subject.
     """
 
     observed: Mapping[str, Observed] = field(default_factory=dict)
@@ -114,12 +114,12 @@ class Histories:
 
 
 def sketch(x: Tensor, seed: int, buckets: int = BUCKETS, origin: Tensor | None = None) -> Tensor:
-    """(…, d) -> (…, buckets) float32: every coordinate is added, with a random sign, to a random bucket. Linear in x.
+    """Count sketch (…, d) -> (…, buckets) float32: each coordinate is added with a random sign to a random bucket. Linear in x.
 
     Args:
         x: finite.
-        origin: (d,) what is taken from x first; None: nothing. No coordinate of a difference counts more than 1e17.
-        seed: of the hash; sketches of one seed can be compared.
+        origin: (d,) subtracted from x first, with differences clamped to ±1e17; None subtracts nothing.
+        seed: of the hash; only sketches of equal seeds are comparable.
         buckets: s, >= 1.
     """
     counts = x.new_zeros((*x.shape[:-1], buckets), dtype=torch.float32)
@@ -133,18 +133,18 @@ def sketch(x: Tensor, seed: int, buckets: int = BUCKETS, origin: Tensor | None =
 
 
 def moved(x: Tensor, origin: Tensor) -> Tensor:
-    """X − origin, coordinates cut at ±1e17: nobody honest is that far, and sums of squares stay finite."""
+    """X − origin, clamped to ±1e17 so that sums of squares stay finite."""
     return (x - origin).clamp_(-_FAR, _FAR)
 
 
 def observe(known: Histories, peer: str, update: Tensor, round: int) -> Histories:
-    """With one more update of a peer.
+    """Add an observed update of a peer.
 
     Args:
-        known: before; not changed.
-        peer: who was asked.
-        update: (s,) sketch of how it moved.
-        round: when.
+        known: not modified.
+        peer: pulled from.
+        update: (s,) sketch of its update.
+        round: of the update.
     """
     before = known.observed.get(peer)
     total = update if before is None else before.sketch + update
@@ -155,20 +155,20 @@ def observe(known: Histories, peer: str, update: Tensor, round: int) -> Historie
 def hear(
     known: Histories, record: Record, distance: int, source: str, *, own: str, swarm: str, round: int, verify: Verify
 ) -> Histories:
-    """With a record that a peer sent along, or unchanged where it is of no use.
+    """Add a received record, unless it is known or superseded.
 
     Args:
-        known: before; not changed.
-        record: any values.
-        distance: from the sender to the subject; 0 is the sender itself.
+        known: not modified.
+        record: untrusted.
+        distance: hops from the subject to the sender; 0 if the sender is the subject.
         source: the sender.
         own: our peer id.
         swarm: its id.
-        round: ours.
-        verify: checks signatures of members; called last, because it costs most.
+        round: of this node.
+        verify: checks signatures of members; called last, as it is the most expensive check.
 
     Raises:
-        ValueError: no honest peer sends this: "sketch_size", "sketch_not_finite", "sketch_norm", "sketch_round", "sketch_distance",
+        ValueError: the record is invalid: "sketch_size", "sketch_not_finite", "sketch_norm", "sketch_round", "sketch_distance",
             "sketch_signature".
     """
     decode(record.sketch)
@@ -187,13 +187,13 @@ def hear(
 
 
 def chosen(known: Histories, receiver: str, chance: float) -> Kept | None:
-    """The record to send along with a model, or None; with probability ∝ λ·e^(−λ(distance − 1)), λ = 0.8.
+    """Draw the record to send along with a model, or None; with probability ∝ λ·e^(−λ(distance − 1)), λ = 0.8.
 
-    Never the receiver's own, nor one that it told us, nor one of a peer that signs other than we saw.
+    Excluded are the receiver's own, those received from it, and those that contradict our observation of the subject.
 
     Args:
-        known: what there is.
-        receiver: whom it goes to.
+        known: to draw from.
+        receiver: peer that it is sent to.
         chance: uniform in [0, 1).
     """
     fit = [
@@ -206,7 +206,7 @@ def chosen(known: Histories, receiver: str, chance: float) -> Kept | None:
 
 
 def strangers(known: Histories) -> Tensor:
-    """(K, s) sketches of those we only heard of, by subject: they are compared with, never averaged."""
+    """(K, s) sketches of subjects known from records only, sorted by subject; used in comparisons, never averaged."""
     rows = [
         decode(kept.record.sketch) for subject, kept in sorted(known.heard.items()) if subject not in known.observed
     ]
@@ -214,17 +214,17 @@ def strangers(known: Histories) -> Tensor:
 
 
 def encode(sketch: Tensor) -> bytes:
-    """(s,) finite -> s little-endian float32 of norm 1, or 0: only the direction is compared."""
+    """(s,) finite -> s little-endian float32, scaled to norm 1 unless 0: only the direction is compared."""
     wide = sketch.double() / max(float(sketch.abs().max()), 1e-30)
     norm = float(torch.linalg.vector_norm(wide))
     return (wide / norm if norm > 0 else wide).numpy().astype("<f4").tobytes()
 
 
 def decode(raw: bytes) -> Tensor:
-    """What `encode` made -> (s,) float32.
+    """Inverse of `encode` for untrusted bytes -> (s,) float32.
 
     Raises:
-        ValueError: "sketch_size", "sketch_not_finite" or "sketch_norm": it made no such thing.
+        ValueError: "sketch_size", "sketch_not_finite" or "sketch_norm".
     """
     if len(raw) != 4 * BUCKETS:
         raise ValueError("sketch_size")
@@ -238,7 +238,7 @@ def decode(raw: bytes) -> Tensor:
 
 
 def statement(swarm: str, round: int, sketch: bytes) -> bytes:
-    """What a subject signs. `round` is in [0, 2^63)."""
+    """The message that a subject signs. `round` is in [0, 2^63)."""
     name = swarm.encode()
     return (
         _DOMAIN
@@ -258,6 +258,6 @@ def _agrees(seen: Observed | None, record: Record) -> bool:
 
 
 def _newest(entries: dict[str, Value]) -> dict[str, Value]:
-    """At most MOST; of equal rounds the later names go."""
+    """The MOST entries with the newest rounds; of equal rounds the lesser keys."""
     kept = sorted(entries.items(), key=lambda entry: (-entry[1].round, entry[0]))[:MOST]
     return dict(sorted(kept))

@@ -43,7 +43,7 @@ def test_quotas_that_cannot_be_are_refused(alpha, q):
 def test_thirds_are_by_distance():
     own = torch.zeros(1, 2)
     told = torch.arange(1.0, 31.0)[torch.randperm(30, generator=generator(0, "order"))][:, None, None].expand(-1, 1, 2)
-    chosen = bristle.tried(own, told, generator(1, "try"))
+    chosen = bristle.prioritised(own, told, generator(1, "try"))
     third = (told[chosen, 0, 0] - 1).div(10, rounding_mode="floor").int().tolist()
     assert [third.count(each) for each in range(3)] == [4, 5, 2]
     assert chosen.tolist() == sorted(set(chosen.tolist()))
@@ -53,7 +53,7 @@ def test_thirds_are_by_distance():
 @settings(max_examples=30, deadline=None)
 def test_of_few_all_are_tried_that_the_quotas_allow(count, seed):
     told = torch.randn(count, 2, 3, generator=generator(seed, "few"))
-    chosen = bristle.tried(torch.zeros(2, 3), told, generator(seed, "try"))
+    chosen = bristle.prioritised(torch.zeros(2, 3), told, generator(seed, "try"))
     sizes = [len(third) for third in torch.arange(count).tensor_split(3)]
     assert len(chosen) == sum(min(size, quota) for size, quota in zip(sizes, (4, 5, 2), strict=True))
     assert set(chosen.tolist()) <= set(range(count))
@@ -61,8 +61,10 @@ def test_of_few_all_are_tried_that_the_quotas_allow(count, seed):
 
 def test_equal_chance_tries_equal_peers():
     own, told = torch.zeros(2, 3), heads(30, 2, 3)
-    assert torch.equal(bristle.tried(own, told, generator(5, "a")), bristle.tried(own, told, generator(5, "a")))
-    assert len({tuple(bristle.tried(own, told, generator(seed, "a")).tolist()) for seed in range(20)}) > 10
+    assert torch.equal(
+        bristle.prioritised(own, told, generator(5, "a")), bristle.prioritised(own, told, generator(5, "a"))
+    )
+    assert len({tuple(bristle.prioritised(own, told, generator(seed, "a")).tolist()) for seed in range(20)}) > 10
 
 
 # --- what they are worth -----------------------------------------------------------------------------------------------
