@@ -1,7 +1,7 @@
 """FoolsGold: peers whose updates are similar to each other lose weight. Clones move alike; honest nodes with data of their own do not.
 
-It ignores norms and losses: a single attacker passes, and so do Sybils that each train on poisoned data of their own. An attacker that copies
-an honest peer takes that peer's weight along with its own. So it detects clones, and is no defense by itself.
+It ignores norms and losses: a single attacker passes, and so do Sybils that each train on poisoned data of their own. An attacker that
+copies an honest peer takes that peer's weight along with its own. So it detects clones, and is no defense by itself.
 
 Shapes: K histories of s numbers; "…" are batch dimensions.
 

@@ -1,13 +1,13 @@
 """Histories of peers' updates in bounded memory: count sketches of summed updates, and gossiped ones signed by their subject.
 
-Theory of operation. A node observes the peers that it pulls from: a peer's history is the sum of its updates, each its model minus the model
-that it started from as far as known. Of other peers it receives signed records: each peer signs the sketch of its own history, and every
-model is sent along with one record, of near subjects more often than of far ones. Observations take precedence over records, newer records
-over older ones, and a record needs its subject's signature, so nobody can be framed. A subject may sign a false history of itself: a record
-of an observed peer is forwarded only if it resembles the observation.
+Theory of operation. A node observes the peers that it pulls from: a peer's history is the sum of its updates, each its model minus the
+model that it started from as far as known. Of other peers it receives signed records: each peer signs the sketch of its own history, and
+every model is sent along with one record, of near subjects more often than of far ones. Observations take precedence over records, newer
+records over older ones, and a record needs its subject's signature, so nobody can be framed. A subject may sign a false history of
+itself: a record of an observed peer is forwarded only if it resembles the observation.
 
-Histories are compared by their cosine, which a sketch of s buckets preserves to about 1/√s: 1.6 % for 4096. Sketches are linear, so they can
-be added. An attacker that knows the seed can make clones look slightly different: a component along the signs of one bucket is √(d/s)
+Histories are compared by their cosine, which a sketch of s buckets preserves to about 1/√s: 1.6 % for 4096. Sketches are linear, so they
+can be added. An attacker that knows the seed can make clones look slightly different: a component along the signs of one bucket is √(d/s)
 times as long in the sketch. All nodes that compare records share a seed, so it is no secret in a large swarm.
 
 Shapes: d parameters, s = BUCKETS.

@@ -1,8 +1,8 @@
 """SybilWall: FoolsGold without a server. Peers are weighted by the similarity of their updates, also to gossiped histories.
 
-Where an attacker has fewer edges than there are honest nodes, each of these pulls from one clone at most and alone has nothing to compare it
-with. Gossiped records reveal the other clones; they are used in comparisons, never averaged. A node's own model always has weight 1, and
-its own history is not compared.
+Where an attacker has fewer edges than there are honest nodes, each of these pulls from one clone at most and alone has nothing to compare
+it with. Gossiped records reveal the other clones; they are used in comparisons, never averaged. A node's own model always has weight 1,
+and its own history is not compared.
 
 For research: no node sends such records. The rule that nodes can select is `starling.robust.rules.foolsgold`.
 
