@@ -1,4 +1,4 @@
-"""What the daemon's services ask of each other: an engine to call and a reporter to tell."""
+"""Interfaces between the daemon's services: an engine to call, and a reporter for events and peers' faults."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ if TYPE_CHECKING:  # stubs for an older trio, which py-libp2p installs, know the
 else:
     TaskStatus = trio.TaskStatus
 
+Level = Literal["info", "warning", "error"]
+
 
 class EngineHandle(Protocol):
     """The engine, wherever it runs: a child process behind a pipe, or inline under virtual time."""
 
     async def call(self, request: Request) -> Reply:
-        """One call, one reply. Calls are answered in order, except that Train, Evaluate and Stop let others pass while they run.
+        """Send one call and wait for its reply.
 
-        The caller sets the deadline; a cancelled call's reply is discarded.
+        Calls are answered in order, except that others may pass Train, Evaluate and Stop while these run. The caller sets the deadline; a
+        cancelled call's reply is discarded.
 
         Raises:
-            EngineError: the engine died or does not answer. Whoever owns it restarts it.
+            EngineError: the engine died or does not answer. Its owner restarts it.
         """
         ...
 
 
 class Reporter(Protocol):
-    """Where facts worth telling go: log, status events, reputation."""
+    """Takes events and peers' faults: for the log, the status and the peer policy."""
 
-    def event(
-        self, name: str, text: str, *, level: Literal["info", "warning", "error"] = "info", **fields: object
-    ) -> None:
-        """One event: `name` in snake_case, `text` one line for a person, fields for the log."""
+    def event(self, name: str, text: str, *, level: Level = "info", **fields: object) -> None:
+        """Add an event: `name` in snake_case, `text` one line for a person, `fields` for the log."""
         ...
 
     def fault(self, peer: str, reason: str) -> None:
-        """A peer broke the protocol: count it and penalise."""
+        """A peer broke the protocol: count it and penalise. `reason` in snake_case."""
         ...

@@ -1,4 +1,4 @@
-"""What a node is made of: all that differs between production and simulation."""
+"""What a node is built from: `NodeSetup` holds what differs between production and simulation, `NodeContext` what services share."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
+from starling.gossip.seeds import derive
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.daemon.engine.supervisor import StartEngine
 from starling.node.daemon.membership.admission import AdmissionStore
 from starling.node.identity import Identity
+from starling.node.interfaces import EngineHandle, Reporter
 from starling.node.net.api import Network
 from starling.node.status.snapshot import Resources
 from starling.robust.reputation import Decision
 
 
 @dataclass(frozen=True, slots=True)
-class NodeContext:
-    """What a node is made of.
+class NodeSetup:
+    """How a node gets its network, its engine and its files.
 
     Args:
         identity: its key.
@@ -26,16 +28,16 @@ class NodeContext:
         swarm: swarm id.
         checkpoint: path of the checkpoint file; "" for none.
         export: path of the final model; "" for none.
-        open_network: opens its place in a network.
+        open_network: opens the network, which reports peers' faults to the reporter given.
         start_engine: opens one engine.
         unix_time: seconds since 1970, for people and incarnations.
-        keep_manifest: told a fetched manifest, to store it.
+        keep_manifest: called with a fetched manifest, to store it.
         known: addresses of members of an earlier run, tried like bootstrap peers.
-        remember: told the addresses of some members now and then, for the next run.
+        remember: called with addresses of some members now and then, to store them for the next run.
         decisions: bans and trust of earlier runs, times in unix seconds.
-        keep_decisions: told those that hold whenever they change.
-        papers: what it shows to be let in.
-        usage: what the node takes of its machine, given the engine's process id; nothing in simulation, which has no process of its own.
+        keep_decisions: called with the bans and trust in force whenever they change.
+        admission: the node's credentials and what it knows of others'.
+        usage: resources the node uses, given the engine's process id; nothing in simulation, which has no process of its own.
     """
 
     identity: Identity
@@ -44,7 +46,7 @@ class NodeContext:
     swarm: str
     checkpoint: str
     export: str
-    open_network: Callable[[], AbstractAsyncContextManager[Network]]
+    open_network: Callable[[Reporter], AbstractAsyncContextManager[Network]]
     start_engine: StartEngine
     unix_time: Callable[[], float]
     keep_manifest: Callable[[Manifest], object]
@@ -52,5 +54,41 @@ class NodeContext:
     remember: Callable[[tuple[str, ...]], object] = lambda _addresses: None
     decisions: tuple[Decision, ...] = ()
     keep_decisions: Callable[[tuple[Decision, ...]], object] = lambda _decisions: None
-    papers: AdmissionStore = AdmissionStore()  # noqa: RUF009 — frozen
+    admission: AdmissionStore = AdmissionStore()  # noqa: RUF009 — frozen
     usage: Callable[[int | None], Resources] = lambda _engine: Resources()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeContext:
+    """What every service of one running node may use.
+
+    Args:
+        identity: the node's key.
+        config: the volunteer's settings.
+        manifest: the swarm's agreement.
+        swarm: swarm id.
+        incarnation: unix time in ms of this start; later starts have higher ones.
+        network: frames to and from peers.
+        engine: trains, encodes and mixes.
+        report: takes events and peers' faults.
+        unix_time: seconds since 1970.
+    """
+
+    identity: Identity
+    config: NodeConfig
+    manifest: Manifest
+    swarm: str
+    incarnation: int
+    network: Network
+    engine: EngineHandle
+    report: Reporter
+    unix_time: Callable[[], float]
+
+    @property
+    def me(self) -> str:
+        """Own peer id."""
+        return self.identity.peer_id
+
+    def secret_seed(self, use: str) -> int:
+        """A seed that peers cannot know, another one for each use and each start."""
+        return derive(int.from_bytes(self.identity.seed[:7], "little"), use, self.incarnation)

@@ -1,53 +1,49 @@
-"""Facts worth telling: to the log, to the status, and a peer's faults to whoever keeps its reputation.
+"""Events of a node: written to the log, kept for the status; and counts of peers' faults.
 
-Everything here is bounded, because peers choose how often they are at fault: 50 events, 4,096 peers with faults, 32 reasons each,
-and a fault is told when its count reaches a power of two, so that a flood of n faults makes log n lines.
+Everything here is bounded, because peers choose how often they are at fault: 50 events, 4,096 peers with faults, 32 reasons each.
+A fault is an event when its count reaches a power of two, so that a flood of n faults makes log n lines.
 """
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Literal
+from dataclasses import dataclass
 
 from structlog.typing import FilteringBoundLogger
 
+from starling.node.daemon.trust.peer_policy import PeerPolicy
+from starling.node.interfaces import Level
 from starling.node.status.snapshot import Event
 
 MAX_EVENTS = 50
 MAX_TEXT = 300
 MAX_PEERS = 4096
 MAX_REASONS = 32
-RATE_OVER = 16  # rounds
-
-Level = Literal["info", "warning", "error"]
 
 
 class Events:
-    """Satisfies `starling.node.interfaces.Reporter`.
+    """Events and fault counts of one node.
 
     Args:
         log: gets every event, with its fields; None keeps no log, as in simulation.
         clock: unix time in seconds.
-        on_fault: told of every single fault, (peer, reason).
+        changed: called after every event.
     """
 
     def __init__(
-        self, log: FilteringBoundLogger | None, *, clock: Callable[[], float], on_fault: Callable[[str, str], None]
-    ) -> None:
+        self, log: FilteringBoundLogger | None, *, clock: Callable[[], float], changed: Callable[[], object] = lambda: None
+    ) -> None:  # fmt: skip
         self._log = log
         self._clock = clock
-        self.on_fault = on_fault
-        self.on_event: Callable[[], object] = lambda: None
-        """Called after every event."""
-        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self.changed = changed
+        self._recent: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._faults: dict[str, dict[str, int]] = {}
 
     @property
-    def events(self) -> tuple[Event, ...]:
+    def recent(self) -> tuple[Event, ...]:
         """The last 50, oldest first."""
-        return tuple(self._events)
+        return tuple(self._recent)
 
     @property
     def faults(self) -> Mapping[str, Mapping[str, int]]:
@@ -59,21 +55,28 @@ class Events:
         return sum(self._faults.get(peer, {}).values())
 
     def event(self, name: str, text: str, *, level: Level = "info", **fields: object) -> None:
-        """One event: `name` in snake_case, `text` one line for a person, fields for the log."""
+        """Add an event.
+
+        Args:
+            name: in snake_case.
+            text: one line for a person.
+            level: how serious it is.
+            fields: for the log.
+        """
         line = _one_line(text)
-        self._events.append(Event(time_s=self._clock(), name=name, text=line, level=level))
+        self._recent.append(Event(time_s=self._clock(), name=name, text=line, level=level))
         if self._log is not None:
-            tell = {"info": self._log.info, "warning": self._log.warning, "error": self._log.error}[level]
-            tell(name, text=line, **fields)
-        self.on_event()
+            write = {"info": self._log.info, "warning": self._log.warning, "error": self._log.error}[level]
+            write(name, text=line, **fields)
+        self.changed()
 
     def line(self, name: str, fields: Mapping[str, object]) -> None:
-        """For the log's file alone: what comes too often for the status, and for a person."""
+        """Write to the log file only: for what is too frequent for the status and the terminal."""
         if self._log is not None:
             self._log.debug(name, **fields)
 
     def fault(self, peer: str, reason: str) -> None:
-        """A peer broke the protocol: count it, tell it when it is news, and hand it to whoever judges."""
+        """Count a peer's protocol fault; counts of 1, 2, 4, 8 … are events."""
         count = self._count(peer, reason)
         if count & (count - 1) == 0:
             times = "" if count == 1 else f", {count} times"
@@ -85,7 +88,6 @@ class Events:
                 reason=reason,
                 count=count,
             )
-        self.on_fault(peer, reason)
 
     def _count(self, peer: str, reason: str) -> int:
         reasons = self._faults.pop(peer, {})
@@ -98,30 +100,26 @@ class Events:
         return reasons[reason]
 
 
-class Rate:
-    """How fast a count rises, waiting included, over the last few times it was noted.
+@dataclass(frozen=True, slots=True)
+class NodeReporter:
+    """The `Reporter` of a node's services: events to the log and the status, faults to the peer policy as well.
 
     Args:
-        window: between so many notes, >= 1.
+        events: takes events and counts faults.
+        policy: penalises faults.
     """
 
-    def __init__(self, window: int = RATE_OVER) -> None:
-        self._notes: deque[tuple[float, int]] = deque(maxlen=window + 1)
+    events: Events
+    policy: PeerPolicy
 
-    def note(self, now: float, count: int) -> None:
-        """The count is so high; one that fell begins anew."""
-        if self._notes and count < self._notes[-1][1]:
-            self._notes.clear()
-        self._notes.append((now, count))
+    def event(self, name: str, text: str, *, level: Level = "info", **fields: object) -> None:
+        """Add an event."""
+        self.events.event(name, text, level=level, **fields)
 
-    def per_s(self, now: float = -math.inf) -> float | None:
-        """Its rate at the last note; told a time, it falls while the next note takes longer than usual. None before the second note."""
-        if len(self._notes) < 2:
-            return None
-        (began, first), (ended, last) = self._notes[0], self._notes[-1]
-        usual_s = (ended - began) / (len(self._notes) - 1)
-        elapsed = max(ended, now - usual_s) - began
-        return (last - first) / elapsed if elapsed > 0.0 else None
+    def fault(self, peer: str, reason: str) -> None:
+        """Count a peer's protocol fault and penalise it."""
+        self.events.fault(peer, reason)
+        self.policy.fault(peer, reason)
 
 
 def _one_line(text: str) -> str:

@@ -18,10 +18,11 @@ from starling.node.admission.issue import take_up
 from starling.node.config.manifest import swarm_id
 from starling.node.config.schema import NodeConfig
 from starling.node.daemon.app import Node
-from starling.node.daemon.context import NodeContext
+from starling.node.daemon.context import NodeSetup
 from starling.node.daemon.engine.client import open_engine
 from starling.node.daemon.events import Events
 from starling.node.daemon.membership.admission import AdmissionStore
+from starling.node.daemon.observe.changes import Changes
 from starling.node.daemon.observe.control_commands import carry_out
 from starling.node.daemon.observe.control_server import ControlServer
 from starling.node.daemon.observe.final import FinalWriter, first_error
@@ -29,17 +30,17 @@ from starling.node.daemon.observe.recorder import Recorder, RoundLog, totals
 from starling.node.daemon.observe.resources import ResourceMonitor
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.identity import Identity
-from starling.node.interfaces import TaskStatus
+from starling.node.interfaces import Reporter, TaskStatus
 from starling.node.net.api import Network
 from starling.node.net.libp2p import open_network
 from starling.node.status.record import RECORD_NAME
 from starling.node.storage.log import open_log
 from starling.node.storage.run_dir import RunDir
 
-Told = Callable[[tuple[str, ...]], None]
+Listening = Callable[[tuple[str, ...]], None]
 
 
-def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told | None = None) -> int:
+def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Listening | None = None) -> int:
     """Run the node in `run_dir` until it has finished, is told to leave, or gets a signal (SIGINT, SIGTERM, SIGHUP).
 
     Args:
@@ -61,15 +62,16 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told
         raise ConfigError(f"--dir: {run_dir.path} holds no manifest and no invite; start with `starling join INVITE`")
     swarm = swarm_id(manifest) if manifest is not None else invite.swarm if invite is not None else ""
     with open_log(run_dir.path, peer_id=identity.peer_id, run_id=f"{time.time_ns() // 1_000_000:x}") as log:
-        report = Events(log, clock=time.time, on_fault=lambda _peer, _reason: None)
-        parts = NodeContext(
+        changes = Changes()
+        events = Events(log, clock=time.time, changed=changes.notify)
+        setup = NodeSetup(
             identity=identity,
             config=config,
             manifest=manifest,
             swarm=swarm,
             checkpoint=str(run_dir.checkpoint),
             export=str(run_dir.model),
-            open_network=partial(_open_network, identity, config, report, run_dir),
+            open_network=partial(_open_network, identity, config, run_dir),
             start_engine=open_engine,
             unix_time=time.time,
             keep_manifest=run_dir.write_manifest,
@@ -78,7 +80,7 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told
             decisions=run_dir.known_decisions(),
             keep_decisions=run_dir.keep_decisions,
             usage=ResourceMonitor(run_dir.path).look,
-            papers=AdmissionStore(
+            admission=AdmissionStore(
                 take_up(invite, identity),
                 run_dir.known_revoked(),
                 run_dir.keep_revoked,
@@ -86,18 +88,18 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Told
                 run_dir.keep_ticket,
             ),
         )
-        gc.freeze()  # a full collection walks over all modules else: the loop would stand still for 70 ms
+        gc.freeze()  # otherwise a full collection walks over all modules and blocks the event loop for 70 ms
         try:
-            return trio.run(_run, parts, report, run_dir, until_stdin_closes, on_listening)
+            return trio.run(_run, setup, events, changes, run_dir, until_stdin_closes, on_listening)
         except BaseExceptionGroup as group:
             raise first_error(group) from group
 
 
 @asynccontextmanager
 async def _open_network(
-    identity: Identity, config: NodeConfig, report: Events, run_dir: RunDir
+    identity: Identity, config: NodeConfig, run_dir: RunDir, report: Reporter
 ) -> AsyncIterator[Network]:
-    """Listen where the config says; a port that was picked once is tried again, so that invites stay good after a restart."""
+    """Listen where the config says; the port of the last run is tried first, so that invites stay valid after a restart."""
     opened = partial(
         open_network, identity.seed, announce=config.announce, limits=config.limits, report=report,
         up_bytes_per_s=config.up_bytes_per_s, down_bytes_per_s=config.down_bytes_per_s,
@@ -117,46 +119,43 @@ async def _open_network(
 
 
 async def _run(
-    parts: NodeContext, report: Events, run_dir: RunDir, until_stdin_closes: bool, on_listening: Told | None
+    setup: NodeSetup,
+    events: Events,
+    changes: Changes,
+    run_dir: RunDir,
+    until_stdin_closes: bool,
+    on_listening: Listening | None,
 ) -> int:
-    node = Node(parts, report)
+    node = Node(setup, events)
     snapshot = partial(take_snapshot, node)
+    final = FinalWriter(run_dir, node.progress, snapshot, changes)
     signals: list[int] = []
     async with trio.open_nursery() as nursery:
-        publisher = ControlServer(run_dir.path, snapshot, partial(carry_out, node))
-        final = FinalWriter(run_dir, node.progress, snapshot)
-
-        def changed() -> None:
-            publisher.changed()
-            final.changed()
-
-        report.on_event, node.progress.changed = publisher.changed, changed
         try:
-            await nursery.start(publisher.run)
+            await nursery.start(ControlServer(run_dir.path, snapshot, partial(carry_out, node), changes).run)
         except OSError as error:
-            report.event("no_control_socket", f"no control socket in {run_dir.path}: {error.strerror}", level="error")
+            events.event("no_control_socket", f"no control socket in {run_dir.path}: {error.strerror}", level="error")
         run_dir.drop_final()
         await nursery.start(_stop_on_signals, node, signals, nursery.cancel_scope)
         if until_stdin_closes:
             nursery.start_soon(_stop_with_stdin, node)
-        nursery.start_soon(Recorder(parts.config.record, run_dir.path / RECORD_NAME, snapshot, report).serve)
-        nursery.start_soon(RoundLog(partial(totals, node), partial(report.line, "round")).serve)
-        if parts.config.metrics.listen:
-            from starling.node.daemon.observe.metrics import MetricsService  # noqa: PLC0415 — its library is large, and few ask for it
+        nursery.start_soon(final.serve)
+        nursery.start_soon(Recorder(setup.config.record, run_dir.path / RECORD_NAME, snapshot, events).serve)
+        nursery.start_soon(RoundLog(partial(totals, node), partial(events.line, "round")).serve)
+        if setup.config.metrics.listen:
+            from starling.node.daemon.observe.metrics import MetricsService  # noqa: PLC0415 — its library is large, and rarely needed
 
-            nursery.start_soon(MetricsService(parts.config.metrics, snapshot, report).serve)
+            nursery.start_soon(MetricsService(setup.config.metrics, snapshot, events).serve)
         if on_listening is not None:
-            nursery.start_soon(_tell, node, on_listening)
+            nursery.start_soon(_announce, node, on_listening)
         with final:
             await node.run()
         nursery.cancel_scope.cancel()
     return 128 + signal.SIGHUP if signal.SIGHUP in signals else 0
 
 
-async def _tell(node: Node, on_listening: Told) -> None:
-    await node.ready()
-    assert node.network is not None
-    on_listening(node.network.addresses)
+async def _announce(node: Node, on_listening: Listening) -> None:
+    on_listening(await node.ready())
 
 
 async def _stop_on_signals(

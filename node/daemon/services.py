@@ -1,98 +1,75 @@
-"""Which services a manifest asks for, and what each of them is told."""
+"""Which exchange and beacon services a manifest asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from itertools import count
 
 from starling.gossip.mix.facts import FACTS
 from starling.gossip.overlay.api import Overlay
 from starling.gossip.seeds import derive
-from starling.node.config.schema import Manifest
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.exchange.api import Meetings
 from starling.node.daemon.exchange.budget import Budget
 from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.exchange.pull_service import PulledExchange
 from starling.node.daemon.exchange.service import Exchange
-from starling.node.daemon.membership.beacon import BeaconService
-from starling.node.daemon.membership.neighbors import LinkMap, OverlayNeighbors, RandomNeighbors
+from starling.node.daemon.membership.beacon import BeaconService, MemberOrder
+from starling.node.daemon.membership.neighbors import Neighbors, OverlayNeighbors, RandomNeighbors
 from starling.node.daemon.membership.service import Membership
+from starling.node.daemon.progress import Progress
 from starling.node.daemon.trust.equivocation import EquivocationDetector
 from starling.node.daemon.trust.peer_policy import PeerPolicy
-from starling.node.identity import Identity, verify
-from starling.node.interfaces import EngineHandle, Reporter
-from starling.node.net.api import Network
+from starling.node.identity import verify
 
 
-@dataclass(frozen=True, slots=True)
-class Partners:
-    """Whom this node meets.
-
-    Args:
-        of: round -> peer -> weight.
-        link_map: round -> who meets whom, as far as this node knows.
-    """
-
-    of: Callable[[int], Mapping[str, float]]
-    link_map: Callable[[int], LinkMap]
-
-
-def meetings(
-    *, parts: NodeContext, manifest: Manifest, overlay: Overlay, network: Network, engine: EngineHandle, membership: Membership,
-    policy: PeerPolicy,
-    report: Reporter, life: int, round: Callable[[], int], salt: Callable[[int], bytes], fresh_inc: Callable[[], int],
+def exchange_services(
+    context: NodeContext, membership: Membership, overlay: Overlay, order: MemberOrder, policy: PeerPolicy, progress: Progress,
     transactions: Transactions,
-) -> tuple[Meetings, Partners, EquivocationDetector | None]:  # fmt: skip
-    """The exchange service that the manifest asks for, whom it meets in a round, and who witnesses what peers sign.
+) -> tuple[Meetings, Neighbors, EquivocationDetector | None]:  # fmt: skip
+    """The exchange service of the manifest's mixing algorithm, its neighbors by round, and where models are signed, the detector.
 
     Args:
-        parts, manifest, overlay, network, engine, membership, judge, report: the node's.
-        life: incarnation of this start.
-        round: the round under way.
-        salt: what mixes into the ranks of a round.
-        fresh_inc: a number that no earlier life of an edge has had.
-        transactions: where exchanges are kept for a person to look at.
+        context: the node's.
+        membership: who is here.
+        overlay: built from the manifest.
+        order: ranks of the members.
+        policy: notes how exchanges ended.
+        progress: for the current round.
+        transactions: records exchanges for the status.
     """
-    me = network.peer_id
-    near = OverlayNeighbors(overlay, lambda: membership.members, me, salt)
-    if not FACTS[manifest.mix.kind].gathers:
+    me, manifest, network, config = context.me, context.manifest, context.network, context.config
+    numbers = count(1)
+
+    def fresh_inc() -> int:
+        """A number that no earlier incarnation of an edge is likely to have had."""
+        return derive(next(numbers), "inc", me, int(context.unix_time() * 1e6)) >> 3
+
+    gathers = FACTS[manifest.mix.kind].gathers
+    neighbors = OverlayNeighbors(overlay, lambda: membership.members, me, order.salt, rows=gathers)
+    if not gathers:
         pairwise = Exchange(
-            network=network, engine=engine, report=report, manifest=manifest, swarm=parts.swarm, me=me, fresh_inc=fresh_inc,
-            may=lambda peer: peer in membership.members, admits=membership.admits, budget=Budget(manifest, parts.config),
-            directions=near.directions, noted=policy.noted, transactions=transactions,
+            network=network, engine=context.engine, report=context.report, manifest=manifest, swarm=context.swarm, me=me,
+            fresh_inc=fresh_inc, may=lambda peer: peer in membership.members, admits=membership.admits,
+            budget=Budget(manifest, config), directions=neighbors.directions, noted=policy.noted, transactions=transactions,
         )  # fmt: skip
-        return pairwise, Partners(near.links, near.link_map), None
-    detector = EquivocationDetector(
-        network=network, report=report, swarm=parts.swarm, verify=verify, members=lambda: membership.members,
-        life_of=membership.life_of, round=round, seed=_secret_seed(parts.identity, "witness", life),
-    )  # fmt: skip
+        return pairwise, neighbors, None
+    detector = EquivocationDetector(context, membership, progress)
     pulled = PulledExchange(
-        network=network, engine=engine, report=report, manifest=manifest, swarm=parts.swarm, life=life, sign=parts.identity.sign,
-        verify=verify, life_of=membership.life_of, admits=membership.admits, up_bytes_per_s=parts.config.up_bytes_per_s,
-        first=fresh_inc(), witness=detector.heard, noted=policy.noted, transactions=transactions,
+        network=network, engine=context.engine, report=context.report, manifest=manifest, swarm=context.swarm,
+        life=context.incarnation, sign=context.identity.sign, verify=verify, life_of=membership.life_of,
+        admits=membership.admits, up_bytes_per_s=config.up_bytes_per_s, first=fresh_inc(), witness=detector.attested,
+        noted=policy.noted, transactions=transactions,
     )  # fmt: skip
     if manifest.overlay.kind != "pull":
-        return pulled, Partners(near.row, near.link_map), detector
+        return pulled, neighbors, detector
     drawn = RandomNeighbors(
-        lambda: membership.members, me, manifest.overlay.k, membership.prefixes, manifest.admission.per_prefix, policy.fine,
-        parts.identity.seed, life,
+        lambda: membership.members, me, manifest.overlay.k, membership.prefixes, manifest.admission.per_prefix, policy.allows,
+        context.identity.seed, context.incarnation,
     )  # fmt: skip
-    return pulled, Partners(drawn.row, drawn.link_map), detector
+    return pulled, drawn, detector
 
 
-def beacon_service(
-    parts: NodeContext, manifest: Manifest, network: Network, membership: Membership, report: Reporter, life: int
-) -> BeaconService | None:
-    """What tells and hears the founder's beacons; None where ranks stay as they are."""
-    if not manifest.overlay.rerank_every or manifest.overlay.kind == "pull":
-        return None
-    return BeaconService(
-        network=network, report=report, swarm=parts.swarm, founder=manifest.founder, sign=parts.identity.sign, verify=verify,
-        members=lambda: membership.members, every=manifest.overlay.rerank_every, sync_s=manifest.membership.sync_s,
-        seed=_secret_seed(parts.identity, "beacon", life),
-    )  # fmt: skip
-
-
-def _secret_seed(identity: Identity, use: str, life: int) -> int:
-    return derive(int.from_bytes(identity.seed[:7], "little"), use, life)
+def beacon_service(context: NodeContext, membership: Membership) -> BeaconService | None:
+    """The service for the founder's beacons; None where ranks never change."""
+    overlay = context.manifest.overlay
+    return BeaconService(context, membership) if overlay.rerank_every and overlay.kind != "pull" else None

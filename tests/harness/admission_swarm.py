@@ -11,11 +11,12 @@ from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.node.admission.chain import bind, invite
 from starling.node.admission.issue import terms_of
 from starling.node.config.manifest import found, swarm_id
-from starling.node.config.schema import Manifest, MembershipSection
+from starling.node.config.schema import Manifest
 from starling.node.daemon.membership.admission import Admission, AdmissionStore
 from starling.node.daemon.membership.service import Membership
 from starling.node.identity import Identity
 from starling.node.net.memory import MemoryHub, address_of
+from tests.harness.context import context
 from tests.harness.daemons import Told
 
 PEOPLE = [Identity.from_seed(index.to_bytes(32, "big")) for index in range(12)]
@@ -91,15 +92,15 @@ class Node:
         self.admission = Admission(
             manifest=swarm.manifest, swarm=swarm.id, identity=identity, operator=operator, report=self.told,
             unix_s=lambda: START_S + trio.current_time(),
-            papers=AdmissionStore(chain, (), self.kept.append, ticket, self.tickets.append, self.cost),
+            store=AdmissionStore(chain, (), self.kept.append, ticket, self.tickets.append, self.cost),
         )  # fmt: skip
 
     def begin(self):
         self.network = self.swarm.hub.join(self.peer)
-        self.membership = Membership(
-            network=self.network, identity=self.identity, swarm=self.swarm.id, section=MembershipSection(), report=self.told, seed=0,
-            incarnation=1, clock=SwarmClock(), admission=self.admission,
+        node = context(
+            network=self.network, report=self.told, identity=self.identity, manifest=self.swarm.manifest, swarm=self.swarm.id, seed=0
         )  # fmt: skip
+        self.membership = Membership(node, SwarmClock(), self.admission)
 
     async def live(self, bootstrap):
         try:

@@ -17,6 +17,7 @@ from starling.node.config.schema import (
     PartitionSection,
     TaskSection,
 )
+from starling.node.daemon.running import RunningNode
 from starling.node.rpc import calls
 from starling.node.simulate.virtual.swarm import VirtualNode, VirtualSwarm
 
@@ -67,13 +68,14 @@ def agree(swarm: VirtualSwarm, *nodes: int) -> bool:
     chosen = [swarm.nodes[index] for index in nodes or swarm.nodes]
     expected = tuple(sorted(virtual.peer_id for virtual in chosen))
     return all(
-        virtual.node.membership is not None and virtual.node.membership.members == expected for virtual in chosen
+        isinstance(virtual.node.phase, RunningNode) and virtual.node.running.membership.members == expected
+        for virtual in chosen
     )
 
 
 def events(virtual: VirtualNode) -> list[str]:
     """Names of what a node reported."""
-    return [event.name for event in virtual.node.report.events]
+    return [event.name for event in virtual.node.events.recent]
 
 
 async def drain(swarm: VirtualSwarm) -> None:
@@ -81,13 +83,13 @@ async def drain(swarm: VirtualSwarm) -> None:
     swarm.hub.rules.clear()
     for _ in range(3):
         for virtual in swarm.nodes.values():
-            for runner in virtual.node.exchange._runners.values():
+            for runner in virtual.node.running.exchange._runners.values():
                 runner.feed(runner.edge.greet())
                 runner.retry()
         await trio.sleep(1.0)
     for virtual in swarm.nodes.values():
         if swarm.manifest.pace.kind == "steps":
-            await virtual.node.engine.call(calls.Mix(swarm.manifest.pace.rounds))
+            await virtual.node.running.engine.call(calls.Mix(swarm.manifest.pace.rounds))
 
 
 def assert_flows_cancel(swarm: VirtualSwarm) -> float:

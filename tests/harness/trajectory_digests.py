@@ -82,7 +82,7 @@ def digest(manifest):
         async with swarm.running(NODES):
             await swarm.finished()
             nodes = sorted((swarm.nodes[index] for index in range(NODES)), key=lambda each: each.peer_id)
-            stats = [each.node.exchange.stats for each in nodes]
+            stats = [each.node.running.exchange.stats for each in nodes]
             assert not any(each.aborted + each.busy + each.timeout for each in stats)
             return torch.stack([each.vector for each in nodes])
 

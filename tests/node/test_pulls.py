@@ -307,9 +307,9 @@ def test_partners_are_drawn_by_a_secret_anew_in_every_round_and_life():
     members = tuple(f"peer{i:02}" for i in range(20))
 
     def drawn(secret=b"s" * 32, life=1, **options):
-        caps = {"prefixes": lambda _peer: (), "per_prefix": 0, "welcome": lambda _peer: True} | options
-        draw = RandomNeighbors(lambda: members, "peer03", 4, secret=secret, life=life, **caps)
-        return [tuple(draw.row(number)) for number in range(30)]
+        caps = {"prefixes": lambda _peer: (), "per_prefix": 0, "allowed": lambda _peer: True} | options
+        draw = RandomNeighbors(lambda: members, "peer03", 4, secret=secret, incarnation=life, **caps)
+        return [tuple(draw.weights(number)) for number in range(30)]
 
     rows = drawn()
     assert rows == drawn()
@@ -317,10 +317,10 @@ def test_partners_are_drawn_by_a_secret_anew_in_every_round_and_life():
     for other in (drawn(secret=b"t" * 32), drawn(life=2)):
         assert sum(one == two for one, two in zip(rows, other, strict=True)) < 3
     assert all(len(set(row)) == 4 and "peer03" not in row for row in rows)
-    assert all("peer07" not in row for row in drawn(welcome=lambda peer: peer != "peer07"))
+    assert all("peer07" not in row for row in drawn(allowed=lambda peer: peer != "peer07"))
     near = drawn(prefixes=lambda peer: {"1.2.3.0/24"} if peer < "peer10" else set(), per_prefix=1)
     assert all(sum(peer < "peer10" for peer in row) <= 1 for row in near)
     assert (
-        sum(RandomNeighbors(lambda: members, "peer03", 4, lambda _: (), 0, lambda _: True, b"s", 1).row(0).values())
+        sum(RandomNeighbors(lambda: members, "peer03", 4, lambda _: (), 0, lambda _: True, b"s", 1).weights(0).values())
         == 4 / 5
     )

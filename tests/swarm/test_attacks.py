@@ -37,7 +37,7 @@ def told(rule: str, attack: str) -> tuple[float, list[str]]:
             await until(lambda: all(swarm.nodes[i].node.progress.round >= ROUNDS for i in honest), 2000.0)
             values = []
             for index in honest:
-                training = swarm.nodes[index].node.training
+                training = swarm.nodes[index].node.running.training
                 assert training is not None
                 await training.evaluate()
                 values.append(swarm.nodes[index].node.progress.value or 0.0)

@@ -109,7 +109,9 @@ def test_a_hostile_member_is_banned_by_hand_and_the_others_recover(deterministic
             await until(lambda: not flows(swarm, liar.peer_id), 2.0)
             with pytest.raises(PeerUnreachable):
                 await liar.node.network.dial(address_of(swarm.nodes[0].peer_id))
-            await until(lambda: all(liar.peer_id not in v.node.membership.members for v in swarm.nodes.values()))
+            await until(
+                lambda: all(liar.peer_id not in v.node.running.membership.members for v in swarm.nodes.values())
+            )
             await swarm.finished()
             assert consensus(swarm) < 0.75 * hurt
             assert not flows(swarm, liar.peer_id)
@@ -136,16 +138,16 @@ def test_a_ban_outlives_a_restart_and_ends_when_it_is_taken_back(deterministic_s
                 await carry_out(swarm.nodes[0].node, "trust", {"peer": "12D3KooW"})
             await swarm.crash(0)
             await swarm.crash(2)
-            await until(lambda: len(swarm.nodes[1].node.membership.members) == 1)
+            await until(lambda: len(swarm.nodes[1].node.running.membership.members) == 1)
             back = await swarm.start(0)
             assert back.node.network.refuses(banned)
             await swarm.start(2)
             await until(lambda: rounds_done(swarm, 6))
             assert back.node.network.refuses(banned)
-            assert back.node.exchange.committed(banned) == 0
+            assert back.node.running.exchange.committed(banned) == 0
             await carry_out(back.node, "unban", {"peer": banned[-6:]})
             assert "peer_unban" in events(back)
-            await until(lambda: back.node.exchange.committed(banned) > 0)
+            await until(lambda: back.node.running.exchange.committed(banned) > 0)
             assert back.node.policy.standing(banned).state == "probation"
             await trio.sleep(0.1)
 

@@ -47,20 +47,20 @@ def begin(rounds: int):
 
 def order(virtual, round: int) -> tuple[str, ...]:
     """Members as a node ranks them."""
-    return ranked(virtual.node.membership.members, virtual.node._salt(round))
+    return ranked(virtual.node.running.membership.members, virtual.node.running.order.salt(round))
 
 
 def held(virtual):
-    return virtual.node._beacons._beacons
+    return virtual.node.running.beacons._beacons
 
 
 def missed(swarm) -> int:
     """Exchanges that did not take place, by both their ends."""
-    return sum(v.node.exchange.stats.busy + v.node.exchange.stats.timeout for v in swarm.nodes.values())
+    return sum(v.node.running.exchange.stats.busy + v.node.running.exchange.stats.timeout for v in swarm.nodes.values())
 
 
 def committed(swarm) -> int:
-    return sum(virtual.node.exchange.stats.committed for virtual in swarm.nodes.values())
+    return sum(virtual.node.running.exchange.stats.committed for virtual in swarm.nodes.values())
 
 
 def count_beacons(swarm) -> list[int]:
@@ -104,7 +104,7 @@ def test_everybody_takes_the_same_order_from_the_beacons_and_no_exchange_is_lost
             assert missed(swarm) == 0
             assert committed(swarm) >= 15 * NODES
             for virtual in swarm.nodes.values():
-                assert virtual.node.report.faults == {}
+                assert virtual.node.events.faults == {}
                 assert "beacon_missing" not in events(virtual)
 
     deterministic_scheduler(1)
@@ -123,7 +123,7 @@ def test_without_its_founder_a_swarm_goes_on_with_an_order_that_all_can_work_out
             await until(lambda: rounds_done(swarm, 2))
             await swarm.crash(FOUNDER)
             others = list(swarm.nodes.values())
-            await until(lambda: all(len(virtual.node.membership.members) == NODES - 1 for virtual in others))
+            await until(lambda: all(len(virtual.node.running.membership.members) == NODES - 1 for virtual in others))
             await until(lambda: all("beacon_missing" in events(virtual) for virtual in others))
             began = max(virtual.node.progress.round for virtual in others) + 1
             await until(lambda: rounds_done(swarm, began))
@@ -134,7 +134,7 @@ def test_without_its_founder_a_swarm_goes_on_with_an_order_that_all_can_work_out
             assert all(events(virtual).count("beacon_missing") == 1 for virtual in others)
             await swarm.start(FOUNDER)
             await until(lambda: all("beacon_back" in events(virtual) for virtual in others))
-            assert all(virtual.node.report.faults == {} for virtual in swarm.nodes.values())
+            assert all(virtual.node.events.faults == {} for virtual in swarm.nodes.values())
 
     deterministic_scheduler(1)
     replayable(orphaned, 1)
@@ -157,9 +157,9 @@ def test_a_forged_beacon_is_a_fault_that_changes_nothing_and_goes_no_further(det
                 await liar.node.network.send(victim.peer_id, "control", encode(forged))
                 await trio.sleep(0.01)
             assert [held(victim).salt(b"", epoch) for epoch in (1, 2)] == salts
-            assert victim.node.report.faults == {liar.peer_id: {"beacon_forged": 2}}
+            assert victim.node.events.faults == {liar.peer_id: {"beacon_forged": 2}}
             assert victim.node.policy.standing(liar.peer_id).state == "quarantine"
-            assert not any(virtual.node.report.faults for virtual in swarm.nodes.values() if virtual is not victim)
+            assert not any(virtual.node.events.faults for virtual in swarm.nodes.values() if virtual is not victim)
 
     deterministic_scheduler(1)
     replayable(attacked, 1)
@@ -174,23 +174,23 @@ def test_who_was_not_told_meets_nobody_by_another_order_and_asks(deterministic_s
         async with swarm.running(NODES):
             await until(lambda: rounds_done(swarm, 1))
             alone = swarm.nodes[3]
-            membership, kept_back = alone.node.membership, []
-            honest = membership.overheard
-            membership.overheard = lambda peer, message: kept_back.append((peer, message))
+            beacons, kept_back = alone.node.running.beacons, []
+            honest = beacons.receive
+            beacons.receive = lambda peer, message: kept_back.append((peer, message))
             held(alone)._held.clear()
             await until(lambda: alone.node.progress.round > EVERY + 2)
             assert "beacon_missing" in events(alone)
             assert missed(swarm) > 0
             told = {message.epoch for _, message in kept_back if isinstance(message, Beacon)}
             assert told == {1, 2}, "the answer to its question, and the news"
-            membership.overheard = honest
+            beacons.receive = honest
             await until(lambda: "beacon_back" in events(alone))
             settled = alone.node.progress.round + 2
             await until(lambda: rounds_done(swarm, settled))
             lost = missed(swarm)
             await until(lambda: rounds_done(swarm, settled + 6))
             assert missed(swarm) == lost
-            assert all(virtual.node.report.faults == {} for virtual in swarm.nodes.values())
+            assert all(virtual.node.events.faults == {} for virtual in swarm.nodes.values())
 
     deterministic_scheduler(1)
     replayable(deaf, 1)
@@ -210,7 +210,7 @@ def test_a_late_joiner_has_the_beacon_of_the_epoch_it_comes_to(deterministic_sch
             await until(lambda: late.node.progress.round >= 20)
             assert (late.node.progress.round - 1) // EVERY in held(late)
             assert "beacon_missing" not in events(late)
-            await until(lambda: late.node.exchange.stats.committed >= 4)
+            await until(lambda: late.node.running.exchange.stats.committed >= 4)
 
     deterministic_scheduler(1)
     replayable(joined, 1)

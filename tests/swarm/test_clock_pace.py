@@ -73,7 +73,7 @@ async def test_three_of_ten_frames_lost_leave_every_flow_the_negative_of_its_oth
         await until(lambda: started(swarm))
         swarm.hub.rules.append(loss(0.3, seed))
         await swarm.finished()
-        stats = [virtual.node.exchange.stats for virtual in swarm.nodes.values()]
+        stats = [virtual.node.running.exchange.stats for virtual in swarm.nodes.values()]
         assert sum(each.timeout for each in stats) > 0  # the story is not empty
         assert min(each.committed for each in stats) > SLOTS / 4
         assert min(local_steps(swarm).values()) > 0.7 * SLOTS * SLOT_S / STEP_S

@@ -22,12 +22,12 @@ def one_voice(swarm):
     first = swarm.nodes[LIARS[0]]
 
     def of(clone):
-        me, name = clone.node.parts.identity, clone.node.parts.swarm
+        me, name = clone.node.setup.identity, clone.node.setup.swarm
 
         def forge(message):
             if not isinstance(message, Pulled):
                 return [message]
-            said = first.node.exchange._machine._published.get(message.round)
+            said = first.node.running.exchange._machine._published.get(message.round)
             if said is None:
                 return [NotNow(message.nonce, message.round, "wait")]
             signature = me.sign(body(name, me.peer_id, message.life, message.round, said.digest))
@@ -67,7 +67,7 @@ def test_exact_clones_lose_their_weight_though_they_are_half_of_all(deterministi
             honest = [virtual for index, virtual in swarm.nodes.items() if index not in LIARS]
             worst, best = (f(virtual.node.progress.value for virtual in honest) for f in (min, max))
             successes = [named_as_wanted(virtual) for virtual in honest]
-            assert not any(virtual.node.report.faults for virtual in honest), (
+            assert not any(virtual.node.events.faults for virtual in honest), (
                 "nothing that they do is against the protocol"
             )
             if rule == "mean":

@@ -78,9 +78,9 @@ def test_an_equivocator_is_banned_by_every_honest_node_within_some_rounds(determ
             for virtual in honest:
                 assert virtual.node.network.refuses(liar)
                 assert standing(virtual, liar).why == "equivocation"
-                assert virtual.node.report.faults.keys() == {liar}
+                assert virtual.node.events.faults.keys() == {liar}
                 assert "peer_convicted" in events(virtual)
-            await until(lambda: all(len(virtual.node.membership.members) == NODES - 1 for virtual in honest))
+            await until(lambda: all(len(virtual.node.running.membership.members) == NODES - 1 for virtual in honest))
 
     deterministic_scheduler(1)
     replayable(attacked, 1)
@@ -95,7 +95,7 @@ def test_slander_costs_the_slanderer_and_nobody_else(deterministic_scheduler):
         async with swarm.running(NODES):
             await until(lambda: rounds_done(swarm, 3))
             liar, victim, judge = (swarm.nodes[index] for index in (LIAR, 0, 1))
-            life = judge.node.membership.life_of(victim.peer_id)
+            life = judge.node.running.membership.life_of(victim.peer_id)
 
             def forged(vector: int) -> Statement:
                 what, at = bytes([vector]) * 32, judge.node.progress.round
@@ -118,16 +118,16 @@ def test_slander_costs_the_slanderer_and_nobody_else(deterministic_scheduler):
                 for v in (1, 2)
             ]  # fmt: skip
             await say(equivocation(*lies))
-            assert judge.node.report.faults == {}
+            assert judge.node.events.faults == {}
             await say(Told((claim_of(forged(1)),)))
             await say(equivocation(forged(1), forged(2)))
-            assert judge.node.report.faults == {
+            assert judge.node.events.faults == {
                 liar.peer_id: {"claim_forged": 1, "evidence_proves_nothing": 1},
             }
             assert standing(judge, liar.peer_id).state == "quarantine"
             assert standing(judge, victim.peer_id).score == 0.0
             others = [v for index, v in swarm.nodes.items() if index not in {LIAR, 1}]
-            assert not any(virtual.node.report.faults for virtual in others)  # it was not passed on
+            assert not any(virtual.node.events.faults for virtual in others)  # it was not passed on
 
     deterministic_scheduler(1)
     replayable(slandered, 1)
@@ -147,7 +147,7 @@ def test_an_honest_swarm_convicts_nobody_although_engines_crash_and_nodes_are_re
             await swarm.start(3)
             await until(lambda: rounds_done(swarm, 25))
             for virtual in swarm.nodes.values():
-                assert virtual.node.report.faults == {}
+                assert virtual.node.events.faults == {}
                 assert "peer_convicted" not in events(virtual)
 
     deterministic_scheduler(1)

@@ -50,9 +50,9 @@ async def test_three_of_ten_frames_lost_on_every_lane_cost_exchanges_but_neither
         for node in (virtual.node for virtual in swarm.nodes.values()):
             assert node.progress.round == 60
             assert node.progress.local_steps > 0.6 * 60 * 10  # who is late jumps, and leaves out local steps
-            assert node.exchange.stats.committed > 10
-            assert not node.report.faults
-        assert sum(v.node.exchange.stats.timeout for v in swarm.nodes.values()) > 0  # the story is not empty
+            assert node.running.exchange.stats.committed > 10
+            assert not node.events.faults
+        assert sum(v.node.running.exchange.stats.timeout for v in swarm.nodes.values()) > 0  # the story is not empty
         assert min(values(swarm).values()) > LEARNED
         await drain(swarm)
         assert assert_flows_cancel(swarm) > 0.0
@@ -75,9 +75,12 @@ async def test_survivors_of_a_crash_delete_its_flow_and_the_crashed_identity_com
         await until(lambda: rounds_done(swarm, 40))
         back = await swarm.start(4)
         await swarm.finished()
-        assert back.node.joined_late
+        assert back.node.progress.joined_late
         assert back.node.progress.local_steps < 80 * 10
-        assert any(gone in v.node.exchange.edges and v.node.exchange.committed(gone) for v in swarm.nodes.values())
+        assert any(
+            gone in v.node.running.exchange.edges and v.node.running.exchange.committed(gone)
+            for v in swarm.nodes.values()
+        )
         reached = values(swarm)
         assert abs(reached[4] - mean(reached.values())) <= POINTS
         assert min(reached.values()) > LEARNED
@@ -127,8 +130,8 @@ async def test_a_late_joiner_takes_the_swarms_model_and_ends_as_good_as_the_othe
         await until(lambda: rounds_done(swarm, 30))
         late = await swarm.start(5)
         await swarm.finished()
-        assert late.node.joined_late
-        assert not any(swarm.nodes[index].node.joined_late for index in range(5))
+        assert late.node.progress.joined_late
+        assert not any(swarm.nodes[index].node.progress.joined_late for index in range(5))
         assert late.node.progress.local_steps <= 32 * 10
         reached = values(swarm)
         assert abs(reached.pop(5) - mean(reached.values())) <= POINTS
@@ -148,13 +151,13 @@ async def test_an_engine_that_dies_is_restarted_and_its_edges_begin_anew_at_both
             await until(lambda: rounds_done(swarm, 20))
             hurt = swarm.nodes[3]
             first = hurt.engine
-            lives = {peer: edge.inc for peer, edge in hurt.node.exchange.edges.items()}
+            lives = {peer: edge.inc for peer, edge in hurt.node.running.exchange.edges.items()}
             assert first.ledger.flows
             hurt.handle.kill()
-            await until(lambda: hurt.node.engine.restarts == 1 and hurt.engine.ledger is not None, 5.0)
+            await until(lambda: hurt.node.running.engine.restarts == 1 and hurt.engine.ledger is not None, 5.0)
             assert hurt.engine is not first
             await until(lambda: rounds_done(swarm, 25))
-            for peer, edge in hurt.node.exchange.edges.items():
+            for peer, edge in hurt.node.running.exchange.edges.items():
                 assert edge.inc > lives.get(peer, -1)
             assert agree(swarm)  # the node never left
             await swarm.finished()
@@ -176,7 +179,7 @@ async def test_a_node_five_times_slower_neither_stops_the_others_nor_is_left_to_
             fast = [swarm.nodes[index].node.progress for index in range(5)]
             took_s = await until(lambda: all(progress.state == "finished" for progress in fast))
             await swarm.finished()
-            return took_s, values(swarm), swarm.nodes[5].node.exchange.stats.committed
+            return took_s, values(swarm), swarm.nodes[5].node.running.exchange.stats.committed
 
     even_s, *_ = await fast_s({})
     slowed_s, reached, met = await fast_s({5: 5.0})
@@ -212,10 +215,10 @@ async def test_on_a_thin_link_exchanges_stay_within_their_budget_of_bytes_and_th
     async with swarm.running(6):
         await swarm.finished()
         await drain(swarm)
-        spent = sum(v.node.exchange.payload_bytes for v in swarm.nodes.values())
-        ends = sum(v.node.exchange.stats.committed for v in swarm.nodes.values())
+        spent = sum(v.node.running.exchange.payload_bytes for v in swarm.nodes.values())
+        ends = sum(v.node.running.exchange.stats.committed for v in swarm.nodes.values())
         assert 0.5 * budget < spent / (ends / 2) <= budget
-        assert swarm.nodes[5].node.exchange.stats.committed > 60
+        assert swarm.nodes[5].node.running.exchange.stats.committed > 60
         assert mean(values(swarm).values()) > LEARNED
         assert min(values(swarm).values()) > LEARNED - POINTS
         assert assert_flows_cancel(swarm) > 0.0

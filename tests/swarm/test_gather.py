@@ -43,7 +43,7 @@ def faults(swarm):
     return {
         (peer, reason)
         for virtual in swarm.nodes.values()
-        for peer, reasons in virtual.node.report.faults.items()
+        for peer, reasons in virtual.node.events.faults.items()
         for reason in reasons
     }
 
@@ -58,32 +58,32 @@ async def test_eight_nodes_learn_under_heavy_loss_and_a_crash_and_the_crashed_on
         await until(lambda: rounds_done(swarm, 6))
         gone = swarm.nodes[4].peer_id
         await swarm.crash(4)
-        await until(lambda: all(gone not in v.node.membership.members for v in swarm.nodes.values()))
+        await until(lambda: all(gone not in v.node.running.membership.members for v in swarm.nodes.values()))
         await until(lambda: rounds_done(swarm, 11))
         back = await swarm.start(4)
         await swarm.finished()
-        assert back.node.joined_late
-        assert back.node.exchange.stats.committed > 10
+        assert back.node.progress.joined_late
+        assert back.node.running.exchange.stats.committed > 10
         assert min(values(swarm)) > LEARNED
         assert mean(values(swarm)) > MEAN
         for virtual in swarm.nodes.values():
-            stats = virtual.node.exchange.stats
+            stats = virtual.node.running.exchange.stats
             assert virtual.node.progress.round == 30
             assert stats.committed > 0.6 * (stats.committed + stats.timeout + stats.busy + stats.aborted)
-        assert any(v.node.exchange.stats.timeout for v in swarm.nodes.values())  # the story is not empty
+        assert any(v.node.running.exchange.stats.timeout for v in swarm.nodes.values())  # the story is not empty
         assert {reason for _, reason in faults(swarm)} <= {"not_a_member", "answer_unasked"}  # of the reborn, and by it
         assert not any({"peer_quarantine", "peer_ban"} & set(events(v)) for v in swarm.nodes.values())
 
 
 def overhear(virtual, said):
     """Note what a node is told, beside what it makes of it itself."""
-    heard = virtual.node.exchange._witness
+    heard = virtual.node.running.exchange._witness
 
     def witness(statement):
         said.append(statement)
         heard(statement)
 
-    virtual.node.exchange._witness = witness
+    virtual.node.running.exchange._witness = witness
 
 
 def resigned(liar, changed):
@@ -93,8 +93,8 @@ def resigned(liar, changed):
         if not isinstance(message, Pulled):
             return [message]
         payload, round_ = changed(message.payload, message.round)
-        told, me = digest(payload), liar.node.parts.identity
-        statement = body(liar.node.parts.swarm, me.peer_id, message.life, round_, told)
+        told, me = digest(payload), liar.node.setup.identity
+        statement = body(liar.node.setup.swarm, me.peer_id, message.life, round_, told)
         return [Pulled(message.nonce, round_, message.life, told, me.sign(statement), payload)]
 
     return forge
@@ -159,7 +159,7 @@ async def test_who_is_held_back_all_the_time_earns_nothing_and_no_honest_node_do
         await swarm.finished()
         liar = swarm.nodes.pop(5).peer_id
         for virtual in swarm.nodes.values():
-            standing = {peer: virtual.node.policy.standing(peer) for peer in virtual.node.membership.members}
+            standing = {peer: virtual.node.policy.standing(peer) for peer in virtual.node.running.membership.members}
             others = {peer: found for peer, found in standing.items() if peer not in (liar, virtual.peer_id)}
             assert standing[liar].clipped > 0.4
             assert standing[liar].contribution < 0.25 * min(found.contribution for found in others.values())
@@ -179,7 +179,7 @@ async def test_sixteen_nodes_with_unequal_data_all_become_active_to_each_other_a
         await swarm.finished()
         liars = {swarm.nodes.pop(index).peer_id for index in (13, 14, 15)}
         for virtual in swarm.nodes.values():
-            for peer in set(virtual.node.membership.members) - {virtual.peer_id}:
+            for peer in set(virtual.node.running.membership.members) - {virtual.peer_id}:
                 standing = virtual.node.policy.standing(peer)
                 if peer in liars:
                     assert (standing.state, standing.contribution) == ("probation", 0.0)
@@ -220,7 +220,7 @@ async def test_an_engine_that_dies_does_not_make_its_node_a_liar(seed):
             overhear(virtual, said)
         await until(lambda: rounds_done(swarm, 6))
         swarm.nodes[2].handle.kill()
-        await until(lambda: swarm.nodes[2].node.engine.restarts == 1)
+        await until(lambda: swarm.nodes[2].node.running.engine.restarts == 1)
         await swarm.finished()
         assert not faults(swarm)
         assert min(values(swarm)) > 0.7
@@ -235,10 +235,10 @@ async def test_a_late_joiner_takes_the_swarms_model_and_a_straggler_keeps_up_by_
         await until(lambda: all(swarm.nodes[i].node.progress.round >= 9 for i in range(4)))
         late = await swarm.start(5)
         await swarm.finished()
-        assert late.node.joined_late
+        assert late.node.progress.joined_late
         assert late.node.progress.local_steps <= 17 * 10
         assert swarm.nodes[4].node.progress.local_steps < 0.7 * 24 * 10
-        assert swarm.nodes[4].node.exchange.stats.committed > 10
+        assert swarm.nodes[4].node.running.exchange.stats.committed > 10
         assert all(swarm.nodes[i].node.progress.local_steps > 0.9 * 24 * 10 for i in range(4))
         assert min(values(swarm)) > LEARNED
         assert not faults(swarm)
@@ -254,8 +254,8 @@ async def test_a_volunteer_with_a_thin_line_serves_few_and_takes_part_all_the_sa
         began = trio.current_time()
         await swarm.finished()
         took_s = trio.current_time() - began
-        assert thin.node.exchange.payload_bytes < 10_000 * (took_s + 1.0)
-        assert thin.node.exchange.stats.committed > 0.9 * 60
-        assert sum(swarm.nodes[i].node.exchange.stats.busy for i in range(5)) > 10
+        assert thin.node.running.exchange.payload_bytes < 10_000 * (took_s + 1.0)
+        assert thin.node.running.exchange.stats.committed > 0.9 * 60
+        assert sum(swarm.nodes[i].node.running.exchange.stats.busy for i in range(5)) > 10
         assert min(values(swarm)) > LEARNED
         assert not faults(swarm)

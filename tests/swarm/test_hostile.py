@@ -150,7 +150,7 @@ async def assert_nothing_remains(swarm, liar: str) -> None:
     """Without the liar's flows the honest nodes' corrections sum to zero as if it had never been there."""
     await drain(swarm)
     for virtual in swarm.nodes.values():
-        await virtual.node.exchange.revoke(liar, settled=True)
+        await virtual.node.running.exchange.revoke(liar, settled=True)
     assert_flows_cancel(swarm)
 
 
@@ -178,10 +178,10 @@ def test_a_liar_changes_nothing_for_honest_nodes_but_that_it_is_shut_out(determi
             await swarm.finished()
             assert mean(values(swarm)) >= undisturbed() - POINTS
             for virtual in swarm.nodes.values():
-                node, counts = virtual.node, virtual.node.report.faults.get(liar.peer_id, {})
+                node, counts = virtual.node, virtual.node.events.faults.get(liar.peer_id, {})
                 assert node.progress.round == ROUNDS
                 assert node.progress.local_steps >= 0.8 * ROUNDS * 10  # nobody was talked into skipping rounds
-                assert node.report.faults.keys() <= {liar.peer_id}  # the honest blame no one else
+                assert node.events.faults.keys() <= {liar.peer_id}  # the honest blame no one else
                 assert set(counts) <= set(reasons)
                 shut_out = bool({"peer_quarantine", "peer_ban"} & set(events(virtual)))
                 assert shut_out == (sum(counts.values()) >= 2)
@@ -208,10 +208,10 @@ def test_a_liar_that_torments_one_node_only_does_not_part_it_from_the_others(det
                 liar.node.network, "exchange", aimed, lambda peer: peer == victim.peer_id and rounds_done(swarm, 8),
             )  # fmt: skip
             await until(lambda: victim.node.network.refuses(liar.peer_id))
-            committed, began = victim.node.exchange.stats.committed, victim.node.progress.round
+            committed, began = victim.node.running.exchange.stats.committed, victim.node.progress.round
             await swarm.finished()
-            assert len({virtual.node.membership.view for virtual in swarm.nodes.values()}) == 1
-            assert victim.node.exchange.stats.committed - committed > (ROUNDS - began) / 3
+            assert len({virtual.node.running.membership.view for virtual in swarm.nodes.values()}) == 1
+            assert victim.node.running.exchange.stats.committed - committed > (ROUNDS - began) / 3
             assert victim.node.progress.value >= undisturbed() - 2 * POINTS
             assert [i for i, v in swarm.nodes.items() if v.node.network.refuses(liar.peer_id)] == [2]
             await assert_nothing_remains(swarm, liar.peer_id)
@@ -248,11 +248,11 @@ def test_a_late_joiner_takes_an_honest_model_although_a_liar_offers_one_too(dete
             await until(lambda: rounds_done(swarm, 12))
             late = await swarm.start(2)
             await swarm.finished()
-            assert late.node.joined_late
+            assert late.node.progress.joined_late
             assert late.node.progress.local_steps <= 30 * 10  # it began at an honest round, not at the first
-            assert late.node.report.faults.get(liar.peer_id, {}) == ({reason: 1} if reason else {})
-            assert late.node.report.faults.keys() <= {liar.peer_id}
-            taken = [event.text for event in late.node.report.events if event.name == "state_fetched"]
+            assert late.node.events.faults.get(liar.peer_id, {}) == ({reason: 1} if reason else {})
+            assert late.node.events.faults.keys() <= {liar.peer_id}
+            taken = [event.text for event in late.node.events.recent if event.name == "state_fetched"]
             assert taken
             assert all(swarm.nodes[0].peer_id in text for text in taken)
 

@@ -81,15 +81,15 @@ def test_a_joiner_begins_near_the_honest_and_bans_who_gave_a_poisoned_model(dete
             near = min(float((began - swarm.nodes[index].vector).norm()) for index in honest)
             assert near <= 3.0 * max(apart, spread(swarm, *honest))
             assert late.node.progress.round < 40
-            assert late.node.report.faults.keys() <= {liar.peer_id}
+            assert late.node.events.faults.keys() <= {liar.peer_id}
             assert late.node.network.refuses(liar.peer_id) == bool(asked)
             assert bool(asked) or members > 3  # of three all are asked
             if asked:
                 assert late.node.policy.standing(liar.peer_id).why == "state_poisoned"
-            (told,) = [event.text for event in late.node.report.events if event.name == "state_fetched"]
+            (told,) = [event.text for event in late.node.events.recent if event.name == "state_fetched"]
             assert liar.peer_id not in told
             await until(lambda: late.node.progress.round >= 20)
-            assert late.node.exchange.stats.committed > 0  # it takes part
+            assert late.node.running.exchange.stats.committed > 0  # it takes part
 
     deterministic_scheduler(1)
     replayable(attacked, 1)
@@ -110,7 +110,7 @@ def test_an_honest_member_far_from_the_others_is_not_blamed(deterministic_schedu
             hermit = poison(swarm.nodes[1], lambda x: swarm.nodes[0].vector + away * step / step.norm())
             late, _ = await joined(swarm, 3)
             assert hermit
-            assert not late.node.report.faults
+            assert not late.node.events.faults
             assert "state_fetched" in events(late)
 
     deterministic_scheduler(1)
@@ -126,10 +126,10 @@ def test_real_models_on_uneven_data_agree_and_nobody_is_blamed(deterministic_sch
         async with swarm.running(4):
             await until(lambda: rounds_done(swarm, 2))
             late, _ = await joined(swarm, 4)
-            assert late.node.joined_late
-            assert not late.node.report.faults
-            assert not any(virtual.node.report.faults for virtual in swarm.nodes.values())
-            (told,) = [event for event in late.node.report.events if event.name == "state_fetched"]
+            assert late.node.progress.joined_late
+            assert not late.node.events.faults
+            assert not any(virtual.node.events.faults for virtual in swarm.nodes.values())
+            (told,) = [event for event in late.node.events.recent if event.name == "state_fetched"]
             assert told.level == "info"
             assert told.text.count("12D3KooW") >= 2
 
@@ -149,13 +149,13 @@ def test_of_two_models_that_contradict_each_other_none_is_taken_until_they_agree
             late = await swarm.start(2)
             await until(lambda: len(asked) >= 3)  # it asks again, and again
             assert late.node.progress.state == "joining"
-            assert not late.node.report.faults
+            assert not late.node.events.faults
             assert not late.vector.any()
             assert "state_contradicted" in events(late)
             assert "state_fetched" not in events(late)
             del swarm.nodes[1].engine._session.snapshot  # the liar gives up
             await until(lambda: late.node.progress.state == "training")
-            assert late.node.joined_late
+            assert late.node.progress.joined_late
             assert float((late.vector - swarm.nodes[0].vector).norm()) < 0.5 * float(swarm.nodes[0].vector.norm())
 
     deterministic_scheduler(1)
@@ -172,7 +172,7 @@ def test_who_says_alone_that_the_swarm_is_far_ahead_is_not_followed(deterministi
             await until(lambda: all(v.node.progress.state == "waiting" for v in swarm.nodes.values()))
             poison(swarm.nodes[1], lambda x: x + 100.0, claim=30)
             late, began = await joined(swarm, 4)
-            assert not late.node.joined_late
+            assert not late.node.progress.joined_late
             assert float(began.norm()) < 100.0
 
     deterministic_scheduler(1)

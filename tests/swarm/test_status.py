@@ -120,7 +120,7 @@ async def test_whoever_listens_hears_that_a_peer_is_lost_and_that_the_state_chan
         await until(lambda: rounds_done(swarm, 1))
         told = []
         node = swarm.nodes[0].node
-        node.report.on_event = node.progress.changed = lambda: told.append(take_snapshot(node))
+        node.events.changed = node.progress.changed = lambda: told.append(take_snapshot(node))
         await swarm.crash(1)
         await until(lambda: any(it.problem is not None and "alone" in it.problem for it in told))
         await swarm.leave(0)
@@ -132,18 +132,18 @@ async def test_a_ban_given_before_the_network_is_open_holds_and_bans_of_earlier_
     swarm = VirtualSwarm(digits(3, seed=seed, rounds=1000, quorum=2), seed=seed)
     async with swarm.running(3), trio.open_nursery() as nursery:
         await carry_out(swarm.nodes[0].node, "ban", {"peer": swarm.nodes[1].peer_id})
-        parts = swarm.nodes[0].node.parts
+        setup = swarm.nodes[0].node.setup
         await swarm.crash(0)
         may_open = trio.Event()
 
         @asynccontextmanager
-        async def closed():
+        async def closed(report):
             await may_open.wait()
-            async with parts.open_network() as network:
+            async with setup.open_network(report) as network:
                 yield network
 
-        late = replace(parts, open_network=closed, decisions=swarm._decisions[0])
-        node = Node(late, Events(None, clock=parts.unix_time, on_fault=lambda _peer, _reason: None))
+        late = replace(setup, open_network=closed, decisions=swarm._decisions[0])
+        node = Node(late, Events(None, clock=setup.unix_time))
         nursery.start_soon(node.run)
         await trio.sleep(0.1)
         await carry_out(node, "ban", {"peer": swarm.nodes[2].peer_id})

@@ -117,7 +117,7 @@ async def test_a_victim_among_ten_times_as_many_sybils_has_a_majority_of_honest_
             chosen = RandomNeighbors(
                 lambda: members.members, victim.peer, K, members.prefixes, per_prefix, lambda _peer: True, bytes(32), 1
             )
-            rounds = [set(chosen.row(number)) - {victim.peer} for number in range(200)]
+            rounds = [set(chosen.weights(number)) - {victim.peer} for number in range(200)]
             majorities = sum(len(peers & honest) > len(peers) / 2 for peers in rounds) / len(rounds)
             assert fewest <= majorities <= most, "the cap is what helps"
 
@@ -159,16 +159,15 @@ def test_an_army_without_credentials_gets_no_foothold_in_a_swarm_that_trains(det
             assert agree(swarm)
             names = {sybil.peer for sybil in army}
             for virtual_node in swarm.nodes.values():
-                assert virtual_node.node.membership is not None
-                assert not names & set(virtual_node.node.membership.table)
-                assert set(virtual_node.node.report.faults) <= names
+                assert not names & set(virtual_node.node.running.membership.table)
+                assert set(virtual_node.node.events.faults) <= names
             for sybil in army:
                 assert sybil.learned == set()
                 assert not any(offer.size for offer in sybil.offered)
             told = Counter(
                 reason
                 for index in (0, 1)
-                for faults in swarm.nodes[index].node.report.faults.values()
+                for faults in swarm.nodes[index].node.events.faults.values()
                 for reason in faults
             )
             assert told["not_listed" if kind == "allow" else "credential_missing"] >= len(army)
@@ -193,8 +192,8 @@ async def test_a_swarm_that_asks_for_work_trains_like_one_that_does_not(seed):
         late = await swarm.start(3)
         await until(lambda: agree(swarm), 20.0)
         await swarm.finished()
-        assert late.node.joined_late
-        assert all(virtual_node.node.report.faults == {} for virtual_node in swarm.nodes.values())
+        assert late.node.progress.joined_late
+        assert all(virtual_node.node.events.faults == {} for virtual_node in swarm.nodes.values())
 
 
 def replace_admission(manifest, admission):

@@ -47,10 +47,10 @@ def agreement(n, *, overlay="sticky", mix="pet", compress=CODED, rounds=8, pace=
 
 def _draw(swarm, index):
     """How a node draws whom it asks."""
-    me, members = swarm.nodes[index].peer_id, swarm.nodes[index].node.membership.members
+    me, members = swarm.nodes[index].peer_id, swarm.nodes[index].node.running.membership.members
     return RandomNeighbors(
         lambda: members, me, swarm.manifest.overlay.k, lambda _peer: (), 0, lambda _peer: True, swarm.identity(index).seed,
-        swarm.nodes[index].node.membership.life_of(me),
+        swarm.nodes[index].node.running.membership.life_of(me),
     )  # fmt: skip
 
 
@@ -71,8 +71,8 @@ def outcome(agreed, n, seed, rules=()):
         async with swarm.running(n):
             await swarm.finished()
             nodes = [swarm.nodes[index] for index in range(n)]
-            edges = {(v.peer_id, peer): edge.inc for v in nodes for peer, edge in v.node.exchange.edges.items()}
-            stats = [v.node.exchange.stats for v in nodes]
+            edges = {(v.peer_id, peer): edge.inc for v in nodes for peer, edge in v.node.running.exchange.edges.items()}
+            stats = [v.node.running.exchange.stats for v in nodes]
             failed = sum(s.aborted + s.busy + s.timeout for s in stats)
             return [v.peer_id for v in nodes], torch.stack([v.vector for v in nodes]), edges, failed, swarm.swarm
 
@@ -169,12 +169,15 @@ def test_vectors_that_are_asked_for_are_combined_as_the_rule_is_written(determin
         async with swarm.running(6):
             await swarm.finished()
             nodes = [swarm.nodes[index].node for index in range(6)]
-            draws = {n.parts.identity.peer_id: _draw(swarm, index) for index, n in enumerate(nodes)}
-            assert not any(n.exchange.stats.busy + n.exchange.stats.timeout + n.exchange.stats.aborted for n in nodes)
+            draws = {n.setup.identity.peer_id: _draw(swarm, index) for index, n in enumerate(nodes)}
+            assert not any(
+                n.running.exchange.stats.busy + n.running.exchange.stats.timeout + n.running.exchange.stats.aborted
+                for n in nodes
+            )
             return list(draws), draws, torch.stack([swarm.nodes[i].vector for i in range(6)]), swarm
 
     peers, draws, models, swarm = replayable(story, 4)
-    asked = (lambda me, number: draws[me].row(number)) if overlay.kind == "pull" else None
+    asked = (lambda me, number: draws[me].weights(number)) if overlay.kind == "pull" else None
     expected = walk(agreed, swarm.swarm, peers, asked=asked, salt=_salt(swarm))
     for node, peer in enumerate(peers):
         assert torch.equal(models[node], expected[node]), peer

@@ -1,6 +1,6 @@
 """Keeps an engine alive: starts it, opens it, and restarts it from its last checkpoint when it dies or falls silent.
 
-A restart voids every flow (the checkpoint holds none): whoever owns the edges is told and resets them.
+A restart voids every flow, as the checkpoint holds none: the exchange service resets its edges before anything else uses the new engine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EngineSupervisor:
         start: opens one engine (a process, or inline).
         opening: the first call to each.
         silence_s: an engine that answers nothing for so long counts as dead.
-        report: told of every restart.
+        report: takes an event for every restart.
     """
 
     def __init__(self, *, start: StartEngine, opening: calls.Open, silence_s: float, report: Reporter) -> None:
@@ -45,7 +45,11 @@ class EngineSupervisor:
         self.opened: calls.Opened | None = None
         self.pid: int | None = None
         """Process id of the engine; None while there is none, and where it has no process of its own."""
-        self.on_restart: Callable[[], Awaitable[None]] | None = None
+        self._before_resuming: list[Callable[[], Awaitable[None]]] = []
+
+    def before_resuming(self, reset: Callable[[], Awaitable[None]]) -> None:
+        """Call `reset` after each restart, before `ready` returns again."""
+        self._before_resuming.append(reset)
 
     @property
     def activity(self) -> str:
@@ -74,9 +78,11 @@ class EngineSupervisor:
             self._lost(engine, error)
             raise
 
-    async def ready(self) -> None:
-        """Wait until an engine is up."""
+    async def ready(self) -> calls.Opened:
+        """Wait until an engine is up. -> what it said when it opened the task"""
         await self._up.wait()
+        assert self.opened is not None
+        return self.opened
 
     async def serve(self) -> None:
         """Keep an engine up until cancelled.
@@ -124,8 +130,9 @@ class EngineSupervisor:
         again = self.opened is not None
         self.opened = reply
         self._engine = engine
-        if again and self.on_restart is not None:
-            await self.on_restart()
+        if again:
+            for reset in self._before_resuming:
+                await reset()
         self._up.set()
         return True
 

@@ -89,7 +89,7 @@ class Admission:
         manifest: of the swarm.
         swarm: its id.
         identity: our key.
-        papers: what we bring along.
+        store: our credentials and what an earlier run knew.
         operator: what we say of who runs this node.
         unix_s: the time.
         report: told how work goes on.
@@ -99,7 +99,7 @@ class Admission:
     """
 
     def __init__(
-        self, *, manifest: Manifest, swarm: str, identity: Identity, papers: AdmissionStore, operator: str, unix_s: Callable[[], float],
+        self, *, manifest: Manifest, swarm: str, identity: Identity, store: AdmissionStore, operator: str, unix_s: Callable[[], float],
         report: Reporter,
     ) -> None:  # fmt: skip
         if not operator.isprintable():
@@ -111,14 +111,14 @@ class Admission:
         self._identity = identity
         self._unix_s = unix_s
         self._report = report
-        self.keep_revoked = papers.keep_revoked
-        self._papers = papers
+        self.keep_revoked = store.keep_revoked
+        self._store = store
         self._puzzle = puzzle_of(manifest, swarm)
-        self._shown = Credential(operator, None, papers.chain if manifest.admission.kind == "invite" else ())
+        self._shown = Credential(operator, None, store.chain if manifest.admission.kind == "invite" else ())
         self._waiting, self._examined = trio.open_memory_channel[tuple[Record, str, TokenBucket]](MAX_WAITING)
         self._under_way: set[tuple[str, bytes]] = set()
         self._sources: dict[str, TokenBucket] = {}
-        for revocation in papers.revoked:
+        for revocation in store.revoked:
             with suppress(ValueError):  # a damaged file, or another swarm's
                 self.gate.revoke([revocation])
         standing = self.gate.standing(self._record())
@@ -132,7 +132,7 @@ class Admission:
         """What our record carries now."""
         return credentials.encode(self._shown)
 
-    def lost(self, own: Record) -> str:
+    def rejected(self, own: Record) -> str:
         """Why the others do not keep us any more, in one line; "" if they do, or if work will mend it."""
         if self.gate.is_beaten(own):
             return "another node uses the same invitation and goes before this one; ask for one of your own, then `starling join INVITE`"
@@ -141,11 +141,11 @@ class Admission:
 
     async def obtain(self) -> None:
         """Do the work for our first ticket, if work is asked for and that of an earlier run does not count any more."""
-        puzzle, known = self._puzzle, self._papers.ticket
+        puzzle, known = self._puzzle, self._store.ticket
         if puzzle is None:
             return
         if known is not None and puzzle.is_current(known, self._unix_s()):
-            good = await self._papers.offload(partial(puzzle.is_solved, self._identity.peer_id, known))
+            good = await self._store.offload(partial(puzzle.is_solved, self._identity.peer_id, known))
             if good:
                 self._show(known)
                 return
@@ -173,7 +173,7 @@ class Admission:
 
     def _show(self, ticket: Ticket) -> None:
         self._shown = Credential(self._shown.operator, ticket)
-        self._papers.keep_ticket(ticket)
+        self._store.keep_ticket(ticket)
         self.gate.prove(self._record(), good=True)
 
     def _record(self) -> Record:
@@ -186,7 +186,7 @@ class Admission:
         while True:
             nonces = range(tries, tries + batch)
             at = trio.current_time()
-            ticket = await self._papers.offload(partial(search, self._puzzle, self._identity.peer_id, epoch, nonces))
+            ticket = await self._store.offload(partial(search, self._puzzle, self._identity.peer_id, epoch, nonces))
             if ticket is not None:
                 return ticket
             tries += batch
@@ -247,7 +247,7 @@ class Admission:
         async for record, teller, bucket in self._examined:
             try:
                 if self.gate.standing(record).state == "unproven":
-                    self.gate.prove(record, good=await self._papers.offload(partial(self._is_solved, record)))
+                    self.gate.prove(record, good=await self._store.offload(partial(self._is_solved, record)))
             finally:
                 self._under_way.discard((record.peer, record.credential))
             standing = self.gate.standing(record)

@@ -1,10 +1,9 @@
-"""Messages of the control lane that nobody waits for: sent beside everything else, dropped where too many wait for one peer."""
+"""Control-lane messages that need no answer: sent in the background, dropped if too many wait for one peer or it cannot be reached."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Callable
 
 import trio
 
@@ -15,42 +14,53 @@ from starling.node.interfaces import TaskStatus
 from starling.node.net.api import Network
 
 SEND_S = 5.0
+MAX_QUEUED = 1024
+"""Messages whose sending has not begun, to all peers together; more are dropped."""
 MAX_SENDING = 8
-"""Sendings under way to one peer; more are dropped."""
+"""Messages being sent to one peer; more are dropped."""
 
 
 class BestEffort:
-    """What one service sends. Until it serves, and after, nothing is sent.
+    """Sends one service's messages, each in a task of its own, while it serves.
 
     Args:
         network: to send.
+        per_peer: messages being sent to one peer at a time.
+        unreachable: called with a peer to which a message could not be sent.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(
+        self, network: Network, *, per_peer: int = MAX_SENDING, unreachable: Callable[[str], object] = lambda _peer: None
+    ) -> None:  # fmt: skip
         self._network = network
+        self._per_peer = per_peer
+        self._unreachable = unreachable
         self._sending: Counter[str] = Counter()
-        self._nursery: trio.Nursery | None = None
+        self._queue, self._queued = trio.open_memory_channel[tuple[str, Message]](MAX_QUEUED)
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Send until cancelled."""
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            try:
-                task_status.started()
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None
-
-    def spawn(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Run something beside the rest, while we serve."""
-        if self._nursery is not None:
-            self._nursery.start_soon(task)
+            task_status.started()
+            async for peer, message in self._queued:
+                if self._sending[peer] < self._per_peer:
+                    self._sending[peer] += 1
+                    nursery.start_soon(self._send_counted, peer, message)
 
     def send_soon(self, peer: str, message: Message) -> None:
-        """Send, some time soon; what cannot be sent is lost."""
-        if self._nursery is not None and self._sending[peer] < MAX_SENDING:
-            self._sending[peer] += 1
-            self._nursery.start_soon(partial(self._send_counted, peer, message))
+        """Queue a message; one that cannot be sent is lost."""
+        try:
+            self._queue.send_nowait((peer, message))
+        except trio.WouldBlock:
+            return
+
+    async def send(self, peer: str, message: Message) -> None:
+        """Send now; a message that cannot be sent within SEND_S is lost."""
+        try:
+            with trio.move_on_after(SEND_S):
+                await self._network.send(peer, "control", encode(message))
+        except PeerUnreachable:
+            self._unreachable(peer)
 
     async def _send_counted(self, peer: str, message: Message) -> None:
         try:
@@ -59,11 +69,3 @@ class BestEffort:
             self._sending[peer] -= 1
             if not self._sending[peer]:
                 del self._sending[peer]
-
-    async def send(self, peer: str, message: Message) -> None:
-        """Send now; what cannot be sent within SEND_S is lost."""
-        try:
-            with trio.move_on_after(SEND_S):
-                await self._network.send(peer, "control", encode(message))
-        except PeerUnreachable:
-            return

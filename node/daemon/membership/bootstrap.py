@@ -1,4 +1,4 @@
-"""Where others are: bootstrap peers, members of an earlier run, and who is remembered for the next; and the manifest, fetched from them."""
+"""Addresses to begin with, of bootstrap peers and members of an earlier run; the manifest is fetched from them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from starling.node.net.api import Network
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between attempts to fetch the manifest
 MAX_REMEMBERED = 16  # addresses of members kept for the next run …
-LOOK_S = 10.0  # … looked at so often
+STORE_S = 10.0  # … stored so often
 
 
 class Bootstrap:
-    """Peers to begin with.
+    """Addresses of peers to begin with.
 
     Args:
-        bootstrap: addresses that the person gave.
+        bootstrap: addresses from the settings or the invite.
         known: addresses of members of an earlier run.
-        remember: told the addresses of some members now and then, for the next run.
-        report: told when nobody answers.
+        remember: called with addresses of some members now and then, to store them for the next run.
+        report: takes events.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Bootstrap:
         self._report = report
 
     async def fetch_manifest(self, transfer: Transfer, network: Network, swarm: str) -> Manifest:
-        """What the swarm of this id has agreed on, from the first that knows; goes on until one does."""
+        """Fetch the manifest of a swarm from the first peer that has it; tries until one does."""
         pause, said = FIRST_PAUSE_S, False
         while True:
             for address in self.addresses:
@@ -51,22 +51,22 @@ class Bootstrap:
                 except (TransportError, trio.TooSlowError):
                     continue
             if not said:
-                text = f"no bootstrap peer answers ({', '.join(self.addresses)}); trying on"
+                text = f"no bootstrap peer answers ({', '.join(self.addresses)}); still trying"
                 self._report.event("bootstrap_unreachable", text, level="warning")
                 said = True
             await trio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     async def watch(self, membership: Membership) -> None:
-        """Remember members now and then, and at the end: a disk may be slow, and all else waits for it."""
+        """Store addresses of members every STORE_S and at the end; rarely, because writing to a slow disk blocks the event loop."""
         try:
             while True:
-                await trio.sleep(LOOK_S)
-                self._look(membership)
+                await trio.sleep(STORE_S)
+                self._store(membership)
         finally:
-            self._look(membership)
+            self._store(membership)
 
-    def _look(self, membership: Membership) -> None:
+    def _store(self, membership: Membership) -> None:
         present = [member for peer, member in membership.table.items() if member.present and peer != membership.me]
         known = tuple(address for member in present for address in member.record.addresses[:1])[:MAX_REMEMBERED]
         if known and self._kept != set(known):

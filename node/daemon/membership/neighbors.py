@@ -1,9 +1,10 @@
-"""Whom a node meets in a round: by the overlay, or drawn from all members by chance that is nobody else's."""
+"""The neighbors of a node in a round: named by the overlay, or drawn from all members with randomness that only this node has."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from starling.gossip.overlay.api import Overlay
 from starling.gossip.overlay.links import directions, links
@@ -11,27 +12,57 @@ from starling.gossip.overlay.ranks import ranked
 from starling.gossip.seeds import derive
 from starling.robust.sampling import draw
 
-Members = Callable[[], tuple[str, ...]]
-"""Everybody believed alive, this node included."""
+AliveMembers = Callable[[], tuple[str, ...]]
+"""Members believed alive, this node included."""
 MAX_DRAWN = 64
-"""Members that are drawn; of more only those that this node meets."""
+"""Members on a link map; in larger swarms it has only this node and its neighbors."""
+
+
+class Members(Protocol):
+    """The member list as other services see it."""
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Peers believed alive, this node included, sorted."""
+        ...
+
+    @property
+    def view(self) -> bytes:
+        """Digest of `members`."""
+        ...
+
+    def life_of(self, peer: str) -> int | None:
+        """Incarnation of an alive peer, None for others."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class LinkMap:
-    """Who meets whom in a round, as far as this node knows.
+    """Links of the overlay in one round, as far as this node knows.
 
     Args:
         ranks: members in order of rank.
-        links: pairs of places in it, the smaller first.
+        links: pairs of indices into `ranks`, the smaller first.
     """
 
     ranks: tuple[str, ...] = ()
     links: tuple[tuple[int, int], ...] = ()
 
 
+class Neighbors(Protocol):
+    """A node's neighbors by round."""
+
+    def weights(self, round: int) -> Mapping[str, float]:
+        """Neighbor -> mixing weight."""
+        ...
+
+    def link_map(self, round: int) -> LinkMap:
+        """The overlay's links, for the status."""
+        ...
+
+
 def own_links(ranks: Sequence[str], me: str, peers: Iterable[str]) -> LinkMap:
-    """This node's own links, in the order of `ranks`, of which only those concerned are drawn where they are too many."""
+    """This node's own links; of more than MAX_DRAWN members only this node and its neighbors are kept."""
     met = {me, *peers}
     if len(ranks) > MAX_DRAWN:
         some = {me, *sorted(met - {me})[: MAX_DRAWN - 1]}
@@ -45,40 +76,46 @@ def own_links(ranks: Sequence[str], me: str, peers: Iterable[str]) -> LinkMap:
 
 
 @dataclass(slots=True)
-class _Drawing:
-    """The last picture, and what it is of."""
+class _Cached:
+    """The last link map and its key."""
 
-    of: object = None
+    key: object = None
     link_map: LinkMap = LinkMap()
 
 
 @dataclass(frozen=True, slots=True)
 class OverlayNeighbors:
-    """Those that the overlay names.
+    """Neighbors that the overlay names.
 
     Args:
-        overlay: which.
-        members: of now.
+        overlay: built from the manifest.
+        members: members believed alive.
         me: own peer id.
-        salt: mixes into the ranks of a round.
+        salt: salt of the ranks in a round.
+        rows: `weights` are this node's row of the mixing matrix, for pulled exchanges; else of links, equal at both ends.
     """
 
     overlay: Overlay
-    members: Members
+    members: AliveMembers
     me: str
     salt: Callable[[int], bytes]
-    _drawn: _Drawing = field(default_factory=_Drawing, compare=False, repr=False)
+    rows: bool = False
+    _cached: _Cached = field(default_factory=_Cached, compare=False, repr=False)
+
+    def weights(self, round: int) -> Mapping[str, float]:
+        """Neighbor -> mixing weight."""
+        return self.row(round) if self.rows else self.links(round)
 
     def links(self, round: int) -> Mapping[str, float]:
-        """Peer -> weight, the same at both ends."""
+        """Neighbor -> weight, equal at both ends."""
         return dict(links(self.overlay, self._order(round), self.me, round))
 
     def directions(self, round: int) -> Mapping[str, tuple[float, float]]:
-        """Peer -> (weight it gives, weight we give), where these are not the same."""
+        """Neighbor -> (weight it gives, weight we give); empty where the overlay is symmetric."""
         return {} if self.overlay.symmetric else directions(self.overlay, self._order(round), self.me, round)
 
     def row(self, round: int) -> Mapping[str, float]:
-        """Peer -> weight we give to what it says."""
+        """Neighbor -> weight we give to its model."""
         order = self._order(round)
         if self.me not in order:
             return {}
@@ -86,11 +123,11 @@ class OverlayNeighbors:
         return {order[rank]: weight for rank, weight in row.items()}
 
     def link_map(self, round: int) -> LinkMap:
-        """Every link of the round, from every member's row. Made once per round and member list."""
-        of = (self.members(), self.salt(round), round)
-        if self._drawn.of != of:
-            self._drawn.of, self._drawn.link_map = of, self._link_map(round)
-        return self._drawn.link_map
+        """All links of the round, from every member's row; cached for the round and member list."""
+        key = (self.members(), self.salt(round), round)
+        if self._cached.key != key:
+            self._cached.key, self._cached.link_map = key, self._link_map(round)
+        return self._cached.link_map
 
     def _link_map(self, round: int) -> LinkMap:
         order = self._order(round)
@@ -100,7 +137,7 @@ class OverlayNeighbors:
                 return own_links(order, self.me, self.links(round))
             rows = ((rank, other) for rank in range(n) for other in self.overlay.row(rank, n, round))
             return LinkMap(order, tuple(sorted({(min(pair), max(pair)) for pair in rows})))
-        except ValueError:  # there is no such overlay of so many members
+        except ValueError:  # the overlay is not defined for so many members
             return LinkMap(order[:MAX_DRAWN])
 
     def _order(self, round: int) -> tuple[str, ...]:
@@ -109,40 +146,40 @@ class OverlayNeighbors:
 
 @dataclass(frozen=True, slots=True)
 class RandomNeighbors:
-    """K others, uniformly at random but for caps, and anew in every round. Nobody else can know whom, nor make itself be drawn.
+    """K other members, uniformly at random within caps, drawn anew every round. Other nodes can neither predict nor influence the draw.
 
     Args:
-        members: of now.
+        members: members believed alive.
         me: own peer id.
-        k: how many.
-        prefixes: under which a peer counts, see `starling.robust.sampling.labels`.
-        per_prefix: most of one prefix; 0: any.
-        welcome: whether a peer may be drawn.
+        k: neighbors per round.
+        prefixes: labels of a peer, see `starling.robust.sampling.labels`.
+        per_prefix: most neighbors with one label; 0 is no limit.
+        allowed: whether a peer may be drawn.
         secret: bytes that only this node has.
-        life: of this start, so that chance does not come again.
+        incarnation: of this start, so that draws are not repeated after a restart.
     """
 
-    members: Members
+    members: AliveMembers
     me: str
     k: int
     prefixes: Callable[[str], Collection[str]]
     per_prefix: int
-    welcome: Callable[[str], bool]
+    allowed: Callable[[str], bool]
     secret: bytes
-    life: int
-    _drawn: _Drawing = field(default_factory=_Drawing, compare=False, repr=False)
+    incarnation: int
+    _cached: _Cached = field(default_factory=_Cached, compare=False, repr=False)
 
-    def row(self, round: int) -> Mapping[str, float]:
-        """Peer -> weight: all count the same."""
-        others = [peer for peer in sorted(self.members()) if peer != self.me and self.welcome(peer)]
+    def weights(self, round: int) -> Mapping[str, float]:
+        """Neighbor -> mixing weight, the same for all."""
+        others = [peer for peer in sorted(self.members()) if peer != self.me and self.allowed(peer)]
         labels = {peer: self.prefixes(peer) for peer in others} if self.per_prefix else {}
-        chosen = draw(others, self.k, labels, self.per_prefix, derive(0, self.secret, "draw", self.life, round))
+        chosen = draw(others, self.k, labels, self.per_prefix, derive(0, self.secret, "draw", self.incarnation, round))
         return dict.fromkeys(chosen, 1.0 / (len(chosen) + 1))
 
     def link_map(self, round: int) -> LinkMap:
-        """Whom this node asks. Whom others ask nobody else knows; nobody has a rank, so members are in order of peer id."""
+        """Links of this node alone, since those of others are unknown; there are no ranks, so members are sorted by peer id."""
         members = self.members()
-        if self._drawn.of != (members, round):
-            self._drawn.of = (members, round)
-            self._drawn.link_map = own_links(sorted(members), self.me, self.row(round))
-        return self._drawn.link_map
+        if self._cached.key != (members, round):
+            self._cached.key = (members, round)
+            self._cached.link_map = own_links(sorted(members), self.me, self.weights(round))
+        return self._cached.link_map

@@ -1,12 +1,11 @@
-"""The control lane: moves frames, time and lost connections into the membership core, and its words out to peers and services.
+"""The membership service: connects the detector (`gossip.membership.detector`) to the control lane, the clock and the network's events.
 
-Nothing here decides who is alive, which `gossip.membership.detector` does, or who may be a member, which `node.admission.gate` does.
-A frame that cannot be sent is dropped, since the core repeats what matters, and the core is told that the peer could not be reached.
+Nothing here decides who is alive, which the detector does, or who may be a member, which `node.admission.gate` does. A frame that cannot be
+sent is dropped, since the detector repeats what matters, and the detector is told that the peer could not be reached.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import trio
@@ -31,58 +30,44 @@ from starling.gossip.membership.member_list import MAX_MEMBERS, AddressQuota, Me
 from starling.gossip.seeds import derive
 from starling.gossip.wire import frames
 from starling.gossip.wire.schema import MAX_ADDRESSES, Beacon, BeaconQuery, Evidence, Record, Told
-from starling.node.config.schema import MembershipSection
+from starling.node.daemon.context import NodeContext
 from starling.node.daemon.membership.admission import Admission
-from starling.node.identity import Identity, verify_record
-from starling.node.interfaces import Reporter, TaskStatus
-from starling.node.net.api import Disconnected, Network
+from starling.node.daemon.membership.best_effort import BestEffort
+from starling.node.identity import verify_record
+from starling.node.interfaces import TaskStatus
+from starling.node.net.api import Disconnected
 from starling.robust.sampling import labels, prefix_of
 
 MAX_WAITING = 1024
-"""Sendings not begun, and events a subscriber has not taken."""
+"""Events that a subscriber has not taken."""
 ORIGIN_SHARE, ELSEWHERE_SHARE = 16, 2
-"""Of all the members there can be, one public prefix has at most one in so many; so have those of whom no public address is known, who
-can claim that for nothing."""
+"""One public address prefix has at most 1/ORIGIN_SHARE of all places for members; members without a known public address, which costs
+nothing to claim, at most 1/ELSEWHERE_SHARE."""
 MAX_SENDING = 32
-"""Sendings under way to one peer; more are dropped."""
-SEND_S = 5.0
-NAMED = "named"  # what `prefix_of` makes of an address that is a name
+"""Messages being sent to one peer; more are dropped."""
+NAMED = "named"  # what `prefix_of` returns for an address that is a name
 Overheard = Told | Evidence | Beacon | BeaconQuery
+"""Control messages that are not about membership."""
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 
+Handler = Callable[[str, Overheard], object]
+
 
 class Membership:
-    """Who is here.
+    """Keeps the member list of one node.
 
     Args:
-        network: to send and receive; its events and its control lane belong to this service.
-        identity: signs our record.
-        swarm: swarm id.
-        section: the detector's clockwork.
-        report: told of faults and of bootstrap peers that do not answer. Members' comings and goings go to subscribers.
-        seed: root of chance.
-        incarnation: unix time in ms of this start.
+        context: the node's; the network's events and its control lane belong to this service.
         clock: the swarm clock, fed from probes.
-        admission: who may be a member, and our own credential; None lets in everybody.
+        admission: who may be a member, and our own credential; None admits every peer.
     """
 
-    def __init__(
-        self,
-        *,
-        network: Network,
-        identity: Identity,
-        swarm: str,
-        section: MembershipSection,
-        report: Reporter,
-        seed: int,
-        incarnation: int,
-        clock: SwarmClock,
-        admission: Admission | None = None,
-    ) -> None:
-        self._network = network
-        self._report = report
-        self._seed = derive(seed, "join", identity.peer_id)
+    def __init__(self, context: NodeContext, clock: SwarmClock, admission: Admission | None = None) -> None:
+        identity, swarm, section = context.identity, context.swarm, context.manifest.membership
+        self._network = context.network
+        self._report = context.report
+        self._seed = derive(context.manifest.seed, "join", identity.peer_id)
         self._clock = clock
         self._admission = admission
         self._overused = 0
@@ -90,24 +75,21 @@ class Membership:
         self._kept = gate.digest
         self._view = MemberList(lambda record: verify_record(record, swarm), gate, self._address_quota)
         credential = admission.credential if admission is not None else b""
-        own = Record(identity.peer_id, swarm, incarnation, 0, "alive", self._addresses(), b"", credential)
+        own = Record(identity.peer_id, swarm, context.incarnation, 0, "alive", self._addresses(), b"", credential)
         timing = Timing(section.probe_s, section.timeout_s, section.suspicion_s, section.sync_s, section.helpers)
         self._core = Detector(
             LocalRecord(identity.sign_record(own), identity.sign_record),
             self._view,
             timing,
-            seed,
+            context.manifest.seed,
             clock.time,
             trio.current_time(),
         )
-        self._outbox, self._unsent = trio.open_memory_channel[Send](MAX_WAITING)
-        self._sending: Counter[str] = Counter()
+        self._best_effort = BestEffort(context.network, per_peer=MAX_SENDING, unreachable=self._lost)
         self._subscribers: list[trio.MemorySendChannel[MemberEvent]] = []
         self._wake = trio.Event()
-        self.overheard: Callable[[str, Overheard], None] = lambda _peer, _message: None
-        """Given members' messages that are not about who is here; may raise RemoteProtocolError."""
 
-    # --- what others ask ------------------------------------------------------------------------------------
+    # --- for other services ----------------------------------------------------------------------------------
 
     @property
     def me(self) -> str:
@@ -116,7 +98,7 @@ class Membership:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Peers believed alive, in order, ourselves included."""
+        """Peers believed alive, sorted, this node included."""
         return self._view.alive
 
     @property
@@ -126,7 +108,7 @@ class Membership:
 
     @property
     def table(self) -> Mapping[str, Member]:
-        """All that is known, the dead and those who left too."""
+        """All members known, the dead and those that left included."""
         return self._view.members
 
     def life_of(self, peer: str) -> int | None:
@@ -134,9 +116,9 @@ class Membership:
         return self._view.members[peer].record.incarnation if peer in self._view.alive else None
 
     def prefixes(self, peer: str) -> frozenset[str]:
-        """Under which a peer counts where those of one network or operator may not be many.
+        """Labels under which peers of one network or operator are limited.
 
-        The address it is connected from, if that is public, else those in its record; and the operator that its credential names.
+        The public address prefix of its connection, else those of its record; and the operator that its credential names.
         """
         member = self._view.members.get(peer)
         if member is None:
@@ -146,17 +128,17 @@ class Membership:
         return named | {origin} if origin else named
 
     def operator_of(self, peer: str) -> str:
-        """Who runs a member's node, in their own words; "" if they say nothing."""
+        """The operator that a member's credential names, unverified; "" for none."""
         member = self._view.members.get(peer)
         if member is None or self._admission is None:
             return ""
         return self._admission.gate.credential(member.record).operator
 
     def admits(self, peer: str) -> bool:
-        """Whether a frame that came on any other lane than ours is to be read: its sender is a member.
+        """Whether a frame of another lane is to be read, because its sender is a member.
 
-        It shows that the sender lives. One that we believe dead hears so, and is back as soon as it contradicts: a mistake of ours is no
-        fault of its.
+        The frame proves that the sender is alive. A sender believed dead is sent that claim and is a member again once it refutes it; our
+        mistake is no fault of the sender.
 
         Raises:
             RemoteProtocolError: not_a_member.
@@ -170,7 +152,7 @@ class Membership:
         return member.present
 
     def may_read(self, peer: str) -> bool:
-        """Whether what members have is for a peer: for anybody where nothing is asked of members.
+        """Whether a peer may read what members share: every peer where admission asks for nothing.
 
         Raises:
             RemoteProtocolError: not_a_member.
@@ -178,7 +160,7 @@ class Membership:
         return not self._view.gate.closed or self.admits(peer)
 
     def inviter_of(self, peer: str) -> str | None:
-        """Who invited a peer and answers for it; None for the founder, a peer we do not know, and where nobody invites."""
+        """The inviter of a peer; None for the founder, an unknown peer, and in swarms without invitations."""
         member = self._view.members.get(peer)
         if member is None or self._admission is None:
             return None
@@ -186,7 +168,7 @@ class Membership:
         return chain[-1] if chain else None
 
     def revoke(self, whom: str) -> tuple[str, ...]:
-        """Revoke a member's invitation, or one of ours by its number -> the members that are out.
+        """Revoke a member's invitation, or one of ours by its number -> the members that lose their membership.
 
         Args:
             whom: a peer id, or digits.
@@ -195,30 +177,30 @@ class Membership:
             GossipError: it is not ours to revoke.
         """
         if self._admission is None or self._admission.gate.manifest.admission.kind != "invite":
-            raise GossipError("revoke: nobody is invited to this swarm; shut a peer out with `starling ban PEER`")
+            raise GossipError("revoke: this swarm has no invitations; keep a peer out with `starling ban PEER`")
         member, before = self._view.members.get(whom), self.members
         if member is None and not whom.isdecimal():
-            raise GossipError(f"revoke: {whom} is no member that this node knows; see `starling peers`")
+            raise GossipError(f"revoke: {whom} is no member known to this node; see `starling peers`")
         if member is not None:
             chain = self._admission.gate.credential(member.record).chain
         else:
             chain = self._admission.own_invitation(int(whom[:12]))
         self._do(self._core.revoke(self._admission.revocation(chain), trio.current_time()))
-        self._look_at_admission()
+        self._check_admission()
         return tuple(peer for peer in before if peer not in self.members)
 
     def last_heard(self, peer: str) -> float | None:
-        """When its last control frame came, on trio's clock."""
+        """When its last control frame was received, on trio's clock."""
         return self._core.last_frame.get(peer)
 
     def rtt(self, peer: str) -> float | None:
-        """Seconds its last answer to a probe took."""
+        """Round-trip time of its last probe, in seconds."""
         return self._core.rtt_s.get(peer)
 
     def subscribe(self) -> trio.MemoryReceiveChannel[MemberEvent]:
         """Every change from now on.
 
-        Bounded: the channel of a subscriber that lets MAX_WAITING events wait ends, rather than lose one unnoticed.
+        Bounded: the channel of a subscriber that has MAX_WAITING events pending is closed, so that no event is lost unnoticed.
         """
         send, receive = trio.open_memory_channel[MemberEvent](MAX_WAITING)
         self._subscribers.append(send)
@@ -226,29 +208,32 @@ class Membership:
 
     # --- life -----------------------------------------------------------------------------------------------
 
-    async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
+    async def serve(
+        self, other: Handler = lambda _peer, _message: None, task_status: TaskStatus = trio.TASK_STATUS_IGNORED
+    ) -> None:
         """Take part until cancelled.
+
+        Args:
+            other: called with members' control messages that are not about membership; may raise RemoteProtocolError.
+            task_status: started when frames are being received.
 
         Raises:
             GossipError: this node may not be a member any more.
         """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._receive)
+            nursery.start_soon(self._receive, other)
             nursery.start_soon(self._watch_connections)
             nursery.start_soon(self._tick)
             if self._admission is not None:
                 nursery.start_soon(self._admission.examine, self._welcome)
                 nursery.start_soon(self._admission.renew, self._present)
+            await nursery.start(self._best_effort.serve)
             task_status.started()
-            async for send in self._unsent:
-                if self._sending[send.peer] < MAX_SENDING:
-                    self._sending[send.peer] += 1
-                    nursery.start_soon(self._send_counted, send)
 
     async def join(self, addresses: Sequence[str]) -> None:
         """Keep in touch with the swarm through bootstrap peers, until cancelled.
 
-        One that does not answer is dialled again after growing pauses; it is one line when that begins and one when it ends.
+        One that does not answer is dialled again after growing pauses, with one event when that begins and one when it ends.
 
         Args:
             addresses: multiaddrs with /p2p/ID.
@@ -258,21 +243,21 @@ class Membership:
                 nursery.start_soon(self._keep_in_touch, address)
 
     async def leave(self) -> None:
-        """Tell everybody that we leave for good. The caller sets the deadline."""
+        """Tell all members that we leave for good. The caller sets the deadline."""
         async with trio.open_nursery() as nursery:
             for output in self._core.leave(trio.current_time()):
                 if isinstance(output, Send):
-                    nursery.start_soon(self._send, output)
+                    nursery.start_soon(self._best_effort.send, output.peer, output.message)
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    async def _receive(self) -> None:
+    async def _receive(self, other: Handler) -> None:
         async for inbound in self._network.inbound("control"):
             try:
                 message = frames.decode("control", inbound.peer, inbound.frame)
                 if isinstance(message, Overheard):
                     if self.admits(inbound.peer):
-                        self.overheard(inbound.peer, message)
+                        other(inbound.peer, message)
                 else:
                     self._do(self._core.receive(inbound.peer, message, trio.current_time()))
             except RemoteProtocolError as error:
@@ -280,12 +265,15 @@ class Membership:
             if self._admission is not None:
                 source = self._network.origin(inbound.peer) or inbound.peer
                 self._admission.later(source, inbound.peer, trio.current_time())
-                self._look_at_admission()
+                self._check_admission()
 
     async def _watch_connections(self) -> None:
         async for event in self._network.events():
             if isinstance(event, Disconnected):
-                self._do(self._core.connection_lost(event.peer, trio.current_time()))
+                self._lost(event.peer)
+
+    def _lost(self, peer: str) -> None:
+        self._do(self._core.connection_lost(peer, trio.current_time()))
 
     async def _tick(self) -> None:
         while True:
@@ -294,16 +282,16 @@ class Membership:
                 await self._wake.wait()
             now = trio.current_time()
             self._do(self._core.update_addresses(self._addresses(), now) + self._core.tick(now))
-            self._look_at_admission()
+            self._check_admission()
 
-    def _welcome(self, record: Record, teller: str) -> None:
-        self._do(self._core.admit(record, teller, trio.current_time()))
+    def _welcome(self, record: Record, sender: str) -> None:
+        self._do(self._core.admit(record, sender, trio.current_time()))
 
     def _present(self, credential: bytes) -> None:
         self._do(self._core.update_credential(credential, trio.current_time()))
 
-    def _look_at_admission(self) -> None:
-        """Report invitations used twice, keep new revocations, and end if the others have to put us out.
+    def _check_admission(self) -> None:
+        """Report invitations that are used twice, store new revocations, and end if other members must reject our own credential.
 
         Raises:
             GossipError: this node may not be a member any more.
@@ -313,9 +301,7 @@ class Membership:
         gate = self._admission.gate
         for slot in list(gate.overused)[self._overused :]:
             self._overused, use = self._overused + 1, gate.overused[slot]
-            text = (
-                f"{use.kept.peer} and {use.other.peer} use one invitation of {use.inviter}; the first in order is kept"
-            )
+            text = f"{use.kept.peer} and {use.other.peer} use the same invitation of {use.inviter}; the one with the lower peer id is kept"
             self._report.event("invitation_overused", text, level="warning", peer=use.inviter, number=use.number)
             if use.inviter not in {self.me, gate.manifest.founder}:
                 self._report.fault(
@@ -324,35 +310,32 @@ class Membership:
         if gate.digest != self._kept:
             self._kept = gate.digest
             self._admission.keep_revoked(gate.revoked)
-        why = self._admission.lost(self._core.own)
+        why = self._admission.rejected(self._core.own)
         if why and not self._core.stopped:
             raise GossipError(f"admission: {why}")
 
     def _address_quota(self, record: Record) -> AddressQuota:
         origin = self._network.origin(record.peer)
-        told = (prefix_of(address) for address in record.addresses)
-        place = origin or next((prefix for prefix in told if prefix not in {None, NAMED}), None) or ""
+        claimed = (prefix_of(address) for address in record.addresses)
+        place = origin or next((prefix for prefix in claimed if prefix not in {None, NAMED}), None) or ""
         return place, MAX_MEMBERS // (ORIGIN_SHARE if place else ELSEWHERE_SHARE)
 
     def _addresses(self) -> tuple[str, ...]:
         return tuple(self._network.addresses[:MAX_ADDRESSES])
 
     def _do(self, outputs: Sequence[Output]) -> None:
-        """Carry out what the core says. Never waits: a slow peer must not hold up the others."""
+        """Carry out the detector's commands. Never waits: a slow peer must not hold up the others."""
         for output in outputs:
             match output:
-                case Send():
-                    try:
-                        self._outbox.send_nowait(output)
-                    except trio.WouldBlock:
-                        continue
+                case Send(peer=peer, message=message):
+                    self._best_effort.send_soon(peer, message)
                 case ClockSample(peer=peer, swarm_time=theirs, rtt_s=rtt_s):
                     self._clock.observe(peer, theirs, rtt_s, trio.current_time())
                 case _:
-                    self._tell(output)
+                    self._publish(output)
         self._wake.set()
 
-    def _tell(self, event: MemberEvent) -> None:
+    def _publish(self, event: MemberEvent) -> None:
         match event:
             case Joined(peer=peer) | Changed(peer=peer) | Reborn(peer=peer):
                 member = self._view.members.get(peer)
@@ -368,21 +351,6 @@ class Membership:
             except (trio.WouldBlock, trio.BrokenResourceError):
                 self._subscribers.remove(subscriber)
                 subscriber.close()
-
-    async def _send_counted(self, send: Send) -> None:
-        try:
-            with trio.move_on_after(SEND_S):
-                await self._send(send)
-        finally:
-            self._sending[send.peer] -= 1
-            if not self._sending[send.peer]:
-                del self._sending[send.peer]
-
-    async def _send(self, send: Send) -> None:
-        try:
-            await self._network.send(send.peer, "control", frames.encode(send.message))
-        except PeerUnreachable:
-            self._do(self._core.connection_lost(send.peer, trio.current_time()))
 
     async def _keep_in_touch(self, address: str) -> None:
         """Greet one bootstrap peer whenever it is not among the members."""

@@ -1,4 +1,4 @@
-"""What an owner can tell a running node over its control socket."""
+"""Commands of a node's owner over its control socket."""
 
 from __future__ import annotations
 
@@ -15,41 +15,48 @@ from starling.node.rpc import calls
 
 
 async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[str, object]:
-    """Do what the owner says.
+    """Execute one command.
 
     Args:
         node: the running node.
         op: leave, stop, evaluate, export, revoke, ban, unban or trust.
-        fields: `path` for export; `peer` for the last four; for ban `for_s` and `why` too, if wanted.
+        fields: `path` for export; `peer` for the last four; for ban optionally `for_s` and `why`.
+
+    Returns:
+        The fields of the answer.
 
     Raises:
         GossipError: it cannot be done now.
     """
-    if op in {"leave", "stop"}:
-        node.stop()
-        return {}
-    if op == "revoke" and node.membership is not None:
-        return {"removed": list(node.membership.revoke(str(fields.get("peer", ""))))}
-    if op in {"ban", "unban", "trust"}:
-        return _decide(node.policy, op, fields)
-    if node.training is None or node.engine is None:
-        raise GossipError("the node is still starting")
-    if op == "evaluate":
-        await node.training.evaluate()
-        return {"metric": node.metric, "value": node.progress.value, "round": node.progress.value_round}
-    if op == "export":
-        path = Path(str(fields.get("path", "")))
-        if not path.is_absolute():
-            raise GossipError("export: path must be absolute")
-        reply = await node.engine.call(calls.Save(str(path)))
-        if isinstance(reply, calls.Refused):
-            raise GossipError(reply.reason)
-        return {"path": str(path)}
-    raise GossipError(f"unknown command {op!r}")
+    match op:
+        case "leave" | "stop":
+            node.stop()
+            return {}
+        case "ban" | "unban" | "trust":
+            return _decide(node.policy, op, fields)
+        case "revoke":
+            return {"removed": list(node.running.membership.revoke(str(fields.get("peer", ""))))}
+        case "evaluate":
+            running = node.running
+            await running.training.evaluate()
+            return {"metric": running.opened.metric, "value": node.progress.value, "round": node.progress.value_round}
+        case "export":
+            return await _export(node, Path(str(fields.get("path", ""))))
+        case _:
+            raise GossipError(f"unknown command {op!r}")
+
+
+async def _export(node: Node, path: Path) -> dict[str, object]:
+    if not path.is_absolute():
+        raise GossipError("export: path must be absolute")
+    reply = await node.running.engine.call(calls.Save(str(path)))
+    if isinstance(reply, calls.Refused):
+        raise GossipError(reply.reason)
+    return {"path": str(path)}
 
 
 def _decide(policy: PeerPolicy, op: str, fields: Mapping[str, object]) -> dict[str, object]:
-    """The owner's word on a peer."""
+    """The owner's decision about a peer."""
     given = str(fields.get("peer", ""))
     match op:
         case "ban":

@@ -1,9 +1,9 @@
-"""The node's control socket: says the status to whoever watches and takes the owner's commands (protocol: `starling.node.status.control`).
+"""The node's control socket: sends the status and takes the owner's commands (protocol: `starling.node.status.control`).
 
 Theory of operation: one task per connection, at most 16 of them. A connection sends request lines; `watch` is the last one it may
-send, from then on it gets snapshots: one a second, and one soon after `changed()`, at most four a second. Whoever does not read
-is dropped after two seconds, whoever says nothing after a minute; the node waits for neither. The socket is bound under another
-name, closed to others, and then renamed, so there is no moment at which it is open to all or missing though it existed.
+send, from then on it gets snapshots: one a second, and one soon after a change, at most four a second. A client that does not read
+is dropped after two seconds, an idle one after a minute; the node waits for neither. The socket is bound under another
+name, its permissions are restricted, and then it is renamed, so at no moment can other users open it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 import trio
 
 from starling.gossip.errors import ConfigError, GossipError
+from starling.node.daemon.observe.changes import Changes
 from starling.node.interfaces import TaskStatus
 from starling.node.status import control
 from starling.node.status.snapshot import StatusSnapshot, encode
@@ -37,22 +38,19 @@ class ControlServer:
 
     Args:
         run_dir: where `control.sock` goes; an existing directory.
-        snapshot: makes the status of this moment; cheap, called up to four times a second per watcher.
-        command: carries out leave, stop, evaluate or export (with `path`) and returns the fields of the answer. A GossipError or
-            OSError from it is the answer "no".
+        snapshot: takes the status of this moment; called up to four times a second per watcher.
+        command: executes a command and returns the fields of the answer; a GossipError or OSError is sent as the error.
+        changes: changes of the status.
     """
 
-    def __init__(self, run_dir: Path, snapshot: Callable[[], StatusSnapshot], command: Command) -> None:
+    def __init__(
+        self, run_dir: Path, snapshot: Callable[[], StatusSnapshot], command: Command, changes: Changes
+    ) -> None:  # fmt: skip
         self._run_dir = run_dir
         self._snapshot = snapshot
         self._command = command
-        self._changed = trio.Event()
+        self._changes = changes
         self._connections = 0
-
-    def changed(self) -> None:
-        """Something a person would want to see at once happened."""
-        self._changed.set()
-        self._changed = trio.Event()
 
     async def run(self, *, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started once requests are answered.
@@ -113,7 +111,7 @@ class ControlServer:
                 else:
                     await self._requests(stream)
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
-            return  # it went away, or does not read: its own loss
+            return  # the client disconnected, or does not read
         finally:
             self._connections -= 1
 
@@ -146,7 +144,7 @@ class ControlServer:
 
     async def _watch(self, stream: trio.SocketStream) -> None:
         while True:
-            changed = self._changed
+            changed = self._changes.event
             await _send(stream, encode(self._snapshot()))
             await trio.sleep(CHANGE_S)
             with trio.move_on_after(WATCH_S - CHANGE_S):

@@ -8,7 +8,8 @@ from types import TracebackType
 from msgspec import structs
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node.daemon.training import Progress
+from starling.node.daemon.observe.changes import Changes
+from starling.node.daemon.progress import Progress
 from starling.node.status.final import Ended, FinalStatus
 from starling.node.status.snapshot import StatusSnapshot
 from starling.node.storage.run_dir import RunDir
@@ -20,20 +21,25 @@ class FinalWriter:
     Args:
         run_dir: where the file goes.
         progress: the node's state.
-        snapshot: makes the status of this moment.
+        snapshot: takes the status of this moment.
+        changes: changes of the status.
     """
 
-    def __init__(self, run_dir: RunDir, progress: Progress, snapshot: Callable[[], StatusSnapshot]) -> None:
+    def __init__(
+        self, run_dir: RunDir, progress: Progress, snapshot: Callable[[], StatusSnapshot], changes: Changes
+    ) -> None:  # fmt: skip
         self._run_dir = run_dir
         self._progress = progress
         self._snapshot = snapshot
+        self._changes = changes
         self._finished = False
 
-    def changed(self) -> None:
-        """The node's state has changed: once all rounds are done the result is kept, whatever happens while it lingers."""
-        if self._progress.state == "finished" and not self._finished:
-            self._finished = True
-            self._write("finished")
+    async def serve(self) -> None:
+        """Wait until all rounds are done and write the result, which thereby survives a kill while the node lingers."""
+        while self._progress.state != "finished":
+            await self._changes.event.wait()
+        self._finished = True
+        self._write("finished")
 
     def __enter__(self) -> None:
         return None
@@ -47,7 +53,7 @@ class FinalWriter:
         if isinstance(cause, Exception):
             self._write("failed", str(cause) if isinstance(cause, GossipError) else f"{type(cause).__name__}: {cause}")
         else:  # it ended in order, or a second signal cancelled it
-            self._write("finished" if self._finished else "left")
+            self._write("finished" if self._finished or self._progress.state == "finished" else "left")
 
     def _write(self, ended: Ended, reason: str = "") -> None:
         state = "leaving" if ended == "left" else ended

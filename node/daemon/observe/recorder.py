@@ -21,8 +21,9 @@ import trio
 
 from starling.node.config.schema import RecordSection
 from starling.node.daemon.app import Node
-from starling.node.daemon.observe.snapshot import frame_bytes
+from starling.node.daemon.running import RunningNode
 from starling.node.interfaces import Reporter
+from starling.node.net.api import Traffic
 from starling.node.status.record import earlier, line
 from starling.node.status.snapshot import Exchanges, StatusSnapshot
 from starling.node.storage.log import Totals, round_fields
@@ -139,9 +140,9 @@ def _write_all(file: int, text: bytes) -> None:
 
 
 def totals(node: Node) -> Totals:
-    """What a node has done so far."""
-    progress, exchange = node.progress, node.exchange
-    sent, received = frame_bytes(node.network)
+    """What a node has done since its start."""
+    progress, network = node.progress, node.network
+    traffic = network.total_traffic if network is not None else Traffic()
     return Totals(
         at_s=trio.current_time(),
         round=progress.round,
@@ -150,9 +151,9 @@ def totals(node: Node) -> Totals:
         computed_s=progress.computed.seconds,
         loss=progress.loss,
         distance=progress.distance,
-        exchanges=exchange.stats if exchange is not None else Exchanges(),
-        bytes_sent=sent,
-        bytes_received=received,
+        exchanges=node.phase.exchange.stats if isinstance(node.phase, RunningNode) else Exchanges(),
+        bytes_sent=traffic.bytes_sent,
+        bytes_received=traffic.bytes_received,
     )
 
 

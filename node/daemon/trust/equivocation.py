@@ -1,32 +1,34 @@
-"""Evidence at work: what peers stated goes round, two statements that contradict each other become a proof, and proofs convict.
+"""The equivocation detector: members exchange what peers signed, and two models signed by one peer for one round are a proof.
 
-Only where vectors are pulled and signed (`node.daemon.exchange.pull_service`). Whoever was told something tells two
-random members what was stated, at most
-every `TOLD_S`; between them any two versions of one vector soon meet. A proof goes to all members, or a few in large swarms, from
-everybody who sees it for the first time. `starling.robust.evidence` decides what is a proof and how much of others' word is looked at.
+Only where models are pulled and signed (`node.daemon.exchange.pull_service`). A member sends what peers attested to LISTENERS random
+members, at most every SEND_EVERY_S; so any two versions of one model soon meet at some member. A member that sees a proof for the first
+time sends it to all members, or to a few in large swarms. `starling.robust.evidence` decides what is a proof and how many verifications a
+sender may cause.
 
-    a claim that is forged, a proof that proves nothing    a fault of the sender
-    a word about who is no member, or another life of it   ignored
-    a member that comes later                              a few members show it the latest proofs
+    a forged claim, a proof that proves nothing              a fault of the sender
+    a claim about a non-member or another incarnation of it  ignored
+    a member that joins later                                a few members send it the latest proofs
 
-Frames that cannot be sent are lost: others have said the same.
+Messages that cannot be sent are lost: other members send the same.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import suppress
 
 import trio
 
-from starling.gossip.exchange.attestation import Statement, Verify
+from starling.gossip.exchange.attestation import Statement
 from starling.gossip.membership.dissemination import fan_out
 from starling.gossip.membership.sampler import Sampler
 from starling.gossip.wire.schema import MAX_CLAIMS, Evidence, Told
+from starling.node.daemon.context import NodeContext
 from starling.node.daemon.membership.best_effort import BestEffort
-from starling.node.interfaces import Reporter, TaskStatus
-from starling.node.net.api import Network
+from starling.node.daemon.membership.neighbors import Members
+from starling.node.daemon.progress import Progress
+from starling.node.identity import verify
+from starling.node.interfaces import TaskStatus
 from starling.robust.evidence import (
     EQUIVOCATION,
     EvidenceStore,
@@ -37,116 +39,118 @@ from starling.robust.evidence import (
     statement_of,
 )
 
-TOLD_S = 0.5
+SEND_EVERY_S = 0.5
 LISTENERS = 2
 WELCOME_S = 3.0
-"""A newcomer knows the members by then."""
-SHOWN = 8
-"""Proofs shown to a newcomer: as many as it looks at from one sender."""
+"""A new member has the member list by then."""
+MAX_NEWCOMERS = 64
+"""Joins that are waiting to be sent proofs; more are left to other members."""
+MAX_SHOWN = 8
+"""Proofs sent to a new member: as many as it verifies for one sender."""
 WELCOMERS = 3.0
-"""Members who do so, on average."""
+"""Members that send them, on average."""
 
 
 class EquivocationDetector:
-    """One node's part in finding out who equivocates.
+    """Collects what peers signed and finds contradictions.
 
     Args:
-        network: to send.
-        report: told of faults, and of the convicted.
-        swarm: swarm id.
-        verify: checks a peer's signature.
-        members: alive members, ourselves included.
-        life_of: incarnation of an alive member, None for others.
-        round: our own.
-        seed: of a chance that peers cannot know: who equivocates must not know who will compare.
+        context: the node's.
+        members: who is here.
+        progress: for the current round.
     """
 
-    def __init__(
-        self, *, network: Network, report: Reporter, swarm: str, verify: Verify, members: Callable[[], Sequence[str]],
-        life_of: Callable[[str], int | None], round: Callable[[], int], seed: int,
-    ) -> None:  # fmt: skip
-        self._network = network
-        self._report = report
-        self._swarm = swarm
+    def __init__(self, context: NodeContext, members: Members, progress: Progress) -> None:
+        self._me = context.me
+        self._report = context.report
+        self._swarm = context.swarm
         self._members = members
-        self._life_of = life_of
-        self._round = round
-        self._sampler = Sampler(seed)
-        self._store = EvidenceStore({EQUIVOCATION: equivocation_check(swarm, verify)})
+        self._progress = progress
+        # of randomness that peers cannot predict: an equivocator must not know which members will compare
+        self._sampler = Sampler(context.secret_seed("witness"))
+        self._store = EvidenceStore({EQUIVOCATION: equivocation_check(self._swarm, verify)})
         self._statements = Statements(verify)
         self._fresh: deque[Statement] = deque(maxlen=MAX_CLAIMS)
-        self._something = trio.Event()
-        self._best_effort = BestEffort(network)
+        self._added = trio.Event()
+        self._newcomers, self._welcomed = trio.open_memory_channel[str](MAX_NEWCOMERS)
+        self._best_effort = BestEffort(context.network)
 
-    # --- what is heard ------------------------------------------------------------------------------------
+    # --- receiving ----------------------------------------------------------------------------------------
 
-    def heard(self, statement: Statement) -> None:
-        """A peer told us this itself; its signature is good, and its life the one in which it is a member."""
-        self._weigh(statement, self._statements.note(statement, self._round()))
+    def attested(self, statement: Statement) -> None:
+        """A peer attested this to us; its signature is verified, and its incarnation that of its membership record."""
+        self._compare(statement, self._statements.note(statement, self._progress.round))
         self._fresh.append(statement)
-        self._something.set()
+        self._added.set()
 
     def receive(self, sender: str, message: Told | Evidence) -> None:
-        """A member passes something on.
+        """A member passed claims or a proof on.
 
         Raises:
             RemoteProtocolError: claim_forged, evidence_proves_nothing, too_much_evidence.
         """
-        now, me = trio.current_time(), self._network.peer_id
+        now, me = trio.current_time(), self._me
         if isinstance(message, Evidence):
-            known = message.peer != me and self._life_of(message.peer) is not None
+            known = message.peer != me and self._members.life_of(message.peer) is not None
             if known and self._store.receive(sender, message, now):
                 self._convict(message)
             return
         for claim in message.claims:
-            if claim.peer != me and self._life_of(claim.peer) == claim.life:
+            if claim.peer != me and self._members.life_of(claim.peer) == claim.life:
                 statement = statement_of(claim, self._swarm)
-                self._weigh(statement, self._statements.hear(sender, statement, self._round(), now))
+                self._compare(statement, self._statements.hear(sender, statement, self._progress.round, now))
 
     def welcome(self, peer: str) -> None:
-        """A member came: show it what is proven, if the lot falls on us."""
-        if self._store.held(trio.current_time()) and self._sampler.draw() * len(self._members()) < WELCOMERS:
-            self._best_effort.spawn(partial(self._show, peer))
+        """A member joined: send it the latest proofs, with a probability of WELCOMERS out of all members."""
+        if self._store.held(trio.current_time()) and self._sampler.draw() * len(self._members.members) < WELCOMERS:
+            with suppress(trio.WouldBlock):
+                self._newcomers.send_nowait(peer)
 
     def forget(self, peer: str) -> None:
         """A member is gone."""
         self._statements.forget(peer)
 
-    def _weigh(self, statement: Statement, earlier: Statement | None) -> None:
+    def _compare(self, statement: Statement, earlier: Statement | None) -> None:
         if earlier is not None:
             proof = equivocation(earlier, statement)
             if self._store.add(proof, trio.current_time()):
                 self._convict(proof)
 
     def _convict(self, proof: Evidence) -> None:
-        text = f"{proof.peer} is proven to have told two vectors for one round ({proof.kind})"
+        text = f"{proof.peer} signed two different models for one round ({proof.kind})"
         self._report.event("peer_convicted", text, level="warning", peer=proof.peer, kind=proof.kind)
         self._report.fault(proof.peer, proof.kind)
         others = [peer for peer in self._others() if peer != proof.peer]
         for peer in self._sampler.sample(others, fan_out(len(others) + 1)):
             self._best_effort.send_soon(peer, proof)
 
-    # --- what is told -------------------------------------------------------------------------------------
+    # --- sending ------------------------------------------------------------------------------------------
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
-        """Pass statements on until cancelled."""
+        """Pass claims and proofs on until cancelled."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._best_effort.serve)
+            nursery.start_soon(self._welcome_newcomers)
             task_status.started()
             while True:
-                await self._something.wait()
-                await trio.sleep(TOLD_S)
-                self._something = trio.Event()
-                told = Told(tuple(claim_of(statement) for statement in self._fresh))
+                await self._added.wait()
+                await trio.sleep(SEND_EVERY_S)
+                self._added = trio.Event()
+                claims = Told(tuple(claim_of(statement) for statement in self._fresh))
                 self._fresh.clear()
                 for peer in self._sampler.sample(self._others(), LISTENERS):
-                    self._best_effort.send_soon(peer, told)
+                    self._best_effort.send_soon(peer, claims)
+
+    async def _welcome_newcomers(self) -> None:
+        async with trio.open_nursery() as nursery:
+            async for peer in self._welcomed:
+                nursery.start_soon(self._show, peer)
 
     async def _show(self, peer: str) -> None:
         await trio.sleep(WELCOME_S)
-        for proof in self._store.held(trio.current_time())[-SHOWN:]:
+        for proof in self._store.held(trio.current_time())[-MAX_SHOWN:]:
             if proof.peer != peer:
                 await self._best_effort.send(peer, proof)
 
     def _others(self) -> list[str]:
-        return [peer for peer in self._members() if peer != self._network.peer_id]
+        return [peer for peer in self._members.members if peer != self._me]

@@ -1,10 +1,10 @@
-"""How peers stand, made effective: faults, exchanges and the owner's word go to the reputation, and what it says is carried out.
+"""The peer policy: faults, exchanges and the owner's decisions change a peer's reputation, whose verdict is enforced.
 
-    quarantine, ban    connections end and stay refused until then, the peer's flow goes, what was settled with it as well
-    unban, trust       the peer may connect again; whatever it once contributed is gone
+    quarantine, ban    connections are closed and refused until then; the peer's flow is deleted, settled flow as well
+    unban, trust       the peer may connect again; its earlier contribution stays deleted
 
-Bans and trust are kept for the next run, and hold from its first moment on: coming back, or waiting for a restart, undoes nothing. A
-banned peer stays in the member list, which all members compute the same from: its links are void at once.
+Bans and trust are stored for the next run and are in force from its first moment, so a restart on either side undoes nothing. A banned
+peer stays in the member list, from which all members compute the same overlay; its links are void at once.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import Protocol
 
 import trio
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.gossip.exchange.commands import Outcome
 from starling.node.identity import public_key_of
-from starling.node.interfaces import Reporter
+from starling.node.interfaces import Level
 from starling.robust.reputation import Decision, Reputation, Standing, Verdict
 
 MAX_WHY = 200
@@ -26,75 +27,118 @@ SHOWN = 7
 """Last characters of a peer id that lists show."""
 
 
+class EventSink(Protocol):
+    """Takes events."""
+
+    def event(self, name: str, text: str, *, level: Level = "info", **fields: object) -> None:
+        """Add an event."""
+        ...
+
+
+class Enforcement(Protocol):
+    """The part of a node that carries out verdicts, and what it knows of its members."""
+
+    def refuse(self, peer: str, until: float) -> None:
+        """Close connections of `peer` and refuse it until `until` on trio's clock; -inf admits it again."""
+        ...
+
+    def cut(self, peer: str) -> None:
+        """Delete what a peer contributed; returns at once."""
+        ...
+
+    def inviter_of(self, peer: str) -> str:
+        """Peer that answers for `peer`'s faults because it invited it; "" for none."""
+        ...
+
+    def known(self) -> Collection[str]:
+        """Peer ids that may be abbreviated in the owner's commands."""
+        ...
+
+
+class NotConnected:
+    """Enforcement before the network is open: there is no one to refuse."""
+
+    def refuse(self, peer: str, until: float) -> None:
+        """Nothing is connected."""
+
+    def cut(self, peer: str) -> None:
+        """Nothing was contributed."""
+
+    def inviter_of(self, peer: str) -> str:
+        """Nothing is known."""
+        return ""
+
+    def known(self) -> Collection[str]:
+        """Nobody."""
+        return ()
+
+
 class PeerPolicy:
-    """Keeps the reputation of one node's peers.
+    """Keeps the reputation of one node's peers and enforces it.
 
     Args:
         me: own peer id.
-        report: told of verdicts.
+        events: takes verdicts as events.
         unix_time: seconds since 1970.
-        refuse: (peer, until) end connections and refuse the peer until then on trio's clock; -inf lets it in again.
-        cut: delete what came of a peer; runs beside this.
-        inviter_of: who invited a peer, "" for nobody.
-        known: peers that may be named by a part of their id.
-        keep: told what is to be kept for the next run, with times in unix seconds.
+        keep: called with the bans and trust to store for the next run, times in unix seconds.
     """
 
     def __init__(
-        self, *, me: str, report: Reporter, unix_time: Callable[[], float], refuse: Callable[[str, float], None],
-        cut: Callable[[str], None], inviter_of: Callable[[str], str], known: Callable[[], Collection[str]],
-        keep: Callable[[tuple[Decision, ...]], object],
+        self, *, me: str, events: EventSink, unix_time: Callable[[], float], keep: Callable[[tuple[Decision, ...]], object]
     ) -> None:  # fmt: skip
         self.reputation = Reputation()
         self._me = me
-        self._report = report
+        self._events = events
         self._unix_time = unix_time
-        self._refuse = refuse
-        self._cut = cut
-        self._inviter_of = inviter_of
-        self._known = known
         self._keep = keep
+        self._node: Enforcement = NotConnected()
         self._cannot_keep = False
 
     def resume(self, decisions: Collection[Decision]) -> None:
-        """Take over what an earlier run kept: before the owner may say anything new."""
+        """Take over the decisions of an earlier run, before the owner makes new ones."""
         now, since = trio.current_time(), trio.current_time() - self._unix_time()
         self.reputation.resume((replace(it, until=it.until + since) for it in decisions), now)
 
-    def enforce(self) -> None:
-        """Refuse all who are banned, by an earlier run or since: the network is open."""
+    def enforce(self, node: Enforcement) -> None:
+        """From now on `node` carries out verdicts, first the bans already in force."""
+        self._node = node
         now = trio.current_time()
         for decision in self.reputation.decisions(now):
             verdict = self.reputation.verdict(decision.peer, now)
             if verdict.state == "ban":
-                self._refuse(decision.peer, verdict.until)
+                self._node.refuse(decision.peer, verdict.until)
 
     def standing(self, peer: str) -> Standing:
-        """All about a peer, now."""
+        """Score, verdict and figures of a peer, now."""
         return self.reputation.standing(peer, trio.current_time())
 
-    def fine(self, peer: str) -> bool:
+    def allows(self, peer: str) -> bool:
         """Whether a peer is neither quarantined nor banned."""
         return self.reputation.verdict(peer, trio.current_time()).state == "ok"
 
-    # --- what peers do ------------------------------------------------------------------------------------
+    # --- behaviour of peers -------------------------------------------------------------------------------
 
     def fault(self, peer: str, reason: str) -> None:
-        """A peer broke the protocol, and whoever invited it answers for it."""
+        """Penalise a peer that broke the protocol, and to a lesser degree its inviter."""
         now = trio.current_time()
         before = self.reputation.verdict(peer, now)
         self._carry_out(peer, before, self.reputation.fault(peer, reason, now))
-        inviter = self._inviter_of(peer)
+        inviter = self._node.inviter_of(peer)
         if inviter and inviter != self._me:
             before = self.reputation.verdict(inviter, now)
             self._carry_out(inviter, before, self.reputation.invited(inviter, reason, now))
 
     def noted(self, outcomes: Mapping[str, Outcome], clipped: Collection[str] | None = None) -> None:
-        """How a round's exchanges ended, by peer, and with whom they were clipped; None where nothing is."""
+        """Note how a round's exchanges ended.
+
+        Args:
+            outcomes: by peer.
+            clipped: peers whose update was clipped or excluded by the rule; None where the rule does not say.
+        """
         now = trio.current_time()
         for peer, outcome in sorted(outcomes.items()):
-            if not self.fine(peer):
-                continue  # that it does not answer is our doing
+            if not self.allows(peer):
+                continue  # it is refused, so its silence is no fault
             if outcome == "committed":
                 self.reputation.exchanged(peer, now, clipped=None if clipped is None else peer in clipped)
             elif outcome == "timeout":
@@ -106,26 +150,26 @@ class PeerPolicy:
         standing = self.standing(peer)
         for_s = verdict.until - trio.current_time()
         why = f", {standing.why}" if standing.why else ""
-        self._report.event(
+        self._events.event(
             f"peer_{verdict.state}", f"{peer} is shut out for {for_s:.0f} s ({verdict.state}{why})", level="warning", peer=peer
         )  # fmt: skip
         self._shut_out(peer, verdict)
 
     def _shut_out(self, peer: str, verdict: Verdict) -> None:
-        self._refuse(peer, verdict.until)
-        self._cut(peer)
+        self._node.refuse(peer, verdict.until)
+        self._node.cut(peer)
         if verdict.state == "ban":
             self._keep_all()
 
-    # --- what the owner decides ---------------------------------------------------------------------------
+    # --- the owner's decisions ----------------------------------------------------------------------------
 
     def ban(self, given: str, for_s: float = math.inf, why: str = "") -> str:
-        """Shut a peer out. -> its id
+        """Ban a peer. -> its id
 
         Args:
             given: peer id, its beginning or its end.
             for_s: seconds, > 0; inf for good.
-            why: for a person.
+            why: reason, shown to people.
 
         Raises:
             GossipError: no such peer, several, or this node itself.
@@ -134,45 +178,45 @@ class PeerPolicy:
         verdict = self.reputation.shut_out(peer, now, now + for_s, why[:MAX_WHY])
         how_long = f"for {for_s:.0f} s" if math.isfinite(for_s) else "until it is unbanned"
         text = f"{peer} is banned by the owner {how_long}" + (f": {why[:MAX_WHY]}" if why else "")
-        self._report.event("peer_ban", text, level="warning", peer=peer)
+        self._events.event("peer_ban", text, level="warning", peer=peer)
         self._shut_out(peer, verdict)
         return peer
 
     def unban(self, given: str) -> str:
-        """Undo every ban, quarantine and trust. -> the peer's id
+        """Lift a peer's ban, quarantine or trust. -> its id
 
         Raises:
             GossipError: no such peer, several, or there is nothing to undo.
         """
         peer = self._named(given)
-        was_out = not self.fine(peer)
+        was_out = not self.allows(peer)
         if not self.reputation.forgive(peer):
             raise GossipError(
-                f"unban: {peer} is neither shut out nor trusted; `starling peers` shows how everybody stands"
+                f"unban: {peer} is neither banned nor trusted; `starling peers` shows every peer's standing"
             )
-        self._let_in(peer, "peer_unban", f"{peer} is judged like anybody", was_out=was_out)
+        self._let_in(peer, "peer_unban", f"{peer} is treated like any other peer again", was_out=was_out)
         return peer
 
     def trust(self, given: str) -> str:
-        """Never shut a peer out, whatever it does. -> its id
+        """Never ban or quarantine a peer, whatever it does. -> its id
 
         Raises:
             GossipError: no such peer, several, or this node itself.
         """
         peer = self._named(given)
-        was_out = not self.fine(peer)
+        was_out = not self.allows(peer)
         self.reputation.trust(peer, trio.current_time())
-        self._let_in(peer, "peer_trust", f"{peer} is trusted: this node never shuts it out by itself", was_out=was_out)
+        self._let_in(peer, "peer_trust", f"{peer} is trusted: this node never bans it by itself", was_out=was_out)
         return peer
 
     def _let_in(self, peer: str, name: str, text: str, *, was_out: bool) -> None:
-        if was_out:  # else there may be a connection, which that would end
-            self._refuse(peer, -math.inf)
-        self._report.event(name, text, peer=peer)
+        if was_out:  # otherwise there may be a connection, which `refuse` would close
+            self._node.refuse(peer, -math.inf)
+        self._events.event(name, text, peer=peer)
         self._keep_all()
 
     def _named(self, given: str) -> str:
-        peer = named(given, {*self._known(), *(it.peer for it in self.reputation.decisions(trio.current_time()))})
+        peer = named(given, {*self._node.known(), *(it.peer for it in self.reputation.decisions(trio.current_time()))})
         if peer == self._me:
             raise GossipError(f"{peer} is this node itself; `starling peers` lists the others")
         return peer
@@ -184,19 +228,19 @@ class PeerPolicy:
             self._keep(kept)
         except ConfigError as error:
             if not self._cannot_keep:
-                self._report.event("cannot_keep_bans", f"bans are forgotten at a restart: {error}", level="error")
+                self._events.event("cannot_keep_bans", f"bans are forgotten at a restart: {error}", level="error")
             self._cannot_keep = True
 
 
 def named(given: str, known: Collection[str]) -> str:
-    """The one peer that a person means.
+    """The peer id that an abbreviation stands for.
 
     Args:
         given: a whole id, known or not, or the beginning or end of a known one; a leading "…" is ignored, as lists show it.
         known: peer ids.
 
     Raises:
-        ConfigError: nobody, or several.
+        ConfigError: no known id matches, or several do.
     """
     part = given.removeprefix("…")
     try:
@@ -209,6 +253,6 @@ def named(given: str, known: Collection[str]) -> str:
     if len(meant) == 1:
         return meant[0]
     if not meant:
-        raise ConfigError(f"peer: nobody here is {given!r}; `starling peers` lists who is, or give a whole peer id")
+        raise ConfigError(f"peer: no known peer is {given!r}; `starling peers` lists them, or give a whole peer id")
     some = ", ".join(f"…{peer[-SHOWN:]}" for peer in meant[:3]) + (", …" if len(meant) > 3 else "")
     raise ConfigError(f"peer: {given!r} may be any of {len(meant)} ({some}); give more of its id, or its end")

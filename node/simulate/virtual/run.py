@@ -22,6 +22,7 @@ from trio.testing import MockClock
 
 from starling.gossip.errors import GossipError
 from starling.node.config.schema import NodeConfig
+from starling.node.daemon.running import RunningNode
 from starling.node.net.faults import Deliver, Drop, Rule, loss
 from starling.node.simulate import build
 from starling.node.simulate.churn import faults_of, turnover
@@ -176,8 +177,8 @@ class _Watched:
         node = virtual.node
         if node.network is not None:
             seen.bytes_sent = node.network.total_traffic.bytes_sent
-        if node.exchange is not None:
-            stats = node.exchange.stats
+        if isinstance(node.phase, RunningNode):
+            stats = node.phase.exchange.stats
             seen.stats = Counter({name: getattr(stats, name) for name in stats.__struct_fields__})
         if virtual.engine is not None:
             seen.undone = virtual.engine.undone

@@ -22,12 +22,12 @@ from starling.node.admission.chain import Chain
 from starling.node.config.manifest import found, swarm_id
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.daemon.app import Node
-from starling.node.daemon.context import NodeContext
+from starling.node.daemon.context import NodeSetup
 from starling.node.daemon.events import Events
 from starling.node.daemon.membership.admission import AdmissionStore
 from starling.node.engine.engine import Engine
 from starling.node.identity import Identity
-from starling.node.interfaces import EngineHandle
+from starling.node.interfaces import EngineHandle, Reporter
 from starling.node.net.api import Network
 from starling.node.net.faults import Rule
 from starling.node.net.memory import MemoryHub, address_of
@@ -61,7 +61,7 @@ class VirtualNode:
     @property
     def peer_id(self) -> str:
         """Its id."""
-        return self.node.parts.identity.peer_id
+        return self.node.setup.identity.peer_id
 
     @property
     def vector(self) -> Tensor:
@@ -131,7 +131,7 @@ class VirtualSwarm:
             )
 
         @asynccontextmanager
-        async def network() -> AsyncIterator[Network]:
+        async def network(_report: Reporter) -> AsyncIterator[Network]:
             place = self.hub.join(identity.peer_id, config.limits)
             try:
                 yield place
@@ -145,15 +145,14 @@ class VirtualSwarm:
             async with open_inline(virtual.engine, step_cost_s=self._step_cost_s(index)) as virtual.handle:
                 yield virtual.handle
 
-        parts = NodeContext(
+        setup = NodeSetup(
             identity=identity, config=config, manifest=self.manifest, swarm=self.swarm,
             checkpoint=str(self._folder / f"{index}.safetensors") if self._folder else "", export="", open_network=network,
             start_engine=engine, unix_time=lambda: EPOCH_S + trio.current_time(), keep_manifest=lambda _manifest: None,
             decisions=self._decisions.get(index, ()), keep_decisions=partial(self._decisions.__setitem__, index),
-            papers=AdmissionStore(self.chains.get(index, ()), offload=_inline),
+            admission=AdmissionStore(self.chains.get(index, ()), offload=_inline),
         )  # fmt: skip
-        report = Events(None, clock=parts.unix_time, on_fault=lambda _peer, _reason: None)
-        virtual = self.nodes[index] = VirtualNode(Node(parts, report))
+        virtual = self.nodes[index] = VirtualNode(Node(setup, Events(None, clock=setup.unix_time)))
         self._nursery.start_soon(self._live, virtual)
         await virtual.node.listening()
         return virtual

@@ -23,6 +23,7 @@ from starling.gossip.errors import ConfigError, EngineError, LocalProtocolError
 from starling.node.cli import look
 from starling.node.config.schema import Manifest
 from starling.node.daemon.observe import control_server
+from starling.node.daemon.observe.changes import Changes
 from starling.node.daemon.observe.control_server import ControlServer
 from starling.node.rpc import calls, pipe
 from starling.node.status import control
@@ -55,8 +56,8 @@ def _requests(data: bytes) -> bool:
     """Lines, cut into pieces by the first byte. Every answer is one line of JSON; only `watch` never ends."""
     piece = 1 + (data[0] if data else 0)
     stream = Script([data[at : at + piece] for at in range(1, len(data), piece)], most_sent=6)
-    publisher = ControlServer(NOWHERE, bare, _command)
-    at_once(publisher._connection, stream)
+    server = ControlServer(NOWHERE, bare, _command, Changes())
+    at_once(server._connection, stream)
     answers = b"".join(stream.sent).splitlines()
     refused = [answer for answer in answers if not json.loads(answer).get("ok", True)]
     assert len(answers) <= max(data[1:].count(b"\n"), 1) + 6

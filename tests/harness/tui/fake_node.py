@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import trio
 
+from starling.node.daemon.observe.changes import Changes
 from starling.node.daemon.observe.control_server import ControlServer
 from tests.harness.snapshots import snapshot
 
@@ -26,7 +27,7 @@ def main():
             snapshot(), time_s=time.time(), uptime_s=time.time() - began, round=first + int(time.time() - began)
         )
 
-    trio.run(ControlServer(Path(sys.argv[1]), now, _nothing).run)
+    trio.run(ControlServer(Path(sys.argv[1]), now, _nothing, Changes()).run)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ import pytest
 import trio
 
 from starling.gossip.errors import ConfigError, GossipError
+from starling.node.daemon.observe.changes import Changes
 from starling.node.daemon.observe.final import FinalWriter, first_error
-from starling.node.daemon.training import Progress
+from starling.node.daemon.progress import Progress
 from starling.node.status.final import FINAL_NAME, load
 from starling.node.status.snapshot import VERSION, StatusSnapshot
 from starling.node.storage.run_dir import RunDir
@@ -16,22 +17,30 @@ from tests.harness.virtual import virtual
 
 def written(path):
     """(run directory, progress, writer) of a node whose status has the state of its progress."""
-    place, progress = RunDir.create(path / "n"), Progress()
+    changes = Changes()
+    place, progress = RunDir.create(path / "n"), Progress(changes.notify)
     writer = FinalWriter(
-        place, progress, lambda: StatusSnapshot(VERSION, "me", "s", "name", 1.0, 2.0, progress.state, value=0.956)
+        place,
+        progress,
+        lambda: StatusSnapshot(VERSION, "me", "s", "name", 1.0, 2.0, progress.state, value=0.956),
+        changes,
     )
-    progress.changed = writer.changed
     return place, progress, writer
 
 
-def test_a_finished_run_is_kept_at_once_and_its_farewell_does_not_make_it_less_finished(tmp_path):
+@virtual
+async def test_a_finished_run_is_kept_at_once_and_its_farewell_does_not_make_it_less_finished(tmp_path):
     place, progress, writer = written(tmp_path)
     place.model.write_bytes(b"model")
-    with writer:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.serve)
         progress.enter("training")
+        await trio.sleep(1.0)
         assert load(place.path) is None
         progress.enter("finished")
+        await trio.sleep(1.0)
         now = load(place.path)  # whatever happens while it lingers
+    with writer:
         progress.enter("leaving")
     after = load(place.path)
     for each in (now, after):

@@ -12,11 +12,12 @@ from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.overlay.beacon import signed
 from starling.gossip.wire.frames import decode
 from starling.gossip.wire.schema import Beacon, BeaconQuery
+from starling.node.config.schema import Manifest, MembershipSection, OverlaySection
 from starling.node.daemon.membership.beacon import BURST, BeaconService
-from starling.node.identity import Identity, verify
+from starling.node.identity import Identity
+from tests.harness.context import SWARM, context
 
 pytestmark = pytest.mark.trio
-SWARM = "s" + "a" * 32
 FOUNDER, ME, OTHER, THIRD = (Identity.from_seed(bytes([number]) * 32) for number in range(4))
 PEERS = tuple(sorted(identity.peer_id for identity in (FOUNDER, ME, OTHER, THIRD)))
 EVERY = 4
@@ -44,13 +45,20 @@ class Wire:
         return sent
 
 
+@dataclass
+class Here:
+    """A member list."""
+
+    members: tuple
+
+
 @asynccontextmanager
 async def serving(identity=ME, members=PEERS):
     wire = Wire(identity.peer_id)
-    service = BeaconService(
-        network=wire, report=wire, swarm=SWARM, founder=FOUNDER.peer_id, sign=identity.sign, verify=verify,
-        members=lambda: members, every=EVERY, sync_s=SYNC_S, seed=1,
-    )  # fmt: skip
+    manifest = Manifest(
+        founder=FOUNDER.peer_id, overlay=OverlaySection(rerank_every=EVERY), membership=MembershipSection(sync_s=SYNC_S)
+    )
+    service = BeaconService(context(network=wire, report=wire, identity=identity, manifest=manifest), Here(members))
     async with trio.open_nursery() as nursery:
         await nursery.start(service.serve)
         yield service, wire

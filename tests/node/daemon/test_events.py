@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from starling.node.daemon.events import MAX_EVENTS, MAX_PEERS, MAX_REASONS, Events, Rate
+from types import SimpleNamespace
+
+from starling.node.daemon.events import MAX_EVENTS, MAX_PEERS, MAX_REASONS, Events, NodeReporter
+from starling.node.daemon.progress import Rate
 
 
 class RecordingLog:
@@ -21,49 +24,46 @@ class RecordingLog:
         self.lines.append(("error", name, fields))
 
 
-def report(judged=None, log=None):
-    return Events(log, clock=lambda: 7.0, on_fault=lambda *fault: (judged if judged is not None else []).append(fault))
-
-
 def test_an_event_goes_to_the_status_and_with_its_fields_to_the_log():
     log = RecordingLog()
-    told = report(log=log)
+    told = Events(log, clock=lambda: 7.0)
     told.event("peer_joined", "a joined", level="warning", peer="a")
-    (event,) = told.events
+    (event,) = told.recent
     assert (event.time_s, event.name, event.text, event.level) == (7.0, "peer_joined", "a joined", "warning")
     assert log.lines == [("warning", "peer_joined", {"text": "a joined", "peer": "a"})]
 
 
 def test_only_the_last_fifty_events_are_kept_oldest_first():
-    told = report()
+    told = Events(None, clock=lambda: 7.0)
     for number in range(MAX_EVENTS + 7):
         told.event("tick", str(number))
-    assert [event.text for event in told.events] == [str(number) for number in range(7, MAX_EVENTS + 7)]
+    assert [event.text for event in told.recent] == [str(number) for number in range(7, MAX_EVENTS + 7)]
 
 
 def test_text_from_a_peer_cannot_move_the_terminal_s_cursor():
     """Escape sequences and line breaks in a name would rewrite what a person reads."""
-    told = report()
+    told = Events(None, clock=lambda: 7.0)
     told.event("peer_joined", "evil\x1b[2J\r\nname" + "x" * 1000)
-    text = told.events[0].text
+    text = told.recent[0].text
     assert text.isprintable()
     assert len(text) <= 300
 
 
 def test_every_fault_is_judged_but_a_flood_is_told_in_a_few_lines():
-    judged = []
-    told = report(judged)
+    told, judged = Events(None, clock=lambda: 7.0), []
+    policy = SimpleNamespace(fault=lambda *fault: judged.append(fault))
+    reporter = NodeReporter(told, policy)
     for _ in range(1000):
-        told.fault("a", "bad_frame")
-    assert len(judged) == 1000
+        reporter.fault("a", "bad_frame")
+    assert judged == [("a", "bad_frame")] * 1000
     assert told.faults == {"a": {"bad_frame": 1000}}
     assert told.faults_of("a") == 1000
     assert told.faults_of("b") == 0
-    assert len(told.events) == 10  # 1, 2, 4 … 512
+    assert len(told.recent) == 10  # 1, 2, 4 … 512
 
 
 def test_faults_of_invented_peers_and_reasons_do_not_fill_the_memory():
-    told = report()
+    told = Events(None, clock=lambda: 7.0)
     for number in range(MAX_PEERS + 100):
         told.fault(f"peer-{number}", "bad_frame")
     for number in range(MAX_REASONS + 10):
@@ -74,8 +74,8 @@ def test_faults_of_invented_peers_and_reasons_do_not_fill_the_memory():
 
 
 def test_whoever_listens_hears_of_every_event_and_of_a_flood_of_faults_a_few_times():
-    told, heard = report(), []
-    told.on_event = lambda: heard.append(len(told.events))
+    heard = []
+    told = Events(None, clock=lambda: 7.0, changed=lambda: heard.append(len(told.recent)))
     told.event("peer_joined", "a joined")
     for _ in range(1000):
         told.fault("b", "nonsense")
@@ -86,10 +86,10 @@ def test_a_rate_is_over_the_last_notes_and_falls_while_the_next_one_is_overdue()
     rate = Rate(window=4)
     assert rate.per_s(0.0) is None
     for second in range(20):
-        rate.note(float(second), 10 * second if second < 10 else 90 + 20 * (second - 9))
+        rate.add(float(second), 10 * second if second < 10 else 90 + 20 * (second - 9))
     assert rate.per_s() == rate.per_s(20.0) == 20.0
     assert rate.per_s(24.0) == 10.0
-    rate.note(21.0, 0)
+    rate.add(21.0, 0)
     assert rate.per_s(30.0) is None, "an engine that died took its last steps along"
-    rate.note(21.0, 5)
+    rate.add(21.0, 5)
     assert rate.per_s() is None, "in no time there is no rate"

@@ -80,7 +80,7 @@ def test_of_a_large_swarm_a_node_draws_those_whom_it_meets():
 def test_what_others_draw_by_chance_of_their_own_nobody_knows():
     everybody = members(9)
     own = drawn(everybody, everybody[2])
-    assert met(own.link_map(4), everybody[2]) == set(own.row(4))
+    assert met(own.link_map(4), everybody[2]) == set(own.weights(4))
     assert len(own.link_map(4).links) == 3
     assert own.link_map(4) is own.link_map(4)
     assert own.link_map(4) != drawn(everybody, everybody[3]).link_map(4)

@@ -14,11 +14,11 @@ from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.membership.events import Died, Joined, Left, Reborn
 from starling.gossip.wire.frames import encode
 from starling.gossip.wire.schema import Probe, Spread
-from starling.node.config.schema import MembershipSection
 from starling.node.daemon.membership.service import FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_WAITING, Membership
 from starling.node.identity import Identity
 from starling.node.net.faults import Drop
 from starling.node.net.memory import MemoryHub, address_of
+from tests.harness.context import context
 from tests.harness.daemons import Told, agreed, until
 
 SWARM = "s" + "a" * 32
@@ -35,10 +35,10 @@ class Node:
         self.network = hub.join(self.peer)
         self.told = Told()
         self.clock = SwarmClock()
-        self.membership = Membership(
-            network=self.network, identity=self.identity, swarm=swarm, section=MembershipSection(), report=self.told, seed=0,
-            incarnation=incarnation, clock=self.clock,
+        node = context(
+            network=self.network, report=self.told, identity=self.identity, swarm=swarm, incarnation=incarnation
         )  # fmt: skip
+        self.membership = Membership(node, self.clock)
         self.scope = trio.CancelScope()
         self.events = self.membership.subscribe()
 
@@ -204,7 +204,7 @@ async def test_a_subscriber_that_does_not_listen_is_cut_off_and_holds_up_nobody(
     deaf, left = node.membership.subscribe(), node.membership.subscribe()
     left.close()
     for index in range(MAX_WAITING + 1):
-        node.membership._tell(Joined(str(index)))
+        node.membership._publish(Joined(str(index)))
     events = [event async for event in deaf]
     assert len(events) == MAX_WAITING
     assert node.membership._subscribers == []
@@ -225,7 +225,7 @@ async def test_a_flood_of_frames_costs_no_tasks_without_end(autojump_clock):
         await trio.sleep(0.1)
         hub.sever("flooder", nodes[0].peer)
         await trio.sleep(10.0)
-        assert nodes[0].membership._sending == {}
+        assert nodes[0].membership._best_effort._sending == {}
         assert agreed(nodes)
 
 

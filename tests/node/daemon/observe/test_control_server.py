@@ -15,6 +15,7 @@ import trio
 
 from starling.gossip.errors import ConfigError, EngineError
 from starling.node.daemon.observe import control_server
+from starling.node.daemon.observe.changes import Changes
 from starling.node.daemon.observe.control_server import MAX_CONNECTIONS, ControlServer
 from starling.node.status import control
 from starling.node.status.snapshot import VERSION, StatusSnapshot
@@ -55,10 +56,11 @@ class Node:
 
 @asynccontextmanager
 async def published(run_dir, node):
-    publisher = ControlServer(run_dir, node.status, node.command)
+    changes = Changes()
+    server = ControlServer(run_dir, node.status, node.command, changes)
     async with trio.open_nursery() as nursery:
-        await nursery.start(publisher.run)
-        yield publisher
+        await nursery.start(server.run)
+        yield changes
         nursery.cancel_scope.cancel()
 
 
@@ -114,7 +116,7 @@ async def test_a_socket_left_by_a_killed_node_is_replaced(tmp_path):
 async def test_a_second_node_in_the_same_directory_is_refused_and_the_first_goes_on(tmp_path):
     async with published(tmp_path, Node()):
         with pytest.raises(ConfigError, match="already running"):
-            await ControlServer(tmp_path, Node().status, Node().command).run()
+            await ControlServer(tmp_path, Node().status, Node().command, Changes()).run()
         assert (await ask(control.status, tmp_path)).peer == "12D3a"
 
 
@@ -134,14 +136,14 @@ async def test_a_run_directory_deeper_than_a_socket_address_works(tmp_path):
 @pytest.mark.trio
 async def test_a_watcher_gets_a_change_soon_and_otherwise_one_snapshot_a_second(tmp_path):
     node = Node()
-    async with published(tmp_path, node) as publisher:
+    async with published(tmp_path, node) as changes:
         watch = await ask(control.Watch, tmp_path)
         with watch:
             assert (await ask(watch.poll, 2.0)).round == 0
             began = time.monotonic()
             for _ in range(50):  # a burst of changes is one line
                 node.advance()
-                publisher.changed()
+                changes.notify()
             assert (await ask(watch.poll, 2.0)).round == 50
             assert 0.1 < time.monotonic() - began < 0.9
             began = time.monotonic()
@@ -182,7 +184,7 @@ async def test_the_answer_to_stop_goes_out_although_the_node_is_ending(tmp_path)
         answers.append(await ask(control.request, tmp_path, "stop"))
 
     async with trio.open_nursery() as outer, trio.open_nursery() as nursery:
-        await nursery.start(ControlServer(tmp_path, node.status, stop).run)
+        await nursery.start(ControlServer(tmp_path, node.status, stop, Changes()).run)
         outer.start_soon(person)
     assert answers == [{"saved": True}]
 

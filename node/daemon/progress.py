@@ -1,0 +1,97 @@
+"""How far a node is: written by training, read for the status."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from starling.node.status.curve import Curve
+
+RATE_OVER = 16  # rounds
+
+State = Literal["starting", "joining", "training", "waiting", "finished", "leaving", "failed"]
+
+
+class Rate:
+    """How fast a count rises, waiting included, over its last few samples.
+
+    Args:
+        window: number of samples the rate is taken over, >= 1.
+    """
+
+    def __init__(self, window: int = RATE_OVER) -> None:
+        self._samples: deque[tuple[float, int]] = deque(maxlen=window + 1)
+
+    def add(self, now: float, count: int) -> None:
+        """Add a sample; a count that fell starts afresh."""
+        if self._samples and count < self._samples[-1][1]:
+            self._samples.clear()
+        self._samples.append((now, count))
+
+    def per_s(self, now: float = -math.inf) -> float | None:
+        """The rate at the last sample; with a time, it falls while the next sample is overdue. None before the second sample."""
+        if len(self._samples) < 2:
+            return None
+        (began, first), (ended, last) = self._samples[0], self._samples[-1]
+        usual_s = (ended - began) / (len(self._samples) - 1)
+        elapsed = max(ended, now - usual_s) - began
+        return (last - first) / elapsed if elapsed > 0.0 else None
+
+
+@dataclass(slots=True)
+class Computed:
+    """Work of this process: without what a checkpoint or a peer's model brought along, and without rounds that were skipped."""
+
+    rounds: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    """In local steps."""
+
+    def add(self, steps: int, seconds: float) -> None:
+        """Add a round's local steps."""
+        self.rounds += 1
+        self.steps += steps
+        self.seconds += seconds
+
+
+@dataclass(slots=True)
+class Progress:
+    """State and figures of one node's run.
+
+    Args:
+        changed: called when the state has changed.
+    """
+
+    changed: Callable[[], object] = lambda: None
+    state: State = "starting"
+    round: int = 0
+    """Rounds (slots) done."""
+    joined_late: bool = False
+    """Training began with a model fetched from peers."""
+    local_steps: int = 0
+    loss: float | None = None
+    value: float | None = None
+    value_round: int | None = None
+    steps_per_s: float | None = None
+    computed: Computed = field(default_factory=Computed)
+    epsilon: float | None = None
+    halted: str = ""
+    """Why nothing more is learned from this node's data; "" while it is."""
+    losses: Curve = field(default_factory=Curve)
+    values: Curve = field(default_factory=Curve)
+    current: int | None = None
+    """The round (slot) in progress; None before the first."""
+    distance: float | None = None
+    distances: Curve = field(default_factory=Curve)
+    paced: Rate = field(default_factory=Rate)
+    """Local steps, waiting included."""
+    gpu: float | None = None
+    gpu_memory_bytes: int | None = None
+
+    def enter(self, state: State) -> None:
+        """Change the state."""
+        self.state = state
+        self.changed()
