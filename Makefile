@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 # Compose 2 if the docker program has it, else compose 1.
 COMPOSE ?= $(if $(shell docker compose version 2>/dev/null),docker compose,docker-compose)
 
-.PHONY: demo test check acceptance bench fuzz mutants docker clean
+.PHONY: demo test check acceptance bench fuzz mutants docker dist clean
 
 # Every target sets up what it needs: a virtual environment with the exact versions of constraints.txt.
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -42,6 +42,14 @@ mutants: $(VENV)/.ready
 
 docker:
 	$(COMPOSE) -p starling -f docker/compose.yaml up --build --scale volunteer=5
+
+# The sdist and the wheel, whose description on an index links to REPOSITORY=https://HOST/OWNER/NAME.
+dist: $(VENV)/.ready
+	test -n "$(REPOSITORY)"
+	rm -rf build/dist && mkdir -p build/dist && cp -a CITATION.cff LICENSE pyproject.toml src gossip robust node tui examples build/dist
+	mkdir build/dist/benchmarks && cp -a benchmarks/kernels build/dist/benchmarks
+	$(BIN)/python tools/pypi_readme.py $(REPOSITORY) > build/dist/README.md
+	cd build/dist && $(abspath $(BIN))/python -c "from setuptools import build_meta as b; b.build_sdist('../../dist'); b.build_wheel('../../dist')"
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

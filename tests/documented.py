@@ -201,6 +201,8 @@ LINES: Mapping[str, Run | By] = {
         "tests/node/cli/test_look.py::test_peers_and_json_of_an_ended_node_come_from_its_last_status"
     ),
     "starling help status": Run(),
+    "starling found --example digits": By("tests/node/cli/test_examples.py::test_found_takes_an_example_by_name"),
+    "starling examples": Run(),
     "starling status --help": Run(),
     "starling logs -f --dir starling-2": By(FOUR_NODES),
     "starling invite --for PEER": By("tests/node/cli/test_schemas.py::test_an_invitation_fits"),

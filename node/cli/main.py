@@ -48,6 +48,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
             "found": ("starling.node.cli.run:found", "Found a swarm: sign a manifest and print the invite."),
             "invite": ("starling.node.cli.members:invite", "Print an invite to the running node's swarm."),
             "revoke": ("starling.node.cli.members:revoke", "Remove a member with all whom it invited."),
+            "examples": ("starling.node.cli.examples:examples", "List, print or copy example files."),
             "manifest": ("starling.node.cli.config:manifest", "Show or check a swarm's manifest."),
             "task": ("starling.node.cli.task:task", "Check a task of your own before nodes run it."),
             "config": ("starling.node.cli.config:config", "Show every setting with its meaning."),
@@ -78,7 +79,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 EXAMPLES = (
     ("starling demo", "eight nodes on this machine, watched while they learn"),
-    ("starling found examples/digits.toml", "found a swarm; hand its invite to others"),
+    ("starling found --example digits", "found a swarm; hand its invite to others"),
     ("starling join INVITE --data my-photos", "take part, learning from your own data"),
     ("starling status --dir starling-node", "how it does; a problem is the first line"),
 )

@@ -72,7 +72,7 @@ def node_options(command: Function) -> Function:
 @click.command(
     cls=Command,
     examples=(
-        ("starling found examples/digits.toml", "the invite is all of standard output"),
+        ("starling found --example digits", "the invite is all of standard output"),
         (
             "starling found --preset open --set task=digits --set pace.rounds=500 --listen /ip4/0.0.0.0/tcp/4001",
             "for strangers",
@@ -80,9 +80,12 @@ def node_options(command: Function) -> Function:
     ),
 )
 @click.argument("file", metavar="[MANIFEST.toml]", required=False, type=click.Path(path_type=Path))
+@click.option("--example", metavar="NAME", help="Start from a manifest of `starling examples` instead of a file.")
 @preset_option
 @node_options
-def found(file: Path | None, preset: str | None, run_dir: Path, as_json: bool, **flags: Unpack[Flags]) -> int:
+def found(
+    file: Path | None, example: str | None, preset: str | None, run_dir: Path, as_json: bool, **flags: Unpack[Flags]
+) -> int:
     """Found a swarm: sign a manifest, start its first node and print the invite.
 
     Without a file the manifest has its defaults, which --set changes: starling found --set task=digits --set pace.rounds=500.
@@ -92,6 +95,8 @@ def found(file: Path | None, preset: str | None, run_dir: Path, as_json: bool, *
     from starling.node.cli.config import check
     from starling.node.config import presets
 
+    if example is not None:
+        file = _example(file, example)
     ours, theirs = _split(flags["assignments"])
     manifest = presets.load(Manifest, file, presets.asked(preset, theirs))
     check(manifest)
@@ -174,6 +179,15 @@ def leave(run_dir: Path) -> None:
 
 
 # --- settings ---------------------------------------------------------------------------------------------------
+
+
+def _example(file: Path | None, name: str) -> Path:
+    """The file of an example manifest."""
+    from starling.node import examples
+
+    if file is not None:
+        raise ConfigError(f"--example: excludes MANIFEST.toml, got {file} and {name}; give one")
+    return Path(str(examples.find(name)))
 
 
 def _split(assignments: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

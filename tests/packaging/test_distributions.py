@@ -1,0 +1,137 @@
+"""The wheel and the sdist: only `starling` at top level, beside other projects called gossip, node and robust, and it runs."""
+
+from __future__ import annotations
+
+import email
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import click
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("gossip", "robust", "node", "tui", "examples")
+OTHERS = ("gossip", "node", "robust")  # projects on PyPI whose packages are called like our folders
+BUILD = "import sys; from setuptools import build_meta as b; out = sys.argv[1]; b.build_sdist(out); b.build_wheel(out)"
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+
+def run(*command, **options):
+    environment = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    done = subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment | {"OMP_NUM_THREADS": "1"},
+        **options,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """(wheel, sdist) of the tree as it is, links and all."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("out")
+    skip = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for part in (*PARTS, "src", "benchmarks/kernels"):
+        shutil.copytree(ROOT / part, source / part, symlinks=True, ignore=skip)
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, source)
+    run(sys.executable, "-c", BUILD, out, cwd=source)
+    return next(out.glob("*.whl")), next(out.glob("*.tar.gz"))
+
+
+def files_of(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_nothing_of_ours_is_at_top_level_but_starling_and_nothing_is_missing(built):
+    files = files_of(built[0])
+    assert {name.partition("/")[0].split("-")[0] for name in files} == {"starling", "starling_swarm"}
+    for part, folder in (*zip(PARTS, PARTS, strict=True), ("kernels", "benchmarks/kernels")):
+        ours = {
+            f"starling/{part}/{path.relative_to(ROOT / folder)}"
+            for path in (ROOT / folder).rglob("*")
+            if path.is_file() and path.suffix in {".py", ".tcss", ".toml", ".gz"}
+        }
+        assert ours <= files.keys()
+    assert {"starling/__init__.py", "starling/py.typed"} <= files.keys()
+
+
+def test_the_metadata_say_what_an_index_shows(built):
+    named = next(text for name, text in files_of(built[0]).items() if name.endswith("/METADATA"))
+    metadata = email.message_from_bytes(named)
+    assert metadata["Author"] == "Starling developers"
+    assert "Typing :: Typed" in metadata.get_all("Classifier")
+    assert "gossip" in metadata["Keywords"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"version: {project['version']}" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_a_wheel_made_from_the_sdist_has_the_same_files(built, tmp_path):
+    with tarfile.open(built[1]) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    run(sys.executable, "-c", BUILD, tmp_path, cwd=source)
+    again = files_of(next(tmp_path.glob("*.whl")))
+    for name, content in files_of(built[0]).items():
+        if not name.endswith("/RECORD"):
+            assert again[name] == content, name
+
+
+def stub(name, folder):
+    """A wheel of another project of that name, as PyPI has one."""
+    place, info = folder / f"{name}-9.9-py3-none-any.whl", f"{name}-9.9.dist-info"
+    with zipfile.ZipFile(place, "w") as archive:
+        archive.writestr(f"{name}/__init__.py", f"WHOSE = 'another {name}'\n")
+        archive.writestr(f"{name}/errors.py", "")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.9\n")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    return place
+
+
+def test_beside_other_projects_of_our_folders_names_a_demo_runs_from_anywhere(built, tmp_path):
+    """The environment is empty but for the dependencies, which it sees where this one has them."""
+    home = tmp_path / "venv"
+    run(sys.executable, "-m", "venv", "--without-pip", home)
+    site = next(home.glob("lib/python*/site-packages"))
+    (site / "dependencies.pth").write_text(f"{Path(click.__file__).parents[1]}\n")
+    wheels = [*(stub(name, tmp_path) for name in OTHERS), built[0]]
+    pip = [sys.executable, "-m", "pip", "--python", home / "bin" / "python", "--disable-pip-version-check"]
+    run(*pip, "install", "-q", "--no-deps", "--no-index", *wheels)
+
+    theirs = {path.name for path in site.iterdir() if not path.name.endswith((".dist-info", ".pth"))}
+    assert theirs == {*OTHERS, "starling"}
+    for name in OTHERS:
+        assert {path.name for path in (site / name).glob("*.py")} == {"__init__.py", "errors.py"}
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    program = (
+        "import gossip, node, robust, starling; print(gossip.WHOSE, starling.__file__, starling.simulate.__module__)"
+    )
+    said = run(home / "bin" / "python", "-c", program, cwd=elsewhere)
+    assert said.startswith("another gossip ")
+    assert str(site) in said
+    words = ["--nodes", "2", "--rounds", "3", "--set", "pace.local_steps=2", "--json"]
+    table = json.loads(run(home / "bin" / "starling", "demo", *words, cwd=elsewhere, timeout=200))
+    assert [row["state"] for row in table["nodes"]] == ["done", "done"]
+    digits = run(home / "bin" / "starling", "examples", "digits", cwd=elsewhere)
+    assert digits == (ROOT / "examples" / "digits.toml").read_text()
+    hashed = {hashlib.sha256(path.read_bytes()).hexdigest() for path in site.glob("gossip/*.py")}
+    assert len(hashed) == 2

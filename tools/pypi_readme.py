@@ -1,0 +1,39 @@
+"""README.md with every relative link and picture made absolute, for an index that shows it without the repository.
+
+    python tools/pypi_readme.py https://HOST/OWNER/NAME > build/README.md
+
+`make dist REPOSITORY=https://HOST/OWNER/NAME` builds the distributions with it. The repository's address is known to its owner alone, so
+pyproject.toml names none.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+README = Path(__file__).parents[1] / "README.md"
+LINK = re.compile(r"(?P<picture>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)#:]+)(?P<anchor>#[^)]*)?\)")
+
+
+def absolute(text: str, repository: str, branch: str = "main") -> str:
+    """Markdown with absolute links.
+
+    Args:
+        text: of a page in the root of the repository.
+        repository: its address, as a browser shows it.
+        branch: that the links name.
+    """
+
+    def link(match: re.Match[str]) -> str:
+        kind = "raw" if match["picture"] else "blob"
+        target = f"{repository.rstrip('/')}/{kind}/{branch}/{match['target']}{match['anchor'] or ''}"
+        return f"{match['picture']}[{match['text']}]({target})"
+
+    return LINK.sub(link, text)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or not sys.argv[1].startswith("https://"):
+        sys.exit("usage: python tools/pypi_readme.py https://HOST/OWNER/NAME")
+    print(absolute(README.read_text(), sys.argv[1]), end="")
