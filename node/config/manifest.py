@@ -182,6 +182,11 @@ def check(manifest: Manifest) -> list[str]:
         warnings.append(
             f"optimizer.schedule: {optimizer.schedule} has no end to aim at in an endless run, lr stays constant"
         )
+    if mix.kind == "gradient_tracking" and pace.kind == "steps" and pace.local_steps > 1:
+        warnings.append(
+            f"pace.local_steps: gradient_tracking is defined for 1 (Nedić et al. 2017, arXiv:1607.03218), with {pace.local_steps} its "
+            "tracker follows a node's own samples and may learn far worse than no tracker; try `--set mix=k_gt`, made for local steps"
+        )
     if mix.kind == "pet" and mix.kappa > _KNOWN_KAPPA:
         warnings.append(
             f"mix.kappa: {mix.kappa:g} is above {_KNOWN_KAPPA:g}, the largest known to be stable; try `--set mix.kappa=0.3`"

@@ -159,6 +159,14 @@ class Scenario(Section, frozen=True):
     """The share of bad members that this swarm is meant to stand; more than its rule does is refused. `attack` says how many there are."""
 
 
+def without_faults(scenario: Scenario) -> bool:
+    """Nothing is lost, nobody crashes, comes, goes or is slow, and nobody lies: then no exchange may miss its deadline."""
+    return (
+        msgspec.structs.replace(scenario.faults, tries=FaultsSection().tries) == FaultsSection()
+        and not scenario.attack.kind
+    )
+
+
 def joiners(scenario: Scenario) -> int:
     """Most nodes that will join, but for a chance of one in millions: rows and shards are kept for them, later ones find none."""
     faults, rounds = scenario.faults, scenario.pace.rounds

@@ -46,7 +46,7 @@ from starling.node.simulate.matrix.swarm import Swarm
 from starling.node.simulate.measure import NOT_FINITE, Cost, Measure
 from starling.node.simulate.results import Outcome, Progress, reached
 from starling.node.simulate.rules import detection_s
-from starling.node.simulate.schema import Scenario, manifest
+from starling.node.simulate.schema import Scenario, manifest, without_faults
 from starling.robust.clip import clip
 
 _MESSAGES = 3  # of an exchange: request, response, proof
@@ -114,9 +114,8 @@ class _Run:
         self._faults = faults_of(scenario)
         self._splits = build.splits(scenario, count)
         self._step_s = build.step_s(scenario, count)
-        self._clocks = Clocks(
-            _pace(scenario, count, self._step_s), agreed.pace.min_wait_s, agreed.pace.max_wait_s, _FRAME_BYTES
-        )
+        least_s = agreed.pace.max_wait_s if without_faults(scenario) else agreed.pace.min_wait_s
+        self._clocks = Clocks(_pace(scenario, count, self._step_s), least_s, agreed.pace.max_wait_s, _FRAME_BYTES)
         self._sent = np.zeros(count, dtype=np.int64)  # in clock pace
         self._noticed_s = np.full(count, -math.inf)  # until when a dead row is believed alive
         self._detection_s = detection_s(scenario)

@@ -30,7 +30,7 @@ from starling.node.simulate.matrix import attackers
 from starling.node.simulate.matrix.problem import problem
 from starling.node.simulate.measure import NOT_FINITE, Cost, Measure
 from starling.node.simulate.results import Outcome, Progress, reached
-from starling.node.simulate.schema import Scenario, manifest
+from starling.node.simulate.schema import Scenario, manifest, without_faults
 from starling.node.simulate.virtual.swarm import VirtualNode, VirtualSwarm
 
 COUNTS = ("committed", "aborted", "busy", "timeout", "crashed", "left", "joined")
@@ -107,6 +107,7 @@ class _Watched:
         self.swarm = VirtualSwarm(
             agreed, rules=self._rules(), step_cost_s=lambda index: float(step_s[index]), seed=agreed.seed,
             config=NodeConfig(linger_s=_LINGER_S, threads=scenario.simulate.threads, trust=True),
+            patient=without_faults(scenario),
             attacks={} if attack is None else dict.fromkeys(np.flatnonzero(self.bad).tolist(), scenario.attack.kind),
         )  # fmt: skip
         self._faults = faults_of(scenario)

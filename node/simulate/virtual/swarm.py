@@ -80,16 +80,23 @@ class VirtualSwarm:
         seed: of identities and of what the network leaves to chance.
         config: every node's own settings; `shard` and `bootstrap` are filled in.
         attacks: node index -> how it lies; all of them know each other.
+        patient: neighbors wait for each other as long as the manifest allows, and not only as long as they have learned to: messages of
+            a virtual network vary so little that the learned deadline leaves no room for a neighbor that itself waits for another.
         folder: where checkpoints go; None for no checkpoints, so that whoever comes back begins with a peer's model.
     """
 
     def __init__(
         self, manifest: Manifest, *, rules: list[Rule] | None = None, step_cost_s: Callable[[int], float] = lambda _index: 1e-3,
-        seed: int = 0, config: NodeConfig | None = None, attacks: Mapping[int, str] | None = None, folder: Path | None = None,
+        seed: int = 0, config: NodeConfig | None = None, attacks: Mapping[int, str] | None = None, patient: bool = False,
+        folder: Path | None = None,
     ) -> None:  # fmt: skip
         self._seed = seed
         self.manifest = found(manifest, self.identity(0), int(EPOCH_S * 1000))
         self.swarm = swarm_id(self.manifest)
+        pace = self.manifest.pace
+        self._agreed = msgspec.structs.replace(
+            self.manifest, pace=msgspec.structs.replace(pace, min_wait_s=pace.max_wait_s) if patient else pace
+        )
         self.hub = MemoryHub(rules or (), seed)
         self.nodes: dict[int, VirtualNode] = {}
         self._step_cost_s = step_cost_s
@@ -146,7 +153,7 @@ class VirtualSwarm:
                 yield virtual.handle
 
         setup = NodeSetup(
-            identity=identity, config=config, manifest=self.manifest, swarm=self.swarm,
+            identity=identity, config=config, manifest=self._agreed, swarm=self.swarm,
             checkpoint=str(self._folder / f"{index}.safetensors") if self._folder else "", export="", open_network=network,
             start_engine=engine, unix_time=lambda: EPOCH_S + trio.current_time(), keep_manifest=lambda _manifest: None,
             decisions=self._decisions.get(index, ()), keep_decisions=partial(self._decisions.__setitem__, index),

@@ -14,7 +14,7 @@ from starling.node.simulate.engines import check, simulate
 from starling.node.simulate.schema import Scenario
 from starling.node.simulate.sweep import cells
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 EXACT = ("compress.select=full", "compress.request=identity", "compress.response=identity")
 BOWLS = (
     "task=quadratic", "task.params.dim=8", "task.params.dtype=float64", "optimizer.lr=0.1", "optimizer.momentum=0",
@@ -68,6 +68,38 @@ def test_both_engines_walk_one_trajectory(settings_of, digits):
     for one, other in zip(figures(vectorised), figures(whole), strict=True):
         assert one == pytest.approx(other, rel=10.0**-digits, abs=1e-13)
     assert len({tuple(row) for row in figures(vectorised)}) == 4  # they do move
+
+
+@pytest.mark.parametrize("overlay", ["ring", "base_k"])
+@pytest.mark.parametrize("link", [("network.latency_s=0.1",), ("network.bytes_per_s=2e4",)], ids=["latency", "rate"])
+def test_without_faults_no_exchange_of_whole_nodes_misses_its_deadline(overlay, link):
+    """Gossip-PGA on slow links: answers of a virtual network are all alike, and a deadline learned from them had no room for a neighbor
+    that itself waits for another. Of 124 exchanges on the ring 92 were committed.
+    """
+    settings_of = (
+        *EXACT, *link, "simulate.nodes=8", "mix=dsgd", f"overlay={overlay}", "pace.evaluate_every=20",
+        "overlay.average_every=4", "pace.local_steps=2",
+        "pace.rounds=20", "task.params.hidden=16", "partition=by_label",
+    )  # fmt: skip
+    matrix, virtual = (run(*settings_of, f"simulate.engine={name}") for name in ("matrix", "virtual"))
+    assert {key for key, count in virtual.counts.items() if count} == {"committed"}
+    assert virtual.counts["committed"] == matrix.counts["committed"]
+    for one, other in zip(figures(matrix), figures(virtual), strict=True):
+        assert one == pytest.approx(other, rel=1e-12, abs=1e-13)
+
+
+def test_with_a_fault_deadlines_are_learned():
+    """A straggler is not waited for: some exchanges of the others' rounds miss it."""
+    settings_of = (
+        "simulate.engine=virtual",
+        "simulate.nodes=4",
+        "mix=dsgd",
+        "overlay=ring",
+        "pace.local_steps=2",
+        "pace.rounds=30",
+    )
+    slow = ("faults.straggler_share=0.25", "faults.straggler_factor=500", "task.params.hidden=16", "pace.max_wait_s=2")
+    assert run(*settings_of, *slow).counts["timeout"] > 0
 
 
 def test_subspaces_of_chance_cost_and_learn_alike_on_both_engines():
