@@ -1,12 +1,12 @@
-"""A node that lies, for experiments: what it tells, sends and learns from instead. Never made unless its owner asked for it twice.
+"""A Byzantine node, for experiments: `ByzantineSession` stands in for a `Session` and sends or learns from something else.
 
-It trains like everybody and takes its own lies for nothing: an exchange does to its own model what it would have done had it told the
-truth. What it knows are its own vectors and what peers told it, at most MAX_HEARD of them, the newest of each. What fellow attackers
-told, whom `crew` names, it does not believe.
+It exists only if the node's owner asked for an attack twice (`node.config.attack_consent`); `open_session` chooses once. The node trains
+like every other, and an exchange changes its own model as an honest exchange would have. An attack is given the node's own vectors and
+those received from peers, the newest of each of at most MAX_RECEIVED; those of fellow attackers, named by `crew`, are left out.
 
-Attacks of vectors lie about the model, which is the first d numbers of the shared vector; attacks of trackers about the tracker, which
-is the next d. Where one vector is published for whoever asks, an attack that has something else for each receiver is made for one of
-the peers heard, in turn. Messages that are swapped are lies too, but nothing is heard from them.
+Attacks with target "model" replace the first d numbers of the shared vector, those with target "tracker" the next d. Where one vector is
+published for all, an attack that depends on the receiver is made for one of the known peers, in turn. Where messages are swapped, the
+attacker sends forged ones and learns nothing from those received.
 
 Shapes: d parameters, D numbers of the shared vector, h vectors known, k of one exchange.
 """
@@ -31,7 +31,23 @@ from starling.gossip.mix.exchange_codec import Terms
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
 from starling.node.engine.learner import Learner
-from starling.node.rpc.calls import Answer, Answered, Offered, Open, Published
+from starling.node.engine.privacy.csprng import Secret
+from starling.node.engine.session import Session
+from starling.node.rpc.calls import (
+    Answer,
+    Answered,
+    Apply,
+    Commit,
+    Done,
+    Mix,
+    Offer,
+    Offered,
+    Open,
+    Publish,
+    Published,
+    Train,
+    Trained,
+)  # fmt: skip
 from starling.node.tasks.api import Data
 from starling.node.tasks.labelled import Batch, LabelledData
 from starling.robust.attacks.api import Attack, Distort, Poison, Scene
@@ -39,8 +55,8 @@ from starling.robust.attacks.catalogue import ATTACKS
 
 Sent = TypeVar("Sent", Offered, Answered, Published)
 
-MAX_HEARD = 16
-"""Vectors of peers that a liar keeps."""
+MAX_RECEIVED = 16
+"""Peers whose newest vector an attacker keeps."""
 CREW = "crew"
 """Of the parameters: peer ids of all attackers with commas between; the others are handed to the attack."""
 TRACKED = frozenset({"gradient_tracking", "beer", "k_gt", "defended_tracking"})
@@ -51,12 +67,12 @@ _SURE = (
 )
 
 
-class Hostile:
-    """What a liar remembers, and what it makes of that.
+class Adversary:
+    """What an attacker knows, and the vectors, bytes and data it makes of that.
 
     Args:
         opening: names the attack, and the swarm.
-        learner: what it would be if it were honest.
+        learner: of the honest session underneath.
 
     Raises:
         ConfigError: no such attack, a parameter it refuses, or it has nothing to act on here.
@@ -86,50 +102,52 @@ class Hostile:
                     f"it needs one of {', '.join(sorted(TRACKED))}"
                 )
             self._part = slice(dim, 2 * dim)
-        self._heard: dict[str, Tensor] = {}
-        self._lies: dict[str, Tensor] = {}
+        self._received: dict[str, Tensor] = {}
+        self._forged: dict[str, Tensor] = {}
         self._before = learner.origin.clone()
         self._memory: Any = None
-        self._told = 0
+        self._sent = 0
 
-    # --- what it says -------------------------------------------------------------------------------------
+    # --- what it sends -----------------------------------------------------------------------------------
 
-    def tells(self, shared: Tensor, round: int, peer: str = "") -> Tensor:
-        """(D,) what is told instead of `shared` (D,).
+    def forge(self, shared: Tensor, round: int, peer: str = "") -> Tensor:
+        """(D,) what is sent instead of `shared` (D,).
 
         Args:
-            shared: the truth; not changed.
+            shared: the honest vector; not changed.
             round: of the run.
-            peer: to whom; "" is whoever asks.
+            peer: the receiver; "" for a vector that is published for all.
         """
         if self._attack.targets == "wire":
             return shared
         own = shared[self._part].cpu()
-        chance = generator(self._manifest.seed, "attack", self._node, self._told)
-        self._told += 1
+        chance = generator(self._manifest.seed, "attack", self._node, self._sent)
+        self._sent += 1
         messages, self._memory = self._attack.tell(self._memory, self._scene(own, round, peer), chance)
-        told = shared.clone()
-        told[self._part] = messages[0].nan_to_num().clamp(-_LARGEST, _LARGEST).to(shared)
+        sent = shared.clone()
+        sent[self._part] = messages[0].nan_to_num().clamp(-_LARGEST, _LARGEST).to(shared)
         if self._attack.targets == "tracker":
-            told[self._part.stop :] = _LARGEST  # norms, where there are any: a threshold that minds only claims is none
+            sent[self._part.stop :] = (
+                _LARGEST  # claimed norms, where there are any: the largest passes every threshold on claims
+            )
         if peer:
-            self._keep(self._lies, peer, told - shared)
+            self._keep(self._forged, peer, sent - shared)
         if self._manifest.pace.kind == "clock":
-            self.mixed(shared)  # there are no rounds: steps are counted from one word to the next
-        return told
+            self.start_round(shared)  # there are no rounds: steps are counted from one message to the next
+        return sent
 
-    def sends(self, reply: Sent) -> Sent:
+    def distort(self, reply: Sent) -> Sent:
         """The reply with the bytes that go out instead of an encoded vector's."""
         if self._attack.targets != "wire":
             return reply
         return structs.replace(reply, payload=cast("Distort", self._attack).distort(reply.payload))
 
-    def publishes(self, reply: Published) -> Published:
-        """Likewise, with the digest that goes with them: a liar signs what it sends."""
-        sent = self.sends(reply)
-        return structs.replace(sent, digest=digest(sent.payload))
+    def distort_published(self, reply: Published) -> Published:
+        """The same, with the digest of the bytes that go out: an attacker signs what it sends."""
+        changed = self.distort(reply)
+        return structs.replace(changed, digest=digest(changed.payload))
 
-    def learns(self, data: Data) -> Data:
+    def poison(self, data: Data) -> Data:
         """The node's samples as it learns from them.
 
         Raises:
@@ -147,52 +165,52 @@ class Hostile:
             raise ConfigError(f"attack_params: {error}") from error
         return Poisoned(data, classes, poison)
 
-    # --- what it hears ------------------------------------------------------------------------------------
+    # --- what it receives --------------------------------------------------------------------------------
 
-    def mixed(self, shared: Tensor) -> None:
+    def start_round(self, shared: Tensor) -> None:
         """A round begins: local steps start from here."""
         self._before = shared.clone()
 
-    def hears(self, peer: str, vector: Tensor) -> None:
-        """What a peer told of all of its shared vector (D,)."""
+    def record(self, peer: str, vector: Tensor) -> None:
+        """Keep a peer's shared vector (D,), unless it is a fellow attacker."""
         if peer not in self._crew:
-            self._keep(self._heard, peer, vector.detach().to(self._origin))
+            self._keep(self._received, peer, vector.detach().to(self._origin))
 
-    def gathered(self, asked: Sequence[str], told: Tensor, present: Tensor) -> None:
-        """What those we asked told, (k, D) in order of peer id, and whether they did, (k,)."""
+    def record_pulled(self, asked: Sequence[str], vectors: Tensor, present: Tensor) -> None:
+        """Keep pulled vectors (k, D), in order of peer id, where present (k,)."""
         for place, peer in enumerate(sorted(asked)):
             if bool(present[place]):
-                self.hears(peer, told[place].clone())
+                self.record(peer, vectors[place].clone())
 
-    def overhears(self, call: Answer, terms: Terms) -> None:
-        """What a peer offers, before it is answered: a liar answers when it knows. If it is no good, whoever answers will say so."""
+    def record_offer(self, call: Answer, terms: Terms) -> None:
+        """Decode a request before it is answered. A payload that cannot be decoded is refused by the answer."""
         if swaps(self._learner.mixer.edge):
             return
         shared = self._learner.shared()
-        known = self._heard.get(call.peer, shared)
+        known = self._received.get(call.peer, shared)
         with suppress(ValueError):
             support, theirs = terms.heard(call.payload, shared.numel(), shared.dtype)
-            self.hears(call.peer, support.add(known, theirs.to(known) - support.take(known)))
+            self.record(call.peer, support.add(known, theirs.to(known) - support.take(known)))
 
-    def takes(self, done: Effect | Swapped) -> Effect | Swapped:
-        """What an exchange does to ourselves: as if we had told the truth, as far as we know what the peer has."""
-        lie = self._lies.pop(done.peer, None)
+    def correct(self, done: Effect | Swapped) -> Effect | Swapped:
+        """What an honest exchange would have done to our own vector, as far as the peer's is known."""
+        lie = self._forged.pop(done.peer, None)
         if lie is None or not bool(lie.any()):
             return done
         if isinstance(done, Swapped):
             return replace(done, mine=done.mine - lie)
         support, clip, shared = done.support, self._manifest.mix.clip_norm, self._learner.shared()
-        known = self._heard.get(done.peer, shared)
+        known = self._received.get(done.peer, shared)
         if clip == 0.0 or float(done.value.norm()) < _SURE * clip:
             value = done.value + support.take(lie)
-            self.hears(done.peer, support.add(known, support.take(shared) + value - support.take(known)))
+            self.record(done.peer, support.add(known, support.take(shared) + value - support.take(known)))
             return replace(done, value=value)
         return replace(done, value=support.take(known) - support.take(shared))
 
     # --- what it knows ------------------------------------------------------------------------------------
 
     def _scene(self, own: Tensor, round: int, peer: str) -> Scene:
-        heard = {name: vector[self._part].cpu() for name, vector in self._heard.items()}
+        heard = {name: vector[self._part].cpu() for name, vector in self._received.items()}
         names = sorted(heard)
         receiver = peer if peer or not names else names[round % len(names)]
         before = self._before[self._part].cpu()
@@ -216,7 +234,7 @@ class Hostile:
     def _keep(kept: dict[str, Tensor], peer: str, vector: Tensor) -> None:
         kept.pop(peer, None)
         kept[peer] = vector  # now the newest
-        if len(kept) > MAX_HEARD:
+        if len(kept) > MAX_RECEIVED:
             del kept[next(iter(kept))]
 
 
@@ -249,17 +267,76 @@ class Poisoned:
         return self.data.held_out(size)
 
 
-def hostile(opening: Open, learner: Learner) -> Hostile | None:
-    """The liar that the node's owner asked for, its data poisoned; None: it is honest.
+class ByzantineSession:
+    """A session with an adversary between it and the peers; all other calls are those of the session.
+
+    Args:
+        session: honest, just opened.
+        opening: names the attack.
 
     Raises:
-        ConfigError: as Hostile.
+        ConfigError: as Adversary, or the data cannot be poisoned so.
     """
-    if not opening.attack:
-        return None
-    made = Hostile(opening, learner)
-    learner.data = made.learns(learner.data)
-    return made
+
+    def __init__(self, session: Session, opening: Open) -> None:
+        self._session = session
+        self.adversary = Adversary(opening, session.learner)
+        session.learner.data = self.adversary.poison(session.learner.data)
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever is not overridden here."""
+        return getattr(self._session, name)
+
+    def train(self, call: Train) -> Trained | None:
+        """Begin a round."""
+        if self._session.frozen:
+            self._session.thaw()
+            self.adversary.start_round(self._session.learner.shared())
+        return self._session.train(call)
+
+    def mix(self, call: Mix) -> Done:
+        """Combine; the attacker knows what it received from now on."""
+        session, frozen = self._session, self._session.frozen
+        if frozen:
+            self.adversary.record_pulled(call.asked, *session.gathering.told(call.asked))
+        done = session.mix(call)
+        if frozen:
+            self.adversary.start_round(session.learner.shared())
+        return done
+
+    def publish(self, call: Publish) -> Published:
+        """A forged vector, for all who pull it."""
+        return self.adversary.distort_published(self._session.publish_vector(call, self._forged()))
+
+    def offer(self, call: Offer) -> Offered:
+        """Initiator: forged values."""
+        return self.adversary.distort(self._session.offer_vector(call, self._forged(call.peer)))
+
+    def answer(self, call: Answer) -> Answered:
+        """Responder: a forged difference, made when the request is known."""
+        self.adversary.record_offer(call, self._session.exchanges.terms)
+        return self.adversary.distort(self._session.answer_vector(call, self._forged(call.peer)))
+
+    def apply(self, call: Apply) -> Done:
+        """Initiator's commit."""
+        return self._session.take(self.adversary.correct(self._session.exchanges.apply(call)))
+
+    def commit(self, call: Commit) -> Done:
+        """Responder's commit."""
+        return self._session.take(self.adversary.correct(self._session.exchanges.commit(call)))
+
+    def _forged(self, peer: str = "") -> Tensor:
+        return self.adversary.forge(self._session.readable(), self._session.round, peer)
+
+
+def open_session(opening: Open, clock: Callable[[], float], secret: Secret) -> Session:
+    """The session of an honest node, or of the Byzantine one that its owner asked for.
+
+    Raises:
+        ConfigError: the opening cannot be used.
+    """
+    session = Session(opening, clock, secret)
+    return cast("Session", ByzantineSession(session, opening)) if opening.attack else session
 
 
 def _number(peer: str) -> int:

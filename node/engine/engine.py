@@ -16,6 +16,7 @@ from torch import Tensor
 
 from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from starling.gossip.mix.edge_ledger import Ledger
+from starling.node.engine.byzantine import open_session
 from starling.node.engine.privacy.csprng import Entropy, Secret
 from starling.node.engine.session import Session
 from starling.node.rpc import calls
@@ -87,7 +88,7 @@ class Engine:
             raise LocalProtocolError("the engine is open already")
         if request.threads:
             torch.set_num_threads(request.threads)
-        self._session = Session(request, self._clock, Secret(self._entropy))
+        self._session = open_session(request, self._clock, Secret(self._entropy))
         return self._session.opened
 
 

@@ -69,13 +69,12 @@ class Gathering:
             raise RemoteProtocolError(call.peer, str(error)) from error
 
     def told(self, asked: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """What those asked told, (k, D) in order of peer id with zeros for who did not, and who did, (k,) bool; all is then forgotten."""
-        heard, self._heard = self._heard, {}
+        """Vectors received from `asked`, (k, D) in order of peer id with zeros where none came, and whether one came, (k,) bool."""
         told = torch.zeros(len(asked), self._dim, dtype=self._dtype, device=self._device)
         present = torch.zeros(len(asked), dtype=torch.bool, device=self._device)
         for place, peer in enumerate(sorted(asked)):
-            if peer in heard:
-                told[place], present[place] = heard[peer], True
+            if peer in self._heard:
+                told[place], present[place] = self._heard[peer], True
         return told, present
 
     def forget(self, peer: str) -> None:

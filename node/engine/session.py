@@ -22,7 +22,6 @@ from starling.gossip.api import Effect, Phase, Swapped
 from starling.gossip.errors import ConfigError, LocalProtocolError
 from starling.gossip.mix.catalogue import gathers, swaps
 from starling.node.engine import tensor_file
-from starling.node.engine.byzantine import hostile
 from starling.node.engine.checkpoint import Checkpoint, Checkpoints, swarm_of
 from starling.node.engine.consensus import Distances
 from starling.node.engine.devices import Gpu
@@ -79,15 +78,14 @@ class Session:
         self._told_noise = _told_noise(opening, swapped=swaps(learner.mixer.edge))
         self._distances = Distances()
         self._gpu = Gpu(learner.device, clock)
-        self._exchanges = Exchanges(
+        self.exchanges = Exchanges(
             opening.manifest, node=opening.node, origin=learner.origin, layout=learner.layout, mixer=learner.mixer,
             correction_lr=learner.correction_lr, remembered=lambda: learner.kept,
             distances=self._distances,
         )  # fmt: skip
-        self._gathering = Gathering(
-            self._exchanges.terms, node=opening.node, seed=opening.manifest.seed, origin=learner.origin
+        self.gathering = Gathering(
+            self.exchanges.terms, node=opening.node, seed=opening.manifest.seed, origin=learner.origin
         )
-        self._hostile = hostile(opening, learner)
         self._schema = learner.layout.digest
         self._checkpoints = None
         self._round = 0  # the one to do next
@@ -189,7 +187,7 @@ class Session:
         """Begin a round; its reply comes out of `step`."""
         if self._pace.kind != "steps" or self._computing:
             raise LocalProtocolError("a round is granted in steps pace, one at a time")
-        self._thaw()
+        self.thaw()
         self._round, self._granted = call.round, call
         self._tally = _Tally(self._clock())
         self._left = call.steps
@@ -206,28 +204,25 @@ class Session:
     def mix(self, call: calls.Mix) -> calls.Done:
         """Add what gathered, and thaw."""
         self._must_rest()
-        held = self._thaw(call.asked)
+        held = self.thaw(call.asked)
         self._round = call.round + 1
         return calls.Done(held=held, distance=self._distances.take())
 
-    def _thaw(self, asked: Sequence[str] = ()) -> tuple[str, ...] | None:
-        """What was committed or told since the last Mix counts in this one. -> of peers who told, those held back, if the rule says so"""
+    def thaw(self, asked: Sequence[str] = ()) -> tuple[str, ...] | None:
+        """Combine what was committed or received since the last Mix. -> of peers in `asked`, those the rule excluded, if it says so"""
         if self._frozen is None:
             return None
         held, order = None, sorted(asked)
         self._frozen = None
         gathered, self._gathered = self._gathered, []
         if gathers(self.learner.mixer.edge):
-            told, present = self._gathering.told(asked)
+            told, present = self.gathering.told(asked)
+            self.gathering.forget_all()
             self._distances.gathered(order, told, present, self.learner.shared())
-            if self._hostile is not None:
-                self._hostile.gathered(asked, told, present)
             held = self.learner.gather(order, told, present, self._phase)
         else:
             gathered.sort(key=lambda done: done.peer)  # stable: each peer's in order
             self.learner.absorb(gathered, self._phase)
-        if self._hostile is not None:
-            self._hostile.mixed(self.learner.shared())
         self.learner.mark_good()
         if held is None:
             return None
@@ -236,67 +231,82 @@ class Session:
     # --- calls: pulled exchanges --------------------------------------------------------------------------
 
     def publish(self, call: calls.Publish) -> calls.Published:
-        """The frozen vector, for whoever asks."""
-        published = self._gathering.publish(call, self._readable())
-        return published if self._hostile is None else self._hostile.publishes(published)
+        """The frozen vector, encoded for all who pull it."""
+        return self.publish_vector(call, self.readable())
+
+    def publish_vector(self, call: calls.Publish, vector: Tensor) -> calls.Published:
+        """The same for another vector (D,)."""
+        return self.gathering.publish(call, vector)
 
     def hear(self, call: calls.Hear) -> calls.Done:
         """A peer's vector. It counts at the Mix of this round, whichever round it is from."""
         if self._frozen is None:
             raise LocalProtocolError("what peers tell counts between the end of Train and Mix")
-        self._gathering.hear(call)
+        self.gathering.hear(call)
         return calls.Done()
 
     # --- calls: exchanges ---------------------------------------------------------------------------------
 
     def offer(self, call: calls.Offer) -> calls.Offered:
         """Initiator's values."""
-        offered = self._exchanges.offer(
-            call, self._readable(call.peer), local_steps=self._local_steps, exclusive=self._pace.kind == "clock"
-        )
-        return offered if self._hostile is None else self._hostile.sends(offered)
+        return self.offer_vector(call, self.readable())
+
+    def offer_vector(self, call: calls.Offer, vector: Tensor) -> calls.Offered:
+        """The same of another vector (D,)."""
+        return self.exchanges.offer(call, vector, local_steps=self._local_steps, exclusive=self._pace.kind == "clock")
 
     def answer(self, call: calls.Answer) -> calls.Answered:
         """Responder's difference."""
-        if self._hostile is not None:
-            self._hostile.overhears(call, self._exchanges.terms)
-        answered = self._exchanges.answer(call, self._readable(call.peer), exclusive=self._pace.kind == "clock")
-        return answered if self._hostile is None else self._hostile.sends(answered)
+        return self.answer_vector(call, self.readable())
+
+    def answer_vector(self, call: calls.Answer, vector: Tensor) -> calls.Answered:
+        """The same of another vector (D,)."""
+        return self.exchanges.answer(call, vector, exclusive=self._pace.kind == "clock")
 
     def apply(self, call: calls.Apply) -> calls.Done:
         """Initiator's commit."""
-        return self._take(self._exchanges.apply(call))
+        return self.take(self.exchanges.apply(call))
 
     def commit(self, call: calls.Commit) -> calls.Done:
         """Responder's commit."""
-        return self._take(self._exchanges.commit(call))
+        return self.take(self.exchanges.commit(call))
 
     def drop(self, call: calls.Drop) -> calls.Done:
         """Forget one transaction."""
-        self._exchanges.drop(call)
+        self.exchanges.drop(call)
         return calls.Done()
 
     def settle(self, call: calls.Settle) -> calls.Done:
         """The edge was closed in order."""
-        self._exchanges.forget(call.peer)
+        self.exchanges.forget(call.peer)
         self._book_now(call.peer)
         self.learner.settle(call.peer)
         return calls.Done()
 
     def revoke(self, call: calls.Revoke) -> calls.Done:
         """The peer is gone. What it committed stays in the model; its flow goes, and what it told since the last Mix."""
-        self._gathering.forget(call.peer)
-        self._exchanges.forget(call.peer)
+        self.gathering.forget(call.peer)
+        self.exchanges.forget(call.peer)
         self._distances.forget(call.peer)
         self._book_now(call.peer)
         return calls.Done(leaned=self.learner.revoke(call.peer, settled=call.settled))
 
-    def _readable(self, peer: str = "") -> Tensor:
-        """(D,) what the peer, or whoever asks, is told."""
-        shared = self._current()
-        return shared if self._hostile is None else self._hostile.tells(shared, self._round, peer)
+    @property
+    def frozen(self) -> bool:
+        """Exchanges read a frozen vector: steps pace, between the end of Train and Mix."""
+        return self._frozen is not None
 
-    def _current(self) -> Tensor:
+    @property
+    def round(self) -> int:
+        """The one to do next, or under way."""
+        return self._round
+
+    def readable(self) -> Tensor:
+        """(D,) the vector that exchanges read now.
+
+        Raises:
+            LocalProtocolError: steps pace, and none is frozen.
+        """
         if self._pace.kind == "clock":
             shared = self.learner.shared()
             return self._told(shared) if self._told_noise else shared
@@ -304,9 +314,8 @@ class Session:
             raise LocalProtocolError("there is no frozen vector between Mix and the end of the next Train")
         return self._frozen
 
-    def _take(self, done: Effect | Swapped) -> calls.Done:
-        if self._hostile is not None:
-            done = self._hostile.takes(done)
+    def take(self, done: Effect | Swapped) -> calls.Done:
+        """Add what an exchange does to our vector: at the next Mix in steps pace, else at once."""
         if self._pace.kind == "steps":
             self._gathered.append(done)
         else:
@@ -315,7 +324,7 @@ class Session:
             self._apart += _AVERAGED * (phase.local_steps - self._apart)
             self._last_exchange = steps
             self.learner.absorb([done], phase)
-        clipped = self._exchanges.clipped(done)
+        clipped = self.exchanges.clipped(done)
         return calls.Done(clipped, clip=1.0 if isinstance(done, Effect) and not clipped else None)
 
     def _book_now(self, peer: str) -> None:
@@ -424,8 +433,8 @@ class Session:
 
     def _take_over(self, model: Tensor, round: int) -> None:
         self.learner.install(model, round)
-        self._exchanges.forget_all()
-        self._gathering.forget_all()
+        self.exchanges.forget_all()
+        self.gathering.forget_all()
         self._distances.forget_all()
         self._frozen, self._gathered, self._round = None, [], round
 

@@ -13,8 +13,9 @@ from starling.gossip.compress import codec
 from starling.gossip.compress.catalogue import quantizer
 from starling.gossip.exchange.attestation import digest
 from starling.node.config.schema import CompressSection, Manifest, MixSection, PrivacySection
-from starling.node.engine.byzantine import MAX_HEARD, Hostile
+from starling.node.engine.byzantine import MAX_RECEIVED, Adversary, ByzantineSession
 from starling.node.engine.engine import Engine
+from starling.node.engine.session import Session
 from starling.node.rpc import calls
 from starling.robust.attacks.names import WIRE
 from tests.harness.engines import done, exchange, manifest, opened, opening, run
@@ -40,12 +41,11 @@ def liar(swarm: Manifest, attack: str, node: str = "a", shard: int = 0, **params
     return engine
 
 
-def memory(engine: Engine) -> Hostile:
+def memory(engine: Engine) -> Adversary:
     """What the liar remembers."""
-    assert engine._session is not None
-    held = engine._session._hostile
-    assert held is not None
-    return held
+    session: object = engine.session
+    assert isinstance(session, ByzantineSession)
+    return session.adversary
 
 
 def trained(engine: Engine, swarm: Manifest, turn: int = 0) -> Tensor:
@@ -220,11 +220,11 @@ def test_a_liar_remembers_a_bounded_number_of_vectors() -> None:
     trained(engine, swarm)
     trained(honest, swarm)
     payload = offered(honest, "zz").payload
-    for number in range(3 * MAX_HEARD):
+    for number in range(3 * MAX_RECEIVED):
         done(engine, calls.Answer(f"peer-{number:02}", 0, 0, 0, 0.5, 0.0, payload))
     held = memory(engine)
-    assert list(held._heard) == [f"peer-{n:02}" for n in range(2 * MAX_HEARD, 3 * MAX_HEARD)]
-    assert len(held._lies) <= MAX_HEARD
+    assert list(held._received) == [f"peer-{n:02}" for n in range(2 * MAX_RECEIVED, 3 * MAX_RECEIVED)]
+    assert len(held._forged) <= MAX_RECEIVED
 
 
 def test_a_liar_replays() -> None:
@@ -336,3 +336,10 @@ def test_a_liar_that_gathers_lies_about_what_it_was_told_in_the_round_before() -
     own = trained(engine, swarm, 1)
     told = read(done(engine, calls.Publish(1)).payload, own.numel())
     assert torch.allclose(told, -(own + theirs) / 2, atol=1e-6)
+
+
+def test_only_a_node_that_was_asked_to_attack_has_an_adversary() -> None:
+    """It is chosen once, when the session opens; an honest session has no place for one."""
+    swarm = agreed()
+    assert type(opened(swarm).session) is Session
+    assert type(liar(swarm, "sign_flip").session) is ByzantineSession
