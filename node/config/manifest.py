@@ -18,8 +18,7 @@ from starling.gossip.errors import ConfigError, RemoteProtocolError
 from starling.gossip.mix.facts import FACTS
 from starling.gossip.mix.stability import disagreement_factor
 from starling.node import identity, plugins
-from starling.node.admission import rules as admission
-from starling.node.config import presets, robustness, toml
+from starling.node.config import admission, presets, robustness, toml
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest, MixSection, OverlaySection
 from starling.node.identity import Identity

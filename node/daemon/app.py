@@ -24,14 +24,14 @@ from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.daemon.context import NodeContext, NodeSetup
 from starling.node.daemon.engine.supervisor import EngineSupervisor
-from starling.node.daemon.events import Events, NodeReporter
+from starling.node.daemon.events import Events
 from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.bootstrap import Bootstrap
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.running import RunningNode
 from starling.node.daemon.state.transfer import Transfer
-from starling.node.daemon.trust.peer_policy import PeerPolicy
+from starling.node.daemon.trust.peer_policy import NodeReporter, PeerPolicy
 from starling.node.net.api import Network
 from starling.node.rpc import calls
 

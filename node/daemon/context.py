@@ -2,19 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import trio
 
 from starling.gossip.seeds import derive
+from starling.gossip.wire.schema import Revocation
+from starling.node.admission.chain import Chain
+from starling.node.admission.credential import Ticket
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.daemon.engine.supervisor import StartEngine
-from starling.node.daemon.membership.admission import AdmissionStore
 from starling.node.identity import Identity
 from starling.node.interfaces import EngineHandle, Reporter
 from starling.node.net.api import Network
 from starling.node.status.snapshot import Resources
 from starling.robust.reputation import Decision
+
+T = TypeVar("T")
+
+
+class Offload(Protocol):
+    """Runs a slow function without blocking the event loop."""
+
+    def __call__(self, work: Callable[[], T]) -> Awaitable[T]:
+        """The function's result."""
+        ...
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run in a thread, which is abandoned when this is cancelled."""
+    return await trio.to_thread.run_sync(work, abandon_on_cancel=True)  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionStore:
+    """A node's credentials, and what it knows of others' from an earlier run.
+
+    Args:
+        chain: its chain of invitations; empty for none.
+        revoked: revocations known from an earlier run.
+        keep_revoked: called with all revocations whenever they change, to store them for the next run.
+        ticket: the proof of work of an earlier run, if any.
+        keep_ticket: called with each new one.
+        offload: runs proof-of-work evaluations.
+    """
+
+    chain: Chain = ()
+    revoked: tuple[Revocation, ...] = ()
+    keep_revoked: Callable[[tuple[Revocation, ...]], object] = lambda _revocations: None
+    ticket: Ticket | None = None
+    keep_ticket: Callable[[Ticket], object] = lambda _ticket: None
+    offload: Offload = in_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +95,7 @@ class NodeSetup:
     remember: Callable[[tuple[str, ...]], object] = lambda _addresses: None
     decisions: tuple[Decision, ...] = ()
     keep_decisions: Callable[[tuple[Decision, ...]], object] = lambda _decisions: None
-    admission: AdmissionStore = AdmissionStore()  # noqa: RUF009 — frozen
+    admission: AdmissionStore = AdmissionStore()
     usage: Callable[[int | None], Resources] = lambda _engine: Resources()
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from structlog.typing import FilteringBoundLogger
 
-from starling.node.daemon.trust.peer_policy import PeerPolicy
 from starling.node.interfaces import Level
 from starling.node.status.snapshot import Event
 
@@ -98,28 +96,6 @@ class Events:
             reason = next(reversed(reasons))
         reasons[reason] = reasons.get(reason, 0) + 1
         return reasons[reason]
-
-
-@dataclass(frozen=True, slots=True)
-class NodeReporter:
-    """The `Reporter` of a node's services: events to the log and the status, faults to the peer policy as well.
-
-    Args:
-        events: takes events and counts faults.
-        policy: penalises faults.
-    """
-
-    events: Events
-    policy: PeerPolicy
-
-    def event(self, name: str, text: str, *, level: Level = "info", **fields: object) -> None:
-        """Add an event."""
-        self.events.event(name, text, level=level, **fields)
-
-    def fault(self, peer: str, reason: str) -> None:
-        """Count a peer's protocol fault and penalise it."""
-        self.events.fault(peer, reason)
-        self.policy.fault(peer, reason)
 
 
 def _one_line(text: str) -> str:

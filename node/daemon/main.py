@@ -18,10 +18,9 @@ from starling.node.admission.issue import take_up
 from starling.node.config.manifest import swarm_id
 from starling.node.config.schema import NodeConfig
 from starling.node.daemon.app import Node
-from starling.node.daemon.context import NodeSetup
+from starling.node.daemon.context import AdmissionStore, NodeSetup
 from starling.node.daemon.engine.client import open_engine
 from starling.node.daemon.events import Events
-from starling.node.daemon.membership.admission import AdmissionStore
 from starling.node.daemon.observe.changes import Changes
 from starling.node.daemon.observe.control_commands import carry_out
 from starling.node.daemon.observe.control_server import ControlServer

@@ -62,7 +62,7 @@ class RunningNode:
         self.opened = opened
         self.policy = policy
         self._bootstrap = bootstrap
-        self._transfer = transfer
+        self.transfer = transfer
         self._progress = progress
         self._cut: dict[str, None] = {}  # peers whose contribution is to be deleted, in order
         self._cut_added = trio.Event()
@@ -112,7 +112,7 @@ class RunningNode:
         """
         context, training = self.context, self.training
         start_round = await self._start_round()
-        self._transfer.give(self.engine, self.membership.may_read)
+        self.transfer.give(self.engine, self.membership.may_read)
         await training.quorum(begun=start_round > 0)
         await training.run(start_round)
         await training.save(export)

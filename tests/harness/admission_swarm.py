@@ -12,7 +12,8 @@ from starling.node.admission.chain import bind, invite
 from starling.node.admission.issue import terms_of
 from starling.node.config.manifest import found, swarm_id
 from starling.node.config.schema import Manifest
-from starling.node.daemon.membership.admission import Admission, AdmissionStore
+from starling.node.daemon.context import AdmissionStore
+from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.service import Membership
 from starling.node.identity import Identity
 from starling.node.net.memory import MemoryHub, address_of

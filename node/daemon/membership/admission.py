@@ -8,12 +8,10 @@ or else a peer, has a bucket of evaluations, and gets back what was spent on goo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol, TypeVar
 
 import trio
 
@@ -28,6 +26,7 @@ from starling.node.admission.credential import Credential, Ticket
 from starling.node.admission.gate import GOOD, Gatekeeper, puzzle_of
 from starling.node.admission.work import search
 from starling.node.config.schema import Manifest
+from starling.node.daemon.context import AdmissionStore
 from starling.node.identity import Identity, peer_id_of
 from starling.node.interfaces import Reporter
 from starling.node.net.limits import TokenBucket
@@ -44,42 +43,6 @@ MAX_WAITING = 512
 MAX_SOURCES = 1024
 LONGEST_S = 10 * 365 * 86400.0
 """Longer than any invitation is given."""
-
-T = TypeVar("T")
-
-
-class Offload(Protocol):
-    """Runs a function that takes a while without stopping everything else."""
-
-    def __call__(self, work: Callable[[], T]) -> Awaitable[T]:
-        """The function's result."""
-        ...
-
-
-async def in_thread(work: Callable[[], T]) -> T:
-    """In a thread, which a cancellation leaves behind."""
-    return await trio.to_thread.run_sync(work, abandon_on_cancel=True)  # type: ignore[call-arg]
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionStore:
-    """What a node brings along.
-
-    Args:
-        chain: its invitation, bound to it; empty for none.
-        revoked: revocations known from an earlier run.
-        keep_revoked: told all revocations whenever there are others, for the next run.
-        ticket: the proof of work of an earlier run, if any.
-        keep_ticket: told each new one.
-        offload: where work is done.
-    """
-
-    chain: Chain = ()
-    revoked: tuple[Revocation, ...] = ()
-    keep_revoked: Callable[[tuple[Revocation, ...]], object] = lambda _revocations: None
-    ticket: Ticket | None = None
-    keep_ticket: Callable[[Ticket], object] = lambda _ticket: None
-    offload: Offload = in_thread
 
 
 class Admission:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import trio
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.gossip.exchange.commands import Outcome
+from starling.node.daemon.events import Events
 from starling.node.identity import public_key_of
 from starling.node.interfaces import Level
 from starling.robust.reputation import Decision, Reputation, Standing, Verdict
@@ -230,6 +231,28 @@ class PeerPolicy:
             if not self._cannot_keep:
                 self._events.event("cannot_keep_bans", f"bans are forgotten at a restart: {error}", level="error")
             self._cannot_keep = True
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReporter:
+    """The `Reporter` of a node's services: events to the log and the status, faults to the peer policy as well.
+
+    Args:
+        events: takes events and counts faults.
+        policy: penalises faults.
+    """
+
+    events: Events
+    policy: PeerPolicy
+
+    def event(self, name: str, text: str, *, level: Level = "info", **fields: object) -> None:
+        """Add an event."""
+        self.events.event(name, text, level=level, **fields)
+
+    def fault(self, peer: str, reason: str) -> None:
+        """Count a peer's protocol fault and penalise it."""
+        self.events.fault(peer, reason)
+        self.policy.fault(peer, reason)
 
 
 def named(given: str, known: Collection[str]) -> str:

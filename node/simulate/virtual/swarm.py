@@ -22,9 +22,8 @@ from starling.node.admission.chain import Chain
 from starling.node.config.manifest import found, swarm_id
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.daemon.app import Node
-from starling.node.daemon.context import NodeSetup
+from starling.node.daemon.context import AdmissionStore, NodeSetup
 from starling.node.daemon.events import Events
-from starling.node.daemon.membership.admission import AdmissionStore
 from starling.node.engine.engine import Engine
 from starling.node.identity import Identity
 from starling.node.interfaces import EngineHandle, Reporter

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starling.gossip.errors import ConfigError
-from starling.node.admission import rules
 from starling.node.admission.credential import Ticket
 from starling.node.admission.work import Puzzle, search
+from starling.node.config import admission as rules
 from starling.node.config.schema import AdmissionSection
 from starling.node.identity import Identity
 

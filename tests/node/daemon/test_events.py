@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from starling.node.daemon.events import MAX_EVENTS, MAX_PEERS, MAX_REASONS, Events, NodeReporter
+from starling.node.daemon.events import MAX_EVENTS, MAX_PEERS, MAX_REASONS, Events
 from starling.node.daemon.progress import Rate
+from starling.node.daemon.trust.peer_policy import NodeReporter
 
 
 class RecordingLog:

@@ -15,7 +15,8 @@ from starling.node.admission import credential as credentials
 from starling.node.admission.chain import bind, invite
 from starling.node.admission.credential import Credential, Ticket
 from starling.node.config.schema import AdmissionSection
-from starling.node.daemon.membership.admission import WASTED_AT_ONCE, AdmissionStore, in_thread
+from starling.node.daemon.context import AdmissionStore, in_thread
+from starling.node.daemon.membership.admission import WASTED_AT_ONCE
 from starling.node.daemon.membership.service import ELSEWHERE_SHARE, ORIGIN_SHARE
 from starling.node.identity import Identity
 from starling.node.net.memory import address_of
