@@ -41,7 +41,7 @@ class A2Cid2:
     Source: Nabli, Belilovsky and Oyallon 2023 (arXiv:2306.08289).
 
     Args:
-        chi1: χ1 of `starling.gossip.overlay.spectrum.chi`, in local steps, > 0.
+        chi1: χ1 of `starling.gossip.overlay.measure.chi`, in local steps, > 0.
         chi2: χ2, likewise, in (0, χ1].
     """
 

@@ -35,7 +35,7 @@ class ExactDiffusion:
 
     One vector is exchanged and the optimum is reached exactly, if one symmetric W holds in every round: on overlays that
     change or are directed both diverge, and every lost exchange is such a change. D² needs λ_min(W) > −1/3 besides
-    (`starling.gossip.overlay.spectrum.check_static`). Exact with one local step a round; with more, the models drift apart in between
+    (`starling.gossip.overlay.measure.check_static`). Exact with one local step a round; with more, the models drift apart in between
     and end where those drifts cancel, not the gradients: `KGt` and `Pet` are made for that.
 
     Sources: exact diffusion Yuan, Ying, Zhao and Sayed 2019 (arXiv:1702.05122); NIDS Li, Shi and Yan 2019 (arXiv:1704.07807);

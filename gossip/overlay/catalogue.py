@@ -17,15 +17,14 @@ from starling.gossip.overlay.equitopo import (
     UndirectedEquiStatic,
 )
 from starling.gossip.overlay.grid import Grid, Torus
-from starling.gossip.overlay.lazy import Lazy
 from starling.gossip.overlay.one_peer import Hypercube, OnePeerExponential, RandomMatching
 from starling.gossip.overlay.periodic import Periodic
 from starling.gossip.overlay.pull import Pull
 from starling.gossip.overlay.random_graph import ErdosRenyi, HalfRandom
 from starling.gossip.overlay.rendezvous import Rendezvous
-from starling.gossip.overlay.rules import RULES
 from starling.gossip.overlay.static import Alone, Complete, Ring, StaticExponential
 from starling.gossip.overlay.sticky import Sticky
+from starling.gossip.overlay.weights import RULES, Lazy
 
 OVERLAYS: Mapping[str, Callable[..., Overlay]] = MappingProxyType(
     {

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from starling.gossip.overlay.rules import checked, edge_weight
+from starling.gossip.overlay.weights import checked, edge_weight
 
 
 @lru_cache(maxsize=64)
@@ -33,7 +33,7 @@ class Grid:
     Spectral gap of order 1/n for a square grid, 1/n² for a path.
 
     Args:
-        weights: a rule of `starling.gossip.overlay.rules`.
+        weights: a rule of `starling.gossip.overlay.weights`.
     """
 
     weights: str = "metropolis_hastings"
@@ -68,7 +68,7 @@ class Grid:
 class Torus:
     """The grid with its borders joined: everybody has four neighbors at weight 1/5 if r, c >= 3. A ring for prime n.
 
-    All degrees are equal, so that all rules of `starling.gossip.overlay.rules` are one. Spectral gap of order 1/n for a square torus.
+    All degrees are equal, so that all rules of `starling.gossip.overlay.weights` are one. Spectral gap of order 1/n for a square torus.
     """
 
     symmetric: ClassVar[bool] = True

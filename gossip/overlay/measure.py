@@ -1,8 +1,9 @@
-"""What an overlay costs and how well it mixes, as numbers: for tables, studies and plots, never for a running node.
+"""Cost and mixing speed of overlays, and spectral conditions of mixing algorithms: for checks, tables and plots, not used during training.
 
-Everything is computed from rows. What needs W as an array says so and is meant for up to about a thousand members.
+Everything is computed from rows. Functions that build W as a dense array say so; they are for up to about a thousand members.
 
-Shapes: n members, ranks 0 … n − 1; e weights > 0 beside the diagonal; W (n, n) float64; J = 11ᵀ/n.
+Shapes: n members, ranks 0 … n − 1; e weights > 0 beside the diagonal; W (n, n) float64, W[i, j] is the weight that i gives to what it
+receives from j; J = 11ᵀ/n.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starling.gossip.overlay.api import Overlay
-from starling.gossip.overlay.weights import Matrix, residual
 from starling.gossip.seeds import derive
 
+Matrix = NDArray[np.float64]
 Values = NDArray[np.float64]
 
 EXACT = 1e-12
 """‖∏W − J‖ up to which an average counts as exact: rounding of double precision, and nothing that is left by design."""
+D2_BOUND = -1.0 / 3.0
+"""Lower bound of λ_min(W) for D². Tang et al. 2018 (arXiv:1803.07068). An even ring is at the bound, where D² is still stable; it is
+accepted up to rounding."""
 LEAP = 1e-3
 """Share that no single round of an overlay that only contracts gets below, so that what does is exact by design."""
 
@@ -94,6 +98,30 @@ def rows(overlay: Overlay, n: int, round: int) -> Rows:
     source = np.array([other for row in asked for other in row], dtype=np.int64)
     weight = np.array([w for row in asked for w in row.values()], dtype=np.float64)
     return Rows(n, to, source, weight)
+
+
+def matrix(overlay: Overlay, n: int, round: int) -> Matrix:
+    """W (n, n) of one round; the diagonal is 1 minus the rest of the row.
+
+    Raises:
+        ValueError: the overlay's kind is undefined for n.
+    """
+    return rows(overlay, n, round).dense()
+
+
+def symmetrised(W: Matrix) -> Matrix:
+    """(W + Wᵀ)/2: doubly stochastic if W is, and usable by pairwise exchanges."""
+    return (W + W.T) / 2.0
+
+
+def residual(W: Matrix) -> float:
+    """‖W − J‖₂: what one application of a doubly stochastic W leaves of any disagreement, at most."""
+    return float(np.linalg.norm(W - 1.0 / len(W), ord=2))
+
+
+def spectral_gap(W: Matrix) -> float:
+    """1 − ‖W − J‖₂; for symmetric W 1 − max(|λ₂|, |λ_n|)."""
+    return 1.0 - residual(W)
 
 
 def sequence(overlay: Overlay, n: int, count: int, start: int = 0) -> Iterator[Rows]:
@@ -209,3 +237,51 @@ def contraction(overlay: Overlay, n: int, samples: int) -> float:
         W = each.dense()
         mean += W.T @ W / samples
     return float(np.linalg.eigvalsh(mean - 1.0 / n)[-1])
+
+
+def check_static(W: Matrix, *, lazy: bool) -> None:
+    """Raise unless exact diffusion (lazy) or D² can use this matrix in every round.
+
+    Args:
+        W: rows sum to 1.
+        lazy: (I + W)/2 is applied, whose eigenvalues are never below the bound.
+
+    Raises:
+        ValueError: W is not symmetric, or λ_min(W) < −1/3 where it matters; with the value and the source.
+    """
+    if np.abs(W - W.T).max() > EXACT:
+        raise ValueError(
+            "needs a symmetric mixing matrix (Yuan et al. 2019, arXiv:1702.05122): this overlay is directed"
+        )
+    least = float(np.linalg.eigvalsh(W)[0])
+    if not lazy and least < D2_BOUND - EXACT:
+        raise ValueError(
+            f"d2 needs a mixing matrix with lambda_min > -1/3 (Tang et al. 2018, arXiv:1803.07068), this one has {least:.3f}; "
+            "exact_diffusion takes it"
+        )
+
+
+def chi(rates: NDArray[np.float64]) -> tuple[float, float]:
+    """χ1 and χ2 of A2CiD2, in units of the time that rates are per.
+
+        Λ = Σ_{i<j} rate_ij (e_i − e_j)(e_i − e_j)ᵀ,   χ1 = 1/λ_2(Λ),   χ2 = ½ max_{ij} (e_i − e_j)ᵀ Λ⁺ (e_i − e_j)
+
+    Args:
+        rates: (n, n) symmetric, >= 0, n >= 2: exchanges with weight 1/2 between i and j per unit of time. Of an overlay
+            and per round: twice the mean of W over a period. The diagonal is ignored.
+
+    Raises:
+        ValueError: the pairs that meet do not connect all.
+
+    Source: Nabli, Belilovsky and Oyallon 2023 (arXiv:2306.08289).
+    """
+    between = rates - np.diag(np.diag(rates))
+    laplacian = np.diag(between.sum(axis=1)) - between
+    slowest = float(np.linalg.eigvalsh(laplacian)[1])
+    if slowest <= EXACT * float(between.max()):
+        raise ValueError("the pairs that meet do not connect all members")
+    inverse = np.linalg.pinv(laplacian, hermitian=True)
+    diagonal = np.diag(inverse)
+    resistance = np.add.outer(diagonal, diagonal) - 2.0 * inverse
+    chi1 = 1.0 / slowest
+    return chi1, min(chi1, 0.5 * float(resistance[between > 0.0].max()))

@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from starling.gossip.overlay.rules import checked, edge_weight
+from starling.gossip.overlay.weights import checked, edge_weight
 from starling.gossip.seeds import derive
 
 MOST_HALF = 4096
@@ -34,7 +34,7 @@ class ErdosRenyi:
     Args:
         seed: root seed of the swarm, 0 <= seed < 2**63.
         factor: > 0. At 0 and below, large graphs are not connected.
-        weights: a rule of `starling.gossip.overlay.rules`.
+        weights: a rule of `starling.gossip.overlay.weights`.
     """
 
     seed: int
@@ -69,7 +69,7 @@ class HalfRandom:
 
     Args:
         seed: root seed of the swarm, 0 <= seed < 2**63.
-        weights: a rule of `starling.gossip.overlay.rules`.
+        weights: a rule of `starling.gossip.overlay.weights`.
     """
 
     seed: int

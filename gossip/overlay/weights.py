@@ -1,85 +1,78 @@
-"""Mixing matrices as dense arrays: for tests, studies and the simulator, never for a running node.
+"""Mixing weights of an edge from the degrees of its ends, and the lazy form of an overlay.
 
-Shapes: n members; W (n, n) float64, W[i, j] is the weight i gives to what it receives from j; J = 11ᵀ/n.
+The diagonal of W is 1 minus the rest of the row.
+
+    metropolis_hastings   1/(1 + the larger degree of the two): doubly stochastic; needs the neighbor's degree only
+    max_degree            1/(1 + the largest degree of all): doubly stochastic; slow where degrees differ much
+    uniform               1/(1 + own degree): rows sum to 1, columns do not; with pulled models the limit is a mean in which
+                          well-connected nodes count more
+
+Source: Xiao, Boyd and Lall 2005, "A Scheme for Robust Distributed Sensor Fusion Based on Average Consensus" (max-degree
+and Metropolis weights).
 """
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from starling.gossip.overlay.api import Overlay
 
-Matrix = NDArray[np.float64]
+RULES = ("metropolis_hastings", "max_degree", "uniform")
 
 
-def matrix(overlay: Overlay, n: int, round: int) -> Matrix:
-    """W (n, n) of one round; the diagonal is what the row leaves.
+def checked(rule: str) -> str:
+    """Return a rule's name if it is known.
 
     Raises:
-        ValueError: the overlay's kind is undefined for n.
+        ValueError: it is not one of RULES.
     """
-    W = np.zeros((n, n))
-    for i in range(n):
-        for j, weight in overlay.row(i, n, round).items():
-            W[i, j] = weight
-    return _with_rest(W)
+    if rule not in RULES:
+        raise ValueError(f"weights must be one of {', '.join(RULES)}, got {rule!r}")
+    return rule
 
 
-def symmetrised(W: Matrix) -> Matrix:
-    """(W + Wᵀ)/2: doubly stochastic if W is, and usable by pairwise exchanges."""
-    return (W + W.T) / 2.0
-
-
-def lazy(W: Matrix) -> Matrix:
-    """(I + W)/2: without negative eigenvalues if W is symmetric."""
-    return (np.eye(len(W)) + W) / 2.0
-
-
-def metropolis_hastings(adjacency: NDArray[np.bool_]) -> Matrix:
-    """W_ij = 1/(1 + max(deg i, deg j)) on edges, the rest on the diagonal: symmetric and doubly stochastic.
+def edge_weight(rule: str, mine: int, theirs: int, largest: int) -> float:
+    """Mixing weight that a node gives to what it receives over an edge.
 
     Args:
-        adjacency: (n, n) symmetric; its diagonal is ignored.
+        rule: one of RULES.
+        mine: degree of the node, without itself.
+        theirs: degree of the neighbor.
+        largest: largest degree in the graph.
     """
-    edges = adjacency & ~np.eye(len(adjacency), dtype=bool)
-    degrees = edges.sum(axis=1)
-    return _with_rest(np.where(edges, 1.0 / (1.0 + np.maximum.outer(degrees, degrees)), 0.0))
+    match rule:
+        case "metropolis_hastings":
+            degree = max(mine, theirs)
+        case "max_degree":
+            degree = largest
+        case _:
+            degree = mine
+    return 1.0 / (1 + degree)
 
 
-def max_degree(adjacency: NDArray[np.bool_]) -> Matrix:
-    """W_ij = 1/(1 + largest degree) on edges, the rest on the diagonal: symmetric and doubly stochastic.
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """(I + W)/2 in every round: no negative eigenvalues if W is symmetric, as exact diffusion and D² require.
+
+    The spectral gap of (I + W)/2 is half of 1 − λ₂, and finite-time exactness is lost.
+    Source: Yuan et al. 2019, "Exact Diffusion for Distributed Optimization and Learning" (arXiv:1702.05122).
 
     Args:
-        adjacency: (n, n) symmetric; its diagonal is ignored.
+        overlay: W.
     """
-    edges = adjacency & ~np.eye(len(adjacency), dtype=bool)
-    return _with_rest(edges / (1.0 + edges.sum(axis=1).max()))
 
+    overlay: Overlay
 
-def uniform(adjacency: NDArray[np.bool_]) -> Matrix:
-    """W_ij = 1/(1 + deg i) on the row's edges and on the diagonal: row-stochastic, for models that are pulled.
+    @property
+    def symmetric(self) -> bool:
+        """Whether W is."""
+        return self.overlay.symmetric
 
-    Who pushes gives every listener and itself an equal share, which is column-stochastic: `uniform(hears.T).T`.
+    def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
+        """The weights of W, halved."""
+        return {other: weight / 2.0 for other, weight in self.overlay.row(rank, n, round).items()}
 
-    Args:
-        adjacency: (n, n), [i, j] if i hears j; its diagonal is ignored.
-    """
-    edges = adjacency & ~np.eye(len(adjacency), dtype=bool)
-    return _with_rest(edges / (1.0 + edges.sum(axis=1, keepdims=True)))
-
-
-def _with_rest(W: Matrix) -> Matrix:
-    """W with a diagonal that makes rows sum to 1; changes W."""
-    W[np.diag_indices(len(W))] = 1.0 - W.sum(axis=1)
-    return W
-
-
-def residual(W: Matrix) -> float:
-    """‖W − J‖₂: what one application of a doubly stochastic W leaves of any disagreement, at most."""
-    return float(np.linalg.norm(W - 1.0 / len(W), ord=2))
-
-
-def spectral_gap(W: Matrix) -> float:
-    """1 − ‖W − J‖₂; for symmetric W 1 − max(|λ₂|, |λ_n|)."""
-    return 1.0 - residual(W)
+    def period(self, n: int) -> int | None:
+        """That of W."""
+        return self.overlay.period(n)

@@ -6,8 +6,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.mix.facts import FACTS
 from starling.gossip.overlay import catalogue
 from starling.gossip.overlay.api import Overlay
-from starling.gossip.overlay.spectrum import check_static
-from starling.gossip.overlay.weights import matrix
+from starling.gossip.overlay.measure import check_static, matrix
 from starling.node.config.robustness import check_rule
 from starling.node.config.schema import Manifest
 

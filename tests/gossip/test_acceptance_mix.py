@@ -23,10 +23,9 @@ from starling.gossip.mix.k_gt import KGt
 from starling.gossip.mix.pet import Pet
 from starling.gossip.mix.quasi_global import QuasiGlobal
 from starling.gossip.overlay.base_k import BaseK
+from starling.gossip.overlay.measure import chi, matrix
 from starling.gossip.overlay.one_peer import Hypercube, OnePeerExponential, RandomMatching
-from starling.gossip.overlay.spectrum import chi
 from starling.gossip.overlay.static import Ring, StaticExponential
-from starling.gossip.overlay.weights import matrix
 from starling.gossip.rng import generator
 from tests.harness.matrix_walk import cycle, error, iterate, matrices, walk
 from tests.harness.quadratics import gradients, quadratics

@@ -12,9 +12,10 @@ from starling.gossip.mix.dsgd import choco
 from starling.gossip.mix.gradient_tracking import beer
 from starling.gossip.mix.push_sum import PushSum
 from starling.gossip.mix.r_fast import leave, r_fast
+from starling.gossip.overlay.measure import matrix
 from starling.gossip.overlay.one_peer import RandomMatching
 from starling.gossip.overlay.static import Ring, StaticExponential
-from starling.gossip.overlay.weights import matrix, metropolis_hastings
+from tests.harness.dense_weights import metropolis_hastings
 from tests.harness.quadratics import gradients, quadratics, relative_error
 from tests.harness.swap_walk import Ends, Mailboxes, halves, top
 

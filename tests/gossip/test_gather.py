@@ -13,10 +13,10 @@ from starling.gossip.errors import BreakdownExceeded
 from starling.gossip.mix.dsgd import Dsgd
 from starling.gossip.mix.exchange_codec import Terms
 from starling.gossip.mix.gather import Gather
+from starling.gossip.overlay.measure import matrix
 from starling.gossip.overlay.one_peer import Hypercube
 from starling.gossip.overlay.pull import Pull
 from starling.gossip.overlay.static import Complete, Ring
-from starling.gossip.overlay.weights import matrix
 from starling.gossip.reference import Reference, descent
 from starling.node.simulate.matrix.faults import kind
 from starling.node.simulate.matrix.schedule import Meetings, Schedule

@@ -13,8 +13,8 @@ from starling.gossip.mix.facts import FACTS
 from starling.gossip.mix.outer import Outer
 from starling.gossip.mix.stability import disagreement_factor
 from starling.gossip.overlay.catalogue import overlay
+from starling.gossip.overlay.measure import matrix, symmetrised
 from starling.gossip.overlay.periodic import stage, turn
-from starling.gossip.overlay.weights import matrix, symmetrised
 from tests.harness.matrix_walk import walk
 from tests.harness.quadratics import gradients, quadratics, relative_error
 

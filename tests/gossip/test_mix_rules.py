@@ -22,10 +22,9 @@ from starling.gossip.mix.exchange_codec import Terms
 from starling.gossip.mix.gradient_tracking import GradientTracking
 from starling.gossip.mix.k_gt import KGt
 from starling.gossip.mix.quasi_global import QuasiGlobal
+from starling.gossip.overlay.measure import check_static, chi, matrix
 from starling.gossip.overlay.one_peer import Hypercube, RandomMatching
-from starling.gossip.overlay.spectrum import check_static, chi
 from starling.gossip.overlay.static import Ring, StaticExponential
-from starling.gossip.overlay.weights import matrix
 from starling.gossip.reference import Reference, descent
 from starling.gossip.rng import generator
 from starling.robust.clip import clip

@@ -21,9 +21,9 @@ from starling.gossip.mix.public_copies import Copies
 from starling.gossip.mix.push_sum import FLOOR, PushSum, Weighted
 from starling.gossip.mix.r_fast import leave, r_fast
 from starling.gossip.mix.running_sums import PullPush, RunningSums
+from starling.gossip.overlay.measure import matrix
 from starling.gossip.overlay.one_peer import OnePeerExponential
 from starling.gossip.overlay.static import Ring, StaticExponential
-from starling.gossip.overlay.weights import matrix
 from starling.gossip.reference import Reference, descent
 from starling.robust.clip import clip
 from tests.harness.quadratics import gradients, quadratics, relative_error

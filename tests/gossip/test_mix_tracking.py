@@ -15,7 +15,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.mix.defended_tracking import Bounded, Defended, DefendedTracking, shortened
 from starling.gossip.mix.gradient_tracking import GradientTracking
 from starling.gossip.overlay.base_k import BaseK
-from starling.gossip.overlay.weights import matrix
+from starling.gossip.overlay.measure import matrix
 from starling.node.config import manifest as manifests
 from starling.node.config import toml as keys
 from starling.node.config.schema import Manifest, MixSection

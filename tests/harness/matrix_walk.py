@@ -16,7 +16,7 @@ from torch import Tensor
 from starling.gossip.api import Mixer, Phase
 from starling.gossip.mix.catalogue import swaps
 from starling.gossip.overlay.api import Overlay
-from starling.gossip.overlay.weights import matrix
+from starling.gossip.overlay.measure import matrix
 from tests.harness.quadratics import relative_error
 
 LOST = 1e8

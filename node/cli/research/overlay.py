@@ -262,8 +262,7 @@ def _facts(part: Overlay, n: int, round: int) -> dict[str, Any]:
 def _chi(part: Overlay, n: int, count: int) -> tuple[float, float] | None:
     """χ1 and χ2 in rounds, from how often pairs meet in `count` rounds; None where not all are connected."""
     from starling.gossip.overlay import measure
-    from starling.gossip.overlay.spectrum import chi
-    from starling.gossip.overlay.weights import symmetrised
+    from starling.gossip.overlay.measure import chi, symmetrised
 
     met = [each.dense() for each in measure.sequence(part, n, count)]
     try:

@@ -12,20 +12,12 @@ from starling.gossip.overlay import random_graph
 from starling.gossip.overlay.catalogue import OVERLAYS, overlay
 from starling.gossip.overlay.equitopo import left
 from starling.gossip.overlay.grid import Grid, Torus, sides
-from starling.gossip.overlay.lazy import Lazy
+from starling.gossip.overlay.measure import matrix, residual, spectral_gap
 from starling.gossip.overlay.one_peer import OnePeerExponential
 from starling.gossip.overlay.random_graph import ErdosRenyi, HalfRandom
-from starling.gossip.overlay.rules import RULES
 from starling.gossip.overlay.static import Complete, Ring, StaticExponential
-from starling.gossip.overlay.weights import (
-    lazy,
-    matrix,
-    max_degree,
-    metropolis_hastings,
-    residual,
-    spectral_gap,
-    uniform,
-)
+from starling.gossip.overlay.weights import RULES, Lazy
+from tests.harness.dense_weights import lazy, max_degree, metropolis_hastings, uniform
 
 GAPS = {
     8: (0.1953, 0.1464, 0.5000, 0.26, 0.23, 0.5000),

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from starling.gossip.overlay.measure import spectral_gap
 from starling.gossip.overlay.sticky import SPARE_EDGES, StickyEdges
-from starling.gossip.overlay.weights import metropolis_hastings, spectral_gap
+from tests.harness.dense_weights import metropolis_hastings
 
 DEGREE = 6
 

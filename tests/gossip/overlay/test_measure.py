@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from starling.gossip.overlay import measure
 from starling.gossip.overlay.base_k import BaseK
 from starling.gossip.overlay.catalogue import overlay
+from starling.gossip.overlay.measure import matrix, residual, spectral_gap
 from starling.gossip.overlay.one_peer import Hypercube, OnePeerExponential, RandomMatching
 from starling.gossip.overlay.random_graph import ErdosRenyi
 from starling.gossip.overlay.static import Alone, Complete, Ring, StaticExponential
-from starling.gossip.overlay.weights import matrix, residual, spectral_gap
 
 REDUCTION = {
     8: (5.33, 5.33, 5.33, None, 0.273, 0.244, 0.317, 0.099),

@@ -5,9 +5,9 @@ import pytest
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.overlay.catalogue import check, overlay
+from starling.gossip.overlay.measure import matrix
 from starling.gossip.overlay.pull import Pull
 from starling.gossip.overlay.ranks import ranked, ranked_at, salt_of
-from starling.gossip.overlay.weights import matrix
 
 PEERS = tuple(f"peer{i:02}" for i in range(16))
 

@@ -18,8 +18,8 @@ from starling.gossip.overlay.equitopo import (
     drawn,
     left,
 )
+from starling.gossip.overlay.measure import matrix, residual
 from starling.gossip.overlay.one_peer import RandomMatching
-from starling.gossip.overlay.weights import matrix, residual
 
 # n -> (mean, largest) of 20 draws of ‖W − J‖₂ with ⌈ln n⌉, ⌈2 ln n⌉ and ⌈3 ln n⌉ shifts: directed, then undirected
 STATIC = {

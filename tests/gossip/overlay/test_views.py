@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from starling.gossip.overlay.base_k import BaseK
+from starling.gossip.overlay.measure import matrix, spectral_gap
 from starling.gossip.overlay.static import StaticExponential
-from starling.gossip.overlay.weights import matrix, metropolis_hastings, spectral_gap, uniform
+from tests.harness.dense_weights import metropolis_hastings, uniform
 
 FINGERS = {
     8: (3.2, 4.4, 6.2, 0.505, 0.588, 1.80, 0.33),

@@ -8,7 +8,7 @@ import pytest
 
 from starling.gossip.overlay import measure
 from starling.gossip.overlay.base_k import BaseK, HyperHypercube, SimpleBaseK
-from starling.gossip.overlay.weights import matrix
+from starling.gossip.overlay.measure import matrix
 
 
 def matrices(n, k):

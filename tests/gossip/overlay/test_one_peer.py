@@ -6,9 +6,9 @@ from functools import reduce
 import numpy as np
 import pytest
 
+from starling.gossip.overlay.measure import matrix, residual
 from starling.gossip.overlay.one_peer import Hypercube, OnePeerExponential, RandomMatching
 from starling.gossip.overlay.sticky import Sticky
-from starling.gossip.overlay.weights import matrix, residual
 
 
 def product(part, n, count, start=0):

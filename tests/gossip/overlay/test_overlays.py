@@ -11,12 +11,12 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.overlay.catalogue import OVERLAYS, check, overlay
 from starling.gossip.overlay.equitopo import UndirectedEquiDyn
 from starling.gossip.overlay.grid import Grid
-from starling.gossip.overlay.lazy import Lazy
 from starling.gossip.overlay.links import links
+from starling.gossip.overlay.measure import matrix, symmetrised
 from starling.gossip.overlay.periodic import Periodic
 from starling.gossip.overlay.static import Alone, Ring
 from starling.gossip.overlay.sticky import Sticky
-from starling.gossip.overlay.weights import matrix, symmetrised
+from starling.gossip.overlay.weights import Lazy
 from starling.node.config.schema import OverlaySection
 
 KINDS = sorted(OVERLAYS)
