@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,7 +76,7 @@ class Engine:
                 return self._open(request)
             if self._session is None:
                 raise LocalProtocolError("the engine is not open")  # noqa: TRY301 — answered like any other call out of turn
-            return _dispatch(self._session, request)
+            return _HANDLERS[type(request)](self._session, request)
         except ConfigError as error:
             return calls.Refused("config", str(error))
         except RemoteProtocolError as error:
@@ -92,52 +93,15 @@ class Engine:
         return self._session.opened
 
 
-def _dispatch(session: Session, request: calls.Request) -> calls.Reply | None:
-    match request:
-        case calls.Train():
-            return session.train(request)
-        case calls.Free():
-            return session.free(request)
-        case calls.Offer():
-            return session.offer(request)
-        case calls.Answer():
-            return session.answer(request)
-        case calls.Apply():
-            return session.apply(request)
-        case calls.Commit():
-            return session.commit(request)
-        case calls.Drop():
-            return session.drop(request)
-        case calls.Publish():
-            return session.publish(request)
-        case calls.Hear():
-            return session.hear(request)
-        case calls.Mix():
-            return session.mix(request)
-        case calls.Settle():
-            return session.settle(request)
-        case calls.Revoke():
-            return session.revoke(request)
-        case calls.Evaluate():
-            session.evaluate()
-            return None
-        case calls.Save():
-            return _written(lambda: session.save(request))
-        case calls.Snapshot():
-            return session.snapshot()
-        case calls.ReadChunk():
-            return session.read_chunk(request)
-        case calls.Consider():
-            try:
-                return session.consider(request)
-            except ValueError as error:
-                return calls.Refused("peer", str(error))
-        case calls.Agree():
-            return session.agree()
-        case calls.Stop():
-            return _written(session.close)
-        case calls.Open():
-            raise LocalProtocolError("the engine is open already")
+def _evaluate(session: Session, _call: calls.Request) -> None:
+    session.evaluate()
+
+
+def _consider(session: Session, call: calls.Consider) -> calls.Reply:
+    try:
+        return session.consider(call)
+    except ValueError as error:
+        return calls.Refused("peer", str(error))
 
 
 def _written(write: Callable[[], calls.Done]) -> calls.Done | calls.Refused:
@@ -146,3 +110,27 @@ def _written(write: Callable[[], calls.Done]) -> calls.Done | calls.Refused:
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         return calls.Refused("disk", f"{name}{error.strerror or error}; training goes on, free some space (df -h)")
+
+
+# Methods are looked up on the object, never on `Session`: a ByzantineSession may stand in for one.
+_HANDLERS: dict[type[calls.Call], Callable[[Session, Any], calls.Reply | None]] = {
+    calls.Train: lambda session, call: session.train(call),
+    calls.Free: lambda session, call: session.free(call),
+    calls.Offer: lambda session, call: session.offer(call),
+    calls.Answer: lambda session, call: session.answer(call),
+    calls.Apply: lambda session, call: session.apply(call),
+    calls.Commit: lambda session, call: session.commit(call),
+    calls.Drop: lambda session, call: session.drop(call),
+    calls.Publish: lambda session, call: session.publish(call),
+    calls.Hear: lambda session, call: session.hear(call),
+    calls.Mix: lambda session, call: session.mix(call),
+    calls.Settle: lambda session, call: session.settle(call),
+    calls.Revoke: lambda session, call: session.revoke(call),
+    calls.Evaluate: _evaluate,
+    calls.Save: lambda session, call: _written(lambda: session.save(call)),
+    calls.Snapshot: lambda session, _call: session.snapshot(),
+    calls.ReadChunk: lambda session, call: session.read_chunk(call),
+    calls.Consider: _consider,
+    calls.Agree: lambda session, _call: session.agree(),
+    calls.Stop: lambda session, _call: _written(session.close),
+}
