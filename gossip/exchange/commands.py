@@ -1,15 +1,16 @@
-"""The vocabulary of an edge's state machine: a transaction's states and what the shell is asked to do.
+"""Output vocabulary of the exchange state machines, and the states of a transaction.
 
-Engine commands of one edge are carried out one after the other, in the order given; their results come back through the method named
-with each. `inc` and `seq` travel along so that a result that comes too late is recognised.
+Engine calls (`starling.gossip.exchange.calls`) of one edge are carried out one after the other, in the order given; their replies come
+back through `reply`. `inc` and `seq` travel along so that a reply that comes too late is recognised.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from starling.gossip.wire.schema import Exchange, Poke, Request, Response
+from starling.gossip.exchange.calls import EdgeCall, VerifyUpdate
+from starling.gossip.wire.schema import Exchange, Poke, Pulling, Request, Response
 
 Outcome = Literal["committed", "aborted", "busy", "timeout"]
 Role = Literal["initiator", "responder"]
@@ -18,7 +19,7 @@ Refusal = Literal["late", "early", "view", "busy", "full", "engine"]
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """The initiator's transaction. `seq` is 0 while "greeting"; `request` stands from "asking" on."""
+    """The initiator's transaction. `seq` is 0 while "greeting"; `request` is set from "asking" on; the rest as in `calls.Offer`."""
 
     seq: int
     round: int
@@ -26,11 +27,14 @@ class Outstanding:
     theta: float
     phase: Literal["greeting", "offering", "asking", "applying"]
     request: Request | None = None
+    budget_bytes: int = 0
+    give: float | None = None
+    take: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The responder's transaction. `request` stands while "asked", `response` from "answered" on."""
+    """The responder's transaction. `request` is set while "asked", `response` from "answered" on."""
 
     seq: int
     round: int
@@ -40,85 +44,38 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
-    """Send this to the peer; it may be lost."""
+class SendMessage:
+    """Send this to the peer; it may be lost.
 
-    message: Exchange
+    Args:
+        repeat: a retransmission, not needed while earlier frames to the peer still wait to be sent.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class AskOffer:
-    """Engine: encode our values. -> `Edge.offered` or `Edge.failed`"""
-
-    inc: int
-    seq: int
-    round: int
-    theta: float
+    peer: str
+    message: Exchange | Pulling
+    repeat: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class AskAnswer:
-    """Engine: compute and keep the difference. -> `Edge.answered` or `Edge.failed`"""
+class Requested:
+    """Edge to pace: the peer requests an exchange. -> `Edge.accept` or `Edge.refuse`, at once or later"""
 
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
-class AskApply:
-    """Engine: apply +v. Its success is the transaction's commit point. -> `Edge.applied` or `Edge.failed`"""
-
-    inc: int
-    seq: int
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class DoCommit:
-    """Engine: apply −v of the difference it keeps. Must succeed; if not, `Edge.reset`."""
-
-    inc: int
-    seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class DoDrop:
-    """Engine: forget what it keeps for this transaction, if anything."""
-
-    inc: int
-    seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class DoRevoke:
-    """Engine: delete the flow of this edge and all it keeps for it; what was settled earlier too if `settled`."""
-
-    settled: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class DoSettle:
-    """Engine: the flow of this edge is final and stays. Must succeed; if not, `Edge.reset`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Pace: the peer asks for an exchange. -> `Edge.accept` or `Edge.refuse`, at once or later"""
-
-    request: Request
-
-
-@dataclass(frozen=True, slots=True)
-class Poked:
-    """Pace: the peer would like us to begin. -> `Edge.begin`, `Edge.refuse_poke` or nothing"""
+class Solicited:
+    """Edge to pace: the peer asks us to begin an exchange. -> `Edge.begin`, `Edge.refuse_poke` or nothing"""
 
     poke: Poke
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Pace: a transaction is over at this end.
+    """A transaction is over at this end.
 
     Args:
+        peer: the other end.
         round: the initiator's round (steps pace) or slot (clock pace) it was about.
         seq: its number, 0 where it never got one.
         outcome: how.
@@ -127,6 +84,7 @@ class Ended:
         payload_bytes: size of the payload we contributed, 0 unless committed.
     """
 
+    peer: str
     round: int
     seq: int
     outcome: Outcome
@@ -135,6 +93,37 @@ class Ended:
     payload_bytes: int = 0
 
 
-EngineCommand = AskOffer | AskAnswer | AskApply | DoCommit | DoDrop | DoRevoke | DoSettle
-Notice = Asked | Poked | Ended
-Command = Send | EngineCommand | Notice
+@dataclass(frozen=True, slots=True)
+class DiscardCalls:
+    """Remove the peer's engine calls that wait to be carried out; one under way goes on."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeDropped:
+    """Clock pace: the peer closed the edge, or has no room for it."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The peer broke the protocol; `reason` is a snake_case word."""
+
+    peer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A line for the log: `name` in snake_case, `text` for a person."""
+
+    name: str
+    text: str
+    level: Literal["info", "warning"] = "warning"
+    fields: dict[str, str] = field(default_factory=dict)
+
+
+EdgeCommand = SendMessage | EdgeCall | Requested | Solicited | Ended
+Command = SendMessage | EdgeCall | VerifyUpdate | DiscardCalls | Ended | EdgeDropped | Fault | Event

@@ -42,23 +42,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from starling.gossip.errors import LocalProtocolError
+from starling.gossip.exchange.calls import Answer, Apply, Commit, Drop, Offer, Revoke, Settle
 from starling.gossip.exchange.commands import (
-    AskAnswer,
-    AskApply,
-    Asked,
-    AskOffer,
-    Command,
-    DoCommit,
-    DoDrop,
-    DoRevoke,
-    DoSettle,
+    EdgeCommand,
     Ended,
     Outcome,
     Outstanding,
     Pending,
-    Poked,
     Refusal,
-    Send,
+    Requested,
+    Role,
+    SendMessage,
+    Solicited,
 )
 from starling.gossip.exchange.edge_rules import MAX_INC, check_honest
 from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Exchange, Poke, Request, Reset, Response
@@ -71,7 +66,7 @@ class Edge:
     Args:
         me: own peer id.
         peer: the other end's.
-        inc: a fresh random number, 0 <= inc < MAX_INC: makers of an edge start with a DoRevoke of what the engine may hold.
+        inc: a fresh random number, 0 <= inc < MAX_INC: makers of an edge start with a Revoke of what the engine may hold.
     """
 
     me: str
@@ -117,18 +112,26 @@ class Edge:
 
     # --- what this end wants ------------------------------------------------------------------------------
 
-    def begin(self, round: int, view: bytes, theta: float) -> list[Command]:
-        """Initiator: start a transaction.
+    def begin(
+        self,
+        round: int,
+        view: bytes,
+        theta: float,
+        budget_bytes: int = 0,
+        give: float | None = None,
+        take: float | None = None,
+    ) -> list[EdgeCommand]:
+        """Initiator: start a transaction; arguments as in `calls.Offer`, `view` as in the wire's `Request`.
 
         Raises:
             LocalProtocolError: not `ready`.
         """
         if not self.ready:
             raise LocalProtocolError(f"edge to {self.peer}: cannot begin now")
-        self.outstanding = Outstanding(0, round, view, theta, "greeting")
+        self.outstanding = Outstanding(0, round, view, theta, "greeting", None, budget_bytes, give, take)
         return self._offer() if self.agreed else self.greet()
 
-    def poke(self, round: int, view: bytes) -> list[Command]:
+    def poke(self, round: int, view: bytes) -> list[EdgeCommand]:
         """Responder: ask the peer to begin.
 
         Raises:
@@ -137,39 +140,40 @@ class Edge:
         if self.initiator:
             raise LocalProtocolError(f"edge to {self.peer}: the initiator begins, it does not poke")
         self.poked = round
-        return self._close() if self.closing else [Send(Poke(self.inc, round, view))]
+        return self._close() if self.closing else [self._send(Poke(self.inc, round, view))]
 
-    def accept(self, inc: int, seq: int) -> list[Command]:
-        """Responder: have the request answered."""
+    def accept(self, inc: int, seq: int, give: float | None = None, take: float | None = None) -> list[EdgeCommand]:
+        """Responder: have the request answered, with the weights of `calls.Answer`."""
         pending = self._pending(inc, seq, "asked")
         if pending is None:
             return []
-        assert pending.request is not None
+        it = pending.request
+        assert it is not None
         self.pending = replace(pending, phase="answering", request=None)
-        return [AskAnswer(pending.request)]
+        return [Answer(self.peer, inc, seq, it.round, it.theta, it.gain, it.payload, give, take)]
 
-    def refuse(self, inc: int, seq: int, reason: Refusal, round: int) -> list[Command]:
+    def refuse(self, inc: int, seq: int, reason: Refusal, round: int) -> list[EdgeCommand]:
         """Responder: not this one. `round` is ours."""
         pending = self._pending(inc, seq, "asked")
         if pending is None:
             return []
         self.pending = None
-        return [Send(Busy(inc, seq, reason, round)), Ended(pending.round, seq, "busy", reason, "responder")]
+        return [self._send(Busy(inc, seq, reason, round)), self._ended(pending.round, seq, "busy", reason, "responder")]
 
-    def refuse_poke(self, reason: Refusal, round: int) -> list[Command]:
+    def refuse_poke(self, reason: Refusal, round: int) -> list[EdgeCommand]:
         """Initiator: we shall not begin now."""
-        return [Send(Busy(self.inc, 0, reason, round))]
+        return [self._send(Busy(self.inc, 0, reason, round))]
 
-    def abort(self, outcome: Outcome, reason: str) -> list[Command]:
+    def abort(self, outcome: Outcome, reason: str) -> list[EdgeCommand]:
         """Initiator: give the outstanding transaction up. Nothing happens while it is being applied: that ends by itself."""
         out = self.outstanding
         if out is None or out.phase == "applying":
             return []
         self.outstanding = None
-        drop: list[Command] = [] if out.phase == "greeting" else [DoDrop(self.inc, out.seq)]
-        return [*drop, Ended(out.round, out.seq, outcome, reason, "initiator")]
+        drop: list[EdgeCommand] = [] if out.phase == "greeting" else [Drop(self.peer, self.inc, out.seq)]
+        return [*drop, self._ended(out.round, out.seq, outcome, reason, "initiator")]
 
-    def retry(self) -> list[Command]:
+    def retry(self) -> list[EdgeCommand]:
         """Send again what has not been answered."""
         if self.closing:
             return self._close()
@@ -177,16 +181,16 @@ class Edge:
             if self.outstanding.phase == "greeting":
                 return self.greet()
             if self.outstanding.phase == "asking" and self.outstanding.request is not None:
-                return [Send(self.outstanding.request)]
+                return [self._send(self.outstanding.request)]
         if self.pending is not None and self.pending.response is not None:
-            return [Send(self.pending.response)]
+            return [self._send(self.pending.response)]
         return []
 
-    def greet(self) -> list[Command]:
+    def greet(self) -> list[EdgeCommand]:
         """Tell the peer our incarnation."""
-        return [Send(Reset(self.inc))]
+        return [self._send(Reset(self.inc))]
 
-    def reset(self, inc: int, *, settled: bool = True) -> list[Command]:
+    def reset(self, inc: int, *, settled: bool = True) -> list[EdgeCommand]:
         """Delete the flow and begin a new life: suspicion, ban, or an engine that lost its state.
 
         Args:
@@ -195,7 +199,7 @@ class Edge:
         """
         return self._restart(max(self.inc + 2, inc), settled=settled)
 
-    def close(self) -> list[Command]:
+    def close(self) -> list[EdgeCommand]:
         """Close in order. Over when `closing` is false again; `settled` says if it was in order."""
         commands = self.abort("aborted", "closing")
         if not self.agreed:
@@ -207,16 +211,16 @@ class Edge:
 
     # --- what the engine says -----------------------------------------------------------------------------
 
-    def offered(self, inc: int, seq: int, payload: bytes, gain: float) -> list[Command]:
+    def offered(self, inc: int, seq: int, payload: bytes, gain: float) -> list[EdgeCommand]:
         """The values are encoded: ask the peer."""
         out = self._outstanding(inc, seq, "offering")
         if out is None:
             return []
         request = Request(inc, seq, self.committed, out.round, out.view, out.theta, gain, payload)
         self.outstanding = replace(out, phase="asking", request=request)
-        return [Send(request)]
+        return [self._send(request)]
 
-    def answered(self, inc: int, seq: int, payload: bytes) -> list[Command]:
+    def answered(self, inc: int, seq: int, payload: bytes) -> list[EdgeCommand]:
         """The difference is computed and kept: tell the peer."""
         pending = self._pending(inc, seq, "answering")
         if pending is None:
@@ -224,9 +228,9 @@ class Edge:
         response = Response(inc, seq, payload)
         self.last_seen = seq
         self.pending = replace(pending, phase="answered", response=response)
-        return [Send(response)]
+        return [self._send(response)]
 
-    def applied(self, inc: int, seq: int) -> list[Command]:
+    def applied(self, inc: int, seq: int) -> list[EdgeCommand]:
         """The initiator's commit point."""
         out = self._outstanding(inc, seq, "applying")
         if out is None:
@@ -234,25 +238,25 @@ class Edge:
         assert out.request is not None
         self.outstanding = None
         self.committed = seq
-        ended = Ended(out.round, seq, "committed", "", "initiator", len(out.request.payload))
-        return [Send(Ack(inc, seq)), ended, *self._close()]
+        ended = self._ended(out.round, seq, "committed", "", "initiator", len(out.request.payload))
+        return [self._send(Ack(inc, seq)), ended, *self._close()]
 
-    def failed(self, inc: int, seq: int, reason: str) -> list[Command]:
+    def failed(self, inc: int, seq: int, reason: str) -> list[EdgeCommand]:
         """The engine refused to offer, answer or apply: nothing changed there."""
         out, pending = self._outstanding(inc, seq), self._pending(inc, seq)
         if out is not None:
             self.outstanding = None
-            drop: list[Command] = [DoDrop(inc, seq)] if out.phase == "applying" else []
-            return [*drop, Ended(out.round, seq, "aborted", reason, "initiator"), *self._close()]
+            drop: list[EdgeCommand] = [Drop(self.peer, inc, seq)] if out.phase == "applying" else []
+            return [*drop, self._ended(out.round, seq, "aborted", reason, "initiator"), *self._close()]
         if pending is not None:
             self.pending = None
-            busy = Send(Busy(inc, seq, "engine", pending.round))
-            return [busy, Ended(pending.round, seq, "aborted", reason, "responder")]
+            busy = self._send(Busy(inc, seq, "engine", pending.round))
+            return [busy, self._ended(pending.round, seq, "aborted", reason, "responder")]
         return []
 
     # --- what the peer says -------------------------------------------------------------------------------
 
-    def receive(self, message: Exchange) -> list[Command]:
+    def receive(self, message: Exchange) -> list[EdgeCommand]:
         """Take a message.
 
         Raises:
@@ -262,7 +266,7 @@ class Edge:
             message, peer=self.peer, initiator=self.initiator, inc=self.inc, next_seq=self.next_seq,
             provable=self.committed if self.initiator else self.last_seen, closing=bool(self._close()),
         )  # fmt: skip
-        commands: list[Command] = []
+        commands: list[EdgeCommand] = []
         if message.inc > self.inc:
             if self.closing and message.inc == self.inc + 1:
                 return self._close()  # it settled: ask for its last word
@@ -274,12 +278,12 @@ class Edge:
         elif self.settled is None or message.inc != self.settled[0]:
             commands += self.greet()
         elif not isinstance(message, Closed):
-            commands += [Send(Closed(*self.settled))]
+            commands += [self._send(Closed(*self.settled))]
         if self.agreed and self.outstanding is not None and self.outstanding.phase == "greeting":
             commands += self._offer()
         return commands
 
-    def _take(self, message: Exchange) -> list[Command]:
+    def _take(self, message: Exchange) -> list[EdgeCommand]:
         """A message of our own incarnation."""
         match message:
             case Request():
@@ -287,19 +291,19 @@ class Edge:
             case Response(seq=seq, payload=payload):
                 if (out := self._outstanding(self.inc, seq, "asking")) is not None:
                     self.outstanding = replace(out, phase="applying")
-                    return [AskApply(self.inc, seq, payload)]
-                return [Send(Ack(self.inc, seq))] if seq == self.committed else []
+                    return [Apply(self.peer, self.inc, seq, payload)]
+                return [self._send(Ack(self.inc, seq))] if seq == self.committed else []
             case Ack(seq=seq):
                 return self._commit() if self._pending(self.inc, seq, "answered") else []
             case Busy(seq=0, reason=reason):
                 poked, self.poked = self.poked, None
                 if poked is None or self.pending is not None:
                     return []
-                return [Ended(poked, 0, "busy", reason, "responder")]
+                return [self._ended(poked, 0, "busy", reason, "responder")]
             case Busy(seq=seq, reason=reason):
                 return self.abort("busy", reason) if self._outstanding(self.inc, seq, "asking") else []
             case Poke():
-                return self._close() if self.closing else [Poked(message)]
+                return self._close() if self.closing else [Solicited(message)]
             case Reset():
                 return [] if self.initiator else self.greet()
             case Close(committed=proof):
@@ -308,14 +312,14 @@ class Edge:
                     return []
                 commands = [*self.abort("aborted", "closing"), *self._resolve(proof), *self._settle()]
                 assert self.settled is not None
-                return [*commands, Send(Closed(*self.settled))]
+                return [*commands, self._send(Closed(*self.settled))]
             case Closed(committed=proof):
                 return [*self._resolve(proof), *self._settle()] if self.closing else []
 
-    def _take_request(self, request: Request) -> list[Command]:
+    def _take_request(self, request: Request) -> list[EdgeCommand]:
         if self.closing:
             return self._close()
-        commands: list[Command] = []
+        commands: list[EdgeCommand] = []
         if (pending := self.pending) is not None:
             if request.seq < pending.seq:
                 return []
@@ -325,7 +329,13 @@ class Edge:
         if request.seq <= self.last_seen:
             return commands
         self.pending = Pending(request.seq, request.round, "asked", request=request)
-        return [*commands, Asked(request)]
+        return [*commands, Requested(request)]
+
+    def _send(self, message: Exchange) -> SendMessage:
+        return SendMessage(self.peer, message)
+
+    def _ended(self, round: int, seq: int, outcome: Outcome, reason: str, role: Role, payload_bytes: int = 0) -> Ended:
+        return Ended(self.peer, round, seq, outcome, reason, role, payload_bytes)
 
     # --- the parts they share -----------------------------------------------------------------------------
 
@@ -339,55 +349,55 @@ class Edge:
         same = pending is not None and (self.inc, pending.seq) == (inc, seq) and phase in (None, pending.phase)
         return pending if same else None
 
-    def _offer(self) -> list[Command]:
+    def _offer(self) -> list[EdgeCommand]:
         assert self.outstanding is not None
         out = self.outstanding = replace(self.outstanding, seq=self.next_seq, phase="offering")
         self.next_seq += 1
-        return [AskOffer(self.inc, out.seq, out.round, out.theta)]
+        return [Offer(self.peer, self.inc, out.seq, out.round, out.theta, out.budget_bytes, out.give, out.take)]
 
-    def _close(self) -> list[Command]:
+    def _close(self) -> list[EdgeCommand]:
         """Close, if we are closing and know all that we committed."""
         applying = self.outstanding is not None and self.outstanding.phase == "applying"
-        return [Send(Close(self.inc, self.committed))] if self.closing and not applying else []
+        return [self._send(Close(self.inc, self.committed))] if self.closing and not applying else []
 
-    def _commit(self) -> list[Command]:
+    def _commit(self) -> list[EdgeCommand]:
         pending, self.pending = self.pending, None
         assert pending is not None
         assert pending.response is not None
         self.committed = pending.seq
         size = len(pending.response.payload)
         return [
-            DoCommit(self.inc, pending.seq),
-            Ended(pending.round, pending.seq, "committed", "", "responder", size),
+            Commit(self.peer, self.inc, pending.seq),
+            self._ended(pending.round, pending.seq, "committed", "", "responder", size),
         ]
 
-    def _drop(self, reason: str) -> list[Command]:
+    def _drop(self, reason: str) -> list[EdgeCommand]:
         pending, self.pending = self.pending, None
         assert pending is not None
-        drop: list[Command] = [] if pending.phase == "asked" else [DoDrop(self.inc, pending.seq)]
-        return [*drop, Ended(pending.round, pending.seq, "aborted", reason, "responder")]
+        drop: list[EdgeCommand] = [] if pending.phase == "asked" else [Drop(self.peer, self.inc, pending.seq)]
+        return [*drop, self._ended(pending.round, pending.seq, "aborted", reason, "responder")]
 
-    def _resolve(self, proof: int) -> list[Command]:
+    def _resolve(self, proof: int) -> list[EdgeCommand]:
         """The initiator's last committed seq is known and it has given up what came after: end the pending transaction."""
         if self.pending is None:
             return []
         proven = self.pending.phase == "answered" and self.pending.seq == proof
         return self._commit() if proven else self._drop("superseded")
 
-    def _settle(self) -> list[Command]:
+    def _settle(self) -> list[EdgeCommand]:
         last = (self.inc, self.committed)
         self._begin_life(self.inc + 1)
         self.settled = last
-        return [DoSettle()]
+        return [Settle(self.peer)]
 
-    def _restart(self, inc: int, *, settled: bool = True) -> list[Command]:
+    def _restart(self, inc: int, *, settled: bool = True) -> list[EdgeCommand]:
         """Delete the flow. A greeting goes on: it is for whatever incarnation comes out."""
-        commands: list[Command] = [DoRevoke(settled)]
+        commands: list[EdgeCommand] = [Revoke(self.peer, settled)]
         if (out := self.outstanding) is not None and out.phase != "greeting":
             self.outstanding = None
-            commands.append(Ended(out.round, out.seq, "aborted", "reset", "initiator"))
+            commands.append(self._ended(out.round, out.seq, "aborted", "reset", "initiator"))
         if (pending := self.pending) is not None:
-            commands.append(Ended(pending.round, pending.seq, "aborted", "reset", "responder"))
+            commands.append(self._ended(pending.round, pending.seq, "aborted", "reset", "responder"))
         self._begin_life(inc)
         return commands
 

@@ -1,4 +1,4 @@
-"""How far the swarm is, judged by what peers say of themselves when some may lie."""
+"""How far the swarm is, estimated from the rounds that peers report, some of whom may be Byzantine."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from dataclasses import dataclass, field
 
 
 def credible_lead(rounds: Collection[int]) -> int:
-    """The furthest round that at least one honest peer has reached if fewer than a third of the peers lie; 0 if nobody spoke.
+    """The furthest round that at least one honest peer has reached if fewer than a third of the peers are Byzantine; 0 without any report.
 
-    The (f + 1)-th largest of m rounds with f = ⌊(m − 1)/3⌋: f liars who claim the end of time move nobody.
+    The (f + 1)-th largest of m rounds with f = ⌊(m − 1)/3⌋, so f Byzantine peers cannot move it beyond an honest peer's round.
 
     Args:
-        rounds: the highest round heard of each peer.
+        rounds: the highest round reported by each peer.
     """
     ordered = sorted(rounds, reverse=True)
     return ordered[(len(ordered) - 1) // 3] if ordered else 0
 
 
 @dataclass(slots=True)
-class Heard:
-    """The highest round (slot) heard of each peer."""
+class PeerProgress:
+    """The highest round (slot) reported by each peer."""
 
     rounds: dict[str, int] = field(default_factory=dict)
 
-    def note(self, peer: str, round: int) -> None:
-        """A peer said that it is at `round`."""
+    def record(self, peer: str, round: int) -> None:
+        """A message of `peer` carries `round`; only an increase counts."""
         self.rounds[peer] = max(round, self.rounds.get(peer, 0))
 
     def of(self, peer: str) -> int:
-        """The peer's highest round, 0 if it has not spoken."""
+        """The peer's highest round, 0 without any report."""
         return self.rounds.get(peer, 0)
 
     def forget(self, peer: str) -> None:
-        """A peer is gone: what it said counts no more."""
+        """Discard the reports of a peer that is gone."""
         self.rounds.pop(peer, None)
 
     @property
     def lead(self) -> int:
-        """The round the peers have credibly reached, 0 if none spoke."""
+        """The round the peers have credibly reached, 0 without any report."""
         return credible_lead(self.rounds.values())

@@ -8,7 +8,7 @@ once (`starling.gossip.exchange.attestation`), and told in the same bytes to who
 Being asked. A question for
     a round we have published, or an earlier one      that vector, or the newest if that is no longer kept
     one that is more than max_lead before it          late
-    one not yet published, up to max_lead ahead       parked till we publish: one per peer, a newer replaces it; MAX_PARKED in all, or
+    one not yet published, up to max_lead ahead       parked till we publish: one per peer, a newer replaces it; MAX_DEFERRED in all, or
                                                       full; told wait if we are not even at that round
     one further ahead                                 early
 A peer gets MAX_TOLD vectors from one publishing to the next, and nobody more than we can afford to send; the rest is told busy. Who asks
@@ -16,7 +16,7 @@ MAX_ASKED times for one round is at fault.
 
 Asking. Each question has a number of its own and is repeated until it is answered or its deadline is over. An answer is taken if it
 is from the round asked for, the one before, or up to max_lead later; by the life of the peer that its membership record names; and
-signed. Then the engine looks at it (`Told`), and `judged` says what it found.
+signed. Then the engine verifies the vector (`VerifyUpdate`), and `reply` takes its result.
     an answer to a question that is answered or given up          ignored
     an answer of another life                                     ignored: the peer's record is under way
     an answer to no question of ours, a wrong round or signature  a fault; the question counts as aborted
@@ -31,19 +31,20 @@ or of a NotNow; half of those asked must have spoken. What others say who ask us
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import Verify, digest, genuine, stated
-from starling.gossip.exchange.commands import Outcome
-from starling.gossip.exchange.progress import Heard
-from starling.gossip.exchange.timeouts import Waits
+from starling.gossip.exchange.calls import Call, Done, ExchangeCall, Refused, VerifyUpdate
+from starling.gossip.exchange.commands import Command, Fault, Outcome, SendMessage
+from starling.gossip.exchange.progress import PeerProgress
+from starling.gossip.exchange.timeouts import Timeouts
 from starling.gossip.wire.schema import NotNow, Pull, Pulled, Pulling
 
-MAX_PARKED = 1024
+MAX_DEFERRED = 1024
 """Peers with a parked question; more are told "full". Many, as it costs little, and an army that asks early would shut the others out."""
 MAX_TOLD = 2
 """Vectors that one peer gets from one publishing to the next: the second in case the first was lost."""
@@ -80,32 +81,13 @@ class Published:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """Send this to the peer; it may be lost."""
-
-    peer: str
-    message: Pulling
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Engine: look at the vector of an answer. -> `Pulls.judged`"""
-
-    peer: str
-    pulled: Pulled
-
-
-Command = Tell | Told
-
-
 @dataclass(slots=True)
 class Pulls:
     """One node's questions and answers.
 
     Args:
         swarm: swarm id.
-        waits: deadline and retries.
+        timeouts: deadline and retries.
         verify: checks a peer's signature.
         life_of: incarnation in a peer's membership record; None if there is none.
         afford: (bytes, now) -> whether so much may be sent to a peer now.
@@ -114,7 +96,7 @@ class Pulls:
     """
 
     swarm: str
-    waits: Waits
+    timeouts: Timeouts
     verify: Verify
     life_of: Callable[[str], int | None]
     afford: Callable[[int, float], bool]
@@ -124,21 +106,26 @@ class Pulls:
     phase: Literal["computing", "asking"] = "computing"
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """Of the questions of this round that are resolved."""
-    heard: Heard = field(default_factory=Heard)
+    progress: PeerProgress = field(default_factory=PeerProgress)
     """What peers said of how far they are."""
     _questions: dict[str, int] = field(default_factory=dict)  # of this round: peer -> nonce
     _again: dict[str, float] = field(default_factory=dict)  # when to repeat them
     _words: dict[str, int] = field(default_factory=dict)  # how far those asked are
     _asked_at: float = 0.0
     _round_s: float = 0.0  # that a round is waited for
-    _judging: set[str] = field(default_factory=set)
+    _verifying: dict[str, VerifyUpdate] = field(default_factory=dict)  # calls without a reply yet
     _remembered: dict[int, str] = field(default_factory=dict)  # nonce -> whom it was for, oldest first
     _published: dict[int, Published] = field(default_factory=dict)  # by round, oldest first
-    _parked: dict[str, Pull] = field(default_factory=dict)
+    _deferred: dict[str, Pull] = field(default_factory=dict)
     _told: dict[str, int] = field(default_factory=dict)  # vectors by peer since the last publishing
     _asked: dict[str, tuple[int, int]] = field(default_factory=dict)  # peer -> the round it asks for, how often
 
     # --- our rounds ---------------------------------------------------------------------------------------
+
+    @property
+    def questions(self) -> Mapping[str, int]:
+        """Peer -> nonce of our question of this round, or the last."""
+        return self._questions
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -176,13 +163,13 @@ class Pulls:
     def compute(self, round: int) -> None:
         """Local steps of `round` begin."""
         self.phase, self.round = "computing", round
-        self.waits.end()
+        self.timeouts.end()
 
     def publishable(self, round: int) -> bool:
         """Whether a vector of `round` may be published: none of it or of a later one was."""
         return round > self._newest
 
-    def publish(self, published: Published, now: float) -> list[Tell]:
+    def publish(self, published: Published, now: float) -> list[SendMessage]:
         """Local steps of a round are done and this is its vector. -> answers to what was parked
 
         Args:
@@ -197,71 +184,75 @@ class Pulls:
         waiting = self._unparked(published.round)
         # if they cannot all be served, nobody's peer id or haste decides who is
         waiting.sort(key=lambda question: digest(published.signature + question[0].encode()))
-        return [tell for peer, pull in waiting for tell in self._decide(peer, pull, now)]
+        return [message for peer, pull in waiting for message in self._decide(peer, pull, now)]
 
-    def withhold(self, round: int) -> list[Tell]:
+    def withhold(self, round: int) -> list[SendMessage]:
         """There will be no vector of `round`. -> answers to what was parked"""
-        return [Tell(peer, NotNow(pull.nonce, self.round, "engine")) for peer, pull in self._unparked(round)]
+        return [SendMessage(peer, NotNow(pull.nonce, self.round, "engine")) for peer, pull in self._unparked(round)]
 
-    def ask(self, round: int, peers: Iterable[str], now: float, lag_s: float = 0.0) -> list[Tell]:
+    def ask(self, round: int, peers: Iterable[str], now: float, lag_s: float = 0.0) -> list[SendMessage]:
         """Ask these peers for their vectors of `round`.
 
         Args:
             round: its local steps are done.
             peers: whom.
             now: seconds.
-            lag_s: as in `Waits.begin`.
+            lag_s: as in `Timeouts.begin`.
         """
         self.phase, self.round = "asking", round
-        self.outcomes, self._questions, self._again, self._words, self._judging = {}, {}, {}, {}, set()
-        self.waits.begin(now, lag_s)
-        self._asked_at, self._round_s = now, self.waits.expires - now
+        self.outcomes, self._questions, self._again, self._words, self._verifying = {}, {}, {}, {}, {}
+        self.timeouts.begin(now, lag_s)
+        self._asked_at, self._round_s = now, self.timeouts.expires - now
         for peer in sorted(set(peers)):
             self.nonce += 1
             self._questions[peer] = self.nonce
             self._remembered[self.nonce] = peer
-            self._again[peer] = now + self.waits.retry_s(peer)
+            self._again[peer] = now + self.timeouts.retry_s(peer)
         while len(self._remembered) > MAX_REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
         return [self._question(peer) for peer in self._questions]
 
-    def tick(self, now: float) -> list[Tell]:
+    def tick(self, now: float) -> list[SendMessage]:
         """Give up who missed the deadline. -> questions to repeat"""
-        tells = []
+        repeated = []
         for peer in self._open:
             if now >= self._until(peer):
                 self._resolve(peer, "timeout", now)
             elif now >= self._again[peer]:
                 slow_s = self._round_s / 2.0 if self._lacks(peer) else 0.0
-                self._again[peer] = now + max(self.waits.retry_s(peer), slow_s)
-                tells.append(self._question(peer))
-        return tells
+                self._again[peer] = now + max(self.timeouts.retry_s(peer), slow_s)
+                repeated.append(self._question(peer))
+        return repeated
 
-    def judged(self, peer: str, nonce: int, outcome: Outcome, now: float) -> None:
-        """The engine has looked at what a peer told: "committed" if it takes part in the round, else "aborted"."""
-        if self._questions.get(peer) == nonce and peer in self._judging:
-            self._judging.discard(peer)
-            self._resolve(peer, outcome, now)
+    def reply(self, call: ExchangeCall, reply: Call | None, now: float) -> list[Command]:
+        """Take the engine's verdict on a vector: Done if it takes part in the round. None: the engine was lost, which is nobody's fault."""
+        if self._verifying.get(call.peer) is call:
+            del self._verifying[call.peer]
+            self._resolve(call.peer, "committed" if isinstance(reply, Done) else "aborted", now)
+        if isinstance(reply, Refused) and reply.kind == "peer":
+            return [Fault(call.peer, reply.reason)]
+        return []
 
-    def unreachable(self, peer: str, now: float) -> None:
-        """A message could not be handed to the network."""
+    def unreachable(self, peer: str, now: float) -> list[Command]:
+        """A message could not be sent."""
         if peer in self._open:
             self._resolve(peer, "timeout", now)
+        return []
 
     def close(self) -> None:
         """What is told from now on comes too late."""
         self.phase = "computing"
-        self.waits.end()
-        self._judging = set()
+        self.timeouts.end()
+        self._verifying = {}
 
     def forget(self, peer: str) -> None:
         """A peer is gone: what it said counts no more."""
-        self._judging.discard(peer)
+        self._verifying.pop(peer, None)
         if peer in self.waiting:
             self.outcomes[peer] = "aborted"
-        self.heard.forget(peer)
-        self.waits.forget(peer)
-        self._parked.pop(peer, None)
+        self.progress.forget(peer)
+        self.timeouts.forget(peer)
+        self._deferred.pop(peer, None)
         self._told.pop(peer, None)
         self._asked.pop(peer, None)
 
@@ -275,7 +266,7 @@ class Pulls:
         """
         match message:
             case Pull():
-                self.heard.note(peer, message.round)
+                self.progress.record(peer, message.round)
                 self._count(peer, message.round)
                 return [*self._decide(peer, message, now)]
             case NotNow():
@@ -283,7 +274,7 @@ class Pulls:
                     self._words[peer] = min(message.round, MAX_ROUND)
                     if message.reason not in ("wait", "early"):
                         self._resolve(peer, "busy", now)
-                self.heard.note(peer, message.round)
+                self.progress.record(peer, message.round)
                 return []
             case Pulled():
                 return self._pulled(peer, message, now)
@@ -299,10 +290,10 @@ class Pulls:
         if reason:
             self._resolve(peer, "aborted", now)
             raise RemoteProtocolError(peer, reason)
-        self.heard.note(peer, pulled.round)
+        self.progress.record(peer, pulled.round)
         self._words[peer] = pulled.round
-        self._judging.add(peer)
-        return [Told(peer, pulled)]
+        call = self._verifying[peer] = VerifyUpdate(peer, pulled.digest, pulled.payload)
+        return [call]
 
     def _answers(self, peer: str, nonce: int) -> bool:
         """Whether this is the answer to an open question. A fault if we never asked."""
@@ -319,16 +310,16 @@ class Pulls:
         if times > MAX_ASKED:
             raise RemoteProtocolError(peer, "asked_too_often")
 
-    def _decide(self, peer: str, pull: Pull, now: float) -> list[Tell]:
+    def _decide(self, peer: str, pull: Pull, now: float) -> list[SendMessage]:
         """What to say to a question; nothing if the answer is about to come."""
         if pull.round <= self._newest:
-            return [Tell(peer, self._vector(peer, pull, now))]
+            return [SendMessage(peer, self._vector(peer, pull, now))]
         if pull.round > self.round + self.max_lead:
-            return [Tell(peer, NotNow(pull.nonce, self.round, "early"))]
-        if len(self._parked) >= MAX_PARKED and peer not in self._parked:
-            return [Tell(peer, NotNow(pull.nonce, self.round, "full"))]
-        self._parked[peer] = pull
-        return [Tell(peer, NotNow(pull.nonce, self.round, "wait"))] if pull.round > self.round else []
+            return [SendMessage(peer, NotNow(pull.nonce, self.round, "early"))]
+        if len(self._deferred) >= MAX_DEFERRED and peer not in self._deferred:
+            return [SendMessage(peer, NotNow(pull.nonce, self.round, "full"))]
+        self._deferred[peer] = pull
+        return [SendMessage(peer, NotNow(pull.nonce, self.round, "wait"))] if pull.round > self.round else []
 
     def _vector(self, peer: str, pull: Pull, now: float) -> Pulled | NotNow:
         it = self._published.get(pull.round, self._published[self._newest])
@@ -341,8 +332,8 @@ class Pulls:
 
     def _unparked(self, round: int) -> list[tuple[str, Pull]]:
         """The questions for rounds up to this one, by peer; they are parked no more."""
-        due = sorted(peer for peer, pull in self._parked.items() if pull.round <= round)
-        return [(peer, self._parked.pop(peer)) for peer in due]
+        due = sorted(peer for peer, pull in self._deferred.items() if pull.round <= round)
+        return [(peer, self._deferred.pop(peer)) for peer in due]
 
     # --- small parts --------------------------------------------------------------------------------------
 
@@ -354,7 +345,7 @@ class Pulls:
     @property
     def _open(self) -> tuple[str, ...]:
         """Peers that have not answered yet, sorted."""
-        return tuple(peer for peer in self.waiting if peer not in self._judging)
+        return tuple(peer for peer in self.waiting if peer not in self._verifying)
 
     @property
     def _spoken(self) -> list[int]:
@@ -363,20 +354,20 @@ class Pulls:
 
     def _until(self, peer: str) -> float:
         """When to give a peer up: who is not yet at our round has longer if most are not."""
-        return self.waits.until(peer) + (self.ahead * self._round_s if self._lacks(peer) else 0.0)
+        return self.timeouts.until(peer) + (self.ahead * self._round_s if self._lacks(peer) else 0.0)
 
     def _lacks(self, peer: str) -> bool:
         """The peer has said that it is not yet at our round."""
         return self._words.get(peer, self.round) < self.round
 
-    def _question(self, peer: str) -> Tell:
-        return Tell(peer, Pull(self._questions[peer], self.round))
+    def _question(self, peer: str) -> SendMessage:
+        return SendMessage(peer, Pull(self._questions[peer], self.round))
 
     def _resolve(self, peer: str, outcome: Outcome, now: float) -> None:
         self.outcomes[peer] = outcome
         if outcome == "committed":
-            self.waits.answered(peer, now)
+            self.timeouts.answered(peer, now)
         elif outcome == "timeout" and self._lacks(peer):
-            self.waits.patience.observe(LONGER * (now - self._asked_at))
+            self.timeouts.deadline.observe(LONGER * (now - self._asked_at))
         elif outcome == "timeout":
-            self.waits.missed(peer)
+            self.timeouts.missed(peer)

@@ -2,20 +2,20 @@
 
     computing --open--> exchanging --close--> computing (the next round)
 
-While computing nobody is answered: the vector that exchanges read is not there yet. Which wish gets what:
+While computing no request is answered: the vector that exchanges read is not there yet. Decision by the request's round:
 
     its round               we compute r                      we exchange r
-    below r                 late                              late
-    r                       parked till we open               now; at most MAX_SERVED, and none after a committed one
-    up to r + max_lead      parked                            parked
-    above                   early                             early
+    below r                 reject: late                      reject: late
+    r                       defer until we open               accept; at most MAX_SERVED, and none after a committed one
+    up to r + max_lead      defer                             defer
+    above                   reject: early                     reject: early
 
-One wish is parked per peer, a newer replaces it. A wish for our open round computed from another member list, with another weight
+One request is deferred per peer, a newer replaces it. A request for our open round computed from another member list, with another weight
 or by a peer that the round does not link us to is refused as "view". A round ends when every link is resolved or at its deadline,
-which is learned from how long links took; a link that missed it is skipped, nobody is asked why. A peer that has gone on to a later
+which is learned from how long links took; a link that missed it is skipped. A peer that has gone on to a later
 round (`passed`) does not come back for ours.
 
-Every message tells how far its sender is; `heard.lead` is the highest credible one, so that the training loop can jump.
+Every request carries its sender's round; `progress.lead` is the highest credible one, so that the training loop can jump.
 """
 
 from __future__ import annotations
@@ -25,13 +25,21 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from starling.gossip.exchange.commands import Outcome
-from starling.gossip.exchange.progress import Heard
-from starling.gossip.exchange.timeouts import Waits
-from starling.gossip.exchange.verdicts import MAX_SERVED, Admission, Now, Park, Refuse, Verdict, Wish
+from starling.gossip.exchange.progress import PeerProgress
+from starling.gossip.exchange.timeouts import Timeouts
+from starling.gossip.exchange.verdicts import (
+    MAX_SERVED,
+    Accept,
+    Decision,
+    Defer,
+    DeferredDecision,
+    ExchangeRequest,
+    Reject,
+)
 from starling.gossip.wire.schema import Request
 
-MAX_PARKED = 64
-"""Peers with a parked wish; more are told "full"."""
+MAX_DEFERRED = 64
+"""Peers with a deferred request; further ones are rejected as "full"."""
 
 
 @dataclass(slots=True)
@@ -39,11 +47,11 @@ class Rounds:
     """One node's rounds.
 
     Args:
-        waits: deadline and retries.
-        max_lead: rounds a peer may run ahead of us and be parked.
+        timeouts: deadline and retries.
+        max_lead: rounds a peer may be ahead of us and be deferred.
     """
 
-    waits: Waits
+    timeouts: Timeouts
     max_lead: int = 1
     round: int = 0
     phase: Literal["computing", "exchanging"] = "computing"
@@ -53,10 +61,10 @@ class Rounds:
     """Digest of the member list the links come from."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """Of the links resolved so far."""
-    heard: Heard = field(default_factory=Heard)
-    """What peers said of how far they are."""
+    progress: PeerProgress = field(default_factory=PeerProgress)
+    """Rounds that peers reported."""
     _served: dict[str, int] = field(default_factory=dict)
-    _parked: dict[str, Wish] = field(default_factory=dict)
+    _deferred: dict[str, ExchangeRequest] = field(default_factory=dict)
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -70,63 +78,63 @@ class Rounds:
 
     def passed(self, peer: str) -> bool:
         """The peer has done the open round."""
-        return self.heard.of(peer) > self.round
+        return self.progress.of(peer) > self.round
 
     def theta(self, peer: str) -> float:
         """Mixing weight of a link of this round."""
         return self.links[peer]
 
-    def compute(self, round: int, links: Mapping[str, float], view: bytes) -> list[Verdict]:
-        """Local steps of `round` begin; its links and view as far as they are known. -> decisions on what was parked"""
+    def compute(self, round: int, links: Mapping[str, float], view: bytes) -> list[DeferredDecision]:
+        """Local steps of `round` begin; its links and view as far as they are known. -> decisions on what was deferred"""
         self.phase = "computing"
-        self.waits.end()
+        self.timeouts.end()
         return self._enter(round, links, view, 0.0)
 
     def open(
         self, round: int, links: Mapping[str, float], view: bytes, now: float, lag_s: float = 0.0
-    ) -> list[Verdict]:
-        """Local steps are done, exchanges begin; `lag_s` as in `Waits.begin`. -> decisions on what was parked"""
+    ) -> list[DeferredDecision]:
+        """Local steps are done, exchanges begin; `lag_s` as in `Timeouts.begin`. -> decisions on what was deferred"""
         self.phase = "exchanging"
-        self.waits.begin(now, lag_s)
+        self.timeouts.begin(now, lag_s)
         self.outcomes, self._served = {}, {}
         return self._enter(round, links, view, now)
 
     def close(self) -> None:
         """No exchange of the open round is answered any more."""
         self.phase = "computing"
-        self.waits.end()
+        self.timeouts.end()
         self.round, self.links, self.view = self.round + 1, {}, b""
 
     def forget(self, peer: str) -> None:
-        """A peer is gone: what it said counts no more."""
-        self.heard.forget(peer)
-        self._parked.pop(peer, None)
-        self.waits.forget(peer)
+        """A peer is gone: discard what it reported and requested."""
+        self.progress.forget(peer)
+        self._deferred.pop(peer, None)
+        self.timeouts.forget(peer)
 
-    def admit(self, peer: str, wish: Wish, now: float) -> Admission:
-        """Decide on a wish; one that is parked comes back as a Verdict."""
-        self.heard.note(peer, wish.round)
-        if wish.round < self.round:
-            return Refuse("late")
-        if wish.round > self.round + self.max_lead:
-            return Refuse("early")
-        if wish.round > self.round or self.phase == "computing":
-            if wish.view == self.view and wish.round == self.round and peer not in self.links:
-                return Refuse("view")
-            if len(self._parked) >= MAX_PARKED and peer not in self._parked:
-                return Refuse("full")
-            self._parked[peer] = wish
-            return Park()
-        if wish.view != self.view or peer not in self.links:
-            return Refuse("view")
-        if isinstance(wish, Request):
-            if wish.theta != self.links[peer]:
-                return Refuse("view")
+    def decide(self, peer: str, request: ExchangeRequest, now: float) -> Decision:
+        """Decide on a request; one that is deferred comes back as a DeferredDecision."""
+        self.progress.record(peer, request.round)
+        if request.round < self.round:
+            return Reject("late")
+        if request.round > self.round + self.max_lead:
+            return Reject("early")
+        if request.round > self.round or self.phase == "computing":
+            if request.view == self.view and request.round == self.round and peer not in self.links:
+                return Reject("view")
+            if len(self._deferred) >= MAX_DEFERRED and peer not in self._deferred:
+                return Reject("full")
+            self._deferred[peer] = request
+            return Defer()
+        if request.view != self.view or peer not in self.links:
+            return Reject("view")
+        if isinstance(request, Request):
+            if request.theta != self.links[peer]:
+                return Reject("view")
             served = self._served.get(peer, 0)
             if self.outcomes.get(peer) == "committed" or served >= MAX_SERVED:
-                return Refuse("busy")
+                return Reject("busy")
             self._served[peer] = served + 1
-        return Now()
+        return Accept()
 
     def resolved(self, peer: str, round: int, outcome: Outcome, now: float) -> None:
         """The exchange on a link of `round` ended; of another round than the open one, or a second time, means nothing."""
@@ -134,23 +142,23 @@ class Rounds:
             return
         self.outcomes[peer] = outcome
         if outcome == "committed":
-            self.waits.answered(peer, now)
+            self.timeouts.answered(peer, now)
         elif outcome == "timeout":
-            self.waits.missed(peer)
+            self.timeouts.missed(peer)
 
     def tick(self, now: float) -> tuple[str, ...]:
         """Past the deadline every link still waiting is a timeout. -> those peers, sorted"""
-        late = tuple(peer for peer in self.waiting if now >= self.waits.until(peer))
+        late = tuple(peer for peer in self.waiting if now >= self.timeouts.until(peer))
         for peer in late:
             self.resolved(peer, self.round, "timeout", now)
         return late
 
-    def _enter(self, round: int, links: Mapping[str, float], view: bytes, now: float) -> list[Verdict]:
+    def _enter(self, round: int, links: Mapping[str, float], view: bytes, now: float) -> list[DeferredDecision]:
         self.round, self.links, self.view = round, dict(links), view
-        parked, self._parked = self._parked, {}
+        deferred, self._deferred = self._deferred, {}
         verdicts = []
-        for peer in sorted(parked):
-            admission = self.admit(peer, parked[peer], now)
-            if not isinstance(admission, Park):
-                verdicts.append(Verdict(peer, parked[peer], admission))
+        for peer in sorted(deferred):
+            decision = self.decide(peer, deferred[peer], now)
+            if not isinstance(decision, Defer):
+                verdicts.append(DeferredDecision(peer, deferred[peer], decision))
         return verdicts

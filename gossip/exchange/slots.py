@@ -1,9 +1,9 @@
 """Clock pace: in each slot a node visits the next of its edges; it answers others at any time. No clock: time arrives as `now`.
 
 Own visits go round: the edge not visited for longest is next, edges with an unresolved transaction are passed over. One visit at a time.
-Inbound wishes are answered at once, at most MAX_SERVED in a slot of ours: computing goes first, and a node with many callers must not
-encode all day. A peer we are visiting is always answered. One that we want no edge with (`welcome`) is told "full". Rounds are slot
-numbers here and need not agree.
+Inbound requests are answered at once, at most MAX_SERVED in a slot of ours: computing goes first, and a node with many callers must not
+encode without pause. A peer we are visiting is always answered; one that may have no edge to us (`welcome`) is rejected as "full".
+Rounds are slot numbers here and need not agree.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from starling.gossip.exchange.commands import Outcome
-from starling.gossip.exchange.progress import Heard
-from starling.gossip.exchange.timeouts import Waits
-from starling.gossip.exchange.verdicts import MAX_SERVED, Admission, Now, Refuse, Wish
+from starling.gossip.exchange.progress import PeerProgress
+from starling.gossip.exchange.timeouts import Timeouts
+from starling.gossip.exchange.verdicts import MAX_SERVED, Accept, Decision, ExchangeRequest, Reject
 from starling.gossip.wire.schema import Request
 
 
@@ -23,13 +23,13 @@ class Slots:
     """One node's visits.
 
     Args:
-        waits: deadline and retries of a visit.
+        timeouts: deadline and retries of a visit.
         weight: mixing weight of every exchange, agreed in the manifest.
         view: digest that all members agree on.
-        welcome: whether a peer that calls may have an edge.
+        welcome: whether a peer that requests an exchange may have an edge.
     """
 
-    waits: Waits
+    timeouts: Timeouts
     weight: float
     view: bytes
     welcome: Callable[[str], bool] = lambda _peer: True
@@ -39,8 +39,8 @@ class Slots:
     """Whom, until it is resolved."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """Of this visit, once resolved."""
-    heard: Heard = field(default_factory=Heard)
-    """What peers said of how far they are."""
+    progress: PeerProgress = field(default_factory=PeerProgress)
+    """Slots that peers reported."""
     _served: int = 0
     _visited: dict[str, int] = field(default_factory=dict)
 
@@ -71,44 +71,44 @@ class Slots:
     def visit(self, peer: str, now: float) -> None:
         """A visit begins."""
         self.visiting, self.outcomes = peer, {}
-        self.waits.begin(now)
+        self.timeouts.begin(now)
         self._visited[peer] = self.round
 
     def forget(self, peer: str) -> None:
         """A peer is gone."""
-        self.heard.forget(peer)
+        self.progress.forget(peer)
         self._visited.pop(peer, None)
-        self.waits.forget(peer)
+        self.timeouts.forget(peer)
 
-    def admit(self, peer: str, wish: Wish, now: float) -> Admission:
-        """Decide on a wish."""
-        self.heard.note(peer, wish.round)
-        if wish.view != self.view or (isinstance(wish, Request) and wish.theta != self.weight):
-            return Refuse("view")
+    def decide(self, peer: str, request: ExchangeRequest, now: float) -> Decision:
+        """Decide on a request."""
+        self.progress.record(peer, request.round)
+        if request.view != self.view or (isinstance(request, Request) and request.theta != self.weight):
+            return Reject("view")
         if not self.welcome(peer):
-            return Refuse("full")
+            return Reject("full")
         if peer == self.visiting:
-            return Now()
+            return Accept()
         if self._served >= MAX_SERVED:
-            return Refuse("busy")
+            return Reject("busy")
         self._served += 1
-        return Now()
+        return Accept()
 
     def resolved(self, peer: str, round: int, outcome: Outcome, now: float) -> None:
         """An exchange with `peer` ended; whichever of the two began it, our visit to it is over."""
         if peer != self.visiting:
             return
         self.visiting = None
-        self.waits.end()
+        self.timeouts.end()
         self.outcomes[peer] = outcome
         if outcome == "committed":
-            self.waits.answered(peer, now)
+            self.timeouts.answered(peer, now)
         elif outcome == "timeout":
-            self.waits.missed(peer)
+            self.timeouts.missed(peer)
 
     def tick(self, now: float) -> tuple[str, ...]:
         """Past the deadline the visit is a timeout. -> the peer visited"""
-        late = self.waiting if now >= self.waits.expires else ()
+        late = self.waiting if now >= self.timeouts.expires else ()
         for peer in late:
             self.resolved(peer, self.round, "timeout", now)
         return late

@@ -70,7 +70,7 @@ class Deadline:
         return min(max(middle + self.k * spread, self.min_wait_s), self.max_wait_s)
 
 
-class Patience(Protocol):
+class DeadlineEstimate(Protocol):
     """An adaptive deadline; `Deadline` is one."""
 
     def observe(self, wait_s: float) -> None:
@@ -87,16 +87,16 @@ class Patience(Protocol):
 
 
 @dataclass(slots=True)
-class Waits:
+class Timeouts:
     """Waiting for links, one round or visit at a time.
 
     Args:
-        patience: the adaptive deadline.
+        deadline: the adaptive deadline.
     """
 
-    patience: Patience
+    deadline: DeadlineEstimate
     expires: float = inf
-    """When to give up; infinite while nobody is waited for. Who was late the last time has less, see `until`."""
+    """When to give up; infinite while no peer is waited for. A peer that was late the last time has less, see `until`."""
     _opened: float = 0.0
     _wait_s: float = inf
     _lag_s: float = 0.0
@@ -106,15 +106,15 @@ class Waits:
     def begin(self, now: float, lag_s: float = 0.0) -> None:
         """Waiting begins.
 
-        A peer may be later than we are without a fault: it waited for another. So whoever was in time the last time gets two `lag_s`
-        beyond what was learned, who was late one: a node that waits for a straggler is still waited for itself, where equal patience
-        with all would let one straggler drive everybody apart.
+        A peer may be later than we are without a fault: it waited for another. So a peer that was in time the last time gets two `lag_s`
+        beyond the learned deadline, one that was late gets one: a node that waits for a straggler is still waited for itself. With equal
+        deadlines for all, one straggler would desynchronise the whole swarm.
 
         Args:
             now: seconds.
             lag_s: the time of a round's local steps: what a peer at work may lack.
         """
-        self._opened, self._wait_s, self._lag_s = now, self.patience.wait_s() + 2.0 * lag_s, lag_s
+        self._opened, self._wait_s, self._lag_s = now, self.deadline.wait_s() + 2.0 * lag_s, lag_s
         self.expires = now + self._wait_s
 
     def until(self, peer: str) -> float:
@@ -122,7 +122,7 @@ class Waits:
         return self.expires - self._lag_s if peer in self._late else self.expires
 
     def end(self) -> None:
-        """Nobody is waited for any more."""
+        """Waiting is over."""
         self.expires = inf
 
     def retry_s(self, peer: str) -> float:
@@ -133,7 +133,7 @@ class Waits:
         """The exchange with `peer` committed."""
         wait_s = now - self._opened
         self._late.discard(peer)
-        self.patience.observe(wait_s)
+        self.deadline.observe(wait_s)
         self._quickest[peer] = min(wait_s, FORGETTING * self._quickest.get(peer, inf))
 
     def missed(self, peer: str) -> None:
@@ -141,7 +141,7 @@ class Waits:
         self._late.add(peer)
         if peer in self._quickest:
             self._quickest[peer] /= 2.0
-        self.patience.observe_timeout()
+        self.deadline.observe_timeout()
 
     def forget(self, peer: str) -> None:
         """A peer is gone."""

@@ -1,4 +1,4 @@
-"""What a pace says to a peer that wants an exchange. Shared by rounds and slots."""
+"""Decisions on a peer's request for an exchange, shared by rounds and slots."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from dataclasses import dataclass
 from starling.gossip.exchange.commands import Refusal
 from starling.gossip.wire.schema import Poke, Request
 
-Wish = Request | Poke
+ExchangeRequest = Request | Poke
 
 MAX_SERVED = 4
 """Exchanges one peer gets in a round, or all peers in a slot: encoding costs the engine time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
-    """Go ahead."""
+class Accept:
+    """Exchange now."""
 
 
 @dataclass(frozen=True, slots=True)
-class Park:
-    """It is kept, and decided when our round opens."""
+class Defer:
+    """Keep the request and decide when our round opens."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class Reject:
     """Answer Busy."""
 
     reason: Refusal
 
 
-Admission = Now | Park | Refuse
+Decision = Accept | Defer | Reject
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The decision on a wish that was parked."""
+class DeferredDecision:
+    """The decision on a request that was deferred."""
 
     peer: str
-    wish: Wish
-    admission: Now | Refuse
+    request: ExchangeRequest
+    decision: Accept | Reject

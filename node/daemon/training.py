@@ -197,8 +197,7 @@ class Training:
         pace, exchange = self._manifest.pace, self._exchange
         assert isinstance(exchange, Exchange), "the manifest check allows no pulled exchanges in clock pace"
         edges = StickyEdges(self._manifest.overlay.degree, self._context.swarm.encode())
-        exchange.welcome(edges.accept)
-        exchange.dropped = edges.drop
+        exchange.hold_edges(edges.accept, edges.drop)
         self.edges = edges if self._manifest.overlay.kind == "sticky" else None
         slot = start
         while pace.rounds == 0 or slot < pace.rounds:

@@ -122,7 +122,7 @@ _HANDLERS: dict[type[calls.Call], Callable[[Session, Any], calls.Reply | None]] 
     calls.Commit: lambda session, call: session.commit(call),
     calls.Drop: lambda session, call: session.drop(call),
     calls.Publish: lambda session, call: session.publish(call),
-    calls.Hear: lambda session, call: session.hear(call),
+    calls.VerifyUpdate: lambda session, call: session.verify_update(call),
     calls.Mix: lambda session, call: session.mix(call),
     calls.Settle: lambda session, call: session.settle(call),
     calls.Revoke: lambda session, call: session.revoke(call),

@@ -17,7 +17,7 @@ from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
 from starling.gossip.exchange.attestation import digest
 from starling.gossip.mix.exchange_codec import Terms
 from starling.gossip.mix.gather import told_by
-from starling.node.rpc.calls import Hear, Publish, Published
+from starling.node.rpc.calls import Publish, Published, VerifyUpdate
 
 LARGEST = 1e12
 """Number in a vector: no model has larger ones, and sums of their squares stay finite in float32."""
@@ -38,7 +38,7 @@ class Gathering:
         self._node = node
         self._seed = seed
         self._dim, self._dtype, self._device = origin.numel(), origin.dtype, origin.device
-        self._heard: dict[str, Tensor] = {}
+        self._received: dict[str, Tensor] = {}
 
     def publish(self, call: Publish, shared: Tensor) -> Published:
         """All of `shared` (D,), rounded by chance that the swarm knows, so that a round replays.
@@ -55,8 +55,8 @@ class Gathering:
             raise LocalProtocolError(f"our own numbers cannot be sent: {error}") from error
         return Published(payload, digest(payload))
 
-    def hear(self, call: Hear) -> None:
-        """Keep what a peer told; a second word of the same peer replaces the first.
+    def verify(self, call: VerifyUpdate) -> None:
+        """Decode a peer's vector and keep it until Mix; a second one of the same peer replaces the first.
 
         Raises:
             RemoteProtocolError: the payload is not what its digest says, or not a whole vector of usable numbers; nothing changed.
@@ -64,7 +64,7 @@ class Gathering:
         if digest(call.payload) != call.digest:
             raise RemoteProtocolError(call.peer, "wrong_digest")
         try:
-            self._heard[call.peer] = self._vector(call.payload)
+            self._received[call.peer] = self._vector(call.payload)
         except ValueError as error:
             raise RemoteProtocolError(call.peer, str(error)) from error
 
@@ -73,17 +73,17 @@ class Gathering:
         told = torch.zeros(len(asked), self._dim, dtype=self._dtype, device=self._device)
         present = torch.zeros(len(asked), dtype=torch.bool, device=self._device)
         for place, peer in enumerate(sorted(asked)):
-            if peer in self._heard:
-                told[place], present[place] = self._heard[peer], True
+            if peer in self._received:
+                told[place], present[place] = self._received[peer], True
         return told, present
 
     def forget(self, peer: str) -> None:
         """The peer is gone or shut out: what it told this round counts no more."""
-        self._heard.pop(peer, None)
+        self._received.pop(peer, None)
 
     def forget_all(self) -> None:
         """The round is void."""
-        self._heard.clear()
+        self._received.clear()
 
     def _vector(self, payload: bytes) -> Tensor:
         if len(payload) < HEADER.size or payload[1] != Kind.FULL:  # before anything else is paid for

@@ -2,7 +2,7 @@
 
 steps   Train does a round's local steps and freezes the shared vector; exchanges read the frozen one and their effects gather until
         Mix adds them in order of peer id. An answer committed later than its round's Mix (its Ack was lost) is added at the next.
-        Where vectors are pulled, Publish encodes the frozen one, Hear keeps what peers told of theirs, and Mix combines them.
+        Where vectors are pulled, Publish encodes the frozen one, VerifyUpdate keeps those of peers, and Mix combines them.
 clock   Free lets training run; exchanges read the live vector and their effects are added at once, between two local steps.
 
 Shapes: d parameters.
@@ -238,11 +238,11 @@ class Session:
         """The same for another vector (D,)."""
         return self.gathering.publish(call, vector)
 
-    def hear(self, call: calls.Hear) -> calls.Done:
+    def verify_update(self, call: calls.VerifyUpdate) -> calls.Done:
         """A peer's vector. It counts at the Mix of this round, whichever round it is from."""
         if self._frozen is None:
             raise LocalProtocolError("what peers tell counts between the end of Train and Mix")
-        self.gathering.hear(call)
+        self.gathering.verify(call)
         return calls.Done()
 
     # --- calls: exchanges ---------------------------------------------------------------------------------

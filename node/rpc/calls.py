@@ -11,11 +11,31 @@ from __future__ import annotations
 
 import msgspec
 
+from starling.gossip.exchange.calls import (
+    Answer,
+    Answered,
+    Apply,
+    Call,
+    Commit,
+    Done,
+    Drop,
+    EdgeCall,
+    Offer,
+    Offered,
+    Publish,
+    Published,
+    Refused,
+    Revoke,
+    Settle,
+    VerifyUpdate,
+)
 from starling.node.config.schema import Manifest, PrivacySection, Scalar
 
-
-class Call(msgspec.Struct, frozen=True, array_like=True):
-    """Base of all calls."""
+__all__ = [
+    "Agree", "Agreed", "Answer", "Answered", "Apply", "Call", "ChunkRead", "Commit", "Consider", "Done", "Drop", "Evaluate",
+    "Evaluated", "Free", "Held", "Mix", "Offer", "Offered", "Open", "Opened", "Publish", "Published", "ReadChunk", "Refused",
+    "Reply", "Request", "Revoke", "Save", "Settle", "Snapshot", "Stop", "Train", "Trained", "VerifyUpdate",
+]  # fmt: skip
 
 
 class Open(Call, frozen=True, tag="open"):
@@ -43,7 +63,7 @@ class Open(Call, frozen=True, tag="open"):
     node: str
     privacy: PrivacySection = PrivacySection()
     attack: str = ""
-    attack_params: dict[str, Scalar] = {}
+    attack_params: dict[str, Scalar] = msgspec.field(default_factory=dict)
     code: str = ""
 
 
@@ -108,105 +128,6 @@ class Free(Call, frozen=True, tag="free"):
     round: int
 
 
-class Offer(Call, frozen=True, tag="offer"):
-    """Initiator: encode my values for transaction `seq` with `peer`. -> Offered
-
-    Args:
-        inc, seq: of the edge's transaction: they seed the support, with the swarm's seed.
-        theta: mixing weight of the link.
-        budget_bytes: what both payloads together may cost; 0 = no limit known.
-        give: weight the peer gives to what we send, where links have a direction; else theta.
-        take: weight we give to what the peer sends, likewise.
-    """
-
-    peer: str
-    inc: int
-    seq: int
-    round: int
-    theta: float
-    budget_bytes: int
-    give: float | None = None
-    take: float | None = None
-
-
-class Offered(Call, frozen=True, tag="offered"):
-    """The request's payload and the gain both ends will use."""
-
-    payload: bytes
-    gain: float
-
-
-class Answer(Call, frozen=True, tag="answer"):
-    """Responder: compute, remember as pending and encode our part; weights as in Offer. -> Answered, or Refused if the payload is bad"""
-
-    peer: str
-    inc: int
-    seq: int
-    round: int
-    theta: float
-    gain: float
-    payload: bytes
-    give: float | None = None
-    take: float | None = None
-
-
-class Answered(Call, frozen=True, tag="answered"):
-    """The response's payload.
-
-    Args:
-        clip: what is left of the difference after clipping, 0 to 1; None where nothing is clipped here.
-    """
-
-    payload: bytes
-    clip: float | None = None
-
-
-class Apply(Call, frozen=True, tag="apply"):
-    """Initiator: decode the response to `seq` and apply +v. -> Done, or Refused (nothing applied)"""
-
-    peer: str
-    inc: int
-    seq: int
-    payload: bytes
-
-
-class Commit(Call, frozen=True, tag="commit"):
-    """Responder: apply −v of the pending `seq`. -> Done"""
-
-    peer: str
-    inc: int
-    seq: int
-
-
-class Drop(Call, frozen=True, tag="drop"):
-    """Either end: forget the offer or pending `seq` without applying. -> Done"""
-
-    peer: str
-    inc: int
-    seq: int
-
-
-class Publish(Call, frozen=True, tag="publish"):
-    """Encode the frozen vector of `round` for whoever asks. -> Published, or Refused where our own numbers cannot be sent"""
-
-    round: int
-
-
-class Published(Call, frozen=True, tag="published"):
-    """The payload and its digest (`starling.gossip.exchange.attestation`)."""
-
-    payload: bytes
-    digest: bytes
-
-
-class Hear(Call, frozen=True, tag="hear"):
-    """Keep until Mix what a peer told of its vector. -> Done, or Refused if the payload is bad or not what the digest says"""
-
-    peer: str
-    digest: bytes
-    payload: bytes
-
-
 class Mix(Call, frozen=True, tag="mix"):
     """Steps pace: add the gathered effects to the vector in canonical order and thaw. -> Done
 
@@ -216,19 +137,6 @@ class Mix(Call, frozen=True, tag="mix"):
 
     round: int
     asked: tuple[str, ...] = ()
-
-
-class Settle(Call, frozen=True, tag="settle"):
-    """The edge was closed in order: its flow stays in c, revocable for a while. -> Done"""
-
-    peer: str
-
-
-class Revoke(Call, frozen=True, tag="revoke"):
-    """The peer is gone, banned or reborn: delete its flow, settled ones too if `settled`, and anything pending. -> Done"""
-
-    peer: str
-    settled: bool
 
 
 class Evaluate(Call, frozen=True, tag="evaluate"):
@@ -312,38 +220,20 @@ class Stop(Call, frozen=True, tag="stop"):
     """Save and end the process. -> Done, or Refused where it could not save; it ends all the same"""
 
 
-class Done(Call, frozen=True, tag="done"):
-    """It is done.
-
-    Args:
-        clipped: of Apply and Commit, whether the difference was as long as the clip allows.
-        held: of Mix where vectors are gathered, the peers whose vector the rule held back; None where it does not say.
-        leaned: of Revoke, whether the flows that are left lean against what is gone: they are to go as well.
-        clip: of Apply and Commit: 1 where the difference was not clipped; None where it may have been, or nothing is clipped here.
-        distance: of Mix, the consensus distance as this node sees it (`starling.node.engine.consensus`), >= 0; None: no exchange says.
-    """
-
-    clipped: bool = False
-    held: tuple[str, ...] | None = None
-    leaned: bool = False
-    clip: float | None = None
-    distance: float | None = None
-
-
-class Refused(Call, frozen=True, tag="refused"):
-    """It was not done and nothing changed.
-
-    Args:
-        kind: "config" (the person's input), "peer" (the bytes from the peer are bad), "disk" (could not write), "state" (not now).
-        reason: for "peer" a snake_case word, else one line for a person.
-    """
-
-    kind: str
-    reason: str
-
-
 Request = (
-    Open | Train | Free | Offer | Answer | Apply | Commit | Drop | Publish | Hear | Mix | Settle | Revoke | Evaluate
-    | Save | Snapshot | ReadChunk | Consider | Agree | Stop
-)  # fmt: skip
+    Open
+    | Train
+    | Free
+    | EdgeCall
+    | Publish
+    | VerifyUpdate
+    | Mix
+    | Evaluate
+    | Save
+    | Snapshot
+    | ReadChunk
+    | Consider
+    | Agree
+    | Stop
+)
 Reply = Opened | Trained | Offered | Answered | Published | Evaluated | Held | ChunkRead | Agreed | Done | Refused

@@ -9,19 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
-from starling.gossip.exchange.commands import (
-    AskAnswer,
-    AskApply,
-    Asked,
-    AskOffer,
-    DoCommit,
-    DoDrop,
-    DoRevoke,
-    DoSettle,
-    Ended,
-    Poked,
-    Send,
-)
+from starling.gossip.exchange.calls import Answer, Apply, Commit, Drop, Offer, Revoke, Settle
+from starling.gossip.exchange.commands import Ended, Requested, SendMessage, Solicited
 from starling.gossip.exchange.edge import Edge
 from starling.gossip.exchange.edge_rules import MAX_INC
 from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Poke, Request, Reset, Response
@@ -59,115 +48,135 @@ def responder(phase: str = "idle") -> Edge:
 
 
 def ended(outcome: str, reason: str, role: str, seq: int = 3, size: int = 0) -> Ended:
-    return Ended(7, seq, outcome, reason, role, size)
+    return Ended("b" if role == "initiator" else "a", 7, seq, outcome, reason, role, size)
 
 
 INITIATOR = [
-    ("idle", lambda e: e.begin(7, VIEW, 0.5), [AskOffer(INC, 3, 7, 0.5)]),
-    ("offering", lambda e: e.offered(INC, 3, b"mine", 1.0), [Send(req(3, 2))]),
+    ("idle", lambda e: e.begin(7, VIEW, 0.5), [Offer("b", INC, 3, 7, 0.5)]),
+    ("offering", lambda e: e.offered(INC, 3, b"mine", 1.0), [SendMessage("b", req(3, 2))]),
     ("offering", lambda e: e.offered(INC, 2, b"mine", 1.0), []),
     ("offering", lambda e: e.offered(INC - 2, 3, b"mine", 1.0), []),
     ("offering", lambda e: e.failed(INC, 3, "engine"), [ended("aborted", "engine", "initiator")]),
-    ("offering", lambda e: e.abort("timeout", "deadline"), [DoDrop(INC, 3), ended("timeout", "deadline", "initiator")]),
+    (
+        "offering",
+        lambda e: e.abort("timeout", "deadline"),
+        [Drop("b", INC, 3), ended("timeout", "deadline", "initiator")],
+    ),
     ("offering", lambda e: e.receive(Response(INC, 3, b"diff")), []),
     ("offering", lambda e: e.retry(), []),
-    ("asking", lambda e: e.retry(), [Send(req(3, 2))]),
-    ("asking", lambda e: e.receive(Response(INC, 3, b"diff")), [AskApply(INC, 3, b"diff")]),
-    ("asking", lambda e: e.receive(Response(INC, 2, b"diff")), [Send(Ack(INC, 2))]),
+    ("asking", lambda e: e.retry(), [SendMessage("b", req(3, 2))]),
+    ("asking", lambda e: e.receive(Response(INC, 3, b"diff")), [Apply("b", INC, 3, b"diff")]),
+    ("asking", lambda e: e.receive(Response(INC, 2, b"diff")), [SendMessage("b", Ack(INC, 2))]),
     ("asking", lambda e: e.receive(Response(INC, 1, b"diff")), []),
-    ("asking", lambda e: e.receive(Busy(INC, 3, "late", 9)), [DoDrop(INC, 3), ended("busy", "late", "initiator")]),
+    ("asking", lambda e: e.receive(Busy(INC, 3, "late", 9)), [Drop("b", INC, 3), ended("busy", "late", "initiator")]),
     ("asking", lambda e: e.receive(Busy(INC, 2, "late", 9)), []),
-    ("asking", lambda e: e.abort("timeout", "deadline"), [DoDrop(INC, 3), ended("timeout", "deadline", "initiator")]),
-    ("asking", lambda e: e.receive(Poke(INC, 8, VIEW)), [Poked(Poke(INC, 8, VIEW))]),
+    (
+        "asking",
+        lambda e: e.abort("timeout", "deadline"),
+        [Drop("b", INC, 3), ended("timeout", "deadline", "initiator")],
+    ),
+    ("asking", lambda e: e.receive(Poke(INC, 8, VIEW)), [Solicited(Poke(INC, 8, VIEW))]),
     ("asking", lambda e: e.receive(Reset(INC)), []),
-    ("asking", lambda e: e.receive(Reset(INC - 5)), [Send(Reset(INC))]),
-    ("asking", lambda e: e.receive(Reset(INC + 5)), [DoRevoke(), ended("aborted", "reset", "initiator")]),
-    ("asking", lambda e: e.reset(5), [DoRevoke(), ended("aborted", "reset", "initiator")]),
-    ("asking", lambda e: e.close(), [DoDrop(INC, 3), ended("aborted", "closing", "initiator"), Send(Close(INC, 2))]),
+    ("asking", lambda e: e.receive(Reset(INC - 5)), [SendMessage("b", Reset(INC))]),
+    ("asking", lambda e: e.receive(Reset(INC + 5)), [Revoke("b"), ended("aborted", "reset", "initiator")]),
+    ("asking", lambda e: e.reset(5), [Revoke("b"), ended("aborted", "reset", "initiator")]),
+    (
+        "asking",
+        lambda e: e.close(),
+        [Drop("b", INC, 3), ended("aborted", "closing", "initiator"), SendMessage("b", Close(INC, 2))],
+    ),
     (
         "asking",
         lambda e: e.receive(Close(INC, 1)),
-        [DoDrop(INC, 3), ended("aborted", "closing", "initiator"), DoSettle(), Send(Closed(INC, 2))],
+        [Drop("b", INC, 3), ended("aborted", "closing", "initiator"), Settle("b"), SendMessage("b", Closed(INC, 2))],
     ),
     ("applying", lambda e: e.receive(Response(INC, 3, b"diff")), []),
-    ("applying", lambda e: e.applied(INC, 3), [Send(Ack(INC, 3)), ended("committed", "", "initiator", size=4)]),
+    (
+        "applying",
+        lambda e: e.applied(INC, 3),
+        [SendMessage("b", Ack(INC, 3)), ended("committed", "", "initiator", size=4)],
+    ),
     ("applying", lambda e: e.applied(INC - 2, 3), []),
-    ("applying", lambda e: e.failed(INC, 3, "refused"), [DoDrop(INC, 3), ended("aborted", "refused", "initiator")]),
+    ("applying", lambda e: e.failed(INC, 3, "refused"), [Drop("b", INC, 3), ended("aborted", "refused", "initiator")]),
     ("applying", lambda e: e.abort("timeout", "deadline"), []),
     ("applying", lambda e: e.receive(Busy(INC, 3, "busy", 9)), []),
     ("applying", lambda e: e.retry(), []),
     ("applying", lambda e: e.close(), []),
     ("applying", lambda e: e.receive(Close(INC, 2)), []),
-    ("idle", lambda e: e.close(), [Send(Close(INC, 2))]),
-    ("idle", lambda e: e.receive(Response(INC, 2, b"diff")), [Send(Ack(INC, 2))]),
-    ("idle", lambda e: e.refuse_poke("late", 9), [Send(Busy(INC, 0, "late", 9))]),
+    ("idle", lambda e: e.close(), [SendMessage("b", Close(INC, 2))]),
+    ("idle", lambda e: e.receive(Response(INC, 2, b"diff")), [SendMessage("b", Ack(INC, 2))]),
+    ("idle", lambda e: e.refuse_poke("late", 9), [SendMessage("b", Busy(INC, 0, "late", 9))]),
     ("idle", lambda e: e.retry(), []),
 ]
 
 RESPONDER = [
-    ("idle", lambda e: e.receive(req(3, 2)), [Asked(req(3, 2))]),
+    ("idle", lambda e: e.receive(req(3, 2)), [Requested(req(3, 2))]),
     ("idle", lambda e: e.receive(req(2, 1)), []),
     ("idle", lambda e: e.receive(Ack(INC, 2)), []),
-    ("idle", lambda e: e.receive(Reset(INC)), [Send(Reset(INC))]),
-    ("idle", lambda e: e.receive(req(9, 0, INC - 1)), [Send(Reset(INC))]),
-    ("idle", lambda e: e.receive(req(1, 0, INC + 9)), [DoRevoke(), Asked(req(1, 0, INC + 9))]),
-    ("idle", lambda e: e.receive(Close(INC, 2)), [DoSettle(), Send(Closed(INC, 2))]),
-    ("idle", lambda e: e.poke(7, VIEW), [Send(Poke(INC, 7, VIEW))]),
-    ("asked", lambda e: e.accept(INC, 3), [AskAnswer(req(3, 2))]),
+    ("idle", lambda e: e.receive(Reset(INC)), [SendMessage("a", Reset(INC))]),
+    ("idle", lambda e: e.receive(req(9, 0, INC - 1)), [SendMessage("a", Reset(INC))]),
+    ("idle", lambda e: e.receive(req(1, 0, INC + 9)), [Revoke("a"), Requested(req(1, 0, INC + 9))]),
+    ("idle", lambda e: e.receive(Close(INC, 2)), [Settle("a"), SendMessage("a", Closed(INC, 2))]),
+    ("idle", lambda e: e.poke(7, VIEW), [SendMessage("a", Poke(INC, 7, VIEW))]),
+    ("asked", lambda e: e.accept(INC, 3), [Answer("a", INC, 3, 7, 0.5, 1.0, b"mine")]),
     ("asked", lambda e: e.accept(INC, 2), []),
-    ("asked", lambda e: e.refuse(INC, 3, "view", 9), [Send(Busy(INC, 3, "view", 9)), ended("busy", "view", "responder")]),
+    ("asked", lambda e: e.refuse(INC, 3, "view", 9), [SendMessage("a", Busy(INC, 3, "view", 9)), ended("busy", "view", "responder")]),
     ("asked", lambda e: e.refuse(INC, 4, "view", 9), []),
     ("asked", lambda e: e.receive(req(3, 2)), []),
-    ("asked", lambda e: e.receive(req(4, 2)), [ended("aborted", "superseded", "responder"), Asked(req(4, 2))]),
-    ("asked", lambda e: e.close(), [ended("aborted", "closing", "responder"), Send(Close(INC, 2))]),
-    ("answering", lambda e: e.answered(INC, 3, b"diff"), [Send(Response(INC, 3, b"diff"))]),
+    ("asked", lambda e: e.receive(req(4, 2)), [ended("aborted", "superseded", "responder"), Requested(req(4, 2))]),
+    ("asked", lambda e: e.close(), [ended("aborted", "closing", "responder"), SendMessage("a", Close(INC, 2))]),
+    ("answering", lambda e: e.answered(INC, 3, b"diff"), [SendMessage("a", Response(INC, 3, b"diff"))]),
     ("answering", lambda e: e.answered(INC - 2, 3, b"diff"), []),
     ("answering", lambda e: e.accept(INC, 3), []),
     ("answering", lambda e: e.receive(req(3, 2)), []),
     (
         "answering",
         lambda e: e.receive(req(5, 2)),
-        [DoDrop(INC, 3), ended("aborted", "superseded", "responder"), Asked(req(5, 2))],
+        [Drop("a", INC, 3), ended("aborted", "superseded", "responder"), Requested(req(5, 2))],
     ),
     (
         "answering",
         lambda e: e.failed(INC, 3, "bad_payload"),
-        [Send(Busy(INC, 3, "engine", 7)), ended("aborted", "bad_payload", "responder")],
+        [SendMessage("a", Busy(INC, 3, "engine", 7)), ended("aborted", "bad_payload", "responder")],
     ),
     ("answering", lambda e: e.failed(INC - 2, 3, "bad_payload"), []),
     (
         "answering",
         lambda e: e.close(),
-        [DoDrop(INC, 3), ended("aborted", "closing", "responder"), Send(Close(INC, 2))],
+        [Drop("a", INC, 3), ended("aborted", "closing", "responder"), SendMessage("a", Close(INC, 2))],
     ),
-    ("answered", lambda e: e.receive(req(3, 2)), [Send(Response(INC, 3, b"diff"))]),
-    ("answered", lambda e: e.retry(), [Send(Response(INC, 3, b"diff"))]),
-    ("answered", lambda e: e.receive(Ack(INC, 3)), [DoCommit(INC, 3), ended("committed", "", "responder", size=4)]),
+    ("answered", lambda e: e.receive(req(3, 2)), [SendMessage("a", Response(INC, 3, b"diff"))]),
+    ("answered", lambda e: e.retry(), [SendMessage("a", Response(INC, 3, b"diff"))]),
+    ("answered", lambda e: e.receive(Ack(INC, 3)), [Commit("a", INC, 3), ended("committed", "", "responder", size=4)]),
     ("answered", lambda e: e.receive(Ack(INC, 2)), []),
     ("answered", lambda e: e.receive(req(2, 1)), []),
     (
         "answered",
         lambda e: e.receive(req(4, 3)),
-        [DoCommit(INC, 3), ended("committed", "", "responder", size=4), Asked(req(4, 3))],
+        [Commit("a", INC, 3), ended("committed", "", "responder", size=4), Requested(req(4, 3))],
     ),
     (
         "answered",
         lambda e: e.receive(req(4, 2)),
-        [DoDrop(INC, 3), ended("aborted", "superseded", "responder"), Asked(req(4, 2))],
+        [Drop("a", INC, 3), ended("aborted", "superseded", "responder"), Requested(req(4, 2))],
     ),
     (
         "answered",
         lambda e: e.receive(Close(INC, 3)),
-        [DoCommit(INC, 3), ended("committed", "", "responder", size=4), DoSettle(), Send(Closed(INC, 3))],
+        [Commit("a", INC, 3), ended("committed", "", "responder", size=4), Settle("a"), SendMessage("a", Closed(INC, 3))],
     ),
     (
         "answered",
         lambda e: e.receive(Close(INC, 2)),
-        [DoDrop(INC, 3), ended("aborted", "superseded", "responder"), DoSettle(), Send(Closed(INC, 2))],
+        [Drop("a", INC, 3), ended("aborted", "superseded", "responder"), Settle("a"), SendMessage("a", Closed(INC, 2))],
     ),
-    ("answered", lambda e: e.close(), [Send(Close(INC, 2))]),
-    ("answered", lambda e: e.receive(Reset(INC + 2)), [DoRevoke(), ended("aborted", "reset", "responder"), Send(Reset(INC + 2))]),
-    ("answered", lambda e: e.reset(5, settled=False), [DoRevoke(settled=False), ended("aborted", "reset", "responder")]),
+    ("answered", lambda e: e.close(), [SendMessage("a", Close(INC, 2))]),
+    (
+        "answered",
+        lambda e: e.receive(Reset(INC + 2)),
+        [Revoke("a"), ended("aborted", "reset", "responder"), SendMessage("a", Reset(INC + 2))],
+    ),
+    ("answered", lambda e: e.reset(5, settled=False), [Revoke("a", settled=False), ended("aborted", "reset", "responder")]),
     ("answered", lambda e: e.abort("timeout", "deadline"), []),
 ]  # fmt: skip
 
@@ -248,10 +257,10 @@ def test_whatever_a_peer_sends_the_machine_stands(start, messages):
             commands = edge.receive(message)
         except RemoteProtocolError:
             continue
-        assert sum(isinstance(command, AskOffer | AskApply | Asked) for command in commands) <= 1
-        assert sum(isinstance(command, Send) for command in commands) <= 2
+        assert sum(isinstance(command, Offer | Apply | Requested) for command in commands) <= 1
+        assert sum(isinstance(command, SendMessage) for command in commands) <= 2
         for command in commands:
-            if isinstance(command, Asked):
+            if isinstance(command, Requested):
                 edge.accept(command.request.inc, command.request.seq)
                 edge.answered(command.request.inc, command.request.seq, b"diff")
 
@@ -259,24 +268,24 @@ def test_whatever_a_peer_sends_the_machine_stands(start, messages):
 def test_an_initiator_greets_before_its_first_request():
     """Until both ends have one incarnation a vector would be sent in vain; the greeting can be repeated."""
     edge = Edge("a", "b", INC)
-    assert edge.begin(7, VIEW, 0.5) == [Send(Reset(INC))] == edge.retry()
-    assert edge.receive(Reset(INC)) == [AskOffer(INC, 1, 7, 0.5)]
+    assert edge.begin(7, VIEW, 0.5) == [SendMessage("b", Reset(INC))] == edge.retry()
+    assert edge.receive(Reset(INC)) == [Offer("b", INC, 1, 7, 0.5)]
 
 
 def test_an_edge_made_anew_never_adopts_the_first_incarnation_it_hears():
     """It may have forgotten a flow that the peer still holds; going above makes the peer delete it."""
     edge = Edge("b", "a", 5)
-    assert edge.receive(req(9, 8, INC)) == [DoRevoke(), Send(Reset(INC + 2))]
+    assert edge.receive(req(9, 8, INC)) == [Revoke("a"), SendMessage("a", Reset(INC + 2))]
     assert edge.inc == INC + 2
-    assert edge.receive(Reset(INC + 9)) == [DoRevoke(), Send(Reset(INC + 9))], "from then on it may follow"
+    assert edge.receive(Reset(INC + 9)) == [Revoke("a"), SendMessage("a", Reset(INC + 9))], "from then on it may follow"
 
 
 def test_a_greeting_survives_a_change_of_incarnation():
     """First contact is where incarnations change; the exchange that was wanted goes on in the one agreed."""
     edge = Edge("a", "b", 5)
     edge.begin(7, VIEW, 0.5)
-    assert edge.receive(Reset(INC)) == [DoRevoke(), Send(Reset(INC + 2))]
-    assert edge.receive(Reset(INC + 2)) == [AskOffer(INC + 2, 1, 7, 0.5)]
+    assert edge.receive(Reset(INC)) == [Revoke("b"), SendMessage("b", Reset(INC + 2))]
+    assert edge.receive(Reset(INC + 2)) == [Offer("b", INC + 2, 1, 7, 0.5)]
 
 
 def test_results_of_an_earlier_life_are_ignored():
@@ -304,11 +313,11 @@ def test_a_closing_end_begins_and_answers_nothing():
     """Whatever would change the flow now could be settled at one end only."""
     edge = responder()
     edge.close()
-    assert edge.receive(req(3, 2)) == edge.poke(7, VIEW) == edge.retry() == [Send(Close(INC, 2))]
+    assert edge.receive(req(3, 2)) == edge.poke(7, VIEW) == edge.retry() == [SendMessage("a", Close(INC, 2))]
     first = initiator()
     first.close()
     assert not first.ready
-    assert first.receive(Poke(INC, 7, VIEW)) == [Send(Close(INC, 2))]
+    assert first.receive(Poke(INC, 7, VIEW)) == [SendMessage("b", Close(INC, 2))]
     with pytest.raises(LocalProtocolError):
         first.begin(7, VIEW, 0.5)
 
@@ -318,18 +327,18 @@ def test_closed_is_answered_again_from_memory():
     edge = responder()
     edge.receive(Close(INC, 2))
     assert (edge.inc, edge.settled) == (INC + 1, (INC, 2))
-    assert edge.receive(Close(INC, 2)) == edge.receive(Ack(INC, 2)) == [Send(Closed(INC, 2))]
+    assert edge.receive(Close(INC, 2)) == edge.receive(Ack(INC, 2)) == [SendMessage("a", Closed(INC, 2))]
     assert edge.receive(Closed(INC, 2)) == [], "two ends that both settled do not tell each other for ever"
-    assert edge.receive(Close(INC - 1, 0)) == [Send(Reset(INC + 1))]
+    assert edge.receive(Close(INC - 1, 0)) == [SendMessage("a", Reset(INC + 1))]
 
 
 def test_a_closing_end_that_hears_of_the_next_life_asks_for_the_last_word():
     """The peer settled, but only Closed tells whether it committed the pending transaction before."""
     edge = responder("answered")
     edge.close()
-    assert edge.receive(req(1, 0, INC + 1)) == [Send(Close(INC, 2))]
+    assert edge.receive(req(1, 0, INC + 1)) == [SendMessage("a", Close(INC, 2))]
     assert edge.receive(Closed(INC, 3)) == [
-        DoCommit(INC, 3), ended("committed", "", "responder", size=4), DoSettle(),
+        Commit("a", INC, 3), ended("committed", "", "responder", size=4), Settle("a"),
     ]  # fmt: skip
     assert edge.inc == INC + 1
 
@@ -338,10 +347,10 @@ def test_an_initiator_that_is_applying_closes_when_it_knows():
     """It cannot say what it committed before the engine says so."""
     edge = initiator("applying")
     edge.receive(Close(INC, 2))
-    assert edge.applied(INC, 3)[-1] == Send(Close(INC, 3))
+    assert edge.applied(INC, 3)[-1] == SendMessage("b", Close(INC, 3))
     edge = initiator("applying")
     edge.close()
-    assert edge.failed(INC, 3, "refused")[-1] == Send(Close(INC, 2))
+    assert edge.failed(INC, 3, "refused")[-1] == SendMessage("b", Close(INC, 2))
 
 
 def test_closing_before_anything_was_exchanged_needs_no_message():

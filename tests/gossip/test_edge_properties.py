@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from starling.gossip.exchange.commands import AskOffer
+from starling.gossip.exchange.calls import Offer
 from starling.gossip.wire.schema import Reset
 from tests.harness.edge_model import End, Ledger, Pair
 
@@ -176,7 +176,7 @@ def test_first_contact_agrees_on_an_incarnation_before_any_vector_is_encoded() -
             end.moody = False
         pair.a.begin()
         assert isinstance(pair.net[0][1], Reset)
-        assert not any(isinstance(command, AskOffer) for command in pair.a.engine)
+        assert not any(isinstance(command, Offer) for command in pair.a.engine)
         pair.settle_down()
         assert pair.a.edge.inc == pair.b.edge.inc
         assert [ended.outcome for ended in pair.a.ended] == [ended.outcome for ended in pair.b.ended] == ["committed"]

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import body, contradicts, digest, stated
-from starling.gossip.exchange.pull import KEPT, MAX_ASKED, MAX_PARKED, MAX_TOLD, Published, Pulls, Tell, Told
-from starling.gossip.exchange.timeouts import Deadline, Waits
+from starling.gossip.exchange.calls import Done, Refused, VerifyUpdate
+from starling.gossip.exchange.commands import Fault, SendMessage
+from starling.gossip.exchange.pull import KEPT, MAX_ASKED, MAX_DEFERRED, MAX_TOLD, Published, Pulls
+from starling.gossip.exchange.timeouts import Deadline, Timeouts
 from starling.gossip.wire.schema import NotNow, Pull, Pulled, Pulling
 
 LEAD = 4
@@ -44,7 +46,7 @@ def answer(peer: str, nonce: int, round: int) -> Pulled:
 def machine(**changes) -> Pulls:
     kept = {"afford": lambda _count, _now: True, "life_of": lambda _peer: LIFE} | changes
     return Pulls(
-        "swarm", Waits(Deadline(0.5, 10.0)), verify, kept["life_of"], kept["afford"], LEAD, changes.get("nonce", 100)
+        "swarm", Timeouts(Deadline(0.5, 10.0)), verify, kept["life_of"], kept["afford"], LEAD, changes.get("nonce", 100)
     )
 
 
@@ -89,7 +91,7 @@ def test_who_is_behind_gets_the_newest_who_is_ahead_waits_and_who_is_further_is_
     m.publish(published("me", 8), 0.0)
     m.compute(9)
     assert said(m.receive("a", Pull(1, asked), 0.0)) == told
-    assert m.heard.of("a") == asked
+    assert m.progress.of("a") == asked
 
 
 def test_parked_questions_are_answered_when_their_round_is_published_the_newest_of_a_peer_only():
@@ -115,7 +117,7 @@ def test_who_is_served_first_when_not_all_can_be_is_another_in_every_round():
 
 def test_only_so_many_peers_may_wait():
     m = machine()
-    for n in range(MAX_PARKED):
+    for n in range(MAX_DEFERRED):
         assert m.receive(f"p{n}", Pull(n, 0), 0.0) == []
     assert said(m.receive("late", Pull(0, 0), 0.0)) == [("late", "full")]
     assert said(m.receive("p0", Pull(0, 1), 0.0)) == [("p0", "wait")]
@@ -175,15 +177,16 @@ def test_who_asks_ten_thousand_times_gets_two_vectors_and_is_at_fault():
 def test_an_answer_goes_to_the_engine_and_counts_when_it_says_so():
     m, nonces = asking("a", "b")
     (told,) = m.receive("a", answer("a", nonces["a"], 7), 0.1)
-    assert told == Told("a", answer("a", nonces["a"], 7))
+    it = answer("a", nonces["a"], 7)
+    assert told == VerifyUpdate("a", it.digest, it.payload)
     assert m.waiting == ("a", "b")
-    m.judged("a", nonces["a"], "committed", 0.2)
+    assert m.reply(told, Done(), 0.2) == []
     assert m.waiting == ("b",)
     m.receive("b", NotNow(nonces["b"], 9, "busy"), 0.3)
     assert m.done
     assert m.outcomes == {"a": "committed", "b": "busy"}
     assert m.asked == ("a", "b")
-    assert m.heard.rounds == {"a": 7, "b": 9}
+    assert m.progress.rounds == {"a": 7, "b": 9}
 
 
 @pytest.mark.parametrize("round", [6, 7, 8, 7 + LEAD])
@@ -226,15 +229,15 @@ def test_answers_nobody_asked_for_are_faults_and_change_nothing(message):
         with pytest.raises(RemoteProtocolError, match="answer_unasked"):
             m.receive(peer, type(message)(nonce, *[getattr(message, f) for f in message.__struct_fields__[1:]]), 0.0)
     assert m.waiting == ("a", "b")
-    assert m.heard.rounds == {}
+    assert m.progress.rounds == {}
 
 
 def test_answers_that_come_again_or_too_late_are_no_faults():
     """The network may repeat and delay; a slow peer answers what we gave up."""
     m, nonces = asking("a", "b")
-    m.receive("a", answer("a", nonces["a"], 7), 0.1)
+    (call,) = m.receive("a", answer("a", nonces["a"], 7), 0.1)
     assert m.receive("a", answer("a", nonces["a"], 7), 0.1) == []
-    m.judged("a", nonces["a"], "committed", 0.1)
+    m.reply(call, Done(), 0.1)
     assert m.receive("a", NotNow(nonces["a"], 7, "busy"), 0.1) == []
     m.tick(inf)
     assert m.outcomes == {"a": "committed", "b": "timeout"}
@@ -261,7 +264,7 @@ def test_questions_are_repeated_until_the_deadline_and_then_given_up():
     asked, now = 1, m.deadline
     while not m.outcomes:
         for tell in m.tick(now):
-            assert tell == Tell("a", Pull(nonces["a"], 7))
+            assert tell == SendMessage("a", Pull(nonces["a"], 7))
             asked += 1
         now = m.deadline
     assert 3 <= asked <= MAX_ASKED
@@ -280,11 +283,27 @@ def test_who_cannot_be_reached_or_is_gone_is_not_waited_for():
 
 def test_a_question_under_judgment_when_the_round_closes_is_forgotten():
     m, nonces = asking("a")
-    m.receive("a", answer("a", nonces["a"], 7), 0.0)
+    (call,) = m.receive("a", answer("a", nonces["a"], 7), 0.0)
     m.close()
     m.ask(8, ["a"], 1.0)
-    m.judged("a", nonces["a"], "committed", 1.0)
+    m.reply(call, Done(), 1.0)
     assert m.outcomes == {}
+
+
+@pytest.mark.parametrize(
+    ("reply", "outcome", "commands"),
+    [
+        (Done(), "committed", []),
+        (Refused("peer", "wrong_digest"), "aborted", [Fault("a", "wrong_digest")]),
+        (Refused("state", "not now"), "aborted", []),
+        (None, "aborted", []),
+    ],
+)
+def test_only_bytes_that_are_bad_are_a_fault_of_their_peer(reply, outcome, commands):
+    m, nonces = asking("a")
+    (call,) = m.receive("a", answer("a", nonces["a"], 7), 0.0)
+    assert m.reply(call, reply, 0.5) == commands
+    assert m.outcomes == {"a": outcome}
 
 
 @pytest.mark.parametrize(
@@ -325,7 +344,7 @@ def test_who_is_ahead_of_most_waits_for_them_instead_of_running_away(waiting, lo
     for peer in waiting:
         assert m.receive(peer, NotNow(nonces[peer], 5, "wait"), 0.0) == []
     assert m.waiting == ("a", "b", "c")
-    expires, asked, now = m.waits.expires, Counter(), 0.0
+    expires, asked, now = m.timeouts.expires, Counter(), 0.0
     while not m.done:
         now = m.deadline
         asked.update(tell.peer for tell in m.tick(now))
@@ -366,24 +385,24 @@ class World:
 
     def __post_init__(self):
         self.machines = {peer: machine(nonce=self.rng.randrange(2**60)) for peer in PEERS}
-        self.judging: list[tuple[str, str, Pulled]] = []
+        self.judging: list[tuple[str, VerifyUpdate, int]] = []
         for peer in PEERS:
             self.begin(peer, 0)
 
     def begin(self, peer: str, round: int) -> None:
         self.machines[peer].compute(round)
 
-    def send(self, src: str, commands) -> None:
+    def send(self, src: str, commands, cause: Pulling | None = None) -> None:
         for command in commands:
             match command:
-                case Tell(dst, message):
+                case SendMessage(dst, message):
                     if isinstance(message, Pulled):
                         self.told[src, dst, max(self.machines[src]._published)] += 1
                         self.statements.setdefault((src, message.round), set()).add(stated("swarm", src, message))
                     if self.rng.random() >= self.loss:
                         self.net.append((src, dst, message))
-                case Told(peer, pulled):
-                    self.judging.append((src, peer, pulled))
+                case VerifyUpdate():
+                    self.judging.append((src, command, cause.round))
 
     def step(self) -> None:
         """One random event."""
@@ -399,11 +418,11 @@ class World:
             assert m.outcomes.keys() == set(m.asked), "every question has one end"
             self.begin(peer, max(m.round + 1, m.behind))
         elif draw < 0.3 and self.judging:
-            asker, teller, pulled = self.judging.pop(self.rng.randrange(len(self.judging)))
-            before = self.machines[asker].outcomes.get(teller)
-            self.machines[asker].judged(teller, pulled.nonce, "committed", self.now)
-            if before is None and self.machines[asker].outcomes.get(teller) == "committed":
-                self.used.append((asker, teller, pulled.round, pulled.payload))
+            asker, call, of = self.judging.pop(self.rng.randrange(len(self.judging)))
+            before = self.machines[asker].outcomes.get(call.peer)
+            self.machines[asker].reply(call, Done(), self.now)
+            if before is None and self.machines[asker].outcomes.get(call.peer) == "committed":
+                self.used.append((asker, call.peer, of, call.payload))
         elif draw < 0.36:
             self.now += self.rng.random()
             self.send(peer, m.tick(self.now))
@@ -426,7 +445,7 @@ class World:
                 self.net.append((LIAR, src, Pulled(message.nonce, claim, LIFE, it.digest, it.signature, it.payload)))
             return
         try:
-            self.send(dst, self.machines[dst].receive(src, message, self.now))
+            self.send(dst, self.machines[dst].receive(src, message, self.now), message)
         except RemoteProtocolError as error:
             self.faults.append((dst, error.peer, error.reason))
 

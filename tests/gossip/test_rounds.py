@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from starling.gossip.exchange.rounds import MAX_PARKED, Rounds
-from starling.gossip.exchange.timeouts import TRIES, Waits
-from starling.gossip.exchange.verdicts import MAX_SERVED, Now, Park, Refuse, Verdict
+from starling.gossip.exchange.rounds import MAX_DEFERRED, Rounds
+from starling.gossip.exchange.timeouts import TRIES, Timeouts
+from starling.gossip.exchange.verdicts import MAX_SERVED, Accept, Defer, DeferredDecision, Reject
 from starling.gossip.wire.schema import Poke, Request
 from tests.harness.fixed_timeout import OTHER, VIEW, Fixed
 
@@ -20,7 +20,7 @@ def poke(round: int) -> Poke:
 
 
 def rounds_at(round: int, phase: str, links: dict[str, float] | None = None) -> Rounds:
-    rounds = Rounds(Waits(Fixed()))
+    rounds = Rounds(Timeouts(Fixed()))
     links = {"b": 0.5, "c": 0.25} if links is None else links
     assert (rounds.compute(round, links, VIEW) if phase == "computing" else rounds.open(round, links, VIEW, 0.0)) == []
     return rounds
@@ -30,19 +30,19 @@ def rounds_at(round: int, phase: str, links: dict[str, float] | None = None) -> 
 @pytest.mark.parametrize(
     ("phase", "theirs", "admission"),
     [
-        ("computing", 4, Refuse("late")),
-        ("computing", 5, Park()),
-        ("computing", 6, Park()),
-        ("computing", 7, Refuse("early")),
-        ("exchanging", 4, Refuse("late")),
-        ("exchanging", 5, Now()),
-        ("exchanging", 6, Park()),
-        ("exchanging", 7, Refuse("early")),
+        ("computing", 4, Reject("late")),
+        ("computing", 5, Defer()),
+        ("computing", 6, Defer()),
+        ("computing", 7, Reject("early")),
+        ("exchanging", 4, Reject("late")),
+        ("exchanging", 5, Accept()),
+        ("exchanging", 6, Defer()),
+        ("exchanging", 7, Reject("early")),
     ],
 )
 def test_what_a_wish_gets_depends_on_how_far_both_are(phase, theirs, admission, make):
     """The table of the module's docstring."""
-    assert rounds_at(5, phase).admit("b", make(theirs), 1.0) == admission
+    assert rounds_at(5, phase).decide("b", make(theirs), 1.0) == admission
 
 
 @pytest.mark.parametrize(
@@ -51,57 +51,57 @@ def test_what_a_wish_gets_depends_on_how_far_both_are(phase, theirs, admission, 
 )
 def test_a_wish_of_another_overlay_is_refused(peer, wish):
     """Weights of two different member lists, or made up, do not add up to a mixing matrix."""
-    assert rounds_at(5, "exchanging").admit(peer, wish, 1.0) == Refuse("view")
+    assert rounds_at(5, "exchanging").decide(peer, wish, 1.0) == Reject("view")
 
 
 def test_while_computing_only_what_can_never_fit_is_refused():
     """Another member list may be ours by the time we open; a peer that agrees on ours and is no link of it stays none."""
     rounds = rounds_at(5, "computing")
-    assert rounds.admit("b", req(5, OTHER), 1.0) == Park()
-    assert rounds.admit("stranger", req(5), 1.0) == Refuse("view")
+    assert rounds.decide("b", req(5, OTHER), 1.0) == Defer()
+    assert rounds.decide("stranger", req(5), 1.0) == Reject("view")
 
 
 def test_parked_wishes_are_decided_when_the_round_opens():
     """Early ones wait for our local steps instead of being told off; the newest of each peer counts."""
     rounds = rounds_at(5, "computing")
-    rounds.admit("b", req(5, seq=1), 1.0)
-    rounds.admit("b", req(5, seq=2), 1.0)
-    rounds.admit("c", req(6), 1.0)
-    rounds.admit("d", req(5, OTHER), 1.0)
+    rounds.decide("b", req(5, seq=1), 1.0)
+    rounds.decide("b", req(5, seq=2), 1.0)
+    rounds.decide("c", req(6), 1.0)
+    rounds.decide("d", req(5, OTHER), 1.0)
     assert rounds.open(5, {"b": 0.5, "d": 0.5}, VIEW, 2.0) == [
-        Verdict("b", req(5, seq=2), Now()),
-        Verdict("d", req(5, OTHER), Refuse("view")),
+        DeferredDecision("b", req(5, seq=2), Accept()),
+        DeferredDecision("d", req(5, OTHER), Reject("view")),
     ]
     assert rounds.compute(6, {"c": 0.5}, VIEW) == []
-    assert rounds.open(6, {"c": 0.5}, VIEW, 3.0) == [Verdict("c", req(6), Now())]
+    assert rounds.open(6, {"c": 0.5}, VIEW, 3.0) == [DeferredDecision("c", req(6), Accept())]
 
 
 def test_a_jump_refuses_what_was_parked_for_the_rounds_between():
     """Their senders must not wait for a round that will not come."""
     rounds = rounds_at(5, "computing")
-    rounds.admit("b", req(5), 1.0)
-    rounds.admit("c", req(6), 1.0)
-    assert rounds.compute(6, {"c": 0.25}, VIEW) == [Verdict("b", req(5), Refuse("late"))]
+    rounds.decide("b", req(5), 1.0)
+    rounds.decide("c", req(6), 1.0)
+    assert rounds.compute(6, {"c": 0.25}, VIEW) == [DeferredDecision("b", req(5), Reject("late"))]
 
 
 def test_parking_is_bounded():
     """Anybody may send early; memory is ours."""
     rounds = rounds_at(5, "computing", {})
-    for i in range(MAX_PARKED):
-        assert rounds.admit(f"p{i}", req(6), 1.0) == Park()
-    assert rounds.admit("one more", req(6), 1.0) == Refuse("full")
-    assert rounds.admit("p0", req(6, seq=2), 1.0) == Park(), "who is parked may replace its wish"
+    for i in range(MAX_DEFERRED):
+        assert rounds.decide(f"p{i}", req(6), 1.0) == Defer()
+    assert rounds.decide("one more", req(6), 1.0) == Reject("full")
+    assert rounds.decide("p0", req(6, seq=2), 1.0) == Defer(), "who is parked may replace its wish"
 
 
 def test_a_link_commits_at_most_once_in_a_round():
     """Twice would weigh the peer double. Failed attempts may be repeated, but not without end."""
     rounds = rounds_at(5, "exchanging")
     for seq in range(MAX_SERVED):
-        assert rounds.admit("b", req(5, seq=seq), 1.0) == Now()
-    assert rounds.admit("b", req(5, seq=99), 1.0) == Refuse("busy")
-    assert rounds.admit("c", req(5, theta=0.25), 1.0) == Now()
+        assert rounds.decide("b", req(5, seq=seq), 1.0) == Accept()
+    assert rounds.decide("b", req(5, seq=99), 1.0) == Reject("busy")
+    assert rounds.decide("c", req(5, theta=0.25), 1.0) == Accept()
     rounds.resolved("c", 5, "committed", 1.0)
-    assert rounds.admit("c", req(5, theta=0.25, seq=2), 1.0) == Refuse("busy")
+    assert rounds.decide("c", req(5, theta=0.25, seq=2), 1.0) == Reject("busy")
 
 
 def test_a_round_is_done_when_every_link_is_resolved():
@@ -115,7 +115,7 @@ def test_a_round_is_done_when_every_link_is_resolved():
     rounds.resolved("c", 5, "busy", 2.0)
     assert rounds.done
     assert rounds.outcomes == {"b": "committed", "c": "busy"}
-    assert rounds.waits.patience.told == [1.5], "only answers teach the deadline"
+    assert rounds.timeouts.deadline.observed == [1.5], "only answers teach the deadline"
 
 
 def test_a_round_without_links_is_done_at_once():
@@ -131,41 +131,41 @@ def test_at_the_deadline_what_is_left_is_a_timeout():
     assert rounds.tick(3.0) == ("b",)
     assert rounds.done
     assert rounds.outcomes["b"] == "timeout"
-    assert rounds.waits.patience.told == [1.0, None]
+    assert rounds.timeouts.deadline.observed == [1.0, None]
 
 
 def test_after_its_close_a_round_answers_nobody():
     """Its vector is mixed and thawed; the peer hears that it is late, and the next round's wishes are parked."""
     rounds = rounds_at(5, "exchanging")
     rounds.close()
-    assert rounds.admit("b", req(5), 4.0) == Refuse("late")
-    assert rounds.admit("b", req(6), 4.0) == Park()
+    assert rounds.decide("b", req(5), 4.0) == Reject("late")
+    assert rounds.decide("b", req(6), 4.0) == Defer()
     assert rounds.waiting == ()
 
 
 def test_rounds_heard_of_peers_are_remembered_until_they_are_gone():
     """So that who slept can jump, and a departed peer moves nobody."""
     rounds = rounds_at(5, "computing")
-    rounds.admit("b", req(50), 1.0)
-    rounds.heard.note("b", 40)
-    assert rounds.heard.rounds == {"b": 50}
-    assert rounds.heard.lead == 50
+    rounds.decide("b", req(50), 1.0)
+    rounds.progress.record("b", 40)
+    assert rounds.progress.rounds == {"b": 50}
+    assert rounds.progress.lead == 50
     rounds.forget("b")
-    assert rounds.heard.lead == 0
+    assert rounds.progress.lead == 0
 
 
 def test_a_slow_link_is_not_tried_again_while_its_payload_is_under_way():
     """A repeated request doubles the load of exactly the link that can bear it least."""
-    waits = Waits(Fixed(wait=6.0))
-    waits.begin(100.0)
-    assert waits.expires == 106.0
-    assert waits.retry_s("b") == 6.0 / TRIES
-    waits.answered("b", 104.0)
-    waits.begin(200.0)
-    assert waits.retry_s("b") == 8.0, "twice its quickest answer: later than the deadline"
-    assert waits.retry_s("c") == 6.0 / TRIES
-    waits.answered("b", 200.1)
-    assert waits.retry_s("b") == 6.0 / TRIES, "it was quick once, so it can be quick"
-    waits.forget("b")
-    waits.end()
-    assert waits.expires == float("inf")
+    timeouts = Timeouts(Fixed(wait=6.0))
+    timeouts.begin(100.0)
+    assert timeouts.expires == 106.0
+    assert timeouts.retry_s("b") == 6.0 / TRIES
+    timeouts.answered("b", 104.0)
+    timeouts.begin(200.0)
+    assert timeouts.retry_s("b") == 8.0, "twice its quickest answer: later than the deadline"
+    assert timeouts.retry_s("c") == 6.0 / TRIES
+    timeouts.answered("b", 200.1)
+    assert timeouts.retry_s("b") == 6.0 / TRIES, "it was quick once, so it can be quick"
+    timeouts.forget("b")
+    timeouts.end()
+    assert timeouts.expires == float("inf")

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.exchange.slots import Slots
-from starling.gossip.exchange.timeouts import Waits
-from starling.gossip.exchange.verdicts import MAX_SERVED, Now, Refuse
+from starling.gossip.exchange.timeouts import Timeouts
+from starling.gossip.exchange.verdicts import MAX_SERVED, Accept, Reject
 from starling.gossip.wire.schema import Poke, Request
 from tests.harness.fixed_timeout import OTHER, VIEW, Fixed
 
 
 def slots() -> Slots:
-    return Slots(Waits(Fixed()), 0.5, VIEW)
+    return Slots(Timeouts(Fixed()), 0.5, VIEW)
 
 
 def req(view: bytes = VIEW, theta: float = 0.5) -> Request:
@@ -52,24 +52,24 @@ def test_callers_are_capped_within_a_slot_but_not_who_we_visit():
     core.enter(1)
     core.visit("partner", 0.0)
     for i in range(MAX_SERVED):
-        assert core.admit(f"p{i}", req(), 0.1) == Now()
-    assert core.admit("one more", Poke(9, 1, VIEW), 0.1) == Refuse("busy")
-    assert core.admit("partner", req(), 0.1) == Now()
+        assert core.decide(f"p{i}", req(), 0.1) == Accept()
+    assert core.decide("one more", Poke(9, 1, VIEW), 0.1) == Reject("busy")
+    assert core.decide("partner", req(), 0.1) == Accept()
     core.enter(1)
-    assert core.admit("one more", req(), 0.1) == Refuse("busy")
+    assert core.decide("one more", req(), 0.1) == Reject("busy")
     core.enter(2)
-    assert core.admit("one more", req(), 0.1) == Now()
+    assert core.decide("one more", req(), 0.1) == Accept()
 
 
 def test_another_swarm_another_weight_and_unwanted_edges_are_refused():
     """The manifest fixes the weight; whether there is an edge is our choice too."""
     core = slots()
-    assert core.admit("b", req(OTHER), 0.1) == Refuse("view")
-    assert core.admit("b", req(theta=0.25), 0.1) == Refuse("view")
+    assert core.decide("b", req(OTHER), 0.1) == Reject("view")
+    assert core.decide("b", req(theta=0.25), 0.1) == Reject("view")
     core.welcome = lambda peer: peer == "friend"
-    assert core.admit("b", req(), 0.1) == Refuse("full")
-    assert core.admit("friend", req(), 0.1) == Now()
-    assert core.heard.rounds == {"b": 123, "friend": 123}
+    assert core.decide("b", req(), 0.1) == Reject("full")
+    assert core.decide("friend", req(), 0.1) == Accept()
+    assert core.progress.rounds == {"b": 123, "friend": 123}
 
 
 def test_a_visit_ends_with_its_exchange_or_at_the_deadline():
@@ -86,17 +86,17 @@ def test_a_visit_ends_with_its_exchange_or_at_the_deadline():
     assert core.tick(22.9) == ()
     assert core.tick(23.0) == ("b",)
     assert core.outcomes == {"b": "timeout"}
-    assert core.waits.patience.told == [1.0, None]
+    assert core.timeouts.deadline.observed == [1.0, None]
 
 
 def test_a_peer_that_is_gone_is_forgotten():
     """Its slot number moves nobody, and if it comes back it is new."""
     core = slots()
     core.visit("b", 0.0)
-    core.heard.note("b", 9)
-    assert core.heard.lead == 9
+    core.progress.record("b", 9)
+    assert core.progress.lead == 9
     core.forget("b")
-    assert core.heard.lead == 0
+    assert core.progress.lead == 0
     core.enter(1)
     core.visit("a", 0.0)
     assert core.next("ab", ()) == "b"

@@ -10,21 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
-from starling.gossip.exchange.commands import (
-    AskAnswer,
-    AskApply,
-    Asked,
-    AskOffer,
-    Command,
-    DoCommit,
-    DoDrop,
-    DoRevoke,
-    DoSettle,
-    Ended,
-    EngineCommand,
-    Poked,
-    Send,
-)
+from starling.gossip.exchange.calls import Answer, Apply, Commit, Drop, EdgeCall, Offer, Revoke, Settle
+from starling.gossip.exchange.commands import EdgeCommand, Ended, Requested, SendMessage, Solicited
 from starling.gossip.exchange.edge import Edge
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import Exchange
@@ -64,22 +51,22 @@ class End:
         self.rng, self.net = rng, net
         self.edge = Edge(me, peer, rng.randrange(1, 2**48))
         self.ledger = ledger or Ledger()
-        self.engine: deque[EngineCommand] = deque([DoRevoke()])
+        self.engine: deque[EdgeCall] = deque([Revoke(peer)])
         self.ended: list[Ended] = []
         self.values: Callable[[], float] = lambda: rng.randint(-99, 99)
         self.moody = True  # refuses requests and parks them; the engine fails
 
-    def do(self, commands: list[Command]) -> None:
+    def do(self, commands: list[EdgeCommand]) -> None:
         for command in commands:
             match command:
-                case Send(message):
+                case SendMessage(_, message):
                     self.net.append((self.edge.peer, decode("exchange", self.edge.me, encode(message))))
-                case Asked(request):
+                case Requested(request):
                     if not self.moody or self.rng.random() < 0.7:
                         self.do(self.edge.accept(request.inc, request.seq))
                     elif self.rng.random() < 0.5:
                         self.do(self.edge.refuse(request.inc, request.seq, "busy", 0))
-                case Poked():
+                case Solicited():
                     self.begin()
                 case Ended():
                     self.ended.append(command)
@@ -102,7 +89,7 @@ class End:
         me, peer = self.edge.me, self.edge.peer
         self.net[:] = [(dst, message) for dst, message in self.net if dst != me]
         self.edge = Edge(me, peer, self.rng.randrange(1, 2**48))
-        self.engine = deque([DoRevoke()])
+        self.engine = deque([Revoke(peer)])
 
     def work(self) -> None:
         """The engine does one thing."""
@@ -110,27 +97,25 @@ class End:
         ledger, edge = self.ledger, self.edge
         refuses = self.moody and self.rng.random() < 0.1
         match command:
-            case AskOffer(inc, seq) | AskApply(inc, seq) if refuses:
+            case Offer(_, inc, seq) | Answer(_, inc, seq) | Apply(_, inc, seq) if refuses:
                 self.do(edge.failed(inc, seq, "refused"))
-            case AskAnswer(request) if refuses:
-                self.do(edge.failed(request.inc, request.seq, "refused"))
-            case AskOffer(inc, seq):
+            case Offer(_, inc, seq):
                 ledger.kept[inc, seq] = 0
                 self.do(edge.offered(inc, seq, b"x", 1.0))
-            case AskAnswer(request):
-                v = ledger.kept[request.inc, request.seq] = self.values()
-                self.do(edge.answered(request.inc, request.seq, repr(v).encode()))
-            case AskApply(inc, seq, payload):
+            case Answer(_, inc, seq):
+                v = ledger.kept[inc, seq] = self.values()
+                self.do(edge.answered(inc, seq, repr(v).encode()))
+            case Apply(_, inc, seq, payload):
                 assert ledger.kept.pop((inc, seq)) == 0, "what is applied was offered"
                 ledger.apply((inc, seq), float(payload))
                 self.do(edge.applied(inc, seq))
-            case DoCommit(inc, seq):
+            case Commit(_, inc, seq):
                 ledger.apply((inc, seq), -ledger.kept.pop((inc, seq)))
-            case DoDrop(inc, seq):
+            case Drop(_, inc, seq):
                 ledger.kept.pop((inc, seq), None)
-            case DoRevoke():
+            case Revoke():
                 ledger.revoke()
-            case DoSettle():
+            case Settle():
                 ledger.settled += ledger.flow
                 ledger.flow = 0
 
@@ -183,7 +168,7 @@ class Pair:
 
     def comparable(self) -> bool:
         """Both flows belong to the same life of the edge: equal incarnations, or one end has settled and the other is about to."""
-        if any(isinstance(command, DoRevoke) for end in self.ends for command in end.engine):
+        if any(isinstance(command, Revoke) for end in self.ends for command in end.engine):
             return False
         one, other = sorted((end.edge for end in self.ends), key=lambda edge: edge.inc)
         return one.inc == other.inc or (one.closing and other.settled is not None and one.inc == other.settled[0])
@@ -196,6 +181,6 @@ class Pair:
         open_keys = set(i.ledger.done) - set(r.ledger.done)
         assert set(r.ledger.done) <= set(i.ledger.done), "the responder commits only what the initiator committed"
         assert i.total + r.total == sum(i.ledger.done[key] for key in open_keys)
-        queued = {(c.inc, c.seq) for c in r.engine if isinstance(c, DoCommit)}
+        queued = {(c.inc, c.seq) for c in r.engine if isinstance(c, Commit)}
         pending = {(r.edge.inc, r.edge.pending.seq)} if r.edge.pending is not None else set()
         assert open_keys <= queued | pending, "what is committed here can still be committed there"

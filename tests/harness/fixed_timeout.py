@@ -9,16 +9,16 @@ VIEW, OTHER = b"view-digest", b"other-digest"
 
 @dataclass
 class Fixed:
-    """A deadline that learns nothing and remembers what it was told."""
+    """A deadline that learns nothing and remembers what it observed."""
 
     wait: float = 3.0
-    told: list[float | None] = field(default_factory=list)
+    observed: list[float | None] = field(default_factory=list)
 
     def observe(self, wait_s: float) -> None:
-        self.told.append(wait_s)
+        self.observed.append(wait_s)
 
     def observe_timeout(self) -> None:
-        self.told.append(None)
+        self.observed.append(None)
 
     def wait_s(self) -> float:
         return self.wait

@@ -54,7 +54,7 @@ class TellingEngine:
         match request:
             case calls.Publish(round):
                 return calls.Published(self.vector(round), digest(self.vector(round)))
-            case calls.Hear(peer, told, payload):
+            case calls.VerifyUpdate(peer, told, payload):
                 if digest(payload) != told or payload.startswith(b"bad"):
                     return calls.Refused("peer", "bad_vector")
                 self.heard[peer] = payload

@@ -24,4 +24,4 @@ def trained(names="abcd", rule="mean", round=0):
 
 
 def hear(engine, peer, published):
-    return engine.handle(calls.Hear(peer, published.digest, published.payload))
+    return engine.handle(calls.VerifyUpdate(peer, published.digest, published.payload))

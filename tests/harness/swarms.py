@@ -83,9 +83,9 @@ async def drain(swarm: VirtualSwarm) -> None:
     swarm.hub.rules.clear()
     for _ in range(3):
         for virtual in swarm.nodes.values():
-            for runner in virtual.node.running.exchange._runners.values():
-                runner.feed(runner.edge.greet())
-                runner.retry()
+            exchange = virtual.node.running.exchange
+            for edge in exchange.edges.values():
+                exchange._shell.do([*edge.greet(), *edge.retry()])
         await trio.sleep(1.0)
     for virtual in swarm.nodes.values():
         if swarm.manifest.pace.kind == "steps":

@@ -346,8 +346,8 @@ async def test_an_unwelcome_caller_is_told_and_drops_the_edge():
     swarm = Swarm(2, pace="clock")
     dropped: list[str] = []
     async with swarm.serving():
-        swarm["b"].exchange.welcome(lambda _peer: False)
-        swarm["a"].exchange.dropped = dropped.append
+        swarm["b"].exchange.hold_edges(lambda _peer: False, lambda _peer: None)
+        swarm["a"].exchange.hold_edges(lambda _peer: True, dropped.append)
         assert await swarm["a"].exchange.contact("b", 0) == "busy"
         assert dropped == ["b"]
 

@@ -110,7 +110,7 @@ async def test_who_asks_thousands_of_times_costs_two_vectors_one_signature_and_n
         assert a.count(calls.Publish) == 1
         assert {reason for _, reason in a.facts.faults} == {"asked_too_often"}
         assert len(a.facts.faults) == 3_000 - MAX_ASKED
-        assert not a.exchange._outboxes
+        assert not a.exchange._shell._peers
         assert spent_s < 6.0  # 2 ms each, though the sender and the network are counted as well
 
 
@@ -136,7 +136,7 @@ async def test_a_lie_is_a_fault_with_a_name_and_costs_its_teller_alone(reason):
         nursery.start_soon(swarm["b"].round, 0, "")
         nursery.start_soon(a.round, 0, "bz")
         await trio.sleep(0.1)  # z is at work and has parked the question
-        await z.network.send("a", "exchange", LIES[reason](a.exchange._machine._questions["z"]))
+        await z.network.send("a", "exchange", LIES[reason](a.exchange._core._questions["z"]))
         await trio.sleep(5.0)
         assert a.facts.faults == [("z", reason)]
         assert a.engine.mixed == [(0, {"b": b"b 0", "z": None})]
@@ -162,7 +162,7 @@ async def test_an_engine_that_dies_while_it_looks_costs_the_round_and_blames_nob
     a = swarm["a"]
     async with swarm.serving():
         await swarm["b"].round(0, "")
-        a.engine.dead = (calls.Hear,)
+        a.engine.dead = (calls.VerifyUpdate,)
         assert (await a.round(0, "b")).outcomes == {"b": "aborted"}
         await swarm["b"].round(1, "")
         a.engine.dead = (calls.Mix,)
@@ -246,12 +246,12 @@ async def test_a_peer_that_takes_no_frame_holds_memory_for_a_while_only_and_dela
         nursery.start_soon(swarm["b"].round, 0, "a")
         await trio.sleep(0.1)
         assert stuck
-        assert a.exchange._under_way >= len(b"a 0")
+        assert a.exchange._shell.queued_bytes >= len(b"a 0")
         await swarm["c"].round(0, "a")
         assert swarm["c"].exchange.stats == Exchanges(committed=1)
         await trio.sleep(5.0)
-        assert a.exchange._under_way == 0
-        assert not a.exchange._outboxes
+        assert a.exchange._shell.queued_bytes == 0
+        assert not a.exchange._shell._peers
 
 
 @virtual

@@ -65,10 +65,10 @@ async def test_time_is_counted_from_the_first_frame_however_often_it_is_repeated
     kept.sent("b", request(1))
     await trio.sleep(2.0)
     kept.sent("b", request(1))
-    kept.heard("b", Response(1, 1, b"three"))
+    kept.received("b", Response(1, 1, b"three"))
     kept.clipped("b", 1, 0.25)
     await trio.sleep(1.0)
-    kept.end("b", Ended(7, 1, "committed", "", "initiator"))
+    kept.end(Ended("b", 7, 1, "committed", "", "initiator"))
     (it,) = kept.ended
     expected = Transaction(it.time_s, "b", 7, 1, True, "committed", 12, 5, 0.25, 3.0)
     assert it == expected
@@ -79,13 +79,13 @@ async def test_time_is_counted_from_the_first_frame_however_often_it_is_repeated
 async def test_a_peer_that_begins_and_never_ends_fills_no_memory():
     kept = Transactions()
     for number in range(3 * MAX_UNDER_WAY):
-        kept.heard("liar", request(number))
+        kept.received("liar", request(number))
         kept.clipped("stranger", number, 1.0)
     kept.sent("b", Pull(1, 0))
-    kept.heard("b", Pulled(1, 0, 1, b"d" * 32, b"s" * 64, b"vector"))
+    kept.received("b", Pulled(1, 0, 1, b"d" * 32, b"s" * 64, b"vector"))
     assert len(kept._under_way) == MAX_UNDER_WAY
     for _ in range(2 * MAX_ENDED):
-        kept.missed("b", 3, "busy", asked=True)
+        kept.end(Ended("b", 3, 0, "busy", "", "initiator"))
     kept.answered("b", 0, 1, "committed")
     assert len(kept.ended) == MAX_ENDED
     assert kept.ended[-1].bytes_received == len(b"vector")

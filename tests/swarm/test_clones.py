@@ -27,7 +27,7 @@ def one_voice(swarm):
         def forge(message):
             if not isinstance(message, Pulled):
                 return [message]
-            said = first.node.running.exchange._machine._published.get(message.round)
+            said = first.node.running.exchange._core._published.get(message.round)
             if said is None:
                 return [NotNow(message.nonce, message.round, "wait")]
             signature = me.sign(body(name, me.peer_id, message.life, message.round, said.digest))

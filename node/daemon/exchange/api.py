@@ -52,7 +52,7 @@ class Meetings(Protocol):
         ...
 
     def round_of(self, peer: str) -> int | None:
-        """Highest round heard of `peer`."""
+        """Highest round reported by `peer`."""
         ...
 
     async def serve(self, task_status: TaskStatus) -> None:

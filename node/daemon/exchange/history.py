@@ -1,4 +1,4 @@
-"""The last exchanges that ended, for a person to look at: fed by what the services send and hear, asked by the status.
+"""The last exchanges that ended, for the status: recorded from what the exchange services send and receive.
 
 Nothing depends on it. Bounded: 50 that ended, 512 under way, as peers may begin what they never end.
 """
@@ -55,8 +55,8 @@ class Transactions:
             case _:
                 pass
 
-    def heard(self, peer: str, message: Exchange | Pulling) -> None:
-        """A message of a peer is in, and no fault."""
+    def received(self, peer: str, message: Exchange | Pulling) -> None:
+        """A valid message of a peer was received."""
         match message:
             case (
                 Request(seq=number, payload=payload)
@@ -72,13 +72,9 @@ class Transactions:
         if (it := self._under_way.get((peer, number))) is not None:
             it.clip = left
 
-    def end(self, peer: str, ended: Ended) -> None:
-        """A transaction of an edge is over."""
-        self._end(peer, ended.round, ended.seq, ended.outcome, asked=ended.role == "initiator")
-
-    def missed(self, peer: str, round: int, outcome: Outcome, *, asked: bool) -> None:
-        """An exchange that was due did not even begin."""
-        self._end(peer, round, 0, outcome, asked=asked)
+    def end(self, ended: Ended) -> None:
+        """A transaction of an edge is over, or one that was due did not begin (number 0)."""
+        self._end(ended.peer, ended.round, ended.seq, ended.outcome, asked=ended.role == "initiator")
 
     def answered(self, peer: str, round: int, number: int, outcome: Outcome) -> None:
         """A question of ours is over."""

@@ -1,45 +1,41 @@
-"""Pulled exchanges: frames of the exchange lane to the machine, what it says to peers and to the engine.
+"""Pulled exchanges of one node: the shell of `gossip.exchange.pull`. That decides; this carries out and waits.
 
-Theory of operation. `gossip.exchange.pull.Pulls` decides; this shell carries out. One loop takes frames in, each peer has an outbox
-and a task that empties it, each vector that is told goes to the engine in a task of its own. A round publishes, asks, and waits for
-the machine to be done.
+A round publishes, asks, waits for the core to be done, then mixes.
 
-    a frame of no member, a broken rule               a fault, and nothing has changed
-    a frame longer than any answer to us              a fault, before it is unpacked
-    a peer that cannot be reached, or takes no frame  its question is a timeout at once
-    an engine that is lost                            what it was asked to look at counts as absent
+    frame of no member, broken rule                   a fault, and nothing has changed
+    frame longer than any answer to us                a fault, before it is unpacked
+    peer that cannot be reached, or takes no frame    its question is a timeout at once
+    engine that is lost                               the vectors it was to verify count as absent
 
-Signatures are checked here, vectors in the engine: this loop never waits for arithmetic on one.
+Signatures are checked in the daemon, vectors in the engine: the frame loop never waits for arithmetic on one.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 
 import trio
 
-from starling.gossip.errors import EngineError, RemoteProtocolError, TransportError
+from starling.gossip.errors import EngineError, RemoteProtocolError
 from starling.gossip.exchange.attestation import Statement, Verify, body, stated
+from starling.gossip.exchange.calls import VerifyUpdate
 from starling.gossip.exchange.commands import Outcome
-from starling.gossip.exchange.pull import Command, Published, Pulls, Tell, Told
-from starling.gossip.exchange.timeouts import Deadline, Waits
-from starling.gossip.wire.frames import decode, encode
-from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES, Pulled, Pulling
+from starling.gossip.exchange.pull import Published, Pulls
+from starling.gossip.exchange.timeouts import Deadline, Timeouts
+from starling.gossip.wire.frames import decode
+from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES, Exchange, Pulled, Pulling
 from starling.node.config.schema import Manifest
 from starling.node.daemon.exchange.api import RoundOutcome
 from starling.node.daemon.exchange.history import Transactions
-from starling.node.daemon.exchange.lane import Reception
+from starling.node.daemon.exchange.shell import Shell, payload_bytes
 from starling.node.interfaces import EngineHandle, Reporter, TaskStatus
 from starling.node.net.api import Network
 from starling.node.net.limits import TokenBucket
 from starling.node.rpc import calls
 from starling.node.status.snapshot import Exchanges
 
-MAX_FRAMES = 16
-"""Waiting to be sent to one peer; more are lost, and the peer asks again."""
 MAX_UNDER_WAY_BYTES = 256 << 20
 """Of payloads that peers are being sent; who asks meanwhile is told busy."""
 MAX_LEAD = 16
@@ -86,14 +82,14 @@ class PulledExchange:
         self._bucket: TokenBucket | None = None
         self._witness = witness
         self._noted = noted
-        self._send_s = pace.max_wait_s  # whoever asked has given up by then
-        waits = Waits(Deadline(pace.min_wait_s, pace.max_wait_s))
-        self._machine = Pulls(swarm, waits, verify, life_of, self._afford, MAX_LEAD, first)
-        self._outboxes: dict[str, deque[Pulling]] = {}
-        self._under_way = 0
+        timeouts = Timeouts(Deadline(pace.min_wait_s, pace.max_wait_s))
+        self._core = Pulls(swarm, timeouts, verify, life_of, self._afford, MAX_LEAD, first)
         self._longest = 0  # payload that may be told to us: all are as long as ours
         self._transactions = transactions if transactions is not None else Transactions()
-        self._reception = Reception(network, report)
+        self._shell = Shell(
+            network, engine, report, send_s=pace.max_wait_s, reply=self._core.reply, unreachable=self._core.unreachable,
+            sent=self._count, transactions=self._transactions,
+        )  # fmt: skip
         self._since = math.inf  # when the local steps of the round began
         self._outcomes: Counter[str] = Counter()
         self._committed: Counter[str] = Counter()
@@ -104,7 +100,7 @@ class PulledExchange:
     @property
     def edges(self) -> tuple[str, ...]:
         """Peers asked last."""
-        return self._machine.asked
+        return self._core.asked
 
     @property
     def stats(self) -> Exchanges:
@@ -116,14 +112,14 @@ class PulledExchange:
         return self._committed[peer]
 
     def round_of(self, peer: str) -> int | None:
-        """Highest round heard of `peer`."""
-        return self._machine.heard.rounds.get(peer)
+        """Highest round reported by `peer`."""
+        return self._core.progress.rounds.get(peer)
 
     # --- the service --------------------------------------------------------------------------------------
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Answer peers until cancelled."""
-        await self._reception.serve(self._receive, task_status=task_status)
+        await self._shell.serve(self._receive, task_status=task_status)
 
     def _receive(self, peer: str, frame: bytes) -> None:
         if not self._admits(peer):
@@ -133,23 +129,15 @@ class PulledExchange:
         message = decode("exchange", peer, frame)
         if not isinstance(message, Pulling):
             raise RemoteProtocolError(peer, "wrong_kind_of_exchange")
-        self._do(self._machine.receive(peer, message, trio.current_time()))
-
-    def _do(self, commands: Iterable[Command]) -> None:
-        for command in commands:
-            match command:
-                case Tell(peer, message):
-                    self._best_effort(peer, message)
-                case Told(peer, pulled):
-                    self._transactions.heard(peer, pulled)
-                    self._witness(stated(self._swarm, peer, pulled))
-                    self._reception.spawn(partial(self._judge, peer, pulled))
-
-    # --- frames -------------------------------------------------------------------------------------------
+        commands = self._core.receive(peer, message, trio.current_time())
+        if isinstance(message, Pulled) and any(isinstance(command, VerifyUpdate) for command in commands):
+            self._transactions.received(peer, message)
+            self._witness(stated(self._swarm, peer, message))
+        self._shell.do(commands)
 
     def _afford(self, count: int, now: float) -> bool:
         """Whether a payload may go out now, under the volunteer's cap and within what is kept for peers that read slowly."""
-        if self._under_way and self._under_way + count > MAX_UNDER_WAY_BYTES:
+        if self._shell.queued_bytes and self._shell.queued_bytes + count > MAX_UNDER_WAY_BYTES:
             return False
         if not self._cap:
             return True
@@ -157,70 +145,28 @@ class PulledExchange:
             self._bucket = TokenBucket(self._cap, max(self._cap, count))
         return self._bucket.take(count, now)
 
-    def _best_effort(self, peer: str, message: Pulling) -> None:
-        self._transactions.sent(peer, message)
-        outbox = self._outboxes.get(peer)
-        if outbox is None:
-            outbox = self._outboxes[peer] = deque()
-            self._reception.spawn(partial(self._send_all, peer, outbox))
-        if len(outbox) < MAX_FRAMES:
-            outbox.append(message)
-            self._under_way += _payload_bytes(message)
-
-    async def _send_all(self, peer: str, outbox: deque[Pulling]) -> None:
-        """Send what waits for a peer. A peer that takes no frame in time is unreachable, and what waits is lost."""
-        while outbox:
-            message, began = outbox.popleft(), trio.current_time()
-            try:
-                with trio.fail_after(self._send_s):
-                    await self._network.send(peer, "exchange", encode(message))
-                self.payload_bytes += _payload_bytes(message)
-                if isinstance(message, Pulled):
-                    self._transactions.told(peer, message, trio.current_time() - began)
-            except (TransportError, trio.TooSlowError):
-                self._under_way -= sum(map(_payload_bytes, outbox))
-                outbox.clear()
-                self._machine.unreachable(peer, trio.current_time())
-                self._reception.move()
-            finally:
-                self._under_way -= _payload_bytes(message)
-        del self._outboxes[peer]
-
-    # --- engine -------------------------------------------------------------------------------------------
-
-    async def _judge(self, peer: str, pulled: Pulled) -> None:
-        """Let the engine look at what a peer told."""
-        outcome: Outcome = "aborted"
-        try:
-            reply = await self._engine.call(calls.Hear(peer, pulled.digest, pulled.payload))
-        except EngineError:
-            reply = None
-        match reply:
-            case calls.Done():
-                outcome = "committed"
-            case calls.Refused(kind="peer", reason=reason):
-                self._report.fault(peer, reason)
-            case _:
-                pass  # no engine, or one that has begun anew: no fault of anybody
-        self._machine.judged(peer, pulled.nonce, outcome, trio.current_time())
-        self._reception.move()
+    def _count(self, peer: str, message: Exchange | Pulling, frame_bytes: int, seconds: float) -> None:
+        """A frame was sent."""
+        self.payload_bytes += payload_bytes(message)
+        if isinstance(message, Pulled):
+            self._transactions.told(peer, message, seconds)
 
     async def _publish(self, round: int) -> bool:
         """Have our vector encoded and sign it, once for each round. -> whether there is one"""
-        if not self._machine.publishable(round):
+        if not self._core.publishable(round):
             return True  # the engine was restarted and did the round again: what was told stays
         reply = await self._engine.call(calls.Publish(round))
         if not isinstance(reply, calls.Published) or len(reply.payload) > MAX_PAYLOAD_BYTES:
             why = reply.reason if isinstance(reply, calls.Refused) else "it is longer than a frame may be"
-            text = f"nobody was told the model of round {round}: {why}"
+            text = f"the model of round {round} was not published: {why}"
             self._report.event("not_published", text, level="warning", round=round)
-            self._do(self._machine.withhold(round))
+            self._shell.do(self._core.withhold(round))
             return False
         payload, digest = reply.payload, reply.digest
         self._longest = max(self._longest, len(payload))
         signature = self._sign(body(self._swarm, self._network.peer_id, self._life, round, digest))
         published = Published(round, self._life, digest, signature, payload)
-        self._do(self._machine.publish(published, trio.current_time()))
+        self._shell.do(self._core.publish(published, trio.current_time()))
         return True
 
     # --- rounds -------------------------------------------------------------------------------------------
@@ -228,7 +174,7 @@ class PulledExchange:
     def computing(self, round: int, links: Mapping[str, float], view: bytes) -> None:
         """Local steps of `round` begin. Whom we ask when they are done is not yet of interest."""
         self._since = trio.current_time()
-        self._machine.compute(round)
+        self._core.compute(round)
 
     async def round(self, round: int, links: Mapping[str, float], view: bytes) -> RoundOutcome:
         """Publish, ask, wait, then Mix.
@@ -241,33 +187,32 @@ class PulledExchange:
         Raises:
             EngineError: the engine cannot publish or mix.
         """
-        machine = self._machine
+        core = self._core
         lag_s = max(0.0, trio.current_time() - self._since)
         self._since = math.inf
         peers = links if await self._publish(round) else ()
-        questions = machine.ask(round, peers, trio.current_time(), lag_s)
-        numbers = {question.peer: question.message.nonce for question in questions}
-        self._do(questions)
+        self._shell.do(core.ask(round, peers, trio.current_time(), lag_s))
+        numbers = dict(core.questions)
         try:
-            while not machine.done:
-                with trio.move_on_at(machine.deadline):
-                    await self._reception.moved()
-                self._do(machine.tick(trio.current_time()))
+            while not core.done:
+                with trio.move_on_at(core.deadline):
+                    await self._shell.moved()
+                self._shell.do(core.tick(trio.current_time()))
                 self._show(round, numbers)
         finally:
-            machine.close()
-        outcomes = dict(machine.outcomes)
+            core.close()
+        outcomes = dict(core.outcomes)
         self._outcomes.update(outcomes.values())
         self._committed.update(peer for peer, outcome in outcomes.items() if outcome == "committed")
-        reply = await self._engine.call(calls.Mix(round, machine.asked))
+        reply = await self._engine.call(calls.Mix(round, core.asked))
         if not isinstance(reply, calls.Done):
             raise EngineError(f"round {round} was not mixed: {reply}")
         self._noted(outcomes, reply.held)
-        return RoundOutcome(round, outcomes, machine.behind, reply.distance)
+        return RoundOutcome(round, outcomes, core.behind, reply.distance)
 
     def _show(self, round: int, numbers: dict[str, int]) -> None:
         """Tell which questions are over; they are then taken out of `numbers`, which are those of the round by peer."""
-        for peer, outcome in self._machine.outcomes.items():
+        for peer, outcome in self._core.outcomes.items():
             if (number := numbers.pop(peer, None)) is not None:
                 self._transactions.answered(peer, round, number, outcome)
 
@@ -275,8 +220,8 @@ class PulledExchange:
 
     async def revoke(self, peer: str, *, settled: bool) -> None:
         """The peer is gone, banned or reborn: what it said counts no more. There is nothing else to take back."""
-        self._machine.forget(peer)
-        self._reception.move()
+        self._core.forget(peer)
+        self._shell.move()
         try:
             await self._engine.call(calls.Revoke(peer, settled))
         except EngineError:
@@ -285,7 +230,3 @@ class PulledExchange:
     async def reset_all(self) -> None:
         """Nothing is kept of any peer beyond a round."""
         await trio.lowlevel.checkpoint()
-
-
-def _payload_bytes(message: Pulling) -> int:
-    return len(message.payload) if isinstance(message, Pulled) else 0

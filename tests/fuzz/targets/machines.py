@@ -7,21 +7,8 @@ from collections import deque
 from collections.abc import Iterator
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.exchange.commands import (
-    AskAnswer,
-    AskApply,
-    Asked,
-    AskOffer,
-    Command,
-    DoCommit,
-    DoDrop,
-    DoRevoke,
-    DoSettle,
-    Ended,
-    EngineCommand,
-    Poked,
-    Send,
-)
+from starling.gossip.exchange.calls import Answer, Apply, Commit, Drop, EdgeCall, Offer, Revoke, Settle
+from starling.gossip.exchange.commands import EdgeCommand, Ended, Requested, SendMessage, Solicited
 from starling.gossip.exchange.edge import Edge
 from starling.gossip.exchange.edge_rules import MAX_INC
 from starling.gossip.membership import events
@@ -73,7 +60,7 @@ class _End:
         self.choices = choices
         me, peer = ("a", "b") if choices.flag() else ("b", "a")
         self.edge = Edge(me, peer, choices.of((5, 2**40, 0, MAX_INC - 1)))
-        self.engine: deque[EngineCommand] = deque([DoRevoke()])
+        self.engine: deque[EdgeCall] = deque([Revoke(peer)])
         self.offers: set[tuple[int, int]] = set()
         self.answers: set[tuple[int, int]] = set()
         self.moved: set[tuple[int, int]] = set()  # in the flow of this life
@@ -120,10 +107,10 @@ class _End:
             assert self.edge == before, "a fault changes nothing"
             self.faults += 1
             return
-        assert sum(isinstance(command, AskOffer | AskApply | Asked) for command in commands) <= 1, (
+        assert sum(isinstance(command, Offer | Apply | Requested) for command in commands) <= 1, (
             "a message costs one vector"
         )
-        assert sum(isinstance(command, Send) for command in commands) <= 2
+        assert sum(isinstance(command, SendMessage) for command in commands) <= 2
         self._do(commands)
 
     def _message(self) -> Exchange:
@@ -160,15 +147,15 @@ class _End:
         near = (edge.next_seq - 1, edge.next_seq, edge.committed, edge.last_seen, edge.last_seen + 1, pending)
         return min(max(0, self.choices.of((*near, self.choices.number()))), 2**62)
 
-    def _do(self, commands: list[Command]) -> None:
+    def _do(self, commands: list[EdgeCommand]) -> None:
         for command in commands:
             match command:
-                case Send(message):
+                case SendMessage(_, message):
                     sent = frames.decode("exchange", "peer", frames.encode(message))
                     assert sent == message
                     assert not isinstance(message, Response | Poke) or not self.edge.initiator
                     assert not isinstance(message, Request | Ack) or self.edge.initiator
-                case Asked() | Poked() | Ended():
+                case Requested() | Solicited() | Ended():
                     pass
                 case _:
                     self.engine.append(command)
@@ -178,32 +165,32 @@ class _End:
         assert edge.outstanding is None or edge.initiator
         assert edge.pending is None or not edge.initiator
 
-    def _work(self, command: EngineCommand, *, willing: bool) -> None:
+    def _work(self, command: EdgeCall, *, willing: bool) -> None:
         edge = self.edge
         match command:
-            case AskOffer(inc, seq):
+            case Offer(_, inc, seq):
                 if willing:
                     self.offers.add((inc, seq))
                 self._do(edge.offered(inc, seq, b"values", 1.0) if willing else edge.failed(inc, seq, "refused"))
-            case AskAnswer(request):
-                key = request.inc, request.seq
+            case Answer(_, inc, seq):
+                key = inc, seq
                 if willing:
                     self.answers.add(key)
                 self._do(edge.answered(*key, b"difference") if willing else edge.failed(*key, "refused"))
-            case AskApply(inc, seq):
+            case Apply(_, inc, seq):
                 assert (inc, seq) in self.offers, "what is applied was offered, and once"
                 if willing:
                     self.offers.remove((inc, seq))
                     self._move((inc, seq))
                 self._do(edge.applied(inc, seq) if willing else edge.failed(inc, seq, "bad_code"))
-            case DoCommit(inc, seq):
+            case Commit(_, inc, seq):
                 assert (inc, seq) in self.answers, "what is committed was answered, and once"
                 self.answers.remove((inc, seq))
                 self._move((inc, seq))
-            case DoDrop(inc, seq):
+            case Drop(_, inc, seq):
                 self.offers.discard((inc, seq))
                 self.answers.discard((inc, seq))
-            case DoRevoke() | DoSettle():
+            case Revoke() | Settle():
                 self.offers.clear()
                 self.answers.clear()
                 self.moved.clear()

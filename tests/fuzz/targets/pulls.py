@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import body, digest
-from starling.gossip.exchange.pull import KEPT, MAX_PARKED, MAX_TOLD, Command, Published, Pulls, Tell
-from starling.gossip.exchange.timeouts import Deadline, Waits
+from starling.gossip.exchange.calls import Done, VerifyUpdate
+from starling.gossip.exchange.commands import Command, SendMessage
+from starling.gossip.exchange.pull import KEPT, MAX_DEFERRED, MAX_TOLD, Published, Pulls
+from starling.gossip.exchange.timeouts import Deadline, Timeouts
 from starling.gossip.wire import frames
 from starling.gossip.wire.schema import NotNow, Pull, Pulled, Pulling
 from tests.fuzz.target import Choices, Target, reason_of
@@ -31,13 +33,13 @@ class _Node:
 
     def __init__(self, choices: Choices) -> None:
         self.choices = choices
-        waits = Waits(Deadline(0.5, 10.0))
+        timeouts = Timeouts(Deadline(0.5, 10.0))
         self.machine = Pulls(
-            "swarm", waits, lambda peer, signature, message: signature == _sign(peer, message), lambda _peer: LIFE,
+            "swarm", timeouts, lambda peer, signature, message: signature == _sign(peer, message), lambda _peer: LIFE,
             lambda _count, _now: choices.below(8) < 7, LEAD, FIRST,
         )  # fmt: skip
         self.now = 0.0
-        self.judging: list[tuple[str, int]] = []
+        self.judging: list[VerifyUpdate] = []
         self.told: Counter[str] = Counter()  # vectors by peer since the last publishing
         self.used = self.faults = 0
 
@@ -56,10 +58,10 @@ class _Node:
                     machine.compute(max(machine.round + 1, machine.behind))
             case 6 | 7:
                 if self.judging:
-                    peer, nonce = self.judging.pop(0)
-                    open_before = peer in machine.waiting
-                    machine.judged(peer, nonce, "committed", self.now)
-                    self.used += open_before and machine.outcomes.get(peer) == "committed"
+                    call = self.judging.pop(0)
+                    open_before = call.peer in machine.waiting
+                    machine.reply(call, Done(), self.now)
+                    self.used += open_before and machine.outcomes.get(call.peer) == "committed"
             case 8:
                 self.now += choices.of((0.1, 1.0, 30.0))
                 self._do(machine.tick(self.now))
@@ -98,11 +100,11 @@ class _Node:
             case _:
                 return NotNow(nonce, number, choices.of(("wait", "early", "late", "busy")))
 
-    def _do(self, commands: list[Command] | list[Tell]) -> None:
+    def _do(self, commands: list[Command] | list[SendMessage]) -> None:
         machine = self.machine
         for command in commands:
-            if not isinstance(command, Tell):
-                self.judging.append((command.peer, command.pulled.nonce))
+            if isinstance(command, VerifyUpdate):
+                self.judging.append(command)
                 assert command.peer in machine.waiting
                 continue
             assert frames.decode("exchange", "me", frames.encode(command.message)) == command.message
@@ -111,7 +113,7 @@ class _Node:
                 assert self.told[command.peer] <= MAX_TOLD or not self._known(command.peer)
                 assert command.message.payload == _published("me", command.message.round).payload
         assert len(commands) <= len(PEERS), "a message costs little"
-        assert len(machine._parked) <= MAX_PARKED
+        assert len(machine._deferred) <= MAX_DEFERRED
         assert len(machine._published) <= KEPT
         assert len(self.judging) <= len(PEERS), "the engine looks at one vector of a peer"
 

@@ -319,7 +319,7 @@ def test_a_published_lie_is_signed_as_it_is_sent() -> None:
     assert published.digest == digest(published.payload)
     honest = opened(swarm, 1, "b")
     trained(honest, swarm)
-    refused = run(honest, calls.Hear("a", published.digest, published.payload))
+    refused = run(honest, calls.VerifyUpdate("a", published.digest, published.payload))
     assert isinstance(refused, calls.Refused)
     assert refused.reason == "not_finite"
 
@@ -331,7 +331,7 @@ def test_a_liar_that_gathers_lies_about_what_it_was_told_in_the_round_before() -
     trained(engine, swarm)
     theirs = trained(honest, swarm)
     published = done(honest, calls.Publish(0))
-    done(engine, calls.Hear("b", published.digest, published.payload))
+    done(engine, calls.VerifyUpdate("b", published.digest, published.payload))
     done(engine, calls.Mix(0, ("b", "c")))
     own = trained(engine, swarm, 1)
     told = read(done(engine, calls.Publish(1)).payload, own.numel())

@@ -100,7 +100,7 @@ def test_out_of_turn_nothing_is_published_heard_or_kept():
     mine = x_of(a)
     done(a, calls.Mix(0, ("b",)))
     assert torch.equal(x_of(a), mine)
-    for call in (calls.Publish(1), calls.Hear("b", told["b"].digest, told["b"].payload)):
+    for call in (calls.Publish(1), calls.VerifyUpdate("b", told["b"].digest, told["b"].payload)):
         refused = a.handle(call)
         assert isinstance(refused, calls.Refused)
         assert refused.kind == "state"

@@ -281,7 +281,7 @@ def test_what_is_published_for_whoever_asks_is_made_of_noised_gradients(monkeypa
         first = done(engine, calls.Publish(0))
         for name, other in others.items():
             published = done(other, calls.Publish(0))
-            done(engine, calls.Hear(name, published.digest, published.payload))
+            done(engine, calls.VerifyUpdate(name, published.digest, published.payload))
         done(engine, calls.Mix(0, tuple(others)))
         done(engine, calls.Train(1, 3))
         told.append((first, done(engine, calls.Publish(1))))

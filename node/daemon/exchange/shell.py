@@ -1,0 +1,202 @@
+"""The I/O of an exchange core: frames in, frames and engine calls out, in order for each peer.
+
+The core (`gossip.exchange.pairwise` or `gossip.exchange.pull`) is synchronous, so a message, a reply and a deadline never interleave inside
+it. Each peer has two queues, one of frames and one of engine calls, each emptied by a task of its own that lives while there is work; no
+peer waits for another. A frame that cannot be sent is lost with those behind it, and the core is told; so it is if a call has no reply.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from starling.gossip.errors import EngineError, RemoteProtocolError, TransportError
+from starling.gossip.exchange.calls import Answer, Answered, Apply, Call, Done, ExchangeCall
+from starling.gossip.exchange.commands import Command, DiscardCalls, EdgeDropped, Ended, Event, Fault, SendMessage
+from starling.gossip.wire.frames import encode
+from starling.gossip.wire.schema import Exchange, Pulling
+from starling.node.daemon.exchange.history import Transactions
+from starling.node.interfaces import EngineHandle, Reporter, TaskStatus
+from starling.node.net.api import Network
+
+MAX_FRAMES = 16
+"""Waiting to be sent to one peer; more are lost, and the cores repeat what is not answered."""
+
+Replied = Callable[[ExchangeCall, Call | None, float], Iterable[Command]]
+
+
+class Sent(Protocol):
+    """Called when a frame was handed to the network."""
+
+    def __call__(self, peer: str, message: Exchange | Pulling, frame_bytes: int, seconds: float) -> None:
+        """It took so long."""
+        ...
+
+
+@dataclass(slots=True)
+class _Peer:
+    frames: deque[Exchange | Pulling] = field(default_factory=deque)
+    calls: deque[ExchangeCall] = field(default_factory=deque)
+    sending: bool = False
+    calling: bool = False
+
+
+class Shell:
+    """Carries out the commands of one node's exchange core.
+
+    Args:
+        network, engine, report: the node's.
+        send_s: seconds after which a peer that takes no frame is unreachable.
+        reply: the core's: takes (call, reply or None where the engine was lost, now).
+        unreachable: the core's: takes (peer, now).
+        sent: called for every frame sent.
+        transactions: the history, which records every exchange.
+    """
+
+    def __init__(
+        self, network: Network, engine: EngineHandle, report: Reporter, *, send_s: float, reply: Replied,
+        unreachable: Callable[[str, float], Iterable[Command]], sent: Sent, transactions: Transactions,
+    ) -> None:  # fmt: skip
+        self._network = network
+        self._engine = engine
+        self._report = report
+        self._send_s = send_s
+        self._reply = reply
+        self._unreachable = unreachable
+        self._sent = sent
+        self._transactions = transactions
+        self._peers: dict[str, _Peer] = {}
+        self._nursery: trio.Nursery | None = None
+        self._moved = trio.Event()
+        self.queued_bytes = 0
+        """Payload bytes that wait to be sent or are being sent."""
+        self.edge_dropped: Callable[[str], None] = lambda _peer: None
+
+    async def serve(
+        self, receive: Callable[[str, bytes], None], *beside: Callable[[], Awaitable[None]], task_status: TaskStatus
+    ) -> None:
+        """Hand (peer, frame) to `receive` until cancelled, and run `beside`. A RemoteProtocolError is reported as the peer's fault."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for task in beside:
+                nursery.start_soon(task)
+            try:
+                task_status.started()
+                async for inbound in self._network.inbound("exchange"):
+                    try:
+                        receive(inbound.peer, inbound.frame)
+                    except RemoteProtocolError as error:
+                        self._report.fault(error.peer, error.reason)
+                    self.move()
+            finally:
+                self._nursery = None
+
+    def do(self, commands: Iterable[Command]) -> None:
+        """Carry out what a core returned."""
+        for command in commands:
+            match command:
+                case SendMessage(peer, message, repeat):
+                    self._queue_frame(peer, message, repeat=repeat)
+                case DiscardCalls(peer):
+                    self._peer(peer).calls.clear()
+                case Ended():
+                    self._transactions.end(command)
+                case EdgeDropped(peer):
+                    self.edge_dropped(peer)
+                case Fault(peer, reason):
+                    self._report.fault(peer, reason)
+                case Event(name, text, level, fields):
+                    self._report.event(name, text, level=level, **fields)
+                case _:
+                    self._queue_call(command)
+        self.move()
+
+    async def moved(self) -> None:
+        """Wait until something happens that a round may wait for."""
+        await self._moved.wait()
+
+    async def rest(self, peer: str) -> None:
+        """Wait until the engine has replied to all calls for a peer."""
+        while (it := self._peers.get(peer)) is not None and it.calling:
+            await self._moved.wait()
+
+    def move(self) -> None:
+        """Something happened that a round may wait for."""
+        self._moved.set()
+        self._moved = trio.Event()
+
+    def _peer(self, peer: str) -> _Peer:
+        return self._peers.setdefault(peer, _Peer())
+
+    def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
+        if self._nursery is not None:  # else the service is stopping: there is no more work
+            self._nursery.start_soon(task)
+
+    # --- frames -------------------------------------------------------------------------------------------
+
+    def _queue_frame(self, peer: str, message: Exchange | Pulling, *, repeat: bool) -> None:
+        it = self._peer(peer)
+        if repeat and it.sending:
+            return
+        self._transactions.sent(peer, message)
+        if len(it.frames) < MAX_FRAMES:
+            it.frames.append(message)
+            self.queued_bytes += payload_bytes(message)
+        if not it.sending:
+            it.sending = True
+            self._spawn(partial(self._send_frames, peer, it))
+
+    async def _send_frames(self, peer: str, it: _Peer) -> None:
+        while it.frames:
+            message, began = it.frames.popleft(), trio.current_time()
+            frame = encode(message)
+            try:
+                with trio.fail_after(self._send_s):
+                    await self._network.send(peer, "exchange", frame)
+            except (TransportError, trio.TooSlowError):
+                self.queued_bytes -= sum(map(payload_bytes, it.frames))
+                it.frames.clear()
+                self.do(self._unreachable(peer, trio.current_time()))
+            else:
+                self._sent(peer, message, len(frame), trio.current_time() - began)
+            finally:
+                self.queued_bytes -= payload_bytes(message)
+        it.sending = False
+        self._forget_idle(peer, it)
+
+    # --- engine -------------------------------------------------------------------------------------------
+
+    def _queue_call(self, call: ExchangeCall) -> None:
+        it = self._peer(call.peer)
+        it.calls.append(call)
+        if not it.calling:
+            it.calling = True
+            self._spawn(partial(self._call_engine, call.peer, it))
+
+    async def _call_engine(self, peer: str, it: _Peer) -> None:
+        while it.calls:
+            call = it.calls.popleft()
+            try:
+                reply = await self._engine.call(call)
+            except EngineError:
+                reply = None
+            if isinstance(call, Answer | Apply) and isinstance(reply, Answered | Done):
+                self._transactions.clipped(peer, call.seq, reply.clip)
+            self.do(self._reply(call, reply, trio.current_time()))
+        it.calling = False
+        self.move()
+        self._forget_idle(peer, it)
+
+    def _forget_idle(self, peer: str, it: _Peer) -> None:
+        if not (it.sending or it.calling) and self._peers.get(peer) is it:
+            del self._peers[peer]
+
+
+def payload_bytes(message: Exchange | Pulling) -> int:
+    """Size of the encoded values in a message."""
+    return len(getattr(message, "payload", b""))
