@@ -226,6 +226,7 @@ class Exchange:
         edge = core.edges.get(peer)
         self._budget.forget(peer)
         self._shell.do(core.revoke(peer, trio.current_time(), settled=settled))
+        self._shell.move()
         await self._shell.rest(peer)
         if edge is not None and core.edges.get(peer) is edge:
             core.release(peer)
@@ -234,6 +235,7 @@ class Exchange:
         """The engine holds no flow any more, or none that is worth keeping: start every edge anew and tell the peers."""
         peers = list(self._core.edges)
         self._shell.do(self._core.reset_all(trio.current_time()))
+        self._shell.move()
         for peer in peers:
             await self._shell.rest(peer)
 

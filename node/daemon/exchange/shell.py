@@ -16,7 +16,7 @@ from typing import Protocol
 import trio
 
 from starling.gossip.errors import EngineError, RemoteProtocolError, TransportError
-from starling.gossip.exchange.calls import Answer, Answered, Apply, Call, Done, ExchangeCall
+from starling.gossip.exchange.calls import Answer, Answered, Apply, Call, Done, ExchangeCall, VerifyUpdate
 from starling.gossip.exchange.commands import Command, DiscardCalls, EdgeDropped, Ended, Event, Fault, SendMessage
 from starling.gossip.wire.frames import encode
 from starling.gossip.wire.schema import Exchange, Pulling
@@ -44,6 +44,7 @@ class _Peer:
     calls: deque[ExchangeCall] = field(default_factory=deque)
     sending: bool = False
     calling: bool = False
+    rested: trio.Event = field(default_factory=trio.Event)
 
 
 class Shell:
@@ -106,6 +107,7 @@ class Shell:
                     self._peer(peer).calls.clear()
                 case Ended():
                     self._transactions.end(command)
+                    self.move()
                 case EdgeDropped(peer):
                     self.edge_dropped(peer)
                 case Fault(peer, reason):
@@ -114,7 +116,6 @@ class Shell:
                     self._report.event(name, text, level=level, **fields)
                 case _:
                     self._queue_call(command)
-        self.move()
 
     async def moved(self) -> None:
         """Wait until something happens that a round may wait for."""
@@ -123,7 +124,7 @@ class Shell:
     async def rest(self, peer: str) -> None:
         """Wait until the engine has replied to all calls for a peer."""
         while (it := self._peers.get(peer)) is not None and it.calling:
-            await self._moved.wait()
+            await it.rested.wait()
 
     def move(self) -> None:
         """Something happened that a round may wait for."""
@@ -162,6 +163,7 @@ class Shell:
                 self.queued_bytes -= sum(map(payload_bytes, it.frames))
                 it.frames.clear()
                 self.do(self._unreachable(peer, trio.current_time()))
+                self.move()
             else:
                 self._sent(peer, message, len(frame), trio.current_time() - began)
             finally:
@@ -175,7 +177,7 @@ class Shell:
         it = self._peer(call.peer)
         it.calls.append(call)
         if not it.calling:
-            it.calling = True
+            it.calling, it.rested = True, trio.Event()
             self._spawn(partial(self._call_engine, call.peer, it))
 
     async def _call_engine(self, peer: str, it: _Peer) -> None:
@@ -188,8 +190,10 @@ class Shell:
             if isinstance(call, Answer | Apply) and isinstance(reply, Answered | Done):
                 self._transactions.clipped(peer, call.seq, reply.clip)
             self.do(self._reply(call, reply, trio.current_time()))
+            if isinstance(call, VerifyUpdate):
+                self.move()
         it.calling = False
-        self.move()
+        it.rested.set()
         self._forget_idle(peer, it)
 
     def _forget_idle(self, peer: str, it: _Peer) -> None:
