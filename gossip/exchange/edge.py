@@ -101,6 +101,12 @@ class Edge:
         return self.me < self.peer
 
     @property
+    def state(self) -> str:
+        """Where our transaction is: a row's state in `starling.gossip.exchange.edge_table`."""
+        it = self.outstanding or self.pending
+        return "idle" if it is None else it.phase
+
+    @property
     def ready(self) -> bool:
         """`begin` is allowed."""
         return self.initiator and self.outstanding is None and not self.closing
