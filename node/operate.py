@@ -42,7 +42,7 @@ def found(path: Path, manifest: Manifest, config: NodeConfig) -> tuple[RunDir, s
     Raises:
         ConfigError: the directory holds a node already or cannot be written, or `config.shard` is not a shard of `manifest`.
     """
-    check_shard(config, manifest)
+    manifests.check_shard(manifest, config.shard)
     if holds_node(path):
         raise ConfigError(
             f"--dir: {path} holds a node already; go on with `starling run --dir {typed(path)}`, or name another directory"
@@ -73,7 +73,7 @@ def join(path: Path, invite: Invite, config: NodeConfig) -> RunDir:
                 f"`starling join INVITE --dir {typed(f'{path}-2')}`"
             )
         if manifest is not None:
-            check_shard(config, manifest)
+            manifests.check_shard(manifest, config.shard)
     place = RunDir.create(path)
     me = Identity.load_or_create(place.key)
     take_up(invite, me)
@@ -81,16 +81,6 @@ def join(path: Path, invite: Invite, config: NodeConfig) -> RunDir:
     place.write_config(structs.replace(config, bootstrap=others))
     place.write_invite(invite)
     return place
-
-
-def check_shard(config: NodeConfig, manifest: Manifest) -> None:
-    """Raises ConfigError unless `config.shard` is -1 (derived from the peer id) or one of the manifest's shards."""
-    shards = manifest.partition.shards
-    if config.shard >= shards:
-        raise ConfigError(
-            f"shard: must be < partition.shards = {shards}, got {config.shard}; try `--shard {shards - 1}`, or `--shard -1` "
-            "to derive it from the peer id"
-        )
 
 
 @contextmanager

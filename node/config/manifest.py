@@ -297,3 +297,13 @@ def _another_version(why: str) -> ConfigError:
     return ConfigError(
         f"manifest: this swarm was founded with another version: {why}; try `pip install --upgrade starling-swarm`"
     )
+
+
+def check_shard(manifest: Manifest, shard: int) -> None:
+    """Raises ConfigError unless `shard` is -1 (derived from the peer id) or one of the manifest's shards of built-in data."""
+    shards = manifest.partition.shards
+    if shard >= shards:
+        raise ConfigError(
+            f"shard: must be < partition.shards = {shards}, got {shard}; try `--shard {shards - 1}`, or `--shard -1` to derive it "
+            "from the peer id"
+        )

@@ -198,6 +198,7 @@ class Node:
             self.setup.keep_manifest(manifest)
         if manifest.founder != network.peer_id:
             _consent(manifest, self.setup.config)
+        manifests.check_shard(manifest, self.setup.config.shard)
         return manifest
 
     def _manifest_bytes(self, swarm: str) -> bytes | None:

@@ -98,7 +98,12 @@ def test_a_stranger_s_manifest_runs_code_of_this_machine_only_if_its_owner_agree
         assert "--set trust=true" in words
         assert not (tmp_path / "joiner" / "node.toml").exists()
 
-        agreed = terminal(f"starling join {invite} {OWN} --shard 1 --set trust=true --dir joiner", tmp_path, "j2")
+        command = f"starling join {invite} {OWN} --set trust=true --dir joiner"
+        wrong_shard = terminal(f"{command} --shard 9", tmp_path, "j1")
+        assert wrong_shard.process.wait(PATIENCE_S) == 2
+        assert "shard: must be < partition.shards = 2, got 9" in wrong_shard.err
+
+        agreed = terminal(f"{command} --shard 1", tmp_path, "j2")
         agreed.until(lambda: training(tmp_path / "joiner"))
         assert agreed.ctrl_c() == 0
         assert founder.ctrl_c() == 0

@@ -88,6 +88,32 @@ def test_check_finds_no_error_and_says_what_may_not_be_meant(here, capsys):
     assert said.err.splitlines()[1] == "m.toml: no error found, not founded yet"
 
 
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("from starling.node.tasks.digits import Digits as Mine\nprint('loud')\n", None),
+        ("import nowhere_at_all\n", ["mine.py", "line 1", "nowhere_at_all"]),
+        ("Other = 3\n", ["mine.py", "'Mine'"]),
+        (None, ["'mine:Mine'", "no mine.py in"]),
+    ],
+)
+def test_check_imports_the_module_that_the_task_names(module, words, here, capsys):
+    """In a process of its own: an exception there is one line here, and what it prints goes nowhere near standard output."""
+    (here / "m.toml").write_text('[task]\nkind = "mine:Mine"\n')
+    if module is not None:
+        (here / "mine.py").write_text(module)
+    assert main(["manifest", "check", "m.toml"]) == (0 if words is None else 2)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "loud" not in said.err
+    for word in words or ["m.toml: no error found"]:
+        assert word in said.err
+    if words:
+        assert said.err.count("\n") == 1
+
+
 def test_check_verifies_the_signature_of_a_founded_manifest(here, founded, capsys):
     (here / "m.toml").write_text(toml.to_toml(founded))
     assert main(["manifest", "check", "m.toml"]) == 0
