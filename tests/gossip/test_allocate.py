@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -17,6 +17,7 @@ from starling.gossip.compress.select.layers import Layered, layers_of
 from starling.gossip.compress.support import Full, Indices
 from starling.gossip.rng import generator
 from starling.gossip.vector import layout
+from tests.strategies import examples, seeds
 
 LAYERS, OPTIONS = 6, 4
 
@@ -61,8 +62,8 @@ def test_least_error_under_a_byte_budget_is_what_trying_everything_finds(seed):
     )
 
 
-@given(seed=st.integers(0, 2**32), share=st.floats(0.0, 1.0), buckets=st.integers(10, 200))
-@settings(max_examples=40, deadline=None)
+@given(seed=seeds, share=st.floats(0.0, 1.0), buckets=st.integers(10, 200))
+@examples(40)
 def test_rounding_up_keeps_every_budget(seed, share, buckets):
     """However coarse the buckets: what does not surely fit is not chosen."""
     errors, sizes = instance(seed)
@@ -132,8 +133,8 @@ def kept_in(support, layer):
     return support.indices[(support.indices >= offset) & (support.indices < offset + size)] - offset
 
 
-@given(seed=st.integers(0, 2**32), budget=st.integers(40, 20_000))
-@settings(max_examples=30, deadline=None)
+@given(seed=seeds, budget=st.integers(40, 20_000))
+@examples(30)
 def test_a_payload_keeps_its_byte_budget_and_uses_most_of_it(seed, budget):
     """Header, indices and values: that is what the slot has to carry."""
     selector = Layered(BOUNDS, budget, Int4())
@@ -153,8 +154,8 @@ def test_each_layer_keeps_its_largest():
             assert torch.equal(kept, TopK(kept.numel() / size).select(x[offset : offset + size], None, 0, 0).indices)
 
 
-@given(seed=st.integers(0, 2**32), budget=st.integers(100, 6000))
-@settings(max_examples=20, deadline=None)
+@given(seed=seeds, budget=st.integers(100, 6000))
+@examples(20)
 def test_the_layers_errors_sum_to_no_more_than_with_equal_shares_and_none_is_starved(seed, budget):
     """That sum is what is made least; and each layer keeps half of its share, as large as the numbers of others may be."""
 

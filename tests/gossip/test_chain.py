@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.catalogue import build
@@ -18,6 +18,7 @@ from starling.gossip.compress.select.coordinates import Mask, TopK
 from starling.gossip.compress.select.random_k import Cocktail
 from starling.gossip.compress.support import blocks_in
 from starling.gossip.rng import generator
+from tests.strategies import examples
 
 RATED = [name for name, make in SELECTORS.items() if "ratio" in inspect.signature(make).parameters]
 BY_THE_VECTOR = ["top_k", "top_k_sampled", "chunk_top_k", "drift_top_k"]
@@ -77,7 +78,7 @@ def test_contraction_holds_on_the_vectors_that_are_worst_for_it(select, quantize
     ratio=st.floats(0.005, 1.0),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_selectors_that_look_at_the_vector_contract_every_vector(select, values, ratio, seed):
     """‖x − x_S‖² <= (1 − δ)‖x‖² each time, not just on average: also EF21 and CHOCO may then use them."""
     x = torch.tensor(values, dtype=torch.float64)
@@ -87,7 +88,7 @@ def test_selectors_that_look_at_the_vector_contract_every_vector(select, values,
 
 
 @given(seed=st.integers(0, 2**62), dim=st.integers(1, 3000), ratio=st.floats(0.02, 0.5), heavy=st.booleans())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_a_rolling_mask_keeps_its_share_exactly_over_a_full_turn_and_top_k_inside_it_no_less(seed, dim, ratio, heavy):
     """The expectation over where the mask stands, taken exactly: each block is looked at equally often."""
     x = torch.randn(dim, generator=generator(seed), dtype=torch.float64)

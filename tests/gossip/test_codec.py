@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.compress import codec
@@ -20,6 +20,7 @@ from starling.gossip.compress.header import BLOCKS, HEADER, LISTING, VERSION, Ki
 from starling.gossip.compress.quantize import Float32, Float64, Fp16, Int4, Int8
 from starling.gossip.compress.support import Blocks, Full, Indices
 from starling.gossip.rng import generator
+from tests.strategies import examples, seeds
 
 DIM = 200
 ALLOWED = tuple(BY_CODE.values())
@@ -180,7 +181,7 @@ def test_every_bit_flip_is_refused_or_stays_in_bounds(name):
 
 
 @given(data=st.binary(max_size=120))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_arbitrary_bytes_are_refused_or_stay_in_bounds(data):
     check_hostile(data)
 
@@ -191,15 +192,15 @@ def test_arbitrary_bytes_are_refused_or_stay_in_bounds(data):
     numbers=st.tuples(*[st.one_of(st.integers(0, 210), st.integers(0, 2**16 - 1))] * 4),
     tail=st.binary(max_size=150),
 )
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_well_formed_headers_with_any_counts_are_refused_or_stay_in_bounds(kind, code, numbers, tail):
     """Random bytes rarely get past the header; these do."""
     described = BLOCKS.pack(*numbers) if kind == Kind.BLOCKS else LISTING.pack(*numbers[:2])
     check_hostile(HEADER.pack(VERSION, kind, code, DIM) + described + tail)
 
 
-@given(seed=st.integers(0, 2**32), dim=st.integers(1, 500), data=st.data())
-@settings(max_examples=40, deadline=None)
+@given(seed=seeds, dim=st.integers(1, 500), data=st.data())
+@examples(40)
 def test_indices_and_wishes_of_any_shape_make_the_round_trip(seed, dim, data):
     chosen = data.draw(st.sets(st.integers(0, dim - 1), min_size=1, max_size=60).map(sorted))
     support = indices(*chosen)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.catalogue import build
@@ -15,6 +15,7 @@ from starling.gossip.compress.feedback import compress_with_feedback
 from starling.gossip.compress.quantize import Float32, Float64, integer
 from starling.gossip.compress.select.coordinates import Everything, TopK
 from starling.gossip.rng import generator
+from tests.strategies import examples, seeds
 
 SELECTED = {"full": {}} | {
     name: {"ratio": 0.1} for name, make in SELECTORS.items() if "ratio" in inspect.signature(make).parameters
@@ -51,8 +52,8 @@ def test_contraction_holds_in_expectation(compressor, draw):
     assert sum(errors) / len(errors) <= (1 - compressor.contraction(1000)) * x.square().sum().item() + 4 * spread + 1e-6
 
 
-@given(ratio=st.floats(0.01, 1.0), seed=st.integers(0, 2**32), dim=st.integers(1, 300))
-@settings(max_examples=40, deadline=None)
+@given(ratio=st.floats(0.01, 1.0), seed=seeds, dim=st.integers(1, 300))
+@examples(40)
 def test_contraction_of_top_k_holds_for_every_draw(ratio, seed, dim):
     """‖x − Q(x)‖² <= (1 − k/d)‖x‖² for each vector, not just on average."""
     x = torch.randn(dim, generator=generator(seed), dtype=torch.float64)
@@ -78,8 +79,8 @@ def test_feedback_conserves_what_went_in(compressor):
     assert torch.allclose(put_in, came_out + memory, rtol=0, atol=1e-12)
 
 
-@given(seed=st.integers(0, 2**32), ratio=st.floats(0.01, 1.0))
-@settings(max_examples=20, deadline=None)
+@given(seed=seeds, ratio=st.floats(0.01, 1.0))
+@examples(20)
 def test_feedback_of_a_selection_conserves_every_bit(seed, ratio):
     """What is sent is owed no more, what is not sent is owed in full: no rounding at all."""
     x, memory = gaussian(200, seed), gaussian(200, seed, "memory")

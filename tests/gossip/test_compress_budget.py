@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.compress import codec
@@ -13,6 +13,7 @@ from starling.gossip.compress.budget import exchange_budget, plan
 from starling.gossip.compress.quantize import Float32, Fp16, Int4
 from starling.gossip.compress.select.coordinates import Mask
 from starling.gossip.compress.support import blocks_in
+from tests.strategies import examples
 
 
 def cost(ratio, dim, request, response):
@@ -23,7 +24,7 @@ def cost(ratio, dim, request, response):
 
 
 @given(budget=st.integers(1, 20_000), dim=st.integers(1, 5000))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_the_plan_fits_the_budget_and_one_block_more_would_not(budget, dim):
     request, response = Fp16(), Int4()
     blocks = blocks_in(dim)

@@ -6,12 +6,13 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.compress import rice
 from starling.gossip.compress.indices import decode, encode, size
 from starling.gossip.compress.rice import BITMAP, PER_BLOCK, rice_parameter
+from tests.strategies import examples
 
 CLUSTERED = 253
 MILLION = 1_000_000
@@ -73,7 +74,7 @@ def index_sets(draw):
 
 
 @given(case=index_sets())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_round_trip(case):
     indices, dim = case
     data = encode(indices, dim)
@@ -139,7 +140,7 @@ def test_the_rice_parameter_is_the_log_of_the_median_gap(count, dim, b):
 
 
 @given(case=index_sets(), junk=st.binary(max_size=60), count=st.integers(-1, 400), flip=st.integers(0, 10_000))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_other_bytes_are_refused_or_mean_exactly_one_list(case, junk, count, flip):
     """Whatever decodes is in bounds and encodes to the very same bytes: no list has two encodings."""
     indices, dim = case

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.catalogue import build
@@ -17,6 +17,7 @@ from starling.gossip.compress.select.coordinates import DriftTopK, Mask, TopK, k
 from starling.gossip.compress.select.random_k import Cocktail, RandomK, finest_block
 from starling.gossip.compress.support import Blocks, Full, Indices, blocks_in
 from starling.gossip.rng import generator
+from tests.strategies import examples
 
 RATED = [name for name, make in SELECTORS.items() if "ratio" in inspect.signature(make).parameters]
 
@@ -40,7 +41,7 @@ def vectors_and_supports(draw):
 
 
 @given(case=vectors_and_supports())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_support_takes_its_coordinates_in_ascending_order(case):
     """Size, ratio, index and values agree, so that what one end takes the other end adds in the right places."""
     dim, support = case
@@ -52,7 +53,7 @@ def test_a_support_takes_its_coordinates_in_ascending_order(case):
 
 
 @given(case=vectors_and_supports())
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_what_is_taken_is_a_copy(case):
     """An exchange works on a snapshot: adding to the model later must not change it."""
     dim, support = case
@@ -63,7 +64,7 @@ def test_what_is_taken_is_a_copy(case):
 
 
 @given(seed=st.integers(0, 2**64 - 1), dim=st.integers(1, 3000), ratio=st.floats(0.02, 1.0))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_a_rolling_mask_visits_every_coordinate_before_any_twice(seed, dim, ratio):
     """Over as many exchanges as there are blocks, each coordinate is exchanged exactly `count` times; this is also why the
     mask keeps exactly its share of ‖x‖² on average, for every vector."""
@@ -120,7 +121,7 @@ def test_a_mask_of_a_larger_vector_is_refused():
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=60), st.floats(0.01, 1.0))
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_top_k_is_exact_and_breaks_ties_by_the_lowest_index(values, ratio):
     """Both ends and every device must agree, whatever order their sort leaves equal values in."""
     x = torch.tensor(values, dtype=torch.float32)
@@ -191,7 +192,7 @@ sets = st.sets(st.integers(0, 99), min_size=1, max_size=30).map(sorted)
 
 
 @given(own=sets, wish=sets, extra=st.integers(0, 40))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_wish_is_granted_after_our_own_coordinates_up_to_the_limit(own, wish, extra):
     """A peer's wish may cost at most the limit and never pushes out what we need."""
     limit = len(own) + extra
@@ -250,7 +251,7 @@ numbers = st.lists(st.integers(-3, 3), min_size=1, max_size=300)
 
 
 @given(values=numbers, ratio=st.floats(0.01, 1.0), seed=st.integers(0, 2**62))
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_a_sampled_threshold_keeps_the_largest_and_nearly_as_many_as_asked_for(values, ratio, seed):
     """Whatever the sample said: from .8 k to 1.3 k of them, and none left out is larger than one kept."""
     x = torch.tensor(values, dtype=torch.float32)
@@ -294,7 +295,7 @@ def test_a_sampled_threshold_of_zero_makes_no_list_of_all_places():
 
 
 @given(values=numbers, ratio=st.floats(0.01, 1.0), chunk=st.integers(64, 100))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_chunk_top_k_is_exact_top_k_of_every_chunk(values, ratio, chunk):
     """So it inherits the bound of top-k for every vector, breaks ties alike, and always sends equally many."""
     x = torch.tensor(values, dtype=torch.float32)

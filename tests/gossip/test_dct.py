@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.compress.compressor import Chain
@@ -17,9 +17,9 @@ from starling.gossip.compress.select.coordinates import TopK
 from starling.gossip.compress.select.dct import Atoms, DctTopK, dct, inverse_dct
 from starling.gossip.compress.support import Full, Indices
 from starling.gossip.rng import generator
+from tests.strategies import examples, seeds
 
-quick = settings(max_examples=25, deadline=None)
-seeds = st.integers(0, 2**32)
+quick = examples(25)
 dims = st.integers(1, 300)
 chunks = st.integers(2, 70)
 
@@ -200,7 +200,7 @@ def test_a_described_support_is_parsed_to_the_same(seed, dim, chunk, ratio, tail
 
 
 @given(rest=st.binary(max_size=60), dim=st.integers(1, 100), agreed=st.sampled_from([2, 64, 1024]))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_no_bytes_do_more_than_raise_a_reason(rest, dim, agreed):
     data, reason = ATOMS.pack(agreed) + rest, None
     try:

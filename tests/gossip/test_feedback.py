@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.catalogue import build
@@ -23,6 +23,7 @@ from starling.gossip.compress.select.coordinates import Everything, Mask, TopK
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from tests.harness.quadratics import gradients, quadratics, relative_error
+from tests.strategies import examples, seeds
 
 REPLICAS = ("ef21", "ef21_sgdm", "econtrol")
 
@@ -187,8 +188,8 @@ def _tensors(state):
 
 
 @pytest.mark.parametrize("name", REPLICAS)
-@given(seed=st.integers(0, 2**32), rounds=st.integers(1, 12))
-@settings(max_examples=15, deadline=None)
+@given(seed=seeds, rounds=st.integers(1, 12))
+@examples(15)
 def test_sender_and_receiver_hold_the_same_estimate_to_the_bit(name, seed, rounds):
     """Both add the same messages in the same order; a bit of difference would stay for ever."""
     feedback = FEEDBACKS[name]()
@@ -323,8 +324,8 @@ def test_steps_of_top_k_are_one_larger_top_k():
     assert torch.equal(five, Rows(Chain(TopK(0.05), Float64())).compress(x, generator(0)))
 
 
-@given(seed=st.integers(0, 2**32), steps=st.integers(1, 4))
-@settings(max_examples=20, deadline=None)
+@given(seed=seeds, steps=st.integers(1, 4))
+@examples(20)
 def test_steps_of_a_random_mask_multiply_what_each_leaves(seed, steps):
     """E‖x − v_R‖² = (1 − δ)^R ‖x‖² for independent masks; checked as what a mask of the union must leave: never more than one leaves."""
     x = gaussian(seed, shape=(640,))

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.compress import topk as module
 from starling.gossip.compress.topk import largest
 from starling.gossip.rng import generator
+from tests.strategies import examples, seeds
 
 LONG = 40_000  # more than what is gathered whole
 
@@ -39,10 +40,8 @@ def spread(kind, dim, seed):
 @pytest.mark.parametrize(
     "kind", ["gaussian", "heavy", "zeros", "mostly zeros", "few values", "rising", "one column large"]
 )
-@given(
-    seed=st.integers(0, 2**32), dim=st.sampled_from([1, 2, 100, LONG]), share=st.floats(0.0, 1.0), drift=st.booleans()
-)
-@settings(max_examples=12, deadline=None)
+@given(seed=seeds, dim=st.sampled_from([1, 2, 100, LONG]), share=st.floats(0.0, 1.0), drift=st.booleans())
+@examples(12)
 def test_it_is_what_a_stable_sort_gives(kind, seed, dim, share, drift):
     """Ties go to the lowest index, so that two nodes with equal vectors choose alike."""
     x = spread(kind, dim, seed)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -15,12 +15,12 @@ from starling.gossip.compress.support import Full
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
 from starling.gossip.vector import layout
+from tests.strategies import examples, seeds
 
 MATRICES = (Matrix(3, 20, 10), Matrix(210, 12, 30))  # a bias before, one between, one after
 DIM = 3 + 200 + 7 + 360 + 5
 WIDE = LowRank(2, MATRICES, saving=1.0)
-quick = settings(max_examples=25, deadline=None)
-seeds = st.integers(0, 2**32)
+quick = examples(25)
 
 
 def gaussian(*labels, dtype=torch.float64, dim=DIM):
@@ -286,7 +286,7 @@ def test_a_described_support_is_parsed_to_the_same_bits(seed, rank, turned, tail
 
 
 @given(data=st.binary(max_size=200))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_no_bytes_do_more_than_raise_a_reason(data):
     selector = LowRank(1, (Matrix(0, 6, 5),), saving=1.0)
     reason = None

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.api import Effect, Phase
@@ -15,6 +15,7 @@ from starling.gossip.mix import edge_ledger
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.gradient_tracking import GradientTracking
 from starling.gossip.mix.pet import Pet
+from tests.strategies import examples, seeds
 
 DIM = 12
 SUPPORTS = (Full(), Blocks(3, 1, 2, 4), Indices(torch.tensor([0, 5, 11])))
@@ -23,8 +24,7 @@ AVERAGING = ("pet", "dsgd", "gradient_tracking")
 PHASE = Phase(0, 5, 0.1)
 SETTLED = 2
 
-seeds = st.integers(0, 2**32)
-quick = settings(max_examples=40, deadline=None)
+quick = examples(40)
 
 
 def mixer(name):

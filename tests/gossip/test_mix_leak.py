@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.api import Effect, Phase
@@ -16,10 +16,11 @@ from starling.gossip.overlay.static import Ring
 from starling.node.config.schema import Manifest, MixSection
 from starling.node.engine.mixing import mixer
 from tests.harness.two_engines import Both, terms
+from tests.strategies import examples, seeds
 
 DIM = 130
 leaks = st.floats(0.01, 0.9)
-quick = settings(max_examples=25, deadline=None)
+quick = examples(25)
 
 
 def gaussian(seed, size=DIM):
@@ -30,7 +31,7 @@ def effect(peer, value, gain=0.5, support=None):
     return Effect(peer, Full() if support is None else support, value, 0.5, gain)
 
 
-@given(leak=leaks, seed=st.integers(0, 2**32), gains=st.lists(st.floats(1e-3, 50.0), min_size=1, max_size=12))
+@given(leak=leaks, seed=seeds, gains=st.lists(st.floats(1e-3, 50.0), min_size=1, max_size=12))
 @quick
 def test_both_ends_of_an_edge_hold_the_same_flow_with_opposite_signs_to_the_bit(leak, seed, gains):
     """Else corrections would not sum to zero, and the mean model would go where no gradient points."""
@@ -54,7 +55,7 @@ def test_a_lie_told_once_decays_as_one_minus_leak_to_the_power_of_the_exchanges(
     torch.testing.assert_close(flow, torch.tensor([lie, -lie, 0.0]) * (1.0 - leak) ** turns, rtol=1e-4, atol=1e-30)
 
 
-@given(leak=leaks, seed=st.integers(0, 2**32))
+@given(leak=leaks, seed=seeds)
 @quick
 def test_a_lie_told_for_ever_is_bounded_by_one_over_the_leak(leak, seed):
     """The clip bounds what one exchange moves; the leak what all of them together do."""

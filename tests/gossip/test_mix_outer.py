@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.api import Phase
@@ -17,6 +17,7 @@ from starling.gossip.overlay.measure import matrix, symmetrised
 from starling.gossip.overlay.periodic import stage, turn
 from tests.harness.matrix_walk import walk
 from tests.harness.quadratics import gradients, quadratics, relative_error
+from tests.strategies import examples
 
 N, DIM = 6, 7
 
@@ -93,7 +94,7 @@ def test_federated_averaging_is_the_outer_step_that_takes_the_mean_as_it_is():
 
 
 @given(dim=st.integers(1, 12), fragments=st.integers(1, 5), turns=st.integers(0, 11))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_a_turn_is_about_its_own_fragment_and_all_have_had_theirs_after_as_many_turns(dim, fragments, turns):
     """Strided: coordinate c belongs to turn c mod F; the others keep model, anchor and momentum."""
     mixer = Outer(outer_lr=1.0, outer_momentum=0.0, fragments=fragments)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.api import Phase
@@ -30,6 +30,7 @@ from starling.gossip.rng import generator
 from starling.robust.clip import clip
 from tests.harness.matrix_walk import cycle, iterate, walk
 from tests.harness.quadratics import gradients, quadratics
+from tests.strategies import examples, seeds
 
 N, D, K, LR = 4, 13, 3, 0.05  # 13: rows that do not fill a processor's vector registers
 RULES = {
@@ -45,8 +46,7 @@ RULES = {
 }
 PHASE = Phase(0, K, LR)
 
-seeds = st.integers(0, 2**32)
-quick = settings(max_examples=20, deadline=None)
+quick = examples(20)
 every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.api import Phase
@@ -28,6 +28,7 @@ from starling.gossip.reference import Reference, descent
 from starling.robust.clip import clip
 from tests.harness.quadratics import gradients, quadratics, relative_error
 from tests.harness.swap_walk import PHASE, Ends, halves, top
+from tests.strategies import examples, seeds
 
 SWAPPING = {
     "choco": {"gamma": 0.2},
@@ -40,8 +41,7 @@ SWAPPING = {
 FEEDBACK_NAMES = sorted(FEEDBACKS.keys() - {"demo"})
 SUMS = (RunningSums(), PullPush())
 
-seeds = st.integers(0, 2**32)
-quick = settings(max_examples=30, deadline=None)
+quick = examples(30)
 
 
 def mixer(name):

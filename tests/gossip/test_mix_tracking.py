@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.api import Phase
@@ -25,12 +25,12 @@ from starling.node.simulate.matrix.swarm import Swarm
 from tests.harness.quadratics import gradients, quadratics, relative_error
 from tests.harness.swap_walk import PHASE, Ends
 from tests.harness.two_engines import Both, terms
+from tests.strategies import examples, seeds
 
 N, DIM = 8, 6
 OFF = DefendedTracking(0.0, 0.0, 0.0, 0.0)
 LARGEST = 2.0**100  # a little more than is let in
-seeds = st.integers(0, 2**32)
-quick = settings(max_examples=10, deadline=None)
+quick = examples(10)
 
 
 def gaussian(seed, *shape):

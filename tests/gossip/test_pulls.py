@@ -9,7 +9,7 @@ from math import inf
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.errors import RemoteProtocolError
@@ -19,6 +19,7 @@ from starling.gossip.exchange.commands import Fault, SendMessage
 from starling.gossip.exchange.pull import KEPT, MAX_ASKED, MAX_DEFERRED, MAX_TOLD, Published, Pulls
 from starling.gossip.exchange.timeouts import Deadline, Timeouts
 from starling.gossip.wire.schema import NotNow, Pull, Pulled, Pulling
+from tests.strategies import examples, seeds
 
 LEAD = 4
 LIFE = 5
@@ -451,8 +452,8 @@ class World:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**32), loss=st.floats(0, 0.5), repeat=st.floats(0, 0.3), liar=st.booleans())
+@examples(40)
+@given(seed=seeds, loss=st.floats(0, 0.5), repeat=st.floats(0, 0.3), liar=st.booleans())
 def test_whatever_the_network_does_nobody_honest_is_blamed_and_only_true_words_are_used(seed, loss, repeat, liar):
     """And rounds go on, nobody gets more than its share, and no honest node ever signs two things."""
     world = World(Random(seed), loss, repeat, liar)

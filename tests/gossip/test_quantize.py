@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.compress import quantize
@@ -17,6 +17,7 @@ from starling.gossip.compress.catalogue import BY_CODE, QUANTIZERS, quantizer
 from starling.gossip.compress.quantize import BUCKET, Int4, Int8, identity, integer, minifloat, qsgd, sign
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
+from tests.strategies import examples, seeds
 
 FLOATS = {
     "float32": quantize.Float32(),
@@ -145,8 +146,8 @@ def test_every_name_and_code_is_tried_here():
 
 
 @each(ALL)
-@given(seed=st.integers(0, 2**32), scale=magnitudes, rows=st.integers(1, 4), count=st.integers(1, 200), data=st.data())
-@settings(max_examples=8, deadline=None)
+@given(seed=seeds, scale=magnitudes, rows=st.integers(1, 4), count=st.integers(1, 200), data=st.data())
+@examples(8)
 def test_through_is_what_arrives_bit_for_bit(q, seed, scale, rows, count, data):
     """The simulator of a thousand nodes computes what whole nodes decode."""
     dtype = data.draw(st.sampled_from([torch.float32, torch.float64]))
@@ -179,8 +180,8 @@ def test_long_vectors_are_quantised_as_their_parts_would_be(name):
 
 
 @each(INTEGERS | MINIFLOATS)
-@given(scale=magnitudes, seed=st.integers(0, 2**32))
-@settings(max_examples=8, deadline=None)
+@given(scale=magnitudes, seed=seeds)
+@examples(8)
 def test_relative_error_is_the_same_at_every_magnitude(q, scale, seed):
     """A nearly converged swarm exchanges differences of 1e-12: the relative error must not grow as they shrink."""
     x = torch.randn(4 * BUCKET, generator=generator(seed))
@@ -190,7 +191,7 @@ def test_relative_error_is_the_same_at_every_magnitude(q, scale, seed):
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
 @pytest.mark.parametrize("nearest", [False, True])
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_omega_of_integers_bounds_what_an_adversary_can_do(bits, nearest, data):
     """The worst bucket has one large value and all others where rounding hurts most, at any place within a step."""
     q = integer(bits, nearest)
@@ -216,8 +217,8 @@ def test_omega_of_integers_is_nearly_reached():
 
 
 @pytest.mark.parametrize("levels", [1, 3, 7, 15, 31, 127])
-@given(seed=st.integers(0, 2**32), zeros=st.integers(0, BUCKET - 1))
-@settings(max_examples=15, deadline=None)
+@given(seed=seeds, zeros=st.integers(0, BUCKET - 1))
+@examples(15)
 def test_omega_of_qsgd_bounds_flat_and_sparse_buckets(levels, seed, zeros):
     """All magnitudes equal is the worst case, and every vector in between."""
     q = qsgd(levels)
@@ -234,8 +235,8 @@ def test_omega_of_qsgd_is_within_the_papers(levels):
 
 
 @each({"sign": sign()} | MINIFLOATS | {"int2_nearest": integer(2, nearest=True)})
-@given(seed=st.integers(0, 2**32), power=st.floats(0.2, 30.0))
-@settings(max_examples=20, deadline=None)
+@given(seed=seeds, power=st.floats(0.2, 30.0))
+@examples(20)
 def test_omega_holds_for_every_vector_where_no_chance_is_involved(q, seed, power):
     """From nearly equal magnitudes to one that dwarfs the others."""
     x = torch.randn(3 * BUCKET, generator=generator(seed), dtype=torch.float64)
@@ -270,8 +271,8 @@ def test_chance_of_neighbours_rows_and_words_is_independent():
 
 
 @each(INTEGERS)
-@given(seed=st.integers(0, 2**32), scale=magnitudes, count=st.integers(1, 200))
-@settings(max_examples=15, deadline=None)
+@given(seed=seeds, scale=magnitudes, count=st.integers(1, 200))
+@examples(15)
 def test_each_value_becomes_one_of_its_two_neighbouring_multiples_of_the_step(q, seed, scale, count):
     """So an exchange never moves a coordinate past the largest one of its bucket by more than the step's rounding."""
     x = torch.randn(count, generator=generator(seed)) * scale
@@ -292,8 +293,8 @@ def test_multiples_of_the_step_are_never_rounded_away(q):
 
 
 @each(ODD)
-@given(seed=st.integers(0, 2**32), scale=magnitudes)
-@settings(max_examples=8, deadline=None)
+@given(seed=seeds, scale=magnitudes)
+@examples(8)
 def test_rounding_to_the_nearest_is_odd(q, seed, scale):
     """So antisymmetry survives it: what one end adds, the other takes away."""
     x = torch.randn(150, generator=generator(seed)) * scale
@@ -301,8 +302,8 @@ def test_rounding_to_the_nearest_is_odd(q, seed, scale):
 
 
 @each(REENCODES)
-@given(seed=st.integers(0, 2**32), count=st.integers(0, 150), scale=magnitudes)
-@settings(max_examples=8, deadline=None)
+@given(seed=seeds, count=st.integers(0, 150), scale=magnitudes)
+@examples(8)
 def test_what_was_decoded_reencodes_to_the_same_bytes(q, seed, count, scale):
     data = q.encode(torch.randn(count, generator=generator(seed), dtype=torch.float64) * scale, generator(0))
     assert q.encode(q.decode(data, count), generator(0)) == data
@@ -435,7 +436,7 @@ def test_floats_from_a_peer_must_be_finite(q, bad):
 
 @each(ALL)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_changed_bytes_are_refused_or_decode_to_finite_values_in_bounds(q, data):
     """Whatever a peer sends: a known reason, or finite values; and without chance those have no other encoding."""
     count = data.draw(st.integers(1, 140))

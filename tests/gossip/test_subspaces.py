@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.api import Effect
@@ -24,6 +24,7 @@ from starling.gossip.mix.edge_ledger import average, opened
 from starling.gossip.mix.exchange_codec import Terms
 from starling.gossip.rng import generator
 from starling.robust.clip import clip
+from tests.strategies import examples, seeds
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "subspaces.json"
 DIM = 200
@@ -45,7 +46,6 @@ REASONS = {
     "unknown_codec",
     "not_finite",
 }
-seeds = st.integers(0, 2**32)
 
 
 def gaussian(*labels, dtype=torch.float32):
@@ -69,7 +69,7 @@ def test_payloads_never_change():
 
 @pytest.mark.parametrize("name", SELECTORS)
 @given(seed=seeds)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_a_request_makes_the_round_trip(name, seed):
     """To the bit, with the size that was announced; truncated or lengthened by one byte it is refused."""
     x = gaussian(seed)
@@ -86,13 +86,13 @@ def test_a_request_makes_the_round_trip(name, seed):
 
 
 @given(kind=st.sampled_from([Kind.ATOMS, Kind.FACTORS]), body=st.binary(max_size=150))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_no_bytes_do_more_than_raise_a_reason(kind, body):
     check_hostile(HEADER.pack(1, kind, Float32().code, DIM) + body)
 
 
 @given(payload=st.sampled_from(sorted(golden_payloads().values())), at=st.integers(11, 60), value=st.integers(0, 255))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_no_changed_byte_does_more_than_raise_a_reason(payload, at, value):
     data = bytearray.fromhex(payload)
     data[min(at, len(data) - 1)] = value
@@ -142,7 +142,7 @@ def test_a_count_is_checked_before_anything_is_made_of_it():
 
 @pytest.mark.parametrize("name", SELECTORS)
 @given(seed=seeds, theta=st.sampled_from([0.3, 0.5, 0.9]))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_an_exchange_moves_both_ends_by_opposite_bits_and_flows_stay_opposite(name, seed, theta):
     """The whole transaction: request, response of clipped int4, and what each end does with it. Flows sum to zero exactly, so the mean
     model goes on following the mean gradient."""

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import asynccontextmanager
 from random import Random
 
 import msgspec
 import trio
 
-from starling.gossip.errors import EngineError, RemoteProtocolError
 from starling.node.config.schema import Manifest, PaceSection
-from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.exchange.service import Exchange
 from starling.node.net.memory import MemoryHub, MemoryNetwork
 from starling.node.rpc import calls
+from tests.harness.memory_swarm import VIEW, FakeEngine, Member, Swarm
 
-VIEW = b"everybody"
 
-
-class CountingEngine:
+class CountingEngine(FakeEngine):
     """An engine whose model is one integer: exchanges average it, flows record what moved over each edge.
 
     Args:
@@ -28,30 +24,19 @@ class CountingEngine:
     """
 
     def __init__(self, x: int, cost_s: float = 0.002) -> None:
+        super().__init__(cost_s)
         self.x = x
-        self.cost_s = cost_s
         self.flows: dict[str, int] = {}
         self.settled: dict[str, int] = {}
         self.kept: dict[tuple[str, int, int], int] = {}
         self.mixed: list[int] = []
-        self.calls: list[calls.Request] = []
-        self.refuse: Callable[[calls.Request], calls.Refused | None] = lambda _call: None
-        self.dead = False
-
-    async def call(self, request: calls.Request) -> calls.Reply:
-        await trio.sleep(self.cost_s)
-        if self.dead:
-            raise EngineError("it is dead")
-        self.calls.append(request)
-        refused = self.refuse(request)
-        return self._answer(request) if refused is None else refused
 
     def restart(self) -> None:
         """From a checkpoint: the model stays, flows and what was under way are gone."""
-        self.dead = False
+        self.dead = ()
         self.flows, self.settled, self.kept = {}, {}, {}
 
-    def _answer(self, request: calls.Request) -> calls.Reply:
+    def answer(self, request: calls.Request) -> calls.Reply:
         match request:
             case calls.Offer(peer, inc, seq):
                 self.kept[peer, inc, seq] = 0
@@ -84,20 +69,6 @@ class CountingEngine:
         self.flows[peer] = self.flows.get(peer, 0) + v
 
 
-class Facts:
-    """A reporter that remembers."""
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-        self.faults: list[tuple[str, str]] = []
-
-    def event(self, name, text, *, level="info", **fields):
-        self.events.append(name)
-
-    def fault(self, peer, reason):
-        self.faults.append((peer, reason))
-
-
 class Plenty:
     """No limit known."""
 
@@ -109,28 +80,18 @@ class Plenty:
     def forget(self, peer: str) -> None: ...
 
 
-class Member:
-    """One node as far as exchanges go."""
+class PairwiseMember(Member):
+    """A member with the service of pairwise exchanges."""
 
     def __init__(self, name: str, network: MemoryNetwork, x: int, pace: str, seed: int) -> None:
         rng = Random(f"{name} {seed}")
-        self.name = name
-        self.network = network
-        self.engine = CountingEngine(x)
-        self.facts = Facts()
-        self.transactions = Transactions()
-        self.strangers: set[str] = set()
+        super().__init__(name, network, CountingEngine(x))
         manifest = msgspec.structs.replace(Manifest(), pace=PaceSection(kind=pace, max_wait_s=2.0))
         self.exchange = Exchange(
             network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm", me=name,
             fresh_inc=lambda: rng.randrange(2**60), may=lambda peer: peer not in self.strangers, admits=self.admits,
             budget=Plenty(), transactions=self.transactions,
         )  # fmt: skip
-
-    def admits(self, peer: str) -> bool:
-        if peer in self.strangers:
-            raise RemoteProtocolError(peer, "not_a_member")
-        return True
 
     async def rounds(
         self, count: int, links: Callable[[int], Mapping[str, float]], compute_s: Callable[[], float]
@@ -143,28 +104,15 @@ class Member:
             turn = max(turn + 1, min(outcome.behind, count - 1))
 
 
-class Swarm:
-    """Members a, b, c … on one network. Their models begin at 0, 1000, 2000 …"""
+class PairwiseSwarm(Swarm):
+    """Members a, b, c … Their models begin at 0, 1000, 2000 …"""
 
     def __init__(self, n: int, *, pace: str = "steps", rules=(), seed: int = 0) -> None:
-        self.hub = MemoryHub(rules, seed)
-        self.pace, self.seed = pace, seed
+        hub = MemoryHub(rules, seed)
         names = [chr(ord("a") + i) for i in range(n)]
-        self.members = {name: Member(name, self.hub.join(name), 1000 * i, pace, seed) for i, name in enumerate(names)}
-
-    def __getitem__(self, name: str) -> Member:
-        return self.members[name]
-
-    @asynccontextmanager
-    async def serving(self):
-        async with trio.open_nursery() as nursery:
-            for one in self.members.values():
-                for other in self.members.values():
-                    if one is not other:
-                        one.network.learn(other.name, other.network.addresses)
-                await nursery.start(one.exchange.serve)
-            yield nursery
-            nursery.cancel_scope.cancel()
+        super().__init__(
+            hub, [PairwiseMember(name, hub.join(name), 1000 * i, pace, seed) for i, name in enumerate(names)]
+        )
 
     def imbalance(self) -> int:
         """Sum of |c_ij + c_ji| over all edges, settled flows included."""
@@ -175,12 +123,6 @@ class Swarm:
                     total += abs(_held(one, other) + _held(other, one))
         return total
 
-    async def all(self, function: Callable[[Member], object]) -> None:
-        """Call an async function for every member at once and wait."""
-        async with trio.open_nursery() as nursery:
-            for member in self.members.values():
-                nursery.start_soon(function, member)
 
-
-def _held(one: Member, other: Member) -> int:
+def _held(one: PairwiseMember, other: PairwiseMember) -> int:
     return one.engine.flows.get(other.name, 0) + one.engine.settled.get(other.name, 0)

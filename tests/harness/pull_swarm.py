@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from hashlib import blake2b
 
 import msgspec
 import trio
 
-from starling.gossip.errors import EngineError, RemoteProtocolError
 from starling.gossip.exchange.attestation import digest
 from starling.node.config.schema import Manifest, PaceSection
-from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.exchange.pull_service import PulledExchange
 from starling.node.net.memory import MemoryHub, MemoryNetwork
 from starling.node.rpc import calls
-from tests.harness.exchange_swarm import VIEW, Facts
+from tests.harness.memory_swarm import VIEW, FakeEngine, Member, Swarm
 
 LIFE = 3
 
@@ -28,29 +25,21 @@ def verify(peer: str, signature: bytes, message: bytes) -> bool:
     return signature == sign(peer, message)
 
 
-class TellingEngine:
+class WordEngine(FakeEngine):
     """Publishes "NAME ROUND", takes whatever is not "bad", and remembers the rounds it mixed."""
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self.name = name
-        self.calls: list[calls.Request] = []
         self.heard: dict[str, bytes] = {}
         self.mixed: list[tuple[int, dict[str, bytes | None]]] = []
-        self.dead: tuple[type, ...] = ()
-        self.refuse: tuple[type, ...] = ()
         self.padding = b""
         self.held: tuple[str, ...] | None = None
 
     def vector(self, round: int) -> bytes:
         return f"{self.name} {round}".encode() + self.padding
 
-    async def call(self, request: calls.Request) -> calls.Reply:
-        await trio.sleep(0.002)
-        if isinstance(request, self.dead):
-            raise EngineError("it is dead")
-        self.calls.append(request)
-        if isinstance(request, self.refuse):
-            return calls.Refused("state", "it would rather not")
+    def answer(self, request: calls.Request) -> calls.Reply:
         match request:
             case calls.Publish(round):
                 return calls.Published(self.vector(round), digest(self.vector(round)))
@@ -67,16 +56,11 @@ class TellingEngine:
         return calls.Done()
 
 
-class Member:
-    """One node as far as pulled exchanges go."""
+class PullMember(Member):
+    """A member with the service of pulled exchanges."""
 
     def __init__(self, name: str, network: MemoryNetwork, cap: int) -> None:
-        self.name = name
-        self.network = network
-        self.engine = TellingEngine(name)
-        self.facts = Facts()
-        self.transactions = Transactions()
-        self.strangers: set[str] = set()
+        super().__init__(name, network, WordEngine(name))
         self.witnessed: list = []
         self.noted: list = []
         manifest = msgspec.structs.replace(Manifest(), pace=PaceSection(max_wait_s=2.0))
@@ -88,38 +72,16 @@ class Member:
             transactions=self.transactions,
         )  # fmt: skip
 
-    def admits(self, peer: str) -> bool:
-        if peer in self.strangers:
-            raise RemoteProtocolError(peer, "not_a_member")
-        return True
-
     async def round(self, number: int, peers: str, compute_s: float = 0.01):
         """Local steps, then questions to peers that are named by one letter each."""
         self.exchange.computing(number, {}, VIEW)
         await trio.sleep(compute_s)
         return await self.exchange.round(number, dict.fromkeys(peers, 0.5), VIEW)
 
-    def count(self, kind: type) -> int:
-        return sum(isinstance(call, kind) for call in self.engine.calls)
 
-
-class Swarm:
-    """Members a, b, c … on one network."""
+class PullSwarm(Swarm):
+    """Members by the letters of `names`."""
 
     def __init__(self, names: str, *, rules=(), cap: int = 0) -> None:
-        self.hub = MemoryHub(rules)
-        self.members = {name: Member(name, self.hub.join(name), cap) for name in names}
-
-    def __getitem__(self, name: str) -> Member:
-        return self.members[name]
-
-    @asynccontextmanager
-    async def serving(self):
-        async with trio.open_nursery() as nursery:
-            for one in self.members.values():
-                for other in self.members.values():
-                    if one is not other:
-                        one.network.learn(other.name, other.network.addresses)
-                await nursery.start(one.exchange.serve)
-            yield nursery
-            nursery.cancel_scope.cancel()
+        hub = MemoryHub(rules)
+        super().__init__(hub, [PullMember(name, hub.join(name), cap) for name in names])

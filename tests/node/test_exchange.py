@@ -13,7 +13,8 @@ from starling.gossip.wire.schema import Ack, Poke
 from starling.node.net.faults import loss
 from starling.node.rpc import calls
 from starling.node.status.snapshot import Exchanges
-from tests.harness.exchange_swarm import VIEW, Swarm
+from tests.harness.exchange_swarm import PairwiseSwarm
+from tests.harness.memory_swarm import VIEW
 from tests.harness.virtual import virtual
 
 
@@ -43,7 +44,7 @@ def matching(names: str, seed: int):
 @virtual
 async def test_a_round_of_two_averages_them_exactly():
     """The plain case: each end applies the same difference with opposite sign, then both mix."""
-    swarm = Swarm(2)
+    swarm = PairwiseSwarm(2)
     async with swarm.serving():
         await swarm.all(lambda member: member.rounds(1, lambda _: {"ab".replace(member.name, ""): 0.5}, lambda: 0.0))
         assert swarm["a"].engine.x == swarm["b"].engine.x == 500
@@ -63,7 +64,7 @@ async def test_a_round_of_two_averages_them_exactly():
 async def test_rounds_finish_and_sums_hold_with_a_third_of_the_frames_lost(overlay):
     """Loss costs exchanges, never a round and never the balance of an edge."""
     rules = [loss(0.3, seed=7)]
-    swarm = Swarm(6, rules=rules)
+    swarm = PairwiseSwarm(6, rules=rules)
     names = "abcdef"
     rng = Random(1)
 
@@ -90,7 +91,7 @@ async def test_rounds_finish_and_sums_hold_with_a_third_of_the_frames_lost(overl
 @virtual
 async def test_a_faster_peer_is_parked_until_our_local_steps_are_done():
     """Nobody is told off for being ready first."""
-    swarm = Swarm(2)
+    swarm = PairwiseSwarm(2)
     async with swarm.serving() as nursery:
         slow, fast = swarm["b"], swarm["a"]
         slow.exchange.computing(0, {"a": 0.5}, VIEW)
@@ -104,7 +105,7 @@ async def test_a_faster_peer_is_parked_until_our_local_steps_are_done():
 @virtual
 async def test_who_is_behind_hears_of_it_and_can_jump():
     """A node that slept gets Busy "late" with the peer's round instead of waiting in vain."""
-    swarm = Swarm(2)
+    swarm = PairwiseSwarm(2)
     async with swarm.serving():
         swarm["b"].exchange.computing(50, {"a": 0.5}, VIEW)
         began = trio.current_time()
@@ -118,7 +119,7 @@ async def test_who_is_behind_hears_of_it_and_can_jump():
 @virtual
 async def test_who_is_ahead_waits_within_its_deadline_for_the_peer_to_come_up():
     """Else one lost exchange would drive two nodes apart for good: who is ahead must not hurry on because it is ahead."""
-    swarm = Swarm(2)
+    swarm = PairwiseSwarm(2)
     async with swarm.serving() as nursery:
         swarm["b"].exchange.computing(3, {"a": 0.5}, VIEW)
         nursery.start_soon(swarm["a"].exchange.round, 50, {"b": 0.5}, VIEW)
@@ -132,7 +133,7 @@ async def test_who_is_ahead_waits_within_its_deadline_for_the_peer_to_come_up():
 @virtual
 async def test_a_silent_peer_costs_the_deadline_and_no_more():
     """Nobody waits for anybody for ever; the round mixes what it has."""
-    swarm = Swarm(3)
+    swarm = PairwiseSwarm(3)
     async with swarm.serving():
         swarm.hub.crash("b")
 
@@ -150,7 +151,7 @@ async def test_a_silent_peer_costs_the_deadline_and_no_more():
 @virtual
 async def test_different_member_lists_do_not_exchange():
     """A round's weights come from the list; two lists would not add up to a mixing matrix."""
-    swarm = Swarm(2)
+    swarm = PairwiseSwarm(2)
     async with swarm.serving():
 
         async def play(member):
@@ -167,7 +168,7 @@ async def test_different_member_lists_do_not_exchange():
 @virtual
 async def test_a_refusing_engine_ends_that_exchange_only(which):
     """The next round works, and nothing one-sided is left."""
-    swarm = Swarm(2)
+    swarm = PairwiseSwarm(2)
     async with swarm.serving():
         for member in swarm.members.values():
             member.engine.refuse = lambda call: calls.Refused("peer", "not_finite") if isinstance(call, which) else None
@@ -191,7 +192,7 @@ async def test_a_refusing_engine_ends_that_exchange_only(which):
 @virtual
 async def test_an_engine_that_dies_and_restarts_begins_every_edge_anew():
     """Its flows are gone with it, so the peers must delete theirs: sum zero again, and exchanges go on."""
-    swarm = Swarm(3)
+    swarm = PairwiseSwarm(3)
     everybody = {name: {n: 1 / 3 for n in "abc" if n != name} for name in "abc"}
 
     async def play(member, round):
@@ -200,7 +201,7 @@ async def test_an_engine_that_dies_and_restarts_begins_every_edge_anew():
     async with swarm.serving():
         await swarm.all(lambda member: play(member, 0))
         assert swarm["b"].engine.flows
-        swarm["b"].engine.dead = True
+        swarm["b"].engine.dead = (object,)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(play, swarm["a"], 1)
             nursery.start_soon(play, swarm["c"], 1)
@@ -219,7 +220,7 @@ async def test_an_engine_that_dies_and_restarts_begins_every_edge_anew():
 @virtual
 async def test_a_commit_the_engine_cannot_do_resets_the_edge_at_both_ends():
     """The initiator has applied by then; deleting both flows is the only way back to balance."""
-    swarm = Swarm(2)
+    swarm = PairwiseSwarm(2)
     async with swarm.serving():
         swarm["b"].engine.refuse = lambda call: (
             calls.Refused("state", "lost") if isinstance(call, calls.Commit) else None
@@ -235,7 +236,7 @@ async def test_a_commit_the_engine_cannot_do_resets_the_edge_at_both_ends():
 @virtual
 async def test_a_revoked_peer_leaves_no_flow_and_may_come_back():
     """A false suspicion: one end deletes; at the next contact the other does as well."""
-    swarm = Swarm(2)
+    swarm = PairwiseSwarm(2)
     async with swarm.serving():
         links = {"a": {"b": 0.5}, "b": {"a": 0.5}}
         await swarm.all(lambda member: member.exchange.round(0, links[member.name], VIEW))
@@ -252,7 +253,7 @@ async def test_a_revoked_peer_leaves_no_flow_and_may_come_back():
 @virtual
 async def test_where_the_other_flows_leaned_against_a_revoked_one_every_edge_begins_anew():
     """At both ends, so that the corrections still sum to zero; edges of others stay as they are."""
-    swarm = Swarm(3)
+    swarm = PairwiseSwarm(3)
     links = {"a": {"b": 0.5, "c": 0.5}, "b": {"a": 0.5, "c": 0.5}, "c": {"a": 0.5, "b": 0.5}}
     async with swarm.serving():
         await swarm.all(lambda member: member.exchange.round(0, links[member.name], VIEW))
@@ -260,7 +261,7 @@ async def test_where_the_other_flows_leaned_against_a_revoked_one_every_edge_beg
 
         def leaning(call):
             leaned = call.peer in engine.flows
-            engine._answer(call)
+            engine.answer(call)
             return calls.Done(leaned=leaned)
 
         engine.refuse = lambda call: leaning(call) if isinstance(call, calls.Revoke) else None
@@ -279,7 +280,7 @@ async def test_where_the_other_flows_leaned_against_a_revoked_one_every_edge_beg
 @virtual
 async def test_closing_in_order_settles_both_ends_in_spite_of_loss(closer):
     """A settled flow stays in the correction; if one end settled and the other deleted, the sum would be off for ever."""
-    swarm = Swarm(2)
+    swarm = PairwiseSwarm(2)
     links = {"a": {"b": 0.5}, "b": {"a": 0.5}}
     async with swarm.serving():
         await swarm.all(lambda member: member.exchange.round(0, links[member.name], VIEW))
@@ -296,7 +297,7 @@ async def test_closing_in_order_settles_both_ends_in_spite_of_loss(closer):
 @virtual
 async def test_faults_of_peers_are_reported_and_change_nothing():
     """A stranger, garbage and a message of the wrong role: each counted, none answered with an exception of ours."""
-    swarm = Swarm(3)
+    swarm = PairwiseSwarm(3)
     async with swarm.serving():
         a = swarm["a"]
         a.strangers.add("c")
@@ -318,7 +319,7 @@ async def test_faults_of_peers_are_reported_and_change_nothing():
 @virtual
 async def test_clock_pace_visits_edges_in_rotation_and_conserves(lost):
     """Nobody waits for anybody's round: visits from either end commit, and the sums hold."""
-    swarm = Swarm(4, pace="clock", rules=[loss(lost, seed=2)] if lost else [])
+    swarm = PairwiseSwarm(4, pace="clock", rules=[loss(lost, seed=2)] if lost else [])
 
     async def slots(member, first=0, last=40):
         others = sorted(swarm.members.keys() - {member.name})
@@ -343,7 +344,7 @@ async def test_clock_pace_visits_edges_in_rotation_and_conserves(lost):
 @virtual
 async def test_an_unwelcome_caller_is_told_and_drops_the_edge():
     """An edge exists only if both ends say so."""
-    swarm = Swarm(2, pace="clock")
+    swarm = PairwiseSwarm(2, pace="clock")
     dropped: list[str] = []
     async with swarm.serving():
         swarm["b"].exchange.hold_edges(lambda _peer: False, lambda _peer: None)
@@ -355,7 +356,7 @@ async def test_an_unwelcome_caller_is_told_and_drops_the_edge():
 @virtual
 async def test_a_cancelled_visit_leaves_the_edge_free_for_the_next():
     """A slot ends whatever is under way in it."""
-    swarm = Swarm(2, pace="clock")
+    swarm = PairwiseSwarm(2, pace="clock")
     async with swarm.serving():
         swarm["b"].engine.cost_s = 5.0
         with trio.move_on_after(0.2):

@@ -9,8 +9,8 @@ from starling.gossip.wire.schema import Pull, Pulled, Request, Response
 from starling.node.daemon.exchange.history import MAX_ENDED, MAX_UNDER_WAY, Transactions
 from starling.node.net.faults import loss
 from starling.node.status.snapshot import Transaction
-from tests.harness.exchange_swarm import Swarm
-from tests.harness.pull_swarm import Swarm as PullSwarm
+from tests.harness.exchange_swarm import PairwiseSwarm
+from tests.harness.pull_swarm import PullSwarm
 from tests.harness.virtual import virtual
 
 
@@ -20,7 +20,7 @@ def request(number: int, payload: bytes = b"twelve bytes") -> Request:
 
 @virtual
 async def test_both_ends_of_an_exchange_keep_the_same_from_their_own_side():
-    swarm = Swarm(2)
+    swarm = PairwiseSwarm(2)
     async with swarm.serving():
         await swarm.all(lambda member: member.rounds(2, lambda _: {"ab".replace(member.name, ""): 0.5}, lambda: 0.0))
     (first, _), (other, _) = (swarm[name].transactions.ended for name in "ab")
@@ -35,7 +35,7 @@ async def test_both_ends_of_an_exchange_keep_the_same_from_their_own_side():
 
 @virtual
 async def test_a_link_on_which_nothing_comes_back_ends_as_a_timeout_that_has_no_number():
-    swarm = Swarm(2, rules=[loss(1.0, seed=1)])
+    swarm = PairwiseSwarm(2, rules=[loss(1.0, seed=1)])
     async with swarm.serving():
         await swarm["a"].rounds(1, lambda _: {"b": 0.5}, lambda: 0.0)
         await swarm["b"].rounds(1, lambda _: {"a": 0.5}, lambda: 0.0)

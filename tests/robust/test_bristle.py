@@ -6,12 +6,13 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.rng import generator
 from starling.node.tasks.synthetic import CLASSES, drawn
 from starling.robust import bristle
+from tests.strategies import examples, seeds
 
 ALL = torch.ones(3, dtype=torch.bool)
 
@@ -49,8 +50,8 @@ def test_thirds_are_by_distance():
     assert chosen.tolist() == sorted(set(chosen.tolist()))
 
 
-@given(count=st.integers(0, 14), seed=st.integers(0, 2**32))
-@settings(max_examples=30, deadline=None)
+@given(count=st.integers(0, 14), seed=seeds)
+@examples(30)
 def test_of_few_all_are_tried_that_the_quotas_allow(count, seed):
     told = torch.randn(count, 2, 3, generator=generator(seed, "few"))
     chosen = bristle.prioritised(torch.zeros(2, 3), told, generator(seed, "try"))
@@ -135,9 +136,7 @@ def test_what_was_measured_of_foreign_classes_is_not_looked_at():
     assert torch.equal(bristle.weights(own, theirs[None], familiar, torch.tensor([2])), other)
 
 
-scores = st.integers(0, 2**32).map(
-    lambda seed: torch.rand(7, 5, generator=generator(seed, "scores"), dtype=torch.float64)
-)
+scores = seeds.map(lambda seed: torch.rand(7, 5, generator=generator(seed, "scores"), dtype=torch.float64))
 
 
 @given(
@@ -145,7 +144,7 @@ scores = st.integers(0, 2**32).map(
     held=st.lists(st.booleans(), min_size=5, max_size=5),
     shared=st.lists(st.integers(-1, 6), min_size=6, max_size=6),
 )
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_nobody_weighs_more_than_six_times_its_certainty(found, held, shared):
     familiar, shared = torch.tensor(held), torch.tensor(shared)
     sure = bristle.certainty(found[1:], bristle.selected(found[1:], familiar, shared))
@@ -177,8 +176,8 @@ def test_columns_are_weighted_means_class_by_class():
     assert torch.equal(mixed[1], own[1])
 
 
-@given(seed=st.integers(0, 2**32), size=st.sampled_from([1.0, 1e3, 1e6]))
-@settings(max_examples=30, deadline=None)
+@given(seed=seeds, size=st.sampled_from([1.0, 1e3, 1e6]))
+@examples(30)
 def test_a_column_moves_at_most_six_sevenths_of_the_way_to_one_liar(seed, size):
     """The bound on what the worst scores can be made to do; without data to judge by, nothing moves."""
     chance = generator(seed, "liar")

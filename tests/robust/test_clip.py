@@ -4,14 +4,12 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.rng import generator
 from starling.robust.clip import clip
-
-exponents = st.integers(-300, 300)
-seeds = st.integers(0, 2**32)
+from tests.strategies import examples, exponents, seeds
 
 
 def gaussian(seed, count=50, dtype=torch.float32):
@@ -19,7 +17,7 @@ def gaussian(seed, count=50, dtype=torch.float32):
 
 
 @given(seed=seeds, exponent=st.integers(-37, 37), tau=st.floats(1e-6, 1e6))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_clipping_is_odd_to_the_bit(seed, exponent, tau):
     """One end clips v and the other −v; if they rounded differently the corrections would no longer sum to zero."""
     v = gaussian(seed) * 10.0**exponent
@@ -29,7 +27,7 @@ def test_clipping_is_odd_to_the_bit(seed, exponent, tau):
 
 
 @given(seed=seeds, exponent=exponents, tau=st.floats(1e-3, 1e3))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_the_norm_never_exceeds_tau_and_the_direction_stays(seed, exponent, tau):
     """For float64 of any magnitude: squares that overflow must not turn into a zero or an infinity."""
     v = gaussian(seed, dtype=torch.float64) * 10.0**exponent
@@ -50,7 +48,7 @@ def test_the_norm_never_exceeds_tau_and_the_direction_stays(seed, exponent, tau)
     tau=st.floats(1e-3, 1e3),
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_near_the_threshold_only_what_is_longer_is_shortened(seed, factor, tau, dtype):
     """Norms within a factor 4 of tau: what is no longer comes back itself, what is longer has norm tau and the same direction."""
     unit = gaussian(seed, dtype=torch.float64)
@@ -105,7 +103,7 @@ def test_a_threshold_must_be_finite_and_not_negative(tau):
 
 
 @given(seed=seeds, tau=st.floats(0.01, 10.0))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_clipping_twice_is_clipping_once(seed, tau):
     once, _ = clip(gaussian(seed, dtype=torch.float64) * 10, tau)
     twice, _ = clip(once, tau)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starling.robust.sampling import b_hat, draw, labels, least_s, overflow, prefix_of
+from tests.strategies import examples
 
 SIZES = (1, 3, 5, 7, 9, 11, 15, 21, 31)
 MAJORITY = {
@@ -107,7 +108,7 @@ def test_the_exact_count_needs_fewer_than_the_bounds_of_theory():
 
 
 @given(n=st.integers(2, 60), data=st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_b_hat_is_the_least_that_keeps_its_promise(n, data):
     f, s = data.draw(st.integers(0, n - 1)), data.draw(st.integers(0, n - 1))
     nodes, rounds, epsilon = data.draw(st.sampled_from([(1, 1, 0.5), (7, 10, 0.1), (50, 1000, 0.01)]))
@@ -121,7 +122,7 @@ def test_b_hat_is_the_least_that_keeps_its_promise(n, data):
 
 
 @given(n=st.integers(2, 80), data=st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_more_bad_members_and_a_smaller_b_are_never_safer(n, data):
     f, s = data.draw(st.integers(0, n - 2)), data.draw(st.integers(0, n - 1))
     b = data.draw(st.integers(0, n))

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.overlay import measure
@@ -20,6 +20,7 @@ from starling.gossip.overlay.equitopo import (
 )
 from starling.gossip.overlay.measure import matrix, residual
 from starling.gossip.overlay.one_peer import RandomMatching
+from tests.strategies import examples
 
 # n -> (mean, largest) of 20 draws of ‖W − J‖₂ with ⌈ln n⌉, ⌈2 ln n⌉ and ⌈3 ln n⌉ shifts: directed, then undirected
 STATIC = {
@@ -58,7 +59,7 @@ def test_a_single_draw_can_be_disconnected_and_is_drawn_again():
             assert left(kind(seed).shifts(16, 0), 16) <= MOST_LEFT
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=st.integers(0, 2**63 - 1), n=st.integers(1, 200))
 def test_the_default_number_of_shifts_is_enough_for_every_n(seed, n):
     for part in (DirectedEquiStatic(seed), UndirectedEquiStatic(seed)):

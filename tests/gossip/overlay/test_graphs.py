@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.overlay import random_graph
@@ -18,6 +18,7 @@ from starling.gossip.overlay.random_graph import ErdosRenyi, HalfRandom
 from starling.gossip.overlay.static import Complete, Ring, StaticExponential
 from starling.gossip.overlay.weights import RULES, Lazy
 from tests.harness.dense_weights import lazy, max_degree, metropolis_hastings, uniform
+from tests.strategies import examples
 
 GAPS = {
     8: (0.1953, 0.1464, 0.5000, 0.26, 0.23, 0.5000),
@@ -132,7 +133,7 @@ def test_the_lazy_form_has_no_negative_eigenvalue_and_moves_everybody_half_as_fa
             assert np.linalg.eigvalsh(W)[0] >= -1e-12
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(seed=st.integers(0, 2**63 - 1), n=st.integers(2, 40), factor=st.floats(0.05, 3.0))
 def test_a_random_graph_is_connected_symmetric_and_the_same_for_everybody(seed, n, factor):
     """Every node draws all of it: another graph at one node would be links that only one end knows."""

@@ -4,12 +4,13 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.overlay.measure import spectral_gap
 from starling.gossip.overlay.sticky import SPARE_EDGES, StickyEdges
 from tests.harness.dense_weights import metropolis_hastings
+from tests.strategies import examples
 
 DEGREE = 6
 
@@ -63,7 +64,7 @@ class Swarm:
             yield peer
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(n=st.integers(1, 24), degree=st.integers(1, 8))
 def test_targets_are_symmetric_few_and_connect_everybody(n, degree):
     swarm = Swarm(n, degree)

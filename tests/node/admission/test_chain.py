@@ -15,10 +15,11 @@ from starling.node.admission.chain import MAX_LINKS, Terms, check, inviters, not
 from starling.node.admission.credential import Credential, Ticket
 from starling.node.identity import Identity
 from tests.harness.invitations import END_MS, FOUNDER, PEOPLE, SWARM, TERMS, chain_of, one_more
+from tests.strategies import examples
 
 
 @given(length=st.integers(1, 3), bearers=st.lists(st.booleans(), min_size=3, max_size=3))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_a_chain_that_everybody_signed_is_good_and_says_who_answers(length, bearers):
     """By bearer key or by name: the holder is who took the invitation up."""
     chain = chain_of(length, bearers=bearers)
@@ -30,7 +31,7 @@ def test_a_chain_that_everybody_signed_is_good_and_says_who_answers(length, bear
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_any_change_of_any_byte_makes_it_none(data):
     """Nothing in a chain is for show: a peer that changes one bit of what it was given has nothing."""
     raw = bytearray(chains.to_bytes(CHAIN))

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.membership.member_list import MemberList
@@ -22,6 +22,7 @@ from starling.node.admission.work import search
 from starling.node.config.schema import AdmissionSection, Manifest
 from starling.node.identity import Identity, verify_record
 from tests.harness.invitations import END_MS, FOUNDER, PEOPLE, SWARM, TERMS, chain_of, one_more
+from tests.strategies import examples
 
 NOW_S = 1_700_000_000.0
 INVITE = AdmissionSection(kind="invite", depth=3, quota=3)
@@ -185,7 +186,7 @@ def test_only_those_above_a_member_can_revoke_it(who, may):
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_any_change_of_a_revocation_makes_it_none(data):
     good = revocations.revoke(PEOPLE[1], chain_of(2), TERMS)
     part = data.draw(st.sampled_from(["chain", "signature"]))

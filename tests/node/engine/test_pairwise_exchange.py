@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.compress.catalogue import quantizer
@@ -14,6 +14,7 @@ from starling.node.config.schema import CompressSection, MixSection, OptimizerSe
 from starling.node.rpc import calls
 from starling.robust.clip import clip
 from tests.harness.engines import done, exchange, manifest, opened, play, state_of, x_of
+from tests.strategies import examples
 
 
 def pair(agreed=None, *, train=True):
@@ -275,7 +276,7 @@ def refused_without_a_trace(engine, call):
 
 @pytest.mark.slow
 @given(payload=mutated(REQUEST.payload))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_any_bytes_as_a_request_are_answered_or_refused_and_change_nothing(payload):
     reply = refused_without_a_trace(EXCHANGED["b"], replace_payload(REQUEST, payload))
     if isinstance(reply, calls.Answered):
@@ -284,7 +285,7 @@ def test_any_bytes_as_a_request_are_answered_or_refused_and_change_nothing(paylo
 
 @pytest.mark.slow
 @given(payload=mutated(RESPONSE))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_any_bytes_as_a_response_are_applied_within_the_clip_or_refused(payload):
     engine = opened_with_offer()
     reply = refused_without_a_trace(engine, calls.Apply("b", 0, 1, payload))

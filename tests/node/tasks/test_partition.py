@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.errors import ConfigError
 from starling.node.config.schema import PartitionSection
 from starling.node.tasks import partition
 from starling.node.tasks.partition import FEW, by_file, by_key, by_label, cut, dirichlet, floor, iid
+from tests.strategies import examples
 
 CUTS = {
     "iid": lambda labels, shards, seed: iid(len(labels), shards, seed),
@@ -28,7 +29,7 @@ def cases(draw):
 
 
 @pytest.mark.parametrize("kind", CUTS)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(case=cases())
 def test_every_sample_lies_in_exactly_one_shard_and_no_shard_is_starved(kind, case):
     """Doubled samples would leak between nodes; an empty shard has nothing to train on."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.catalogue import build
@@ -22,9 +22,10 @@ from starling.robust.attacks.names import DATA, NAMES, TRACKER, VECTOR, WIRE
 from starling.robust.attacks.per_receiver import Dissensus, EdgeRiding, EdgeRidingMax, Equivocation, Spectral
 from starling.robust.attacks.stealth import DIRECTIONS, Alie, MinMax, MinSum, quantile
 from tests.harness.attack_scenes import distance, drawn, mean, scene, std, told, vectors
+from tests.strategies import examples
 
 SAME_TO_ALL = ("sign_flip", "zero", "alie", "ipm", "foe", "mimic", "min_max", "min_sum", "stale", "free_rider")
-small = settings(max_examples=25, deadline=None)
+small = examples(25)
 
 
 # --- the catalogue ------------------------------------------------------------------------------------------------

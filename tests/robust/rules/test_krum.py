@@ -4,11 +4,11 @@ from itertools import combinations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 from starling.gossip.rng import generator
 from starling.robust.catalogue import rule
+from tests.strategies import examples, seeds
 
 SIZES = [(n, f) for n in range(5, 10) for f in (1, 2) if n >= 2 * f + 3]
 
@@ -41,8 +41,8 @@ def drawn(seed, n, f):
 
 
 @pytest.mark.parametrize(("n", "f"), SIZES)
-@given(seed=st.integers(0, 2**32))
-@settings(max_examples=20, deadline=None)
+@given(seed=seeds)
+@examples(20)
 def test_the_vectors_of_lowest_score_are_those_of_the_definition(n, f, seed):
     vectors = drawn(seed, n, f)
     score = by_definition(vectors, f)

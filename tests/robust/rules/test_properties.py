@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.rng import generator
@@ -11,9 +11,9 @@ from starling.robust.catalogue import rule
 from starling.robust.rules.api import Context
 from starling.robust.rules.stack import BLOCK, CHUNK, Stack
 from tests.harness.robust_rules import EVERY, MIXED, RULES, K, combine, example, losses
+from tests.strategies import examples, seeds
 
 every = pytest.mark.parametrize("name", EVERY)
-seeds = st.integers(0, 2**32)
 INSIDE = (
     "median",
     "trimmed_mean",
@@ -144,7 +144,7 @@ def test_those_who_are_there_never_count_for_those_who_are_not(name):
     apart=st.booleans(),
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_as_many_liars_as_a_rule_tolerates_do_not_carry_it_away(name, seed, far, apart, dtype):
     """Together in one place, or each elsewhere. Within a few times the distance of the farthest honest, which is what the bounds say."""
     own, told, present, before = example(seed, dtype=dtype)
@@ -181,7 +181,7 @@ def test_one_liar_carries_the_mean_away():
 
 
 @given(seed=seeds, exponent=st.integers(-30, 30))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_one_message_moves_sac_by_two_thresholds_at_most(seed, exponent):
     """Whatever replaces it: w·tau for the one, w·tau for the other."""
     own, told, present, before = example(seed)

@@ -6,13 +6,14 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.rng import generator
 from starling.robust.sketches.foolsgold import similarity, weights
 from starling.robust.sketches.sybilwall import combine
 from starling.robust.sketches.sybilwall import weights as wall
+from tests.strategies import examples, seeds
 
 
 def histories(count, size, *labels):
@@ -39,8 +40,8 @@ def as_written(alike):
     return [min(max(each, 0.0), 1.0) for each in logits]
 
 
-@given(count=st.integers(2, 9), seed=st.integers(0, 2**32), spread=st.sampled_from([0.05, 0.5, 3.0]))
-@settings(max_examples=60, deadline=None)
+@given(count=st.integers(2, 9), seed=seeds, spread=st.sampled_from([0.05, 0.5, 3.0]))
+@examples(60)
 def test_it_is_algorithm_1_where_no_similarity_is_negative(count, seed, spread):
     chance = generator(seed, "exact")
     rows = 1.0 + spread * torch.randn(count, 12, generator=chance).abs()
@@ -107,11 +108,11 @@ def test_opposites_are_not_alike():
     assert alphas(rows)[0] == 1.0
 
 
-rows_of_numbers = st.integers(0, 2**32).map(lambda seed: torch.randn(6, 20, generator=generator(seed, "any")) + 0.3)
+rows_of_numbers = seeds.map(lambda seed: torch.randn(6, 20, generator=generator(seed, "any")) + 0.3)
 
 
 @given(rows=rows_of_numbers, order=st.permutations(range(6)))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_order_and_length_do_not_matter_and_weights_are_shares(rows, order):
     alpha = alphas(rows)
     assert bool(((alpha >= 0) & (alpha <= 1)).all())

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.rng import generator
@@ -16,6 +16,7 @@ from starling.robust.sketches import histories as h
 from starling.robust.sketches.foolsgold import similarity
 from starling.robust.sketches.histories import BUCKETS, MOST, Histories, Observed, Record
 from starling.robust.sketches.sybilwall import weights
+from tests.strategies import examples, seeds
 
 SWARM = "sswarm"
 
@@ -48,8 +49,8 @@ def test_the_error_shrinks_with_the_root_of_the_number_of_buckets():
         assert 0.7 < spread * math.sqrt(buckets) < 1.4
 
 
-@given(a=st.floats(-3, 3), seed=st.integers(0, 2**32))
-@settings(max_examples=15, deadline=None)
+@given(a=st.floats(-3, 3), seed=seeds)
+@examples(15)
 def test_a_sketch_is_linear_so_updates_add_up(a, seed):
     x, y = vector(700, "x"), vector(700, "y")
     together = h.sketch(a * x + y, seed, 64)

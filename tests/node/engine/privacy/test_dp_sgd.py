@@ -5,7 +5,7 @@ import math
 import msgspec
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -32,6 +32,7 @@ from starling.node.tasks.api import Sampled, Source
 from starling.node.tasks.digits import Digits
 from starling.node.tasks.text import Text
 from tests.harness.engines import done, exchange, manifest, opened, opening
+from tests.strategies import examples
 
 PRIVATE = PrivacySection(noise=1.0)
 ZEROS = bytes
@@ -75,7 +76,7 @@ def mechanism(section=PRIVATE, task=None, *, shard=0, shards=4, batch=32, path=N
     rows=st.lists(st.lists(st.floats(-1e6, 1e6, width=32), min_size=3, max_size=3), min_size=1, max_size=6),
     norm=st.floats(0.01, 100.0),
 )
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_one_sample_more_or_less_moves_the_sum_by_at_most_the_clip_norm(rows, norm):
     """The sensitivity that the noise is measured against, for every set of gradients: C if a sample is added or removed, so 2C if it is
     replaced. Adjacent are data sets that differ by one sample more or less."""

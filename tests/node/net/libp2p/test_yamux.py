@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.node.net.libp2p import yamux
@@ -23,6 +23,7 @@ from starling.node.net.libp2p.yamux import (
     Session,
     Violation,
 )
+from tests.strategies import examples
 
 DATA, UPDATE, PING = 0, 1, 2
 SYN, ACK, FIN, RST = 1, 2, 4, 8
@@ -60,7 +61,7 @@ def until_violation(session: Session, frames, apart_s=0.0) -> tuple[str, list]:
     messages=st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=300)), max_size=30),
     cuts=st.lists(st.integers(1, 50), min_size=1, max_size=20),
 )
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_streams_arrive_whole_and_in_order_whatever_the_cuts(messages, cuts):
     """TCP may cut anywhere, in headers too."""
     one, other = pair()
@@ -79,7 +80,7 @@ def test_streams_arrive_whole_and_in_order_whatever_the_cuts(messages, cuts):
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_garbage_is_a_violation_or_nothing(data):
     """No byte string makes the machine fail in any other way."""
     for session in pair():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.exchange.timeouts import Deadline
@@ -11,6 +11,7 @@ from starling.node.simulate.matrix.clocks import Clocks, Pace
 from starling.node.simulate.matrix.round_stats import Done
 from starling.node.simulate.matrix.schedule import Meetings, Schedule
 from starling.node.simulate.matrix.timeouts import Patience
+from tests.strategies import examples
 
 
 @given(
@@ -18,7 +19,7 @@ from starling.node.simulate.matrix.timeouts import Patience
         st.tuples(st.integers(0, 2), st.one_of(st.floats(0.0, 60.0), st.none())), min_size=0, max_size=150
     )
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_patience_is_that_of_each_nodes_own_deadline(outcomes):
     """The same numbers whichever way they are kept, timeouts and forgetting included; several at once come in their order."""
     deadlines = [Deadline(0.5, 30.0) for _ in range(3)]

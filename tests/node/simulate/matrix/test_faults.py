@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.api import Phase
@@ -20,6 +20,7 @@ from starling.node.simulate.matrix.swarm import Swarm
 from starling.robust.clip import clip
 from tests.harness.faulty_loop import FaultyLoop
 from tests.harness.volunteers import Volunteers
+from tests.strategies import examples, seeds
 
 ROWS, DIM, LR, STEPS, MOST = 7, 40, 0.05, 2, 2
 PEERS = ("e", "b", "g", "a", "d", "c", "f")
@@ -28,8 +29,7 @@ EXACT = Terms(Float32(), Float32(), 0.0, clip)
 
 NOBODY_MEETS = Meetings(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
 
-quick = settings(max_examples=12, deadline=None)
-seeds = st.integers(0, 2**32)
+quick = examples(12)
 
 
 def bowls(dtype=torch.float32):

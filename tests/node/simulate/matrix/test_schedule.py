@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.overlay.base_k import BaseK
@@ -17,6 +17,7 @@ from starling.node.simulate.matrix.faults import Faults
 from starling.node.simulate.matrix.members import Crowd
 from starling.node.simulate.matrix.rings import Rings
 from starling.node.simulate.matrix.schedule import Schedule, pairs
+from tests.strategies import examples, seeds
 
 PEERS = tuple(f"peer {(7 * number) % 23:02d}" for number in range(23))
 OVERLAYS = (
@@ -91,8 +92,8 @@ def settle(nodes):
 
 
 @pytest.mark.slow
-@given(degree=st.integers(1, 7), seed=st.integers(0, 2**32), size=st.integers(2, len(PEERS)))
-@settings(max_examples=15, deadline=None)
+@given(degree=st.integers(1, 7), seed=seeds, size=st.integers(2, len(PEERS)))
+@examples(15)
 def test_lasting_edges_are_those_that_nodes_come_to(degree, seed, size):
     """Rings kept for all at once, touched only beside who came or went, against a `StickyEdges` in every node."""
     chance, peers = np.random.default_rng(seed), PEERS[:size]

@@ -1,0 +1,110 @@
+"""The fake engine, the members and the swarm that tests of services build on: real services over a network in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+from starling.gossip.errors import EngineError, RemoteProtocolError
+from starling.node.daemon.exchange.history import Transactions
+from starling.node.net.memory import MemoryHub, MemoryNetwork
+from starling.node.rpc import calls
+
+VIEW = b"everybody"
+
+
+class Facts:
+    """A reporter that records the names of events, and faults."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.faults: list[tuple[str, str]] = []
+
+    def event(self, name, text, *, level="info", **fields):
+        self.events.append(name)
+
+    def fault(self, peer, reason):
+        self.faults.append((peer, reason))
+
+
+class FakeEngine:
+    """An engine in the daemon's process: it records calls, answers after some virtual time, and can refuse or be dead.
+
+    Subclasses define `answer(request)`.
+
+    Attributes:
+        dead: types of calls that find the engine process gone; (object,) for all.
+        refuse: request -> the refusal, or None.
+    """
+
+    def __init__(self, cost_s: float = 0.002) -> None:
+        self.cost_s = cost_s
+        self.calls: list[calls.Request] = []
+        self.dead: tuple[type, ...] = ()
+        self.refuse: Callable[[calls.Request], calls.Refused | None] = lambda _call: None
+
+    async def call(self, request: calls.Request) -> calls.Reply:
+        await trio.sleep(self.cost_s)
+        if isinstance(request, self.dead):
+            raise EngineError("it is dead")
+        self.calls.append(request)
+        refused = self.refuse(request)
+        return self.answer(request) if refused is None else refused
+
+    def answer(self, request: calls.Request) -> calls.Reply:
+        raise NotImplementedError
+
+    def count(self, kind: type) -> int:
+        return sum(isinstance(call, kind) for call in self.calls)
+
+
+class Member:
+    """What every member of a `Swarm` has; subclasses add `exchange`, the service under test.
+
+    Attributes:
+        strangers: peers that are no members for this one.
+    """
+
+    def __init__(self, name: str, network: MemoryNetwork, engine: FakeEngine) -> None:
+        self.name = name
+        self.network = network
+        self.engine = engine
+        self.facts = Facts()
+        self.transactions = Transactions()
+        self.strangers: set[str] = set()
+
+    def admits(self, peer: str) -> bool:
+        if peer in self.strangers:
+            raise RemoteProtocolError(peer, "not_a_member")
+        return True
+
+
+class Swarm:
+    """Members by name on one hub."""
+
+    def __init__(self, hub: MemoryHub, members) -> None:
+        self.hub = hub
+        self.members = {member.name: member for member in members}
+
+    def __getitem__(self, name: str):
+        return self.members[name]
+
+    @asynccontextmanager
+    async def serving(self):
+        """All services run, and every member knows the addresses of the others."""
+        async with trio.open_nursery() as nursery:
+            for one in self.members.values():
+                for other in self.members.values():
+                    if one is not other:
+                        one.network.learn(other.name, other.network.addresses)
+                await nursery.start(one.exchange.serve)
+            yield nursery
+            nursery.cancel_scope.cancel()
+
+    async def all(self, function: Callable[[Member], object]) -> None:
+        """Call an async function for every member at once and wait."""
+        async with trio.open_nursery() as nursery:
+            for member in self.members.values():
+                nursery.start_soon(function, member)
