@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -47,6 +48,22 @@ def gather() -> Facts:
     )
 
 
+def changed_since(commit: str, paths: Sequence[str], root: Path = ROOT) -> str:
+    """The last commit that changed `paths` (as `git log --` takes them) where `commit` does not contain it, abbreviated; "" where it does.
+
+    A commit that this clone does not have contains nothing; without a repository nothing has changed.
+    """
+    last = _git("log", "-1", "--format=%h", "HEAD", "--", *paths, root=root) if paths else ""
+    if not last:
+        return ""
+    held = subprocess.run(
+        ["git", "-C", str(root), "merge-base", "--is-ancestor", last, commit or "0" * 40],
+        capture_output=True,
+        check=False,
+    )
+    return "" if held.returncode == 0 else last
+
+
 def load() -> float:
     """Processes that want a core, averaged over a minute. Beyond the number of cores, clocks measure the neighbours too."""
     return round(os.getloadavg()[0], 2)
@@ -67,6 +84,6 @@ def _cpu() -> str:
     return platform.processor() or platform.machine()
 
 
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
+def _git(*arguments: str, root: Path = ROOT) -> str:
+    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -26,6 +26,8 @@ class Common(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     title: Annotated[str, Meta(min_length=1)]
     """The question in one line."""
+    measures: tuple[str, ...] = ()
+    """Paths, as `git log --` takes them, whose change makes a stored result one of older code. Stored results of before have none."""
     at_least: dict[str, float] = {}
     """Figure -> lower bound."""
     at_most: dict[str, float] = {}

@@ -18,6 +18,8 @@ FOLDER = Path(__file__).parent / "results"
 Run = dict[str, Any]
 Figures = dict[str, float | None]
 """Name -> value; None where there is none, as of a target that was not reached."""
+SPREADS = 3.0
+"""Standard deviations over seeds that a figure may differ by from a stored one."""
 _NUMBERS = re.compile(rb"\[\s*(-?[\d.][^\[\]{}\"]*?)\s*\]")
 
 
@@ -35,6 +37,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What the bounds are about; explained where they are measured, see `benchmarks.recipes`."""
     runs: list[Run]
     """What the figures were made of."""
+    spread: dict[str, float] = {}
+    """Standard deviation of a figure over seeds, where more than one was run. Of results stored before there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,61 @@ def verdicts(recipe: Recipe, figures: Mapping[str, float | None]) -> list[Verdic
     return [
         Verdict(name, value, (recipe.at_least.get(name), recipe.at_most.get(name))) for name, value in figures.items()
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A figure of two results of one recipe.
+
+    Args:
+        figure: name.
+        then: stored.
+        now: measured.
+        tolerance: how far apart they may be.
+    """
+
+    figure: str
+    then: float | None
+    now: float | None
+    tolerance: float
+
+    @property
+    def within(self) -> bool:
+        """A figure that one of the two lacks is outside."""
+        if self.then is None or self.now is None:
+            return self.then is self.now
+        return abs(self.now - self.then) <= self.tolerance
+
+
+def compare(stored: Result, measured: Result, relative: float) -> list[Difference]:
+    """Every figure of either, in the order measured.
+
+    Args:
+        stored: the older one.
+        measured: of the same recipe.
+        relative: share of the stored value that machines of another maker may differ by. A figure over seeds may differ by SPREADS of its
+            standard deviations as well, whichever is more.
+    """
+    names = dict.fromkeys((*measured.figures, *stored.figures))
+    return [
+        Difference(
+            name, stored.figures.get(name), measured.figures.get(name),
+            max(relative * abs(stored.figures.get(name) or 0.0), SPREADS * stored.spread.get(name, 0.0)),
+        )
+        for name in names
+    ]  # fmt: skip
+
+
+def read(path: Path) -> Result:
+    """A stored result.
+
+    Raises:
+        ValueError: it cannot be read, or is none.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Result)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ValueError(f"{path}: no stored result: {error}") from error
 
 
 def file_name(result: Result) -> str:

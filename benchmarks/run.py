@@ -1,6 +1,9 @@
 """The runner: `python -m benchmarks.run [RECIPE …] [--out DIR]` measures, stores and judges; without a recipe all of them.
 
-Exit 0: every bound is met; 1: one is not, or a run failed; 2: wrong input.
+`--against STORED` compares one recipe with a stored result as well: a figure is outside where it differs by more than the tolerance, a
+share of the stored value, and by more than three of its stored standard deviations over seeds.
+
+Exit 0: every bound is met; 1: one is not, a figure is outside the tolerance, or a run failed; 2: wrong input.
 """
 
 from __future__ import annotations
@@ -24,18 +27,31 @@ from benchmarks.recipes import (
 from benchmarks.results import Figures, Result, Run
 from benchmarks.table import show
 
+SIMULATED, TIMED = 0.02, 0.5
+"""Tolerances: on another maker's processor figures of learning differ in the third digit; a clock measures the neighbours too."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run recipes; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("recipes", nargs="*", metavar="RECIPE", help="path or name of a recipe; default: all")
     parser.add_argument("--out", type=Path, default=results.FOLDER, metavar="DIR", help="where results are stored")
+    parser.add_argument(
+        "--against", type=Path, metavar="STORED", help="a stored result of the one recipe, to compare with"
+    )
+    parser.add_argument(
+        "--tolerance", type=float, metavar="SHARE",
+        help=f"of the stored value; default {SIMULATED:g} for simulations and overlays, {TIMED:g} for what a clock measures",
+    )  # fmt: skip
     chosen = parser.parse_args(arguments)
     try:
+        stored = None if chosen.against is None else results.read(chosen.against)
         files = [recipes.find(name) for name in chosen.recipes] or recipes.everything()
         todo = [(path.stem, recipes.load(path)) for path in files]
     except ValueError as error:
         parser.error(str(error))
+    if stored is not None and [name for name, _ in todo] != [stored.name]:
+        parser.error(f"--against: {chosen.against} is a result of {stored.name}; name that recipe and no other")
     met = True
     for name, recipe in todo:
         print(f"{name}: {recipe.title}", file=sys.stderr)
@@ -49,7 +65,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{show(result)}\n")
         print(f"{name}: stored in {path}", file=sys.stderr)
         met = met and all(verdict.met is not False for verdict in results.verdicts(recipe, result.figures))
+        if stored is not None:
+            met = agrees(stored, result, chosen.tolerance) and met
     return 0 if met else 1
+
+
+def agrees(stored: Result, measured: Result, tolerance: float | None) -> bool:
+    """Whether no figure is outside the tolerance; each that is, is printed."""
+    if tolerance is None:
+        tolerance = SIMULATED if isinstance(measured.recipe, SimulateRecipe | OverlaysRecipe) else TIMED
+    timed = {name for name in measured.figures if name.endswith(".wall_s")}
+    outside = [
+        each for each in results.compare(stored, measured, tolerance)
+        if not each.within and not (each.figure in timed and tolerance < TIMED)
+    ]  # fmt: skip
+    for each in outside:
+        print(
+            f"{measured.name}: {each.figure}: was {each.then}, is {each.now}, may differ by {each.tolerance:.3g}",
+            file=sys.stderr,
+        )
+    print(
+        f"{measured.name}: {len(outside)} of {len(measured.figures)} figures outside, tolerance {tolerance:g}",
+        file=sys.stderr,
+    )
+    return not outside
 
 
 def measure(name: str, recipe: recipes.Recipe) -> Result:
@@ -60,8 +99,16 @@ def measure(name: str, recipe: recipes.Recipe) -> Result:
     """
     date, told, before = datetime.now(UTC).isoformat(timespec="seconds"), facts.gather(), facts.load()
     runs, figures = _figures(recipe)
+    spread = simulations.spread(recipe, runs) if isinstance(recipe, SimulateRecipe) else {}
     return Result(
-        name=name, date=date, facts=told, load=(before, facts.load()), recipe=recipe, figures=figures, runs=runs
+        name=name,
+        date=date,
+        facts=told,
+        load=(before, facts.load()),
+        recipe=recipe,
+        figures=figures,
+        runs=runs,
+        spread=spread,
     )
 
 

@@ -19,14 +19,17 @@ What diverged has no final, worst and floor. Where a case `a` is compared with `
     a/b.transient   rounds after which a is never again twice as far off as b, medians over seeds; none if it still is at the end. Of
                     errors only, not where higher is better
 
-Equal scenarios and seeds give equal figures, but for wall_s.
+    attack_success  how often the honest do what an attack wants at the end, mean over seeds; of attacks with such an aim
+
+Equal scenarios and seeds give equal figures on one machine, but for wall_s. On a processor of another maker sums round in another order,
+and figures of learning differ in the third digit: compare with a tolerance (`benchmarks.results.compare`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Any
 
 from benchmarks import data, facts
@@ -64,6 +67,8 @@ def run_case(recipe: SimulateRecipe, case: str) -> list[Run]:
 def _run(case: str, load: list[float], seed: int, told: dict[str, Any]) -> Run:
     kept = ("metric", "higher_is_better", "parameters", "counts", "undone", "diverged")
     curve = {key: [_short(row[key]) for row in told["rows"]] for key in CURVE}
+    if told["rows"][-1]["attack_success"] is not None:
+        curve["attack_success"] = [_short(row["attack_success"] or 0.0) for row in told["rows"]]
     return {
         "case": case, "seed": seed, "load": load, **{key: told[key] for key in kept},
         "wall_s": round(told["wall"]["seconds"], 2), "curve": curve,
@@ -98,6 +103,19 @@ def figures(recipe: SimulateRecipe, runs: Sequence[Run]) -> Figures:
     return told
 
 
+def spread(recipe: SimulateRecipe, runs: Sequence[Run]) -> dict[str, float]:
+    """Standard deviation over seeds of every figure that each of several seeds has; but for wall_s, which is the machine's."""
+    if len(recipe.seeds) < 2:
+        return {}
+    by_seed = [figures(recipe, [run for run in runs if run["seed"] == seed]) for seed in recipe.seeds]
+    found = {}
+    for name in by_seed[0]:
+        values = [figure for each in by_seed if (figure := each[name]) is not None]
+        if len(values) == len(by_seed) and not name.endswith(".wall_s"):
+            found[name] = stdev(values)
+    return found
+
+
 def _figures(recipe: SimulateRecipe, runs: Sequence[Run]) -> Iterator[tuple[str, float | None]]:
     curves = [run["curve"] for run in runs]
     ends = [curve["mean"][-1] for curve in curves]
@@ -114,6 +132,8 @@ def _figures(recipe: SimulateRecipe, runs: Sequence[Run]) -> Iterator[tuple[str,
         for name, key in (("rounds", "round"), ("bytes", "bytes_per_node"), ("seconds", "seconds")):
             got = [curve[key][where] for curve, where in zip(curves, at, strict=True) if where is not None]
             yield f"{name}_to_{target:g}", median(got) if len(got) == len(runs) else None
+    if all("attack_success" in curve for curve in curves):
+        yield "attack_success", fmean(curve["attack_success"][-1] for curve in curves)
     if recipe.timed:
         yield "wall_s", max(run["wall_s"] for run in runs)
 

@@ -14,19 +14,39 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 
-from benchmarks import facts, results
+from benchmarks import facts, recipes, results
 from benchmarks.results import Result, Verdict
 
 PAGES = facts.ROOT / "docs" / "reproductions"
 PAGE = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- results: made by `python -m benchmarks.table` -->", "<!-- end of results -->"
+OLDER = "Measured before what it measures"
 PLACE = re.compile(r"(<!-- result: ([a-z0-9_]+) -->\n).*?(<!-- end of result -->)", re.DOTALL)
 
 
 def show(result: Result) -> str:
     """One result: its circumstances, what was asked, and all figures."""
     return "\n\n".join([f"### {result.name}", result.recipe.title, circumstances(result), *_tables(result)])
+
+
+def mark(result: Result) -> str:
+    """One line where the code that the recipe measures has changed since the result's commit; else "".
+
+    Its recipe file says which paths that is; of one that is gone nothing is known.
+    """
+    try:
+        paths = recipes.load(recipes.find(result.name)).measures
+    except ValueError:
+        return ""
+    last = facts.changed_since(result.facts.commit, paths)
+    return f"**{OLDER} ({', '.join(paths)}) was last changed.**" if last else ""
+
+
+def unmarked(text: str) -> str:
+    """A page without its marks: they follow the repository and not the results."""
+    return re.sub(rf"\n\n\*\*{OLDER} [^\n]*\*\*(?=\n)", "", text)
 
 
 def circumstances(result: Result) -> str:
@@ -47,7 +67,7 @@ def _tables(result: Result) -> Iterator[str]:
     yield from map(_grid, _grouped(result.figures))
 
 
-def fill(text: str, shown: Sequence[Result]) -> str:
+def fill(text: str, shown: Sequence[Result], marks: Mapping[str, str] = MappingProxyType({})) -> str:
     """A page of `docs/reproductions` with the tables of the recipes that it names.
 
     Raises:
@@ -61,12 +81,13 @@ def fill(text: str, shown: Sequence[Result]) -> str:
             raise ValueError(f"no result of {name}; there are {', '.join(by_name)}")
         result = by_name[name]
         source = f"From [{results.file_name(result)}](../../benchmarks/results/{results.file_name(result)}): "
-        return f"{begin}\n{source}{circumstances(result)}\n\n" + "\n\n".join(_tables(result)) + f"\n\n{end}"
+        older = f"\n\n{marks[name]}" if marks.get(name) else ""
+        return f"{begin}\n{source}{circumstances(result)}{older}\n\n" + "\n\n".join(_tables(result)) + f"\n\n{end}"
 
     return PLACE.sub(filled, text)
 
 
-def page(text: str, shown: Sequence[Result]) -> str:
+def page(text: str, shown: Sequence[Result], marks: Mapping[str, str] = MappingProxyType({})) -> str:
     """The page with its tables replaced.
 
     Raises:
@@ -76,7 +97,12 @@ def page(text: str, shown: Sequence[Result]) -> str:
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"no {BEGIN} … {END}")
-    tables = "\n\n".join(show(result) for result in shown)
+    tables = "\n\n".join(
+        show(each).replace(circumstances(each), f"{circumstances(each)}\n\n{marks[each.name]}")
+        if marks.get(each.name)
+        else show(each)
+        for each in shown
+    )
     return f"{head}{BEGIN}\n\n{tables}\n\n{END}{tail}"
 
 
@@ -111,11 +137,15 @@ def _number(value: float | None) -> str:
 def main() -> int:
     """Rewrite the pages; returns the exit code: 1 if one names a recipe without a result."""
     shown = results.newest(results.FOLDER)
-    PAGE.write_text(page(PAGE.read_text(), shown))
+    marks = {result.name: mark(result) for result in shown}
+    for name, older in marks.items():
+        if older:
+            print(f"{name}: {older.strip('*')}", file=sys.stderr)
+    PAGE.write_text(page(PAGE.read_text(), shown, marks))
     failed = 0
     for path in sorted(PAGES.glob("*.md")):
         try:
-            path.write_text(fill(path.read_text(), shown))
+            path.write_text(fill(path.read_text(), shown, marks))
         except ValueError as error:
             print(f"{path.name}: {error}", file=sys.stderr)
             failed = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -23,6 +24,7 @@ from benchmarks import (
     table,
 )
 from benchmarks import rules as combining
+from benchmarks import run as bench
 from benchmarks.facts import Facts
 from benchmarks.recipes import (
     CodecRecipe,
@@ -37,9 +39,8 @@ from benchmarks.results import Result
 from starling.gossip.overlay import catalogue
 from starling.kernels.schema import ALL_RULES, CODECS, RULES
 from starling.node.cli.demo import make_plan
-from starling.node.config import toml
 from starling.node.simulate import rules, sweep
-from starling.node.simulate.schema import PATH_TASKS, Scenario
+from starling.node.simulate.schema import PATH_TASKS
 from starling.robust.attacks.catalogue import ATTACKS
 
 FACTS = Facts(
@@ -161,11 +162,10 @@ def test_every_command_line_is_one_that_the_command_takes(path):
 
 def check_simulation(recipe: SimulateRecipe, case: str) -> None:
     words = simulations.arguments(recipe, case)
-    scenario = toml.load(facts.ROOT / words[1], Scenario)
-    scenario = toml.apply_set(scenario, [word for word in words if "=" in word])
+    given = [word for word in words if "=" in word]
+    scenario, cells = sweep.read(facts.ROOT / words[1], given)
     if scenario.task.kind in PATH_TASKS:
-        scenario = toml.apply_set(scenario, [f"task.params.path={facts.ROOT}"])
-    cells = sweep.cells(scenario)
+        _, cells = sweep.read(facts.ROOT / words[1], [*given, f"task.params.path={facts.ROOT}"])
     rules.check(cells)
     assert [cell.scenario.simulate.seed for cell in cells] == list(recipe.seeds)
 
@@ -405,6 +405,109 @@ def test_a_bound_on_a_figure_that_nobody_measured_is_an_error():
         results.verdicts(DemoRecipe(title="x", at_most={"g": 1.0}), {"f": 1.0})
 
 
+def test_figures_over_seeds_are_stored_with_their_standard_deviation():
+    """Ends .1, .2 and .4: √(((.1 − .2333)² + (.2 − .2333)² + (.4 − .2333)²)/2) = .1528."""
+    recipe = SimulateRecipe(title="x", scenario="y", cases={"a": ()}, timed=True)
+    runs = [simulated("a", seed, (1.0, end), wall_s=float(seed)) for seed, end in ((1, 0.1), (2, 0.2), (3, 0.4))]
+    spread = simulations.spread(recipe, runs)
+    assert spread["a.final"] == pytest.approx(0.15275, rel=1e-4)
+    assert "a.wall_s" not in spread
+    one = msgspec.structs.replace(recipe, seeds=(1,))
+    assert simulations.spread(one, runs[:1]) == {}
+    diverged = [*runs[:2], simulated("a", 3, diverged=1)]
+    assert "a.final" not in simulations.spread(recipe, diverged)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "spread", "within"),
+    [
+        (1.0, 1.019, 0.0, True),
+        (1.0, 1.021, 0.0, False),
+        (-1.0, -1.021, 0.0, False),
+        (1.0, 1.29, 0.1, True),  # three standard deviations over seeds
+        (1.0, 1.31, 0.1, False),
+        (None, None, 0.0, True),
+        (None, 1.0, 0.0, False),
+        (1.0, None, 5.0, False),
+    ],
+)
+def test_a_figure_may_differ_by_the_tolerance_or_three_deviations(then, now, spread, within):
+    stored = msgspec.structs.replace(result(), figures={"a.mean": then}, spread={"a.mean": spread})
+    (difference,) = results.compare(stored, msgspec.structs.replace(result(), figures={"a.mean": now}), 0.02)
+    assert difference.within is within
+
+
+def test_a_figure_that_only_one_result_has_is_outside():
+    differences = results.compare(result(), result(**{"b.mean": 1.0}), 0.5)
+    assert [each.figure for each in differences if not each.within] == ["b.mean"]
+
+
+@pytest.mark.slow
+def test_a_measurement_is_compared_with_a_stored_one(tmp_path, capsys):
+    """The same code on the same machine agrees with itself; a figure that was another is named, and exit code 1."""
+    recipe = tmp_path / "bowls.toml"
+    recipe.write_text(
+        'kind = "simulate"\ntitle = "x"\nscenario = "benchmarks/scenarios/heterogeneous.toml"\nseeds = [1, 2]\n'
+        'set = ["simulate.nodes=4", "pace.rounds=4", "pace.evaluate_every=2"]\n'
+    )
+    assert bench.main([str(recipe), "--out", str(tmp_path)]) == 0
+    (stored,) = tmp_path.glob("*-bowls.json")
+    kept = tmp_path / "kept.json"
+    kept.write_bytes(stored.read_bytes())
+    assert bench.main([str(recipe), "--out", str(tmp_path), "--against", str(kept)]) == 0
+    other = results.read(kept)
+    wrong = {name: value and 1.5 * value for name, value in other.figures.items()}
+    kept.write_bytes(msgspec.json.encode(msgspec.structs.replace(other, figures=wrong, spread={})))
+    capsys.readouterr()
+    assert bench.main([str(recipe), "--out", str(tmp_path), "--against", str(kept)]) == 1
+    assert "bowls: default.final: was" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        bench.main(["sparse", "--out", str(tmp_path), "--against", str(kept)])
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_every_recipe_says_which_paths_it_measures(path):
+    measures = recipes.load(path).measures
+    assert measures
+    assert all((facts.ROOT / each.removeprefix(":!")).exists() for each in measures)
+
+
+def test_a_result_is_older_where_its_commit_lacks_the_last_change_of_what_it_measures(tmp_path):
+    def git(*words):
+        given = ("-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false")
+        return subprocess.run(
+            ["git", "-C", tmp_path, *given, *words], check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    def commit(name, text):
+        (tmp_path / name).write_text(text)
+        git("add", name)
+        git("commit", "-qm", text)
+        return git("rev-parse", "HEAD")
+
+    git("init", "-q")
+    first, second, third = commit("measured", "1"), commit("other", "1"), commit("measured", "2")
+    fourth = commit("other", "2")
+    assert third.startswith(facts.changed_since(second, ["measured"], tmp_path))
+    assert facts.changed_since(second, ["measured"], tmp_path)
+    assert facts.changed_since(third, ["measured"], tmp_path) == ""
+    assert facts.changed_since(fourth, ["measured"], tmp_path) == ""
+    assert facts.changed_since(first, ["."], tmp_path)
+    assert facts.changed_since("f" * 40, ["measured"], tmp_path)  # a commit that this clone does not have
+    assert facts.changed_since(first, [], tmp_path) == ""
+
+
+def test_a_mark_stands_below_the_circumstances_and_can_be_taken_away():
+    text = f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n"
+    place = "<!-- result: claim -->\nold\n<!-- end of result -->\n"
+    mark = f"**{table.OLDER} (gossip) was last changed.**"
+    for make, page in ((table.page, text), (table.fill, place)):
+        marked = make(page, [result()], {"claim": mark})
+        assert f"{table.circumstances(result())}\n\n{mark}\n\n" in marked
+        assert table.unmarked(marked) == make(page, [result()])
+
+
 def test_a_result_is_stored_by_day_and_name_and_read_as_it_was(tmp_path):
     stored = result()
     path = results.save(stored, tmp_path / "made")
@@ -459,7 +562,7 @@ def test_the_page_keeps_its_words_and_gets_new_tables():
 def test_the_page_shows_what_is_stored():
     """Figures are made, not typed: `python -m benchmarks.table` would change nothing."""
     text = table.PAGE.read_text()
-    assert table.page(text, results.newest(results.FOLDER)) == text
+    assert table.page(text, results.newest(results.FOLDER)) == table.unmarked(text)
 
 
 # --- pages and pictures -----------------------------------------------------------------------------------------
@@ -472,11 +575,13 @@ def test_a_page_shows_what_is_stored_of_recipes_and_pictures_that_exist(path):
     stored = {each.name: each for each in results.newest(results.FOLDER)}
     named = [match[1] for match in table.PLACE.findall(text)]
     assert named
-    assert table.fill(text, list(stored.values())) == text
+    assert table.fill(text, list(stored.values())) == table.unmarked(text)
     for name in named:
         assert f"python -m benchmarks.run {name}" in text
         assert recipes.find(name).is_file()
-        assert stored[name].recipe == recipes.load(recipes.find(name))
+        assert stored[name].recipe == msgspec.structs.replace(
+            recipes.load(recipes.find(name)), measures=stored[name].recipe.measures
+        )
         assert bool(plots.panels(stored[name])) == (f"]({name}.png)" in text)
     for picture in re.findall(r"\]\(([a-z0-9_]+\.png)\)", text):
         assert (path.parent / picture).stat().st_size <= MOST_PLOT_BYTES
