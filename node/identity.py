@@ -1,4 +1,4 @@
-"""Who a node is: an Ed25519 key in a file, and the libp2p peer id that encodes its public half.
+"""A node's identity: an Ed25519 key in a file, and the libp2p peer id that encodes its public half.
 
 Signatures are over domain-separated bytes, so that what was signed as one kind of thing never counts as another.
 Knows the format of libp2p's Ed25519 peer ids, and needs no libp2p for it.

@@ -1,1 +1,1 @@
-"""Who may be a member: credentials and the rules they are judged by. Pure but for `issue`, which keeps what was given out; torch-free."""
+"""Membership credentials and the rules that admit them. Pure except for `issue`, which stores issued invitations; torch-free."""

@@ -1,11 +1,11 @@
-"""Chains of signed invitations, from the founder through members to whom the last one is for.
+"""Chains of signed invitations, from the founder through members to the last invitee.
 
     founder ─ link ─▶ holder ─ link ─▶ holder ─ …   a link: (invitee, depth left, quota, not after, number), signed by the holder before
 
-An invitation names its invitee: a peer id, or a *bearer key*, whose private half travels with the invite. Who uses that signs its own peer
-id with it and is the holder from then on; so a chain that is read on the wire is of no use to another peer. `number` counts an inviter's
-invitations and is below its quota (the founder has none), so nobody brings in more members than he may: two peers with the same inviter
-and number are one invitation used twice, which everybody can see, and for which the inviter answers.
+An invitation names its invitee: a peer id, or a *bearer key*, whose private half travels with the invite. The node that uses it signs its
+own peer id with it and is the holder from then on; so a chain that is read on the wire is of no use to another peer. `number` counts an
+inviter's invitations and is below its quota (the founder has none), so no member can invite more than its quota: two peers with the same
+inviter and number are one invitation used twice, which every node can see, and for which the inviter is penalised.
 
 A holder may invite while it has depth left; what it gives on has less. Nothing outlives `not_after_ms` of any link above it.
 
@@ -57,13 +57,13 @@ class Link:
     """One invitation.
 
     Args:
-        invitee: peer id of whom it is for, or of a bearer key.
+        invitee: peer id of the invitee, or of a bearer key.
         depth: how many more links may follow, 0 to 7.
         quota: how many the holder may invite, 0 to 64.
         not_after_ms: unix time in ms at which it ends.
         number: which of its inviter's invitations it is, from 0.
         signature: the inviter's.
-        bound: peer id of who uses a bearer key; "" if there is none.
+        bound: peer id of the node that uses a bearer key; "" if there is none.
         bound_signature: the bearer key's, over `bound`.
     """
 
@@ -78,13 +78,13 @@ class Link:
 
     @property
     def holder(self) -> str:
-        """Peer id of whom it makes a member."""
+        """Peer id of the member it admits."""
         return self.bound or self.invitee
 
 
 Chain = tuple[Link, ...]
 Slot = tuple[str, int]
-"""(inviter, number): one invitation, whoever uses it."""
+"""(inviter, number): one invitation, whichever node uses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +117,13 @@ def invite(
     """A chain with one more invitation.
 
     Args:
-        inviter: the founder, or who holds `above`.
+        inviter: the founder, or the holder of `above`.
         above: the inviter's own chain; empty for the founder.
         terms: of the swarm.
         invitee: peer id, or that of a bearer key.
         number: a number not used before, from 0; below the quota unless the founder invites.
         not_after_ms: when it ends.
-        quota: how many the invitee may invite; as many as anybody, if not given.
+        quota: how many the invitee may invite; the swarm's quota if None.
 
     Raises:
         ValueError: in snake_case: the chain would not be one.
@@ -137,12 +137,12 @@ def invite(
 
 
 def bind(chain: Chain, bearer: bytes, holder: str, swarm: str) -> Chain:
-    """The chain with its last invitation bound to who uses it.
+    """The chain with its last invitation bound to the node that uses it.
 
     Args:
         chain: ends with the invitation of a bearer key.
         bearer: the private half of that key, 32 bytes.
-        holder: peer id of who uses it.
+        holder: peer id of the node that uses it.
         swarm: swarm id.
     """
     *above, last = chain
@@ -154,7 +154,7 @@ def check(chain: Chain, terms: Terms) -> None:
     """Whether each invitation was the inviter's to give, and every signature fits. Time and revocations are others' business.
 
     Raises:
-        ValueError: in snake_case, what is wrong; nobody who checks passes such a chain on.
+        ValueError: the reason in snake_case; honest nodes never forward such a chain.
     """
     if not chain:
         raise ValueError("chain_empty")
@@ -185,7 +185,7 @@ def slots(chain: Chain, founder: str) -> tuple[Slot, ...]:
 
 
 def inviters(chain: Chain, founder: str) -> tuple[str, ...]:
-    """Who answers for the last holder: the founder first, who invited it last."""
+    """Peers that answer for the last holder: the founder first, its direct inviter last."""
     return (founder, *(before.holder for before, _ in pairwise(chain)))[: len(chain)]
 
 

@@ -3,8 +3,8 @@
     ticket   [epoch, nonce]: a proof of work (starling.node.admission.work)
     chain    invitations from the founder to the peer (starling.node.admission.chain)
 
-A credential has one encoding; anything else is refused. It is signed with the record and says nothing without it: ticket and chain
-are for one peer and one swarm, so nobody can use another's.
+A credential has one canonical encoding; any other is refused. It is signed as part of the record. Ticket and chain are valid for one peer
+and one swarm only, so no node can use another's.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Credential:
     """All that a peer shows.
 
     Args:
-        operator: who runs the node, in their own words; "" says nothing.
+        operator: who runs the node, unverified; "" for none.
         ticket: a proof of work, if any.
         chain: invitations, the founder's first; empty for none.
     """

@@ -1,9 +1,9 @@
-"""Who may be a member of one swarm, judged by one node: satisfies `starling.gossip.membership.gate.Gate`.
+"""The admission gate: decides which records may be members of one swarm; satisfies `starling.gossip.membership.gate.Gate`.
 
 Theory of operation. A record that comes here is signed by its peer. Its credential, if it is one at all, is in one of these states:
 
-    false      no honest member can have told it: malformed, missing, not signed as it should be, work found wrong
-    unproven   a proof of work nobody has evaluated yet: not admitted, but noted in `unproven` for whoever can evaluate it
+    false      no honest member can have sent it: malformed, missing, wrongly signed, work found wrong
+    unproven   a proof of work that has not been evaluated yet: not admitted, but added to `unproven` to be evaluated
     lapsed     it was good once or may be elsewhere: expired, revoked, of another epoch, or second with an invitation for one
     good       admitted
 
@@ -60,7 +60,7 @@ class Overuse:
     """One invitation in two hands: both records are signed by their peers and carry it.
 
     Args:
-        inviter: who answers for it.
+        inviter: the member that answers for it.
         number: which of its invitations.
         kept: the record that counts.
         other: the one that does not.
@@ -79,7 +79,7 @@ class Gatekeeper:
     """The gate of one node.
 
     Args:
-        manifest: of the swarm: how one is admitted, and who founded.
+        manifest: of the swarm, for its admission rules and founder.
         swarm: its id.
         me: own peer id.
         unix_s: the time.
@@ -91,7 +91,7 @@ class Gatekeeper:
     unix_s: Callable[[], float]
     revocations: Revocations = field(init=False)
     unproven: list[Record] = field(default_factory=list)
-    """Records to be evaluated; whoever does takes them out and says `prove`."""
+    """Records to be evaluated; the evaluator removes them and calls `prove`."""
     overused: dict[Slot, Overuse] = field(default_factory=dict)
     _puzzle: Puzzle | None = field(init=False)
     _parsed: dict[tuple[str, bytes], Credential] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Gatekeeper:
         return self.revocations.digest
 
     def fault(self, record: Record) -> str:
-        """Why no honest member can have told this record; "" if one can."""
+        """Why no honest member can have sent this record, in snake_case; "" if one can."""
         standing = self.standing(record)
         return standing.reason if standing.state == "false" else ""
 
@@ -137,7 +137,7 @@ class Gatekeeper:
         return standing == GOOD and self._claims(record)
 
     def answer(self, record: Record) -> Revocation | Record | None:
-        """To one that is not admitted, its revocation, or the record that goes before it."""
+        """The proof against a record that is not admitted: its revocation, or the record that has precedence."""
         standing = self.standing(record)
         if standing.reason == "invitation_revoked":
             return self.revocations.voids(self.credential(record).chain)
@@ -169,7 +169,7 @@ class Gatekeeper:
             _keep(self._proven, (record.peer, ticket), good)
 
     def standing(self, record: Record) -> Standing:
-        """What a record's credential is worth now, but for who came first with it."""
+        """Standing of a record's credential now, regardless of rivals for the same invitation."""
         credential = self._parse(record)
         if isinstance(credential, str):
             return Standing("false", credential)
@@ -182,7 +182,7 @@ class Gatekeeper:
         return self._worked(record.peer, credential.ticket)
 
     def is_beaten(self, record: Record) -> bool:
-        """Whether another peer goes before this one with the same invitation."""
+        """Whether another peer has precedence with the same invitation."""
         return self.standing(record) == GOOD and self._before(record) is not None
 
     def credential(self, record: Record) -> Credential:
@@ -191,7 +191,7 @@ class Gatekeeper:
         return NOTHING if isinstance(parsed, str) else parsed
 
     def inviters(self, record: Record) -> tuple[str, ...]:
-        """Who answers for a peer: the founder first, who invited it last; empty where nobody invites."""
+        """Peers that answer for a peer: the founder first, its direct inviter last; empty in swarms without invitations."""
         chain = self.credential(record).chain
         return chains.inviters(chain, self.manifest.founder) if self.manifest.admission.kind == "invite" else ()
 
@@ -244,7 +244,7 @@ class Gatekeeper:
         return GOOD if proven else Standing("false", "work_forged")
 
     def _claims(self, record: Record) -> bool:
-        """Take note that the peer uses its invitation -> whether it may: no other goes before it. It may go before another."""
+        """Register that the peer uses its invitation. -> whether no other peer has precedence; it may displace another"""
         slot = self._slot(record)
         if not slot[0]:
             return True
@@ -263,7 +263,7 @@ class Gatekeeper:
         return may
 
     def _before(self, record: Record) -> Record | None:
-        """The record of a peer that uses the same invitation and goes before this one."""
+        """The record of a peer that uses the same invitation and has precedence."""
         first = self._first.get(self._slot(record))
         return first if first is not None and first.peer < record.peer and self.standing(first) == GOOD else None
 

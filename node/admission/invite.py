@@ -1,7 +1,7 @@
 """An invite: one string that is all one needs to join. A prefix, and the base58 of msgpack and a checksum.
 
     starling1:   [swarm id, addresses]                      to a swarm that asks for no invitation
-    starling2:   [swarm id, addresses, chain, bearer key]   with an invitation (node.admission.chain); whoever has the key may use it, once
+    starling2:   [swarm id, addresses, chain, bearer key]   with an invitation (node.admission.chain); a holder of the key may use it, once
 
 The checksum is against slips of the pen, not against forgery: what the string leads to is checked by the swarm id, a hash.
 """

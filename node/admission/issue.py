@@ -29,7 +29,7 @@ class Issued:
     Args:
         invite: what to hand on.
         number: which of ours it is.
-        left: how many more we may give; None for the founder, who may give any number.
+        left: how many more this node may issue; None for the founder, who has no limit.
     """
 
     invite: Invite
@@ -43,10 +43,10 @@ class Issued:
 
 
 def take_up(invite: Invite | None, identity: Identity) -> Chain:
-    """The invitation in an invite, bound to who uses it; empty if there is none.
+    """The invitation in an invite, bound to this node; empty if there is none.
 
     Raises:
-        ConfigError: it is for somebody else.
+        ConfigError: it is for another peer.
     """
     if invite is None or not invite.chain:
         return ()
@@ -77,7 +77,7 @@ def give(
         bootstrap: addresses for the invite.
         days: how long it lasts, > 0.
         now_s: unix time.
-        peer: whom it is for; "" makes it for whoever holds the invite.
+        peer: the invitee; "" for the first node that uses the invite.
 
     Raises:
         ConfigError: the inviter has no more to give, `peer` is no peer id, or the folder cannot be written.
@@ -89,7 +89,7 @@ def give(
         raise ConfigError(f"invite: this node has no invitation itself; {_ASK}")
     if not founder and not above[-1].depth:
         raise ConfigError(
-            f"invite: this node stands at the end of a chain of invitations (admission.depth = {terms.depth}) and cannot invite; ask "
+            f"invite: this node is at the end of a chain of invitations (admission.depth = {terms.depth}) and cannot invite; ask "
             f"{chains.inviters(above, terms.founder)[-1]}, who runs `starling invite`"
         )
     try:
@@ -133,8 +133,8 @@ def _free_number(folder: Path, quota: int, now_s: float) -> tuple[int, Path]:
     except OSError as error:
         raise ConfigError(f"invite: cannot write in {folder}: {error.strerror}") from error
     raise ConfigError(
-        f"invite: all {quota} invitations of this node are given out (admission.quota); they stand in {folder}, hand on one that nobody "
-        "used, or ask the founder, who runs `starling invite`"
+        f"invite: all {quota} invitations of this node are issued (admission.quota); they are in {folder}, hand on an "
+        "unused one, or ask the founder, who runs `starling invite`"
     )
 
 
@@ -142,5 +142,5 @@ def _has_ended(path: Path, now_s: float) -> bool:
     try:
         chain = invites.decode(path.read_text()).chain
     except (ConfigError, UnicodeDecodeError):
-        return False  # being written, or somebody's own notes
+        return False  # being written, or no invitation
     return bool(chain) and chains.not_after_ms(chain) <= now_s * 1000

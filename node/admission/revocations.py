@@ -1,10 +1,10 @@
-"""Void invitations: a bounded set that is the same for all who have heard the same, in whatever order.
+"""Revocations of invitations: a bounded set that depends only on the revocations received, not on their order.
 
-A revocation names an invitation by its slot (inviter, number), whoever uses it: all chains through that slot are void, for good, and the
-slot is used up. It is signed by the inviter, by somebody above it in the chain, or by the founder, and carries the chain down to the slot,
-so that anybody can check it. When that chain ends by itself the revocation is forgotten.
+A revocation names an invitation by its slot (inviter, number): all chains through that slot are void permanently, and the slot is used
+up. It is signed by the inviter, by a peer above it in the chain, or by the founder, and carries the chain down to the slot, so that every
+node can verify it. When that chain expires the revocation is dropped.
 
-Bounds: `MAX_HELD` in all and `MAX_PER_BRANCH` below each of those whom the founder invited; the shortest chains stay, then the lowest
+Bounds: `MAX_HELD` in all and `MAX_PER_BRANCH` below each member that the founder invited; the shortest chains stay, then the lowest
 slots. So no member can fill the set with revocations below itself, or push out others', and the order of arrival does not matter.
 """
 
@@ -30,7 +30,7 @@ def revoke(who: Identity, chain: Chain, terms: Terms) -> Revocation:
     """The last invitation of a chain, revoked.
 
     Args:
-        who: the founder, or one of those above the last holder.
+        who: identity of the founder, or of a peer above the last holder.
         chain: down to the invitation.
         terms: of the swarm.
 
@@ -48,7 +48,7 @@ def check(revocation: Revocation, terms: Terms) -> Chain:
     """The chain that is void from its last link on.
 
     Raises:
-        ValueError: in snake_case, why nobody needs to believe this.
+        ValueError: why it is invalid, in snake_case.
     """
     chain = chains.from_bytes(revocation.chain)
     _check(revocation, chain, terms)
@@ -90,7 +90,7 @@ class Revocations:
 
     @property
     def listed(self) -> tuple[Revocation, ...]:
-        """In an order that is the same for everybody."""
+        """Sorted by slot, the same order at every node."""
         return self._listed
 
     @property
@@ -109,7 +109,7 @@ class Revocations:
             chain = chains.from_bytes(revocation.chain)
             path = chains.slots(chain, self.terms.founder)
             if not path or path[-1] not in self._held:
-                _check(revocation, chain, self.terms)  # dear, so not for what is known
+                _check(revocation, chain, self.terms)  # expensive, so only for unknown ones
                 fresh.append(_Held(revocation, chain, path[-1], path[0]))
         if not fresh:
             return []
@@ -119,7 +119,7 @@ class Revocations:
         return [each.revocation for each in fresh if self._held.get(each.slot) is each]
 
     def voids(self, chain: Chain) -> Revocation | None:
-        """The revocation of one of a chain's invitations, the one nearest to the founder; None if all stand."""
+        """The revocation of one of a chain's invitations, the one nearest to the founder; None if all are valid."""
         for slot in chains.slots(chain, self.terms.founder):
             held = self._held.get(slot)
             if held is not None:
@@ -139,8 +139,8 @@ class Revocations:
             kept[each.slot] = each
         self._held = kept
         self._listed = tuple(kept[slot].revocation for slot in sorted(kept))
-        told = chains.encode([list(slot) for slot in sorted(kept)])
-        self._digest = hashlib.blake2b(told, digest_size=_DIGEST_BYTES).digest()
+        encoded = chains.encode([list(slot) for slot in sorted(kept)])
+        self._digest = hashlib.blake2b(encoded, digest_size=_DIGEST_BYTES).digest()
 
 
 def _signed(swarm: str, slot: Slot) -> bytes:

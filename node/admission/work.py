@@ -1,4 +1,6 @@
-"""Proof of work: a nonce whose argon2id digest begins with so many zero bits. It prices identities; it never keeps a rich attacker out.
+"""Proof of work: a nonce whose argon2id digest begins with so many zero bits.
+
+It makes identities cost something; it does not stop an attacker with many processors.
 
     ticket (epoch, nonce) of a peer is good if argon2id(swarm | epoch | peer | nonce) begins with `bits` zero bits
 
@@ -6,7 +8,7 @@ A ticket is for one peer, one swarm and one epoch of `epoch_s` of unix time. It 
 to the middle of the next, so a member has half an epoch for the next one. Memory per try keeps graphics cards from being
 a thousand times faster than the rest. Checking costs one try, where finding costs 2**bits of them on average.
 
-Nothing unpredictable goes into it, so tickets of later epochs can be made in advance: it still costs the same for each of them.
+Nothing unpredictable goes into it, so tickets of later epochs can be made in advance, at the same cost each.
 
 Source: Biryukov, Dinu, Khovratovich 2016 (argon2, RFC 9106); hashcash, Back 2002. Parameters: one pass, one lane.
 """

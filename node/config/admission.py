@@ -1,4 +1,4 @@
-"""Whether what a manifest says of admission can work. Torch-free."""
+"""Checks of a manifest's admission section. Torch-free."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check(admission: AdmissionSection) -> list[str]:
     """Warnings, one line each.
 
     Raises:
-        ConfigError: nobody could be a member, or work would be out of date before it is done.
+        ConfigError: no node could be a member, or a proof of work would expire before it is found.
     """
     for peer in admission.members:
         try:

@@ -78,7 +78,7 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: List
             remember=run_dir.remember_peers,
             decisions=run_dir.known_decisions(),
             keep_decisions=run_dir.keep_decisions,
-            usage=ResourceMonitor(run_dir.path).look,
+            usage=ResourceMonitor(run_dir.path).sample,
             admission=AdmissionStore(
                 take_up(invite, identity),
                 run_dir.known_revoked(),

@@ -1,4 +1,4 @@
-"""What the daemon needs of a network: frames to and from peers by their ids. Frames may be lost; nothing else may happen.
+"""What the daemon needs of a network: frames to and from peers by their ids. Frames may be lost, but not changed.
 
 Two networks satisfy it: `starling.node.net.libp2p` (TCP, Noise, Yamux) and `starling.node.net.memory` (virtual time, with faults as rules).
 A frame arrives whole or not at all; order holds between two peers on one lane while a connection lasts.
@@ -55,7 +55,7 @@ class Traffic:
 
 
 class Network(Protocol):
-    """A node's place in a network."""
+    """One node's connections to its peers."""
 
     @property
     def peer_id(self) -> str:
@@ -74,11 +74,11 @@ class Network(Protocol):
 
     @property
     def total_traffic(self) -> Traffic:
-        """With all peers, those included that are forgotten since: it only rises."""
+        """With all peers since the start, also those no longer remembered; never decreases."""
         ...
 
     def origin(self, peer: str) -> str:
-        """The public address prefix that a peer's newest connection comes from; "" for any other, or none."""
+        """The public address prefix of a peer's newest connection; "" for a private address or no connection."""
         ...
 
     def inbound(self, lane: Lane) -> trio.MemoryReceiveChannel[Inbound]:
@@ -86,7 +86,7 @@ class Network(Protocol):
         ...
 
     def events(self) -> trio.MemoryReceiveChannel[Connected | Disconnected]:
-        """Connections coming and going. Bounded: when full the oldest are dropped."""
+        """Opened and closed connections. Bounded: when full the oldest events are dropped."""
         ...
 
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
@@ -94,14 +94,14 @@ class Network(Protocol):
         ...
 
     def expect(self, lane: Lane, frame_bytes: int) -> None:
-        """From now on longer frames of a lane are refused at their length."""
+        """Set the longest frame of a lane; a longer one is refused when its length is read."""
         ...
 
     async def dial(self, address: str) -> str:
         """Connect to a multiaddr with /p2p/ID and return the peer id.
 
         Raises:
-            PeerUnreachable: in one line, why.
+            PeerUnreachable: with the reason in one line.
         """
         ...
 
@@ -116,7 +116,7 @@ class Network(Protocol):
         ...
 
     async def disconnect(self, peer: str) -> None:
-        """Close every connection to a peer (it may come back: `refuse` keeps it out)."""
+        """Close every connection to a peer; it may connect again, which `refuse` prevents."""
         ...
 
     def refuse(self, peer: str, until: float) -> None:

@@ -1,6 +1,6 @@
-"""What may go wrong on a memory network: rules from (source, destination, time) to a fate. The first answer wins.
+"""Faults of a memory network: rules from (source, destination, time) to the fate of a frame. The first rule that decides applies.
 
-Chance is drawn from a seed and a counter per directed link, so a run replays exactly whatever else happens around it.
+Random numbers come from a seed and a counter per directed link, so a run replays exactly.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The frame is lost, silently; a dial finds nobody."""
+    """The frame is lost; a dial fails."""
 
 
 Rule = Callable[[str, str, float], Deliver | Drop | None]
-"""(src, dst, now) -> fate, or None: no opinion."""
+"""(src, dst, now) -> fate, or None to leave it to the next rule."""
 
 
-class _Chance:
+class _LinkRandom:
     """Uniform numbers in [0, 1), independent per directed link and repeatable."""
 
     def __init__(self, seed: int, use: str) -> None:
@@ -51,26 +51,26 @@ class _Chance:
 
 def loss(probability: float, seed: int = 0) -> Rule:
     """Each frame is lost with this probability, in [0, 1]."""
-    chance = _Chance(seed, "loss")
+    random = _LinkRandom(seed, "loss")
 
     def rule(src: str, dst: str, _now: float) -> Drop | None:
-        return Drop() if chance.draw(src, dst) < probability else None
+        return Drop() if random.draw(src, dst) < probability else None
 
     return rule
 
 
 def delay(mean_s: float, jitter_s: float = 0.0, seed: int = 0) -> Callable[[str, str, float], Deliver]:
     """Each frame takes mean ± jitter seconds, uniformly; never less than 0."""
-    chance = _Chance(seed, "delay")
+    random = _LinkRandom(seed, "delay")
 
     def rule(src: str, dst: str, _now: float) -> Deliver:
-        return Deliver(max(0.0, mean_s + jitter_s * (2.0 * chance.draw(src, dst) - 1.0)))
+        return Deliver(max(0.0, mean_s + jitter_s * (2.0 * random.draw(src, dst) - 1.0)))
 
     return rule
 
 
 def partition(groups: Sequence[Collection[str]], start_s: float = -inf, end_s: float = inf) -> Rule:
-    """From `start_s` until before `end_s` nothing passes between different groups. A peer in no group is cut off."""
+    """From `start_s` until before `end_s` no frame passes between different groups. A peer in no group is isolated."""
     group_of = {peer: index for index, group in enumerate(groups) for peer in group}
 
     def rule(src: str, dst: str, now: float) -> Drop | None:
@@ -81,7 +81,7 @@ def partition(groups: Sequence[Collection[str]], start_s: float = -inf, end_s: f
 
 
 def slow(peer: str, bytes_per_s: float, after_s: float = DEFAULT_DELAY_S) -> Rule:
-    """Every link of this peer, both ways, carries so many bytes a second."""
+    """Every link of this peer carries `bytes_per_s` in each direction."""
 
     def rule(src: str, dst: str, _now: float) -> Deliver | None:
         return Deliver(after_s, bytes_per_s) if peer in (src, dst) else None

@@ -1,4 +1,4 @@
-"""What waits until the node gets round to it: frames, bounded per peer and handed out in turn, and connection events."""
+"""Inbound queues: frames, bounded per peer and taken from peers in turn, and connection events."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from starling.node.net.api import Connected, Disconnected, Inbound
 
 
 class Inbox:
-    """The inbound side of one lane. A noisy peer fills its own queue and delays nobody else.
+    """Received frames of one lane. A noisy peer fills its own queue and does not delay other peers.
 
     Args:
         lane: whose frames these are.
-        frames: most frames of one peer that wait; the newest is dropped. All waiting frames together never exceed
+        frames: most frames queued for one peer; then the newest is dropped. All queued frames together never exceed
             two of the largest that the lane allows.
     """
 
@@ -27,7 +27,7 @@ class Inbox:
         self._sender, self.channel = trio.open_memory_channel[Inbound](0)
 
     def put(self, inbound: Inbound) -> bool:
-        """Take a frame in, or say False: no room for it."""
+        """Queue a frame. -> False if there is no room for it"""
         queue = self._queues.get(inbound.peer)
         waiting = 0 if queue is None else len(queue)
         if waiting >= self._frames or len(inbound.frame) > self._spare_bytes:
@@ -40,7 +40,7 @@ class Inbox:
         return True
 
     async def run(self) -> None:
-        """Hand frames to whoever listens to `channel`, one peer after the other, until cancelled; then close it."""
+        """Send frames into `channel`, from one peer after the other, until cancelled; then close it."""
         with self._sender:
             while True:
                 await self._arrived.wait()
@@ -59,10 +59,10 @@ class Inbox:
 
 
 class EventQueue:
-    """Connections coming and going. When full the oldest is dropped: the newest are nearest to the truth.
+    """Opened and closed connections. When full the oldest is dropped, since the newest describe the present.
 
     Args:
-        size: most events that wait.
+        size: most events queued.
     """
 
     def __init__(self, size: int = 1024) -> None:
@@ -70,7 +70,7 @@ class EventQueue:
         self._oldest = self.channel.clone()
 
     def put(self, event: Connected | Disconnected) -> None:
-        """Add one, whatever it takes."""
+        """Add an event, dropping the oldest if the queue is full."""
         try:
             self._sender.send_nowait(event)
         except trio.WouldBlock:
@@ -78,6 +78,6 @@ class EventQueue:
             self._sender.send_nowait(event)
 
     def close(self) -> None:
-        """Listeners get what waits, then the end of the channel."""
+        """End the channel after the queued events."""
         self._sender.close()
         self._oldest.close()

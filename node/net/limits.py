@@ -1,4 +1,4 @@
-"""How fast: token buckets with the time as an argument, and the pacer that waits by one.
+"""Rate limits: a token bucket that takes the time as an argument, and a pacer that sleeps by one.
 
 Shapes: amounts are bytes or frames, times are seconds on one clock.
 """
@@ -14,11 +14,11 @@ import trio
 from starling.robust.sampling import prefix_of
 
 ORIGIN_SHARE = 4
-"""One public address prefix has at most one in so many of a node's connections."""
+"""One public address prefix has at most 1/ORIGIN_SHARE of a node's connections."""
 
 
 def origin_of(host: str) -> str:
-    """The IPv4 /24 or IPv6 /48 of an address of the public Internet; "" for every other address, which no limit per prefix is for.
+    """The IPv4 /24 or IPv6 /48 prefix of a public address; "" for any other, which no prefix limit applies to.
 
     Raises:
         ValueError: not an address.
@@ -29,7 +29,7 @@ def origin_of(host: str) -> str:
 
 @dataclass(slots=True)
 class TokenBucket:
-    """`rate` tokens flow in per second, at most `burst` are kept; it starts full.
+    """A token bucket: `rate` tokens per second are added, at most `burst` are kept; it starts full.
 
     Source: the leaky bucket as a meter (Turner 1986), as in RFC 2697.
 
@@ -54,7 +54,7 @@ class TokenBucket:
             self._at = now
 
     def take(self, amount: float, now: float) -> bool:
-        """Take `amount` >= 0 if there is so much; else take nothing and say False."""
+        """Take `amount` >= 0 tokens if there are so many. -> whether there were"""
         self._refill(now)
         if amount > self._tokens:
             return False
@@ -62,18 +62,18 @@ class TokenBucket:
         return True
 
     def give_back(self, amount: float) -> None:
-        """Return what was taken for something that cost nothing after all."""
+        """Return tokens that were not needed."""
         self._tokens = min(self.burst, self._tokens + amount)
 
     def borrow(self, amount: float, now: float) -> float:
-        """Take `amount` >= 0 in any case; the seconds until the debt is paid (0: there was enough)."""
+        """Take `amount` >= 0 tokens in any case. -> seconds until the balance is not negative"""
         self._refill(now)
         self._tokens -= amount
         return max(0.0, -self._tokens / self.rate)
 
 
 class Pacer:
-    """Keeps what passes under a rate by making it wait: over any t seconds at most rate · (t + 1/8) bytes and one piece.
+    """Delays bytes to keep them under a rate: over any t seconds at most rate · (t + 1/8) bytes and one piece pass.
 
     Args:
         bytes_per_s: the cap; 0 is none.
@@ -88,9 +88,9 @@ class Pacer:
         self.piece_bytes = (
             largest if self._bucket is None else int(min(largest, max(smallest, bytes_per_s * self._BURST_S)))
         )
-        """As much as should pass at once: small under a small cap, so that others get their turn."""
+        """Bytes to pass at once; small under a small cap, so that streams share it evenly."""
 
     async def passed(self, amount: int) -> None:
-        """Account for `amount` bytes and sleep off what exceeds the cap."""
+        """Account for `amount` bytes and sleep until they are within the cap."""
         if self._bucket is not None:
             await trio.sleep(self._bucket.borrow(amount, trio.current_time()))

@@ -52,7 +52,7 @@ class _UnderWay:
 
 
 class MemoryHub:
-    """All peers and what lies between them.
+    """All peers of a simulated network and the connections between them.
 
     Args:
         rules: (src, dst, now) -> Deliver | Drop | None, asked in order for every frame; the first answer wins. The list
@@ -93,7 +93,7 @@ class MemoryHub:
         network.stop()
 
     def restart(self, peer_id: str) -> MemoryNetwork:
-        """The place of a peer that starts anew, with nothing remembered; it crashes first if it had not."""
+        """Connect a peer that starts afresh; if it is still connected, it crashes first."""
         if peer_id in self._peers:
             self.crash(peer_id)
         return self.join(peer_id)
@@ -127,7 +127,7 @@ class MemoryHub:
         """The connection between two peers, made if there is none.
 
         Raises:
-            PeerUnreachable: nobody there, refused, or the rules let no dial through.
+            PeerUnreachable: the peer is absent or refuses, or the rules drop the dial.
         """
         key = frozenset((src, dst))
         if src == dst:
@@ -227,7 +227,7 @@ class MemoryNetwork:
         return sum(self._traffic.values(), Traffic())
 
     def origin(self, peer: str) -> str:
-        """What the hub says of a connected peer."""
+        """The address prefix that the hub gives a connected peer."""
         return self._hub.origins.get(peer, "") if self._hub.connected(self._peer_id, peer) else ""
 
     def inbound(self, lane: Lane) -> trio.MemoryReceiveChannel[Inbound]:

@@ -1,6 +1,6 @@
 """The node's log: one JSON object per line in the run directory, and lines for a person where a terminal listens.
 
-What comes too often for a person has the level debug: it goes to the file alone.
+Lines that are too frequent for a terminal have the level debug and go to the file only.
 
 Torch-free. Nothing global but one handler on Python's root logger, so that warnings of libraries land in the file and not on the
 terminal. The file is bounded: at 8 MiB `log.jsonl` becomes `log.jsonl.1`, which replaces the one before.
@@ -32,12 +32,12 @@ EventDict = MutableMapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a node had done since its start, at one moment.
+    """Cumulative figures of a node since its start.
 
     Args:
         at_s: of a clock that only rises.
-        round: how far it is, what a checkpoint or a peer's model brought along included.
-        rounds, steps: done by itself.
+        round: rounds done, including those of a checkpoint or a peer's model.
+        rounds, steps: done by this process.
         computed_s: spent in local steps.
         loss: mean training loss of the last round.
         exchanges: how they ended.
@@ -58,7 +58,7 @@ class Totals:
 
 
 def round_fields(before: Totals, now: Totals) -> dict[str, object]:
-    """The fields of the event `round`: what was done since the line before. docs/observing.md explains each."""
+    """The fields of the event `round`: figures since the previous line. docs/observing.md explains each."""
     computing_s = now.computed_s - before.computed_s
     return {
         "round": now.round,
@@ -69,7 +69,7 @@ def round_fields(before: Totals, now: Totals) -> dict[str, object]:
         "computing_s": round(computing_s, 4),
         "waiting_s": round(max(0.0, now.at_s - before.at_s - computing_s), 4),
         **{name: getattr(now.exchanges, name) - getattr(before.exchanges, name) for name in Exchanges.__struct_fields__},
-        "bytes_sent": max(0, now.bytes_sent - before.bytes_sent),  # a network forgets strangers of long ago
+        "bytes_sent": max(0, now.bytes_sent - before.bytes_sent),  # a network forgets unknown peers after a while
         "bytes_received": max(0, now.bytes_received - before.bytes_received),
     }  # fmt: skip
 
@@ -80,10 +80,10 @@ def open_log(
 ) -> Iterator[FilteringBoundLogger]:
     """The logger of this run; closed at the end of the block.
 
-    A file that cannot be written is said once on stderr; the run goes on and every line tries again.
+    If the file cannot be written, that is reported once on stderr; the run goes on and every line tries again.
 
     Args:
-        run_dir: where `log.jsonl` goes.
+        run_dir: directory of `log.jsonl`.
         peer_id, run_id: bound to every line of the file.
         stderr: where a person may read; None: this process's. Gets lines only while it is a terminal.
         max_bytes: at which the file is rotated.
@@ -170,7 +170,7 @@ class _Sink:
 
 
 class _Discard:
-    """Where structlog's own output ends: the sink has written already."""
+    """structlog's output logger; unused, as the sink has written already."""
 
     def msg(self, message: str) -> None:
         """Nothing."""

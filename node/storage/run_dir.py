@@ -5,7 +5,7 @@ manifest.toml      what the swarm agreed on; fetched on the first run after `joi
 invite             swarm id and bootstrap addresses, until the manifest is here; the node's own invitation where one is needed
 issued/            invitations that this node has given out, by number
 identity.key       Ed25519 private key, mode 0600
-decisions.json     whom this node or its owner banned or trusts
+decisions.json     peers that this node or its owner banned or trusts
 port, peers        the port that was picked and where members were, for the next run
 revoked, ticket    invitations known to be void, and the last proof of work, for the next run
 final.json         how the last run ended, with the node's last status (`starling.node.status.final`)
@@ -92,7 +92,7 @@ class RunDir:
 
     @property
     def issued(self) -> Path:
-        """Where invitations are noted that this node has given out."""
+        """Folder of the invitations that this node issued."""
         return self.path / "issued"
 
     @property
@@ -143,7 +143,7 @@ class RunDir:
         """Bans and trust of earlier runs.
 
         Raises:
-            ConfigError: the file is damaged. To go on without would let everybody in.
+            ConfigError: the file is damaged; without it all bans would end.
         """
         path = self._decisions_file
         try:
@@ -154,25 +154,25 @@ class RunDir:
             ) from error
 
     def remember_peers(self, addresses: tuple[str, ...]) -> None:
-        """Keep where members were, for the next run."""
+        """Store addresses of members for the next run."""
         with suppress(ConfigError):
             self._write(self._peers_file, "".join(f"{address}\n" for address in addresses))
 
     def known_peers(self) -> tuple[str, ...]:
-        """Where members were when we last looked."""
+        """Addresses of members at the end of the last run."""
         try:
             return tuple(self._peers_file.read_text().split())[:64]
         except (OSError, UnicodeDecodeError):
             return ()
 
     def keep_revoked(self, revocations: tuple[Revocation, ...]) -> None:
-        """Keep the void invitations, for the next run."""
+        """Store revocations for the next run."""
         lines = (base58.b58encode(msgspec.msgpack.encode(each)).decode() for each in revocations)
         with suppress(ConfigError):
             self._write(self._revoked_file, "".join(f"{line}\n" for line in lines))
 
     def known_revoked(self) -> tuple[Revocation, ...]:
-        """The void invitations we knew of; they are checked again before anybody believes them."""
+        """Revocations known at the end of the last run; they are verified again before use."""
         try:
             lines = self._revoked_file.read_text().split()[:MAX_HELD]
             return tuple(msgspec.msgpack.decode(base58.b58decode(line), type=Revocation) for line in lines)

@@ -1,8 +1,8 @@
-"""The daemon's hand on the engine: a child process behind a pipe.
+"""The engine as a child process behind a pipe, as the daemon sees it.
 
 One task writes frames, one reads them; a call puts its frame in the writer's queue and waits for the reply with its id. So a
-cancelled call never leaves half a frame on the pipe: its frame still goes out and its reply is thrown away. When the process
-ends, for whatever reason, every waiting and every later call raises EngineError; whoever owns the engine opens a new one.
+cancelled call never leaves half a frame on the pipe: its frame is still sent and its reply discarded. When the process
+ends, every pending and later call raises EngineError; the supervisor starts a new engine.
 The child ends by itself when its end of the pipe closes, so it never outlives a daemon, not even one that was killed.
 """
 
@@ -25,7 +25,7 @@ _REAP_S = 5.0  # for the exit status of a child that closed its pipe
 
 
 class _Waiter:
-    """A call under way."""
+    """A pending call."""
 
     def __init__(self) -> None:
         self.done = trio.Event()
@@ -101,7 +101,7 @@ class ProcessEngine:
             try:
                 await self._stream.send_all(frame)
             except trio.BrokenResourceError:
-                return  # the reader sees the end too, and tells why
+                return  # the reader sees the end too, and knows the reason
 
     async def _read(self) -> None:
         while (header := await self._receive(pipe.HEADER.size)) is not None:

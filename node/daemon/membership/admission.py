@@ -1,8 +1,8 @@
-"""One node's part in admission: its own credential, made and renewed in time, and the examination of others' work.
+"""Admission in a running node: its own credential, made and renewed in time, and the evaluation of others' proofs of work.
 
-Nothing here decides who is let in; `node.admission.gate` does. Evaluations of argon2id take milliseconds each, so they run in a thread, one
-after the other, and in batches so short that nobody waits for their end. Who tells bad tickets pays: each source, an address prefix
-or else a peer, has a bucket of evaluations, and gets back what was spent on good ones.
+Nothing here decides who is admitted; `node.admission.gate` does. Evaluations of argon2id take milliseconds each, so they run in a thread,
+one after the other, and in batches short enough not to delay a stop. Bad tickets cost their sender: each source, an address prefix or
+else a peer, has a bucket of evaluations, from which good tickets are refunded.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from starling.node.interfaces import Reporter
 from starling.node.net.limits import TokenBucket
 
 BATCH_S = 0.25
-"""A batch of tries takes about so long; a stop waits for none."""
+"""Target duration of a batch of tries."""
 PROGRESS_S = 1.0
 CLOCK_S = 60.0
-"""Longest look away from the clock, which somebody may set."""
+"""Longest sleep between looks at the system clock, which may be set meanwhile."""
 SPREAD = 8
 """Members begin to renew within one part in so many of an epoch, each at its own time, so that not all tickets come at once."""
 WASTED_PER_S, WASTED_AT_ONCE = 1.0, 64.0
@@ -46,19 +46,19 @@ LONGEST_S = 10 * 365 * 86400.0
 
 
 class Admission:
-    """What a node shows and how it looks at others'.
+    """A node's own credential, and the gate for others' credentials.
 
     Args:
         manifest: of the swarm.
         swarm: its id.
         identity: our key.
         store: our credentials and what an earlier run knew.
-        operator: what we say of who runs this node.
+        operator: who runs this node, for its credential.
         unix_s: the time.
-        report: told how work goes on.
+        report: takes events and faults.
 
     Raises:
-        ConfigError: nobody would let this node in, and what helps.
+        ConfigError: no member would admit this node; the message says what helps.
     """
 
     def __init__(
@@ -88,22 +88,22 @@ class Admission:
         if self._puzzle is None and standing != GOOD:
             raise ConfigError(f"admission: {self._why(standing.reason)}")
 
-    # --- ourselves --------------------------------------------------------------------------------------------
+    # --- own credential ----------------------------------------------------------------------------------------
 
     @property
     def credential(self) -> bytes:
-        """What our record carries now."""
+        """Our credential as our record carries it."""
         return credentials.encode(self._shown)
 
     def rejected(self, own: Record) -> str:
-        """Why the others do not keep us any more, in one line; "" if they do, or if work will mend it."""
+        """Why other members reject our record, in one line; "" if they accept it, or will after a new proof of work."""
         if self.gate.is_beaten(own):
-            return "another node uses the same invitation and goes before this one; ask for one of your own, then `starling join INVITE`"
+            return "another node with precedence uses the same invitation; ask for one of your own, then `starling join INVITE`"
         standing = self.gate.standing(own)
         return "" if standing == GOOD or self._puzzle is not None else self._why(standing.reason)
 
     async def obtain(self) -> None:
-        """Do the work for our first ticket, if work is asked for and that of an earlier run does not count any more."""
+        """Find our first ticket, if the swarm requires one and that of an earlier run has expired."""
         puzzle, known = self._puzzle, self._store.ticket
         if puzzle is None:
             return
@@ -115,10 +115,10 @@ class Admission:
         self._show(await self._work(puzzle.epoch(self._unix_s())))
 
     async def renew(self, present: Callable[[bytes], object]) -> None:
-        """Do the work of each new epoch in good time, until cancelled.
+        """Find a ticket for each new epoch in time, until cancelled.
 
         Args:
-            present: told our new credential.
+            present: called with each new credential.
         """
         if self._puzzle is None:
             return
@@ -140,12 +140,12 @@ class Admission:
         self.gate.prove(self._record(), good=True)
 
     def _record(self) -> Record:
-        """Ours, as far as it matters here."""
+        """Our record, with the fields that the gate reads."""
         return Record(self._identity.peer_id, self._swarm, 0, 0, "alive", (), b"", self.credential)
 
     async def _work(self, epoch: int) -> Ticket:
         assert self._puzzle is not None
-        began, told, tries, batch = trio.current_time(), PROGRESS_S, 0, 1
+        began, report_after, tries, batch = trio.current_time(), PROGRESS_S, 0, 1
         while True:
             nonces = range(tries, tries + batch)
             at = trio.current_time()
@@ -155,8 +155,8 @@ class Admission:
             tries += batch
             now = trio.current_time()
             batch = max(1, min(2 * batch, int(batch * BATCH_S / max(now - at, 1e-6))))
-            if now - began >= told:
-                told *= 2
+            if now - began >= report_after:
+                report_after *= 2
                 text = f"proof of work: {tries:,} tries in {now - began:.0f} s, {2**self._puzzle.bits:,} on average"
                 self._report.event("working", text, tries=tries, epoch=epoch)
 
@@ -179,14 +179,14 @@ class Admission:
             case _:
                 return f"the invitation is none of this swarm's ({reason}); {ask}"
 
-    # --- others -----------------------------------------------------------------------------------------------
+    # --- credentials of others -------------------------------------------------------------------------------------------
 
-    def later(self, source: str, teller: str, now: float) -> None:
-        """Queue what the gate could not judge of the last message.
+    def queue(self, source: str, sender: str, now: float) -> None:
+        """Queue the records of the last message whose proof of work must be evaluated.
 
         Args:
-            source: where it came from: a prefix or a peer.
-            teller: who sent it.
+            source: address prefix or peer that it came from.
+            sender: peer that sent it.
             now: seconds on trio's clock.
         """
         records, self.gate.unproven = self.gate.unproven, []
@@ -195,19 +195,19 @@ class Admission:
             if key in self._under_way or not bucket.take(1.0, now):
                 continue
             try:
-                self._waiting.send_nowait((record, teller, bucket))
+                self._waiting.send_nowait((record, sender, bucket))
             except trio.WouldBlock:
                 bucket.give_back(1.0)
                 continue
             self._under_way.add(key)
 
     async def examine(self, welcome: Callable[[Record, str], object]) -> None:
-        """Evaluate what was queued, one after the other, until cancelled.
+        """Evaluate queued records one after the other, until cancelled.
 
         Args:
-            welcome: told each record with good work, and who sent it.
+            welcome: called with each record whose work is good, and its sender.
         """
-        async for record, teller, bucket in self._examined:
+        async for record, sender, bucket in self._examined:
             try:
                 if self.gate.standing(record).state == "unproven":
                     self.gate.prove(record, good=await self._store.offload(partial(self._is_solved, record)))
@@ -215,11 +215,11 @@ class Admission:
                 self._under_way.discard((record.peer, record.credential))
             standing = self.gate.standing(record)
             if standing.state == "false":
-                self._report.fault(teller, standing.reason)
+                self._report.fault(sender, standing.reason)
                 continue
             bucket.give_back(1.0)
             if standing == GOOD:
-                welcome(record, teller)
+                welcome(record, sender)
 
     def _is_solved(self, record: Record) -> bool:
         ticket = self.gate.credential(record).ticket
@@ -235,7 +235,7 @@ class Admission:
     # --- revoking ---------------------------------------------------------------------------------------------
 
     def revocation(self, chain: Chain) -> Revocation:
-        """Our word that the last invitation of a chain is void.
+        """A revocation of the last invitation of a chain, signed by us.
 
         Raises:
             GossipError: it is not ours to revoke.
@@ -248,16 +248,16 @@ class Admission:
             ) from error
 
     def own_invitation(self, number: int) -> Chain:
-        """A chain that ends with our invitation of that number, made out to nobody: enough to revoke it, whoever has it.
+        """A chain that ends with our invitation of that number, with a placeholder invitee: enough to revoke it, whichever node uses it.
 
         Raises:
             GossipError: we have no such invitation to give.
         """
-        nobody = peer_id_of(hashlib.blake2b(f"{self._swarm} {number}".encode(), digest_size=32).digest())
+        placeholder = peer_id_of(hashlib.blake2b(f"{self._swarm} {number}".encode(), digest_size=32).digest())
         until = int((self._unix_s() + LONGEST_S) * 1000)
         try:
             return chains.invite(
-                self._identity, self._shown.chain, self.gate.revocations.terms, invitee=nobody, number=number, not_after_ms=until
+                self._identity, self._shown.chain, self.gate.revocations.terms, invitee=placeholder, number=number, not_after_ms=until
             )  # fmt: skip
         except ValueError as error:
             raise GossipError(

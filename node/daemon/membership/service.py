@@ -264,7 +264,7 @@ class Membership:
                 self._report.fault(error.peer, error.reason)
             if self._admission is not None:
                 source = self._network.origin(inbound.peer) or inbound.peer
-                self._admission.later(source, inbound.peer, trio.current_time())
+                self._admission.queue(source, inbound.peer, trio.current_time())
                 self._check_admission()
 
     async def _watch_connections(self) -> None:

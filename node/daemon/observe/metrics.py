@@ -1,15 +1,15 @@
-"""The metrics endpoint: GET /metrics for Prometheus, GET /healthz for whoever asks whether the node is well.
+"""The metrics endpoint: GET /metrics for Prometheus, GET /healthz for health checks.
 
 Theory of operation. One request per connection, then it is closed: a scrape comes every few seconds, so nothing is saved by keeping lines
-open, and an open line would be a place that an idle client holds. Whoever asks is a stranger, so everything has a bound:
+open, and an open one could be held by an idle client. Clients are not trusted, so everything has a bound:
 
-    a connection            ends DEADLINE_S after it began, whatever it has said or read by then
+    a connection            is closed DEADLINE_S after it began
     connections             MAX_CONNECTIONS; one more ends the oldest, which a scrape of milliseconds is never
     connections a second    RATE on average; more are closed unread
     a request's head        MAX_HEAD_BYTES; a body is not read
     a scrape's work         a snapshot is rendered once in FRESH_S, however many ask
 
-An address that cannot be used is said once, tried again every RETRY_S, and never ends the node.
+An address that cannot be used is reported once, tried again every RETRY_S, and never ends the node.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from starling.node.status.snapshot import StatusSnapshot
 
 DEADLINE_S: Final = 5.0
 LAST_WORDS_S: Final = 1.0
-"""For a client to close after it has been answered: closed at once, what it still sends would cost it the answer."""
+"""For a client to close after its answer; if we closed first, data still in flight would reset the connection and lose the answer."""
 MAX_CONNECTIONS: Final = 32
 RATE: Final = 20.0
 BURST: Final = 60.0
@@ -60,12 +60,12 @@ def parse_address(text: str) -> tuple[str | None, int]:
 
 
 class MetricsService:
-    """Serves what a snapshot says.
+    """Serves the figures of a status snapshot.
 
     Args:
-        section: where to listen; nowhere if it says nothing.
-        snapshot: makes the status of this moment; cheap, called up to four times a second.
-        report: told where it listens, or why not.
+        section: where to listen; "" for nowhere.
+        snapshot: takes the status of this moment; called up to four times a second.
+        report: takes an event with the address, or the reason why there is none.
     """
 
     def __init__(self, section: MetricsSection, snapshot: Callable[[], StatusSnapshot], report: Reporter) -> None:
@@ -85,24 +85,24 @@ class MetricsService:
         try:
             host, port = parse_address(self._listen)
         except ValueError as error:
-            self._say(str(error))
+            self._report_failure(str(error))
             return
-        said = False
+        reported = False
         while True:
             try:
                 listeners = await trio.open_tcp_listeners(port, host=host)
             except (OSError, UnicodeError) as error:  # the latter of a name that no resolver takes
-                if not said:
+                if not reported:
                     why = error.strerror if isinstance(error, OSError) else None
-                    self._say(f"cannot listen there ({why or error}), {ALLOWED}")
-                    said = True
+                    self._report_failure(f"cannot listen there ({why or error}), {ALLOWED}")
+                    reported = True
                 await trio.sleep(RETRY_S)
                 continue
             where = ", ".join(sorted({_shown(listener.socket.getsockname()) for listener in listeners}))
             self._report.event("metrics_listening", f"metrics at {where}", addresses=where)
             await trio.serve_listeners(self._connection, listeners)
 
-    def _say(self, why: str) -> None:
+    def _report_failure(self, why: str) -> None:
         self._report.event(
             "no_metrics",
             f"metrics.listen: {why}, got {self._listen!r}; training goes on without metrics, put another into node.toml "

@@ -1,12 +1,12 @@
 """Writes the run's record (`starling.node.status.record`), and the log's one line a round.
 
-Theory of operation. Both look at the node from outside, once in a while, and keep what they saw last: no round waits for them, and however
-fast rounds are there is at most one line in MIN_ROUND_S of the log, which then sums several rounds up.
+Theory of operation. Both sample the node periodically and keep the last sample: no round waits for them, and however fast rounds are there
+is at most one log line per MIN_ROUND_S, which then sums up several rounds.
 
 The record is bounded: at half of `max_bytes` the file is renamed to NAME.1, which replaces the one before, and the next begins with a whole
 line. A line longer than a RECORD_LINES-th of `max_bytes` is followed by a pause as many times longer, so that a record of thousands of
-peers still reaches back. A file that cannot be written is said once; every later line tries again, and tells what the lost ones would
-have told.
+peers still covers a useful time. A file that cannot be written is reported once; every later line tries again, and includes what the lost
+ones would have held.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from starling.node.storage.log import Totals, round_fields
 MIN_PAUSE_S: Final = 0.1
 MIN_ROUND_S: Final = 1.0
 RECORD_LINES: Final = 1000
-"""A record has room for so many lines at the least, whatever their length."""
+"""A record has room for at least so many lines, whatever their length."""
 _BLOCK: Final = 1 << 16
 
 
 class Recorder:
-    """Writes a line now and then until cancelled, and one more then.
+    """Writes a line every `record.every_s` until cancelled, and a last one then.
 
     Args:
         section: how often, and how much.
         path: the file.
         snapshot: makes the status of this moment.
-        report: told if it cannot be written.
+        report: takes an event if it cannot be written.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Recorder:
         self._report = report
         self._file: int | None = None
         self._bytes = 0
-        self._before: StatusSnapshot | None = None  # what the file tells so far
+        self._before: StatusSnapshot | None = None  # the last snapshot written
         self._failed = False
 
     async def serve(self) -> None:
@@ -161,27 +161,27 @@ class RoundLog:
     """One line a round in the log, or one a second for several rounds.
 
     Args:
-        seen: what the node has done so far.
-        tell: takes the fields of a line.
+        totals: takes the node's cumulative figures.
+        write: takes the fields of a line.
     """
 
-    def __init__(self, seen: Callable[[], Totals], tell: Callable[[dict[str, object]], object]) -> None:
-        self._seen = seen
-        self._tell = tell
+    def __init__(self, totals: Callable[[], Totals], write: Callable[[dict[str, object]], object]) -> None:
+        self._totals = totals
+        self._write = write
 
     async def serve(self) -> None:
-        """Look until cancelled, and once more then."""
-        before = self._seen()
+        """Sample until cancelled, and once more then."""
+        before = self._totals()
         try:
             while True:
                 await trio.sleep(MIN_ROUND_S)
-                before = self._look(before)
+                before = self._sample(before)
         finally:
-            self._look(before)
+            self._sample(before)
 
-    def _look(self, before: Totals) -> Totals:
-        now = self._seen()
+    def _sample(self, before: Totals) -> Totals:
+        now = self._totals()
         if now.rounds == before.rounds:
             return before
-        self._tell(round_fields(before, now))
+        self._write(round_fields(before, now))
         return now

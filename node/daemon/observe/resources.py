@@ -1,4 +1,4 @@
-"""What a node takes of its machine: processor, memory and disk, of the daemon and of its engine together."""
+"""Resources that a node uses: processor, memory and disk, of the daemon and its engine together."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import psutil
 
 from starling.node.status.snapshot import Resources
 
-LOOK_S = 1.0
-"""Between two looks; who asks sooner is told the same again."""
+SAMPLE_S = 1.0
+"""Between two samples; calls in between return the last one."""
 WALK_S = 10.0
 """Between two walks through the run directory."""
 MAX_FILES = 2000
@@ -20,7 +20,7 @@ MAX_FILES = 2000
 
 
 class ResourceMonitor:
-    """Looks at two processes and a folder, rarely enough to cost nothing.
+    """Samples two processes and a folder, rarely enough to cost nothing.
 
     Args:
         folder: the run directory.
@@ -31,31 +31,31 @@ class ResourceMonitor:
         self._folder = folder
         self._clock = clock
         self._processes: dict[int, psutil.Process] = {}
-        self._spent: dict[int, float] = {}  # processor seconds by process id, at the last look
-        self._looked_at = self._walked_at = clock()
+        self._spent: dict[int, float] = {}  # processor seconds by process id, at the last sample
+        self._sampled_at = self._walked_at = clock()
         self._seen = Resources()
         self._seen = Resources(memory_bytes=self._processes_now(None)[1], disk_bytes=_bytes_of(folder))
 
-    def look(self, engine: int | None) -> Resources:
-        """What is taken now, or was at most a second ago.
+    def sample(self, engine: int | None) -> Resources:
+        """Resources used now, at most a second old.
 
         Args:
-            engine: process id of the engine; None while there is none. One that is just dying counts as none.
+            engine: process id of the engine; None while there is none. One that is just ending counts as none.
         """
         now = self._clock()
-        elapsed = now - self._looked_at
-        if elapsed < LOOK_S:
+        elapsed = now - self._sampled_at
+        if elapsed < SAMPLE_S:
             return self._seen
         busy, memory = self._processes_now(engine)
         disk = self._seen.disk_bytes
         if now - self._walked_at >= WALK_S:
             self._walked_at, disk = now, _bytes_of(self._folder)
-        self._looked_at = now
+        self._sampled_at = now
         self._seen = Resources(cpu=busy / elapsed, memory_bytes=memory, disk_bytes=disk)
         return self._seen
 
     def _processes_now(self, engine: int | None) -> tuple[float, int]:
-        """Processor seconds since the last look, and resident bytes. Of a process begun since then all seconds count."""
+        """Processor seconds since the last sample, and resident bytes. All seconds of a process started since then count."""
         pids = [os.getpid()] if engine is None else [os.getpid(), engine]
         spent, busy, memory = {}, 0.0, 0
         for pid in pids:

@@ -1,13 +1,12 @@
-"""A late joiner's model: asked of several members who have little in common, and believed where enough of them agree.
+"""A late joiner's model: requested from several members with little in common, and installed if enough of them agree.
 
-Three members are asked at a time, as far as there are so many. Models that are equal to the bit agree; else the engine compares them
-(`robust.model_agreement`). Who offers what no honest member can have is banned, who merely differs is left out, and
-if those asked contradict
-each other the next are. Three models are held at most. Nobody is believed who says that the swarm is far ahead while more others say that
-it is not: its model would be a way into every node that starts.
+Three members are asked at a time. Models that are bitwise equal agree; otherwise the engine compares them (`robust.model_agreement`). A
+member that offers a model no honest member can have is banned, one that merely differs is left out, and if those asked contradict each
+other the next three are asked. Three models are held at most. A claim that the swarm is far ahead is ignored while more members contradict
+it: otherwise one liar's model could enter every node that starts.
 
-    two models are here      who is still giving has as long again as these took, and a little
-    one member has a model   there is nothing to compare it with: it is taken, and that is said
+    two models were received   further downloads have as long again as these took, and GRACE_S
+    only one member has one    it is taken without comparison, with a warning
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from starling.node.rpc import calls
 ASKED = 3
 GRACE_S = 10.0
 COMPARED = 64
-"""Members among whom those with little in common are looked for."""
+"""Members among which those with little in common are searched."""
 
 
 def disjoint(peers: Sequence[str], traits: Callable[[str], Collection[str]]) -> list[str]:
-    """The same peers in another order: each group of `ASKED` has as little in common as there is to choose from.
+    """Reorder peers so that each group of `ASKED` has as little in common as possible.
 
     Args:
-        peers: any order; of those that share equally little the first comes first.
-        traits: of a peer: where it is, who runs it, who invited it.
+        peers: in any order, which breaks ties.
+        traits: of a peer: its address prefix, operator and inviter.
     """
     left, rest, order = list(peers[:COMPARED]), peers[COMPARED:], list[str]()
     known = {peer: traits(peer) for peer in left}
@@ -49,11 +48,11 @@ def disjoint(peers: Sequence[str], traits: Callable[[str], Collection[str]]) -> 
 
 
 class ModelSync:
-    """Takes over what members agree on.
+    """Installs the model that members agree on.
 
     Args:
-        transfer: to ask and download.
-        engine: holds and compares models, and goes on with what comes of them.
+        transfer: requests and downloads.
+        engine: holds, compares and installs models.
         report: for events and faults.
     """
 
@@ -63,10 +62,10 @@ class ModelSync:
         self._report = report
         self._turn = 0
         self.contradicted = False
-        """Models were there the last time, but no two that go together."""
+        """The last fetch received models, but no two that agree."""
 
     async def fetch(self, sources: Sequence[str], newer_than: int) -> int | None:
-        """Take over a model that is past round `newer_than`. -> its round; None if there is none to be believed
+        """Install a model that is past round `newer_than`. -> its round; None if there is none that members agree on
 
         Args:
             sources: members, best first.
@@ -87,7 +86,7 @@ class ModelSync:
             for peer in agreed.outside:
                 self._report.fault(peer, "state_poisoned")
             if agreed.peers:
-                self._tell(agreed, same)
+                self._report_taken(agreed, same)
                 return agreed.round
             self.contradicted = True
             self._report.event(
@@ -97,7 +96,7 @@ class ModelSync:
         return None
 
     async def _collect(self, waiting: Sequence[str], newer_than: int) -> tuple[list[str], tuple[str, ...], list[str]]:
-        """Have the engine hold up to three models. -> whose, who else has the very same one, and who was not asked yet"""
+        """Have the engine hold up to three models. -> their peers, all peers with the same model, and the peers not asked yet"""
         held: list[str] = []
         behind = 0
         self._turn += 1
@@ -122,7 +121,7 @@ class ModelSync:
         return held, (), left
 
     async def _hold(self, offers: Sequence[Offered], holders: Sequence[Offered]) -> list[str]:
-        """Download side by side and hand over to the engine. -> whose models it holds"""
+        """Download concurrently and pass to the engine. -> peers whose models it holds"""
         held: list[str] = []
         lost: list[EngineError] = []
         began = trio.current_time()
@@ -139,11 +138,9 @@ class ModelSync:
                 lost.append(error)
                 return
             if isinstance(reply, calls.Refused) and reply.kind != "peer":
-                return  # it is enough
+                return  # three are held
             if isinstance(reply, calls.Refused):
-                unusable = (
-                    reply.reason == "state_unusable"
-                )  # right in form, and no honest node trains with such numbers
+                unusable = reply.reason == "state_unusable"  # well-formed, but with values no honest node trains with
                 self._report.fault(offered.peer, "state_poisoned" if unusable else "state_refused")
                 return
             held.append(offered.peer)
@@ -157,10 +154,10 @@ class ModelSync:
             raise lost[0]
         return sorted(held)
 
-    def _tell(self, agreed: calls.Agreed, same: Sequence[str]) -> None:
+    def _report_taken(self, agreed: calls.Agreed, same: Sequence[str]) -> None:
         peers = same or agreed.peers
         if len(peers) == 1:
-            text = f"took the model of round {agreed.round} from {peers[0]}; nobody else had one to compare it with"
+            text = f"took the model of round {agreed.round} from {peers[0]}; no other member had one to compare it with"
         else:
             text = f"took the model of round {agreed.round} on which {_words(peers)} agree"
         self._report.event(
@@ -169,7 +166,7 @@ class ModelSync:
 
 
 def _same(offers: Sequence[Offered]) -> list[Offered]:
-    """Two or more, and more than half, that are the same to the bit."""
+    """Two or more offers, and more than half of all, that are bitwise equal."""
     if not offers:
         return []
     what, count = Counter((offered.offer.digest, offered.offer.round) for offered in offers).most_common(1)[0]

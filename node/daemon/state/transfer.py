@@ -1,13 +1,13 @@
-"""The state lane: the manifest for whoever holds an invite, the model for late joiners.
+"""The state lane: the manifest for holders of an invite, the model for late joiners.
 
-Giving: a query makes the engine hold a snapshot; chunks are read from it by offset, so that an interrupted download resumes, from another
-peer too if it holds the same bytes. There is one at a time: it stays while it is fresh, and while it is being read for as long as reading
-takes on a slow line, so that who asks cuts off nobody who reads. A node that looks for a model itself has none to give.
-Taking: peers say what they have, and it is downloaded in as few chunks as there can be; its SHA-256 and the parameters' schema are
-checked before the engine sees a byte. Which of several models to believe is for `starling.node.daemon.state.model_sync`.
+Serving: a query makes the engine hold a snapshot; chunks are read from it by offset, so that an interrupted download resumes, also from
+another peer that holds the same bytes. There is one snapshot at a time: it is kept while it is fresh, and while it is being read for as
+long as reading takes on a slow line, so that a new query does not interrupt a download. A node that fetches a model itself offers none.
+Fetching: peers make offers, which are downloaded in the largest chunks; the SHA-256 and the parameters' schema are checked before the
+engine sees a byte. `starling.node.daemon.state.model_sync` decides which of several models to install.
 
-What a peer can cost here: one snapshot per `SNAPSHOT_FRESH_S`; one chunk of 1 MiB per frame it may send; to newcomers, a model that is as
-old as one that a slow line has brought.
+What a peer can cause here: one snapshot per `SNAPSHOT_FRESH_S`; one chunk of 1 MiB per frame it may send; for newcomers, a model as old as
+a download over a slow line takes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SNAPSHOT_FRESH_S = 1.0
 OFFER_GRACE_S = 1.0
 REPLY_S = 10.0
 FIRST_ASK_S, ASK_AGAIN_S = 0.125, 1.0
-"""An answer that is not there by then was lost, or its giver is busy: each further try has twice as long, up to the second."""
+"""After so long a request is repeated, each time after twice the wait, up to the second."""
 SLOW_BYTES_PER_S = 128 << 10  # and longer by what a long answer takes on a slow line
 PROGRESS_S = 10.0
 WIDEST_SCALAR = 8  # bytes of a float64
@@ -51,7 +51,7 @@ TRIES_PER_CHUNK = 3
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """What one peer has to give; `offer.size` is 0 if it has nothing."""
+    """One peer's offer; `offer.size` is 0 if it has no model."""
 
     peer: str
     offer: StateOffer
@@ -87,12 +87,12 @@ class Transfer:
         self._may: Callable[[str], bool] = lambda _peer: True
 
     def expect(self, opened: calls.Opened) -> None:
-        """From now on offers of other models than this engine's, or of more bytes, are refused."""
+        """Refuse offers of models with another schema than this engine's, or of more bytes."""
         self._schema = opened.schema
         self._max_state_bytes = WIDEST_SCALAR * opened.parameters + STATE_HEADER_BYTES
 
     def give(self, engine: EngineHandle, may: Callable[[str], bool]) -> None:
-        """From now on this engine's model is given to who asks, if `may` says that it is for that peer."""
+        """From now on serve this engine's model to peers for which `may` returns True."""
         self._engine, self._held, self._may = engine, None, may
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
@@ -114,7 +114,7 @@ class Transfer:
                     case _:
                         self._route(item.peer, message)
 
-    # --- giving -------------------------------------------------------------------------------------------
+    # --- serving ------------------------------------------------------------------------------------------
 
     async def _answer(self, peer: str, query: ManifestQuery | StateQuery | ChunkQuery) -> None:
         try:
@@ -122,7 +122,7 @@ class Transfer:
             with trio.fail_after(REPLY_S):
                 await self._network.send(peer, "state", frames.encode(reply))
         except (EngineError, TransportError, trio.TooSlowError):
-            return  # the asker asks again, or asks another
+            return  # the peer repeats its query, or asks another
 
     async def _reply(self, query: ManifestQuery | StateQuery | ChunkQuery) -> Message:
         if isinstance(query, ManifestQuery):
@@ -142,7 +142,7 @@ class Transfer:
 
     async def _hold(self, engine: EngineHandle) -> calls.Held:
         with trio.fail_after(REPLY_S):
-            async with self._holding:  # who asks while a snapshot is made is told of that one
+            async with self._holding:  # queries during a snapshot share it
                 if self._held is not None and self._stays(*self._held):
                     return self._held[0]
                 held = await engine.call(calls.Snapshot())
@@ -156,7 +156,7 @@ class Transfer:
         read_s = held.size / SLOW_BYTES_PER_S if now - self._read_at < REPLY_S else 0.0
         return now - made_at < SNAPSHOT_FRESH_S + read_s
 
-    # --- taking -------------------------------------------------------------------------------------------
+    # --- fetching -----------------------------------------------------------------------------------------
 
     async def fetch_manifest(self, peer: str, swarm: str) -> bytes:
         """Canonical manifest bytes from a peer, unchecked: the caller compares the hash.
@@ -172,9 +172,9 @@ class Transfer:
         return reply.manifest
 
     async def offers(self, peers: Sequence[str]) -> list[Offered]:
-        """What each of these peers has to give, in order of peer id; who does not answer, or offers another model, is left out.
+        """Offers of these peers, in order of peer id; without those that do not answer or offer another model.
 
-        Once two have a model to give, the others have as long again as these took, and `OFFER_GRACE_S`: one that is silent would else cost
+        Once two have offered a model, the others have as long again as these took, and `OFFER_GRACE_S`: otherwise a silent peer would cost
         `REPLY_S`.
         """
         offers: list[Offered] = []
@@ -201,15 +201,15 @@ class Transfer:
         return sorted(offers, key=lambda item: item.peer)
 
     async def download(self, chosen: Offered, holders: Sequence[Offered] = ()) -> bytes | None:
-        """The bytes that were offered, their digest checked; None if nobody gives them.
+        """Download an offered model and check its digest; None if no source delivers it.
 
         Args:
-            chosen: whose.
-            holders: others with the same digest, to go on with where one fails.
+            chosen: the offer.
+            holders: offers with the same digest, to resume from if one fails.
         """
         received = bytearray()
         sources = [chosen, *(item for item in holders if item.peer != chosen.peer)]
-        failures, told_at = 0, trio.current_time()
+        failures, reported_at = 0, trio.current_time()
         while len(received) < chosen.offer.size:
             source = sources[failures % len(sources)]
             query = ChunkQuery(source.offer.snapshot, len(received))
@@ -219,23 +219,23 @@ class Transfer:
             except (TransportError, trio.TooSlowError):
                 reply = None
             data = reply.data if isinstance(reply, Chunk) and reply.snapshot == source.offer.snapshot else b""
-            if len(data) != expected:  # a peer that gives a byte at a time would hold us up for days
+            if len(data) != expected:  # a peer that sends a byte at a time would delay us for days
                 failures += 1
                 if failures >= TRIES_PER_CHUNK * len(sources):
                     return None
                 continue
             received += data
-            if trio.current_time() >= told_at + PROGRESS_S:
-                told_at = trio.current_time()
-                self._tell_progress(source.peer, len(received), chosen.offer.size)
+            if trio.current_time() >= reported_at + PROGRESS_S:
+                reported_at = trio.current_time()
+                self._report_progress(source.peer, len(received), chosen.offer.size)
         state = bytes(received)
         if hashlib.sha256(state).digest() != chosen.offer.digest:
             self._report.fault(chosen.peer, "state_digest_mismatch")
             return None
         return state
 
-    def _tell_progress(self, peer: str, received: int, size: int) -> None:
-        text = f"{100 * received // size} % of a model of {size / 1e6:,.0f} MB is here, from {peer}"
+    def _report_progress(self, peer: str, received: int, size: int) -> None:
+        text = f"{100 * received // size} % of a model of {size / 1e6:,.0f} MB received from {peer}"
         self._report.event("state_progress", text, peer=peer, received=received, size=size)
 
     # --- request and reply over frames --------------------------------------------------------------------
@@ -268,6 +268,6 @@ class Transfer:
                 key = (peer, "", 0)
         waiting = self._waiting.get(key)
         if waiting is None:
-            return  # an answer that came too late
+            return  # a late answer
         with suppress(trio.WouldBlock):  # asked twice, answered twice
             waiting.send_nowait(message)

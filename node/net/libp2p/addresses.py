@@ -1,4 +1,4 @@
-"""Multiaddrs of TCP endpoints: `/ip4/192.0.2.7/tcp/4001/p2p/12D3Koo…` and its ip6 and dns forms. Nothing else is dialled."""
+"""Multiaddrs of TCP endpoints: `/ip4/192.0.2.7/tcp/4001/p2p/12D3Koo…` and its ip6 and dns forms. No other kind is dialled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Endpoint:
         protocol: ip4, ip6, dns, dns4 or dns6.
         host: address in canonical form, or name.
         port: 0 to 65535; 0 only for listening.
-        peer: who is expected there, or "".
+        peer: peer id expected there, or "".
     """
 
     protocol: str
@@ -54,7 +54,7 @@ def parse(address: str) -> Endpoint:
 
 
 def reachable(listening: Iterable[tuple[str, int]], peer: str) -> list[Endpoint]:
-    """What to tell others: unspecified hosts become the interfaces' addresses, loopback only if there is nothing else.
+    """Addresses to announce: unspecified hosts become the interfaces' addresses, loopback only if there is no other.
 
     Args:
         listening: (host, port) of each bound socket.

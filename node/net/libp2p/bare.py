@@ -1,7 +1,7 @@
 """Makes `libp2p` importable part by part, without running its `__init__`, which loads every transport, discovery and relay
 it has: half a node's memory and two thirds of its time to listening, for five modules that we use.
 
-Only for this process: who needs all of py-libp2p must not import this package. If the parts do not stand alone
+Only for this process: code that needs all of py-libp2p must not import this package. If the parts cannot be imported alone
 (another version), the whole is loaded as usual.
 """
 

@@ -1,6 +1,6 @@
-"""One connection to one peer: a reading and a writing task around the yamux session, and streams for everybody else.
+"""One connection to one peer: a reading and a writing task around the yamux session, and streams for the rest of the node.
 
-Only the writing task touches the socket, so a cancelled `Stream.write` breaks its own stream and nothing else. Streams
+Only the writing task touches the socket, so a cancelled `Stream.write` breaks its own stream only. Streams
 queue one piece at a time while the queue is short: a long frame on one lane delays another lane by a few pieces, that
 is 0.2 MB or, under a cap on what is sent, half a second.
 """
@@ -19,9 +19,9 @@ from starling.node.net.limits import Pacer
 
 QUEUE_BYTES = 2 * MAX_PLAIN_BYTES
 SLICE_BYTES = 16 << 10
-"""Taken in at a time: full of the smallest frames it costs milliseconds, and others wait so long."""
+"""Bytes parsed at a time: full of the smallest frames they take milliseconds, for which other tasks wait."""
 FINE_BYTES = 1 << 10
-"""From somebody who sends such frames."""
+"""The same for a peer that sends such frames."""
 MANY_EVENTS = 64
 WRITE_STALL_S = 120.0  # for one piece: slower than two kilobytes a second is gone
 
@@ -32,12 +32,12 @@ class StreamBroken(Exception):
 
 @dataclass(slots=True, eq=False)
 class ConnectionInfo:
-    """What the limits need to know of a connection; equal only to itself.
+    """Facts of a connection for the connection limits; equal only to itself.
 
     Args:
-        peer: who.
+        peer: the remote peer's id.
         block: the address block it comes from, see `addresses.block`.
-        inbound: they dialled.
+        inbound: the peer dialled.
         since: when it was made.
         useful_at: when a whole frame last arrived on it.
         origin: the public prefix it comes from, see `starling.node.net.limits.origin_of`.
@@ -63,7 +63,7 @@ class Stream:
         self._changed = trio.lowlevel.ParkingLot()
 
     async def read(self) -> bytes:
-        """What has arrived, at least one byte; b"" at the end.
+        """Received bytes, at least one; b"" at the end.
 
         Raises:
             StreamBroken: reset, or the connection is gone.
@@ -93,7 +93,7 @@ class Stream:
             view = view[self.connection.queue(self.number, view) :]
 
     def finish(self) -> None:
-        """Send no more; what is queued still goes."""
+        """Send no more after the queued bytes."""
         self.connection.finish(self.number)
 
     def reset(self) -> None:
@@ -122,7 +122,7 @@ class Connection:
     """Streams over one authenticated channel, while `run` runs.
 
     Args:
-        info: who it is, for the limits.
+        info: facts for the connection limits.
         socket: closed when the connection ends.
         channel: encrypts.
         received: bytes that came with the handshake.
@@ -135,7 +135,7 @@ class Connection:
     ) -> None:
         self.info = info
         self.violation: str | None = None
-        """What the peer did that ended the connection, if it did."""
+        """The violation by which the peer ended the connection, if any."""
         self.closing = False
         self.over = trio.Event()
         self._socket, self._channel, self._received = socket, channel, received

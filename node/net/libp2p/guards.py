@@ -1,8 +1,8 @@
-"""Who gets in when there is not room for all. Pure: hosts, times and numbers in, decisions out.
+"""Admission of inbound connections under load. Pure: hosts, times and numbers in, decisions out.
 
-Two queues can be flooded: handshakes under way (half-open connections cost nothing to make) and established connections
-(identities cost nothing either). In the first the oldest goes: an honest handshake takes a few round trips, so the oldest
-is the least likely to be one. In the second the one that has been useless for longest goes, if that is long enough.
+Two tables can be flooded: pending handshakes (half-open connections cost nothing to make) and established connections
+(identities cost nothing either). A full first table drops the oldest: an honest handshake takes a few round trips, so the oldest
+is the least likely to be honest. A full second table drops the connection that has been idle for longest, if that is at least IDLE_S.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Handle = TypeVar("Handle")
 
 @dataclass(slots=True)
 class AcceptRate:
-    """How often each address block may begin a handshake: 50 times a second, 400 at once. What is turned away costs next to nothing.
+    """Handshakes begun per address block: 50 a second, 400 at once. A rejected connection costs almost nothing.
 
-    The blocks that knocked last are remembered, so many; one that was forgotten begins anew.
+    The MAX_BLOCKS blocks seen last are remembered; a forgotten one starts with a full allowance.
     """
 
     _buckets: dict[str, TokenBucket] = field(default_factory=dict)
 
     def allowed(self, block: str, now: float) -> bool:
-        """One more."""
+        """Count one more connection. -> whether it may begin a handshake"""
         bucket = self._buckets.pop(block, None) or TokenBucket(ACCEPTS_PER_S, 8 * ACCEPTS_PER_S)
         self._buckets[block] = bucket
         if len(self._buckets) > MAX_BLOCKS:
@@ -46,13 +46,13 @@ class AcceptRate:
 
 @dataclass(slots=True)
 class Handshakes(Generic[Handle]):
-    """Inbound connections that have not yet said who they are."""
+    """Inbound connections that have not authenticated yet."""
 
     _under_way: dict[int, tuple[str, Handle]] = field(default_factory=dict)
     _number: int = 0
 
     def begin(self, block: str, handle: Handle) -> tuple[int, Handle | None]:
-        """One more, from an address block: its number, and whose handshake must end to make room."""
+        """Add a handshake from an address block. -> its number, and the handshake to cancel to make room"""
         mine = [number for number, (theirs, _) in self._under_way.items() if theirs == block]
         victim = None
         if len(mine) >= MAX_HANDSHAKES_PER_BLOCK:
@@ -64,14 +64,14 @@ class Handshakes(Generic[Handle]):
         return self._number, victim
 
     def end(self, number: int) -> None:
-        """This one is over, whatever came of it."""
+        """A handshake has ended."""
         self._under_way.pop(number, None)
 
 
 def is_full(established: Sequence[ConnectionInfo], block: str, limits: LimitsSection, now: float) -> bool:
-    """Whether a handshake from this address block is lost labor: it has all its places, and each was useful of late.
+    """Whether a handshake from this address block is useless: the block has all of its connections, and none is idle.
 
-    A handshake costs us milliseconds. Whoever comes back from there waits until its old connection is gone, or idle.
+    A handshake costs milliseconds. A peer that reconnects from a full block waits until its old connection is closed or idle.
     """
     from_block = [info for info in established if info.inbound and info.block == block]
     return len(from_block) >= limits.connections_per_ip and all(now - info.useful_at < IDLE_S for info in from_block)

@@ -1,13 +1,13 @@
-"""A node's place on the internet: listens, dials, admits, and carries frames on three lanes. See `starling.node.net.api`.
+"""A libp2p host: listens, dials, limits connections, and carries frames on three lanes. See `starling.node.net.api`.
 
 What is py-libp2p's: identities, peer ids, multistream-select, the Noise handshake, and thereby the wire. What is ours: the
 muxer and the switch, because its swarm ends the node when a handler raises, never returns inbound slots, dials by
 itself, remembers failures for a minute and takes 0.2 s per connection to close. Stock libp2p peers connect all the same.
 
-    accept ── handshake (oldest gives way) ── admission ── Connection.run ── a task per stream ── inbox of the lane
-    send ── newest connection, or one dial shared by all who wait ── the lane's stream, opened once ── queue
+    accept ── handshake (the oldest is dropped) ── connection limits ── Connection.run ── a task per stream ── inbox of the lane
+    send ── newest connection, or one dial shared by all senders ── the lane's stream, opened once ── queue
 
-Every task lives in the one nursery of `open_network`; a connection's task contains whatever goes wrong inside it.
+Every task lives in the one nursery of `open_network`; an error in a connection's task ends that connection only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from starling.node.net.libp2p import addresses
 from starling.node.net.libp2p.addresses import Endpoint
 from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
 from starling.node.net.libp2p.guards import AcceptRate, Handshakes, is_full, make_room
-from starling.node.net.libp2p.lanes import FrameTooLong, Unfinished, accept_lane, open_lane, read_frames, write_frame
+from starling.node.net.libp2p.lanes import FrameTooLong, PartialFrames, accept_lane, open_lane, read_frames, write_frame
 from starling.node.net.libp2p.noise import HandshakeFailed, Identity, secure
 from starling.node.net.libp2p.sockets import endpoint_of, first_of, listen_on, tune
 from starling.node.net.limits import Pacer, TokenBucket, origin_of
@@ -40,15 +40,15 @@ HANDSHAKE_S = 10.0
 MAX_DIALS = 32
 MAX_PEERS_REMEMBERED = 4096
 DRAIN_S = 0.4
-REJECTED_WITHIN_S = 2.0  # a connection that we made and that ends sooner, nothing said: the peer does not want us
+REJECTED_WITHIN_S = 2.0  # a dialled connection that is closed sooner, without a frame: the peer rejected us
 REJECTED_DIALS_TOLERATED = 3  # in a row may be chance: after the next ones it is dialled again 1, 2, 4 … seconds later
 MAX_REDIAL_DELAY_S = 60.0  # … at most so many
-DROPPED_PER_S = 250.0  # frames beyond the rate that are counted and forgotten; who sends more, or four times as many at once, is cut off
+DROPPED_PER_S = 250.0  # frames beyond the rate that are dropped and counted; a peer that sends more is disconnected
 
 
 @dataclass(slots=True)
 class _Dial:
-    """One attempt to reach a peer, for all who wait for it."""
+    """One attempt to reach a peer, shared by all senders."""
 
     done: trio.Event = field(default_factory=trio.Event)
     reason: str = ""
@@ -61,7 +61,7 @@ class _Peer:
     bucket: TokenBucket
     dropped: TokenBucket = field(default_factory=lambda: TokenBucket(DROPPED_PER_S, 4 * DROPPED_PER_S))
     known: bool = False
-    """We were told about it, or dialled it."""
+    """Its addresses were given to `learn`, or it was dialled."""
     outgoing: dict[Lane, Stream] = field(default_factory=dict)
     locks: dict[Lane, trio.Lock] = field(default_factory=lambda: {lane: trio.Lock() for lane in LANES})
     endpoints: tuple[Endpoint, ...] = ()
@@ -89,9 +89,9 @@ async def open_network(
     Args:
         private_key_bytes: 32-byte Ed25519 seed; decides the peer id.
         listen: multiaddrs /ip4|ip6/HOST/tcp/PORT; port 0 picks one.
-        announce: multiaddrs to tell others instead, or none.
+        announce: multiaddrs to announce instead, or none.
         limits: what peers may cost.
-        report: told the peers' faults.
+        report: takes the peers' faults.
         up_bytes_per_s: cap on what is sent; 0 is none.
         down_bytes_per_s: cap on what is received; 0 is none.
 
@@ -100,15 +100,15 @@ async def open_network(
     """
     identity = Identity.from_seed(private_key_bytes)
     listeners = await listen_on(listen)
-    told = [endpoint_of("announce", address) for address in announce]
+    announced = [endpoint_of("announce", address) for address in announce]
     bound = [listener.socket.getsockname()[:2] for listener in listeners]
-    told = told or addresses.reachable(bound, identity.peer)
+    announced = announced or addresses.reachable(bound, identity.peer)
     manager = trio.open_nursery()
     nursery = await manager.__aenter__()
     try:
         network = Libp2pNetwork(
             identity=identity,
-            addresses=tuple(f"/{each.protocol}/{each.host}/tcp/{each.port}/p2p/{identity.peer}" for each in told),
+            addresses=tuple(f"/{each.protocol}/{each.host}/tcp/{each.port}/p2p/{identity.peer}" for each in announced),
             limits=limits,
             report=report,
             pacers=(Pacer(up_bytes_per_s), Pacer(down_bytes_per_s)),
@@ -143,14 +143,16 @@ class Libp2pNetwork:
         self._up, self._down = pacers
         self._nursery = nursery
         self._peers: dict[str, _Peer] = {}
-        self._open: dict[str, list[Connection]] = {}  # apart from thousands of peers remembered: each knock looks here
+        self._open: dict[
+            str, list[Connection]
+        ] = {}  # apart from the thousands of peers remembered, as every new connection scans it
         self._forgotten = Traffic()
         self._dials: dict[str, _Dial] = {}
         self._dial_slots = trio.CapacityLimiter(MAX_DIALS)
         self._handshakes: Handshakes[trio.CancelScope] = Handshakes()
         self._accept_rate = AcceptRate()
         self._longest: dict[Lane, int] = dict(MAX_FRAME_BYTES)
-        self._unfinished = Unfinished()
+        self._unfinished = PartialFrames()
         self._events = EventQueue()
         self._inboxes = {lane: Inbox(lane, limits.inbox_frames) for lane in LANES}
 
@@ -171,11 +173,11 @@ class Libp2pNetwork:
 
     @property
     def total_traffic(self) -> Traffic:
-        """With all peers, those included that are forgotten since."""
+        """With all peers since the start, also those no longer remembered."""
         return sum((peer.traffic for peer in self._peers.values()), self._forgotten)
 
     def origin(self, peer: str) -> str:
-        """The public address prefix that a peer's newest connection comes from; "" for any other, or none."""
+        """The public address prefix of a peer's newest connection; "" for a private address or no connection."""
         connection = self._newest(peer)
         return connection.info.origin if connection is not None else ""
 
@@ -184,7 +186,7 @@ class Libp2pNetwork:
         return self._inboxes[lane].channel
 
     def events(self) -> trio.MemoryReceiveChannel[Connected | Disconnected]:
-        """Connections coming and going."""
+        """Opened and closed connections."""
         return self._events.channel
 
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
@@ -193,7 +195,7 @@ class Libp2pNetwork:
         record.endpoints, record.known = tuple(_dialable(peer, addresses)), True
 
     def expect(self, lane: Lane, frame_bytes: int) -> None:
-        """From now on longer frames of a lane are refused at their length."""
+        """Set the longest frame of a lane; a longer one is refused when its length is read."""
         self._longest[lane] = min(frame_bytes, MAX_FRAME_BYTES[lane])
         self._unfinished.limit = 2 * max(self._longest.values())
 
@@ -201,7 +203,7 @@ class Libp2pNetwork:
         """Connect to a multiaddr with /p2p/ID and return the peer id.
 
         Raises:
-            PeerUnreachable: in one line, why.
+            PeerUnreachable: with the reason in one line.
         """
         endpoints = [each for each in _dialable(None, [address]) if each.peer]
         if not endpoints:
@@ -323,16 +325,16 @@ class Libp2pNetwork:
         self._open.setdefault(peer, []).append(connection)
 
     @contextmanager
-    def _contained(self, whom: str) -> Iterator[None]:
-        """A mistake of ours that one peer can provoke ends that peer's connection, not the node."""
+    def _contained(self, peer: str) -> Iterator[None]:
+        """A bug that one peer can trigger ends that peer's connection, not the node."""
         try:
             yield
         except HandshakeFailed:
             raise
         except Exception as error:  # noqa: BLE001  whatever it is
             self._report.event(
-                "connection_failed", f"closed a connection with {whom} after an internal error: {error!r}",
-                level="error", peer=whom, traceback="".join(traceback.format_exception(error)),
+                "connection_failed", f"closed a connection with {peer} after an internal error: {error!r}",
+                level="error", peer=peer, traceback="".join(traceback.format_exception(error)),
             )  # fmt: skip
 
     async def _run(self, connection: Connection) -> None:
@@ -351,7 +353,7 @@ class Libp2pNetwork:
             self._report.fault(peer, connection.violation)
 
     def _note_rejected_dial(self, record: _Peer, info: ConnectionInfo) -> None:
-        """Whoever bans us completes the handshake, which costs both, before it can know that it is us."""
+        """A peer that bans us learns our id only from a completed handshake, which costs both sides: dial it ever more rarely."""
         now = trio.current_time()
         if not info.inbound and info.useful_at == info.since and now < info.since + REJECTED_WITHIN_S:
             record.rejected_dials += 1
@@ -422,7 +424,7 @@ class Libp2pNetwork:
                 raise PeerUnreachable(peer, "no known address")
             record = self._peer(peer)
             if record.rejected_dials > REJECTED_DIALS_TOLERATED and trio.current_time() < record.dial_after:
-                raise PeerUnreachable(peer, "it took the last connections and closed them")
+                raise PeerUnreachable(peer, "it closed the last connections at once")
             dial = self._dials[peer] = _Dial()
             self._nursery.start_soon(self._dial, peer, endpoints, dial)
         await dial.done.wait()

@@ -1,8 +1,7 @@
 """Frames on streams: a lane is a one-way stream of frames, each behind its length in 4 bytes, big-endian.
 
-A frame is put together as its bytes come, so an announced length costs nothing; what is unfinished over all peers has one
-bound, and whoever holds most of it pays when it is reached. What strangers have under way has a bound of its own, a small one: they
-have only small things to say.
+A frame is assembled as its bytes arrive, so an announced length allocates nothing. Unfinished frames of all peers share one bound; when
+it is reached, the stream that holds most is reset. Those of unknown peers, which send only small frames, share a smaller bound.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class _Assembly:
 
 
 @dataclass(slots=True)
-class Unfinished:
+class PartialFrames:
     """The memory of all frames under way to us.
 
     Args:
@@ -51,17 +50,17 @@ class Unfinished:
     strange_limit: int = MAX_STRANGE_BYTES
     held: int = 0
     strange: int = 0
-    """What of `held` is strangers'."""
+    """Bytes of `held` that belong to unknown peers."""
     _assemblies: list[_Assembly] = field(default_factory=list)
 
     def begin(self, stream: Stream, known: Callable[[], bool]) -> _Assembly:
-        """Start to put frames of a stream together; `known` tells at the beginning of each whether its peer is one."""
+        """Start assembling frames of a stream; `known` is asked at the beginning of each whether its peer is known."""
         assembly = _Assembly(stream, known)
         self._assemblies.append(assembly)
         return assembly
 
     def extend(self, assembly: _Assembly, data: memoryview) -> None:
-        """More bytes of a frame."""
+        """Add bytes to a frame."""
         if not assembly.buffer:
             assembly.strange = not assembly.known()
         assembly.buffer += data
@@ -139,26 +138,26 @@ async def accept_lane(stream: Stream) -> tuple[Lane, bytes] | None:
 
 
 async def read_frames(
-    stream: Stream, lane: Lane, received: bytes, unfinished: Unfinished, deliver: Callable[[bytes], object], *,
+    stream: Stream, lane: Lane, received: bytes, unfinished: PartialFrames, deliver: Callable[[bytes], object], *,
     known: Callable[[], bool] = lambda: True, longest: Mapping[Lane, int] = MAX_FRAME_BYTES,
 ) -> None:  # fmt: skip
-    """Hand over frames as they become whole, until the stream ends, breaks, or stalls in the middle of a frame.
+    """Deliver complete frames until the stream ends, breaks, or stalls in the middle of a frame.
 
     Args:
         stream: from the peer.
         lane: what it is for.
         received: bytes that came with the negotiation.
-        unfinished: bounds the memory.
+        unfinished: bounds the memory of all streams.
         deliver: takes a frame.
-        known: whether the peer may send large frames; else it shares a small memory with all others who may not.
-        longest: bytes of a frame, by lane; looked at for every frame.
+        known: whether the peer may send large frames; otherwise it shares a small bound with all other unknown peers.
+        longest: bytes of a frame, by lane; read for every frame.
 
     Raises:
         FrameTooLong: announced beyond that.
     """
     assembly = unfinished.begin(stream, known)
     delivered = 0
-    wanted = -1  # length of the frame under way; -1 while in its header
+    wanted = -1  # length of the current frame; -1 while in its header
     try:
         data = memoryview(received)
         while True:
@@ -167,7 +166,7 @@ async def read_frames(
                 unfinished.extend(assembly, data[:missing])
                 data = data[missing:]
                 if stream.broken:
-                    return  # it held most of all that is unfinished
+                    return  # it held most of all unfinished bytes
                 if len(assembly.buffer) == HEADER_BYTES and wanted < 0:
                     wanted = int.from_bytes(assembly.buffer, "big")
                     unfinished.clear(assembly)

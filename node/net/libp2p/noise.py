@@ -1,7 +1,7 @@
 """From a TCP stream to an authenticated, encrypted channel: multistream-select and the Noise XX handshake of py-libp2p,
 then records of full size, read and written in few system calls (same wire format, less than half the work).
 
-py-libp2p's parsers raise whatever they like on hostile bytes: its exceptions end in `negotiate` and `secure`, nowhere else.
+py-libp2p's parsers raise exceptions of any kind on hostile bytes; all are caught in `negotiate` and `secure`.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ MAX_PLAIN_BYTES = MAX_RECORD_BYTES - 16
 MAX_NEGOTIATION_BYTES = 128 << 10  # both handshakes together need one or two thousand
 READ_BYTES = 256 << 10
 
-# py-libp2p logs what peers do wrong, to stderr if nobody configures it. What matters reaches our own log as faults.
+# py-libp2p logs peers' errors, to stderr unless configured. Those that matter are faults in our own log.
 logging.getLogger("libp2p").addHandler(logging.NullHandler())
 logging.getLogger("libp2p").propagate = False
 
 # Our peers are Ed25519 keys. Reading an RSA key, py-libp2p takes a private one as well and tests its primes: two seconds for 9 kB from
-# somebody who has proved nothing yet.
+# an unauthenticated peer.
 for _kind in (KeyType.RSA, KeyType.Secp256k1):
     key_type_to_public_key_deserializer.pop(_kind.value, None)
 
 
 class HandshakeFailed(Exception):
-    """The other end is not who or what it should be, or does not answer. One line says why."""
+    """The other end has another identity, speaks another protocol, or does not answer. The message is the reason in one line."""
 
 
 class ChannelBroken(Exception):
@@ -51,7 +51,7 @@ class ChannelBroken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Our keys: a lasting one for who we are, a fresh one for Noise."""
+    """Our keys: the permanent identity key, and a fresh one for Noise."""
 
     keys: KeyPair
     noise_keys: KeyPair
@@ -82,7 +82,7 @@ class Conversation:
         self._receive, self._send = receive, send
         self._spare = MAX_NEGOTIATION_BYTES
         self.rest = b""
-        """Received and not read: belongs to whoever reads next."""
+        """Received but not read yet; the next reader gets it first."""
 
     async def read(self, n: int) -> bytes:
         """At least one byte, at most n.
@@ -189,11 +189,11 @@ async def secure(stream: trio.SocketStream, identity: Identity, expected: str | 
 
     Args:
         stream: fresh TCP connection.
-        identity: who we are.
+        identity: our keys.
         expected: the peer we dialled, or None where we were dialled.
 
     Returns:
-        Who it is, the channel to it, and bytes that already belong to the muxer.
+        The peer's id, the channel to it, and bytes received that belong to the muxer.
 
     Raises:
         HandshakeFailed: in one line, why.

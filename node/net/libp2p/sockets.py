@@ -88,7 +88,7 @@ async def first_of(
                     nursery.start_soon(attempt, endpoint, failed, nursery.cancel_scope)
                     with trio.move_on_after(NEXT_ADDRESS_S):
                         await failed.wait()
-    except BaseException:  # cancelled: nobody will have what was made
+    except BaseException:  # cancelled: no one will use these connections
         with trio.CancelScope(shield=True):
             for connection in made:
                 await connection.abandon()

@@ -16,7 +16,7 @@ from starling.gossip.wire import frames
 from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES
 from starling.node.net.libp2p import noise, yamux
 from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
-from starling.node.net.libp2p.lanes import FrameTooLong, Unfinished, accept_lane, read_frames
+from starling.node.net.libp2p.lanes import FrameTooLong, PartialFrames, accept_lane, read_frames
 from starling.node.net.libp2p.noise import Channel, ChannelBroken
 from starling.node.net.libp2p.yamux import Session, Violation
 from starling.node.net.limits import Pacer
@@ -263,7 +263,7 @@ def _frames_of(wire: bytes, limit: int) -> tuple[list[bytes], bool]:
 
 async def _lanes_program(data: bytes) -> bool:
     choices = Choices(data)
-    unfinished = Unfinished(limit=300)
+    unfinished = PartialFrames(limit=300)
     streams, delivered, too_long, expected = [], [], [], []
     for _ in range(1 + choices.below(3)):
         wire = b""
@@ -329,7 +329,7 @@ async def _connection_program(data: bytes) -> bool:
     channel = _Plain(pieces(data[8:], choices))
     info = ConnectionInfo("peer", "192.0.2.7", choices.flag(), 0.0, 0.0)
     connection = Connection(info, _Socket(), channel, b"", Pacer(0), Pacer(0))
-    unfinished, heard = Unfinished(), []
+    unfinished, heard = PartialFrames(), []
 
     async def accept(stream: Stream) -> None:
         opened = await accept_lane(stream)

@@ -76,7 +76,7 @@ def test_every_number_is_given_once_until_it_has_ended(tmp_path):
     """A member has its quota, the founder as many as it likes."""
     above = chain_of(1)
     assert [given_by(tmp_path / "issued", PEOPLE[1], above).number for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(ConfigError, match="all 3 invitations of this node are given out") as error:
+    with pytest.raises(ConfigError, match="all 3 invitations of this node are issued") as error:
         given_by(tmp_path / "issued", PEOPLE[1], above)
     one_line(error)
     again = given_by(tmp_path / "issued", PEOPLE[1], above, now_s=NOW_S + 31 * 86400)

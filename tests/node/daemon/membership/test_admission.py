@@ -163,7 +163,7 @@ async def test_of_two_with_one_invitation_one_stays_and_the_other_is_told(autoju
         one, other = [await swarm.start(at, bind(leaked, bearer, PEOPLE[at].peer_id, swarm.id)) for at in (5, 6)]
         kept, out = sorted((one, other), key=lambda node: node.peer)
         await until(lambda: out.error, 20.0)
-        assert "another node uses the same invitation" in out.error
+        assert "another node with precedence uses the same invitation" in out.error
         await until(lambda: agreed([*swarm.nodes[:2], kept]), 20.0)
         assert swarm.nodes[0].told.faults == [(PEOPLE[1].peer_id, "invitation_overused")]
         assert len(swarm.nodes[1].told.named("invitation_overused")) == 1

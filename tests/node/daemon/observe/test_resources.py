@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from starling.node.daemon.observe import resources
-from starling.node.daemon.observe.resources import LOOK_S, WALK_S, ResourceMonitor
+from starling.node.daemon.observe.resources import SAMPLE_S, WALK_S, ResourceMonitor
 from starling.node.status.snapshot import Resources
 
 ENGINE = 4_000_000
@@ -46,30 +46,30 @@ def machine(monkeypatch):
 def test_cores_are_the_seconds_of_both_processes_by_those_that_passed(machine, tmp_path):
     usage = ResourceMonitor(tmp_path, lambda: machine.now)
     machine.now, machine.seconds = 104.0, {os.getpid(): 6.0, ENGINE: 3.0}
-    first = usage.look(ENGINE)
+    first = usage.sample(ENGINE)
     assert (first.cpu, first.memory_bytes) == (1.0, 5000), "an engine that began meanwhile counts from its beginning"
     machine.now, machine.seconds = 106.0, {os.getpid(): 6.5, ENGINE: 4.5}
-    assert usage.look(ENGINE).cpu == 1.0
+    assert usage.sample(ENGINE).cpu == 1.0
 
 
 def test_who_asks_often_is_told_the_same_and_costs_nothing(machine, tmp_path):
     usage = ResourceMonitor(tmp_path, lambda: machine.now)
-    machine.now += 0.9 * LOOK_S
+    machine.now += 0.9 * SAMPLE_S
     looks = machine.looks
-    assert all(usage.look(None) == Resources(memory_bytes=1000, disk_bytes=0) for _ in range(100))
+    assert all(usage.sample(None) == Resources(memory_bytes=1000, disk_bytes=0) for _ in range(100))
     assert machine.looks == looks
 
 
 def test_an_engine_that_dies_or_comes_again_is_no_error(machine, tmp_path):
     usage = ResourceMonitor(tmp_path, lambda: machine.now)
     machine.now, machine.seconds[ENGINE] = machine.now + 2.0, 2.0
-    usage.look(ENGINE)
+    usage.sample(ENGINE)
     del machine.seconds[ENGINE]
     machine.now += 2.0
-    dead = usage.look(ENGINE)
+    dead = usage.sample(ENGINE)
     assert (dead.cpu, dead.memory_bytes) == (0.0, 1000)
     machine.now, machine.seconds[ENGINE] = machine.now + 2.0, 1.0
-    assert usage.look(ENGINE).cpu == 0.5
+    assert usage.sample(ENGINE).cpu == 0.5
 
 
 def test_the_folder_is_measured_now_and_then_with_what_is_below_and_without_where_links_lead(machine, tmp_path):
@@ -82,17 +82,17 @@ def test_the_folder_is_measured_now_and_then_with_what_is_below_and_without_wher
     (inside / "link").symlink_to(tmp_path / "elsewhere")
     link = (inside / "link").lstat().st_size
     machine.now += 0.9 * WALK_S
-    assert usage.look(None).disk_bytes == 120
+    assert usage.sample(None).disk_bytes == 120
     machine.now += 0.2 * WALK_S
-    assert usage.look(None).disk_bytes == 120 + link
+    assert usage.sample(None).disk_bytes == 120 + link
 
 
 def test_a_folder_of_too_many_files_or_none_has_no_size(machine, tmp_path, monkeypatch):
     monkeypatch.setattr(resources, "MAX_FILES", 3)
     for number in range(4):
         (tmp_path / str(number)).touch()
-    assert ResourceMonitor(tmp_path, lambda: machine.now).look(None).disk_bytes is None
-    assert ResourceMonitor(tmp_path / "none", lambda: machine.now).look(None).disk_bytes is None
+    assert ResourceMonitor(tmp_path, lambda: machine.now).sample(None).disk_bytes is None
+    assert ResourceMonitor(tmp_path / "none", lambda: machine.now).sample(None).disk_bytes is None
 
 
 def test_this_very_process_keeps_a_processor_busy_and_takes_memory(tmp_path):
@@ -103,7 +103,7 @@ def test_this_very_process_keeps_a_processor_busy_and_takes_memory(tmp_path):
     while os.times().user - before.user < 0.02:
         sum(range(1000))
     now.s = 10.0
-    seen = usage.look(os.getpid() + (1 << 22))
+    seen = usage.sample(os.getpid() + (1 << 22))
     assert seen.cpu is not None
     assert 0.0005 < seen.cpu < 10.0
     assert seen.memory_bytes is not None

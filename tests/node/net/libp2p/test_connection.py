@@ -13,7 +13,7 @@ from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stre
 from starling.node.net.libp2p.lanes import (
     STALL_S,
     FrameTooLong,
-    Unfinished,
+    PartialFrames,
     accept_lane,
     open_lane,
     read_frames,
@@ -129,7 +129,7 @@ async def lane_between(ends: Ends, lane="exchange"):
 async def test_a_frame_that_stalls_half_way_is_given_up_but_silence_between_frames_is_fine():
     """Memory for half a frame is not held for ever; an idle lane costs nothing."""
     async with trio.open_nursery() as nursery:
-        ends, unfinished, frames = Ends(nursery), Unfinished(), []
+        ends, unfinished, frames = Ends(nursery), PartialFrames(), []
         stream, far = await lane_between(ends)
 
         async def send() -> None:
@@ -151,7 +151,7 @@ async def test_a_frame_that_stalls_half_way_is_given_up_but_silence_between_fram
 async def test_who_holds_most_of_the_unfinished_pays_when_the_bound_is_reached():
     """Slow large frames must not starve small ones of memory."""
     async with trio.open_nursery() as nursery:
-        ends, unfinished, frames = Ends(nursery), Unfinished(limit=1 << 20), []
+        ends, unfinished, frames = Ends(nursery), PartialFrames(limit=1 << 20), []
         large, far_large = await lane_between(ends)
         small, far_small = await lane_between(ends)
         nursery.start_soon(read_frames, far_small, "exchange", b"", unfinished, frames.append)
@@ -170,7 +170,7 @@ async def test_who_holds_most_of_the_unfinished_pays_when_the_bound_is_reached()
 async def test_what_strangers_have_under_way_has_a_small_bound_of_its_own():
     """They have only small things to say, and cost nothing to make. Whoever we know is not in their way, nor are they in its."""
     async with trio.open_nursery() as nursery:
-        ends, unfinished, frames, members = Ends(nursery), Unfinished(strange_limit=1 << 20), [], {"member"}
+        ends, unfinished, frames, members = Ends(nursery), PartialFrames(strange_limit=1 << 20), [], {"member"}
         streams = {}
         for name in ("member", "stranger", "another"):
             streams[name], far = await lane_between(ends)
@@ -212,7 +212,7 @@ def test_a_length_beyond_the_lane_is_refused_before_its_first_byte(lane):
             stream, far = await lane_between(ends, lane)
             await stream.write((MAX_FRAME_BYTES[lane] + 1).to_bytes(4, "big"))
             with pytest.raises(FrameTooLong):
-                await read_frames(far, lane, b"", Unfinished(), lambda frame: None)
+                await read_frames(far, lane, b"", PartialFrames(), lambda frame: None)
             nursery.cancel_scope.cancel()
 
     run()
