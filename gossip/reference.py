@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-import torch
-from torch import Tensor
-
 from starling.gossip.api import Averaging, Effect, Losses, Mixer, Phase, Selector, Swapped, Swapping
 from starling.gossip.compress.support import Full, Support
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix import edge_ledger
 from starling.gossip.mix.catalogue import gathers, swaps
 from starling.gossip.mix.edge_ledger import Ledger

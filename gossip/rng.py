@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
+from starling.gossip.lazy_torch import torch
 from starling.gossip.seeds import derive
 
 

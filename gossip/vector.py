@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-import torch
-from torch import Tensor, nn
+from starling.gossip.lazy_torch import Tensor, nn, torch
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from starling.node.status.control import ControlError
 from starling.node.status.final import FinalStatus
 from starling.node.status.snapshot import StatusSnapshot
 from starling.node.storage.run_dir import RunDir
-from starling.node.tasks.names import check_name
 
 POLL_S = 0.05
 START_S = 120.0  # until a node listens: torch is imported by then
@@ -189,7 +188,6 @@ def found(
     else:
         file = None if manifest is None else Path(manifest)
         agreed = presets.load(Manifest, file, presets.asked(preset, chosen))
-    check_name(agreed.task.kind)
     manifests.check(agreed)
     own = _config(NodeConfig(), data, device, shard, listen, config)
     operate.found(Path(run_dir), agreed, own)

@@ -21,8 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-from torch import Generator, Tensor
+from starling.gossip.lazy_torch import Generator, Tensor, torch
 
 ALPHA = 0.4
 """Share parameter of the choice: 0 evaluates the nearest third only, 1 the farthest only."""

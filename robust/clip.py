@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 
-import torch
-from torch import Tensor
+from starling.gossip.lazy_torch import Tensor, torch
 
 
 def clip(v: Tensor, tau: float) -> tuple[Tensor, bool]:

@@ -26,8 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-import torch
-from torch import Tensor
+from starling.gossip.lazy_torch import Tensor, torch
 
 NEAR = 3.0
 SAME = 0.1

@@ -35,9 +35,8 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.kernels.child import answer
 from starling.kernels.schema import ALL_RULES, PEER, PEER_EXTRA, RuleCase
-from starling.robust.catalogue import rule
-from starling.robust.facts import FACTS
-from starling.robust.preaggregate.catalogue import Nnm
+from starling.robust.catalogue import RULES, rule
+from starling.robust.preaggregate.nearest import Nnm
 from starling.robust.rules.stack import Stack
 
 LEAST = 8
@@ -104,7 +103,7 @@ def ours(name: str, b: int) -> Combine:
     """As a node combines: the first vector is its own."""
     if name == "nnm":
         return lambda x: Nnm(b).prepare(_stack(x), x[:1, :0])[0].vectors()[0]
-    made = rule(name, {"b": b} if "b" in FACTS[name].keys else {})
+    made = rule(name, {"b": b} if "b" in RULES.parameters(name) else {})
 
     def combine(x: Tensor) -> Tensor:
         present = torch.ones(len(x) - 1, dtype=torch.bool)

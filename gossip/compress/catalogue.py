@@ -1,52 +1,99 @@
-"""Names in a manifest and codes on the wire, and what they stand for."""
+"""Selectors and quantizers by name, and quantizers by their code on the wire. Importing it loads no torch."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-
-import torch
+from typing import TYPE_CHECKING
 
 from starling.gossip.api import Quantizer, Selector
-from starling.gossip.catalogue import build
-from starling.gossip.compress.quantize import Bf16, Float32, Float64, Fp16, identity, integer, minifloat, qsgd, sign
-from starling.gossip.compress.quantize.minifloats import FORMATS
-from starling.gossip.compress.select.approximate import ChunkTopK, SampledTopK
-from starling.gossip.compress.select.coordinates import DriftTopK, Everything, Mask, TopK
-from starling.gossip.compress.select.dct import DctTopK
-from starling.gossip.compress.select.layers import Layered
-from starling.gossip.compress.select.low_rank import LowRank
-from starling.gossip.compress.select.random_k import Cocktail, RandomK
+from starling.gossip.catalogue import Catalogue, Entry
 from starling.gossip.errors import ConfigError
 
-SELECTORS: Mapping[str, Callable[..., Selector]] = MappingProxyType(
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorFacts:
+    """What is known of a selector without importing it.
+
+    Args:
+        random: draws, so that what a node sends differs from peer to peer.
+    """
+
+    random: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizerFacts:
+    """What is known of a quantizer without importing it.
+
+    Args:
+        random: rounds by chance, so that what a node sends differs from peer to peer.
+        instead: its expected squared error may exceed ‖x‖², which no difference or feedback loop stands: what to take instead.
+    """
+
+    random: bool = False
+    instead: str = ""
+
+
+_CODECS = "starling.gossip.compress.quantize"
+_RANDOM = SelectorFacts(random=True)
+_INSTEAD = {"int2": "int2_nearest", "qsgd3": "qsgd7", "qsgd1": "sign"}
+SELECTORS: Catalogue[Selector, SelectorFacts] = Catalogue(
+    "compress.select",
+    "starling.selectors",
     {
-        "full": Everything,
-        "mask": Mask,
-        "random_k": RandomK,
-        "top_k": TopK,
-        "top_k_sampled": SampledTopK,
-        "chunk_top_k": ChunkTopK,
-        "cocktail": Cocktail,
-        "drift_top_k": DriftTopK,
-        "low_rank": LowRank,
-        "layered": Layered,
-        "dct_top_k": DctTopK,
-    }
+        "full": Entry("starling.gossip.compress.select.coordinates:Everything", SelectorFacts()),
+        "mask": Entry("starling.gossip.compress.select.coordinates:Mask", _RANDOM),
+        "random_k": Entry("starling.gossip.compress.select.random_k:RandomK", _RANDOM),
+        "top_k": Entry("starling.gossip.compress.select.coordinates:TopK", SelectorFacts()),
+        "top_k_sampled": Entry("starling.gossip.compress.select.approximate:SampledTopK", _RANDOM),
+        "chunk_top_k": Entry("starling.gossip.compress.select.approximate:ChunkTopK", SelectorFacts()),
+        "cocktail": Entry("starling.gossip.compress.select.random_k:Cocktail", _RANDOM),
+        "drift_top_k": Entry("starling.gossip.compress.select.coordinates:DriftTopK", SelectorFacts()),
+        "low_rank": Entry("starling.gossip.compress.select.low_rank:LowRank", _RANDOM),
+        "layered": Entry("starling.gossip.compress.select.layers:Layered", SelectorFacts()),
+        "dct_top_k": Entry("starling.gossip.compress.select.dct:DctTopK", SelectorFacts()),
+    },
+    SelectorFacts(),
+    members=("select",),
 )
-QUANTIZERS: Mapping[str, Callable[..., Quantizer]] = MappingProxyType(
+QUANTIZERS: Catalogue[Quantizer, QuantizerFacts] = Catalogue(
+    "compress.response",
+    "starling.quantizers",
     {
-        "identity": identity,
-        "fp16": Fp16,
-        "bf16": Bf16,
-        **{f"int{bits}": partial(integer, bits) for bits in (8, 6, 5, 4, 3, 2)},
-        **{f"int{bits}_nearest": partial(integer, bits, nearest=True) for bits in (8, 6, 5, 4, 3, 2)},
-        **{f"qsgd{levels}": partial(qsgd, levels) for levels in (127, 31, 15, 7, 3, 1)},
-        "sign": sign,
-        **{name: partial(minifloat, name) for name in FORMATS},
-    }
+        "identity": Entry(f"{_CODECS}.floats:identity", QuantizerFacts()),
+        "fp16": Entry(f"{_CODECS}.floats:Fp16", QuantizerFacts()),
+        "bf16": Entry(f"{_CODECS}.floats:Bf16", QuantizerFacts()),
+        **{
+            f"int{bits}": Entry(
+                f"{_CODECS}.integers:integer", QuantizerFacts(True, _INSTEAD.get(f"int{bits}", "")), {"bits": bits}
+            )
+            for bits in (8, 6, 5, 4, 3, 2)
+        },
+        **{
+            f"int{bits}_nearest": Entry(
+                f"{_CODECS}.integers:integer", QuantizerFacts(), {"bits": bits, "nearest": True}
+            )
+            for bits in (8, 6, 5, 4, 3, 2)
+        },
+        **{
+            f"qsgd{levels}": Entry(
+                f"{_CODECS}.integers:qsgd", QuantizerFacts(True, _INSTEAD.get(f"qsgd{levels}", "")), {"levels": levels}
+            )
+            for levels in (127, 31, 15, 7, 3, 1)
+        },
+        "sign": Entry(f"{_CODECS}.sign:sign", QuantizerFacts()),
+        **{
+            name: Entry(f"{_CODECS}.minifloats:minifloat", QuantizerFacts(), {"format": name})
+            for name in ("fp8_e4m3", "fp8_e5m2", "fp4_e2m1", "fp4_e3m0")
+        },
+    },
+    QuantizerFacts(),
+    members=("code", "encode", "decode", "size"),
 )
 PLUGIN_CODES = range(128, 256)  # of packages; built-in codes stay below, so that neither can take the other's
 
@@ -70,28 +117,20 @@ def by_code(named: Mapping[str, Quantizer]) -> Mapping[int, Quantizer]:
     return MappingProxyType({code: named[name] for code, name in names.items()})
 
 
-BY_CODE = by_code(
-    {"float32": Float32(), "float64": Float64()}
-    | {name: make() for name, make in QUANTIZERS.items() if name != "identity"}
-)
-
-
-def quantizer(
-    name: str, dtype: torch.dtype, catalogue: Mapping[str, Callable[..., Quantizer]] = QUANTIZERS
-) -> Quantizer:
+def quantizer(name: str, dtype: torch.dtype, *, trusted: bool = False) -> Quantizer:
     """The quantizer a manifest names, for vectors of `dtype`.
 
     Args:
-        name: in the manifest.
-        dtype: of the vectors; handed to constructors that ask for it.
-        catalogue: QUANTIZERS, or these and what packages add to them.
+        name: built in, of an installed package, or "module:Class".
+        dtype: of the vectors; given to constructors that ask for it.
+        trusted: the machine's owner agrees to import what "module:Class" names.
 
     Raises:
         ConfigError: unknown name, or one of a package whose code is not in 128 … 255.
     """
-    asks = name in catalogue and "dtype" in inspect.signature(catalogue[name]).parameters
-    made = build("compress", catalogue, name, {"dtype": dtype} if asks else {})
-    if name not in QUANTIZERS and made.code not in PLUGIN_CODES:
+    asks = "dtype" in QUANTIZERS.parameters(name, trusted=trusted)
+    made = QUANTIZERS.build("compress", name, {"dtype": dtype} if asks else {}, trusted=trusted)
+    if name not in QUANTIZERS.built_in and made.code not in PLUGIN_CODES:
         raise ConfigError(
             f"compress: code of {name!r} must be in [128, 255], got {made.code}; its package must choose another"
         )

@@ -21,9 +21,6 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Generator, Tensor
-
 from starling.gossip.api import Quantizer
 from starling.gossip.compress import indices as coding
 from starling.gossip.compress.header import BLOCKS, HEADER, LISTING, VERSION, Kind
@@ -31,6 +28,7 @@ from starling.gossip.compress.quantize import Bucketed, Float
 from starling.gossip.compress.select.dct import Atoms
 from starling.gossip.compress.select.low_rank import Factors, LowRank
 from starling.gossip.compress.support import Blocks, Full, Indices, Support, blocks_in, most_blocks
+from starling.gossip.lazy_torch import Generator, Tensor, torch
 
 
 def encode(values: Tensor, support: Support, quantizer: Quantizer, dim: int, generator: Generator) -> bytes:

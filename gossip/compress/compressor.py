@@ -8,10 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-from torch import Generator, Tensor
-
 from starling.gossip.api import Quantizer, Selector
+from starling.gossip.lazy_torch import Generator, Tensor, torch
 
 
 class Compressor(Protocol):

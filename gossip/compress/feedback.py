@@ -22,11 +22,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
-import torch
-from torch import Generator, Tensor
-
 from starling.gossip.compress.compressor import Compressor
 from starling.gossip.compress.dgc import Dgc
+from starling.gossip.lazy_torch import Generator, Tensor, torch
 
 
 class Feedback(Protocol):

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Generator, Tensor
-
 from starling.gossip.api import Quantizer
 from starling.gossip.compress.select.low_rank import Factors, LowRank
+from starling.gossip.lazy_torch import Generator, Tensor, torch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

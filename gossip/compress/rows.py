@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Generator, Tensor
-
 from starling.gossip.compress.compressor import Compressor
+from starling.gossip.lazy_torch import Generator, Tensor, torch
 
 
 @dataclass(frozen=True, slots=True)

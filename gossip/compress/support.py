@@ -13,11 +13,10 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from starling.gossip.compress.buffers import empty
 from starling.gossip.compress.header import BLOCK
+from starling.gossip.lazy_torch import Tensor, torch
 
 
 class Support(Protocol):

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
+
+from starling.gossip.lazy_torch import Tensor, torch
 
 _ABOVE = 1024  # magnitudes of the sample above the value: its rank in the vector is then known to 3 %, one standard deviation
 _SAMPLE = 1 << 20  # but no longer a sample
@@ -26,7 +26,6 @@ _MOST = 4  # times k gathered; with more, the sample has said nothing
 _SHORT = 1 << 14  # so few can always be gathered
 _CHUNK = 1 << 18
 _CHUNK_ELSEWHERE = 1 << 22
-_BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 def largest(x: Tensor, count: int, reference: Tensor | None = None) -> Tensor:
@@ -116,7 +115,7 @@ def _kth(vector: _Magnitudes, count: int, guess: float) -> float:
 
     Positive floats stand in the order of their bits, so the search is one over integers; the guess and its successor are tried first.
     """
-    bits = _BITS[vector.x.dtype]
+    bits = {torch.float32: torch.int32, torch.float64: torch.int64}[vector.x.dtype]
     reached, missed = 0, int(torch.tensor(math.inf, dtype=vector.x.dtype).view(bits))
     first = int(torch.tensor(guess, dtype=vector.x.dtype).view(bits)) if guess > 0 else 0
     tries = [first + 1, first]

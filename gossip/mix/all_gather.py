@@ -8,11 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar
 
-import torch
-from torch import Generator, Tensor
-
 from starling.gossip.api import Phase
 from starling.gossip.compress.feedback import FEEDBACKS, Feedback
+from starling.gossip.lazy_torch import Generator, Tensor, torch
 from starling.gossip.mix.dsgd import Origin
 
 
@@ -59,13 +57,13 @@ class AllGather:
     def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
         """What the exchange is to compress."""
         state, _, _ = self._open(kept, mine)
-        message, _ = self.feedback.compress(state, mine, _Known(None), Generator())
+        message, _ = self.feedback.compress(state, mine, _Known(None), torch.Generator())
         return message
 
     def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
         """The memory learns what was dropped. Of all n − 1 links each stands for the share w/(1 − w) of our own estimate."""
         state, own, theirs = self._open(kept, mine)
-        _, state = self.feedback.compress(state, mine, _Known(message), Generator())
+        _, state = self.feedback.compress(state, mine, _Known(message), torch.Generator())
         own = self.feedback.receive(own, message)
         return torch.cat((*_parts(state), own, theirs), dim=-1), give / (1.0 - give) * (give * own - mine)
 
@@ -151,7 +149,7 @@ def _parts(state: Any) -> list[Tensor]:
     """The tensors of a feedback's state; one that is yet to come counts as zeros."""
     if state is None:
         return []
-    if isinstance(state, Tensor):
+    if isinstance(state, torch.Tensor):
         return [state]
     found = [getattr(state, field.name) for field in fields(state)]
     like = next(part for part in found if part is not None)

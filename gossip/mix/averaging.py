@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from starling.gossip.api import Phase
+from starling.gossip.lazy_torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from starling.gossip.api import Phase
+from starling.gossip.lazy_torch import Tensor, torch
 
 _MEMORY = 0.9  # of the running means
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from starling.gossip.api import Averaging, Effect, Swapped, Swapping
+from starling.gossip.lazy_torch import Tensor, torch
 
 LEANING = 3.0
 """Times the whole correction. An honest peer's flow is about as long; that of a liar that pushes steadily, ten times."""

@@ -17,13 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-from torch import Generator, Tensor
-
 from starling.gossip.api import Quantizer
 from starling.gossip.compress import codec
 from starling.gossip.compress.select.low_rank import LowRank
 from starling.gossip.compress.support import Indices, Support
+from starling.gossip.lazy_torch import Generator, Tensor, torch
 
 Clip = Callable[[Tensor, float], tuple[Tensor, bool]]
 

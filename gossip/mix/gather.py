@@ -8,11 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from starling.gossip.api import Losses, Phase, Rule
 from starling.gossip.errors import BreakdownExceeded
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.seeds import derive
 
 

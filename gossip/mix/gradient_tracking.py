@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
-
 from starling.gossip.api import Phase
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.averaging import Plain
 from starling.gossip.mix.public_copies import Copies
 from starling.gossip.mix.running_sums import PullPush

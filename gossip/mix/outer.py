@@ -9,10 +9,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from starling.gossip.api import Phase
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.averaging import Plain
 
 _TINY = 1e-12

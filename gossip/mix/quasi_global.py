@@ -8,10 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from starling.gossip.api import Phase
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.averaging import Plain
 
 

@@ -5,8 +5,7 @@ Shapes: d parameters.
 
 from __future__ import annotations
 
-import torch
-
+from starling.gossip.lazy_torch import torch
 from starling.gossip.mix.gradient_tracking import GradientTracking, Tracker
 from starling.gossip.mix.running_sums import PullPush
 

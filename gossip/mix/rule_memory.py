@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-import torch
-from torch import Tensor
+from starling.gossip.lazy_torch import Tensor, torch
 
 Peer = TypeVar("Peer", int, str)
 

@@ -2,54 +2,44 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from typing import Any
 
-from starling.gossip.catalogue import build
+from starling.gossip.catalogue import Catalogue, Entry, construct
 from starling.gossip.errors import ConfigError
 from starling.gossip.overlay.api import Overlay
-from starling.gossip.overlay.base_k import BaseK, HyperHypercube, SimpleBaseK
-from starling.gossip.overlay.equitopo import (
-    DirectedEquiDyn,
-    DirectedEquiStatic,
-    UndirectedEquiDyn,
-    UndirectedEquiStatic,
-)
-from starling.gossip.overlay.grid import Grid, Torus
-from starling.gossip.overlay.one_peer import Hypercube, OnePeerExponential, RandomMatching
 from starling.gossip.overlay.periodic import Periodic
-from starling.gossip.overlay.pull import Pull
-from starling.gossip.overlay.random_graph import ErdosRenyi, HalfRandom
-from starling.gossip.overlay.rendezvous import Rendezvous
-from starling.gossip.overlay.static import Alone, Complete, Ring, StaticExponential
-from starling.gossip.overlay.sticky import Sticky
 from starling.gossip.overlay.weights import RULES, Lazy
 
-OVERLAYS: Mapping[str, Callable[..., Overlay]] = MappingProxyType(
+OVERLAYS: Catalogue[Overlay, None] = Catalogue(
+    "overlay.kind",
+    "starling.overlays",
     {
-        "ring": Ring,
-        "grid": Grid,
-        "torus": Torus,
-        "static_exponential": StaticExponential,
-        "erdos_renyi": ErdosRenyi,
-        "half_random": HalfRandom,
-        "d_equi_static": DirectedEquiStatic,
-        "u_equi_static": UndirectedEquiStatic,
-        "complete": Complete,
-        "alone": Alone,
-        "one_peer_exponential": OnePeerExponential,
-        "hypercube": Hypercube,
-        "hyper_hypercube": HyperHypercube,
-        "simple_base_k": SimpleBaseK,
-        "base_k": BaseK,
-        "random_matching": RandomMatching,
-        "od_equi_dyn": DirectedEquiDyn,
-        "ou_equi_dyn": UndirectedEquiDyn,
-        "rendezvous": Rendezvous,
-        "sticky": Sticky,
-        "pull": Pull,
-    }
+        kind: Entry(f"starling.gossip.overlay.{where}")
+        for kind, where in {
+            "ring": "static:Ring",
+            "grid": "grid:Grid",
+            "torus": "grid:Torus",
+            "static_exponential": "static:StaticExponential",
+            "erdos_renyi": "random_graph:ErdosRenyi",
+            "half_random": "random_graph:HalfRandom",
+            "d_equi_static": "equitopo:DirectedEquiStatic",
+            "u_equi_static": "equitopo:UndirectedEquiStatic",
+            "complete": "static:Complete",
+            "alone": "static:Alone",
+            "one_peer_exponential": "one_peer:OnePeerExponential",
+            "hypercube": "one_peer:Hypercube",
+            "hyper_hypercube": "base_k:HyperHypercube",
+            "simple_base_k": "base_k:SimpleBaseK",
+            "base_k": "base_k:BaseK",
+            "random_matching": "one_peer:RandomMatching",
+            "od_equi_dyn": "equitopo:DirectedEquiDyn",
+            "ou_equi_dyn": "equitopo:UndirectedEquiDyn",
+            "rendezvous": "rendezvous:Rendezvous",
+            "sticky": "sticky:Sticky",
+            "pull": "pull:Pull",
+        }.items()
+    },
+    members=("symmetric", "row", "period"),
 )
 WEIGHTS = (*RULES, "lazy")
 """What `overlay.weights` may say: `lazy` for every kind, a rule for those where degrees differ."""
@@ -57,31 +47,34 @@ WEIGHTS = (*RULES, "lazy")
 
 def overlay(
     kind: str, k: int, seed: int, *, average_every: int = 0, overlap: bool = False, weights: str | None = None,
-    factor: float | None = None, basis: int | None = None, eta: float | None = None,
+    trusted: bool = False, **params: Any,
 ) -> Overlay:  # fmt: skip
     """The overlay of a manifest. Of `k` and `seed` a kind gets what it takes; of the others it must take what is given.
 
     Args:
-        kind: a name in OVERLAYS.
+        kind: a name in OVERLAYS, or "module:Class".
         k: base_k, simple_base_k, hyper_hypercube, pull, sweeps of periodic averaging: most peers of a node in one round, >= 1.
         seed: root of shared chance, 0 <= seed < 2**63.
         average_every: H > 0: an exact global average by a sweep after every H rounds with local steps. 0: none.
         overlap: local steps go on during a sweep. Needs average_every.
         weights: a name in WEIGHTS; None: the kind's own rule.
-        factor: erdos_renyi: a of the edge probability (1 + a) ln n / n.
-        basis: d_equi_static, u_equi_static: how many shifts.
-        eta: od_equi_dyn, ou_equi_dyn: share of the basis graph.
+        trusted: the machine's owner agrees to import what "module:Class" names.
+        **params: the kind's own, e.g. factor, basis or eta; None: its default.
 
     Raises:
         ConfigError: unknown kind, a parameter it does not take, or a value it refuses.
     """
-    taken = inspect.signature(OVERLAYS[kind]).parameters if kind in OVERLAYS else {}
-    params: dict[str, object] = {key: value for key, value in {"k": k, "seed": seed}.items() if key in taken}
-    asked = {"factor": factor, "basis": basis, "eta": eta, "weights": None if weights == "lazy" else weights}
-    params |= {key: value for key, value in asked.items() if value is not None}
-    if kind in OVERLAYS and "weights" in params and "weights" not in taken:
-        raise ConfigError(f"overlay.weights: {kind} has a rule of its own, it may only be made lazy; got {weights!r}")
-    part = build("overlay", OVERLAYS, kind, params)
+    constructor = OVERLAYS.load(kind, trusted=trusted)
+    taken = OVERLAYS.parameters(kind, trusted=trusted)
+    given: dict[str, Any] = {key: value for key, value in {"k": k, "seed": seed}.items() if key in taken}
+    given |= {key: value for key, value in params.items() if value is not None}
+    if weights not in {None, "lazy"}:
+        if "weights" not in taken:
+            raise ConfigError(
+                f"overlay.weights: {kind} has a rule of its own, it may only be made lazy; got {weights!r}"
+            )
+        given["weights"] = weights
+    part = construct("overlay", kind, constructor, given)
     if weights == "lazy":
         part = Lazy(part)
     if not average_every:
@@ -89,18 +82,18 @@ def overlay(
             raise ConfigError("overlay.overlap: there is nothing to overlap with while overlay.average_every = 0")
         return part
     sweeps = {"inner": part, "every": average_every, "k": k, "overlap": overlap}
-    return build("overlay", {"periodic": Periodic}, "periodic", sweeps)
+    return construct("overlay", "periodic", Periodic, sweeps)
 
 
 def check(part: Overlay, n: int) -> None:
-    """Whether an overlay can be had for n members.
+    """Whether an overlay is defined for n members.
 
     Args:
         part: from `overlay`.
         n: members, >= 1.
 
     Raises:
-        ConfigError: its kind is undefined for n, or its k is larger than the number of peers there are.
+        ConfigError: its kind is undefined for n, or its k is larger than the number of other members.
     """
     match part:
         case Periodic(inner=inner, k=k):
@@ -108,10 +101,8 @@ def check(part: Overlay, n: int) -> None:
             check(inner, n)
         case Lazy(overlay=inner):
             check(inner, n)
-        case BaseK(k=k) | SimpleBaseK(k=k) | HyperHypercube(k=k):
-            _check_k(k, n)
-        case Pull(k=k) if k >= max(2, n):
-            raise ConfigError(f"overlay.k: must be < n = {n}, got {k}: nobody asks itself; try k = {max(1, n - 1)}")
+        case _ if isinstance(getattr(part, "k", None), int):
+            _check_k(part.k, n)  # type: ignore[attr-defined]
     try:
         part.row(0, n, 0)
     except ValueError as error:

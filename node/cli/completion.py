@@ -160,12 +160,12 @@ def presets(_ctx: Context, _param: Parameter, incomplete: str) -> list[Completio
 
 def liars(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """N:ATTACK: the attacks, once a number stands there."""
-    from starling.robust.attacks.names import NAMES
+    from starling.robust.attacks.catalogue import ATTACKS
 
     count, colon, _ = incomplete.partition(":")
     if not colon:
         return [CompletionItem(f"{count or 1}:", type=_OPEN)]
-    return _matching((f"{count}:{name}" for name in sorted(NAMES)), incomplete)
+    return _matching((f"{count}:{name}" for name in sorted(ATTACKS)), incomplete)
 
 
 def peers(ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
@@ -191,9 +191,9 @@ def overlays(_ctx: Context, _param: Parameter, incomplete: str) -> list[Completi
 
 def tasks(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Built-in tasks."""
-    from starling.node.tasks.names import BUILT_IN_TASKS
+    from starling.node.tasks.catalogue import TASKS
 
-    return _matching(sorted(BUILT_IN_TASKS), incomplete)
+    return _matching(sorted(TASKS), incomplete)
 
 
 def keys(*parts: str) -> Lookup:

@@ -25,9 +25,7 @@ def check(manifest: Manifest) -> None:
         ConfigError: it cannot work, as far as can be told without torch. The engine checks the task's parameters.
     """
     from starling.node.config import manifest as manifests
-    from starling.node.tasks.names import check_name
 
-    check_name(manifest.task.kind)
     for warning in manifests.check(manifest):
         click.echo(f"note: {warning}", err=True)
 

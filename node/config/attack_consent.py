@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starling.gossip.errors import ConfigError
 from starling.node.config.schema import NodeConfig
-from starling.robust.attacks.names import NAMES
+from starling.robust.attacks.catalogue import ATTACKS
 
 
 def check(config: NodeConfig) -> None:
@@ -29,8 +29,10 @@ def check(config: NodeConfig) -> None:
 
 def known(name: str, key: str = "attack") -> None:
     """Raises ConfigError unless `name` is an attack; `key` is what a person wrote it under."""
-    if name not in NAMES:
-        raise ConfigError(f"{key}: {name!r} is unknown, choose one of {', '.join(sorted(NAMES))}; see docs/attacks.md")
+    try:
+        ATTACKS.check(name, key)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; see docs/attacks.md") from error
 
 
 def warning(config: NodeConfig) -> str | None:

@@ -13,12 +13,12 @@ from typing import Any
 import msgpack
 import msgspec
 
-from starling.gossip.compress import names
+from starling.gossip.compress.catalogue import QUANTIZERS, SELECTORS
 from starling.gossip.errors import ConfigError, RemoteProtocolError
-from starling.gossip.mix.facts import FACTS
+from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.stability import disagreement_factor
-from starling.node import identity, plugins
-from starling.node.config import admission, presets, robustness, toml
+from starling.node import identity
+from starling.node.config import admission, consent, kinds, presets, robustness, toml
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest, MixSection, OverlaySection
 from starling.node.identity import Identity
@@ -28,7 +28,7 @@ _MAX_ITEMS = 256  # of any list: room for them is made at once, and they may lie
 _ID_BYTES = 20
 _SIGN_DOMAIN = b"starling/manifest/1\0"
 # Keys of `mix` that came later; their defaults must stay.
-_LATER = ("tracker_clip", "tracker_leak", "tracker_cap", "step_clip")
+_LATER = ("tracker_clip", "tracker_leak", "tracker_cap", "step_clip", "params")
 _KNOWN_KAPPA = 0.3
 _SOME = 16  # members, a number for which every overlay exists: one that stands still for so many does for all
 
@@ -39,6 +39,9 @@ def to_bytes(manifest: Manifest) -> bytes:
     for key in _LATER:
         if plain["mix"][key] == getattr(mix, key):
             del plain["mix"][key]
+    for section in ("optimizer", "overlay", "robust"):
+        if not plain[section]["params"]:
+            del plain[section]["params"]
     packed: bytes = msgpack.packb(_sorted(plain), use_bin_type=True)
     return packed
 
@@ -132,8 +135,12 @@ def to_toml(manifest: Manifest) -> str:
     return toml.to_toml(manifest)
 
 
-def check(manifest: Manifest) -> list[str]:
+def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
     """Rules between fields.
+
+    Args:
+        manifest: keys and values checked by themselves.
+        trusted: the machine's owner agrees to import what "module:Class" names; else its rules are left to a later check.
 
     Returns:
         Warnings, one line each: allowed, but perhaps not meant.
@@ -142,7 +149,8 @@ def check(manifest: Manifest) -> list[str]:
         ConfigError: it cannot work.
     """
     optimizer, mix, pace, timing = manifest.optimizer, manifest.mix, manifest.pace, manifest.membership
-    compress, overlay, facts = manifest.compress, manifest.overlay, FACTS[manifest.mix.kind]
+    compress, overlay, facts = manifest.compress, manifest.overlay, MIXERS.facts(manifest.mix.kind, trusted=trusted)
+    kinds.check_names(manifest)
     if not manifest.name.isprintable():
         raise ConfigError(f"name: must be printable, got {manifest.name!r}; try `--set name=starling`")
     if optimizer.kind == "adamw" and facts.rated and optimizer.correction_lr == 0.0:
@@ -161,8 +169,9 @@ def check(manifest: Manifest) -> list[str]:
             f"else a live member has no time to refute; try `--set membership.suspicion_s={4 * timing.timeout_s:g}`"
         )
     presets.check(manifest)
-    _check_algorithm(manifest)
-    robustness.check(manifest)
+    if trusted or not consent.names_code(manifest):
+        _check_algorithm(manifest, trusted=trusted)
+        robustness.check(manifest, trusted=trusted)
     warnings = robustness.doubts(manifest) + admission.check(manifest.admission)
     if pace.kind == "clock" and overlay.kind != "sticky":
         warnings.append(
@@ -193,23 +202,20 @@ def check(manifest: Manifest) -> list[str]:
     return warnings
 
 
-def _check_algorithm(manifest: Manifest) -> None:
+def _check_algorithm(manifest: Manifest, *, trusted: bool) -> None:
     """Whether mixing algorithm, overlay, pace and codecs go together.
 
     Raises:
         ConfigError: they do not, and why.
     """
     mix, overlay, pace, compress = manifest.mix, manifest.overlay, manifest.pace, manifest.compress
-    graph, facts = overlay_of(manifest), FACTS[mix.kind]
-    if compress.select != "budget":
-        plugins.check_name("compress.select", plugins.SELECTORS, names.SELECTORS, compress.select)
+    graph, facts = overlay_of(manifest, trusted=trusted), MIXERS.facts(mix.kind, trusted=trusted)
     for key in ("request", "response"):
         codec = getattr(compress, key)
-        plugins.check_name(f"compress.{key}", plugins.QUANTIZERS, names.QUANTIZERS, codec)
-        if codec in names.EXPANSIVE:
+        if instead := QUANTIZERS.facts(codec, trusted=trusted).instead:
             raise ConfigError(
                 f"compress.{key}: {codec} rounds by chance with an expected error larger than the values, so differences would grow "
-                f"(Alistarh et al. 2017, arXiv:1610.02132, Lemma 3.1); try `--set compress.{key}={names.EXPANSIVE[codec]}`"
+                f"(Alistarh et al. 2017, arXiv:1610.02132, Lemma 3.1); try `--set compress.{key}={instead}`"
             )
     if pace.kind == "clock" and not facts.asynchronous:
         raise ConfigError(
@@ -248,7 +254,12 @@ def _check_algorithm(manifest: Manifest) -> None:
         raise ConfigError(
             f"overlay.kind: psgd sends every update to everybody, got {overlay.kind}; try `--set overlay.kind=complete`"
         )
-    drawn = [name for name in (compress.select, compress.response) if name in names.CHANCY]
+    drawn = (
+        []
+        if compress.select != "budget" and not SELECTORS.facts(compress.select, trusted=trusted).random
+        else [compress.select]
+    )
+    drawn += [compress.response] if QUANTIZERS.facts(compress.response, trusted=trusted).random else []
     if mix.kind == "psgd" and mix.feedback in {"ef21", "ef21_sgdm", "econtrol"} and drawn:
         raise ConfigError(
             f"mix.feedback: {mix.feedback} adds up messages, so replicas drift apart unless all peers are told the same, but "

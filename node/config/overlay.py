@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from starling.gossip.errors import ConfigError
-from starling.gossip.mix.facts import FACTS
+from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.overlay import catalogue
 from starling.gossip.overlay.api import Overlay
 from starling.gossip.overlay.measure import check_static, matrix
@@ -13,8 +13,12 @@ from starling.node.config.schema import Manifest
 _SOME = 64  # rounds that are looked at
 
 
-def overlay_of(manifest: Manifest) -> Overlay:
+def overlay_of(manifest: Manifest, *, trusted: bool = True) -> Overlay:
     """The overlay of a swarm.
+
+    Args:
+        manifest: of the swarm.
+        trusted: the machine's owner has agreed to import what "module:Class" names, as before anything of a swarm runs.
 
     Raises:
         ConfigError: parameters that its kind does not take, or refuses.
@@ -23,6 +27,7 @@ def overlay_of(manifest: Manifest) -> Overlay:
     return catalogue.overlay(
         section.kind, section.k, manifest.seed, average_every=section.average_every, overlap=section.overlap,
         weights=section.weights or None, factor=section.factor or None, basis=section.basis or None, eta=section.eta or None,
+        trusted=trusted, **section.params,
     )  # fmt: skip
 
 
@@ -36,10 +41,11 @@ def check_members(manifest: Manifest, n: int) -> None:
         return  # rings exist for any number
     graph = overlay_of(manifest)
     catalogue.check(graph, n)
-    if FACTS[manifest.mix.kind].gathers:
+    facts = MIXERS.facts(manifest.mix.kind, trusted=True)
+    if facts.gathers:
         rounds = min(graph.period(n) or 1, _SOME)
         check_rule(manifest, max(len(graph.row(0, n, turn)) for turn in range(rounds)))
-    if not FACTS[manifest.mix.kind].static:
+    if not facts.static:
         return
     try:
         check_static(matrix(graph, n, 0), lazy=manifest.mix.kind != "d2")

@@ -7,22 +7,28 @@ from collections.abc import Iterator
 import msgspec
 
 from starling.gossip.errors import ConfigError
+from starling.gossip.mix.catalogue import MIXERS
 from starling.node.config.schema import Manifest, RobustSection
-from starling.robust import facts
+from starling.robust import breakdown
+from starling.robust.catalogue import RULES
 
 _DEAR_KIB = 1024
 _ANY = 1000  # peers, more than any rule needs
 _MOST_K = 32
 
 
-def check(manifest: Manifest) -> None:
+def check(manifest: Manifest, *, trusted: bool = False) -> None:
     """Whether pulling, rule and the share of bad members go together.
+
+    Args:
+        manifest: of the swarm.
+        trusted: as in `Catalogue.load`.
 
     Raises:
         ConfigError: they do not, and why.
     """
     mix, overlay, select = manifest.mix, manifest.overlay, manifest.compress.select
-    if mix.kind != "gather":
+    if not MIXERS.facts(mix.kind, trusted=trusted).gathers:
         if overlay.kind == "pull":
             raise ConfigError(
                 f"overlay.kind: who is pulled from learns nothing in return, which only mix=gather stands, got mix={mix.kind}; "
@@ -53,7 +59,7 @@ def check(manifest: Manifest) -> None:
     check_rule(
         msgspec.structs.replace(manifest, bad_share=0.0), _ANY
     )  # how many a node meets depends on the number of members
-    if manifest.bad_share > (most := facts.FACTS[manifest.robust.rule].share):
+    if manifest.bad_share > (most := RULES.facts(manifest.robust.rule, trusted=trusted).share):
         raise ConfigError(
             f"bad_share: {manifest.robust.rule} stands at most {most:g}, got {manifest.bad_share:g}; try `--set bad_share={most:g}`"
         )
@@ -101,7 +107,7 @@ def check_rule(manifest: Manifest, k: int) -> None:
 def _objection(manifest: Manifest, k: int) -> str:
     robust = manifest.robust
     try:
-        facts.check(robust.rule, k, robust.b, manifest.bad_share, robust.before, robust.bucket)
+        breakdown.check(robust.rule, k, robust.b, manifest.bad_share, robust.before, robust.bucket, trusted=True)
     except ValueError as error:
         return str(error)
     return ""

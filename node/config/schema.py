@@ -16,6 +16,8 @@ Count = Annotated[int, Meta(ge=0)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
 Scalar = str | int | float | bool
 Preset = Literal["custom", "vouched", "open"]
+Name = Annotated[str, Meta(min_length=1, max_length=128)]
+"""Of a part: built in, of an installed package, or "module:Class"; `starling.gossip.catalogue`."""
 BadShare = Annotated[float, Meta(ge=0, lt=0.5)]
 
 
@@ -26,7 +28,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class TaskSection(Section, frozen=True):
     """What is learned."""
 
-    kind: Annotated[str, Meta(min_length=1, max_length=128)] = "digits"
+    kind: Name = "digits"
     """digits, images, text, synthetic, quadratic, diagonal, logistic, or `module:function` of something installed; docs/extending.md."""
     params: dict[str, Scalar] = {}
     """Handed to the task's constructor, e.g. model = "cnn"."""
@@ -49,7 +51,7 @@ class PartitionSection(Section, frozen=True):
 class OptimizerSection(Section, frozen=True):
     """The local optimiser."""
 
-    kind: Literal["sgd", "adamw"] = "sgd"
+    kind: Name = "sgd"
     """sgd has momentum; adamw needs correction_lr with algorithms that correct."""
     lr: Positive = 0.02
     """Length of a local step, before `schedule`."""
@@ -65,15 +67,14 @@ class OptimizerSection(Section, frozen=True):
     """The schedule ends at floor · lr."""
     correction_lr: Annotated[float, Meta(ge=0)] = 0.0
     """eta_c of the tracking gain. 0: lr/(1 − momentum) for sgd; adamw needs a value (a typical lr/(√v̂+ε))."""
+    params: dict[str, Scalar] = {}
+    """Passed to the optimiser of a package."""
 
 
 class MixSection(Section, frozen=True):
     """How models are mixed."""
 
-    kind: Literal[
-        "pet", "dsgd", "gradient_tracking", "k_gt", "quasi_global", "exact_diffusion", "d2", "a2cid2", "choco", "beer",
-        "push_sum", "r_fast", "psgd", "outer", "gather", "defended_tracking",
-    ] = "pet"  # fmt: skip
+    kind: Name = "pet"
     """The algorithm; docs/algorithms.md compares them. gather: by a rule of `robust`, among members one need not trust."""
     kappa: Annotated[float, Meta(ge=0, le=0.5)] = 0.1
     """pet: damping of the correction. At most 0.1 for whole vectors, 0.3 for masks of a tenth; more drifts apart under faults."""
@@ -125,16 +126,14 @@ class MixSection(Section, frozen=True):
     """outer: weight of staleness against the outer step."""
     outer_clip: Annotated[float, Meta(ge=0)] = 0.0
     """outer: bound of every coordinate of the outer momentum; 0 is off."""
+    params: dict[str, Scalar] = {}
+    """Passed to the algorithm of a package."""
 
 
 class OverlaySection(Section, frozen=True):
     """Who meets whom."""
 
-    kind: Literal[
-        "sticky", "ring", "grid", "torus", "static_exponential", "erdos_renyi", "half_random", "d_equi_static",
-        "u_equi_static", "complete", "alone", "one_peer_exponential", "hypercube", "hyper_hypercube", "simple_base_k",
-        "base_k", "random_matching", "od_equi_dyn", "ou_equi_dyn", "rendezvous", "pull",
-    ] = "sticky"  # fmt: skip
+    kind: Name = "sticky"
     """The graph; docs/algorithms.md compares them. pull: every node asks k members that it drew itself, for mix.kind = gather."""
     k: Annotated[int, Meta(ge=1, le=32)] = 1
     """base_k, simple_base_k, hyper_hypercube, pull, and sweeps of average_every: most peers a node meets in one round."""
@@ -154,17 +153,19 @@ class OverlaySection(Section, frozen=True):
     """d_equi_static, u_equi_static: shifts drawn; 0 is its own default."""
     eta: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """od_equi_dyn, ou_equi_dyn: share of the basis graph; 0 is its own default."""
+    params: dict[str, Scalar] = {}
+    """Passed to the overlay of a package."""
 
 
 class RobustSection(Section, frozen=True):
     """How a node combines what it pulls from peers it need not trust (mix.kind = "gather")."""
 
-    rule: Annotated[str, Meta(min_length=1, max_length=64)] = "cs_nnm"
+    rule: Name = "cs_nnm"
     """mean, median, trimmed_mean, meamed, krum, multi_krum, bulyan, geometric_median, mda, centered_clip, sac, cs_plus, cs_nnm,
     clipped_gossip, norm_bound, nna, ubar, balance, bridge, flag, foolsgold; docs/robustness.md compares them."""
     b: Annotated[int, Meta(ge=0, le=64)] = 2
     """Bad ones among those pulled that the rule is set for."""
-    before: Literal["", "nnm", "bucketing"] = ""
+    before: Annotated[str, Meta(max_length=128)] = ""
     """What is done to the vectors before the rule: mixed with their nearest, or averaged in buckets."""
     bucket: Annotated[int, Meta(ge=1, le=16)] = 2
     """bucketing: vectors of a bucket."""
@@ -176,6 +177,8 @@ class RobustSection(Section, frozen=True):
     """ubar: share of the nearest that are looked at. balance: weight of our own model."""
     gamma: Annotated[float, Meta(gt=0)] = 0.3
     """balance: how far away a model may be, in norms of our own."""
+    params: dict[str, Scalar] = {}
+    """Passed to the rule of a package."""
 
 
 class AdmissionSection(Section, frozen=True):
@@ -203,7 +206,7 @@ class AdmissionSection(Section, frozen=True):
 class CompressSection(Section, frozen=True):
     """What crosses the wire."""
 
-    select: Annotated[str, Meta(min_length=1, max_length=64)] = "budget"
+    select: Name = "budget"
     """budget: full vectors where they fit the byte budget of an exchange, else a seeded mask as large as fits.
 
     Or full, mask, random_k, top_k, top_k_sampled, chunk_top_k, layered, cocktail, drift_top_k, dct_top_k, low_rank, or a package's;
@@ -217,16 +220,16 @@ class CompressSection(Section, frozen=True):
     """chunk_top_k, dct_top_k: coordinates of a chunk; 0 is the selector's own default."""
     rank: Annotated[int, Meta(ge=1, le=1024)] = 4
     """low_rank: directions per matrix."""
-    request: Annotated[str, Meta(min_length=1, max_length=64)] = "fp16"
+    request: Name = "fp16"
     """Codec of the initiator's values: identity, fp16, bf16, or any of those of `response`."""
-    response: Annotated[str, Meta(min_length=1, max_length=64)] = "int4"
+    response: Name = "int4"
     """Codec of the difference that both ends apply, or of messages that are swapped.
 
     identity, fp16, bf16, int8 … int2 (by chance), int8_nearest … int2_nearest, qsgd127 … qsgd1, sign, fp8_e4m3, fp8_e5m2, fp4_e2m1,
     fp4_e3m0, or a package's.
     """
     params: dict[str, Scalar] = {}
-    """Handed to the selector of a package."""
+    """Passed to the selector of a package."""
     budget_bytes: Annotated[int, Meta(ge=0)] = 0
     """budget, layered: bytes one exchange may cost (both directions). 0: from the measured rate, the slot and the volunteer's cap."""
 

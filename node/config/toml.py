@@ -23,6 +23,7 @@ import tomli_w
 from msgspec import inspect as types
 
 from starling.gossip.errors import ConfigError
+from starling.node.config.kinds import check_names
 from starling.node.config.schema import Section
 
 S = TypeVar("S", bound=Section)
@@ -116,6 +117,7 @@ def convert(raw: Mapping[str, Any], kind: type[S]) -> S:
         path = re.sub(r"\[.*?\]", "", where).split(".")
         raise _wrong_value(raw, kind, path) from error
     _check_numbers(config, "")
+    check_names(config)
     return config
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import trio
 
-from starling.gossip.errors import ConfigError, GossipError
+from starling.gossip.errors import GossipError
 from starling.gossip.seeds import derive
-from starling.node.config import attack_consent
+from starling.node.config import attack_consent, consent
 from starling.node.config import manifest as manifests
-from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.config.schema import Manifest
 from starling.node.daemon.context import NodeContext, NodeSetup
 from starling.node.daemon.engine.supervisor import EngineSupervisor
 from starling.node.daemon.events import Events
@@ -197,7 +197,9 @@ class Node:
             manifest = await bootstrap.fetch_manifest(transfer, network, self.setup.swarm)
             self.setup.keep_manifest(manifest)
         if manifest.founder != network.peer_id:
-            _consent(manifest, self.setup.config)
+            consent.check(manifest, self.setup.config)
+        if consent.names_code(manifest):  # whose rules could not be checked before
+            manifests.check(manifest, trusted=True)
         manifests.check_shard(manifest, self.setup.config.shard)
         return manifest
 
@@ -232,23 +234,3 @@ def _opening(setup: NodeSetup, manifest: Manifest) -> calls.Open:
         checkpoint=setup.checkpoint, node=me, privacy=config.privacy, attack=config.attack, attack_params=config.attack_params,
         code=str(Path.cwd()) if config.trust else "",
     )  # fmt: skip
-
-
-def _consent(manifest: Manifest, config: NodeConfig) -> None:
-    """A manifest comes from another person: it may name code or files of this machine only if the owner agrees.
-
-    Raises:
-        ConfigError: it does, and the owner has not agreed.
-    """
-    task = manifest.task
-    if config.trust:
-        return
-    if ":" in task.kind:
-        raise ConfigError(
-            f"task.kind: this swarm wants to run {task.kind!r} of your installation; join with --set trust=true if you agree"
-        )
-    if "path" in task.params and not config.data:
-        raise ConfigError(
-            f"task.params.path: this swarm wants to read {task.params['path']!r} on your machine; join with --data PATH of "
-            "your own, or with --set trust=true if you agree"
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from starling.gossip.mix.facts import FACTS
+from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.overlay.api import Overlay
 from starling.gossip.seeds import derive
 from starling.node.daemon.context import NodeContext
@@ -44,7 +44,7 @@ def exchange_services(
         """A number that no earlier incarnation of an edge is likely to have had."""
         return derive(next(numbers), "inc", me, int(context.unix_time() * 1e6)) >> 3
 
-    gathers = FACTS[manifest.mix.kind].gathers
+    gathers = MIXERS.facts(manifest.mix.kind, trusted=True).gathers
     neighbors = OverlayNeighbors(overlay, lambda: membership.members, me, order.salt, rows=gathers)
     if not gathers:
         pairwise = Exchange(

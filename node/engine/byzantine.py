@@ -23,7 +23,6 @@ from msgspec import structs
 from torch import Generator, Tensor
 
 from starling.gossip.api import Effect, Swapped
-from starling.gossip.catalogue import build
 from starling.gossip.errors import ConfigError
 from starling.gossip.exchange.attestation import digest
 from starling.gossip.mix.catalogue import swaps
@@ -82,7 +81,7 @@ class Adversary:
         params = dict(opening.attack_params)
         crew = str(params.pop(CREW, ""))
         self._crew = frozenset(crew.split(",")) - {""} | {opening.node}
-        self._attack: Attack = build("attack_params", ATTACKS, opening.attack, params)
+        self._attack: Attack = ATTACKS.build("attack_params", opening.attack, params, trusted=True)
         if opening.attack == "sleeper" and not opening.manifest.pace.rounds:
             raise ConfigError(
                 "attack: sleeper wakes after a share of the rounds, and pace.rounds = 0 is endless; try `--set pace.rounds=400`"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -11,20 +10,19 @@ from typing import Any
 import torch
 
 from starling.gossip.api import Quantizer, Selector
-from starling.gossip.catalogue import build
+from starling.gossip.catalogue import construct
 from starling.gossip.compress.budget import plan
-from starling.gossip.compress.catalogue import QUANTIZERS, SELECTORS, by_code, quantizer
+from starling.gossip.compress.catalogue import SELECTORS, by_code, quantizer
 from starling.gossip.compress.select.coordinates import Mask, kept
 from starling.gossip.compress.select.dct import DctTopK
 from starling.gossip.compress.select.layers import layers_of
 from starling.gossip.compress.select.low_rank import LowRank, matrices_of
 from starling.gossip.mix.exchange_codec import Terms
 from starling.gossip.vector import Layout
-from starling.node import plugins
+from starling.node.config.kinds import BUDGET
 from starling.node.config.schema import CompressSection, Manifest
 from starling.robust.clip import clip
 
-BUDGET = "budget"
 Selection = Callable[[int, int], Selector]
 """(bytes an exchange may cost or 0, D) -> which coordinates it is about."""
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -53,16 +51,16 @@ def terms(manifest: Manifest, dtype: torch.dtype, facts: Mapping[str, Any] = _NO
     Raises:
         ConfigError: a codec that is neither built in nor installed here, or two that share a code.
     """
-    section, known = manifest.compress, plugins.catalogue_with_plugins(plugins.QUANTIZERS, QUANTIZERS)
-    codecs = {name: quantizer(name, dtype, known) for name in (section.request, section.response)}
+    section = manifest.compress
+    codecs = {name: quantizer(name, dtype, trusted=True) for name in (section.request, section.response)}
     by_code(codecs)
     request, response = codecs[section.request], codecs[section.response]
     low_rank = None
     if section.select == "low_rank":
-        low_rank = build("compress", {"low_rank": LowRank}, "low_rank", _given(section, LowRank, facts))
+        low_rank = construct("compress", "low_rank", LowRank, _given(section, facts))
     chunk = section.chunk
     if section.select == "dct_top_k":
-        chunk = build("compress", {"dct_top_k": DctTopK}, "dct_top_k", _given(section, DctTopK, facts)).chunk
+        chunk = construct("compress", "dct_top_k", DctTopK, _given(section, facts)).chunk
     return Terms(request, response, manifest.mix.clip_norm, clip, low_rank, chunk)
 
 
@@ -93,25 +91,24 @@ def selection(
         asked, answered = request.size(count) + count, response.size(count)
         budget = limit(budget_bytes) * asked // (asked + answered) or asked
         layered = {"layers": facts.get("layers"), "budget_bytes": budget, "quantizer": request}
-        return build(
-            "compress", SELECTORS, "layered", {key: value for key, value in layered.items() if value is not None}
+        return SELECTORS.build(
+            "compress", "layered", {key: value for key, value in layered.items() if value is not None}
         )
 
     if section.select == BUDGET:
         return within
     if section.select == "layered":
         return by_layer
-    known = plugins.catalogue_with_plugins(plugins.SELECTORS, SELECTORS)
-    given = _given(section, known[section.select], facts) if section.select in known else {}
+    given = _given(section, facts)
     if section.select == "drift_top_k":
         given["ratio"] = section.ratio / 2.0  # the other half is for the other end's wishes
-    if section.select not in SELECTORS:
+    if section.select not in SELECTORS.built_in:
         given |= section.params
-    selector = build("compress", known, section.select, given)
+    selector = SELECTORS.build("compress", section.select, given, trusted=True)
     return lambda _budget_bytes, _dim: selector
 
 
-def _given(section: CompressSection, constructor: Callable[..., Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The constructor's arguments, from the section or from the facts; 0 in the section leaves it its own default."""
-    taken = inspect.signature(constructor).parameters
+def _given(section: CompressSection, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The selector's arguments, from the section or from the facts; 0 in the section leaves it its own default."""
+    taken = SELECTORS.parameters(section.select, trusted=True)
     return {key: value for key in taken if (value := getattr(section, key, 0) or facts.get(key))}

@@ -26,9 +26,8 @@ from starling.gossip.compress.support import Full
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix import edge_ledger
 from starling.gossip.mix.averaging import Plain
-from starling.gossip.mix.catalogue import gathers, swaps
+from starling.gossip.mix.catalogue import MIXERS, gathers, swaps
 from starling.gossip.mix.edge_ledger import Ledger
-from starling.gossip.mix.facts import FACTS
 from starling.gossip.mix.gather import Gather, Gathered
 from starling.gossip.mix.rule_memory import emptied, part, sit
 from starling.gossip.rng import generator
@@ -413,7 +412,11 @@ def _correction_lr(manifest: Manifest) -> float:
     highest rate, .858 and .958 with the current one; whole vectors do not care.
     """
     section = manifest.optimizer
-    unasked = section.kind == "adamw" and section.correction_lr == 0.0 and not FACTS[manifest.mix.kind].rated
+    unasked = (
+        section.kind == "adamw"
+        and section.correction_lr == 0.0
+        and not MIXERS.facts(manifest.mix.kind, trusted=True).rated
+    )
     return section.lr if unasked else correction_lr(section, section.lr)
 
 

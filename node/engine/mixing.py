@@ -1,16 +1,18 @@
-"""From a manifest to the mixing algorithm it names, and to the rule by which a node that gathers combines."""
+"""From a manifest to the mixing algorithm it names, and to the rule by which a node that gathers combines.
+
+The owner of this machine has agreed to import what "module:Class" names: `node.config.consent` is checked before an engine starts.
+"""
 
 from __future__ import annotations
 
-import inspect
+from typing import Any
 
 from starling.gossip.api import Mixer, Rule
-from starling.gossip.catalogue import build
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.seeds import derive
 from starling.node.config.schema import Manifest
 from starling.robust import catalogue
-from starling.robust.facts import FACTS
+from starling.robust.catalogue import RULES
 
 
 def mixer(manifest: Manifest) -> Mixer:
@@ -20,10 +22,11 @@ def mixer(manifest: Manifest) -> Mixer:
         ConfigError: unknown kind, or a value it refuses.
     """
     section = manifest.mix
-    constructor = MIXERS.get(section.kind)
-    taken = inspect.signature(constructor).parameters if constructor is not None else {}
-    params = {key: rule(manifest) if key == "rule" else getattr(section, key) for key in taken}
-    return build("mix", MIXERS, section.kind, params)
+    taken = MIXERS.parameters(section.kind, trusted=True)
+    params: dict[str, Any] = {key: getattr(section, key) for key in taken if hasattr(section, key)} | section.params
+    if "rule" in taken:
+        params["rule"] = rule(manifest)
+    return MIXERS.build("mix", section.kind, params, trusted=True)
 
 
 def rule(manifest: Manifest) -> Rule:
@@ -33,8 +36,8 @@ def rule(manifest: Manifest) -> Rule:
         ConfigError: unknown name, or a value it refuses.
     """
     section, rounds = manifest.robust, manifest.pace.rounds
-    keys = FACTS[section.rule].keys if section.rule in FACTS else ()
-    params = {key: getattr(section, key) for key in keys}
+    taken = RULES.parameters(section.rule, trusted=True)
+    params: dict[str, Any] = {key: getattr(section, key) for key in taken if hasattr(section, key)} | section.params
     if section.rule == "balance" and rounds:
         params["decay"] = 1.0 / rounds  # over a run, its threshold falls to 1/e
     if section.rule == "foolsgold":
@@ -43,4 +46,4 @@ def rule(manifest: Manifest) -> Rule:
         "nnm": {"b": section.b},
         "bucketing": {"size": section.bucket, "seed": derive(manifest.seed, "bucketing")},
     }.get(section.before)
-    return catalogue.rule(section.rule, params, section.before, first)
+    return catalogue.rule(section.rule, params, section.before, first, trusted=True)

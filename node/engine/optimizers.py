@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from starling.gossip.errors import ConfigError
+from starling.node.catalogues import OPTIMIZERS
 from starling.node.config.schema import OptimizerSection
 
 
@@ -145,7 +146,9 @@ def optimizer(section: OptimizerSection, like: Tensor) -> Optimizer:
     """The manifest's optimiser with empty memory for vectors like `like` (d,)."""
     if section.kind == "adamw":
         return AdamW(like, section.weight_decay)
-    return Sgd(like, section.momentum, section.weight_decay)
+    if section.kind == "sgd":
+        return Sgd(like, section.momentum, section.weight_decay)
+    return OPTIMIZERS.build("optimizer", section.kind, {"like": like, **section.params}, trusted=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from pathlib import Path
 
 from starling.gossip.errors import ConfigError
-from starling.gossip.mix.facts import FACTS
+from starling.gossip.mix.catalogue import MIXERS
 from starling.node.config import manifest as manifests
 from starling.node.config import presets
 from starling.node.config.overlay import check_members
 from starling.node.simulate.schema import PATH_TASKS, Scenario, joiners, manifest
 from starling.node.simulate.sweep import Cell
-from starling.robust.attacks import names
+from starling.robust.attacks.catalogue import ATTACKS
 
 TRACKING = ("gradient_tracking", "beer", "defended_tracking")  # a model and a tracker side by side are what they share
 WHOLE_NODES = 64  # of engine = virtual: each costs some milliseconds of computing a round
@@ -59,7 +58,7 @@ def check_one(scenario: Scenario) -> list[str]:
         raise ConfigError(f"faults.join: must bring at most 1000000 nodes in all, got {joiners(scenario)}")
     _check_task(scenario)
     presets.check(scenario)
-    warnings = manifests.check(manifest(scenario))
+    warnings = manifests.check(manifest(scenario), trusted=True)
     _check_members(scenario)
     if simulate.engine == "virtual":
         _check_whole(scenario)
@@ -87,7 +86,7 @@ def _check_members(scenario: Scenario) -> None:
     """Whether mixing and overlay stand as many members as there will be."""
     nodes, faults, agreed = scenario.simulate.nodes, scenario.faults, manifest(scenario)
     changes = bool(faults.crash or faults.leave or faults.join)
-    if changes and FACTS[scenario.mix.kind].static:
+    if changes and MIXERS.facts(scenario.mix.kind, trusted=True).static:
         raise ConfigError(
             f"mix.kind: {scenario.mix.kind} needs one mixing matrix that never changes, but faults bring and take nodes; "
             "try `--set mix=pet`, or `--set faults.crash=0`"
@@ -122,12 +121,8 @@ def _check_whole(scenario: Scenario) -> None:
 def _check_attack(scenario: Scenario) -> list[str]:
     """Who lies is there, and does what it can here; a warning where they are more than the swarm is meant to stand."""
     attack, nodes = scenario.attack, scenario.simulate.nodes
-    if attack.kind and attack.kind not in names.NAMES:
-        close = difflib.get_close_matches(attack.kind, names.NAMES, n=1)
-        raise ConfigError(
-            f"attack.kind: {attack.kind!r} is unknown, choose one of {', '.join(sorted(names.NAMES))}; "
-            f"try `--set attack.kind={(close or ['alie'])[0]}`"
-        )
+    if attack.kind:
+        ATTACKS.check(attack.kind, "attack.kind")
     if attack.rows and attack.nodes:
         raise ConfigError(
             f"attack.rows: says which nodes are bad, so attack.nodes must be 0, got {attack.nodes}; try `--set attack.nodes=0`"
@@ -148,7 +143,11 @@ def _check_attack(scenario: Scenario) -> list[str]:
         return []
     if not scenario.simulate.model:
         raise ConfigError("attack.kind: without a model there is nothing to attack; try `--set simulate.model=true`")
-    if attack.kind in names.TRACKER and scenario.mix.kind not in TRACKING:
+    if (
+        attack.kind
+        and ATTACKS.facts(attack.kind, trusted=True).targets == "tracker"
+        and scenario.mix.kind not in TRACKING
+    ):
         raise ConfigError(
             f"attack.kind: {attack.kind} lies about the tracker, which mix={scenario.mix.kind} does not tell; "
             "try `--set mix.kind=gradient_tracking`"

@@ -94,7 +94,7 @@ class AttackSection(Section, frozen=True):
     """Who lies, and how. What nodes are worth is then said of the honest alone."""
 
     kind: Annotated[str, Meta(max_length=64)] = ""
-    """One of starling.robust.attacks.names; docs/simulating.md lists them. "": the bad nodes behave, to compare with."""
+    """A name in starling.robust.attacks.catalogue; docs/simulating.md lists them. "": the bad nodes behave, to compare with."""
     nodes: Count = 0
     """How many nodes are bad: a seeded draw of those that begin."""
     rows: tuple[Count, ...] = ()

@@ -8,9 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-from torch import Generator, Tensor
-
+from starling.gossip.lazy_torch import Generator, Tensor, torch
 from starling.robust.attacks.api import Scene, Target
 from starling.robust.attacks.statistics import deviation, mean, to_all
 

@@ -1,91 +1,65 @@
-"""All attacks by name. docs/attacks.md has a line on each."""
+"""All attacks by name. Torch-free; docs/attacks.md has a line on each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar
 
-from torch import Generator, Tensor
-
-from starling.gossip.catalogue import build
-from starling.robust.attacks import broadcast, data, per_receiver, stealth, tracker, wire
-from starling.robust.attacks.api import Attack, Scene, Target
-from starling.robust.attacks.statistics import to_all
-
-_AWAKE: Mapping[str, Callable[..., Attack]] = MappingProxyType(
-    {
-        "sign_flip": broadcast.SignFlip,
-        "gaussian": broadcast.Gaussian,
-        "zero": broadcast.Zero,
-        "alie": stealth.Alie,
-        "ipm": broadcast.ipm,
-        "foe": broadcast.foe,
-        "mimic": broadcast.Mimic,
-        "min_max": stealth.MinMax,
-        "min_sum": stealth.MinSum,
-        "dissensus": per_receiver.Dissensus,
-        "spectral": per_receiver.Spectral,
-        "equivocation": per_receiver.Equivocation,
-        "stale": broadcast.Stale,
-        "free_rider": broadcast.FreeRider,
-        "era": per_receiver.EdgeRiding,
-        "era_max": per_receiver.EdgeRidingMax,
-    }
-)
+from starling.gossip.catalogue import Catalogue, Entry
+from starling.robust.attacks.api import Attack, Target
 
 
 @dataclass(frozen=True, slots=True)
-class Sleeper:
-    """Honest until a share of the run is over, then another attack: a good name is worth nothing. Honest for ever in a run without end.
+class AttackFacts:
+    """What is known of an attack without importing it.
 
     Args:
-        attack: what it does then.
-        after: share of the rounds, in [0, 1].
+        targets: where it acts, as `Attack.targets`.
     """
 
-    attack: Attack
-    after: float
-    targets: ClassVar[Target] = "vector"
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.after <= 1.0:
-            raise ValueError(f"after must be in [0, 1], got {self.after}")
-
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
-        """Its own vector, later the attack's."""
-        if scene.rounds == 0 or scene.round < int(self.after * scene.rounds):
-            return to_all(scene.own, scene), memory
-        return self.attack.tell(memory, scene, chance)
+    targets: Target = "vector"
 
 
-def sleeper(attack: str = "foe", after: float = 0.5) -> Sleeper:
-    """By name.
-
-    Raises:
-        ConfigError: no such attack on vectors.
-    """
-    return Sleeper(build("attack_params", _AWAKE, attack, {}), after)
-
-
-ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
+ATTACKS: Catalogue[Attack, AttackFacts] = Catalogue(
+    "attack",
+    "starling.attacks",
     {
-        **_AWAKE,
-        "sleeper": sleeper,
-        "label_flip": data.LabelFlip,
-        "backdoor": data.Backdoor,
-        "clones": data.Clones,
-        "tracker_const": tracker.TrackerConst,
-        "tracker_neg": tracker.TrackerNeg,
-        "tracker_rand": tracker.rand,
-        "tracker_small": tracker.small,
-        "tracker_one_shot": tracker.one_shot,
-        "nan": wire.nan,
-        "huge": wire.huge,
-        "bomb": wire.bomb,
-        "bad_indices": wire.bad_indices,
-        "wrong_length": wire.wrong_length,
-        "wrong_dtype": wire.wrong_dtype,
-    }
+        "sign_flip": Entry("starling.robust.attacks.broadcast:SignFlip", AttackFacts("vector")),
+        "gaussian": Entry("starling.robust.attacks.broadcast:Gaussian", AttackFacts("vector")),
+        "zero": Entry("starling.robust.attacks.broadcast:Zero", AttackFacts("vector")),
+        "alie": Entry("starling.robust.attacks.stealth:Alie", AttackFacts("vector")),
+        "ipm": Entry("starling.robust.attacks.broadcast:ipm", AttackFacts("vector")),
+        "foe": Entry("starling.robust.attacks.broadcast:foe", AttackFacts("vector")),
+        "mimic": Entry("starling.robust.attacks.broadcast:Mimic", AttackFacts("vector")),
+        "min_max": Entry("starling.robust.attacks.stealth:MinMax", AttackFacts("vector")),
+        "min_sum": Entry("starling.robust.attacks.stealth:MinSum", AttackFacts("vector")),
+        "dissensus": Entry("starling.robust.attacks.per_receiver:Dissensus", AttackFacts("vector")),
+        "spectral": Entry("starling.robust.attacks.per_receiver:Spectral", AttackFacts("vector")),
+        "sleeper": Entry("starling.robust.attacks.sleeper:sleeper", AttackFacts("vector")),
+        "equivocation": Entry("starling.robust.attacks.per_receiver:Equivocation", AttackFacts("vector")),
+        "stale": Entry("starling.robust.attacks.broadcast:Stale", AttackFacts("vector")),
+        "free_rider": Entry("starling.robust.attacks.broadcast:FreeRider", AttackFacts("vector")),
+        "era": Entry("starling.robust.attacks.per_receiver:EdgeRiding", AttackFacts("vector")),
+        "era_max": Entry("starling.robust.attacks.per_receiver:EdgeRidingMax", AttackFacts("vector")),
+        "label_flip": Entry("starling.robust.attacks.data:LabelFlip", AttackFacts("data")),
+        "backdoor": Entry("starling.robust.attacks.data:Backdoor", AttackFacts("data")),
+        "clones": Entry("starling.robust.attacks.data:Clones", AttackFacts("data")),
+        "tracker_const": Entry("starling.robust.attacks.tracker:TrackerConst", AttackFacts("tracker")),
+        "tracker_neg": Entry("starling.robust.attacks.tracker:TrackerNeg", AttackFacts("tracker")),
+        "tracker_rand": Entry("starling.robust.attacks.tracker:rand", AttackFacts("tracker")),
+        "tracker_small": Entry("starling.robust.attacks.tracker:small", AttackFacts("tracker")),
+        "tracker_one_shot": Entry("starling.robust.attacks.tracker:one_shot", AttackFacts("tracker")),
+        "nan": Entry("starling.robust.attacks.wire:nan", AttackFacts("wire")),
+        "huge": Entry("starling.robust.attacks.wire:huge", AttackFacts("wire")),
+        "bomb": Entry("starling.robust.attacks.wire:bomb", AttackFacts("wire")),
+        "bad_indices": Entry("starling.robust.attacks.wire:bad_indices", AttackFacts("wire")),
+        "wrong_length": Entry("starling.robust.attacks.wire:wrong_length", AttackFacts("wire")),
+        "wrong_dtype": Entry("starling.robust.attacks.wire:wrong_dtype", AttackFacts("wire")),
+    },
+    AttackFacts(),
+    members=("targets", "tell"),
 )
+
+
+def targeting(*targets: Target) -> tuple[str, ...]:
+    """Names of the built-in attacks that act there."""
+    return tuple(name for name in ATTACKS.built_in if ATTACKS.facts(name).targets in targets)

@@ -5,9 +5,7 @@ Shapes: d parameters, h honest vectors, r receivers.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.rng import generator
 from starling.robust.attacks.api import Scene
 

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, ClassVar
 
-import torch
-from torch import Generator, Tensor
-
+from starling.gossip.lazy_torch import Generator, Tensor, torch
 from starling.robust.attacks.api import Scene, Target
 from starling.robust.attacks.statistics import deviation, distances, mean, to_all
 

@@ -12,10 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-from torch import Generator, Tensor
-
 from starling.gossip.compress.header import ATOMS, BLOCKS, FACTORS, HEADER, LISTING, Kind
+from starling.gossip.lazy_torch import Generator, Tensor, torch
 from starling.robust.attacks.api import Scene, Target
 from starling.robust.attacks.statistics import to_all
 

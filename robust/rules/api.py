@@ -9,11 +9,9 @@ import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-import torch
-from torch import Tensor
-
 from starling.gossip.api import Combined, Losses
 from starling.gossip.errors import BreakdownExceeded
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules.stack import Stack
 
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from torch import Tensor
-
 from starling.gossip.api import Combined
+from starling.gossip.lazy_torch import Tensor
 from starling.robust.rules.api import Combination, Context, nothing
 from starling.robust.rules.coordinate import Median, TrimmedMean
 from starling.robust.rules.krum import Bulyan, Krum

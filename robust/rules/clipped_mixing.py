@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from starling.gossip.api import Combined
-from starling.robust.preaggregate.catalogue import neighborly
+from starling.gossip.lazy_torch import Tensor
+from starling.robust.preaggregate.nearest import neighborly
 from starling.robust.rules.api import Context, bad
 from starling.robust.rules.clipping import expected, outlived, running_step
 from starling.robust.rules.coordinate import TrimmedMean

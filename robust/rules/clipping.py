@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from starling.gossip.api import Combined
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules.api import Context, bad, nothing
 from starling.robust.rules.distances import HALF, norms, positive, shortened
 from starling.robust.rules.stack import Stack

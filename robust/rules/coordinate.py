@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from starling.gossip.api import Combined
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules.api import Context, bad, enough, nothing
 from starling.robust.rules.sorting_network import network
 from starling.robust.rules.stack import Stack

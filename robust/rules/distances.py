@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 
-import torch
-from torch import Tensor
-
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules.stack import CHUNK
 
 HALF = 0.5

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from starling.gossip.api import Combined
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules.api import Context, nothing
 from starling.robust.rules.distances import positive, to_point
 from starling.robust.rules.stack import Stack

@@ -9,10 +9,8 @@ import math
 from dataclasses import dataclass
 from itertools import combinations, islice
 
-import torch
-from torch import Tensor
-
 from starling.gossip.api import Combined
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules.api import Context, bad, enough, nothing
 from starling.robust.rules.distances import between
 from starling.robust.rules.stack import Stack

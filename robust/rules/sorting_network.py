@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-import torch
-from torch import Tensor
+from starling.gossip.lazy_torch import Tensor, torch
 
 
 @dataclass(frozen=True, slots=True)

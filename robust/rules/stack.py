@@ -20,9 +20,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
-
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules.sorting_network import Network
 
 BLOCK = 1 << 15

@@ -8,10 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from starling.gossip.api import Combined
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules.api import Context, nothing
 from starling.robust.rules.distances import nearest
 from starling.robust.rules.stack import Stack

@@ -12,8 +12,7 @@ which Algorithm 1 leaves undefined.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from starling.gossip.lazy_torch import Tensor, torch
 
 _EPSILON = 1e-5  # of the authors' code: keeps quotients of similarities finite
 _MOST = 0.99  # of the authors' code: bounds the logit of the largest weight

@@ -26,9 +26,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.rng import generator
 
 BUCKETS = 4096

@@ -13,9 +13,7 @@ Source: Werthenbach and Pouwelse 2023 (arXiv:2306.15044).
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.sketches import foolsgold
 
 

@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.compress import codec
-from starling.gossip.compress.catalogue import BY_CODE, QUANTIZERS
+from starling.gossip.compress.catalogue import QUANTIZERS
 from starling.gossip.compress.header import BLOCKS, HEADER, LISTING, VERSION, Kind
 from starling.gossip.compress.quantize import Float32, Float64, Fp16, Int4, Int8
 from starling.gossip.compress.support import Blocks, Full, Indices
 from starling.gossip.rng import generator
+from tests.harness.codecs import BY_CODE
 from tests.strategies import examples, seeds
 
 DIM = 200

@@ -5,18 +5,13 @@ import inspect
 import pytest
 
 from starling.gossip.mix.catalogue import MIXERS, gathers, swaps
-from starling.gossip.mix.facts import FACTS
 from starling.node.config.schema import Manifest, MixSection
 from starling.node.engine.mixing import mixer
 
 
-def test_facts_are_known_of_exactly_the_algorithms_there_are():
-    assert FACTS.keys() == MIXERS.keys()
-
-
 @pytest.mark.parametrize("kind", MIXERS)
 def test_what_is_said_of_an_algorithm_is_so(kind):
-    made, facts = mixer(Manifest(mix=MixSection(kind=kind))), FACTS[kind]
+    made, facts = mixer(Manifest(mix=MixSection(kind=kind))), MIXERS.facts(kind)
     assert made.asynchronous == facts.asynchronous
     assert made.static == facts.static
     assert swaps(made.edge) == facts.swaps
@@ -30,7 +25,7 @@ def test_every_parameter_of_an_algorithm_is_a_key_of_the_manifest(kind):
     """With the same default, unless the algorithm leaves it to the manifest. A rule has a section of its own."""
     for name, parameter in inspect.signature(MIXERS[kind]).parameters.items():
         if name == "rule":
-            assert FACTS[kind].gathers
+            assert MIXERS.facts(kind).gathers
             continue
         default = getattr(MixSection(), name)
         assert parameter.default in (parameter.empty, default)

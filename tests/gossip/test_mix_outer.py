@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.api import Phase
+from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.dsgd import Dsgd
-from starling.gossip.mix.facts import FACTS
 from starling.gossip.mix.outer import Outer
 from starling.gossip.mix.stability import disagreement_factor
 from starling.gossip.overlay.catalogue import overlay
@@ -200,5 +200,5 @@ def test_a_value_that_cannot_be_is_named(bad, word):
 
 
 def test_outer_steps_say_that_they_count_on_rounds():
-    assert not FACTS["outer"].asynchronous
+    assert not MIXERS.facts("outer").asynchronous
     assert not Outer().asynchronous

@@ -216,7 +216,7 @@ def test_norms_are_running_means_that_begin_with_the_first():
     assert algorithm.publish(kept, x, Phase(0, 0.0, 0.1))[1] is kept
 
 
-@given(seed=seeds, tau=st.floats(0.0, 1e3))
+@given(seed=seeds, tau=st.just(0.0) | st.floats(1e-15, 1e3))  # squares of shorter ones are denormal
 @quick
 def test_shortening_is_odd_and_keeps_direction_and_input(seed, tau):
     v, limit = gaussian(seed, 3, DIM), torch.full((3, 1), tau)

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.compress import quantize
-from starling.gossip.compress.catalogue import BY_CODE, QUANTIZERS, quantizer
+from starling.gossip.compress.catalogue import QUANTIZERS, quantizer
 from starling.gossip.compress.quantize import BUCKET, Int4, Int8, identity, integer, minifloat, qsgd, sign
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
+from tests.harness.codecs import BY_CODE
 from tests.strategies import examples, seeds
 
 FLOATS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from starling.gossip.rng import generator
-from starling.robust.catalogue import COMBINATIONS, rule
+from starling.robust.catalogue import RULES, rule
 
 B = 2
 PARAMS = {
@@ -18,7 +18,7 @@ PARAMS = {
     "ubar": {"share": 0.7},
 }  # fmt: skip
 K = 7
-RULES = {name: rule(name, PARAMS.get(name)) for name in COMBINATIONS}
+RULES = {name: rule(name, PARAMS.get(name)) for name in RULES}
 MIXED = {
     "nnm+trimmed_mean": rule("trimmed_mean", {"b": B}, "nnm", {"b": B}),
     "nnm+geometric_median": rule("geometric_median", None, "nnm", {"b": B}),

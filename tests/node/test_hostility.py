@@ -9,12 +9,12 @@ from starling.gossip.errors import ConfigError
 from starling.node.config import attack_consent
 from starling.node.config.schema import NodeConfig
 from starling.node.daemon.observe.snapshot import take_snapshot
-from starling.robust.attacks.names import NAMES
+from starling.robust.attacks.catalogue import ATTACKS
 from tests.harness.stories import replayable
 from tests.harness.swarms import digits, story, until
 
 
-@pytest.mark.parametrize("attack", NAMES)
+@pytest.mark.parametrize("attack", ATTACKS)
 def test_no_attack_starts_without_a_second_yes(attack: str) -> None:
     """One line, with the command for who means it."""
     with pytest.raises(ConfigError, match="attack_agreed=true") as caught:
@@ -25,7 +25,7 @@ def test_no_attack_starts_without_a_second_yes(attack: str) -> None:
 
 def test_an_unknown_attack_and_parameters_of_none_are_refused() -> None:
     """A typo would make an honest node of what is measured as a liar."""
-    with pytest.raises(ConfigError, match="'sing_flip' is unknown, choose one of alie"):
+    with pytest.raises(ConfigError, match=r"'sing_flip' is unknown, choose one of alie.*did you mean sign_flip"):
         attack_consent.check(NodeConfig(attack="sing_flip", attack_agreed=True))
     with pytest.raises(ConfigError, match="attack_params: there is no attack"):
         attack_consent.check(NodeConfig(attack_params={"z": 1.0}))

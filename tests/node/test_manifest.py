@@ -199,7 +199,7 @@ def test_what_is_fine_passes_in_silence(assignments):
         (["mix=outer", "overlay.average_every=5"], "overlay.kind", "nobody meets between"),
         (["mix=outer", "mix.nesterov=false", "mix.outer_lr=0.5"], "mix.outer_momentum", "must be < 1"),
         (["compress.response=int2"], "compress.response", "expected error"),
-        (["compress.select=every_nth"], "compress.select", "neither built in nor offered"),
+        (["compress.select=every_nth"], "compress.select", "is unknown, choose one of"),
         (["overlay=erdos_renyi", "overlay.weights=uniform"], "overlay.weights", "one way"),
         (["overlay.overlap=true"], "overlay.overlap", "average_every"),
         (["overlay.eta=0.5"], "overlay.eta", "sticky"),

@@ -3,72 +3,34 @@
 The packages are those of docs/extending.md, made from its own code blocks.
 """
 
-import importlib
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 import torch
 
-from starling.gossip.catalogue import build
+from starling.gossip.catalogue import Catalogue, Entry
 from starling.gossip.compress import codec
 from starling.gossip.compress.catalogue import PLUGIN_CODES, QUANTIZERS, SELECTORS, by_code, quantizer
 from starling.gossip.compress.compressor import Chain
 from starling.gossip.compress.quantize import Float32, Fp16, Int4
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
-from starling.node import plugins
 from starling.node.config.schema import CompressSection, Manifest
 from starling.node.engine.compression import selection, terms
-from starling.node.plugins import catalogue_with_plugins, check_name
+from tests.harness import packages
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 BLOCKS = re.findall(r"```(?:python|toml)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
 PACKAGES = list(zip(BLOCKS[0::2], BLOCKS[1::2], strict=True))  # a module, then its pyproject.toml
 
 
-class Shelf:
-    """A folder of installed packages, as `pip install` leaves them."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def install(self, pyproject, **modules):
-        project = tomllib.loads(pyproject)["project"]
-        for name, source in modules.items():
-            (self.folder / f"{name}.py").write_text(source)
-        info = self.folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-        )
-        lines = [
-            f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
-            for group, entries in project["entry-points"].items()
-        ]
-        (info / "entry_points.txt").write_text("\n".join(lines))
-        importlib.invalidate_caches()
-
-    def offer(self, package, name, value, group=plugins.SELECTORS, **modules):
-        self.install(
-            f'[project]\nname = "{package}"\nversion = "1.0"\n[project.entry-points."{group}"]\n{name} = "{value}"\n',
-            **modules,
-        )
-
-
 @pytest.fixture
 def shelf(tmp_path, monkeypatch):
-    before = set(sys.modules)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield Shelf(tmp_path)
-    for module in set(sys.modules) - before:
-        if getattr(sys.modules[module], "__file__", None) and Path(sys.modules[module].__file__).is_relative_to(
-            tmp_path
-        ):
-            del sys.modules[module]
+    with packages.shelf(tmp_path, monkeypatch) as empty:
+        yield empty
 
 
 @pytest.fixture
@@ -77,10 +39,6 @@ def documented(shelf):
     for (file, source), (_, pyproject) in PACKAGES:
         shelf.install(pyproject, **{file.removesuffix(".py"): source})
     return shelf
-
-
-def selectors():
-    return catalogue_with_plugins(plugins.SELECTORS, SELECTORS)
 
 
 def selector(name, ratio=0.1, **params):
@@ -92,7 +50,7 @@ def selector(name, ratio=0.1, **params):
 def test_the_documented_selector_and_quantizer_are_used_by_name_and_cross_the_wire(documented):
     """From the page to a payload: what a reader who copies it gets."""
     every_nth = selector("every_nth")
-    fp24 = quantizer("fp24", torch.float32, catalogue_with_plugins(plugins.QUANTIZERS, QUANTIZERS))
+    fp24 = quantizer("fp24", torch.float32)
     x = torch.randn(1000, generator=generator(0))
     support = every_nth.select(x, None, 3, 4)
     payload = codec.encode(support.take(x), support, fp24, 1000, generator(1))
@@ -111,7 +69,7 @@ def test_the_documented_selector_takes_twenty_lines():
 def test_the_documented_parts_keep_the_contraction_they_promise(documented):
     """Every coordinate has its turn: over n exchanges exactly 1/n of ‖x‖² on average."""
     every_nth = selector("every_nth")
-    fp24 = quantizer("fp24", torch.float32, catalogue_with_plugins(plugins.QUANTIZERS, QUANTIZERS))
+    fp24 = quantizer("fp24", torch.float32)
     x = torch.randn(1000, generator=generator(0), dtype=torch.float64)
     shares = [every_nth.select(x, None, 0, turn).take(x).square().sum() / x.square().sum() for turn in range(10)]
     assert sum(shares).item() / 10 == pytest.approx(every_nth.contraction(1000))
@@ -121,7 +79,7 @@ def test_the_documented_parts_keep_the_contraction_they_promise(documented):
 
 
 def test_the_documented_quantizer_refuses_what_it_cannot_have_written(documented):
-    fp24 = quantizer("fp24", torch.float32, catalogue_with_plugins(plugins.QUANTIZERS, QUANTIZERS))
+    fp24 = quantizer("fp24", torch.float32)
     for data, reason in ((b"\0" * 5, "bad_length"), (b"\0\x80\x7f", "not_finite")):
         with pytest.raises(ValueError, match=reason):
             fp24.decode(data, 1)
@@ -135,10 +93,9 @@ def test_bad_parameters_of_a_package_are_one_line_as_those_of_built_in_parts(doc
 
 
 def test_a_catalogue_lists_built_in_and_offered_names_in_order(documented):
-    catalogue = selectors()
-    assert list(catalogue) == sorted([*SELECTORS, "every_nth"])
-    assert len(catalogue) == len(SELECTORS) + 1
-    assert catalogue["top_k"] is SELECTORS["top_k"]
+    catalogue = SELECTORS
+    assert list(catalogue) == [*SELECTORS.built_in, "every_nth"]
+    assert len(catalogue) == len(SELECTORS.built_in) + 1
     assert "every_nth" in catalogue
     assert "nothing" not in catalogue
     with pytest.raises(KeyError):
@@ -146,15 +103,15 @@ def test_a_catalogue_lists_built_in_and_offered_names_in_order(documented):
 
 
 def test_without_packages_a_catalogue_is_the_built_in_one(shelf):
-    assert dict(selectors()) == dict(SELECTORS)
+    assert tuple(SELECTORS) == SELECTORS.built_in
 
 
 def test_a_package_is_imported_when_it_is_named_and_not_before(documented):
     """Nobody pays for, or is harmed by, what no manifest names."""
-    catalogue = selectors()
-    check_name("compress.select", plugins.SELECTORS, SELECTORS, "every_nth")
+    catalogue = SELECTORS
+    SELECTORS.check("every_nth")
     assert "every_nth" in catalogue
-    build("compress", catalogue, "top_k", {"ratio": 0.1})
+    catalogue.build("compress", "top_k", {"ratio": 0.1})
     assert "every_nth" not in sys.modules
     assert catalogue["every_nth"].__name__ == "EveryNth"
     assert "every_nth" in sys.modules
@@ -186,20 +143,17 @@ def test_a_broken_package_is_one_line_that_names_it_and_what_to_do(shelf, value,
 def test_a_package_cannot_stand_for_a_built_in_part(shelf):
     """Else installing one thing would change what another name means, on this machine only."""
     shelf.offer("starling-impostor", "top_k", "impostor:Part", impostor="Part = dict")
-    for look_up in (
-        lambda: selector("top_k"),
-        lambda: check_name("compress.select", plugins.SELECTORS, SELECTORS, "top_k"),
-    ):
-        with pytest.raises(ConfigError, match="'top_k' is built in, but starling-impostor offers another"):
-            look_up()
+    with pytest.raises(ConfigError, match="'top_k' is built in, but starling-impostor offers another"):
+        SELECTORS.check("top_k")
+    assert selector("top_k") == SELECTORS["top_k"](0.1)
 
 
 def test_two_packages_cannot_share_a_name(shelf):
     shelf.offer("starling-b", "both", "b:Part", b="Part = dict")
     shelf.offer("starling-a", "both", "a:Part", a="Part = dict")
     for look_up in (
-        lambda: selectors()["both"],
-        lambda: check_name("compress.select", plugins.SELECTORS, SELECTORS, "both"),
+        lambda: SELECTORS["both"],
+        lambda: SELECTORS.check("both"),
     ):
         with pytest.raises(
             ConfigError, match="offered by starling-a and starling-b; keep one: `pip uninstall starling-b`"
@@ -208,31 +162,29 @@ def test_two_packages_cannot_share_a_name(shelf):
 
 
 def test_a_group_offers_only_its_own(documented):
-    assert "fp24" not in selectors()
+    assert "fp24" not in SELECTORS
     with pytest.raises(ConfigError, match="'fp24'"):
-        check_name("compress.select", plugins.SELECTORS, SELECTORS, "fp24")
+        SELECTORS.check("fp24")
 
 
 def test_a_name_that_is_not_installed_is_an_error_that_says_so(shelf):
     """A manifest from elsewhere may name anything; peers cannot be asked for the code."""
     shelf.offer("starling-other", "other", "other:Part")
     with pytest.raises(ConfigError) as caught:
-        check_name("compress.select", plugins.SELECTORS, ("full", "mask"), "every_nth")
-    assert str(caught.value) == (
-        "compress.select: 'every_nth' is neither built in nor offered by a package installed on this machine, and peers send names, "
-        "never code; `pip install` the package that offers it (starling.selectors), or choose one of full, mask, other"
-    )
-    assert str(caught.value)[:130] in " ".join(PAGE.split())
+        Catalogue("compress.select", "starling.selectors", {"full": Entry(""), "mask": Entry("")}).check("every_nth")
+    said = "compress.select: 'every_nth' is unknown, choose one of {}; `pip install` the package that offers it (starling.selectors)"
+    assert str(caught.value) == said.format("full, mask, other") + ": peers send names, never code"
+    assert said.format("…") in " ".join(PAGE.split())
 
 
 @pytest.mark.parametrize("code", [5, 127, 256, -1])
 def test_a_packages_quantizer_has_a_code_of_its_own_range(shelf, code):
     """A built-in code to come could otherwise mean something else to old peers."""
     shelf.offer(
-        "starling-coarse", "coarse", "coarse:Coarse", plugins.QUANTIZERS, coarse=f"class Coarse:\n    code = {code}"
+        "starling-coarse", "coarse", "coarse:Coarse", "starling.quantizers", coarse=f"class Coarse:\n    code = {code}"
     )
     with pytest.raises(ConfigError, match=rf"code of 'coarse' must be in \[128, 255\], got {code}"):
-        quantizer("coarse", torch.float32, catalogue_with_plugins(plugins.QUANTIZERS, QUANTIZERS))
+        quantizer("coarse", torch.float32)
 
 
 def test_built_in_codes_leave_the_packages_range_alone():
@@ -243,15 +195,15 @@ def test_built_in_codes_leave_the_packages_range_alone():
 def test_checking_a_name_imports_no_torch():
     """The daemon and the command line do it, and never import torch."""
     code = (
-        "import sys; from starling.gossip.compress import names; from starling.node import plugins;"
-        "plugins.check_name('compress.select', plugins.SELECTORS, names.SELECTORS, 'top_k'); sys.exit('torch' in sys.modules)"
+        "import sys; from starling.gossip.compress.catalogue import SELECTORS;"
+        "SELECTORS.check('top_k'); SELECTORS.parameters('top_k'); sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_a_manifest_cannot_use_two_packages_with_one_code(documented):
     """What is a request and what an answer would look alike on the wire."""
-    documented.offer("starling-also", "also", "also:Also", plugins.QUANTIZERS, also="class Also:\n    code = 128")
+    documented.offer("starling-also", "also", "also:Also", "starling.quantizers", also="class Also:\n    code = 128")
     for request, response in (("fp24", "fp24"), ("fp24", "int4")):
         terms(Manifest(compress=CompressSection(request=request, response=response)), torch.float32)
     with pytest.raises(ConfigError, match="'fp24' and 'also' have the same code 128"):

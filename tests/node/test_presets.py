@@ -238,8 +238,6 @@ GATHER = ("mix=gather", "compress.select=full", "compress.response=fp16")
         (["overlay=pull", "overlay.k=6", "robust.rule=bulyan"], "robust.b: bulyan needs k >= 10 for b = 2"),
         (["overlay=pull", "overlay.k=3", "robust.rule=mean", "robust.before=nnm"], "robust.b: nnm needs k >= 4"),
         (["overlay=complete", "robust.rule=nna", "bad_share=0.25"], "bad_share: nna stands at most 0.2"),
-        (["overlay=pull", "robust.rule=zeno"], "robust.rule: 'zeno' is unknown"),
-        (["overlay=ring", "robust.rule=zeno"], "robust.rule: 'zeno' is unknown"),
     ],
 )
 def test_a_rule_past_its_breakdown_point_is_refused_and_the_cure_works(assignments, says):

@@ -10,7 +10,7 @@ import click
 import msgspec
 import pytest
 
-from starling.gossip.compress import names
+from starling.gossip.compress.catalogue import SELECTORS
 from starling.gossip.errors import ConfigError
 from starling.node.cli.main import COMMANDS, starling
 from starling.node.config import manifest as manifests
@@ -128,7 +128,7 @@ def test_the_table_of_algorithms_covers_the_configuration():
         for name, section in msgspec.structs.asdict(Manifest()).items()
         if isinstance(section, msgspec.Struct)
     }
-    for choice in set(names.SELECTORS) - {"full"}:
+    for choice in set(SELECTORS) - {"full"}:
         assert re.search(rf"\b{choice}\b", README), f"compress.select = {choice}"
     for section, key in (("mix", "kind"), ("overlay", "kind")):
         kind = type(getattr(Manifest(), section))

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from starling.gossip.compress.select.coordinates import TopK, check_ratio, kept
 from starling.gossip.compress.support import Full, Indices, Support
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.seeds import derive
 
 _SAMPLE = 0.01  # share of the coordinates looked at for the threshold …

@@ -10,12 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from starling.gossip.compress.header import BLOCK
 from starling.gossip.compress.support import Blocks, Full, Indices, Support, blocks_in
 from starling.gossip.compress.topk import largest
+from starling.gossip.lazy_torch import Tensor, torch
 
 
 @dataclass(frozen=True, slots=True)

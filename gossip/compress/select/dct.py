@@ -18,13 +18,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
-import torch
-from torch import Tensor
-
 from starling.gossip.compress import indices as coding
 from starling.gossip.compress.header import ATOMS, LISTING
 from starling.gossip.compress.select.coordinates import TopK, kept
 from starling.gossip.compress.support import Full, Indices
+from starling.gossip.lazy_torch import Tensor, torch
 
 Data = TypeVar("Data", bytes, memoryview)
 MAX_CHUNK = 1024  # the table for it takes 8·N² bytes

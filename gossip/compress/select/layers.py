@@ -9,14 +9,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from starling.gossip.api import Quantizer
 from starling.gossip.compress import codec
 from starling.gossip.compress.bit_allocation import least_error
 from starling.gossip.compress.header import HEADER, LISTING
 from starling.gossip.compress.support import Full, Indices, Support
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.vector import Layout
 
 _FACTORS = (0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0)

@@ -18,11 +18,10 @@ from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from starling.gossip.compress.header import FACTORS
 from starling.gossip.compress.support import Full
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
 from starling.gossip.vector import Layout

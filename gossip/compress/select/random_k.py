@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from starling.gossip.compress.header import BLOCK
 from starling.gossip.compress.select.coordinates import Mask, TopK, check_ratio, kept
 from starling.gossip.compress.support import Blocks, Full, Indices, Support, blocks_in, most_blocks
+from starling.gossip.lazy_torch import Tensor
 from starling.gossip.seeds import derive
 
 

@@ -30,7 +30,7 @@ from starling.node.config.schema import Manifest, PrivacySection, TaskSection
 from starling.node.engine.privacy.accountant import Spent
 from starling.node.engine.privacy.csprng import Secret
 from starling.node.tasks.api import Data, Sampled, Task
-from starling.robust.facts import FACTS
+from starling.robust.catalogue import RULES
 
 CHUNK_BYTES = 64 << 20  # of gradients held at a time, one for each sample
 _BATCH_NORMS = (
@@ -64,7 +64,7 @@ class Private:
         secret: Secret, path: Path | None,
     ) -> None:  # fmt: skip
         about = manifest.task
-        if manifest.mix.kind == "gather" and manifest.robust.rule in FACTS and FACTS[manifest.robust.rule].losses:
+        if manifest.mix.kind == "gather" and RULES.facts(manifest.robust.rule, trusted=True).losses:
             raise ConfigError(
                 f"privacy.noise: robust.rule = {manifest.robust.rule!r} goes by what models are worth on this node's data, and which it "
                 "takes would tell of them; set privacy.noise to 0, or join a swarm with another rule"

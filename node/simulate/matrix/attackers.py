@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from starling.gossip.api import Mixer
-from starling.gossip.catalogue import build
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.defended_tracking import DefendedTracking
 from starling.gossip.mix.gather import Gather
@@ -41,7 +40,7 @@ def attack(section: AttackSection) -> Attack | None:
     Raises:
         ConfigError: a parameter that the attack does not take, or refuses.
     """
-    return build("attack.params", ATTACKS, section.kind, section.params) if section.kind else None
+    return ATTACKS.build("attack.params", section.kind, section.params, trusted=True) if section.kind else None
 
 
 @dataclass(slots=True)

@@ -11,13 +11,14 @@ import torch
 from starling.gossip.api import Quantizer
 from starling.gossip.compress import codec
 from starling.gossip.compress import indices as coding
-from starling.gossip.compress.catalogue import BY_CODE, QUANTIZERS
+from starling.gossip.compress.catalogue import QUANTIZERS
 from starling.gossip.compress.header import HEADER, VERSION, Kind
 from starling.gossip.compress.select.dct import Atoms
 from starling.gossip.compress.select.low_rank import LowRank, Matrix
 from starling.gossip.compress.support import Blocks, Full, Indices, Support
 from starling.gossip.rng import generator
 from tests.fuzz.target import Target, reason_of
+from tests.harness.codecs import BY_CODE
 
 REASONS = {
     "bad_length", "bad_version", "bad_support", "bad_indices", "bad_basis", "bad_wish", "wrong_dim", "unknown_codec",

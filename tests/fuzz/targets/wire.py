@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import msgpack
 import msgspec
@@ -25,7 +24,7 @@ from starling.gossip.wire.schema import (
     StateOffer,
     StateQuery,
 )
-from starling.node import identity, plugins
+from starling.node import identity
 from starling.node.config import manifest, presets
 from starling.node.config.schema import (
     CompressSection,
@@ -145,10 +144,6 @@ MANIFESTS = (
 )  # fmt: skip
 
 
-_installed = cache(plugins._offered)  # read from the disk once, not three times an input
-
-
-@mock.patch.object(plugins, "_offered", _installed)
 def _manifest(data: bytes) -> bool:
     """First byte even: bytes as a founder of bad will may have hashed them. Odd: changed on the way. Below 128 they are signed first.
 

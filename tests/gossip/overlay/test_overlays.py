@@ -1,9 +1,7 @@
 """What every overlay promises: doubly stochastic matrices, links whose ends agree, and the mixing that theory gives."""
 
 import math
-from typing import get_args
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -17,7 +15,6 @@ from starling.gossip.overlay.periodic import Periodic
 from starling.gossip.overlay.static import Alone, Ring
 from starling.gossip.overlay.sticky import Sticky
 from starling.gossip.overlay.weights import Lazy
-from starling.node.config.schema import OverlaySection
 
 KINDS = sorted(OVERLAYS)
 VARIANTS = {
@@ -188,9 +185,7 @@ def test_a_directed_overlay_that_is_not_circulant_is_asked_row_by_row():
     assert links(Star(), ("a", "b", "c"), "b", 0) == (("a", 0.25),)
 
 
-def test_the_catalogue_has_the_names_of_the_configuration_and_gives_each_kind_what_it_takes():
-    (names,) = (get_args(f.type) for f in msgspec.structs.fields(OverlaySection) if f.name == "kind")
-    assert set(OVERLAYS) == set(names)
+def test_the_catalogue_gives_each_kind_what_it_takes():
     assert overlay("sticky", k=1, seed=4) == Sticky(4)
     assert overlay("ring", k=1, seed=4) == Ring()
     assert overlay("ou_equi_dyn", k=1, seed=4, eta=0.25) == UndirectedEquiDyn(4, 0.25)

@@ -59,7 +59,9 @@ def test_the_draw_never_changes_between_versions():
 
 
 def test_more_peers_than_there_are_is_refused_in_one_line():
-    with pytest.raises(ConfigError, match=r"overlay\.k: must be < n = 4, got 6: nobody asks itself; try k = 3"):
+    with pytest.raises(
+        ConfigError, match=r"overlay\.k: must be < n = 4, got 6: a node meets at most the n − 1 others .*; try k = 3"
+    ):
         check(overlay("pull", 6, 0), 4)
     with pytest.raises(ConfigError, match="k must be >= 1, got 0"):
         overlay("pull", 0, 0)

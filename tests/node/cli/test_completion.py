@@ -16,7 +16,7 @@ from starling.node.cli import completion
 from starling.node.cli.main import COMMANDS, main, starling
 from starling.node.config.presets import PRESETS
 from starling.node.status.snapshot import encode
-from starling.robust.attacks.names import NAMES
+from starling.robust.attacks.catalogue import ATTACKS
 from tests.harness.control_socket import answering
 from tests.harness.snapshots import snapshot
 
@@ -53,7 +53,7 @@ CASES = {
     "starling join INVITE --dir starling": ["starling-1"],
     "starling tui ": ["demo", "demo/node-0", "starling-1", "starling-1/record.jsonl"],
     "starling found --preset ": sorted(PRESETS),
-    "starling demo --byzantine 3:": [f"3:{name}" for name in sorted(NAMES)],
+    "starling demo --byzantine 3:": [f"3:{name}" for name in sorted(ATTACKS)],
     "starling demo --byzantine 3:tracker_o": ["3:tracker_one_shot"],
     "starling demo --byzantine 3": ["3:"],
     "starling demo --set mix.kap": ["mix.kappa="],

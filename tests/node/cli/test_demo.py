@@ -82,7 +82,7 @@ WRONG = [
     (["--preset", "open", "--set", "robust.b=0"], ["robust.b", "preset"]),
     (["--join-late", "1"], ["--join-late", "< 1", "`--join-late 0.5`"]),
     (["--join-late", "nan"], ["--join-late", "nan", "`--join-late 0.5`"]),
-    (["--task", "digit"], ["task.kind", "'digit'", "`--set task=digits`"]),
+    (["--task", "digit"], ["task.kind", "'digit'", "--set task.kind=digits"]),
     (["--task", "images"], ["task.params.path", "images", "`--set task.params.path=PATH`"]),
     (["--task", "text", "--set", "task.params.path=/gone/x"], ["task.params.path", "'/gone/x'", "`ls /gone`"]),
 ]

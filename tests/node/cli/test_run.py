@@ -62,7 +62,7 @@ WRONG = [
     (["found", "--nonsense"], ["--nonsense", "`starling found --help`"]),
     (["found", "--set", "pace.rouns=5"], ["pace.rouns", "did you mean pace.rounds?", "`starling config show`"]),
     (["found", "--set", "pace.rounds=-4"], ["pace.rounds", "-4", ">= 0", "`starling config show`"]),
-    (["found", "--set", "task=digit"], ["task.kind", "'digit'", "`--set task=digits`"]),
+    (["found", "--set", "task=digit"], ["task.kind", "'digit'", "--set task.kind=digits"]),
     (["found", "--set", "pace.min_wait_s=99"], ["pace.min_wait_s", "99", "`--set pace.min_wait_s=10`"]),
     (["found", "--device", "tpu"], ["device", "'tpu'", "auto, cpu, cuda, mps", "`starling config show`"]),
     (["found", "--shard", "9", "--set", "partition.shards=4"], ["partition.shards = 4", "got 9", "`--shard 3`"]),

@@ -17,8 +17,10 @@ from starling.node.engine.byzantine import MAX_RECEIVED, Adversary, ByzantineSes
 from starling.node.engine.engine import Engine
 from starling.node.engine.session import Session
 from starling.node.rpc import calls
-from starling.robust.attacks.names import WIRE
+from starling.robust.attacks.catalogue import targeting
 from tests.harness.engines import done, exchange, manifest, opened, opening, run
+
+WIRE = targeting("wire")
 
 EXACT = CompressSection(select="full", request="identity", response="identity")
 

@@ -5,9 +5,9 @@ from functools import cache
 import pytest
 import torch
 
-from starling.gossip.compress.names import SELECTORS
+from starling.gossip.compress.catalogue import SELECTORS
+from starling.node.config.kinds import BUDGET
 from starling.node.config.schema import CompressSection, MixSection
-from starling.node.engine.compression import BUDGET
 from tests.harness.engines import manifest, opened, play, x_of
 
 PAIRS = ([("a", "b", 0.5), ("c", "d", 0.5)], [("b", "c", 0.5), ("a", "d", 0.5)])

@@ -22,9 +22,8 @@ from starling.node.simulate.matrix.byzantine import Seen
 from starling.node.simulate.schema import AttackSection, Scenario, manifest
 from starling.node.simulate.sweep import cells
 from starling.node.tasks.labelled import LabelledData
-from starling.robust.attacks import names
 from starling.robust.attacks.broadcast import SignFlip
-from starling.robust.attacks.catalogue import ATTACKS
+from starling.robust.attacks.catalogue import ATTACKS, targeting
 
 OPEN = (
     "mix=gather", "overlay=pull", "overlay.k=4", "robust.b=1", "compress.select=full", "compress.response=identity",
@@ -113,7 +112,7 @@ def test_both_engines_run_the_preset_for_strangers_with_a_liar_among_them(engine
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sorted(set(names.NAMES) & set(ATTACKS) - set(names.TRACKER)))
+@pytest.mark.parametrize("kind", sorted(set(ATTACKS) - set(targeting("tracker"))))
 def test_every_attack_can_be_simulated_and_a_rule_outlives_it(kind):
     outcome = run(*SHORT, "attack.nodes=1", f"attack.kind={kind}")
     assert outcome.diverged is None
@@ -121,7 +120,7 @@ def test_every_attack_can_be_simulated_and_a_rule_outlives_it(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", names.TRACKER)
+@pytest.mark.parametrize("kind", targeting("tracker"))
 def test_attacks_on_trackers_leave_the_model_honest(kind):
     """On gradient tracking, where a liar can hurt by its tracker alone."""
     settings_of = (

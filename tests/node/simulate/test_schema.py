@@ -215,7 +215,7 @@ def test_values_of_every_type_arrive_as_they_are():
         ("mix.knd = [1]", r"sweep\.grid: mix\.knd: no such key; did you mean mix\.kind\?"),
         ("mix.kind = 3", r"sweep\.grid: mix\.kind: must be a list of values, got 3"),
         ("mix.kind = []", r"must be a list of values"),
-        ('mix.kind = ["pett"]', r"mix\.kind: must be one of .*did you mean pet\?"),
+        ('mix.kind = ["pett"]', r"mix\.kind: .*did you mean pet\?"),
         ('"mix.kind, optimizer.lr" = [["pet"]]', r"must be lists of 2 values, got \['pet'\]"),
         ("pace.rounds = [[1]]", r"pace\.rounds: must be text or a number, got \[1\]"),
         ("sweep.seeds = [1]", r"a sweep cannot change itself"),

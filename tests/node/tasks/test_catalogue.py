@@ -57,7 +57,7 @@ def test_names_and_parameters_become_tasks():
         (
             "digit",
             {},
-            r"task\.kind: 'digit' is unknown, choose one of diagonal, digits, .*, synthetic, text or module:function",
+            r"task\.kind: 'digit' is unknown, choose one of diagonal, digits, .*, synthetic, text; did you mean digits",
         ),
         ("digits", {"layers": 2}, r"task\.params\.layers: digits has no such key, it takes hidden, model"),
         ("digits", {"model": "gpt"}, r"model: must be one of cnn, mlp, got 'gpt'"),
@@ -96,7 +96,7 @@ def test_nothing_is_called_that_does_not_declare_itself_a_task(kind):
     """A founder could name any function installed on a volunteer's machine: os:system with a command, say."""
     called.clear()
     params = {"command": "exit 1"} if kind == "os:system" else {}
-    with pytest.raises(ConfigError, match="is no task"):
+    with pytest.raises(ConfigError, match=r"must be a class with metric, .*, or a function annotated"):
         task(kind, params)
     assert called == []
 
@@ -109,7 +109,7 @@ def test_what_is_not_installed_is_refused(kind):
 
 @pytest.mark.parametrize("kind", [":", "os:", ":system", "..os:system", "os:a.b", "/tmp/evil:x", "os:system:x"])
 def test_only_plain_dotted_names_are_looked_up(kind):
-    with pytest.raises(ConfigError, match="is not of the form module:function"):
+    with pytest.raises(ConfigError, match="must look like my_module:MyClass"):
         task(kind, {})
 
 

@@ -13,12 +13,13 @@ from starling.gossip.compress.codec import decode, encode
 from starling.gossip.compress.select.coordinates import Mask
 from starling.gossip.compress.support import Full, Indices, Support
 from starling.gossip.rng import generator
-from starling.robust.attacks.catalogue import ATTACKS
+from starling.robust.attacks.catalogue import ATTACKS, targeting
 from starling.robust.attacks.data import Backdoor, Clones, LabelFlip
-from starling.robust.attacks.names import WIRE
 from starling.robust.attacks.tracker import TrackerConst, TrackerNeg, one_shot, rand
 from starling.robust.attacks.tracker import small as slight
 from tests.harness.attack_scenes import scene, told, vectors
+
+WIRE = targeting("wire")
 
 LABELS = torch.tensor([0, 1, 2, 9, 1])
 INPUTS = torch.arange(30.0).view(5, 2, 3)

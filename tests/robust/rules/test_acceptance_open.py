@@ -9,13 +9,12 @@ from starling.node.simulate import rules
 from starling.node.simulate.engines import check
 from starling.node.simulate.schema import Scenario
 from starling.node.simulate.sweep import cells
-from starling.robust.attacks import names
-from starling.robust.attacks.catalogue import ATTACKS
+from starling.robust.attacks.catalogue import targeting
 from tests.harness import robust_tables as tables
 
 LEAST, PRICE = 90.0, 0.5
 ROUNDS = 50
-TOLD = sorted(set(ATTACKS) & {*names.VECTOR, *names.DATA, *names.WIRE})
+TOLD = sorted(targeting("vector", "data", "wire"))
 
 
 def open_swarm(seed, *assignments):

@@ -1,0 +1,12 @@
+"""An attack: every receiver is sent its own vector, so that nobody learns anything."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    targets: ClassVar[str] = "vector"
+
+    def tell(self, memory, scene, chance):
+        return scene.receivers, memory

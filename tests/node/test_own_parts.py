@@ -1,0 +1,60 @@
+"""The package in examples/parts adds one part of every kind by entry point, and a swarm trains with all of them."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from starling.node.config import presets
+from starling.node.simulate.engines import simulate
+from starling.node.simulate.rules import check_one
+from starling.node.simulate.schema import Scenario
+from tests.harness import packages
+
+PARTS = Path(__file__).parents[2] / "examples" / "parts"
+PROJECT = (PARTS / "pyproject.toml").read_text()
+COMMON = [
+    "simulate.engine=virtual", "simulate.nodes=4", "pace.rounds=12", "pace.local_steps=2", "pace.evaluate_every=6",
+    "task=line_fit", "partition.kind=iid", "optimizer=sign_sgd", "optimizer.lr=0.05", "overlay=chord_ring",
+]  # fmt: skip
+PAIRWISE = [
+    "mix=slow_dsgd",
+    "mix.params.pace=0.7",
+    "compress.select=every_nth",
+    "compress.ratio=0.5",
+    "compress.response=fp24",
+]
+PULLED = [
+    "mix=gather",
+    "robust.rule=midrange",
+    "compress.select=full",
+    "compress.response=fp24",
+    "attack.kind=echo",
+    "attack.nodes=1",
+]
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    with packages.shelf(tmp_path, monkeypatch) as shelf:
+        shelf.install(PROJECT, **{file.stem: file.read_text() for file in PARTS.glob("*.py")})
+        yield shelf
+
+
+def test_every_kind_of_part_is_there_in_one_short_file():
+    groups = tomllib.loads(PROJECT)["project"]["entry-points"]
+    kinds = ("overlays", "mixers", "selectors", "quantizers", "rules", "attacks", "tasks", "optimizers")
+    assert set(groups) == {f"starling.{kind}" for kind in kinds}
+    for file in PARTS.glob("*.py"):
+        assert len(file.read_text().splitlines()) <= 30, file
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("assignments", [PAIRWISE, PULLED], ids=["pairwise", "pulled"])
+def test_a_swarm_of_whole_nodes_trains_with_parts_of_a_package(installed, assignments):
+    """Differences are averaged by one algorithm, and models combined by a rule by another: so two swarms."""
+    scenario = presets.load(Scenario, assignments=[*COMMON, *assignments])
+    check_one(scenario)
+    outcome = simulate(scenario, lambda *_: None)
+    first, last = outcome.rows[0], outcome.rows[-1]
+    assert last.mean < first.mean / 2
