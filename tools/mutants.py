@@ -1,7 +1,7 @@
 """Break single lines of the cores and see that their tests notice: `python tools/mutants.py [FILE …]`.
 
 The checkout is copied; in the copy one line after the other is changed, the tests of its code are run, and the line is put back. A mutant
-that its tests let pass is said to live. Exit status: 0 if all died, 1 if one lives, or its line is no longer there.
+that its tests let pass is said to live. Exit status: 0 if all died, 1 if one lives, its line is no longer there, or its tests fail anyway.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -81,7 +82,13 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def noticed(tree: Path, tests: Sequence[Path]) -> bool:
+@cache
+def unchanged_fails(tree: Path, tests: tuple[Path, ...]) -> bool:
+    """Whether a test fails although no line is broken."""
+    return fails(tree, tests)
+
+
+def fails(tree: Path, tests: Sequence[Path]) -> bool:
     """Whether a test fails. Raises RuntimeError if pytest could not run them."""
     environment = {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *map(str, tests)]
@@ -102,9 +109,11 @@ def outcome(mutant: Mutant, tree: Path) -> str:
         return f"STALE: the text occurs {whole.count(mutant.text)} times"
     if not tests:
         return "STALE: no such test"
+    if unchanged_fails(tree, tuple(tests)):
+        return "STALE: its tests fail without it"
     path.write_text(whole.replace(mutant.text, mutant.broken))
     try:
-        return "killed" if noticed(tree, tests) else "LIVES"
+        return "killed" if fails(tree, tests) else "LIVES"
     except subprocess.TimeoutExpired:
         return "killed by the time limit"
     finally:

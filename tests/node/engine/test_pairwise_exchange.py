@@ -88,7 +88,7 @@ def test_drift_chosen_coordinates_take_the_other_ends_wish_into_the_next_exchang
         exchange(engines, "a", "b", seq=seq)
         engines["b"]._session._frozen[:200] += 1.0  # b drifts where a does not
     engines["a"].handle(calls.Offer("b", 0, 3, 0, 0.5, 0))
-    support = engines["a"]._session._exchanges._offers["b"].support
+    support = engines["a"]._session.exchanges._offers["b"].support
     sizes.append(support.size(4810))
     assert int((support.indices < 200).sum()) >= 100
     assert max(sizes) <= 481
@@ -112,11 +112,11 @@ def test_drift_chosen_coordinates_count_as_sent_once_they_were_exchanged():
         done(engine, calls.Train(1, 0))
         assert torch.allclose(x_of(engine)[:200], torch.tensor(25.0))
     offered = done(engines["b"], calls.Offer("a", 0, 2, 1, 0.5, 0))
-    chosen = engines["b"]._session._exchanges._offers["a"].support
+    chosen = engines["b"]._session.exchanges._offers["a"].support
     assert not (chosen.indices < 200).any()
     answered = done(engines["a"], calls.Answer("b", 0, 2, 1, 0.5, offered.gain, offered.payload))
     done(engines["b"], calls.Apply("a", 0, 2, answered.payload))
-    assert not (engines["b"]._session._exchanges._wishes["a"].indices < 200).any()
+    assert not (engines["b"]._session.exchanges._wishes["a"].indices < 200).any()
 
 
 def test_exchanges_of_a_round_read_the_frozen_vector_and_move_nothing_before_mix():
