@@ -1,1 +1,1 @@
-"""The terminal UI: draws snapshots, holds no state of a node."""
+"""The terminal UI: draws status snapshots of nodes and of recorded runs."""

@@ -1,17 +1,21 @@
-"""The terminal UI: asks its sources a few times a second and draws what they say. It holds nothing of a node and may be killed."""
+"""The Textual application: polls its sources and draws the open page. It holds no state of any node and may be killed at any time."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
+from starling.node.status import format as show
+from starling.tui import export
 from starling.tui.clipboard import copy
 from starling.tui.commands import StarlingCommands
+from starling.tui.labels import labels_of
 from starling.tui.replay import Playback
 from starling.tui.screens.edge import EdgeScreen
 from starling.tui.screens.events import EventsScreen
@@ -26,20 +30,21 @@ from starling.tui.widgets.panel import Panel
 from starling.tui.widgets.tabs import TabBar
 from starling.tui.widgets.timeline import Timeline
 
-POLL_S = 1.0  # a node says something once a second, and to draw it is what a look costs
+POLL_S = 1.0  # a node publishes once a second, and drawing is most of what the terminal UI costs
 REPLAY_S = 0.25
 DARK, LIGHT = "textual-dark", "textual-light"
-OF_REPLAY = frozenset({"play", "seek", "step", "faster"})
+REPLAY_ACTIONS = frozenset({"play", "seek", "step", "faster"})
 
 
 class StarlingApp(App[None]):
-    """Looks at one or several nodes, or at what was recorded of them.
+    """Shows one or several nodes, running or recorded.
 
     Args:
         sources: where snapshots come from, >= 1.
         playback: the time axis of those sources that are records; None if none is.
         clock: unix time in seconds, for the age of what is shown.
-        poll_s: seconds between two looks; None: as often as is good for the eye and cheap.
+        poll_s: seconds between two polls; None: POLL_S, or REPLAY_S where records are replayed.
+        folder: where screenshots and exports go.
     """
 
     TITLE = "starling"
@@ -55,7 +60,7 @@ class StarlingApp(App[None]):
         Binding("q", "quit", "quit"),
         Binding("n", "select(1)", "node"),
         Binding("p", "select(-1)", "previous node", show=False),
-        Binding("t", "turn_theme", "theme"),
+        Binding("t", "toggle_theme", "theme"),
         Binding("y", "copy_peer", "copy"),
         Binding("question_mark", "open('help')", "help", key_display="?"),
         *(Binding(key, f"open('{name}')", show=False) for key, name in zip("12345", MODES, strict=True)),
@@ -73,18 +78,20 @@ class StarlingApp(App[None]):
         playback: Playback | None = None,
         clock: Callable[[], float] = time.time,
         poll_s: float | None = None,
+        folder: Path = Path(),
     ) -> None:
         super().__init__()
         self._poll_s = poll_s if poll_s is not None else REPLAY_S if playback is not None else POLL_S
         self._sources = tuple(sources)
         self._playback = playback
         self._clock = clock
+        self._folder = folder
         self._readings: tuple[Reading, ...] = ()
         self._selected = 0
         self._due = False
 
     def on_mount(self) -> None:
-        """Show the first reading at once and then keep asking."""
+        """Show the first reading at once, then poll."""
         self._poll()
         self.set_interval(self._poll_s, self._poll)
 
@@ -95,14 +102,14 @@ class StarlingApp(App[None]):
 
     @property
     def replays(self) -> bool:
-        """There is a time axis to move along."""
+        """Whether records are replayed."""
         return self._playback is not None
 
-    # --- what a person does ---------------------------------------------------------------------------------
+    # --- actions --------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys of a replay do something else where there is none, over a page, and while a person types."""
-        if action in OF_REPLAY:
+        """Keys of a replay work on pages alone, and not while text is typed."""
+        if action in REPLAY_ACTIONS:
             return self.replays and isinstance(self.screen, Page) and not isinstance(self.focused, Input)
         if action == "select":
             return len(self._readings) > 1
@@ -122,17 +129,37 @@ class StarlingApp(App[None]):
         elif name != self.current_mode:
             self.switch_mode(name)
 
-    def action_turn_theme(self) -> None:
+    def action_toggle_theme(self) -> None:
         """Dark to light, light to dark."""
         self.theme = LIGHT if self.current_theme.dark else DARK
         self.draw()
 
     def action_copy_peer(self) -> None:
-        """Put the peer id under the cursor on the clipboard, and say it for terminals that have none."""
+        """Put the peer id under the cursor on the clipboard, and show it for terminals that have none."""
         page = self._page
         peer = page.peer_to_copy(self._view(asked=True)) if page is not None else None
         if peer:
             copy(self, peer)
+
+    def action_save(self, kind: str) -> None:
+        """Write a file into the current directory: this screen (svg), the chosen node's status (json) or its curves (csv)."""
+        if kind == "svg":  # once the palette is closed, and the screen below it drawn
+            self.set_timer(0.1, lambda: self._save(self.current_mode, "svg", self.export_screenshot()))
+            return
+        reading = self._view(asked=True).reading
+        if reading is None or reading.snapshot is None:
+            self.notify("no status is known yet", severity="warning", markup=False)
+            return
+        text = export.status_json(reading.snapshot) if kind == "json" else export.curves_csv(reading.snapshot)
+        self._save(reading.name, kind, text)
+
+    def _save(self, name: str, kind: str, text: str) -> None:
+        try:
+            path = export.save(self._folder, name, f".{kind}", text, self._clock())
+        except OSError as error:
+            self.notify(f"{self._folder} cannot be written: {error.strerror}", severity="error", markup=False)
+        else:
+            self.notify(show.clean(str(path)), title="saved", markup=False)
 
     def action_play(self) -> None:
         """Play or pause the replay."""
@@ -147,13 +174,13 @@ class StarlingApp(App[None]):
             self._poll()
 
     def action_step(self, steps: int) -> None:
-        """Go on or back in the replay."""
+        """Step forward or back in the replay."""
         if self._playback is not None:
             self._playback.step(steps)
             self._poll(asked=True)
 
     def action_seek(self, fraction: float) -> None:
-        """Go to a place in the replay, 0 its beginning and 1 its end."""
+        """Go to a point of the replay: 0 is its beginning, 1 its end."""
         if self._playback is not None:
             self._playback.seek(fraction)
             self._poll(asked=True)
@@ -162,15 +189,15 @@ class StarlingApp(App[None]):
         """A click on a tab."""
         self.action_open(event.name)
 
-    def on_timeline_sought(self, event: Timeline.Sought) -> None:
+    def on_timeline_seek(self, event: Timeline.Seek) -> None:
         """A click on the slider."""
         self.action_seek(event.fraction)
 
-    def on_timeline_toggled(self, _event: Timeline.Toggled) -> None:
+    def on_timeline_toggle(self, _event: Timeline.Toggle) -> None:
         """A click left of it."""
         self.action_play()
 
-    def on_timeline_hurried(self, _event: Timeline.Hurried) -> None:
+    def on_timeline_faster(self, _event: Timeline.Faster) -> None:
         """A click right of it."""
         self.action_faster()
 
@@ -194,14 +221,14 @@ class StarlingApp(App[None]):
         """Draw the open page.
 
         Args:
-            asked: a person did something that should be seen at once.
+            asked: after an action of a person, which is drawn without delay.
         """
         page = self._page
         if page is not None and page.is_mounted:
             page.draw(self._view(asked=asked))
 
     def _poll(self, *, asked: bool = False) -> None:
-        if not self.is_running:  # the timer may fire once more while the screen is taken down
+        if not self.is_running:  # the timer may fire once more while the app shuts down
             return
         before = len(self._readings)
         self._readings = tuple(reading for source in self._sources for reading in source.poll())
@@ -212,7 +239,7 @@ class StarlingApp(App[None]):
 
     @property
     def _page(self) -> Page | None:
-        """The open page, also under something that lies over it."""
+        """The open page, also while a modal screen covers it."""
         pages = [screen for screen in self.screen_stack if isinstance(screen, Page)] if self.is_running else []
         return pages[-1] if pages else None
 
@@ -225,4 +252,5 @@ class StarlingApp(App[None]):
             dark=self.current_theme.dark,
             position=self._playback.position() if self._playback is not None else None,
             asked=asked,
+            labels=labels_of(self._readings),
         )

@@ -10,6 +10,6 @@ from starling.node.status import format as show
 
 
 def copy(app: App[Any], peer: str) -> None:
-    """Put a peer id on the clipboard, and say it whole for terminals that have none."""
+    """Put a peer id on the clipboard, and show it whole for terminals that have none."""
     app.copy_to_clipboard(peer)
     app.notify(show.clean(peer), title="copied", markup=False)

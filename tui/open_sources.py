@@ -1,4 +1,4 @@
-"""From what stands on the command line to sources: run directories, folders of demos, recorded runs."""
+"""Sources for the paths on the command line: run directories, folders of demos, recorded runs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Recorded runs as sources: several files on one time axis, which a person plays, pauses and moves along.
+"""Recorded runs as sources: several files on one time axis that can be played, paused and moved along.
 
 Theory of operation: a `Playback` is the axis, from the first snapshot of any file to the last, and a position on it. Every `RecordSource`
-asks it where we are and reads the newest snapshot that is not later. Playing, the position moves by the clock times the speed, and
-stops at the end. Nothing here reads a clock of its own.
+reads the newest snapshot that is not later than that position. While playing, the position advances by clock time times speed, and stops
+at the end. The clock is given.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ SILENT_S = 5.0  # a record has a line a second
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a replay stands.
+    """A position of a replay.
 
     Args:
         at_s: seconds since the first snapshot.
         length_s: of all records together, > 0.
-        playing: it moves.
-        speed: how much faster than life.
+        playing: whether it advances.
+        speed: a multiple of real time.
         time_s: unix time of the position.
     """
 
@@ -65,7 +65,7 @@ class Playback:
         self.playing = True
 
     def position(self) -> Position:
-        """Where it stands now."""
+        """The position now."""
         self._tick()
         return Position(self._at_s, self._length_s, self.playing, SPEEDS[self._speed], self._start + self._at_s)
 
@@ -77,12 +77,12 @@ class Playback:
         self.playing = not self.playing
 
     def seek(self, fraction: float) -> None:
-        """Go to this share of the whole; what is beyond an end is that end."""
+        """Go to this fraction of the whole, clamped to [0, 1]."""
         self._tick()
         self._at_s = self._length_s * min(1.0, max(0.0, fraction))
 
     def step(self, steps: int) -> None:
-        """Go so many fortieths on, or back if negative."""
+        """Go so many fortieths forward, or back if negative."""
         self.seek(self.position().fraction + steps / STEPS)
 
     def faster(self) -> None:
@@ -121,11 +121,11 @@ class RecordSource:
             return (Reading(self.name, None, f"the record of {self.name} begins later", as_of=now),)
         snapshot = self._snapshots[after - 1]
         silent_s = now - snapshot.time_s
-        over = f"nothing was recorded for {show.duration(silent_s)}" if silent_s > SILENT_S else None
-        return (Reading(self.name, snapshot, over, as_of=now),)
+        trouble = f"nothing was recorded for {show.duration(silent_s)}" if silent_s > SILENT_S else None
+        return (Reading(self.name, snapshot, trouble, as_of=now),)
 
     def close(self) -> None:
-        """A record needs no farewell."""
+        """Nothing to close."""
 
 
 def replay(paths: Sequence[Path], clock: Callable[[], float]) -> tuple[list[RecordSource], Playback]:
@@ -147,5 +147,5 @@ def replay(paths: Sequence[Path], clock: Callable[[], float]) -> tuple[list[Reco
 
 
 def _name(path: Path) -> str:
-    """A record is called after its node's directory."""
+    """A record has the name of its node's directory."""
     return path.resolve().parent.name if path.name == RECORD_NAME else path.stem

@@ -1,8 +1,8 @@
-"""Where the terminal UI gets snapshots from. Sources never block and never raise: trouble is part of a reading.
+"""Where the terminal UI gets snapshots from. Sources never block and never raise: a failure is part of a reading.
 
 SocketSource   one run directory: attaches to its node, and again when it comes back
 DemoSource     a folder of run directories node-0, node-1 …
-CannedSource   given readings, for tests
+CannedSource   readings given in advance, for tests
 RecordSource   a recorded run; in starling.tui.replay
 """
 
@@ -23,12 +23,12 @@ ATTACH_S = 1.0  # between attempts to attach
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The last known of one node.
+    """The last known state of one node.
 
     Args:
-        name: what the node is called here.
-        snapshot: the newest that ever came; None before the first.
-        trouble: why nothing newer comes, with the next command to try; None while attached.
+        name: of the node on the screen.
+        snapshot: the newest received; None before the first.
+        trouble: why nothing newer arrives, with the next command to try; None while attached.
         as_of: unix time of the moment in a replay; None where nothing is replayed.
     """
 
@@ -39,21 +39,21 @@ class Reading:
 
     @property
     def ended(self) -> bool:
-        """The node stopped in order: its silence is no trouble."""
+        """Whether the node ended as intended, so that its silence is not a failure."""
         return self.trouble is not None and self.snapshot is not None and self.snapshot.state in ("finished", "leaving")
 
     @property
     def live(self) -> bool:
-        """What the snapshot says is of now."""
+        """Whether the snapshot is current."""
         return self.trouble is None and self.snapshot is not None
 
 
 class StatusSource(Protocol):
-    """One or several nodes to look at."""
+    """One or several nodes."""
 
     @property
     def name(self) -> str:
-        """What to call it while it has no node."""
+        """Shown while it has no node."""
         ...
 
     def poll(self) -> tuple[Reading, ...]:
@@ -69,7 +69,7 @@ class SocketSource:
     """The node of one run directory.
 
     Args:
-        run_dir: its directory; nothing has to run there yet.
+        run_dir: its directory; the node need not run yet.
         clock: seconds, monotonic.
     """
 
@@ -95,21 +95,21 @@ class SocketSource:
         return (self._reading,)
 
     def _explained(self, error: ControlError) -> str:
-        """The error, and that there is something to look at if there is."""
+        """The error, and the record to replay if there is one."""
         record = self._run_dir / RECORD_NAME
         if isinstance(error, NotRunning) and self._reading.snapshot is None and record.is_file():
-            return f"{error}, or see how it went with `starling tui {record}`"
+            return f"{error}, or replay its record with `starling tui {record}`"
         return str(error)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
 
 
 class DemoSource:
-    """Every node of a demo: the folder's sub-directories node-0, node-1 …, also those that appear later.
+    """Every node of a demo: the folder's sub-directories node-0, node-1 …; new ones are found every ATTACH_S.
 
     Args:
         folder: the demo's folder.
@@ -132,13 +132,13 @@ class DemoSource:
         return tuple(reading for number in sorted(self._nodes) for reading in self._nodes[number].poll())
 
     def close(self) -> None:
-        """Hang up on all."""
+        """Close all connections."""
         for node in self._nodes.values():
             node.close()
 
 
 class CannedSource:
-    """Given readings: the first poll sees the first tuple, and the last one stays.
+    """Given readings: the first poll sees the first tuple, and the last one is repeated.
 
     Args:
         polls: what each poll returns.

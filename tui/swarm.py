@@ -1,21 +1,22 @@
-"""One picture of a swarm from what all attached nodes say of it. Pure.
+"""One view of a swarm, merged from the snapshots of all attached nodes. Pure.
 
-Theory of operation. Only nodes of the chosen one's swarm count, and only those that are attached: what a node said before it vanished is of
-the past. A member that is attached speaks for itself; of any other the attached nodes tell, and most of them are believed (of equally
-many the one that heard of it last). Sums are over attached nodes alone, and say of how many; a share of the swarm is only known when
+Theory of operation. Only attached nodes of the chosen one's swarm count: the last snapshot of a node that vanished is out of date. The
+state of an attached member is its own; that of any other is what most attached nodes report, and at a tie the report of the node that
+heard from it last. Sums are over attached nodes alone and are shown with their number; a share of the swarm's steps is known only when
 more than one node is attached.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from starling.node.status import format as show
 from starling.node.status.snapshot import PeerStatus, StatusSnapshot
 from starling.tui.drawing.palette import NODE_SIGNS, PEER_SIGNS
+from starling.tui.labels import labels_of
 from starling.tui.source import Reading
 
 Pair = tuple[str, str]
@@ -28,12 +29,12 @@ class Member:
 
     Args:
         peer: its id.
-        label: what it is called here.
+        label: distinct from those of all others.
         state: a word.
         sign: for the state.
         role: of the sign's color.
-        attached: it speaks for itself.
-        own: it is the chosen node.
+        attached: its own snapshot is known.
+        own: whether it is the chosen node.
         round: the latest round known of it.
         edges: edges known of it.
         known_by: attached nodes that know it, itself included.
@@ -52,7 +53,7 @@ class Member:
 
     @property
     def here(self) -> bool:
-        """It takes part, as far as anybody knows."""
+        """Whether it takes part, as far as is known."""
         return self.state not in ("dead", "left", "banned", "failed")
 
 
@@ -62,15 +63,15 @@ class Swarm:
 
     Args:
         members: in the order of rank where ranks are known.
-        edges: pairs of which at least one end holds an edge.
-        links: pairs that meet in the chosen node's round; None where that is not known.
+        edges: pairs of which at least one end reports an edge.
+        links: pairs that exchange in the chosen node's round; None where that is not known.
         round: the chosen node's.
-        attached: how many members speak for themselves.
-        distances: consensus distances as the attached nodes see them.
+        attached: number of attached members.
+        distances: consensus distances measured by the attached nodes.
         values: last evaluations of the attached nodes.
         steps_per_s: local steps of the attached nodes together, waiting for peers included.
         sent_per_s: bytes of the attached nodes together.
-        share: of the attached nodes' local steps the chosen one's, 0 to 1.
+        share: the chosen node's part of the attached nodes' local steps, 0 to 1.
     """
 
     members: tuple[Member, ...] = ()
@@ -86,7 +87,7 @@ class Swarm:
 
     @property
     def distance(self) -> float | None:
-        """The middle one."""
+        """Their median."""
         return median(self.distances) if self.distances else None
 
 
@@ -100,17 +101,17 @@ def merge(readings: Sequence[Reading], selected: int) -> Swarm:
     chosen = readings[selected].snapshot if readings else None
     if chosen is None:
         return Swarm()
-    told = {
+    attached = {
         reading.snapshot.peer: (reading, reading.snapshot)
         for reading in readings
         if reading.snapshot is not None and reading.snapshot.swarm == chosen.swarm and (reading.live or reading.ended)
     }
-    snapshots = {peer: snapshot for peer, (_, snapshot) in told.items()}
-    names = {peer: reading.name for peer, (reading, _) in told.items()}
+    snapshots = {peer: snapshot for peer, (_, snapshot) in attached.items()}
+    labels = labels_of(readings)
     edges = sorted({_pair(s.peer, p.peer) for s in snapshots.values() for p in s.peers if p.edge})
     order = _order(chosen, snapshots)
     degree = Counter(peer for pair in edges for peer in pair)
-    members = tuple(_member(peer, chosen.peer, names, snapshots, degree[peer]) for peer in order)
+    members = tuple(_member(peer, chosen.peer, labels, snapshots, degree[peer]) for peer in order)
     steps = sum(s.local_steps for s in snapshots.values())
     return Swarm(
         members=members,
@@ -142,7 +143,7 @@ def _order(chosen: StatusSnapshot, snapshots: dict[str, StatusSnapshot]) -> list
 
 
 def _links(chosen: StatusSnapshot, snapshots: Iterable[StatusSnapshot]) -> tuple[Pair, ...] | None:
-    """Of all nodes that are in the chosen one's round: each may know but its own."""
+    """Merged from all nodes in the chosen one's round, as a node may know only its own."""
     same = [s for s in snapshots if s.round == chosen.round and s.ranks]
     if not same:
         return None
@@ -155,25 +156,27 @@ def _links(chosen: StatusSnapshot, snapshots: Iterable[StatusSnapshot]) -> tuple
     return tuple(sorted(pairs))
 
 
-def _member(peer: str, chosen: str, names: dict[str, str], snapshots: dict[str, StatusSnapshot], edges: int) -> Member:
+def _member(
+    peer: str, chosen: str, labels: Mapping[str, str], snapshots: dict[str, StatusSnapshot], edges: int
+) -> Member:
     rows = [row for s in snapshots.values() for row in s.peers if row.peer == peer]
-    label = show.clean(names.get(peer, "")) or show.short(peer)
+    label = labels[peer]
     known = len(rows) + (peer in snapshots)
     own = snapshots.get(peer)
     if own is not None:
         sign, role = NODE_SIGNS[own.state]
         return Member(peer, label, own.state, sign, role, True, peer == chosen, own.round, edges, known)
-    state = _believed(rows)
+    state = _majority(rows)
     sign, role = PEER_SIGNS[state] if state else ("–", "dim")
     latest = max((row.round for row in rows if row.round is not None), default=None)
     return Member(peer, label, state or show.MISSING, sign, role, False, peer == chosen, latest, edges, known)
 
 
-def _believed(rows: Sequence[PeerStatus]) -> str:
-    """What most say; of equally many who heard of it last."""
+def _majority(rows: Sequence[PeerStatus]) -> str:
+    """The state that most report; at a tie that of the last contact."""
     if not rows:
         return ""
-    said = Counter(row.state for row in rows)
-    most = max(said.values())
-    said_most = [row for row in rows if said[row.state] == most]
-    return min(said_most, key=lambda row: (row.last_seen_s is None, row.last_seen_s or 0.0, row.state)).state
+    votes = Counter(row.state for row in rows)
+    most = max(votes.values())
+    winners = [row for row in rows if votes[row.state] == most]
+    return min(winners, key=lambda row: (row.last_seen_s is None, row.last_seen_s or 0.0, row.state)).state

@@ -1,8 +1,9 @@
-"""What a screen draws: all readings of this moment, and which of them is chosen."""
+"""What a screen draws: all readings of this moment and which of them is chosen."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from starling.node.status import format as show
 from starling.node.status.snapshot import StatusSnapshot
@@ -18,11 +19,12 @@ class View:
     Args:
         readings: all nodes, in their order; empty while there are none.
         selected: index into them; ignored when there are none.
-        waiting_for: what to say while there are none.
+        waiting_for: names of the sources, shown while there are none.
         now: unix time, for the age of what is shown.
-        dark: the theme is.
+        dark: whether the theme is dark.
         position: of a replay; None where nothing is replayed.
-        asked: a person did something, so what is costly is drawn at once too.
+        asked: after an action of a person: costly drawings are not delayed.
+        labels: of `starling.tui.labels`.
     """
 
     readings: tuple[Reading, ...] = ()
@@ -32,6 +34,7 @@ class View:
     dark: bool = True
     position: Position | None = None
     asked: bool = True
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def reading(self) -> Reading | None:
@@ -40,13 +43,12 @@ class View:
 
     @property
     def snapshot(self) -> StatusSnapshot | None:
-        """What the chosen one last said."""
+        """The last snapshot of the chosen one."""
         return self.reading.snapshot if self.reading is not None else None
 
     def label(self, peer: str) -> str:
-        """What a peer is called here: its node's name where we look at it too, else the end of its id."""
-        names = (r.name for r in self.readings if r.snapshot is not None and r.snapshot.peer == peer)
-        return show.clean(next(names, "")) or show.short(peer)
+        """What a peer is called on the screen; no two of those known have the same label."""
+        return self.labels.get(peer) or show.short(peer)
 
     def style(self, role: str) -> str:
         """A Rich style for a role of `starling.tui.drawing.palette`."""

@@ -16,29 +16,43 @@ State = Literal["starting", "joining", "training", "waiting", "finished", "leavi
 
 
 class Rate:
-    """How fast a count rises, waiting included, over its last few samples.
+    """How fast a count rises: over all time, and over the time spent on it alone, both over the same last few samples.
 
     Args:
         window: number of samples the rate is taken over, >= 1.
     """
 
     def __init__(self, window: int = RATE_OVER) -> None:
-        self._samples: deque[tuple[float, int]] = deque(maxlen=window + 1)
+        self._samples: deque[tuple[float, int, float]] = deque(maxlen=window + 1)
 
-    def add(self, now: float, count: int) -> None:
-        """Add a sample; a count that fell starts afresh."""
+    def add(self, now: float, count: int, busy_s: float = 0.0) -> None:
+        """Add a sample; a count that fell starts afresh.
+
+        Args:
+            now: seconds, monotonic.
+            count: so far.
+            busy_s: seconds spent on the count so far.
+        """
         if self._samples and count < self._samples[-1][1]:
             self._samples.clear()
-        self._samples.append((now, count))
+        self._samples.append((now, count, busy_s))
 
     def per_s(self, now: float = -math.inf) -> float | None:
         """The rate at the last sample; with a time, it falls while the next sample is overdue. None before the second sample."""
         if len(self._samples) < 2:
             return None
-        (began, first), (ended, last) = self._samples[0], self._samples[-1]
+        (began, first, _), (ended, last, _) = self._samples[0], self._samples[-1]
         usual_s = (ended - began) / (len(self._samples) - 1)
         elapsed = max(ended, now - usual_s) - began
         return (last - first) / elapsed if elapsed > 0.0 else None
+
+    def per_busy_s(self) -> float | None:
+        """The rate over the time spent alone; None before the second sample. Never below `per_s`: no more than all time was spent."""
+        if len(self._samples) < 2:
+            return None
+        (began, first, busy_before), (ended, last, busy) = self._samples[0], self._samples[-1]
+        busy_s = min(busy - busy_before, ended - began)
+        return (last - first) / busy_s if busy_s > 0.0 else None
 
 
 @dataclass(slots=True)
@@ -75,7 +89,6 @@ class Progress:
     loss: float | None = None
     value: float | None = None
     value_round: int | None = None
-    steps_per_s: float | None = None
     computed: Computed = field(default_factory=Computed)
     epsilon: float | None = None
     halted: str = ""
@@ -86,8 +99,8 @@ class Progress:
     """The round (slot) in progress; None before the first."""
     distance: float | None = None
     distances: Curve = field(default_factory=Curve)
-    paced: Rate = field(default_factory=Rate)
-    """Local steps, waiting included."""
+    speed: Rate = field(default_factory=Rate)
+    """Of local steps."""
     gpu: float | None = None
     gpu_memory_bytes: int | None = None
 

@@ -107,7 +107,7 @@ class Training:
     async def run(self, start_round: int) -> None:
         """Train from `start_round` until the manifest's rounds are done (for ever if 0)."""
         self._progress.round = start_round
-        self._progress.paced.add(trio.current_time(), self._progress.local_steps)
+        self._progress.speed.add(trio.current_time(), self._progress.local_steps, self._progress.computed.seconds)
         self._progress.enter("training")
         if self._manifest.pace.kind == "steps":
             await self._steps(start_round)
@@ -279,7 +279,7 @@ class Training:
         progress.computed.add(max(0, steps), trained.seconds)
         progress.epsilon = trained.epsilon
         progress.gpu, progress.gpu_memory_bytes = trained.gpu, trained.gpu_memory_bytes
-        progress.paced.add(trio.current_time(), trained.local_steps)
+        progress.speed.add(trio.current_time(), trained.local_steps, progress.computed.seconds)
         self._measured(trained.distance)
         if trained.halted and trained.halted != progress.halted:
             self._report.event(
@@ -292,8 +292,6 @@ class Training:
         if steps > 0:
             progress.loss = trained.loss
             progress.losses.add(progress.round, self._elapsed(), trained.loss)
-            if trained.seconds > 0:
-                progress.steps_per_s = steps / trained.seconds
 
     def _measured(self, distance: float | None) -> None:
         if distance is not None:

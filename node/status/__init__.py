@@ -1,1 +1,1 @@
-"""What a node says of itself, as data; all that the terminal UI imports."""
+"""The status of a node as data, and how to ask for it; all that the terminal UI imports of the node."""

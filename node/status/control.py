@@ -37,7 +37,7 @@ CHUNK_BYTES = 1 << 18
 
 
 class ControlError(Exception):
-    """A node could not be asked, or said no. The message is one line for a person."""
+    """A node could not be reached, or refused. The message is one line for a person."""
 
 
 class NotRunning(ControlError):
@@ -79,7 +79,7 @@ def connect(run_dir: Path) -> socket.socket:
 
     Raises:
         NotRunning: nothing listens there.
-        ControlError: something does, but we may not or cannot reach it.
+        ControlError: something listens, but cannot be reached.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.setblocking(False)
@@ -123,13 +123,13 @@ class Watch:
         """The newest snapshot that arrived since the last call; None if there is none within `timeout_s`.
 
         Raises:
-            ControlError: the node went away, refused or speaks another version.
+            ControlError: the node went away, refused, or has another version.
         """
         lines = self._lines.receive(timeout_s)
         return _snapshot(lines[-1]) if lines else None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._lines.close()
 
 
@@ -137,13 +137,13 @@ def watch(run_dir: Path) -> Iterator[StatusSnapshot]:
     """Snapshots of the node in `run_dir` for as long as it runs.
 
     Raises:
-        ControlError: it cannot be reached, went away, or was silent for ten seconds.
+        ControlError: it cannot be reached, went away, or sent nothing for ten seconds.
     """
     with Watch(run_dir) as connection:
         while True:
             snapshot = connection.poll(STATUS_S)
             if snapshot is None:
-                raise ControlError(f"the node in {run_dir} said nothing for {STATUS_S:.0f} s")
+                raise ControlError(f"the node in {run_dir} sent nothing for {STATUS_S:.0f} s")
             yield snapshot
 
 
@@ -157,7 +157,7 @@ def status(run_dir: Path) -> StatusSnapshot:
 
 
 def request(run_dir: Path, op: str, *, timeout_s: float = REPLY_S, **fields: object) -> dict[str, object]:
-    """Ask the node in `run_dir` to do something and wait until it has.
+    """Have the node in `run_dir` do something and wait for the answer.
 
     Args:
         run_dir: the node's run directory.
@@ -169,7 +169,7 @@ def request(run_dir: Path, op: str, *, timeout_s: float = REPLY_S, **fields: obj
         The fields of the answer.
 
     Raises:
-        ControlError: it cannot be reached, said no, or did not answer in time.
+        ControlError: it cannot be reached, refused, or did not answer in time.
     """
     answer = _answer(_ask(run_dir, {"op": op, **fields}, timeout_s), run_dir)
     return {key: value for key, value in answer.items() if key != "ok"}
@@ -193,10 +193,10 @@ class _Lines:
         try:
             self._socket.sendall(line)
         except OSError as error:
-            # A refusal may be waiting to be read: the reader tells.
+            # A refusal may be waiting to be read: `receive` raises it.
             if not isinstance(error, BrokenPipeError | ConnectionResetError):
                 self.close()
-                raise ControlError(f"the node in {self._run_dir} does not listen: {error}") from error
+                raise ControlError(f"the node in {self._run_dir} does not accept requests: {error}") from error
         self._socket.setblocking(False)
 
     def receive(self, timeout_s: float) -> list[bytes]:
@@ -218,13 +218,15 @@ class _Lines:
         return []
 
     def _read(self) -> bool:
-        """Take what is here into the buffer; True if nothing will ever come again."""
+        """Read what has arrived into the buffer; True at the end of the stream."""
         try:
             while chunk := self._socket.recv(CHUNK_BYTES):
                 self._buffer += chunk
                 if len(self._buffer) > MAX_REPLY_BYTES:
                     self.close()
-                    raise ControlError(f"the node in {self._run_dir} sends a line without end")
+                    raise ControlError(
+                        f"the node in {self._run_dir} sends a line of more than {MAX_REPLY_BYTES >> 20} MiB"
+                    )
         except BlockingIOError:
             return False
         except OSError:
@@ -235,7 +237,7 @@ class _Lines:
         for line in lines:
             if line.startswith(b'{"ok":false'):
                 self.close()
-                raise ControlError(str(_answer(line, self._run_dir).get("error", "the node says no and not why")))
+                raise ControlError(str(_answer(line, self._run_dir).get("error", "the node refused without a reason")))
 
     def close(self) -> None:
         self._socket.close()
@@ -259,7 +261,7 @@ def _answer(line: bytes, run_dir: Path) -> dict[str, object]:
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
-        raise ControlError(f"the node in {run_dir} gave an answer that is none")
+        raise ControlError(f"the node in {run_dir} gave an answer that is not JSON")
     return answer
 
 

@@ -1,4 +1,4 @@
-"""A curve of any length in bounded memory: what a node tells of itself and what a record is read back to. A leaf."""
+"""A curve of any length in bounded memory: of a running node, and of a record read back. A leaf."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Curve:
     """A curve of any length in at most `limit` points: the first, the last, and evenly spaced ones between.
 
     Every `stride`-th point offered is kept; when they become too many, every second one is dropped and the stride doubles. Memory
-    is bounded, and a point once dropped is never missed: what remains is always the offered sequence at one stride.
+    is bounded, and what remains is always the offered sequence at one stride.
 
     Args:
         limit: most points returned, >= 4.
@@ -29,12 +29,12 @@ class Curve:
         self._last: Point | None = None
 
     def add(self, round: int, time_s: float, value: float) -> None:
-        """Offer a point. A value that is not finite is left out: no axis can show it, and JSON has no word for it.
+        """Offer a point. A value that is not finite is left out: JSON has no such numbers.
 
         Args:
             round: >= 0.
             time_s: seconds since the start.
-            value: what is drawn.
+            value: any float.
         """
         if not math.isfinite(value):
             return

@@ -1,12 +1,22 @@
-"""Figures as people read them. Missing is a dash, never 0; nothing here is longer than its column."""
+"""Figures and names as text for a terminal, for the command line and the terminal UI. Missing is a dash, never 0."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Final
 
-from starling.node.status.snapshot import Exchanges
+from rich.cells import cell_len, set_cell_size
 
-MISSING = "–"
+from starling.node.status.snapshot import Exchanges, Transfer
+
+MISSING: Final = "–"
+ID_PREFIX: Final = "12D3KooW"
+"""All ids of Ed25519 keys begin so."""
+ID_WIDTH: Final = 8
+NAME_WIDTH: Final = 12
 SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -94,10 +104,59 @@ def privacy(epsilon: float | None, delta: float | None) -> str:
     return f"{'∞' if epsilon is None else figure(epsilon)} (δ {delta:.0e})"
 
 
-def short(peer: str) -> str:
-    """A peer id as its end, which differs where the beginning never does."""
-    text = clean(peer)
-    return text if len(text) <= 8 else f"…{text[-7:]}"
+def short(text: str, width: int = ID_WIDTH) -> str:
+    """A name or peer id in at most `width` cells, >= 4: its two ends, or of a peer id its end alone.
+
+    All peer ids begin alike, and commands take the end of one: `starling ban …abcdefg`.
+    """
+    text = clean(text)
+    if cell_len(text) <= width:
+        return text
+    head = 0 if text.startswith(ID_PREFIX) else (width - 1) // 2
+    return f"{set_cell_size(text, head).rstrip()}…{_end(text, width - 1 - head)}"
+
+
+def _end(text: str, width: int) -> str:
+    """As much of the end as fits into so many cells."""
+    start = len(text)
+    while start and cell_len(text[start - 1 :]) <= width:
+        start -= 1
+    return text[start:]
+
+
+def labels(texts: Mapping[str, str], width: int = NAME_WIDTH) -> dict[str, str]:
+    """Short names for all that are shown together; no two are equal.
+
+    Names are cut to `width` cells and peer ids to ID_WIDTH; those that would look alike keep as much more as tells them apart. Texts that
+    are equal even in full, or differ in unprintable characters alone, are numbered.
+
+    Args:
+        texts: key -> name or peer id.
+        width: cells, >= 4.
+
+    Returns:
+        key -> label.
+    """
+    found: dict[str, str] = {}
+    left = dict(sorted(texts.items()))
+    extra = 0
+    while left:
+        cut = {
+            key: short(text, (ID_WIDTH if text.startswith(ID_PREFIX) else width) + extra) for key, text in left.items()
+        }
+        count = Counter([*found.values(), *cut.values()])
+        found |= {key: label for key, label in cut.items() if count[label] == 1}
+        whole = [key for key, label in cut.items() if count[label] > 1 and label == clean(texts[key])]
+        for key in whole:
+            found[key] = _numbered(cut[key], found.values())
+        left = {key: text for key, text in left.items() if key not in found}
+        extra += 2
+    return found
+
+
+def _numbered(label: str, taken: Collection[str]) -> str:
+    candidates = itertools.chain((label,), (f"{label} ({number})" for number in itertools.count(2)))
+    return next(each for each in candidates if each not in taken)
 
 
 def rounds(round: int, total: int) -> str:
@@ -133,6 +192,13 @@ def clock(seconds: float) -> str:
 def ended(counts: Exchanges) -> str:
     """How exchanges ended."""
     return f"{counts.committed:,} done, {counts.aborted:,} aborted, {counts.busy:,} busy, {counts.timeout:,} timed out"
+
+
+def progress(transfer: Transfer) -> str:
+    """43 % of 120 MB, or 12 MB where the whole is not known."""
+    if not transfer.total_bytes:
+        return size(transfer.done_bytes)
+    return f"{share(min(1.0, transfer.done_bytes / transfer.total_bytes))} of {size(transfer.total_bytes)}"
 
 
 def metric(name: str) -> str:

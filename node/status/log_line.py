@@ -7,13 +7,13 @@ from typing import Final
 
 LOG_NAME: Final = "log.jsonl"
 MARKS: Final[Mapping[str, str]] = {"warning": "! ", "error": "✗ ", "critical": "✗ "}
-"""Two characters that say how bad it is, so that color need not; two spaces for all else."""
+"""Two characters for the severity, so that color is not needed; two spaces for all other levels."""
 HIDDEN: Final = ("time", "level", "event", "text", "peer_id", "run_id")
-"""Fields that are said otherwise, or are the same in every line."""
+"""Fields that are shown otherwise, or are the same in every line."""
 
 
 def log_line(event: Mapping[str, object], when: str, figure: Callable[[object], str] = str) -> str:
-    """When, what, and the other fields in brackets; without characters that a terminal obeys.
+    """When, what, and the other fields in brackets; without control characters.
 
     Args:
         event: fields of a line of the file.

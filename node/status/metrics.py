@@ -1,6 +1,6 @@
-"""A status snapshot in the words of Prometheus: names with units, one help line each. A leaf: no I/O, imports only `node.status.snapshot`.
+"""A status snapshot as Prometheus metrics: names with units, one help line each. A leaf: no I/O, imports only `node.status.snapshot`.
 
-`_total` counts since the start and only rises; local steps go on from the checkpoint after a restart. All else goes up and down. What is
+`_total` counts since the start and only rises; local steps go on from the checkpoint after a restart. All others are gauges. What is
 not known is absent, never 0. docs/observing.md lists the names; a test compares.
 
 Every distinct set of labels is a series that the database keeps, and peers choose their ids. So series per peer are for at most MAX_PEERS
@@ -39,16 +39,16 @@ _COUNTERS: Final[tuple[tuple[str, str, Of], ...]] = (
     ("starling_bytes_sent", "Bytes of frames sent to peers.", lambda s: s.bytes_sent),
     ("starling_bytes_received", "Bytes of frames received from peers.", lambda s: s.bytes_received),
     ("starling_payload_bytes_sent", "Payload bytes sent in committed exchanges.", lambda s: s.payload_bytes),
-    ("starling_engine_restarts", "Engines that died or fell silent and were replaced.", lambda s: s.engine_restarts),
+    ("starling_engine_restarts", "Engine processes that died or hung and were replaced.", lambda s: s.engine_restarts),
 )  # fmt: skip
 _GAUGES: Final[tuple[tuple[str, str, Of], ...]] = (
-    ("starling_healthy", "1 when the node has nothing to complain of, else 0; /healthz says what.", lambda s: s.problem is None),
-    ("starling_byzantine", "1 when this node lies to its swarm because its owner asked it to.", lambda s: s.byzantine),
+    ("starling_healthy", "1 when the node has no problem, else 0; /healthz says which.", lambda s: s.problem is None),
+    ("starling_byzantine", "1 when this node attacks its swarm because its owner asked it to.", lambda s: s.byzantine),
     ("starling_uptime_seconds", "Since the start.", lambda s: s.uptime_s),
     ("starling_round", "Rounds done.", lambda s: s.round),
     ("starling_rounds", "Length of the run in rounds; absent where it is endless.", lambda s: s.rounds or None),
     ("starling_parameters", "Scalars in the model.", lambda s: s.parameters),
-    ("starling_steps_per_second", "Local steps per second while computing.", lambda s: s.steps_per_s),
+    ("starling_steps_per_second", "Local steps per second of computing time.", lambda s: s.steps_per_s),
     ("starling_paced_steps_per_second", "Local steps per second, waiting for peers included.", lambda s: s.paced_per_s),
     ("starling_loss", "Mean training loss of the last round.", lambda s: s.loss),
     ("starling_value_round", "Round of the last evaluation on held-out data.", lambda s: s.value_round),
@@ -60,15 +60,15 @@ _GAUGES: Final[tuple[tuple[str, str, Of], ...]] = (
     ("starling_cpu_cores", "Cores kept busy by both processes.", lambda s: s.resources.cpu),
     ("starling_resident_memory_bytes", "Of both processes.", lambda s: s.resources.memory_bytes),
     ("starling_disk_bytes", "Of the run directory.", lambda s: s.resources.disk_bytes),
-    ("starling_gpu_busy_ratio", "Share of the time that the GPU was busy, with whatever, 0 to 1.", lambda s: s.resources.gpu),
+    ("starling_gpu_busy_ratio", "GPU utilisation by all processes, 0 to 1.", lambda s: s.resources.gpu),
     ("starling_gpu_memory_bytes", "Of the GPU, taken by this node.", lambda s: s.resources.gpu_memory_bytes),
-    ("starling_privacy_epsilon", "Differential privacy that this node's data have lost; absent without noise.", lambda s: s.epsilon),
+    ("starling_privacy_epsilon", "Privacy loss of this node's data (differential privacy); absent without noise.", lambda s: s.epsilon),
     ("starling_privacy_delta", "Of that epsilon.", lambda s: s.delta),
 )  # fmt: skip
 _PEER_GAUGES: Final[tuple[tuple[str, str, OfPeer], ...]] = (
     ("starling_peer_rtt_seconds", "Time of a probe to this peer and back.", lambda p: p.rtt_s),
     ("starling_peer_score", "Decayed faults of this peer; higher is worse.", lambda p: p.score),
-    ("starling_peer_staleness_ratio", "Share of recent exchanges that this peer let pass, 0 to 1.", lambda p: p.staleness),
+    ("starling_peer_staleness_ratio", "Share of recent exchanges that this peer did not answer, 0 to 1.", lambda p: p.staleness),
     ("starling_peer_clipped_ratio", "Share of recent exchanges in which what this peer sent was clipped, 0 to 1.", lambda p: p.clipped),
 )  # fmt: skip
 _PEER_COUNTERS: Final[tuple[tuple[str, str, OfPeer], ...]] = (
@@ -79,11 +79,11 @@ _PEER_COUNTERS: Final[tuple[tuple[str, str, OfPeer], ...]] = (
 
 
 def exposition(snapshot: StatusSnapshot, accept: str = "") -> tuple[bytes, str]:
-    """What a scrape of this moment is answered.
+    """The answer to a scrape.
 
     Args:
         snapshot: the state of the node.
-        accept: the scraper's Accept header. Whoever names OpenMetrics gets it, everybody else the older text format.
+        accept: the scraper's Accept header: OpenMetrics where it is named, else the older text format.
 
     Returns:
         (body, content type)
@@ -98,7 +98,7 @@ def exposition(snapshot: StatusSnapshot, accept: str = "") -> tuple[bytes, str]:
 
 
 def health(snapshot: StatusSnapshot) -> tuple[bool, str]:
-    """Whether the node is well, and one line that says its state and what is wrong."""
+    """Whether the node has no problem, and one line with its state and problem."""
     well = snapshot.problem is None and snapshot.state != "failed"
     return well, f"{snapshot.state}: {snapshot.problem}" if snapshot.problem is not None else snapshot.state
 
@@ -134,7 +134,7 @@ def _collected(snapshot: StatusSnapshot) -> Iterator[Metric]:
     yield _counted("starling_state", "1 for the state that the node is in, 0 for all others.", "state", {
         each: each == snapshot.state for each in STATES
     })  # fmt: skip
-    yield _counted("starling_peers", "Known peers by what this node makes of them.", "state", {
+    yield _counted("starling_peers", "Known peers by their state.", "state", {
         each: sum(peer.state == each for peer in snapshot.peers) for each in PEER_STATES
     })  # fmt: skip
     ends = CounterMetricFamily(
@@ -154,7 +154,7 @@ def _counted(name: str, doc: str, label: str, values: dict[str, float]) -> Metri
 
 
 def _of_peers(peers: tuple[PeerStatus, ...]) -> Iterator[Metric]:
-    """Of those with whom most was exchanged; a trusted one has its place anyway."""
+    """Of the peers with most committed exchanges; trusted ones first."""
     met = (peer for peer in peers if peer.committed or peer.trusted)
     best = heapq.nlargest(MAX_PEERS, met, key=lambda peer: (peer.trusted, peer.committed, peer.peer))
     for name, doc, of in _PEER_GAUGES:

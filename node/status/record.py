@@ -4,8 +4,8 @@ A leaf: imports nothing of Starling but `starling.node.status.snapshot` and `sta
 `starling.node.daemon.observe.recorder` writes such files, the terminal UI replays them, and pandas
 reads them: `pandas.read_json("record.jsonl", lines=True)`.
 
-Theory of operation. The first line of a file, and of every start of the node, is a whole snapshot; every other says what came since the
-line before it. So a line is worth little without those before, and a file is read from its beginning. A file that has grown too long is
+Theory of operation. The first line of a file, and of every start of the node, is a whole snapshot; every other holds only what is new
+since the line before it. So a file is read from its beginning. A file that has grown too long is
 renamed to NAME.1 and another is begun, with a whole line; `load` reads both.
 """
 
@@ -34,7 +34,7 @@ Points = tuple[Point, ...]
 
 
 def earlier(path: Path) -> Path:
-    """Where the part of a record goes that was written before `path` was begun anew."""
+    """Where the part of a record goes that was written before `path` was rotated."""
     return path.with_name(path.name + ".1")
 
 
@@ -48,14 +48,14 @@ def line(before: StatusSnapshot | None, now: StatusSnapshot) -> bytes:
         before: the whole snapshot that was written last; None where a file begins.
         now: a whole snapshot. One of another start of the node is written whole.
     """
-    if before is None or _is_reborn(before, now):
+    if before is None or _is_restart(before, now):
         return encode(now)
     new = {name: _later(getattr(before, name), getattr(now, name)) for name in CURVES}
     new |= {name: _appended(getattr(before, name), getattr(now, name)) for name in LISTS}
     return encode(structs.replace(now, **new))
 
 
-def _is_reborn(before: StatusSnapshot, now: StatusSnapshot) -> bool:
+def _is_restart(before: StatusSnapshot, now: StatusSnapshot) -> bool:
     return now.uptime_s < before.uptime_s or now.peer != before.peer
 
 
@@ -119,24 +119,24 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[StatusSnapshot]:
 
 
 def _whole(lines: Iterator[StatusSnapshot]) -> Iterator[StatusSnapshot]:
-    """Give every line of one file what the lines before it have told."""
-    before, told = None, _Told()
+    """Complete every line of one file with the lines before it."""
+    before, so_far = None, _SoFar()
     for now in lines:
-        if before is not None and _is_reborn(before, now):
-            told = _Told()
+        if before is not None and _is_restart(before, now):
+            so_far = _SoFar()
         before = now
-        yield told.whole(now)
+        yield so_far.whole(now)
 
 
-class _Told:
-    """What the lines of one start of a node have told."""
+class _SoFar:
+    """The sum of the lines of one start of a node."""
 
     def __init__(self) -> None:
         self._curves = {name: Curve() for name in CURVES}
         self._so_far: dict[str, tuple[Any, ...]] = dict.fromkeys((*CURVES, *LISTS), ())
 
     def whole(self, now: StatusSnapshot) -> StatusSnapshot:
-        """The next line with all of it. What a line adds nothing to is the same object as before: records are long."""
+        """The next snapshot, whole. A field to which it adds nothing is the same object as before, as records are long."""
         for name, curve in self._curves.items():
             if new := getattr(now, name):
                 for point in new:

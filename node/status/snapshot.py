@@ -1,4 +1,4 @@
-"""What a node says of itself: one immutable snapshot, JSON on a unix socket. A leaf: imports nothing of Starling.
+"""The status of a node: one immutable snapshot, JSON on a unix socket. A leaf: imports nothing of Starling.
 
 Missing is None, never 0. Times are seconds; rates are per second; sizes are bytes. New fields are appended with a default.
 """
@@ -27,7 +27,7 @@ class PeerStatus(msgspec.Struct, frozen=True):
     peer: str
     state: Literal["alive", "suspect", "dead", "left", "quarantined", "banned"]
     edge: bool = False
-    """We hold an edge with it."""
+    """This node has an edge with it."""
     round: int | None = None
     """Last round seen from it."""
     rtt_s: float | None = None
@@ -36,16 +36,16 @@ class PeerStatus(msgspec.Struct, frozen=True):
     committed: int = 0
     faults: int = 0
     last_seen_s: float | None = None
-    """Seconds since we last heard of it, at the time of the snapshot."""
+    """Seconds since the last message from it, at the time of the snapshot."""
     addresses: tuple[str, ...] = ()
     standing: Literal["probation", "active", "quarantine", "ban"] = "probation"
-    """What follows from how it behaved."""
+    """Derived from its behaviour."""
     score: float = 0.0
     """Decayed faults; higher is worse."""
     contribution: float = 0.0
-    """Decayed merit, up to 20; higher is better."""
+    """Decayed count of committed exchanges, up to 20; higher is better."""
     staleness: float | None = None
-    """Share of recent exchanges that it let pass."""
+    """Share of recent exchanges that it did not answer."""
     clipped: float | None = None
     """Share of recent exchanges in which what it sent was clipped."""
     trusted: bool = False
@@ -55,11 +55,11 @@ class PeerStatus(msgspec.Struct, frozen=True):
     why: str = ""
     """Of a ban."""
     inviter: str = ""
-    """Who invited it and answers for it; "" for the founder, and where nobody invites."""
+    """The member that invited it and is liable for it; "" for the founder, and in open swarms."""
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something worth a line: the same that went to the log."""
+    """A line for a person, as in the log."""
 
     time_s: float
     """Unix time."""
@@ -79,16 +79,16 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Resources(msgspec.Struct, frozen=True):
-    """What this node takes of its machine: both of its processes together."""
+    """Use of the machine by both processes of this node together."""
 
     cpu: float | None = None
-    """Cores kept busy since the last look: 0.5 is half of one."""
+    """Cores in use, mean since the last snapshot: 0.5 is half of one."""
     memory_bytes: int | None = None
     """Resident."""
     disk_bytes: int | None = None
     """Of the run directory."""
     gpu: float | None = None
-    """Share of the time that the GPU was busy, with whatever, 0 to 1."""
+    """GPU utilisation by all processes, 0 to 1."""
     gpu_memory_bytes: int | None = None
 
 
@@ -100,17 +100,31 @@ class Transaction(msgspec.Struct, frozen=True):
     peer: str
     round: int
     number: int
-    """Of its edge, or of the question where models are pulled; 0 for one that was due and did not begin."""
+    """Of its edge, or of the request where models are pulled; 0 for one that was due and did not begin."""
     asked: bool
-    """We began it."""
+    """This node began it."""
     outcome: Literal["committed", "aborted", "busy", "timeout"]
     bytes_sent: int = 0
     """Of payloads."""
     bytes_received: int = 0
     clip: float | None = None
-    """What was left of the difference after clipping, 0 to 1; None where it is not known."""
+    """Share of the difference that was kept after clipping, 0 to 1: 1 is not clipped; None where it is not known."""
     seconds: float | None = None
     """From the first frame about it to the end."""
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """Bytes that are on their way from or to one peer."""
+
+    peer: str
+    kind: Literal["model", "exchange"]
+    """The model of a swarm that this node joins, or the payloads of an exchange."""
+    done_bytes: int
+    """Payload bytes that have come; of an exchange also those sent."""
+    total_bytes: int | None = None
+    """None where it is not known in advance."""
+    seconds: float = 0.0
+    """Since it began."""
 
 
 class StatusSnapshot(msgspec.Struct, frozen=True):
@@ -126,7 +140,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     uptime_s: float
     state: Literal["starting", "joining", "training", "waiting", "finished", "leaving", "failed"]
     problem: str | None = None
-    """The first thing a person should know, with the next command to try; None when well."""
+    """What is wrong, with the next command to try; None when nothing is."""
     task: str = ""
     metric: str = ""
     """Name of the evaluation figure: accuracy, bits_per_byte, error."""
@@ -142,6 +156,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     """0: endless."""
     local_steps: int = 0
     steps_per_s: float | None = None
+    """Local steps per second of computing time, over the last 16 rounds."""
     loss: float | None = None
     """Mean training loss of the last round."""
     value: float | None = None
@@ -169,28 +184,30 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     events: tuple[Event, ...] = ()
     """The last 50."""
     epsilon: float | None = None
-    """Differential privacy that this node's data have lost so far; None where steps are not noised."""
+    """Privacy loss of this node's data so far (differential privacy); None where steps are not noised."""
     delta: float | None = None
     """Of that epsilon."""
     byzantine: bool = False
-    """It lies to its swarm because its owner asked it to; `problem` says how."""
+    """It attacks its swarm because its owner asked it to; `problem` says how."""
     up_limit_bytes_per_s: int | None = None
     """The owner's cap on what is sent; None: none."""
     down_limit_bytes_per_s: int | None = None
     resources: Resources = Resources()
     paced_per_s: float | None = None
-    """Local steps per second, waiting for peers included; `steps_per_s` is without."""
+    """Local steps per second of all time, waiting for peers included, over the same rounds as `steps_per_s`: never above it."""
     distance: float | None = None
-    """Consensus distance as this node sees it: root mean square per parameter of its difference to a peer, the median over its peers in
-    the last exchanges. What exchanges do not show is not in it: selectors that look for what has moved make it too large."""
+    """Consensus distance as this node measures it: root mean square per parameter of its difference to a peer, the median over its peers in
+    the last exchanges. Only exchanged coordinates count, so selectors that favour large changes overestimate it."""
     distance_curve: tuple[Point, ...] = ()
     ranks: tuple[str, ...] = ()
     """Members in order of rank, this node included, 64 at most; what `links` counts by."""
     links: tuple[tuple[int, int], ...] = ()
-    """Who meets whom in this round, as far as this node knows: pairs of places in `ranks`, the smaller first. Where edges are sticky, or
+    """Pairs that exchange in this round, as far as this node knows: indices into `ranks`, the smaller first. Where edges are sticky, or
     models are pulled, or there are more than 64 members, those of this node alone."""
     transactions: tuple[Transaction, ...] = ()
     """The last 50 exchanges that ended, oldest first."""
+    transfers: tuple[Transfer, ...] = ()
+    """Under way, the longest first; 16 at most."""
     activity: str = ""
     """What the node is doing while it does not train yet, e.g. "starting the engine (importing torch)"; "" otherwise."""
 

@@ -6,9 +6,9 @@ import trio
 
 from starling.gossip.exchange.commands import Ended
 from starling.gossip.wire.schema import Pull, Pulled, Request, Response
-from starling.node.daemon.exchange.history import MAX_ENDED, MAX_UNDER_WAY, Transactions
+from starling.node.daemon.exchange.history import MAX_ENDED, MAX_UNDER_WAY, SHOWN_UNTIL_S, Transactions
 from starling.node.net.faults import loss
-from starling.node.status.snapshot import Transaction
+from starling.node.status.snapshot import Transaction, Transfer
 from tests.harness.exchange_swarm import PairwiseSwarm
 from tests.harness.pull_swarm import PullSwarm
 from tests.harness.virtual import virtual
@@ -90,3 +90,21 @@ async def test_a_peer_that_begins_and_never_ends_fills_no_memory():
     assert len(kept.ended) == MAX_ENDED
     assert kept.ended[-1].bytes_received == len(b"vector")
     assert kept.ended[0] == Transaction(0.0, "b", 3, 0, True, "busy")
+
+
+@virtual
+async def test_an_exchange_that_lasts_is_under_way_with_its_bytes_until_it_ends():
+    """What takes minutes on a slow line is otherwise not to be told from a peer that is gone."""
+    kept = Transactions()
+    kept.received("stranger", request(7))  # begun by a peer and not answered
+    kept.sent("a", request(1, b"x" * 10))
+    assert kept.under_way == ()
+    await trio.sleep(5.0)
+    assert kept.under_way == (Transfer("a", "exchange", 10, None, 5.0),)
+    kept.received("a", request(1, b"y" * 5))
+    assert kept.under_way[0].done_bytes == 15
+    kept.end(Ended("a", 1, 1, "committed", "", "initiator"))
+    assert kept.under_way == ()
+    kept.sent("a", request(2))
+    await trio.sleep(SHOWN_UNTIL_S)
+    assert kept.under_way == ()

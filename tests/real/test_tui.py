@@ -38,7 +38,7 @@ def test_every_screen_follows_a_demo_of_which_a_node_is_killed_and_comes_back(tm
                 screen.shows("attaching again", present=False, timeout_s=PATIENCE_S)
                 screen.shows("● training", timeout_s=PATIENCE_S)
                 screen.press("2")
-                screen.shows("3 here, 0 gone, 3 attached", timeout_s=PATIENCE_S)
+                screen.shows("3 (0 gone), 3 attached", timeout_s=PATIENCE_S)
                 screen.press("3")
                 screen.shows("node-0", timeout_s=PATIENCE_S)
                 screen.press("4")

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from starling.tui.app import StarlingApp
+from starling.tui.export import save
 from starling.tui.source import CannedSource, Reading
 from tests.harness.snapshots import NOW, bare, full, snapshot
 from tests.harness.tui.looking import BOTH, LARGE, SMALL, look, one, screen_text, settle, swarm, until
@@ -19,7 +20,7 @@ SCREENS = {
     "2": "overlay sticky",
     "3": "peers 7, by edge",
     "4": "events 11 of 11",
-    "5": "exchanges with everybody",
+    "5": "exchanges with all peers",
 }
 
 
@@ -87,7 +88,7 @@ def test_an_empty_demo_folder_is_waited_for():
 def test_news_that_stop_coming_show_their_age():
     """A frozen figure that looks alive is the worst thing a screen can do."""
     _, (screen,) = look(one(time_s=NOW - 75), SMALL)
-    assert "said nothing for 1 min 15 s" in screen.splitlines()[0]
+    assert "no news from this node for 1 min 15 s" in screen.splitlines()[0]
 
 
 @pytest.mark.parametrize("key", "15")
@@ -99,14 +100,14 @@ def test_a_vanished_node_keeps_its_last_state_with_its_age_and_comes_back_by_its
         (Reading("node-0", full(problem="it is back")),),
     ]
     _, seen = look(polls, SMALL, keys=(key,), then=until("it is back"))
-    assert any("went away (shown: its state 30 s ago; attaching again)" in " ".join(text.split()) for text in seen)
+    assert any("went away (its state of 30 s ago is shown; attaching again)" in " ".join(text.split()) for text in seen)
     assert "went away" not in seen[-1]
 
 
 def test_a_node_that_ended_in_order_is_not_a_problem():
     ended = Reading("node-0", snapshot(state="finished", time_s=NOW - 9), "the node in /x went away")
     _, (screen,) = look([(ended,)], SMALL)
-    assert "this node has ended; shown is its state of 9 s ago" in screen
+    assert "this node has ended; its state of 9 s ago is shown" in screen
     assert "✓ finished" in screen
 
 
@@ -142,7 +143,7 @@ def test_the_question_mark_explains_keys_signs_and_words_and_closes_again(size):
     _, seen = look([swarm()], size, keys=keys)
     for place, key in enumerate(ALL):
         _, opened, end, closed = seen[1 + 4 * place : 5 + 4 * place]
-        assert "quit (the node goes on)" in opened
+        assert "quit (the node keeps running)" in opened
         assert "attached nodes that know this member" in end
         assert SCREENS[key] in closed
         assert "attached nodes that know this member" not in closed
@@ -244,3 +245,45 @@ def test_at_rest_nothing_is_drawn():
                 assert drawn == [], key
 
     asyncio.run(rest())
+
+
+def saved(folder, suffix):
+    """Something to do afterwards: wait until such a file is there."""
+
+    async def wait(pilot, app, seen):
+        for _ in range(100):
+            if [*folder.glob(f"*{suffix}")]:
+                break
+            await pilot.pause(0.05)
+
+    return wait
+
+
+@pytest.mark.parametrize(
+    ("command", "suffix", "holds"),
+    [
+        ("screensh", ".svg", ["<svg", "round&#160;42/200"]),
+        ("export st", ".json", ['"round":42', '"name":"digits-of-ten"']),
+        ("export cu", ".csv", ["curve,round,time_s,value\nloss,0,0.0,2.3\n", "accuracy,40,", "distance,42,42.0,"]),
+    ],
+)
+def test_the_palette_saves_the_screen_the_status_and_the_curves(tmp_path, command, suffix, holds):
+    keys = ("ctrl+p", f"{{{command}}}", "enter")
+    look([(Reading("no/de 0", full()),)], LARGE, keys=keys, then=saved(tmp_path, suffix), folder=tmp_path)
+    (path,) = tmp_path.iterdir()
+    assert path.name.startswith("starling-no")
+    assert path.suffix == suffix
+    for words in holds:
+        assert words in path.read_text()
+
+
+def test_what_cannot_be_saved_is_said_and_nothing_is_overwritten(tmp_path):
+    _, seen = look(
+        one(), SMALL, keys=("ctrl+p", "{export st}", "enter"), then=until("cannot be"), folder=tmp_path / "x"
+    )
+    assert "No such file" in " ".join(seen[-1].split())
+    first, second = (save(tmp_path, "n", ".csv", text, NOW) for text in ("one", "two"))
+    assert (first.read_text(), second.read_text()) == ("one", "two")
+    _, seen = look(
+        [(Reading("n", None),)], SMALL, keys=("ctrl+p", "{export st}", "enter"), then=until("no status is known")
+    )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from starling.node.status.snapshot import Exchanges, Transaction
-from starling.tui.health import verdict
+from starling.node.status.snapshot import Exchanges, Transaction, Transfer
+from starling.tui.health import health
 from tests.harness.snapshots import NOW, bare, full, snapshot
 
 
@@ -16,24 +16,48 @@ def exchange(ago_s, outcome, peer="a"):
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        (full(), "✓ it helps: 15 exchanges with 7 peers in the last 23 s"),
+        (full(), "✓ helping: 15 exchanges with 7 peers in the last 23 s"),
         (
             snapshot(transactions=(exchange(5.0, "busy"), exchange(2.0, "committed"))),
-            "✓ it helps: 1 exchange with a peer in the last 5 s",
+            "✓ helping: 1 exchange with a peer in the last 5 s",
         ),
-        (snapshot(transactions=(exchange(200.0, "committed"),)), "○ it learns alone: no exchange for 3 min 20 s"),
+        (snapshot(transactions=(exchange(200.0, "committed"),)), "○ no exchange for 3 min 20 s; training alone"),
         (
             snapshot(transactions=(exchange(2.0, "timeout"),)),
-            "○ the last 1 exchange came to nothing; it goes on learning alone",
+            "○ 1 exchange in the last minute and none committed; training alone",
         ),
-        (snapshot(), "✓ it helped in 80 exchanges so far"),
-        (snapshot(exchanges=Exchanges()), "○ it learns, and has met no peer yet"),
-        (snapshot(state="finished"), "✓ it is done and helped in 80 exchanges"),
-        (snapshot(state="failed"), "✗ it stopped on an error; its log.jsonl says which"),
-        (snapshot(state="waiting"), "… it waits for its quorum; nothing is wrong"),
-        (bare(), "… it gets ready"),
+        (snapshot(), "✓ helping: 80 exchanges so far"),
+        (snapshot(exchanges=Exchanges()), "○ no exchange yet; training alone"),
+        (snapshot(state="finished"), "✓ finished after 80 exchanges"),
+        (snapshot(state="failed"), "✗ stopped by an error; its log.jsonl says which"),
+        (snapshot(state="waiting"), "… waiting for its quorum; nothing is wrong"),
+        (bare(), "… starting"),
+        (
+            snapshot(state="starting", activity="starting the engine (importing torch)"),
+            "… starting the engine (importing torch)",
+        ),
     ],
 )
 def test_it_says_what_the_exchanges_say(told, said):
-    sign, _, words = verdict(told)
+    sign, _, words = health(told)
     assert f"{sign} {words}" == said
+
+
+def test_a_model_that_is_being_fetched_is_not_looking_for_members():
+    """On a slow line it takes minutes, and a person thinks that the node hangs."""
+    fetching = (
+        Transfer("12D3KooWxalive01", "model", 52_000_000, 120_000_000, 63.0),
+        Transfer("b", "model", 1, 120_000_000, 63.0),
+    )
+    sign, _, words = health(snapshot(state="joining", transfers=fetching))
+    assert f"{sign} {words}" == "… fetching the swarm's model from …alive01: 43 % of 120 MB"
+    sign, _, words = health(snapshot(transfers=fetching, exchanges=Exchanges()))
+    assert sign == "⇄"
+
+
+def test_an_exchange_under_way_is_not_training_alone():
+    under_way = (Transfer("a", "exchange", 12_000_000, None, 45.0), Transfer("b", "exchange", 1, None, 3.0))
+    sign, _, words = health(
+        snapshot(transactions=(exchange(200.0, "committed"),), transfers=under_way), {"a": "node-3"}.get
+    )
+    assert f"{sign} {words}" == "⇄ exchange with node-3 for 45 s: 12 MB"

@@ -146,7 +146,7 @@ def test_keys_move_along_the_time_and_every_screen_follows(run, size):
     assert "round 100/200" in seen[1]
     assert "0 mixed 0" in seen[9]
     assert "0 mixed 100" in seen[10]
-    assert "said nothing" not in seen[6]  # ages are those of then
+    assert "no news" not in seen[6]  # ages are those of then
 
 
 @pytest.mark.slow

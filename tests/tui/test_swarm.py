@@ -103,11 +103,11 @@ def test_sixteen_members_can_be_read_on_a_small_terminal(count):
 
 
 def test_too_many_members_become_lists_of_neighbors():
-    assert not fits(40, 104, 40)
+    assert not fits(40, 10, 104, 40)
     readings = many(40)
     lines = draw(merge(readings, 0), 60, 20, plain).plain.split("\n")
     assert len(lines) == 40
-    assert lines[0] == "●[…r-000] ┄ peer-001, peer-002, peer-038, peer-039"
+    assert lines[0] == "●[peer-000] ┄ peer-001, peer-002, peer-038, peer-039"
 
 
 def test_lists_tell_who_meets_in_this_round_from_edges_that_rest():

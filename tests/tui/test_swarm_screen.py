@@ -14,8 +14,8 @@ pytestmark = pytest.mark.slow
 def test_it_shows_overlay_members_and_figures_of_all_attached_nodes(size):
     _, (_, screen) = look([swarm()], size, keys=("2",))
     for words in (
-        "●[node-0]", "● node-4", "━ meet in this round 4  ┄ edges 13", "8 here, 0 gone, 8 attached", "accuracy  0.927 (0.920 to 0.934)",
-        "distance  0.0141 (0.0123 to 0.0158)", "2,348/s by 8 attached", "96 kB/s by 8 attached", "12 % of their steps",
+        "●[node-0]", "● node-4", "━ pairs of this round 4  ┄ edges 13", "8 (0 gone), 8 attached", "accuracy  0.927 (0.920 to 0.934)",
+        "distance  0.0141 (0.0123 to 0.0158)", "2,348/s of 8 attached", "96 kB/s of 8 attached", "12 % of their steps",
     ):  # fmt: skip
         assert words in screen
     for number in range(8):
@@ -35,9 +35,9 @@ def test_y_copies_the_member_under_the_cursor():
 
 def test_one_node_alone_says_what_it_cannot_know():
     _, (_, screen) = look(one(), SMALL, keys=("2",))
-    assert "my share  –" in screen
-    assert "distance  –" in screen
-    assert "━ meet in this round –" in screen
+    assert "its share" not in screen
+    assert "distance" not in screen
+    assert "━ pairs of this round –" in screen
     assert rows(screen, "…unkno02", "? suspect")
 
 
@@ -49,5 +49,5 @@ def test_too_many_for_a_circle_are_listed():
 
 def test_nobody_is_known_before_a_node_speaks():
     _, (_, screen) = look([()], SMALL, keys=("2",))
-    assert "–  nobody known yet" in screen
+    assert "–  no member known yet" in screen
     assert snapshot().name not in screen

@@ -54,9 +54,9 @@ def test_the_ui_attaches_survives_its_node_and_leaves_the_terminal_clean(tmp_pat
                 terminal.press(key)
                 terminal.shows(words)
             terminal.press("?")
-            terminal.shows("quit (the node goes on)")
+            terminal.shows("quit (the node keeps running)")
             terminal.press("Escape")
-            terminal.shows("quit (the node goes on)", present=False)
+            terminal.shows("quit (the node keeps running)", present=False)
             terminal.press("q")
             terminal.ends()
 

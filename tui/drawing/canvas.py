@@ -41,7 +41,7 @@ class Canvas:
             self.dot(round(x0 + (x1 - x0) * part), round(y0 + (y1 - y0) * part), role)
 
     def write(self, column: int, row: int, text: str, role: str) -> None:
-        """Words over the dots; moved into the picture if they stick out, cut if they do not fit."""
+        """Text over the dots; moved inside where it would stick out, cut where it does not fit."""
         while cell_len(text) > self.width:
             text = text[:-1]
         column = min(max(0, column), self.width - cell_len(text))

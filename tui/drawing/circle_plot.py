@@ -1,4 +1,4 @@
-"""Members on a circle, edges between them: this round's links in whole lines, edges that rest in dotted ones. Pure."""
+"""Members on a circle and the edges between them: solid where the pair exchanges in this round, else dotted. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from starling.tui.drawing.canvas import Canvas
 from starling.tui.swarm import Member, Pair, Swarm
 
 MAX_DRAWN = 24
-LABEL = 10  # cells of a name and its sign at most
+ACROSS = 8  # least cells between the names left and right of the circle
 DOTTED = 3
-SPARSE = 6  # where nearly everybody has an edge with everybody, links are seen first
+SPARSE = 6  # in a dense graph, so that this round's links stand out
 
 
 def draw(swarm: Swarm, width: int, height: int, style: Callable[[str], str]) -> Text:
@@ -26,22 +26,21 @@ def draw(swarm: Swarm, width: int, height: int, style: Callable[[str], str]) -> 
     if width < 1 or height < 1:
         return Text()
     if not members:
-        return Text("–  nobody known yet", style=style("dim"))
-    return (
-        _circle(swarm, members, width, height).text(style)
-        if fits(len(members), width, height)
-        else _lists(swarm, members, style)
-    )
+        return Text("–  no member known yet", style=style("dim"))
+    label = max(cell_len(_name(member)) for member in members)
+    if not fits(len(members), label, width, height):
+        return _lists(swarm, members, style)
+    return _circle(swarm, members, label, width, height).text(style)
 
 
-def fits(members: int, width: int, height: int) -> bool:
-    """A circle of so many can be read."""
-    return members <= min(MAX_DRAWN, 2 * height - 4) and width >= 2 * LABEL + 8 and height >= 7
+def fits(members: int, label: int, width: int, height: int) -> bool:
+    """Whether a circle of so many, with labels of so many cells, is legible."""
+    return members <= min(MAX_DRAWN, 2 * height - 4) and width >= 2 * label + ACROSS and height >= 7
 
 
-def _circle(swarm: Swarm, members: list[Member], width: int, height: int) -> Canvas:
+def _circle(swarm: Swarm, members: list[Member], label: int, width: int, height: int) -> Canvas:
     canvas = Canvas(width, height)
-    places = _places(members, width, height)
+    places = _places(members, label, width, height)
     links = set(swarm.links or ())
     for pair in swarm.edges:
         if pair not in links:
@@ -59,14 +58,13 @@ def _circle(swarm: Swarm, members: list[Member], width: int, height: int) -> Can
 
 
 def _name(member: Member) -> str:
-    """The sign on the circle's side of the name cannot be told from here, so the sign comes first; brackets mark the chosen node."""
-    label = member.label if cell_len(member.label) <= LABEL - 4 else f"…{member.label[-(LABEL - 5) :]}"
-    return f"{member.sign}[{label}]" if member.own else f"{member.sign} {label}"
+    """Never cut, as two names could then look alike; brackets mark the chosen node."""
+    return f"{member.sign}[{member.label}]" if member.own else f"{member.sign} {member.label}"
 
 
-def _places(members: list[Member], width: int, height: int) -> dict[str, tuple[float, float]]:
+def _places(members: list[Member], label: int, width: int, height: int) -> dict[str, tuple[float, float]]:
     """Dots: an ellipse that leaves room for names to its left and right, the first member on top."""
-    across, down = width - 1 - 2 * LABEL, 2 * height - 4
+    across, down = width - 1 - 2 * label, 2 * height - 4
     middle = (width - 0.5, 2 * height - 0.5)
     angles = (2 * math.pi * number / len(members) for number in range(len(members)))
     return {
@@ -81,7 +79,7 @@ def _line(canvas: Canvas, places: dict[str, tuple[float, float]], pair: Pair, ro
 
 
 def _lists(swarm: Swarm, members: list[Member], style: Callable[[str], str]) -> Text:
-    """A line per member: ━ whom it meets in this round, ┄ with whom it has an edge besides."""
+    """A line per member: ━ its partners in this round, ┄ its other edges."""
     labels = {member.peer: member.label for member in members}
     text = Text(no_wrap=True, end="")
     links = set(swarm.links or ())
@@ -89,9 +87,9 @@ def _lists(swarm: Swarm, members: list[Member], style: Callable[[str], str]) -> 
         text.append("\n" if number else "")
         text.append(_name(member), style=style("own" if member.own else member.role))
         for sign, role, pairs in (("━", "good", links), ("┄", "dim", set(swarm.edges) - links)):
-            met = sorted(
+            partners = sorted(
                 labels[p] for pair in pairs if member.peer in pair for p in pair if p != member.peer and p in labels
             )
-            if met:
-                text.append(f" {sign} {', '.join(met)}", style=style(role))
+            if partners:
+                text.append(f" {sign} {', '.join(partners)}", style=style(role))
     return text

@@ -1,4 +1,4 @@
-"""Signs and their colors, for dark and for light: a sign or a word stands beside every color, so that no color is needed."""
+"""Signs and their colors on the dark and the light theme. A sign or word accompanies every color, so that none is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exchanges of one edge as they end."""
+"""The exchanges with one peer, or with all: those under way and those that ended."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from textual.app import ComposeResult
 from textual.containers import Container
 
 from starling.node.status import format as show
-from starling.node.status.snapshot import StatusSnapshot, Transaction
+from starling.node.status.snapshot import StatusSnapshot, Transaction, Transfer
 from starling.tui.drawing.palette import OUTCOME_SIGNS, PEER_SIGNS
 from starling.tui.screens.page import Page
-from starling.tui.throttle import Rest
+from starling.tui.throttle import Throttle
 from starling.tui.view import View
 from starling.tui.widgets.panel import Panel
 from starling.tui.widgets.rows import Row, Rows
 from starling.tui.widgets.tail import Tail
 from starling.tui.widgets.titles import entitle
 
-EVERYBODY = ""
+ALL = ""
 COLUMNS = (("peer", 10), ("last", 7))
-HEAD = f"{'ended':<8} {'no.':>5} {'round':>6} {'outcome':<11} by {'sent':>7}{'got':>7}{'clip':>6}{'took':>7}"
+CHOICE = (12, 30)  # cells with the border, at least and at most
+HEAD = f"{'ended':<8} {'no.':>5} {'round':>6} {'outcome':<11} by {'sent':>7}{'recv':>7}{'kept':>6}{'time':>7}"
 
 
 class EdgeScreen(Page):
@@ -32,7 +33,7 @@ class EdgeScreen(Page):
     def __init__(self) -> None:
         super().__init__()
         self._view = View()
-        self._rest = Rest()
+        self._throttle = Throttle()
 
     def compose_body(self) -> ComposeResult:
         """The choice beside what it shows."""
@@ -42,42 +43,45 @@ class EdgeScreen(Page):
             yield Tail(id="ended", title="")
 
     def draw_body(self, view: View) -> None:
-        """Draw the exchanges with the chosen peer that are known."""
+        """Draw the known exchanges with the chosen peer."""
         self._view = view
         choice = self.query_one("#choice", Rows)
         rows = _choice(view)
-        if self._rest.over(rows, view):
+        if self._throttle.due(rows, view):
             choice.show_rows(rows)
-        self._draw_exchanges(choice.chosen or EVERYBODY)
+            choice.styles.width = _width(rows, wide=self.has_class("-wide"))
+        self._draw_exchanges(choice.chosen or ALL)
 
     def _draw_exchanges(self, peer: str) -> None:
         view, tail = self._view, self.query_one(Tail)
-        told = view.snapshot.transactions if view.snapshot is not None else ()
-        shown = [each for each in told if peer in (EVERYBODY, each.peer)]
+        snapshot = view.snapshot
+        shown = [each for each in snapshot.transactions if peer in (ALL, each.peer)] if snapshot is not None else []
+        under_way = [each for each in snapshot.transfers if peer in (ALL, each.peer)] if snapshot is not None else []
         box = self.query_one("#exchanges")
-        entitle(box, f"exchanges with {view.label(peer) if peer else 'everybody'}", _count(shown))
+        entitle(box, f"exchanges with {view.label(peer) if peer else 'all peers'}", _count(shown))
         self.query_one("#head", Panel).show(Text(HEAD, style=view.style("strong"), no_wrap=True))
-        tail.show(
-            [_line(each, view) for each in shown] or [Text(f"{show.MISSING}  none known yet", style=view.style("dim"))]
-        )
+        lines = [*(_line(each, view) for each in shown), *(_under_way(each, view) for each in under_way)]
+        tail.show(lines or [Text(f"{show.MISSING}  none known yet", style=view.style("dim"))])
 
     def on_data_table_row_highlighted(self) -> None:
         """The cursor chooses."""
-        self._draw_exchanges(self.query_one("#choice", Rows).chosen or EVERYBODY)
+        self._draw_exchanges(self.query_one("#choice", Rows).chosen or ALL)
 
     def peer_to_copy(self, view: View) -> str | None:
-        """The chosen peer; the node itself where everybody is chosen."""
+        """The chosen peer; the node itself where all are chosen."""
         return self.query_one("#choice", Rows).chosen or super().peer_to_copy(view)
 
 
 def _choice(view: View) -> list[Row]:
-    """Everybody first, then who has an edge or an exchange, by id."""
+    """All peers first, then those with an edge or an exchange, by id."""
     snapshot = view.snapshot
     if snapshot is None:
-        return [(EVERYBODY, (Text("everybody"), Text(show.MISSING)))]
+        return [(ALL, (Text("all peers"), Text(show.MISSING)))]
     states = {peer.peer: peer.state for peer in snapshot.peers}
-    peers = sorted({peer.peer for peer in snapshot.peers if peer.edge} | {each.peer for each in snapshot.transactions})
-    rows: list[Row] = [(EVERYBODY, (Text("everybody"), Text(_last(snapshot, EVERYBODY))))]
+    edges = {peer.peer for peer in snapshot.peers if peer.edge}
+    met = {each.peer for each in snapshot.transactions} | {each.peer for each in snapshot.transfers}
+    peers = sorted(edges | met)
+    rows: list[Row] = [(ALL, (Text("all peers"), Text(_last(snapshot, ALL))))]
     for peer in peers:
         sign, role = PEER_SIGNS[states[peer]] if peer in states else (show.MISSING, "dim")
         cells = Text.assemble((f"{sign} ", view.style(role)), view.label(peer))
@@ -87,8 +91,21 @@ def _choice(view: View) -> list[Row]:
 
 def _last(snapshot: StatusSnapshot, peer: str) -> str:
     """How long ago the last exchange with it ended."""
-    times = [each.time_s for each in snapshot.transactions if peer in (EVERYBODY, each.peer)]
+    times = [each.time_s for each in snapshot.transactions if peer in (ALL, each.peer)]
     return show.age(snapshot.time_s - max(times)) if times else show.MISSING
+
+
+def _width(rows: list[Row], *, wide: bool) -> int:
+    """Of the choice and its border: as wide as its names need, and the second column where there is room."""
+    least, most = CHOICE
+    names = max(cells[0].cell_len + 1 for _, cells in rows)
+    return min(most, max(least, names + 2 + (COLUMNS[1][1] + 2 if wide else 0)))
+
+
+def _under_way(each: Transfer, view: View) -> Text:
+    what = "model" if each.kind == "model" else "exchange"
+    words = f"⇄ {what} with {view.label(each.peer)} for {show.duration(each.seconds)}: {show.progress(each)}"
+    return Text(words, style=view.style("warn"), no_wrap=True, end="")
 
 
 def _count(shown: list[Transaction]) -> str:

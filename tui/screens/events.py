@@ -1,4 +1,4 @@
-"""What happened: a tail with a filter."""
+"""Events with a filter."""
 
 from __future__ import annotations
 
@@ -39,33 +39,35 @@ class EventsScreen(Page):
         self._view = View()
 
     def compose_body(self) -> ComposeResult:
-        """The lines, and under them what they are filtered by."""
+        """The lines, and the filter below them."""
         yield Tail(id="all-events", title="events")
         yield Input(
-            id="filter", placeholder="words to look for; enter keeps them, escape clears", select_on_focus=False
+            id="filter", placeholder="words to filter by; enter keeps them, escape clears", select_on_focus=False
         )
 
     def on_mount(self) -> None:
-        """The filter takes no room until it is asked for."""
+        """The filter is hidden until it is opened."""
         self.query_one(Input).display = False
 
     def draw_body(self, view: View) -> None:
-        """Draw what passes the filter."""
+        """Draw the events that pass the filter."""
         self._view = view
         words = self.query_one(Input).value
-        told = _told(view, all_nodes=self._all_nodes)
+        events = _events(view, all_nodes=self._all_nodes)
         passed = [
-            (node, event) for node, event in told if event.level in LEVELS[self._level] and _matches(event, node, words)
+            (node, event)
+            for node, event in events
+            if event.level in LEVELS[self._level] and _matches(event, node, words)
         ]
         tail = self.query_one(Tail)
         of = f" with {words!r}" if words.strip() else ""
         nodes = "all nodes" if self._all_nodes else "this node"
-        entitle(tail, f"events {len(passed)} of {len(told)}, {nodes}, level {self._level}{of}")
+        entitle(tail, f"events {len(passed)} of {len(events)}, {nodes}, level {self._level}{of}")
         lines = [event_line(event, view, node if self._all_nodes else "") for node, event in passed]
         tail.show(lines or [Text(f"{show.MISSING}  nothing to show", style=view.style("dim"))])
 
     def action_filter(self) -> None:
-        """Type what to look for."""
+        """Type words to filter by."""
         box = self.query_one(Input)
         box.display = True
         box.focus()
@@ -74,7 +76,7 @@ class EventsScreen(Page):
         """Show everything again."""
         box = self.query_one(Input)
         box.value = ""
-        self._rest()
+        self._close_filter()
 
     def action_level(self) -> None:
         """The next level."""
@@ -88,26 +90,26 @@ class EventsScreen(Page):
         self.draw_body(self._view)
 
     def on_input_changed(self, _event: Input.Changed) -> None:
-        """Filter while a person types."""
+        """Filter while typing."""
         self.draw_body(self._view)
 
     def on_input_submitted(self, _event: Input.Submitted) -> None:
-        """Keep it."""
-        self._rest()
+        """Keep the filter."""
+        self._close_filter()
 
-    def _rest(self) -> None:
+    def _close_filter(self) -> None:
         box = self.query_one(Input)
         box.display = bool(box.value)
         self.query_one(Tail).focus()
 
 
-def _told(view: View, *, all_nodes: bool) -> list[tuple[str, Event]]:
+def _events(view: View, *, all_nodes: bool) -> list[tuple[str, Event]]:
     readings = view.readings if all_nodes else filter(None, (view.reading,))
-    told = [(r.name, event) for r in readings if r.snapshot is not None for event in r.snapshot.events]
-    return sorted(told, key=lambda each: each[1].time_s)
+    events = [(r.name, event) for r in readings if r.snapshot is not None for event in r.snapshot.events]
+    return sorted(events, key=lambda each: each[1].time_s)
 
 
 def _matches(event: Event, node: str, words: str) -> bool:
-    """Every word is in the line or in the event's name, in any case."""
+    """Whether every word is in the line or the event's name, ignoring case."""
     line = f"{node} {event.name} {show.clean(event.text)}".casefold()
     return all(word in line for word in words.casefold().split())

@@ -1,4 +1,4 @@
-"""What the keys do and what the signs and words mean."""
+"""Keys, signs and words."""
 
 from __future__ import annotations
 
@@ -16,46 +16,53 @@ KEYS
 ?            this page; ? esc q close it
 n  p         next and previous node, where there are several
 ↑ ↓          move and scroll; tab goes to the next list
-y            copy the peer id under the cursor, or the node's own
-t            dark and light
-ctrl+p       all commands by name
-q            quit (the node goes on)
-enter        on Peers: everything about a peer
+y            copy the peer id of the row, or of the node
+t            dark and light theme
+ctrl+p       all commands by name; screenshot and export too
+q            quit (the node keeps running)
+enter        on Peers: all that is known about a peer
 s  r         on Peers: sort by the next column, reverse; or click it
-/  l  a      on Events: look for words, choose the level, all nodes
+/  l  a      on Events: filter by words, level, all nodes
 space        in a replay: play and pause
-← → home end in a replay: back, on, to the beginning, to the end
+← → home end in a replay: back, forward, beginning, end
 x            in a replay: 1x, 4x, 16x
 
 SIGNS
 –            not known (never 0)
 !            a problem, a warning, or a peer in quarantine
 ● ○ …        training, waiting, starting or joining
-✓ ← ✗        finished or done, leaving or left, failed or dead
+✓ ← ✗        finished or committed, leaving or left, failed or dead
 ?  ⊘         suspected, banned
 [ ]          the node that is shown
-━  ┄         pairs that meet in this round; edges that rest
+━  ┄         pairs that exchange in this round; other edges
+⇄            a transfer under way
+▲  ▼         sorted by this column, ascending or descending
 
 WORDS
-round        some local steps, then an exchange
-alone        local steps per second without waiting for anybody
-edge         a peer this node exchanges with, again and again
+round        some local steps, then an exchange with neighbors
+alone        local steps per second of computing time
+with the     local steps per second of all time, waiting for peers
+swarm        included, over the same rounds
+edge         a lasting pair of peers that exchange with each other
 exchange     both ends apply it (committed), or neither
 aborted      begun and given up; busy: the peer was in another one;
-             timeout: no answer. The round goes on without
-distance     how far models differ, root mean square per parameter
-standing     probation, active, quarantine, ban; trusted is your word
-score        faults, halved every five minutes; merit the opposite
-late         share of recent exchanges that the peer let pass
-clip         on Peers: share of exchanges that were clipped;
-             on Edge: what was left of the difference
-ε            what our data have told so far (docs/privacy.md)
+             timeout: no answer. The round goes on without it
+distance     consensus distance: root mean square difference to the
+             models of peers, per parameter
+standing     probation, active, quarantine, ban; trusted by you
+score        faults, halved every five minutes
+contribution committed exchanges, decayed, 20 at most
+staleness    share of recent exchanges that the peer did not answer
+clipped      share of recent exchanges in which its update was clipped
+kept         on Edge: share of the update kept by clipping; 100 % is
+             not clipped
+ε            privacy loss of this node's data (docs/privacy.md)
 known by     attached nodes that know this member\
 """
 
 
 class HelpScreen(ModalScreen[None]):
-    """Over any screen; closed by the key that opened it."""
+    """Covers any screen; closed by the key that opened it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,escape,q", "dismiss", "close"),

@@ -1,4 +1,4 @@
-"""One node at a glance: does it do well, does it help, what does it cost."""
+"""One node at a glance: health, curves, cost."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from starling.node.status import format as show
 from starling.tui.screens.page import Page
 from starling.tui.view import View
 from starling.tui.widgets.costs import Costs
-from starling.tui.widgets.curve import CurvePlot
+from starling.tui.widgets.curve import CurvePlot, is_bounded
 from starling.tui.widgets.events import event_line
 from starling.tui.widgets.headline import Headline
 from starling.tui.widgets.tail import Tail
 
 
 class NodeScreen(Page):
-    """Headline, curves, costs, and what happened last where there is room."""
+    """Headline, curves, costs, and the last events where there is room."""
 
     NAME = "node"
 
@@ -39,7 +39,7 @@ class NodeScreen(Page):
         self.query_one(Headline).update_from(view)
         self.query_one("#loss", CurvePlot).update_from(snapshot.loss_curve if snapshot else (), "loss", view)
         self.query_one("#value", CurvePlot).update_from(
-            snapshot.value_curve if snapshot else (), metric or "value", view
+            snapshot.value_curve if snapshot else (), metric or "value", view, bounded=is_bounded(metric)
         )
         self.query_one("#distance", CurvePlot).update_from(snapshot.distance_curve if snapshot else (), distance, view)
         self.query_one(Costs).update_from(view)

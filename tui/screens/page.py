@@ -1,4 +1,4 @@
-"""What every screen has around its own part: tabs, the problem, the nodes to choose from, the time of a replay, the keys."""
+"""The frame of every screen: problem, tabs, node selector, timeline of a replay, keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from starling.tui.widgets.timeline import Timeline
 
 
 class Page(Screen[None]):
-    """One of the screens. It draws a view and remembers nothing of any node; what a person chose on it, it does."""
+    """One of the screens. It draws a view and keeps what a person chose on it, but no state of a node."""
 
     NAME: ClassVar[str]
 
@@ -39,17 +39,17 @@ class Page(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._said = Text()
+        self._drawn_tiny_text = Text()
 
     class Shown(Message):
-        """The screen was opened or has another size: it should be drawn."""
+        """The screen was opened or resized, and should be drawn."""
 
     def on_screen_resume(self) -> None:
-        """Opened, or free of what lay over it."""
+        """Opened, or uncovered."""
         self.call_after_refresh(self.post_message, self.Shown())
 
     def on_resize(self) -> None:
-        """Of another size."""
+        """Resized."""
         self.call_after_refresh(self.post_message, self.Shown())
 
     def compose_body(self) -> ComposeResult:
@@ -73,22 +73,22 @@ class Page(Screen[None]):
             self.draw_body(view)
 
     def _draw_tiny(self, text: Text) -> None:
-        if text != self._said:
-            self._said = text
+        if text != self._drawn_tiny_text:
+            self._drawn_tiny_text = text
             self.query_one("#tiny", Static).update(text)
 
     def peer_to_copy(self, view: View) -> str | None:
-        """The peer id a person means by "copy"; the chosen node's own where no other can be pointed at."""
+        """The peer id that "copy" refers to: here the chosen node's own."""
         return view.snapshot.peer if view.snapshot is not None else None
 
 
 def _tiny(view: View) -> Text:
-    """What fits into twenty columns."""
+    """The most important figures in twenty columns."""
     snapshot = view.snapshot
     text = Text()
     if snapshot is not None:
         sign, role = NODE_SIGNS[snapshot.state]
         text.append(f"{sign} {snapshot.state}\n", style=view.style(role))
         text.append(f"round {show.rounds(snapshot.round, snapshot.rounds)}\n{value(snapshot)}\n")
-    text.append("too small for more: starling needs 60 x 16", style=view.style("dim"))
+    text.append("terminal too small: starling needs 60 x 16", style=view.style("dim"))
     return text

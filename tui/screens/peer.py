@@ -1,7 +1,8 @@
-"""Everything that is known about one peer, over the screen it was asked on."""
+"""All that is known about one peer, over the screen that opened it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -18,10 +19,11 @@ from starling.tui.widgets.titles import entitle
 
 
 class PeerScreen(ModalScreen[None]):
-    """One peer, as it was when it was asked for.
+    """One peer, as it was when this was opened.
 
     Args:
-        peer: what its node says of it.
+        peer: its status.
+        label: peer id -> what it is called on the screen.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -29,14 +31,15 @@ class PeerScreen(ModalScreen[None]):
         Binding("y", "copy", "copy its id"),
     ]
 
-    def __init__(self, peer: PeerStatus) -> None:
+    def __init__(self, peer: PeerStatus, label: Callable[[str], str] = show.short) -> None:
         super().__init__()
         self.peer = peer
+        self._label = label
 
     def compose(self) -> ComposeResult:
         """One text."""
         with VerticalScroll(id="details") as box:
-            entitle(box, f"peer {show.short(self.peer.peer)}")
+            entitle(box, f"peer {self._label(self.peer.peer)}")
             yield Static(_text(self.peer), markup=False)
         yield Footer(show_command_palette=False)
 
@@ -52,16 +55,17 @@ def _text(peer: PeerStatus) -> str:
         ("id", show.clean(peer.peer)),
         ("state", f"{sign} {peer.state}, {'with' if peer.edge else 'without'} an edge"),
         ("standing", f"{peer.standing}{', trusted by you' if peer.trusted else ''}{shut_out}"),
-        ("why", show.clean(peer.why) or show.MISSING),
-        ("score", f"{peer.score:.1f} of faults, {show.count(peer.faults)} in all; merit {peer.contribution:.1f} of 20"),
-        ("late", f"let {show.share(peer.staleness)} of recent exchanges pass"),
-        ("clipped", f"in {show.share(peer.clipped)} of recent exchanges"),
+        ("reason", show.clean(peer.why)),
+        ("score", f"{peer.score:.1f}, faults {show.count(peer.faults)}"),
+        ("contribution", f"{peer.contribution:.1f} of 20"),
+        ("staleness", f"{show.share(peer.staleness)} of recent exchanges not answered"),
+        ("clipped", f"{show.share(peer.clipped)} of recent exchanges"),
         ("round", show.count(peer.round)),
-        ("exchanges", f"{show.count(peer.committed)} done"),
+        ("exchanges", f"{show.count(peer.committed)} committed"),
         ("bytes", f"{show.size(peer.bytes_sent)} sent, {show.size(peer.bytes_received)} received"),
         ("round trip", show.latency(peer.rtt_s)),
-        ("heard", f"{show.duration(peer.last_seen_s)} ago" if peer.last_seen_s is not None else show.MISSING),
-        ("invited by", show.clean(peer.inviter) or show.MISSING),
-        ("addresses", "\n            ".join(show.clean(each) for each in peer.addresses) or show.MISSING),
+        ("last seen", f"{show.duration(peer.last_seen_s)} ago" if peer.last_seen_s is not None else show.MISSING),
+        ("invited by", show.clean(peer.inviter)),
+        ("addresses", "\n             ".join(show.clean(each) for each in peer.addresses) or show.MISSING),
     )
-    return "\n".join(f"{name:<11} {words}" for name, words in rows)
+    return "\n".join(f"{name:<12} {words}" for name, words in rows if words)

@@ -1,4 +1,4 @@
-"""The swarm, as all attached nodes together see it."""
+"""The swarm, merged from all attached nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starling.node.status import format as show
 from starling.tui.drawing.circle_plot import draw
 from starling.tui.screens.page import Page
 from starling.tui.swarm import Member, Swarm, merge
-from starling.tui.throttle import Rest
+from starling.tui.throttle import Throttle
 from starling.tui.view import View
 from starling.tui.widgets.panel import Panel
 from starling.tui.widgets.rows import MAX_ROWS, Row, Rows, cut
@@ -20,16 +20,16 @@ COLUMNS = (("member", 9), ("state", 14), ("round", 7), ("edges", 6), ("known by"
 
 
 class SwarmScreen(Page):
-    """A drawing of who meets whom, what the swarm comes to, and every member."""
+    """A drawing of the overlay, figures of the swarm, and every member."""
 
     NAME = "swarm"
 
     def __init__(self) -> None:
         super().__init__()
-        self._rest = Rest()
+        self._throttle = Throttle()
 
     def compose_body(self) -> ComposeResult:
-        """The drawing beside the rest."""
+        """The drawing beside figures and members."""
         yield Panel(id="overlay", title="overlay")
         with Container(id="whole"):
             yield Panel(id="facts", title="swarm")
@@ -42,7 +42,7 @@ class SwarmScreen(Page):
         known = view.snapshot.overlay if view.snapshot is not None else ""
         size = overlay.content_size
         here = [(member.peer, member.label, member.state) for member in swarm.members]
-        if self._rest.over((here, swarm.edges, swarm.links, known, size, view.selected, view.dark), view):
+        if self._throttle.due((here, swarm.edges, swarm.links, known, size, view.selected, view.dark), view):
             entitle(overlay, f"overlay {show.clean(known)}", _legend(swarm))
             overlay.show(draw(swarm, size.width, size.height, view.style))
         self.query_one("#facts", Panel).show(_facts(swarm, view))
@@ -56,31 +56,25 @@ class SwarmScreen(Page):
 
 
 def _legend(swarm: Swarm) -> str:
-    met = (
-        f"━ meet in this round {len(swarm.links)}"
-        if swarm.links is not None
-        else f"━ meet in this round {show.MISSING}"
-    )
-    return f"{met}  ┄ edges {len(swarm.edges)}"
+    pairs = show.MISSING if swarm.links is None else len(swarm.links)
+    return f"━ pairs of this round {pairs}  ┄ edges {len(swarm.edges)}"
 
 
 def _facts(swarm: Swarm, view: View) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     metric = show.metric(view.snapshot.metric) if view.snapshot is not None else ""
     here = sum(member.here for member in swarm.members)
-    gone = len(swarm.members) - here
-    lines = (
-        (
-            "members",
-            f"{show.count(here or None)} here, {show.count(gone if swarm.members else None)} gone, {swarm.attached} attached",
-        ),
+    lines = [
+        ("members", f"{show.count(here or None)} ({len(swarm.members) - here:,} gone), {swarm.attached} attached"),
         (metric or "value", _spread(swarm.values)),
-        ("distance", _spread(swarm.distances)),
         ("round", show.count(swarm.round)),
-        ("steps", f"{show.speed(swarm.steps_per_s)} by {swarm.attached} attached"),
-        ("sent", f"{show.rate(swarm.sent_per_s)} by {swarm.attached} attached"),
-        ("my share", f"{show.share(swarm.share)} of their steps"),
-    )
+        ("steps", f"{show.speed(swarm.steps_per_s)} of {swarm.attached} attached"),
+        ("sent", f"{show.rate(swarm.sent_per_s)} of {swarm.attached} attached"),
+    ]
+    if swarm.distances:
+        lines.append(("distance", _spread(swarm.distances)))
+    if swarm.share is not None:
+        lines.append(("its share", f"{show.share(swarm.share)} of their steps"))
     for number, (name, words) in enumerate(lines):
         text.append("\n" if number else "")
         text.append(f"{name:<9} ", style=view.style("dim"))
@@ -89,7 +83,7 @@ def _facts(swarm: Swarm, view: View) -> Text:
 
 
 def _spread(figures: tuple[float, ...]) -> str:
-    """The mean and both ends."""
+    """Mean, least and greatest."""
     if not figures:
         return show.MISSING
     if len(figures) == 1:

@@ -1,11 +1,13 @@
-"""What taking part costs: speed alone and with the swarm, bytes against the caps, the machine."""
+"""What taking part costs: speed with and without waiting for peers, bytes against the caps, use of the machine."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from rich.text import Text
 
 from starling.node.status import format as show
-from starling.node.status.snapshot import StatusSnapshot
+from starling.node.status.snapshot import Resources, StatusSnapshot
 from starling.tui.view import View
 from starling.tui.widgets.panel import Panel
 
@@ -13,59 +15,65 @@ BAR = 10
 
 
 class Costs(Panel):
-    """Draws the chosen node."""
+    """Draws the chosen node, a row for each figure that is set."""
 
     def update_from(self, view: View) -> None:
         """Draw this node; dashes where nothing is known."""
-        self.show(
-            _lines(view.snapshot, view)
-            if view.snapshot is not None
-            else Text(f"{show.MISSING}  nothing known yet", style=view.style("dim"))
-        )
+        if view.snapshot is None:
+            self.show(Text(f"{show.MISSING}  nothing known yet", style=view.style("dim")))
+            return
+        text = Text(no_wrap=True, overflow="ellipsis")
+        for number, (name, words) in enumerate(_rows(view.snapshot)):
+            text.append(f"{chr(10) if number else ''}{name:<9} ", style=view.style("dim"))
+            text.append(words)
+        self.show(text)
 
 
-def _lines(snapshot: StatusSnapshot, view: View) -> Text:
-    text = Text(no_wrap=True, overflow="ellipsis")
+def _rows(snapshot: StatusSnapshot) -> Iterator[tuple[str, str]]:
+    yield "steps", f"{_speed(snapshot)}, {show.count(snapshot.local_steps)} in all"
+    payload = f", payload {show.size(snapshot.payload_bytes)}" if snapshot.payload_bytes else ""
+    sent = _capped(snapshot.up_bytes_per_s, snapshot.up_limit_bytes_per_s)
+    yield "sent", f"{sent}, {show.size(snapshot.bytes_sent)} in all{payload}"
+    received = _capped(snapshot.down_bytes_per_s, snapshot.down_limit_bytes_per_s)
+    yield "received", f"{received}, {show.size(snapshot.bytes_received)} in all"
+    yield "exchanges", show.ended(snapshot.exchanges)
+    yield "machine", _machine(snapshot.resources)
+    if snapshot.delta is not None:
+        yield "privacy", f"ε {show.privacy(snapshot.epsilon, snapshot.delta)}"
+    traits = [
+        f"peer {show.short(snapshot.peer)}",
+        show.clean(snapshot.device or ""),
+        f"up {show.duration(snapshot.uptime_s)}",
+    ]
+    traits += ["rejoined"] if snapshot.rejoined else ["joined late"] if snapshot.joined_late else []
+    traits += [f"engine restarts {snapshot.engine_restarts}"] if snapshot.engine_restarts else []
+    yield "node", "  ".join(filter(None, traits))
 
-    def line(name: str, words: str, end: str = "\n") -> None:
-        text.append(f"{name:<9} ", style=view.style("dim"))
-        text.append(f"{words}{end}")
 
+def _speed(snapshot: StatusSnapshot) -> str:
+    """Both figures are of the same rounds, so the second is never the higher one."""
     alone, paced = snapshot.steps_per_s, snapshot.paced_per_s
-    kept = paced / alone if paced is not None and alone else None
-    line(
-        "steps",
-        f"{show.speed(alone)} alone, {show.speed(paced)} with the swarm{_bar(kept)}, {show.count(snapshot.local_steps)} in all",
+    kept = min(1.0, paced / alone) if paced is not None and alone else None
+    return f"{show.speed(alone)} alone, {show.speed(paced)} with the swarm{_bar(kept)}"
+
+
+def _machine(machine: Resources) -> str:
+    """What is not measured here, as a GPU that is not there, is left out."""
+    parts = (
+        ("CPU", show.cores(machine.cpu), machine.cpu),
+        ("memory", show.size(machine.memory_bytes), machine.memory_bytes),
+        ("disk", show.size(machine.disk_bytes), machine.disk_bytes),
+        ("GPU", show.share(machine.gpu), machine.gpu),
+        ("using", show.size(machine.gpu_memory_bytes), machine.gpu_memory_bytes),
     )
-    sent, received = (
-        (snapshot.up_bytes_per_s, snapshot.up_limit_bytes_per_s),
-        (snapshot.down_bytes_per_s, snapshot.down_limit_bytes_per_s),
-    )
-    line(
-        "sent",
-        f"{_capped(*sent)}, {show.size(snapshot.bytes_sent)} in all, payload {show.size(snapshot.payload_bytes)}",
-    )
-    line("received", f"{_capped(*received)}, {show.size(snapshot.bytes_received)} in all")
-    line("exchanges", show.ended(snapshot.exchanges))
-    machine = snapshot.resources
-    gpu = (
-        f"GPU {show.share(machine.gpu)}, {show.size(machine.gpu_memory_bytes)}"
-        if machine.gpu_memory_bytes
-        else f"GPU {show.share(machine.gpu)}"
-    )
-    line(
-        "machine",
-        f"CPU {show.cores(machine.cpu)}  memory {show.size(machine.memory_bytes)}  disk {show.size(machine.disk_bytes)}  {gpu}",
-    )
-    restarts = f"engine restarts {snapshot.engine_restarts}"
-    line("privacy", f"ε {show.privacy(snapshot.epsilon, snapshot.delta)}  {restarts}", end="")
-    return text
+    known = "  ".join(f"{name} {words}" for name, words, figure in parts if figure is not None)
+    return known.replace("  using", " using") or show.MISSING
 
 
 def _capped(rate: float | None, cap: int | None) -> str:
     if cap is None:
-        return f"{show.rate(rate)}, no cap"
-    return f"{show.rate(rate)} of {show.rate(cap)}{_bar(rate / cap if rate is not None and cap else None)}"
+        return show.rate(rate)
+    return f"{show.rate(rate)} of at most {show.rate(cap)}{_bar(rate / cap if rate is not None and cap else None)}"
 
 
 def _bar(part: float | None) -> str:

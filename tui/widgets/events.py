@@ -16,16 +16,15 @@ PEER_ID = re.compile(r"\b12D3Koo\w{40,}")
 
 
 def event_line(event: Event, view: View, node: str = "") -> Text:
-    """One event; `node` says whose it is where several nodes are shown."""
+    """One event; `node` is its node's name where several are shown."""
     when = time.strftime("%H:%M:%S", time.localtime(event.time_s))
     sign, role = LEVEL_SIGNS[event.level]
     line = Text(no_wrap=True, end="")
     line.append(f"{when} ", style=view.style("dim"))
     if node:
         line.append(f"{show.clean(node)} ", style=view.style("own"))
-    line.append(f"{sign} {PEER_ID.sub(_shortened, show.clean(event.text or event.name))}", style=view.style(role))
+    line.append(
+        f"{sign} {PEER_ID.sub(lambda peer: view.label(peer[0]), show.clean(event.text or event.name))}",
+        style=view.style(role),
+    )
     return line
-
-
-def _shortened(peer: re.Match[str]) -> str:
-    return show.short(peer[0])

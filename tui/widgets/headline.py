@@ -1,4 +1,4 @@
-"""The node in three lines: what it does, how far it got and how well it learns; whether it helps; what it is."""
+"""The node in three lines: its state and figures, its health, what it trains and how."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rich.text import Text
 from starling.node.status import format as show
 from starling.node.status.snapshot import StatusSnapshot
 from starling.tui.drawing.palette import NODE_SIGNS
-from starling.tui.health import verdict
+from starling.tui.health import health
 from starling.tui.view import View
 from starling.tui.widgets.panel import Panel
 
@@ -34,14 +34,16 @@ def _lines(snapshot: StatusSnapshot, view: View) -> Text:
     text.append(f"  round {show.rounds(snapshot.round, snapshot.rounds)}", style="bold")
     text.append(f"  {value(snapshot)}  loss {show.figure(snapshot.loss)}", style="bold")
     text.append(f"  {_members(snapshot.members)}\n")
-    sign, role, words = verdict(snapshot)
+    sign, role, words = health(snapshot, view.label)
     text.append(f"{sign} {words}\n", style=view.style(role))
-    traits = [show.clean(snapshot.name), f"peer {show.short(snapshot.peer)}", show.clean(snapshot.task)]
-    traits += [show.clean(snapshot.algorithm), show.clean(snapshot.overlay)]
-    traits += [f"{show.count(snapshot.parameters)} parameters", show.clean(snapshot.device or show.MISSING)]
-    traits += [f"up {show.duration(snapshot.uptime_s)}"]
-    traits += ["rejoined"] if snapshot.rejoined else ["joined late"] if snapshot.joined_late else []
-    text.append(" · ".join(trait or show.MISSING for trait in traits), style=view.style("dim"))
+    labelled = (
+        ("swarm", snapshot.name), ("task", snapshot.task), ("mix", snapshot.algorithm), ("overlay", snapshot.overlay),
+    )  # fmt: skip
+    for number, (name, words) in enumerate(labelled):
+        text.append(f"{'  ' if number else ''}{name} ", style=view.style("dim"))
+        text.append(show.clean(words) or show.MISSING)
+    text.append(f"  {show.count(snapshot.parameters)}")
+    text.append(" parameters", style=view.style("dim"))
     return text
 
 

@@ -1,9 +1,9 @@
-"""Text in a fixed place. Of it only those lines are drawn again that have changed: drawing is what a look at a node costs."""
+"""Lines of text of which only those that changed are drawn again, as drawing is most of what the terminal UI costs."""
 
 from __future__ import annotations
 
 from rich.text import Text
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
@@ -20,7 +20,7 @@ class Panel(Widget):
     """
 
     class Resized(Message):
-        """It has another size: what is fitted to its size should be drawn again."""
+        """The panel was resized, and what is fitted to its size should be drawn again."""
 
     def __init__(self, *, id: str, title: str = "") -> None:
         super().__init__(id=id)
@@ -28,13 +28,19 @@ class Panel(Widget):
         self.border_title = title
 
     def on_resize(self) -> None:
-        """Say so."""
+        """Tell the app."""
         self.post_message(self.Resized())
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """As many lines as there are, where the style sheet says `height: auto`."""
+        return len(self._lines)
 
     def show(self, text: Text) -> None:
         """Draw these lines."""
         before, self._lines = self._lines, tuple(text.split("\n", allow_blank=True))
         lines, width = self._lines, self.size.width
+        if len(before) != len(lines) and self.styles.is_auto_height:
+            self.refresh(layout=True)
         changed = [
             Region(0, place, width, 1)
             for place in range(max(len(before), len(lines)))

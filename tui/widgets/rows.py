@@ -1,10 +1,12 @@
-"""A table that changes only the cells whose text changed, and keeps a person's place when rows come, go or change places."""
+"""A table that updates only changed cells, and keeps cursor and scroll position when rows come, go or move."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.coordinate import Coordinate
 from textual.widgets import DataTable
@@ -15,57 +17,78 @@ Row = tuple[str, tuple[Text, ...]]
 
 
 MAX_ROWS = 200
-"""A terminal is not the place for thousands; a title says how many there are."""
+"""Rows drawn at most; the title says how many there are."""
 
 
 def cut(count: int) -> str:
-    """What a title adds where there are more rows than are shown."""
+    """What a title adds where not all rows are shown."""
     return f", {MAX_ROWS} shown" if count > MAX_ROWS else ""
 
 
 class Rows(DataTable[Text]):
-    """One row per key.
+    """One row per key. A column is as wide as its widest cell, so that nothing in it is cut.
 
     Args:
         id: of the widget.
         title: on its border.
-        columns: names and widths in cells; the name is the column's key too.
+        columns: names and least widths in cells; the name is the column's key too.
     """
 
     def __init__(self, *, id: str, title: str, columns: Sequence[tuple[str, int]]) -> None:
         super().__init__(id=id, cursor_type="row", cell_padding=0, zebra_stripes=False)
         self._names = tuple(columns)
         self._shown: tuple[Row, ...] = ()
+        self._heads: tuple[tuple[str, int], ...] = ()
         self.border_title = title
 
     def on_mount(self) -> None:
-        """The columns never change."""
-        for name, width in self._names:
-            self.add_column(name, key=name, width=width)
+        """Columns are there before the first row."""
+        self._rebuild(self._fitted((), {}))
 
     @property
     def chosen(self) -> str | None:
         """The key under the cursor."""
         return self._shown[self.cursor_row][0] if 0 <= self.cursor_row < len(self._shown) else None
 
-    def show_rows(self, rows: Sequence[Row]) -> None:
-        """Show these in this order."""
+    def show_rows(self, rows: Sequence[Row], marks: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Show these in this order.
+
+        Args:
+            rows: a cell for every column.
+            marks: column -> a sign behind its name.
+        """
         new, old = tuple(rows), self._shown
-        if new == old:
+        heads = self._fitted(new, marks)
+        if new == old and heads == self._heads:
             return
-        chosen = self.chosen
+        chosen, scroll = self.chosen, self.scroll_offset
         self._shown = new
-        if [key for key, _ in new] == [key for key, _ in old]:
+        if heads == self._heads and [key for key, _ in new] == [key for key, _ in old]:
             for number, ((_, was), (_, now)) in enumerate(zip(old, new, strict=True)):
                 for column, (before, after) in enumerate(zip(was, now, strict=True)):
                     if before != after:
                         self.update_cell_at(Coordinate(number, column), after)
             return
-        scroll = self.scroll_offset.y
-        self.clear()
-        for key, cells in new:
-            self.add_row(*cells, key=key)
-        self.scroll_to(y=scroll, animate=False, immediate=True)
+        self._rebuild(heads)
+        self.scroll_to(x=scroll.x, y=scroll.y, animate=False, immediate=True)
         with suppress(RowDoesNotExist):
             if chosen is not None:
                 self.move_cursor(row=self.get_row_index(chosen), scroll=False)
+
+    def _fitted(self, rows: Sequence[Row], marks: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
+        """What stands over each column, and how wide it is."""
+        heads = []
+        for place, (name, least) in enumerate(self._names):
+            head = f"{name} {marks[name]}" if name in marks else name
+            widest = max((cells[place].cell_len for _, cells in rows), default=0)
+            heads.append((head, max(least, cell_len(head) + 1, widest + 1)))
+        return tuple(heads)
+
+    def _rebuild(self, heads: tuple[tuple[str, int], ...]) -> None:
+        self.clear(columns=heads != self._heads)
+        if heads != self._heads:
+            self._heads = heads
+            for (name, _), (head, width) in zip(self._names, heads, strict=True):
+                self.add_column(Text(head), key=name, width=width)
+        for key, cells in self._shown:
+            self.add_row(*cells, key=key)

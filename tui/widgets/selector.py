@@ -1,4 +1,4 @@
-"""Which node of several is shown: one line, the chosen one in brackets, trouble marked."""
+"""Which of several nodes is shown: one line, the chosen one in brackets, those with a problem marked."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class NodeSelector(Widget):
         self._selected = 0
 
     def update_from(self, readings: Sequence[Reading], selected: int) -> None:
-        """Show these names; a `!` follows the name of a node with trouble or a problem."""
+        """Show these names; a `!` follows the name of a node with a problem."""
         self.display = len(readings) > 1
-        labels = [show.clean(reading.name) + ("!" if _troubled(reading) else "") for reading in readings]
+        names = show.labels({str(place): reading.name for place, reading in enumerate(readings)})
+        labels = [names[str(place)] + ("!" if _troubled(each) else "") for place, each in enumerate(readings)]
         if (labels, selected) != (self._labels, self._selected):
             self._labels, self._selected = labels, selected
             self.refresh()

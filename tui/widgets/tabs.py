@@ -22,7 +22,7 @@ class TabBar(Widget):
     """One line.
 
     Args:
-        opened: name of the screen it stands on.
+        opened: name of the screen it belongs to.
     """
 
     class Chosen(Message):

@@ -1,4 +1,4 @@
-"""Lines that grow at the bottom: scrolls, and follows the newest while a person looks at the end. Only what is seen is drawn."""
+"""Lines that grow at the bottom: scrolls, and follows the newest while scrolled to the end. Draws only visible lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tail(ScrollView, can_focus=True):
         self.border_title = title
 
     def on_mount(self) -> None:
-        """Whoever scrolls back stays there; at the end it follows again."""
+        """Follow the newest line, unless scrolled back."""
         self.anchor()
 
     def show(self, lines: Sequence[Text]) -> None:
@@ -39,12 +39,12 @@ class Tail(ScrollView, can_focus=True):
         self.refresh()
 
     def on_resize(self) -> None:
-        """Lines are as wide as the window."""
+        """Lines are as wide as the widget."""
         self._measure()
 
     def _measure(self) -> None:
         self.virtual_size = Size(self.scrollable_content_region.width, len(self._lines))
 
     def render_line(self, y: int) -> Strip:
-        """One line of what is seen."""
+        """One visible line."""
         return strip_of(self, self._lines, y + self.scroll_offset.y, self.scrollable_content_region.width)

@@ -1,4 +1,4 @@
-"""Where a replay stands: a line that can be clicked. Hidden where nothing is replayed."""
+"""The position of a replay: a line that can be clicked. Hidden where nothing is replayed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from starling.tui.view import View
 class Timeline(Widget):
     """Play or pause, time, slider, length, speed."""
 
-    class Sought(Message):
+    class Seek(Message):
         """A person clicked a place; `fraction` is its share of the whole."""
 
         def __init__(self, fraction: float) -> None:
             super().__init__()
             self.fraction = fraction
 
-    class Toggled(Message):
+    class Toggle(Message):
         """A person clicked play or pause."""
 
-    class Hurried(Message):
+    class Faster(Message):
         """A person clicked the speed."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Timeline(Widget):
         self.display = False
 
     def update_from(self, view: View) -> None:
-        """Show where the replay stands."""
+        """Show the position."""
         self._position = view.position
         self.display = view.position is not None
         if self.display and self._line() != self._drawn:
@@ -64,8 +64,8 @@ class Timeline(Widget):
         first, room = self._slider
         cell = event.x - 1 - first  # the padding
         if cell < 0:
-            self.post_message(self.Toggled())
+            self.post_message(self.Toggle())
         elif cell >= room:
-            self.post_message(self.Hurried())
+            self.post_message(self.Faster())
         else:
-            self.post_message(self.Sought(cell / max(1, room - 1)))
+            self.post_message(self.Seek(cell / max(1, room - 1)))

@@ -8,12 +8,12 @@ from textual.widget import Widget
 
 
 def entitle(widget: Widget, title: str, subtitle: str = "") -> None:
-    """Write these on a widget's border. Textual draws a widget anew for every title it is given, and reads markup in words.
+    """Write these on a widget's border, as plain text and only when changed: Textual redraws a widget for every title and parses markup.
 
     Args:
         widget: with a border.
         title: at the top.
-        subtitle: at the bottom; "" leaves what is there.
+        subtitle: at the bottom; "" keeps the present one.
     """
     if widget.border_title != Content(title).markup:
         widget.border_title = Text(title)

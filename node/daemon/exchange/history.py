@@ -14,10 +14,14 @@ from msgspec import structs
 
 from starling.gossip.exchange.commands import Ended, Outcome
 from starling.gossip.wire.schema import Exchange, Pull, Pulled, Pulling, Request, Response
-from starling.node.status.snapshot import Transaction
+from starling.node.status.snapshot import Transaction, Transfer
 
 MAX_ENDED = 50
 MAX_UNDER_WAY = 512
+SHOWN_AFTER_S = 2.0
+"""An exchange that takes no longer is of no interest while it lasts."""
+SHOWN_UNTIL_S = 600.0
+"""One of which no end is known by then was forgotten by its peer."""
 
 
 @dataclass(slots=True)
@@ -44,6 +48,16 @@ class Transactions:
     def ended(self) -> tuple[Transaction, ...]:
         """The last 50, oldest first."""
         return tuple(self._ended)
+
+    @property
+    def under_way(self) -> tuple[Transfer, ...]:
+        """Exchanges in which we take part, begun at least `SHOWN_AFTER_S` ago. What a peer begins and we do not answer is none."""
+        now = trio.current_time()
+        return tuple(
+            Transfer(peer, "exchange", it.sent + it.received, None, now - it.began)
+            for (peer, _), it in self._under_way.items()
+            if it.sent and SHOWN_AFTER_S <= now - it.began < SHOWN_UNTIL_S
+        )
 
     def sent(self, peer: str, message: Exchange | Pulling) -> None:
         """A message of ours is about to go out, perhaps again."""

@@ -14,9 +14,10 @@ from starling.node.daemon.app import Joining, Node, Opening, Starting
 from starling.node.daemon.membership.neighbors import LinkMap, own_links
 from starling.node.daemon.running import RunningNode
 from starling.node.net.api import Traffic
-from starling.node.status.snapshot import VERSION, PeerStatus, StatusSnapshot
+from starling.node.status.snapshot import VERSION, PeerStatus, StatusSnapshot, Transfer
 
 Fields = dict[str, Any]
+MAX_TRANSFERS = 16
 
 
 def take_snapshot(node: Node) -> StatusSnapshot:
@@ -49,8 +50,8 @@ def _own(node: Node, engine_pid: int | None) -> Fields:
         "byzantine": bool(setup.config.attack),
         "round": progress.round,
         "local_steps": progress.local_steps,
-        "steps_per_s": progress.steps_per_s,
-        "paced_per_s": progress.paced.per_s(now) if progress.state == "training" else progress.paced.per_s(),
+        "steps_per_s": progress.speed.per_busy_s(),
+        "paced_per_s": progress.speed.per_s(now) if progress.state == "training" else progress.speed.per_s(),
         "loss": progress.loss,
         "value": progress.value,
         "value_round": progress.value_round,
@@ -109,9 +110,16 @@ def _running(node: Node, running: RunningNode) -> Fields:
         "payload_bytes": running.exchange.payload_bytes,
         "exchanges": running.exchange.stats,
         "peers": _peers(node, running),
+        "transfers": _transfers(node, running),
         "ranks": links.ranks,
         "links": links.links,
     }
+
+
+def _transfers(node: Node, running: RunningNode) -> tuple[Transfer, ...]:
+    """Models being fetched, and exchanges under way."""
+    under_way = (*running.transfer.incoming, *node.transactions.under_way)
+    return tuple(sorted(under_way, key=lambda each: -each.seconds)[:MAX_TRANSFERS])
 
 
 def _link_map(node: Node, running: RunningNode) -> LinkMap:

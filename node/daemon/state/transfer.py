@@ -36,6 +36,7 @@ from starling.gossip.wire.schema import (
 from starling.node.interfaces import EngineHandle, Reporter, TaskStatus
 from starling.node.net.api import Network
 from starling.node.rpc import calls
+from starling.node.status.snapshot import Transfer as TransferStatus
 
 SNAPSHOT_FRESH_S = 1.0
 OFFER_GRACE_S = 1.0
@@ -47,6 +48,15 @@ PROGRESS_S = 10.0
 WIDEST_SCALAR = 8  # bytes of a float64
 STATE_HEADER_BYTES = 64 << 10
 TRIES_PER_CHUNK = 3
+
+
+@dataclass(slots=True)
+class _Incoming:
+    """A model being downloaded."""
+
+    began: float
+    size: int
+    received: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,7 @@ class Transfer:
         self._read_at = -math.inf
         self._waiting: dict[tuple[str, str, int], trio.MemorySendChannel[Message]] = {}
         self._nonce = 0
+        self._incoming: dict[str, _Incoming] = {}
         self._may: Callable[[str], bool] = lambda _peer: True
 
     def expect(self, opened: calls.Opened) -> None:
@@ -200,6 +211,14 @@ class Transfer:
                 nursery.start_soon(ask, peer, nursery.cancel_scope)
         return sorted(offers, key=lambda item: item.peer)
 
+    @property
+    def incoming(self) -> tuple[TransferStatus, ...]:
+        """Downloads under way, for the status."""
+        now = trio.current_time()
+        return tuple(
+            TransferStatus(peer, "model", it.received, it.size, now - it.began) for peer, it in self._incoming.items()
+        )
+
     async def download(self, chosen: Offered, holders: Sequence[Offered] = ()) -> bytes | None:
         """Download an offered model and check its digest; None if no source delivers it.
 
@@ -207,6 +226,13 @@ class Transfer:
             chosen: the offer.
             holders: offers with the same digest, to resume from if one fails.
         """
+        self._incoming[chosen.peer] = _Incoming(trio.current_time(), chosen.offer.size)
+        try:
+            return await self._download(chosen, holders)
+        finally:
+            del self._incoming[chosen.peer]
+
+    async def _download(self, chosen: Offered, holders: Sequence[Offered]) -> bytes | None:
         received = bytearray()
         sources = [chosen, *(item for item in holders if item.peer != chosen.peer)]
         failures, reported_at = 0, trio.current_time()
@@ -225,6 +251,7 @@ class Transfer:
                     return None
                 continue
             received += data
+            self._incoming[chosen.peer].received = len(received)
             if trio.current_time() >= reported_at + PROGRESS_S:
                 reported_at = trio.current_time()
                 self._report_progress(source.peer, len(received), chosen.offer.size)

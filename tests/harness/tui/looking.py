@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
@@ -28,17 +29,18 @@ def screen_text(app):
     return "\n".join(strip.text for strip in strips)
 
 
-def look(polls, size=SMALL, keys=(), *, then=None, playback=None, clock=lambda: NOW):
+def look(polls, size=SMALL, keys=(), *, then=None, playback=None, clock=lambda: NOW, folder=Path()):
     """Show readings, press keys, and return the app and what it shows after each key (first: before any).
 
     Args:
         polls: what each poll sees, or a list of sources.
         size: columns and lines.
         keys: names of keys; a string of several characters in braces is typed.
+        folder: where files go.
         then: what is done afterwards, given the pilot, the app and what was seen.
     """
     sources = polls if hasattr(polls[0], "poll") else [CannedSource(polls)]
-    app = StarlingApp(sources, playback, clock=clock, poll_s=0.2)
+    app = StarlingApp(sources, playback, clock=clock, poll_s=0.2, folder=folder)
     app.animation_level = "none"
     seen = []
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from starling.node.status import format as show
+from starling.node.status.snapshot import Transfer
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,10 @@ def test_missing_is_a_dash_and_never_zero(of):
         (show.rounds(4200, 0), "4,200"),
         (show.short("12D3KooWabcdefg"), "…abcdefg"),
         (show.short("node-1"), "node-1"),
+        (show.short("a-long-name-of-a-node", 12), "a-lon…a-node"),
+        (show.progress(Transfer("a", "model", 5, 10)), "50 % of 10 B"),
+        (show.progress(Transfer("a", "model", 11, 10)), "100 % of 10 B"),
+        (show.progress(Transfer("a", "exchange", 12_000_000)), "12 MB"),
     ],
 )
 def test_figures_as_people_read_them(said, expected):
@@ -61,3 +67,24 @@ def test_no_figure_is_wider_than_its_column(value):
 @given(st.text())
 def test_text_of_others_is_one_printable_line(text):
     assert show.clean(text).isprintable()
+
+
+ALIKE = st.text("ab語 \x00…", max_size=30) | st.builds("12D3KooW{}".format, st.text("ab", min_size=30, max_size=44))
+
+
+@given(st.lists(ALIKE, max_size=12, unique=True))
+def test_no_two_labels_are_equal_and_none_is_longer_than_it_must_be(texts):
+    """Peers choose their ids, and people names that begin and end alike."""
+    found = show.labels({text: text for text in texts})
+    assert sorted(found) == sorted(texts)
+    assert len(set(found.values())) == len(texts)
+    if len({show.short(text) for text in texts}) == len(texts):
+        assert all(cell_len(label) <= show.NAME_WIDTH for label in found.values())
+
+
+@given(st.text(max_size=60), st.integers(4, 30))
+def test_a_short_name_fits_and_a_name_that_fits_is_whole(text, width):
+    short = show.short(text, width)
+    assert cell_len(short) <= width
+    if cell_len(show.clean(text)) <= width:
+        assert short == show.clean(text)

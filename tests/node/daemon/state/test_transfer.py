@@ -24,6 +24,7 @@ from starling.node.daemon.state.transfer import (
 )
 from starling.node.net.api import Inbound
 from starling.node.rpc import calls
+from starling.node.status import snapshot as status
 
 
 class SlowLine:
@@ -65,8 +66,17 @@ def test_a_long_download_says_how_far_it_is_now_and_then():
             transfer = Transfer(network=SlowLine(state, nursery), report=report, manifest=lambda _swarm: None)
             await nursery.start(transfer.serve)
             offer = StateOffer(1, 1, 5, len(state), hashlib.sha256(state).digest(), b"")
-            began = trio.current_time()
+            began, seen = trio.current_time(), []
+
+            async def look():
+                await trio.sleep(13.0)
+                seen.append(transfer.incoming)
+
+            nursery.start_soon(look)
+            assert transfer.incoming == ()
             assert await transfer.download(Offered("peer", offer)) == state
+            assert seen == [(status.Transfer("peer", "model", 2 * MAX_CHUNK_BYTES, len(state), 13.0),)]
+            assert transfer.incoming == ()
             took_s = trio.current_time() - began
             assert len(report.texts) == 3 <= took_s / PROGRESS_S
             assert [text.split(" of ")[0] for text in report.texts] == ["39 %", "79 %", "100 %"]
