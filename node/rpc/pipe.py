@@ -32,19 +32,22 @@ _REQUESTS = msgspec.msgpack.Decoder(tuple[int, Request])
 _REPLIES = msgspec.msgpack.Decoder(tuple[int, Reply | Failed])
 
 
-def encode(call_id: int, message: Call) -> bytes:
-    """A whole frame, its length in front.
+def encode(call_id: int, message: Call) -> bytearray:
+    """A whole frame, its length in front; a payload is copied once.
 
     Raises:
         LocalProtocolError: longer than MAX_FRAME_BYTES.
     """
-    body = _ENCODER.encode((call_id, message))
-    if len(body) > MAX_FRAME_BYTES:
-        raise LocalProtocolError(f"a {type(message).__name__} of {len(body)} bytes exceeds {MAX_FRAME_BYTES}")
-    return HEADER.pack(len(body)) + body
+    frame = bytearray(HEADER.size)
+    _ENCODER.encode_into((call_id, message), frame, HEADER.size)
+    count = len(frame) - HEADER.size
+    if count > MAX_FRAME_BYTES:
+        raise LocalProtocolError(f"a {type(message).__name__} of {count} bytes exceeds {MAX_FRAME_BYTES}")
+    HEADER.pack_into(frame, 0, count)
+    return frame
 
 
-def body_bytes(header: bytes) -> int:
+def body_bytes(header: bytes | bytearray) -> int:
     """How many bytes follow a header.
 
     Raises:
@@ -56,7 +59,7 @@ def body_bytes(header: bytes) -> int:
     return length
 
 
-def decode_request(body: bytes) -> tuple[int, Request]:
+def decode_request(body: bytes | bytearray) -> tuple[int, Request]:
     """Call id and request.
 
     Raises:
@@ -68,7 +71,7 @@ def decode_request(body: bytes) -> tuple[int, Request]:
         raise LocalProtocolError(f"not a request: {error}") from error
 
 
-def decode_reply(body: bytes) -> tuple[int, Reply | Failed]:
+def decode_reply(body: bytes | bytearray) -> tuple[int, Reply | Failed]:
     """Call id and reply.
 
     Raises:
@@ -109,7 +112,7 @@ class Pipe:
         """
         return decode_request(self._read(body_bytes(self._read(HEADER.size))))
 
-    def _read(self, count: int) -> bytes:
+    def _read(self, count: int) -> bytearray:
         buffer = bytearray(count)
         view = memoryview(buffer)
         while view:
@@ -120,4 +123,4 @@ class Pipe:
             if received == 0:
                 raise EOFError
             view = view[received:]
-        return bytes(buffer)
+        return buffer

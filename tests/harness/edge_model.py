@@ -47,9 +47,13 @@ class Ledger:
 class End:
     """One end: machine, engine and what the test can do to it."""
 
-    def __init__(self, me: str, peer: str, rng: Random, net: list[tuple[str, Exchange]], ledger: Ledger | None = None):
+    def __init__(
+        self, me: str, peer: str, rng: Random, net: list[tuple[str, Exchange]], ledger: Ledger | None = None,
+        make: Callable[[str, str, int], Edge] = Edge,
+    ) -> None:  # fmt: skip
+        self.make = make
         self.rng, self.net = rng, net
-        self.edge = Edge(me, peer, rng.randrange(1, 2**48))
+        self.edge = self.make(me, peer, rng.randrange(1, 2**48))
         self.ledger = ledger or Ledger()
         self.engine: deque[EdgeCall] = deque([Revoke(peer)])
         self.ended: list[Ended] = []
@@ -88,7 +92,7 @@ class End:
         """The process starts anew: machine and engine forget, frames to it are gone with its connections."""
         me, peer = self.edge.me, self.edge.peer
         self.net[:] = [(dst, message) for dst, message in self.net if dst != me]
-        self.edge = Edge(me, peer, self.rng.randrange(1, 2**48))
+        self.edge = self.make(me, peer, self.rng.randrange(1, 2**48))
         self.engine = deque([Revoke(peer)])
 
     def work(self) -> None:
@@ -127,11 +131,13 @@ class End:
 class Pair:
     """Both ends of an edge and the network between them."""
 
-    def __init__(self, rng: Random, ledgers: tuple[Ledger, Ledger] | None = None) -> None:
+    def __init__(
+        self, rng: Random, ledgers: tuple[Ledger, Ledger] | None = None, make: Callable[[str, str, int], Edge] = Edge
+    ) -> None:
         self.rng = rng
         self.net: list[tuple[str, Exchange]] = []
         one, other = ledgers or (Ledger(), Ledger())
-        self.a, self.b = End("a", "b", rng, self.net, one), End("b", "a", rng, self.net, other)
+        self.a, self.b = End("a", "b", rng, self.net, one, make), End("b", "a", rng, self.net, other, make)
         self.ends = (self.a, self.b)
 
     def deliver(self, *, loss: float, duplication: float) -> None:
@@ -184,3 +190,29 @@ class Pair:
         queued = {(c.inc, c.seq) for c in r.engine if isinstance(c, Commit)}
         pending = {(r.edge.inc, r.edge.pending.seq)} if r.edge.pending is not None else set()
         assert open_keys <= queued | pending, "what is committed here can still be committed there"
+
+
+def trouble(pair: Pair, *, loss: float, duplication: float, resets: bool, closes: bool, births: bool) -> None:
+    """One random event out of all that can happen to an edge."""
+    rng, draw = pair.rng, pair.rng.random()
+    end = rng.choice(pair.ends)
+    if draw < 0.06:
+        end.begin()
+    elif draw < 0.065:
+        end.do(end.edge.abort("timeout", "deadline"))
+    elif draw < 0.16:
+        end.do(end.edge.retry())
+    elif draw < 0.2:
+        end.unpark()
+    elif draw < 0.202 and resets:
+        end.do(end.edge.reset(rng.choice((0, end.edge.inc + rng.randrange(1, 9), rng.randrange(2**48)))))
+    elif draw < 0.206 and closes:
+        end.do(end.edge.close())
+    elif draw < 0.208 and births:
+        end.reborn()
+    elif draw < 0.5 and end.engine:
+        end.work()
+    elif pair.net:
+        pair.deliver(loss=loss, duplication=duplication)
+    if len(pair.net) > 12:
+        pair.net.pop(0)

@@ -38,7 +38,7 @@ class ProcessEngine:
     def __init__(self, process: trio.Process, stream: trio.SocketStream) -> None:
         self._process = process
         self._stream = stream
-        self._queue, self._outgoing = trio.open_memory_channel[bytes](QUEUED_FRAMES)
+        self._queue, self._outgoing = trio.open_memory_channel[bytearray](QUEUED_FRAMES)
         self._waiting: dict[int, _Waiter] = {}
         self._calls = 0
         self._ended: str | None = None
@@ -99,7 +99,7 @@ class ProcessEngine:
     async def _write(self) -> None:
         async for frame in self._outgoing:
             try:
-                await self._stream.send_all(frame)
+                await self._stream.send_all(memoryview(frame))
             except trio.BrokenResourceError:
                 return  # the reader sees the end too, and knows the reason
 
@@ -119,18 +119,19 @@ class ProcessEngine:
             await self._process.wait()
         self._ended = f"the engine process ended with {_status(self._process.returncode)}"
 
-    async def _receive(self, count: int) -> bytes | None:
+    async def _receive(self, count: int) -> bytearray | None:
         """Exactly `count` bytes, or None at the end of the stream."""
-        buffer = bytearray()
-        while len(buffer) < count:
+        buffer = bytearray(count)
+        view = memoryview(buffer)
+        while view:
             try:
-                part = await self._stream.receive_some(min(count - len(buffer), 1 << 20))
-            except trio.BrokenResourceError:
+                received = await self._stream.socket.recv_into(view)
+            except (OSError, trio.ClosedResourceError):
                 return None
-            if not part:
+            if not received:
                 return None
-            buffer += part
-        return bytes(buffer)
+            view = view[received:]
+        return buffer
 
 
 @asynccontextmanager

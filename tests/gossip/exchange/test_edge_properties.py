@@ -10,34 +10,7 @@ import pytest
 
 from starling.gossip.exchange.calls import Offer
 from starling.gossip.wire.schema import Reset
-from tests.harness.edge_model import End, Ledger, Pair
-
-
-def trouble(pair: Pair, *, loss: float, duplication: float, resets: bool, closes: bool, births: bool) -> None:
-    """One random event out of all that can happen to an edge."""
-    rng, draw = pair.rng, pair.rng.random()
-    end = rng.choice(pair.ends)
-    if draw < 0.06:
-        end.begin()
-    elif draw < 0.065:
-        end.do(end.edge.abort("timeout", "deadline"))
-    elif draw < 0.16:
-        end.do(end.edge.retry())
-    elif draw < 0.2:
-        end.unpark()
-    elif draw < 0.202 and resets:
-        end.do(end.edge.reset(rng.choice((0, end.edge.inc + rng.randrange(1, 9), rng.randrange(2**48)))))
-    elif draw < 0.206 and closes:
-        end.do(end.edge.close())
-    elif draw < 0.208 and births:
-        end.reborn()
-    elif draw < 0.5 and end.engine:
-        end.work()
-    elif pair.net:
-        pair.deliver(loss=loss, duplication=duplication)
-    if len(pair.net) > 12:
-        pair.net.pop(0)
-
+from tests.harness.edge_model import End, Ledger, Pair, trouble
 
 KINDS = {
     "loss and duplication": {"resets": False, "closes": False, "births": False},

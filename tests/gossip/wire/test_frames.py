@@ -12,7 +12,7 @@ from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import Ack, Busy, Close, Closed, NotNow, Poke, Pull, Pulled, Request, Reset, Response
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "exchange.json"
+GOLDEN = Path(__file__).parents[2] / "golden" / "exchange.json"
 VIEW = bytes(range(16))
 MESSAGES = {
     "request": Request(2**60 + 7, 3, 2, 41, VIEW, 0.25, 0.75, b"\x00\x01values\xff"),
@@ -58,7 +58,7 @@ def test_a_cut_frame_is_a_fault_of_the_peer(name):
 def test_every_reason_that_can_be_read_is_given_by_somebody(message):
     """A word that no node says is a state that nobody has thought through: who is shut out, for one, is told nothing."""
     (field,) = (field for field in msgspec.inspect.type_info(message).fields if field.name == "reason")
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     sources = [*(root / "gossip" / "exchange").glob("*.py"), *(root / "node" / "daemon").glob("*.py")]
     written = "\n".join(source.read_text() for source in sources if source.name != "commands.py")
     assert {reason for reason in field.type.values if f'"{reason}"' not in written} == set()

@@ -1,10 +1,14 @@
 """Frames between daemon and engine."""
 
 import socket
+import tracemalloc
+from collections.abc import Callable
 
 import pytest
 
 from starling.gossip.errors import LocalProtocolError
+from starling.gossip.wire import frames
+from starling.gossip.wire.schema import Response
 from starling.node.config.schema import Manifest
 from starling.node.rpc import calls, pipe
 
@@ -57,3 +61,27 @@ def test_the_childs_end_reads_requests_in_order_and_meets_the_end_of_the_stream(
         with pytest.raises(EOFError):
             child.receive()
         assert child.ready()
+
+
+def payloads_allocated(step: Callable[[], object]) -> float:
+    """Peak of new memory, in payloads."""
+    tracemalloc.start()
+    try:
+        step()
+        return tracemalloc.get_traced_memory()[1] / PAYLOAD_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+PAYLOAD_BYTES = 8 << 20
+
+
+def test_a_payload_is_copied_once_between_codec_and_socket():
+    """Models are large, and both processes have other things to do. Encoders grow their buffer by half, which is no second copy."""
+    payload = bytes(PAYLOAD_BYTES)
+    call, message = calls.Apply("peer", 1, 1, payload), Response(1, 1, payload)
+    body, frame = bytes(pipe.encode(1, call)[pipe.HEADER.size :]), frames.encode(message)
+    assert payloads_allocated(lambda: pipe.encode(1, call)) < 1.6
+    assert payloads_allocated(lambda: pipe.decode_request(body)) < 1.1
+    assert payloads_allocated(lambda: frames.encode(message)) < 1.6
+    assert payloads_allocated(lambda: frames.decode("exchange", "peer", frame)) < 1.1

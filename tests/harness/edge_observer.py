@@ -1,0 +1,40 @@
+"""Watches what an edge does: every event with the states before and after it and the engine calls that come of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starling.gossip.exchange.commands import Ended, Requested, SendMessage, Solicited
+from starling.gossip.exchange.edge import Edge
+
+NO_CALLS = (SendMessage, Requested, Solicited, Ended)
+
+
+class ObservedEdge(Edge):
+    """An edge that adds to `rows` (role, state, event, next state, engine calls) of all that changes its state or asks for a call."""
+
+    def __init__(self, me: str, peer: str, inc: int, *, rows: set[tuple]) -> None:
+        super().__init__(me, peer, inc)
+        self.rows = rows
+
+    def receive(self, message: Any) -> list:
+        agrees = self.state == "greeting" and message.inc == self.inc
+        larger = "larger incarnation" if message.inc > self.inc else type(message).__name__
+        return self._record(self.state, "same incarnation" if agrees else larger, super().receive(message))
+
+    def _record(self, before: str, event: str, commands: list) -> list:
+        calls = tuple(type(command).__name__ for command in commands if not isinstance(command, NO_CALLS))
+        if calls or self.state != before:
+            self.rows.add(("initiator" if self.initiator else "responder", before, event, self.state, calls))
+        return commands
+
+
+def _recorded(name: str) -> Any:
+    def method(self: ObservedEdge, *arguments: Any, **named: Any) -> list:
+        return self._record(self.state, name, getattr(Edge, name)(self, *arguments, **named))
+
+    return method
+
+
+for _name in ("begin", "accept", "refuse", "abort", "close", "reset", "offered", "answered", "applied", "failed"):
+    setattr(ObservedEdge, _name, _recorded(_name))
