@@ -1,1 +1,1 @@
-"""Who meets whom: mixing matrices a row at a time, torch-free."""
+"""Overlays: the mixing matrix of each round, one row at a time. Torch-free."""

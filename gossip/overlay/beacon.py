@@ -1,16 +1,17 @@
-"""Salts of the ranks that nobody can know far ahead: a signature of the founder's for each epoch.
+"""Unpredictable salts of the ranks: a signature of the founder for each epoch.
 
-An epoch is `overlay.rerank_every` rounds, throughout which members keep their ranks. Were its salt a hash of what everybody knows, anybody
-could work out the order of any epoch at any time, and who picks its peer id could try ids until it sits beside a victim when it matters.
-So the founder signs the epoch's number, and a hash of that signature goes into the salt: nobody else can work it out, anybody can check it.
+An epoch is `overlay.rerank_every` rounds, throughout which members keep their ranks. If its salt were a hash of public data, the
+order of every epoch could be computed in advance, and an attacker could generate peer ids until one becomes a victim's neighbor in a chosen
+epoch. So the founder signs the epoch's number, and a hash of that signature goes into the salt: only the founder can compute it, and
+everybody can verify it.
 
-    epoch 0          the swarm's own salt: nothing can be unknown to those who begin
+    epoch 0          the swarm's own salt, which is public
     epoch e          the beacon of e + 1 is published when the founder enters e
-    no beacon        the salt follows from the swarm's, as if nobody were to be kept from foreseeing it
+    no beacon        the salt is derived from the swarm's, and is predictable
 
 Signing is deterministic for a founder that follows RFC 8032, but others cannot check that: a dishonest founder chooses among orders.
-Source of coins that come from signing a number: Cachin, Kursawe and Shoup 2000, Random Oracles in Constantinople. They share the key
-among many; here one holds it.
+Source of coins from signatures on a counter: Cachin, Kursawe and Shoup 2000, Random Oracles in Constantinople. They share the key
+among many; here the founder holds it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def signed(swarm: str, epoch: int, sign: Callable[[bytes], bytes]) -> Beacon:
 
 
 def value(beacon: Beacon) -> bytes:
-    """32 bytes that look random to whoever lacks the beacon."""
+    """32 bytes, pseudo-random without the beacon."""
     return blake2b(beacon.signature, digest_size=VALUE_BYTES).digest()
 
 
@@ -79,7 +80,7 @@ class Beacons:
         return epoch in self._held
 
     def salt(self, salt: bytes, epoch: int) -> bytes:
-        """The salt of an epoch's ranks; where its beacon is not known the one that anybody can work out.
+        """The salt of an epoch's ranks; without its beacon the predictable one.
 
         Args:
             salt: the swarm's.
@@ -89,23 +90,23 @@ class Beacons:
         return salt_of(salt, epoch, b"" if beacon is None else value(beacon))
 
     def wants(self, beacon: Beacon, now: int) -> bool:
-        """Whether a beacon could be news, or a lie: else its signature need not be looked at.
+        """Whether a beacon is worth verifying: of a known range of epochs, and not stored already.
 
         Args:
             beacon: as received.
-            now: the epoch in which we are.
+            now: our current epoch.
         """
         if not 1 <= beacon.epoch <= now + AHEAD or self._held.get(beacon.epoch) == beacon:
             return False
         return beacon.epoch in self._held or len(self._held) < self.limit or beacon.epoch > min(self._held)
 
     def take(self, sender: str, beacon: Beacon, now: int) -> bool:
-        """Keep a beacon. -> whether it is news, to be passed on
+        """Verify and store a beacon -> whether it is new, and to be forwarded.
 
-        The first one of an epoch stays, whatever else a founder may have signed.
+        The first one of an epoch is kept, even if the founder signed another.
 
         Args:
-            sender: to blame.
+            sender: named in the error.
             beacon: as received.
             now: as in `wants`.
 

@@ -66,7 +66,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Torus:
-    """The grid with its borders joined: everybody has four neighbors at weight 1/5 if r, c >= 3. A ring for prime n.
+    """The grid with its borders joined: every rank has four neighbors at weight 1/5 if r, c >= 3. A ring for prime n.
 
     All degrees are equal, so that all rules of `starling.gossip.overlay.weights` are one. Spectral gap of order 1/n for a square torus.
     """

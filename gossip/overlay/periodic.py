@@ -10,7 +10,7 @@ Position c in a cycle (`round` modulo its length):
                   averaged only by the rest of it.
 
 Inner rounds are counted on their own, so that the inner overlay never skips one. A lone member has a sweep of one round in
-which nothing is exchanged. Exact only while nobody joins or leaves within a sweep: the members' number sets its length.
+which nothing is exchanged. Exact only without joins and leaves within a sweep: the members' number sets its length.
 
 With an inner overlay this is Gossip-PGA, Chen et al. 2021 (arXiv:2105.09080); with `Alone` it is local SGD, Stich 2019
 (arXiv:1805.09767).

@@ -1,4 +1,4 @@
-"""Pulling from random peers: each round every node asks a few others that nobody chose, and nobody can make itself be asked.
+"""Pulling from random peers: each round every node draws a few others; a peer cannot influence who pulls from it.
 
 Shapes: n members, ranks 0 … n − 1.
 """
@@ -12,22 +12,22 @@ from typing import ClassVar
 
 from starling.gossip.seeds import derive
 
-_WORD = 8  # bytes of a draw: so wide that its remainder is as good as uniform
+_WORD = 8  # bytes of a draw: wide enough for an almost uniform remainder
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Each rank asks k others, uniformly at random without replacement and anew in every round; all models count the same, 1/(k + 1).
+    """Each rank pulls from k others, drawn uniformly without replacement in every round; all models have weight 1/(k + 1).
 
-    Rows sum to 1, columns only in expectation: who is asked more often in a round counts more in it. So the average of all drifts
-    by chance, and what is told must not be taken as a difference that both ends apply: it is for `starling.gossip.mix.gather`.
-    With fewer than k others all of them are asked.
+    Rows sum to 1, columns only in expectation: a peer drawn more often in a round counts more in it. So the average of all drifts
+    randomly, and a pulled vector is not a difference that both ends apply: this overlay is for `starling.gossip.mix.gather`.
+    With fewer than k others all of them are drawn.
 
     Source: pull-based epidemic robust learning, RPEL, arXiv:2506.05579 (2025).
 
     Args:
         seed: root seed of the swarm, 0 <= seed < 2**63.
-        k: peers asked in a round, >= 1.
+        k: peers pulled from in a round, >= 1.
     """
 
     seed: int

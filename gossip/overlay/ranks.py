@@ -1,4 +1,4 @@
-"""From a set of members to ranks that nobody chose, and a short name for the set."""
+"""Ranks of members by a salted hash, and digests of member sets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def ranked(members: Iterable[str], salt: bytes) -> tuple[str, ...]:
-    """Members in the order of BLAKE2b(salt, id): nobody chooses whom it sits beside, and another salt shuffles anew.
+    """Members in the order of BLAKE2b(salt, id): a member cannot choose its neighbors, and another salt gives another order.
 
     The same for every order of `members`; duplicates count once.
     """
@@ -22,7 +22,7 @@ def ranked(members: Iterable[str], salt: bytes) -> tuple[str, ...]:
 
 
 def ranked_at(members: Iterable[str], salt: bytes, round: int, every: int) -> tuple[str, ...]:
-    """The order of `round` where members are ranked anew every so many rounds: nobody stays beside whom it liked for longer.
+    """The order of `round` where members are reranked every `every` rounds, which bounds how long any two stay neighbors.
 
     Args:
         members: as in `ranked`.

@@ -1,8 +1,8 @@
-"""Rendezvous: pairs that meet because a hash says so, and that no third member can part.
+"""Rendezvous: a random matching by hashes, in which a pair does not depend on third members.
 
 Theory of operation. Every round gives each member a fresh hash; two members are the nearer, the smaller the exclusive or
-of their hashes. Two meet if each is nearest to the other. Whether they are depends on those two and on nobody being
-nearer, so a member more or less, or one that only some have heard of, never breaks a pair of others: it takes away its
+of their hashes. Two meet if each is nearest to the other. Whether they are depends on those two and on no other being
+nearer, so a member more or less, or one that only some know of, never breaks a pair of others: it takes away its
 own pair and adds at most one. In a schedule by rank one missing member shifts every later rank.
 
 That has a price: 1/(2 ln 2) = 72 % of the members are matched in a round, not all.
@@ -28,7 +28,7 @@ Name = TypeVar("Name", int, str)
 
 
 def meetings(seed: int, names: Collection[Name], round: int) -> dict[Name, Name]:
-    """Who meets whom: {a: b, b: a, …}, without those who are idle.
+    """The matching {a: b, b: a, …}, without idle members.
 
     Without member m the result is the same but for m's pair, which is gone, and at most one pair more.
 
@@ -51,7 +51,7 @@ def meetings(seed: int, names: Collection[Name], round: int) -> dict[Name, Name]
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """In each round those meet whose hashes are nearest to one another, weight 1/2; 28 % are idle.
+    """In each round those two exchange whose hashes are nearest to one another, weight 1/2; 28 % are idle.
 
     The expected squared disagreement shrinks to 0.64 per round, whatever n, where a random matching, whose pairs all depend
     on all members, halves it.

@@ -57,7 +57,7 @@ class StaticExponential:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Everybody meets everybody, weight 1/n: the exact average in one round, at n − 1 messages a node."""
+    """Complete graph, weight 1/n: the exact average in one round, at n − 1 messages a node."""
 
     symmetric: ClassVar[bool] = True
 
@@ -72,7 +72,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """Nobody meets anybody: for local SGD between global averages (`starling.gossip.overlay.periodic`), and as the zero of a table."""
+    """No edges: for local SGD between global averages (`starling.gossip.overlay.periodic`), and as the zero of a table."""
 
     symmetric: ClassVar[bool] = True
 

@@ -23,7 +23,7 @@ SPARE_EDGES = 2
 
 @dataclass(frozen=True, slots=True)
 class Sticky:
-    """Symmetric one-peer matchings on the exponential graph, weight 1/2: in time a node meets all at ± 2^j.
+    """Symmetric one-peer matchings on the exponential graph, weight 1/2: over time a node exchanges with all at ± 2^j.
 
     Round t is about distance s = 2^(t mod tau). The steps i → i + s mod n fall into cycles; along each cycle neighbors
     pair up alternately, and every turn (tau rounds) the pairing moves on by one place, so that the peer ahead and the
@@ -63,7 +63,7 @@ class Sticky:
 def rings(me: str, alive: Collection[str], count: int, salt: bytes) -> tuple[tuple[str, ...], ...]:
     """`count` independent orders of `alive` and `me`, each from `me` onwards and to be read as a ring.
 
-    Who sits beside whom in one ring says nothing about the others, and a peer that comes or goes moves nobody else.
+    The neighbors in different rings are independent, and a join or leave does not reorder the others.
     """
     orders = (ranked((*alive, me), salt + bytes((ring,))) for ring in range(count))
     return tuple(order[order.index(me) :] + order[: order.index(me)] for order in orders)
@@ -71,26 +71,26 @@ def rings(me: str, alive: Collection[str], count: int, salt: bytes) -> tuple[tup
 
 @dataclass(slots=True)
 class StickyEdges:
-    """A node's edges, changed as little as other people's churn allows. No clock, no messages.
+    """A node's lasting edges, changed as little as possible under churn. No clock, no messages.
 
     Theory of operation. Every member computes ⌈degree/2⌉ rings over the living from the same salt; its targets are the
     peers beside it in any of them, so if j is a target of i, i is one of j. The union of a few random rings has a
-    spectral gap that does not shrink with n, and a join or leave changes one place in each ring. Where everybody fits
-    into the degree, everybody is a target.
+    spectral gap that does not shrink with n, and a join or leave changes one place in each ring. If all members fit
+    into the degree, all are targets.
 
-    Targets always get an edge; the first ring alone keeps the graph connected. An edge to a stranger, no target any
-    more, stays while the peer lives; only beyond `degree` + SPARE_EDGES edges are strangers closed, those first that
-    sit furthest away, because whoever sits near is beside us again when the peer between leaves. With members at rest
+    Targets always get an edge; the first ring alone keeps the graph connected. An edge to a peer that is no longer a
+    target stays while the peer lives; only beyond `degree` + SPARE_EDGES edges are such edges closed, those first whose peers are
+    farthest in the rings, as near ones become targets again when a peer in between leaves. With members at rest
     only targets are opened and none is closed, so opening and closing come to an end.
 
-    The other end has its say: the shell calls `accept` when a peer opens an edge and `drop` when one refuses or closes
+    The other end decides as well: the shell calls `accept` when a peer opens an edge and `drop` when one refuses or closes
     it. A peer that is no longer alive is forgotten without being named: a dead peer's flow is revoked, not settled.
 
     Source of the rings: Law and Siu 2003, "Distributed Construction of Random Expander Networks".
 
     Args:
         degree: edges to aim for, >= 1; an odd one aims for one more, since a ring gives two.
-        salt: of the swarm and its epoch: nobody chooses whom it sits beside.
+        salt: of the swarm and its epoch, so that a peer cannot choose its neighbors.
     """
 
     degree: int
