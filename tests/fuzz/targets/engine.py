@@ -178,10 +178,10 @@ def _answer(engine: Engine, payload: bytes) -> Any:
 def _same_header(engine: Engine, setting: int, payload: bytes) -> None:
     """What we answer is a payload."""
     assert engine._session is not None
-    terms = engine._session._exchanges.terms
+    terms = engine._session.exchanges.terms
     if payload:
         _, _, code, dim = HEADER.unpack_from(payload)
-        assert (code, dim) == (terms.response.code, engine._session._exchanges._dim)
+        assert (code, dim) == (terms.response.code, engine._session.exchanges._dim)
 
 
 def _check_moved(engine: Engine, setting: int, before: list[tuple[str, bytes]], *, installed: bool) -> None:
