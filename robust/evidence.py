@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.exchange.attestation import Statement, Verify, contradicts, genuine
+from starling.gossip.exchange.attestation import Attestation, Verify, contradicts, genuine
 from starling.gossip.wire.schema import Claim, Evidence
 
 EQUIVOCATION = "equivocation"
@@ -35,17 +35,17 @@ _ENCODER = msgspec.msgpack.Encoder()
 # --- equivocation -----------------------------------------------------------------------------------------------
 
 
-def claim_of(statement: Statement) -> Claim:
+def claim_of(statement: Attestation) -> Claim:
     """A statement in the form that is forwarded, without the swarm's id."""
     return Claim(statement.peer, statement.life, statement.round, statement.digest, statement.signature)
 
 
-def statement_of(claim: Claim, swarm: str) -> Statement:
+def statement_of(claim: Claim, swarm: str) -> Attestation:
     """The statement in a claim, not yet verified."""
-    return Statement(swarm, claim.peer, claim.life, claim.round, claim.digest, claim.signature)
+    return Attestation(swarm, claim.peer, claim.life, claim.round, claim.digest, claim.signature)
 
 
-def equivocation(one: Statement, other: Statement) -> Evidence:
+def equivocation(one: Attestation, other: Attestation) -> Evidence:
     """Proof from two contradicting statements, independent of their order."""
     a, b = sorted(_ENCODER.encode(claim_of(statement)) for statement in (one, other))
     return Evidence(EQUIVOCATION, one.peer, a, b)
@@ -199,7 +199,7 @@ class Statements:
     per_s: float = 32.0
     in_all_per_s: float = 256.0
     senders: int = 4096
-    _held: dict[str, dict[tuple[int, int], Statement]] = field(default_factory=dict)
+    _held: dict[str, dict[tuple[int, int], Attestation]] = field(default_factory=dict)
     _rations: dict[str, Ration] = field(default_factory=dict)
     _all: Ration = field(init=False)
 
@@ -208,7 +208,7 @@ class Statements:
             raise ValueError(f"rounds must be >= 1, got {self.rounds}")
         self._all = Ration(max(1.0, self.in_all_per_s), self.in_all_per_s)
 
-    def note(self, statement: Statement, round: int) -> Statement | None:
+    def note(self, statement: Attestation, round: int) -> Attestation | None:
         """Store a statement whose signature was verified -> an earlier one that contradicts it, or None.
 
         Args:
@@ -222,7 +222,7 @@ class Statements:
         earlier = held.setdefault((statement.life, statement.round), statement)
         return earlier if earlier.digest != statement.digest else None
 
-    def hear(self, sender: str, statement: Statement, round: int, now: float) -> Statement | None:
+    def hear(self, sender: str, statement: Attestation, round: int, now: float) -> Attestation | None:
         """The same for a statement forwarded by `sender`, whose signature is checked first if it is new.
 
         Raises:

@@ -1,9 +1,8 @@
-"""What a node signs about the vector it tells: one signature per round, so that two vectors for one round prove that it lied.
+"""The signature of a node under the vector it publishes: one per round, so that two vectors for one round prove equivocation.
 
-    statement   "I, peer, tell this swarm in this life for this round the vector with this digest"
-
-It is checked without the vector, by anybody who knows the peer's id. Signing and checking are passed in: no key lies here. A life is
-one start of the node: who comes back from a checkpoint does some rounds again and may come to other vectors, which is no lie.
+Signed are swarm, peer, incarnation of the peer's record, round, and the digest of the vector; so everyone who knows the peer's id can check
+an attestation without the vector. Signing and checking are passed in: no key lies here. A node that restarts from a checkpoint repeats some
+rounds and may come to other vectors, which is no equivocation: it has another incarnation.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class Attestation:
     """A signed statement; `body` gives the bytes that are signed.
 
     Args:
@@ -55,18 +54,18 @@ def body(swarm: str, peer: str, life: int, round: int, digest: bytes) -> bytes:
     return _DOMAIN + packed
 
 
-def stated(swarm: str, peer: str, pulled: Pulled) -> Statement:
+def attestation_of(swarm: str, peer: str, pulled: Pulled) -> Attestation:
     """What `peer` stated with an answer; not yet checked."""
-    return Statement(swarm, peer, pulled.life, pulled.round, pulled.digest, pulled.signature)
+    return Attestation(swarm, peer, pulled.life, pulled.round, pulled.digest, pulled.signature)
 
 
-def genuine(statement: Statement, verify: Verify) -> bool:
+def genuine(statement: Attestation, verify: Verify) -> bool:
     """Whether the peer signed it."""
     it = statement
     return verify(it.peer, it.signature, body(it.swarm, it.peer, it.life, it.round, it.digest))
 
 
-def contradicts(one: Statement, other: Statement, verify: Verify) -> bool:
-    """Whether two statements prove that their peer told two vectors for one round. Symmetric; nobody honest can be proved that."""
+def contradicts(one: Attestation, other: Attestation, verify: Verify) -> bool:
+    """Whether two statements prove that their peer published two vectors for one round. Symmetric; an honest peer never signs two."""
     same = (one.swarm, one.peer, one.life, one.round) == (other.swarm, other.peer, other.life, other.round)
     return same and one.digest != other.digest and genuine(one, verify) and genuine(other, verify)

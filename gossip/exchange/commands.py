@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from starling.gossip.exchange.calls import EdgeCall, VerifyUpdate
-from starling.gossip.wire.schema import Exchange, Poke, Pulling, Request, Response
+from starling.gossip.wire.schema import Exchange, Pulling, Request, Response, Solicit
 
 Outcome = Literal["committed", "aborted", "busy", "timeout"]
 Role = Literal["initiator", "responder"]
@@ -65,9 +65,9 @@ class Requested:
 
 @dataclass(frozen=True, slots=True)
 class Solicited:
-    """Edge to pace: the peer asks us to begin an exchange. -> `Edge.begin`, `Edge.refuse_poke` or nothing"""
+    """Edge to pace: the peer asks us to begin an exchange. -> `Edge.begin`, `Edge.refuse_solicit` or nothing"""
 
-    poke: Poke
+    solicit: Solicit
 
 
 @dataclass(frozen=True, slots=True)

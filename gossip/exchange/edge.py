@@ -1,12 +1,12 @@
 """One edge: a serial stream of antisymmetric transactions between two peers. No I/O, no clock, no vectors.
 
-Promise. Whatever is lost, repeated, reordered, refused or restarted: the flows of the two ends add up to the sum of what the
+Invariant. Whatever is lost, repeated, reordered, refused or restarted: the flows of the two ends add up to the sum of what the
 initiator has committed and the responder has yet to, and to zero once the ends have talked. Source: Pairwise Edge Tracking, flows as
 in Jesus, Baquero and Almeida 2015 (doi:10.1016/j.jpdc.2015.02.003), made safe for loss
 by commits on proof and for crashes by an incarnation.
 
 Roles. The end with the lower peer id initiates; one stream in one direction makes both ends add the same numbers in the same order, so
-that flows stay each other's negative bit for bit even where rounding and clamping do not commute. The other end pokes.
+that flows stay each other's negative bit for bit even where rounding and clamping do not commute. The other end solicits.
 
     initiator   idle --begin--> greeting --agreed--> offering --offered--> asking --Response--> applying --applied--> idle, Ack
     responder   idle --Request--> asked --accept--> answering --answered--> answered --proof--> idle
@@ -17,16 +17,16 @@ Transactions are numbered; a number is never used twice in an incarnation, and w
             the pending one up: it is dropped, never committed.
   repeated  A Request for the pending seq gets the same Response again, a Response for the committed seq the same Ack. Anything at or
             below what was answered before is ignored. So everything may be sent again at any time (`retry`).
-  early     While the engine works, further messages are taken: a newer Request replaces the one in work, results that nobody
-            waits for any more are ignored, and what the engine then still keeps is dropped.
+  early     While the engine works, further messages are taken: a newer Request replaces the one in work, outdated results are
+            ignored, and what the engine then still keeps is dropped.
 
-Incarnations. `inc` numbers the lives of the flow; each begins at zero.
-  larger    The peer began a new life: delete the flow, adopt it, go on.
+Incarnations. `inc` numbers the incarnations of the flow; each begins at zero.
+  larger    The peer began a new incarnation: delete the flow, adopt it, go on.
   smaller   The peer does not know yet: answer Reset.
-  unknown   An edge made anew may have been forgotten by this end only, so what it hears first it does not adopt: it takes a number
-            above, and the peer, whatever it remembers, deletes too. Only then it may follow.
-  agreed    Before the first Request of a life the initiator greets with Reset and waits for an answer, to spare vectors; the responder
-            answers every Reset.
+  unknown   A new edge may have been forgotten by this end only, so it does not adopt the first incarnation it receives: it takes a
+            larger number, and the peer deletes its flow too. Only then it may follow.
+  agreed    Before the first Request of an incarnation the initiator greets with Reset and waits for an answer, to spare vectors; the
+            responder answers every Reset.
 A reset of our own skips a number, so that "ours plus one" has one meaning: the peer settled.
 
 Closing. Either end sends Close with its `committed`, and begins nothing any more. Who receives it has (initiator) nothing outstanding,
@@ -55,8 +55,8 @@ from starling.gossip.exchange.commands import (
     SendMessage,
     Solicited,
 )
-from starling.gossip.exchange.edge_rules import MAX_INC, check_honest
-from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Exchange, Poke, Request, Reset, Response
+from starling.gossip.exchange.edge_rules import MAX_INC, check_message
+from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Exchange, Request, Reset, Response, Solicit
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class Edge:
     peer: str
     inc: int
     known: bool = False
-    """We have heard of the peer since this edge was made: our incarnation may follow its."""
+    """The peer has sent a message since this edge was made: our incarnation may follow its."""
     agreed: bool = False
     """The peer has this incarnation too."""
     closing: bool = False
@@ -86,8 +86,8 @@ class Edge:
     pending: Pending | None = None
     settled: tuple[int, int] | None = None
     """(inc, committed) of the incarnation before this one, if it was closed in order."""
-    poked: int | None = None
-    """Round of our last Poke, until it is refused."""
+    solicited: int | None = None
+    """Round of our last Solicit, until it is rejected."""
 
     def __post_init__(self) -> None:
         if self.me == self.peer:
@@ -116,7 +116,7 @@ class Edge:
         """A transaction is under way at this end."""
         return self.outstanding is not None or self.pending is not None
 
-    # --- what this end wants ------------------------------------------------------------------------------
+    # --- own actions --------------------------------------------------------------------------------------
 
     def begin(
         self,
@@ -137,16 +137,16 @@ class Edge:
         self.outstanding = Outstanding(0, round, view, theta, "greeting", None, budget_bytes, give, take)
         return self._offer() if self.agreed else self.greet()
 
-    def poke(self, round: int, view: bytes) -> list[EdgeCommand]:
+    def solicit(self, round: int, view: bytes) -> list[EdgeCommand]:
         """Responder: ask the peer to begin.
 
         Raises:
             LocalProtocolError: we are the initiator.
         """
         if self.initiator:
-            raise LocalProtocolError(f"edge to {self.peer}: the initiator begins, it does not poke")
-        self.poked = round
-        return self._close() if self.closing else [self._send(Poke(self.inc, round, view))]
+            raise LocalProtocolError(f"edge to {self.peer}: the initiator begins, it does not solicit")
+        self.solicited = round
+        return self._close() if self.closing else [self._send(Solicit(self.inc, round, view))]
 
     def accept(self, inc: int, seq: int, give: float | None = None, take: float | None = None) -> list[EdgeCommand]:
         """Responder: have the request answered, with the weights of `calls.Answer`."""
@@ -159,15 +159,15 @@ class Edge:
         return [Answer(self.peer, inc, seq, it.round, it.theta, it.gain, it.payload, give, take)]
 
     def refuse(self, inc: int, seq: int, reason: Refusal, round: int) -> list[EdgeCommand]:
-        """Responder: not this one. `round` is ours."""
+        """Responder: reject the request. `round` is ours."""
         pending = self._pending(inc, seq, "asked")
         if pending is None:
             return []
         self.pending = None
         return [self._send(Busy(inc, seq, reason, round)), self._ended(pending.round, seq, "busy", reason, "responder")]
 
-    def refuse_poke(self, reason: Refusal, round: int) -> list[EdgeCommand]:
-        """Initiator: we shall not begin now."""
+    def refuse_solicit(self, reason: Refusal, round: int) -> list[EdgeCommand]:
+        """Initiator: reject a solicited exchange."""
         return [self._send(Busy(self.inc, 0, reason, round))]
 
     def abort(self, outcome: Outcome, reason: str) -> list[EdgeCommand]:
@@ -197,7 +197,7 @@ class Edge:
         return [self._send(Reset(self.inc))]
 
     def reset(self, inc: int, *, settled: bool = True) -> list[EdgeCommand]:
-        """Delete the flow and begin a new life: suspicion, ban, or an engine that lost its state.
+        """Delete the flow and begin a new incarnation: suspicion, ban, or an engine that lost its state.
 
         Args:
             inc: a fresh random number; a larger one is taken if needed.
@@ -215,7 +215,7 @@ class Edge:
             commands += self._drop("closing")
         return commands + self._close()
 
-    # --- what the engine says -----------------------------------------------------------------------------
+    # --- engine results ----------------------------------------------------------------------------------
 
     def offered(self, inc: int, seq: int, payload: bytes, gain: float) -> list[EdgeCommand]:
         """The values are encoded: ask the peer."""
@@ -260,7 +260,7 @@ class Edge:
             return [busy, self._ended(pending.round, seq, "aborted", reason, "responder")]
         return []
 
-    # --- what the peer says -------------------------------------------------------------------------------
+    # --- messages -----------------------------------------------------------------------------------------
 
     def receive(self, message: Exchange) -> list[EdgeCommand]:
         """Take a message.
@@ -268,7 +268,7 @@ class Edge:
         Raises:
             RemoteProtocolError: an honest peer never sends this; nothing has changed.
         """
-        check_honest(
+        check_message(
             message, peer=self.peer, initiator=self.initiator, inc=self.inc, next_seq=self.next_seq,
             provable=self.committed if self.initiator else self.last_seen, closing=bool(self._close()),
         )  # fmt: skip
@@ -302,13 +302,13 @@ class Edge:
             case Ack(seq=seq):
                 return self._commit() if self._pending(self.inc, seq, "answered") else []
             case Busy(seq=0, reason=reason):
-                poked, self.poked = self.poked, None
-                if poked is None or self.pending is not None:
+                solicited, self.solicited = self.solicited, None
+                if solicited is None or self.pending is not None:
                     return []
-                return [self._ended(poked, 0, "busy", reason, "responder")]
+                return [self._ended(solicited, 0, "busy", reason, "responder")]
             case Busy(seq=seq, reason=reason):
                 return self.abort("busy", reason) if self._outstanding(self.inc, seq, "asking") else []
-            case Poke():
+            case Solicit():
                 return self._close() if self.closing else [Solicited(message)]
             case Reset():
                 return [] if self.initiator else self.greet()
@@ -392,7 +392,7 @@ class Edge:
 
     def _settle(self) -> list[EdgeCommand]:
         last = (self.inc, self.committed)
-        self._begin_life(self.inc + 1)
+        self._begin_incarnation(self.inc + 1)
         self.settled = last
         return [Settle(self.peer)]
 
@@ -404,10 +404,10 @@ class Edge:
             commands.append(self._ended(out.round, out.seq, "aborted", "reset", "initiator"))
         if (pending := self.pending) is not None:
             commands.append(self._ended(pending.round, pending.seq, "aborted", "reset", "responder"))
-        self._begin_life(inc)
+        self._begin_incarnation(inc)
         return commands
 
-    def _begin_life(self, inc: int) -> None:
+    def _begin_incarnation(self, inc: int) -> None:
         self.inc = inc
         self.agreed = self.closing = False
         self.settled = None

@@ -1,17 +1,17 @@
-"""What no honest peer ever sends on an edge, whatever was lost, repeated or reordered on the way."""
+"""Protocol rules of an edge that every honest peer keeps, whatever was lost, repeated or reordered on the way."""
 
 from __future__ import annotations
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Exchange, Poke, Request, Response
+from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Exchange, Request, Response, Solicit
 
 MAX_INC = 2**61  # half of what the wire carries: there is always a larger one to reset to
 
 
-def check_honest(
+def check_message(
     message: Exchange, *, peer: str, initiator: bool, inc: int, next_seq: int, provable: int, closing: bool
 ) -> None:
-    """Check a message against what this end of the edge has said so far.
+    """Check a message against what this end of the edge has sent so far.
 
     Args:
         message: as received.
@@ -30,7 +30,7 @@ def check_honest(
     match message:
         case Request() | Ack() | Busy(seq=0):
             wrong = initiator
-        case Response() | Poke() | Busy():
+        case Response() | Solicit() | Busy():
             wrong = not initiator
         case _:
             wrong = False

@@ -195,7 +195,7 @@ class Edges:
             case Reject(reason) if isinstance(request, Request):
                 self._do(peer, edge.refuse(request.inc, request.seq, reason, self.pace.round), now)
             case Reject(reason):
-                self._do(peer, edge.refuse_poke(reason, self.pace.round), now)
+                self._do(peer, edge.refuse_solicit(reason, self.pace.round), now)
             case _:
                 pass  # deferred: comes back when the round opens
 

@@ -231,7 +231,7 @@ class Pairwise(Edges):
         if edge.unresolved or edge.initiator or edge.closing:
             self._retry(peer)
         else:
-            self._do(peer, edge.poke(self.pace.round, self.pace.view), now)
+            self._do(peer, edge.solicit(self.pace.round, self.pace.view), now)
 
     def _end(self, now: float) -> None:
         for peer in self.pace.waiting:

@@ -1,32 +1,32 @@
-"""Steps pace where nodes ask peers for their vectors and combine what they are told. No clock: time arrives as `now`.
+"""Steps pace where nodes pull vectors from peers and combine them. No clock: time arrives as `now`.
 
     computing --publish, ask--> asking --close--> computing (the next round)
 
-There are no edges: who is asked does not move, and whom we ask is nobody else's business. A vector is published once a round, signed
-once (`starling.gossip.exchange.attestation`), and told in the same bytes to whoever asks; the two newest are kept.
+There are no edges: answering a pull does not change the answering node, and the choice of peers is local. A vector is published once per
+round, signed once (`starling.gossip.exchange.attestation`), and sent in the same bytes to all who pull it; the two newest are kept.
 
-Being asked. A question for
-    a round we have published, or an earlier one      that vector, or the newest if that is no longer kept
+Answering. A pull of
+    a published round, or an earlier one              that vector, or the newest if that is no longer kept
     one that is more than max_lead before it          late
-    one not yet published, up to max_lead ahead       parked till we publish: one per peer, a newer replaces it; MAX_DEFERRED in all, or
-                                                      full; told wait if we are not even at that round
+    one not yet published, up to max_lead ahead       deferred until it is published: one per peer, a newer replaces it; MAX_DEFERRED in
+                                                      all, else full; answered wait if this node has not begun that round
     one further ahead                                 early
-A peer gets MAX_TOLD vectors from one publishing to the next, and nobody more than we can afford to send; the rest is told busy. Who asks
-MAX_ASKED times for one round is at fault.
+A peer gets MAX_ANSWERS vectors from one publishing to the next, all peers together no more than the upload cap affords; further pulls are
+answered busy. More than MAX_QUESTIONS pulls of a peer for one round are a fault.
 
-Asking. Each question has a number of its own and is repeated until it is answered or its deadline is over. An answer is taken if it
-is from the round asked for, the one before, or up to max_lead later; by the life of the peer that its membership record names; and
-signed. Then the engine verifies the vector (`VerifyUpdate`), and `reply` takes its result.
-    an answer to a question that is answered or given up          ignored
-    an answer of another life                                     ignored: the peer's record is under way
-    an answer to no question of ours, a wrong round or signature  a fault; the question counts as aborted
-    wait, early                                                   it stays open
-    any other NotNow                                              it is resolved as busy
+Pulling. Each question has its own number and is repeated until it is answered or its deadline is over. An answer is accepted if it is of
+the round asked for, the one before, or up to max_lead later; of the incarnation in the peer's membership record; and signed. Then the
+engine verifies the vector (`VerifyUpdate`), and `reply` takes its result.
+    answer to a question that is answered or given up           ignored
+    answer of another incarnation                               ignored: the peer's record is under way
+    answer to no question of ours, wrong round or signature     a fault; the question counts as aborted
+    wait, early                                                 it stays open
+    any other NotNow                                            it is resolved as busy
 
-Who is in step. Those we ask are a sample that nobody else has drawn, so their words count: if most of them are further than SLACK
-rounds, they left us `behind`; if most are not yet at our round, we are ahead, and running on alone would only take us further away: those
-who are not yet there have the time of so many more rounds, and if that is not enough, more is learned. A word is the round of a vector
-or of a NotNow; half of those asked must have spoken. What others say who ask us counts for nothing: liars may ask as often as they like.
+Staying in step. The peers pulled from are a private sample, so their reports count: if most of them are more than SLACK rounds further,
+they left us `behind`; if most have not reached our round, we are `ahead`: those are waited for as long as so many rounds take, and if that
+is not enough the deadline is learned anew. A report is the round of a vector or of a NotNow; half of the sample must have reported. Rounds
+in pulls of others count for nothing, as Byzantine peers may pull as often as they like.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from math import inf
 from typing import Literal
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.exchange.attestation import Verify, digest, genuine, stated
+from starling.gossip.exchange.attestation import Verify, attestation_of, digest, genuine
 from starling.gossip.exchange.calls import Call, Done, ExchangeCall, Refused, VerifyUpdate
 from starling.gossip.exchange.commands import Command, Fault, Outcome, SendMessage
 from starling.gossip.exchange.progress import PeerProgress
@@ -45,10 +45,10 @@ from starling.gossip.exchange.timeouts import Timeouts
 from starling.gossip.wire.schema import NotNow, Pull, Pulled, Pulling
 
 MAX_DEFERRED = 1024
-"""Peers with a parked question; more are told "full". Many, as it costs little, and an army that asks early would shut the others out."""
-MAX_TOLD = 2
+"""Peers with a deferred question; further ones are answered "full". Many, as each costs little and Sybils would fill few."""
+MAX_ANSWERS = 2
 """Vectors that one peer gets from one publishing to the next: the second in case the first was lost."""
-MAX_ASKED = 64
+MAX_QUESTIONS = 64
 """Questions of one peer for one round; an honest one repeats a handful of times, and twice for each round that it is ahead."""
 MAX_REMEMBERED = 4096
 """Questions of ours whose late answers are known as such."""
@@ -58,14 +58,14 @@ SLACK = 2
 """Rounds that peers may be ahead without having left us behind: their questions wait for us, and ours are answered."""
 
 MAX_ROUND = 2**60
-"""What a claim counts for at most: there is always a next round."""
+"""Bound on reported rounds: there is always a next round."""
 LONGER = 2.0
-"""Who was given up and had said that it was on its way would have taken so many times as long, for all we know."""
+"""A peer given up although it reported to be on its way counts as an answer that took so many times as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What we tell whoever asks.
+    """A vector as it is sent to all who pull it.
 
     Args:
         round: of the vector.
@@ -83,7 +83,7 @@ class Published:
 
 @dataclass(slots=True)
 class Pulls:
-    """One node's questions and answers.
+    """One node's pulls and answers.
 
     Args:
         swarm: swarm id.
@@ -91,8 +91,8 @@ class Pulls:
         verify: checks a peer's signature.
         life_of: incarnation in a peer's membership record; None if there is none.
         afford: (bytes, now) -> whether so much may be sent to a peer now.
-        max_lead: rounds a peer may run ahead of us and be parked, or we of it and be answered.
-        nonce: of our first question; the numbers of an earlier life of ours must not come again.
+        max_lead: rounds a peer may be ahead of us and be deferred, or behind us and be answered.
+        nonce: of our first question; numbers of an earlier run of this node must not be used again.
     """
 
     swarm: str
@@ -107,18 +107,18 @@ class Pulls:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """Of the questions of this round that are resolved."""
     progress: PeerProgress = field(default_factory=PeerProgress)
-    """What peers said of how far they are."""
+    """Rounds that peers reported."""
     _questions: dict[str, int] = field(default_factory=dict)  # of this round: peer -> nonce
     _again: dict[str, float] = field(default_factory=dict)  # when to repeat them
-    _words: dict[str, int] = field(default_factory=dict)  # how far those asked are
+    _reports: dict[str, int] = field(default_factory=dict)  # how far those asked are
     _asked_at: float = 0.0
     _round_s: float = 0.0  # that a round is waited for
     _verifying: dict[str, VerifyUpdate] = field(default_factory=dict)  # calls without a reply yet
     _remembered: dict[int, str] = field(default_factory=dict)  # nonce -> whom it was for, oldest first
     _published: dict[int, Published] = field(default_factory=dict)  # by round, oldest first
     _deferred: dict[str, Pull] = field(default_factory=dict)
-    _told: dict[str, int] = field(default_factory=dict)  # vectors by peer since the last publishing
-    _asked: dict[str, tuple[int, int]] = field(default_factory=dict)  # peer -> the round it asks for, how often
+    _answered: dict[str, int] = field(default_factory=dict)  # vectors by peer since the last publishing
+    _counted: dict[str, tuple[int, int]] = field(default_factory=dict)  # peer -> the round it asks for, how often
 
     # --- our rounds ---------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class Pulls:
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Whom we ask, or asked last, sorted."""
+        """Peers pulled from in this round, or the last, sorted."""
         return tuple(sorted(self._questions))
 
     @property
@@ -150,15 +150,15 @@ class Pulls:
     @property
     def behind(self) -> int:
         """A round that most of those asked have reached if they have left us behind, else ours."""
-        words = self._spoken
-        middle = words[(len(words) - 1) // 2] if words else 0
+        reports = self._sorted_reports
+        middle = reports[(len(reports) - 1) // 2] if reports else 0
         return middle if middle > self.round + SLACK else self.round
 
     @property
     def ahead(self) -> int:
         """Rounds that most of those asked still lack to ours, at most `max_lead`."""
-        words = self._spoken
-        return min(max(0, self.round - words[len(words) // 2]), self.max_lead) if words else 0
+        reports = self._sorted_reports
+        return min(max(0, self.round - reports[len(reports) // 2]), self.max_lead) if reports else 0
 
     def compute(self, round: int) -> None:
         """Local steps of `round` begin."""
@@ -170,7 +170,7 @@ class Pulls:
         return round > self._newest
 
     def publish(self, published: Published, now: float) -> list[SendMessage]:
-        """Local steps of a round are done and this is its vector. -> answers to what was parked
+        """Local steps of a round are done and this is its vector. -> answers to deferred questions
 
         Args:
             published: of a round that is `publishable`: two vectors for one would prove us a liar.
@@ -180,15 +180,15 @@ class Pulls:
         self._published[published.round] = published  # the rounds rise, so the oldest is the first
         while len(self._published) > KEPT:
             del self._published[next(iter(self._published))]
-        self._told = {}
-        waiting = self._unparked(published.round)
-        # if they cannot all be served, nobody's peer id or haste decides who is
+        self._answered = {}
+        waiting = self._due(published.round)
+        # if not all can be served, neither peer ids nor speed decide which are
         waiting.sort(key=lambda question: digest(published.signature + question[0].encode()))
         return [message for peer, pull in waiting for message in self._decide(peer, pull, now)]
 
     def withhold(self, round: int) -> list[SendMessage]:
-        """There will be no vector of `round`. -> answers to what was parked"""
-        return [SendMessage(peer, NotNow(pull.nonce, self.round, "engine")) for peer, pull in self._unparked(round)]
+        """There will be no vector of `round`. -> answers to deferred questions"""
+        return [SendMessage(peer, NotNow(pull.nonce, self.round, "engine")) for peer, pull in self._due(round)]
 
     def ask(self, round: int, peers: Iterable[str], now: float, lag_s: float = 0.0) -> list[SendMessage]:
         """Ask these peers for their vectors of `round`.
@@ -200,7 +200,7 @@ class Pulls:
             lag_s: as in `Timeouts.begin`.
         """
         self.phase, self.round = "asking", round
-        self.outcomes, self._questions, self._again, self._words, self._verifying = {}, {}, {}, {}, {}
+        self.outcomes, self._questions, self._again, self._reports, self._verifying = {}, {}, {}, {}, {}
         self.timeouts.begin(now, lag_s)
         self._asked_at, self._round_s = now, self.timeouts.expires - now
         for peer in sorted(set(peers)):
@@ -219,13 +219,13 @@ class Pulls:
             if now >= self._until(peer):
                 self._resolve(peer, "timeout", now)
             elif now >= self._again[peer]:
-                slow_s = self._round_s / 2.0 if self._lacks(peer) else 0.0
+                slow_s = self._round_s / 2.0 if self._is_behind(peer) else 0.0
                 self._again[peer] = now + max(self.timeouts.retry_s(peer), slow_s)
                 repeated.append(self._question(peer))
         return repeated
 
     def reply(self, call: ExchangeCall, reply: Call | None, now: float) -> list[Command]:
-        """Take the engine's verdict on a vector: Done if it takes part in the round. None: the engine was lost, which is nobody's fault."""
+        """Take the engine's result for a vector: Done if it takes part in the round; None: the engine was lost, no fault of the peer."""
         if self._verifying.get(call.peer) is call:
             del self._verifying[call.peer]
             self._resolve(call.peer, "committed" if isinstance(reply, Done) else "aborted", now)
@@ -240,21 +240,21 @@ class Pulls:
         return []
 
     def close(self) -> None:
-        """What is told from now on comes too late."""
+        """Answers from now on come too late."""
         self.phase = "computing"
         self.timeouts.end()
         self._verifying = {}
 
     def forget(self, peer: str) -> None:
-        """A peer is gone: what it said counts no more."""
+        """A peer is gone: discard all it sent."""
         self._verifying.pop(peer, None)
         if peer in self.waiting:
             self.outcomes[peer] = "aborted"
         self.progress.forget(peer)
         self.timeouts.forget(peer)
         self._deferred.pop(peer, None)
-        self._told.pop(peer, None)
-        self._asked.pop(peer, None)
+        self._answered.pop(peer, None)
+        self._counted.pop(peer, None)
 
     # --- messages -----------------------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class Pulls:
                 return [*self._decide(peer, message, now)]
             case NotNow():
                 if self._answers(peer, message.nonce):
-                    self._words[peer] = min(message.round, MAX_ROUND)
+                    self._reports[peer] = min(message.round, MAX_ROUND)
                     if message.reason not in ("wait", "early"):
                         self._resolve(peer, "busy", now)
                 self.progress.record(peer, message.round)
@@ -285,13 +285,13 @@ class Pulls:
         reason = ""
         if not self.round - 1 <= pulled.round <= self.round + self.max_lead:
             reason = "wrong_round"
-        elif not genuine(stated(self.swarm, peer, pulled), self.verify):
+        elif not genuine(attestation_of(self.swarm, peer, pulled), self.verify):
             reason = "bad_signature"
         if reason:
             self._resolve(peer, "aborted", now)
             raise RemoteProtocolError(peer, reason)
         self.progress.record(peer, pulled.round)
-        self._words[peer] = pulled.round
+        self._reports[peer] = pulled.round
         call = self._verifying[peer] = VerifyUpdate(peer, pulled.digest, pulled.payload)
         return [call]
 
@@ -304,14 +304,14 @@ class Pulls:
         return False
 
     def _count(self, peer: str, round: int) -> None:
-        before, times = self._asked.get(peer, (round, 0))
+        before, times = self._counted.get(peer, (round, 0))
         times = times + 1 if before == round else 1
-        self._asked[peer] = (round, times)
-        if times > MAX_ASKED:
+        self._counted[peer] = (round, times)
+        if times > MAX_QUESTIONS:
             raise RemoteProtocolError(peer, "asked_too_often")
 
     def _decide(self, peer: str, pull: Pull, now: float) -> list[SendMessage]:
-        """What to say to a question; nothing if the answer is about to come."""
+        """What to say to a question; nothing if the answer follows when it is published."""
         if pull.round <= self._newest:
             return [SendMessage(peer, self._vector(peer, pull, now))]
         if pull.round > self.round + self.max_lead:
@@ -325,13 +325,13 @@ class Pulls:
         it = self._published.get(pull.round, self._published[self._newest])
         if it.round > pull.round + self.max_lead:
             return NotNow(pull.nonce, self.round, "late")
-        if self._told.get(peer, 0) >= MAX_TOLD or not self.afford(len(it.payload), now):
+        if self._answered.get(peer, 0) >= MAX_ANSWERS or not self.afford(len(it.payload), now):
             return NotNow(pull.nonce, self.round, "busy")
-        self._told[peer] = self._told.get(peer, 0) + 1
+        self._answered[peer] = self._answered.get(peer, 0) + 1
         return Pulled(pull.nonce, it.round, it.life, it.digest, it.signature, it.payload)
 
-    def _unparked(self, round: int) -> list[tuple[str, Pull]]:
-        """The questions for rounds up to this one, by peer; they are parked no more."""
+    def _due(self, round: int) -> list[tuple[str, Pull]]:
+        """The questions for rounds up to this one, by peer; deferred no more."""
         due = sorted(peer for peer, pull in self._deferred.items() if pull.round <= round)
         return [(peer, self._deferred.pop(peer)) for peer in due]
 
@@ -348,17 +348,17 @@ class Pulls:
         return tuple(peer for peer in self.waiting if peer not in self._verifying)
 
     @property
-    def _spoken(self) -> list[int]:
-        """The words of those asked, in order, if half of them have spoken."""
-        return sorted(self._words.values()) if 2 * len(self._words) >= len(self._questions) else []
+    def _sorted_reports(self) -> list[int]:
+        """Reports of the peers pulled from, in order, if half of them have reported."""
+        return sorted(self._reports.values()) if 2 * len(self._reports) >= len(self._questions) else []
 
     def _until(self, peer: str) -> float:
         """When to give a peer up: who is not yet at our round has longer if most are not."""
-        return self.timeouts.until(peer) + (self.ahead * self._round_s if self._lacks(peer) else 0.0)
+        return self.timeouts.until(peer) + (self.ahead * self._round_s if self._is_behind(peer) else 0.0)
 
-    def _lacks(self, peer: str) -> bool:
-        """The peer has said that it is not yet at our round."""
-        return self._words.get(peer, self.round) < self.round
+    def _is_behind(self, peer: str) -> bool:
+        """The peer has reported that it has not reached our round."""
+        return self._reports.get(peer, self.round) < self.round
 
     def _question(self, peer: str) -> SendMessage:
         return SendMessage(peer, Pull(self._questions[peer], self.round))
@@ -367,7 +367,7 @@ class Pulls:
         self.outcomes[peer] = outcome
         if outcome == "committed":
             self.timeouts.answered(peer, now)
-        elif outcome == "timeout" and self._lacks(peer):
+        elif outcome == "timeout" and self._is_behind(peer):
             self.timeouts.deadline.observe(LONGER * (now - self._asked_at))
         elif outcome == "timeout":
             self.timeouts.missed(peer)

@@ -10,7 +10,7 @@ with them:
     who are fewer than the honest, this node counted, cannot move the clock beyond what an honest one says.
 
 A node that must not be believed yet says UNKNOWN, and UNKNOWN is ignored: a newcomer asks others before others ask it.
-With `patience_s` spent and nobody heard it begins at 0: a founder at once, and everybody after a restart of the whole
+Without a peer's time within `patience_s` it begins at 0: a founder at once, and everybody after a restart of the whole
 swarm.
 """
 
@@ -24,7 +24,7 @@ UNKNOWN = -1.0
 JUMP_S = 1.0
 """Errors beyond this are jumped, not slewed."""
 LONGEST_S = 1e9
-"""Thirty years; whoever claims more is ignored, so that arithmetic keeps its microseconds."""
+"""Thirty years; longer times are ignored, so that arithmetic keeps its microseconds."""
 GAIN = 0.1
 """Share of the error corrected at one observation."""
 

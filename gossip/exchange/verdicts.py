@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from starling.gossip.exchange.commands import Refusal
-from starling.gossip.wire.schema import Poke, Request
+from starling.gossip.wire.schema import Request, Solicit
 
-ExchangeRequest = Request | Poke
+ExchangeRequest = Request | Solicit
 
 MAX_SERVED = 4
 """Exchanges one peer gets in a round, or all peers in a slot: encoding costs the engine time."""

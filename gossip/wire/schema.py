@@ -6,7 +6,7 @@ new fields are appended with a default. Each message has a golden vector under `
     lane        protocol id              messages
     control     /starling/control/1      Hello, Probe, Acknowledge, ProbeFor, Spread, Sync, Farewell, Revoked, Told, Evidence,
                                          Beacon, BeaconQuery
-    exchange    /starling/exchange/1     Request, Response, Ack, Busy, Poke, Reset, Close, Closed, or Pull, Pulled, NotNow
+    exchange    /starling/exchange/1     Request, Response, Ack, Busy, Solicit, Reset, Close, Closed, or Pull, Pulled, NotNow
     state       /starling/state/1        StateQuery, StateOffer, ChunkQuery, Chunk, ManifestQuery, ManifestReply
 
 History: 1 is the first version.
@@ -55,7 +55,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Request(Message, frozen=True, tag="req"):
-    """Initiator -> responder: my values on the support, please answer with the difference.
+    """Initiator -> responder: request an exchange, with our values on the support; answered with the difference.
 
     Args:
         inc: incarnation of the edge; the larger one wins.
@@ -87,14 +87,14 @@ class Response(Message, frozen=True, tag="rsp"):
 
 
 class Ack(Message, frozen=True, tag="ack"):
-    """Initiator -> responder: committed `seq`; you commit it too."""
+    """Initiator -> responder: `seq` is committed here; proof for the responder to commit it."""
 
     inc: Counter
     seq: Counter
 
 
 class Busy(Message, frozen=True, tag="bsy"):
-    """Not this one: answer to a Request, or with seq 0 to a Poke. `round` is the sender's own, so that who is behind can catch up."""
+    """Reject a Request, or with seq 0 a Solicit. `round` is the sender's own, so that a peer that is behind can catch up."""
 
     inc: Counter
     seq: Counter
@@ -102,8 +102,8 @@ class Busy(Message, frozen=True, tag="bsy"):
     round: Counter
 
 
-class Poke(Message, frozen=True, tag="pok"):
-    """Responder end -> initiator end: I would like an exchange on this edge in this round."""
+class Solicit(Message, frozen=True, tag="pok"):
+    """Responder -> initiator: please begin an exchange on this edge in this round."""
 
     inc: Counter
     round: Counter
@@ -111,34 +111,34 @@ class Poke(Message, frozen=True, tag="pok"):
 
 
 class Reset(Message, frozen=True, tag="rst"):
-    """My incarnation of this edge is `inc` (larger wins; who has a smaller one deletes its flow). Also the greeting of a new edge."""
+    """Announce our incarnation of this edge (the larger wins; the end with the smaller one deletes its flow). Also greets on a new edge."""
 
     inc: Counter
 
 
 class Close(Message, frozen=True, tag="cls"):
-    """I want to close this edge in order: both ends settle its flow. `committed` as in Request."""
+    """Close this edge in order: both ends settle its flow. `committed` as in Request."""
 
     inc: Counter
     committed: Counter
 
 
 class Closed(Message, frozen=True, tag="cld"):
-    """Agreed: the edge is closed and settled here. `committed` as in Request."""
+    """Answer to Close: the edge is closed and settled here. `committed` as in Request."""
 
     inc: Counter
     committed: Counter
 
 
-# --- exchange where nodes ask for each other's vectors: gossip/exchange/pull.py --------------------------------
+# --- exchange by pulled vectors: gossip/exchange/pull.py --------------------------------
 
 
 class Pull(Message, frozen=True, tag="pul"):
-    """Please tell me your vector of `round`. Whoever is asked does not move.
+    """Request the peer's vector of `round`; the peer's own model does not change.
 
     Args:
-        nonce: comes back in the answer; a repeated question has the same.
-        round: the asker's, whose local steps it has done.
+        nonce: returned in the answer; a repeated question has the same.
+        round: of the requester, whose local steps it has done.
     """
 
     nonce: Counter
@@ -146,7 +146,7 @@ class Pull(Message, frozen=True, tag="pul"):
 
 
 class Pulled(Message, frozen=True, tag="pld"):
-    """The answer: a vector and the sender's signature for it, the same for whoever asks.
+    """Answer to Pull: a vector and the sender's signature for it, the same for all requesters.
 
     Args:
         nonce: of the question.
@@ -166,7 +166,7 @@ class Pulled(Message, frozen=True, tag="pld"):
 
 
 class NotNow(Message, frozen=True, tag="nnw"):
-    """There is no vector, or not yet. `round` is the sender's own, so that who is behind can catch up and who is ahead wait.
+    """Reject a Pull, or put it off. `round` is the sender's own, so that a peer that is behind can catch up and one that is ahead can wait.
 
     wait: it will come when the sender has got there. early: ask again, the sender is far behind. late: the sender is far ahead.
     """
@@ -218,7 +218,7 @@ class Revocation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
-    """What `peer` signed of the vector it told for a round (`gossip.exchange.attestation`), passed on by somebody else. Since 1.1."""
+    """What `peer` signed of its vector of a round (`gossip.exchange.attestation`), forwarded by another member. Since 1.1."""
 
     peer: PeerId
     life: Counter
@@ -300,13 +300,13 @@ class Revoked(Message, frozen=True, tag="rvk"):
 
 
 class Told(Message, frozen=True, tag="tld"):
-    """What others told the sender lately, so that who tells two things is found out. Since 1.1."""
+    """Attestations that the sender received lately, so that equivocation is detected. Since 1.1."""
 
     claims: Annotated[tuple[Claim, ...], Meta(max_length=MAX_CLAIMS)]
 
 
 class Evidence(Message, frozen=True, tag="evd"):
-    """Proof that anybody can check that `peer` lied; nobody's word counts. Since 1.1.
+    """Proof that `peer` equivocated, which every member can check by itself. Since 1.1.
 
     Args:
         kind: of proof, see `starling.robust.evidence`; one that a node does not know means nothing to it.
@@ -388,6 +388,6 @@ class Chunk(Message, frozen=True, tag="ck"):
 Control = (
     Hello | Probe | Acknowledge | ProbeFor | Spread | Sync | Farewell | Revoked | Told | Evidence | Beacon | BeaconQuery
 )
-Exchange = Request | Response | Ack | Busy | Poke | Reset | Close | Closed
+Exchange = Request | Response | Ack | Busy | Solicit | Reset | Close | Closed
 Pulling = Pull | Pulled | NotNow
 State = ManifestQuery | ManifestReply | StateQuery | StateOffer | ChunkQuery | Chunk

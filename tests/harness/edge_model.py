@@ -81,7 +81,7 @@ class End:
         if self.edge.ready:
             self.do(self.edge.begin(0, VIEW, 0.5))
         elif not self.edge.initiator:
-            self.do(self.edge.poke(0, VIEW))
+            self.do(self.edge.solicit(0, VIEW))
 
     def unpark(self) -> None:
         pending = self.edge.pending

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.exchange.attestation import Statement, body
+from starling.gossip.exchange.attestation import Attestation, body
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import MAX_CLAIMS, MAX_FRAME_BYTES, MAX_PROOF_BYTES, Evidence, Told
 from starling.node.identity import Identity, verify
@@ -32,11 +32,11 @@ def identity(number: int) -> Identity:
     return Identity.from_seed(number.to_bytes(32, "little"))
 
 
-def stated(who: int, round: int, vector: int, *, life: int = 1, swarm: str = SWARM, signer: int | None = None):
+def attestation_of(who: int, round: int, vector: int, *, life: int = 1, swarm: str = SWARM, signer: int | None = None):
     """A statement of a peer about a vector, signed by itself unless another signer is named."""
     peer, digest = identity(who).peer_id, bytes([vector]) * 32
     signer = who if signer is None else signer
-    return Statement(swarm, peer, life, round, digest, identity(signer).sign(body(swarm, peer, life, round, digest)))
+    return Attestation(swarm, peer, life, round, digest, identity(signer).sign(body(swarm, peer, life, round, digest)))
 
 
 CHECK = equivocation_check(SWARM, verify)
@@ -47,7 +47,7 @@ def store(**options) -> EvidenceStore:
 
 
 def proof(who: int, round: int = 5) -> Evidence:
-    return equivocation(stated(who, round, 1), stated(who, round, 2))
+    return equivocation(attestation_of(who, round, 1), attestation_of(who, round, 2))
 
 
 # --- what is a proof --------------------------------------------------------------------------------------------
@@ -58,19 +58,19 @@ def test_two_vectors_for_one_round_prove_a_lie_to_anybody_who_knows_the_id():
     assert it.peer == identity(1).peer_id
     assert CHECK(it.peer, it.a, it.b)
     assert CHECK(it.peer, it.b, it.a)
-    assert equivocation(stated(1, 5, 2), stated(1, 5, 1)) == it  # one form, whoever found it
+    assert equivocation(attestation_of(1, 5, 2), attestation_of(1, 5, 1)) == it  # one form, whoever found it
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (stated(1, 5, 1), stated(1, 5, 1)),
-        (stated(1, 5, 1), stated(1, 6, 2)),
-        (stated(1, 5, 1), stated(1, 5, 2, life=2)),
-        (stated(1, 5, 1), stated(1, 5, 2, swarm="another")),
-        (stated(1, 5, 1), stated(2, 5, 2)),
-        (stated(1, 5, 1), stated(1, 5, 2, signer=2)),
-        (stated(1, 5, 1, signer=2), stated(1, 5, 2, signer=2)),
+        (attestation_of(1, 5, 1), attestation_of(1, 5, 1)),
+        (attestation_of(1, 5, 1), attestation_of(1, 6, 2)),
+        (attestation_of(1, 5, 1), attestation_of(1, 5, 2, life=2)),
+        (attestation_of(1, 5, 1), attestation_of(1, 5, 2, swarm="another")),
+        (attestation_of(1, 5, 1), attestation_of(2, 5, 2)),
+        (attestation_of(1, 5, 1), attestation_of(1, 5, 2, signer=2)),
+        (attestation_of(1, 5, 1, signer=2), attestation_of(1, 5, 2, signer=2)),
     ],
     ids=["one vector", "two rounds", "two lives", "two swarms", "two peers", "one forged", "both forged"],
 )
@@ -105,11 +105,11 @@ def test_claims_and_proofs_fit_their_messages():
     """With room to spare: a proof is two claims."""
     it = proof(1, 2**62 - 1)
     assert len(it.a) + len(it.b) < MAX_PROOF_BYTES / 4
-    told = Told(tuple(claim_of(stated(1, 2**62 - 1, 1, life=2**62 - 1)) for _ in range(MAX_CLAIMS)))
+    told = Told(tuple(claim_of(attestation_of(1, 2**62 - 1, 1, life=2**62 - 1)) for _ in range(MAX_CLAIMS)))
     assert len(encode(told)) < MAX_FRAME_BYTES["control"] / 4
     for message in (it, told):
         assert decode("control", "p", encode(message)) == message
-    assert statement_of(told.claims[0], SWARM) == stated(1, 2**62 - 1, 1, life=2**62 - 1)
+    assert statement_of(told.claims[0], SWARM) == attestation_of(1, 2**62 - 1, 1, life=2**62 - 1)
 
 
 # --- the store --------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_a_valid_proof_is_news_once():
 def test_what_proves_nothing_is_the_fault_of_who_sent_it_and_is_not_kept():
     """Slander must cost the slanderer."""
     held = store()
-    lie = equivocation(stated(1, 5, 1), stated(1, 5, 2, signer=3))
+    lie = equivocation(attestation_of(1, 5, 1), attestation_of(1, 5, 2, signer=3))
     with pytest.raises(RemoteProtocolError, match="a: evidence_proves_nothing"):
         held.receive("a", lie, 0.0)
     assert held.held(0.0) == ()
@@ -182,7 +182,7 @@ def test_proofs_expire():
 def test_two_receivers_who_compare_notes_find_the_liar():
     """Neither could know by itself."""
     one, other = Statements(verify), Statements(verify)
-    first, second = stated(1, 5, 1), stated(1, 5, 2)
+    first, second = attestation_of(1, 5, 1), attestation_of(1, 5, 2)
     assert one.note(first, 5) is None
     assert other.note(second, 5) is None
     found = other.hear("one", first, 5, 0.0)
@@ -195,11 +195,11 @@ def test_a_forged_claim_is_the_fault_of_who_passed_it_on():
     """It neither convicts anybody nor takes the place of the true one, known or yet to come."""
     heard = Statements(verify)
     with pytest.raises(RemoteProtocolError, match="a: claim_forged"):
-        heard.hear("a", stated(1, 5, 9, signer=2), 5, 0.0)
-    assert heard.hear("b", stated(1, 5, 1), 5, 0.0) is None
+        heard.hear("a", attestation_of(1, 5, 9, signer=2), 5, 0.0)
+    assert heard.hear("b", attestation_of(1, 5, 1), 5, 0.0) is None
     with pytest.raises(RemoteProtocolError, match="a: claim_forged"):
-        heard.hear("a", stated(1, 5, 9, signer=2), 5, 0.0)
-    assert heard.note(stated(1, 5, 2), 5) == stated(1, 5, 1)
+        heard.hear("a", attestation_of(1, 5, 9, signer=2), 5, 0.0)
+    assert heard.note(attestation_of(1, 5, 2), 5) == attestation_of(1, 5, 1)
 
 
 def test_what_is_known_is_not_checked_again():
@@ -207,17 +207,17 @@ def test_what_is_known_is_not_checked_again():
     calls = []
     heard = Statements(lambda *it: calls.append(it) or True)
     for sender in range(50):
-        heard.hear(f"s{sender}", stated(1, 5, 1), 5, 0.0)
+        heard.hear(f"s{sender}", attestation_of(1, 5, 1), 5, 0.0)
     assert len(calls) == 1
 
 
 def test_a_liar_cannot_push_out_what_it_said():
     """Not by statements of far rounds, its own or passed on by a friend."""
     heard = Statements(lambda *_: True, rounds=4)
-    assert heard.note(stated(1, 5, 1), 5) is None
+    assert heard.note(attestation_of(1, 5, 1), 5) is None
     for far in [*range(5, 10), *range(100, 400), 2**62 - 1, 0]:
-        heard.hear("friend", stated(1, far, 3), 5, 1000.0 * far)
-    assert heard.hear("b", stated(1, 5, 2), 5, 1e9) == stated(1, 5, 1)
+        heard.hear("friend", attestation_of(1, far, 3), 5, 1000.0 * far)
+    assert heard.hear("b", attestation_of(1, 5, 2), 5, 1e9) == attestation_of(1, 5, 1)
 
 
 @given(rounds=st.lists(st.integers(0, 60), max_size=60))
@@ -225,7 +225,7 @@ def test_a_liar_cannot_push_out_what_it_said():
 def test_statements_of_few_rounds_are_kept(rounds):
     heard = Statements(lambda *_: True, rounds=4)
     for own, about in enumerate(rounds):
-        heard.note(stated(1, about, 1), own)
+        heard.note(attestation_of(1, about, 1), own)
         assert len(heard._held.get(identity(1).peer_id, {})) <= 9
     heard.forget(identity(1).peer_id)
     assert not heard._held
@@ -237,7 +237,7 @@ def test_claims_of_one_sender_and_of_all_together_are_rationed():
     heard = Statements(lambda *it: calls.append(it) or True, burst=5, per_s=1, in_all_per_s=12)
     for sender in range(5):
         for who in range(10):
-            heard.hear(f"s{sender}", stated(1, 5, 1, life=100 * sender + who), 5, 0.0)
+            heard.hear(f"s{sender}", attestation_of(1, 5, 1, life=100 * sender + who), 5, 0.0)
     assert len(calls) == 12
 
 

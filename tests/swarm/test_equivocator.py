@@ -6,7 +6,7 @@ import msgspec
 import pytest
 import trio
 
-from starling.gossip.exchange.attestation import Statement, body, digest
+from starling.gossip.exchange.attestation import Attestation, body, digest
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import Evidence, Pulled, Told
 from starling.node.config.schema import (
@@ -97,10 +97,10 @@ def test_slander_costs_the_slanderer_and_nobody_else(deterministic_scheduler):
             liar, victim, judge = (swarm.nodes[index] for index in (LIAR, 0, 1))
             life = judge.node.running.membership.life_of(victim.peer_id)
 
-            def forged(vector: int) -> Statement:
+            def forged(vector: int) -> Attestation:
                 what, at = bytes([vector]) * 32, judge.node.progress.round
                 sign = swarm.identity(LIAR).sign
-                return Statement(
+                return Attestation(
                     swarm.swarm, victim.peer_id, life, at, what, sign(body(swarm.swarm, victim.peer_id, life, at, what))
                 )
 
@@ -111,7 +111,7 @@ def test_slander_costs_the_slanderer_and_nobody_else(deterministic_scheduler):
             await say(Evidence("gossip", victim.peer_id, b"", b""))
             stranger = swarm.identity(99)
             lies = [
-                Statement(
+                Attestation(
                     swarm.swarm, stranger.peer_id, 1, 3, bytes([v]) * 32,
                     stranger.sign(body(swarm.swarm, stranger.peer_id, 1, 3, bytes([v]) * 32)),
                 )

@@ -13,7 +13,17 @@ import msgspec
 import pytest
 
 from starling.gossip.compress.header import HEADER
-from starling.gossip.wire.schema import MAX_FRAME_BYTES, Ack, Busy, Chunk, Message, Poke, Request, Response, StateOffer
+from starling.gossip.wire.schema import (
+    MAX_FRAME_BYTES,
+    Ack,
+    Busy,
+    Chunk,
+    Message,
+    Request,
+    Response,
+    Solicit,
+    StateOffer,
+)
 from starling.node.config.schema import MixSection
 from tests.harness.stories import replayable
 from tests.harness.swarms import Forge, assert_flows_cancel, digits, drain, events, lie, rounds_done, story, until
@@ -72,7 +82,7 @@ def and_unasked(message: Message) -> list[Message | bytes]:
 
 
 def at_the_end_of_time(message: Message) -> list[Message | bytes]:
-    return replaced((Request, Poke, Busy), round=2**62)(message)
+    return replaced((Request, Solicit, Busy), round=2**62)(message)
 
 
 LOWEST, HIGHEST = min, max

@@ -14,7 +14,7 @@ import trio
 from starling.gossip.errors import PeerUnreachable
 from starling.gossip.seeds import derive
 from starling.gossip.wire.frames import decode, encode
-from starling.gossip.wire.schema import Acknowledge, Hello, Poke, Probe, Record, Spread, StateOffer, StateQuery, Sync
+from starling.gossip.wire.schema import Acknowledge, Hello, Probe, Record, Solicit, Spread, StateOffer, StateQuery, Sync
 from starling.node.admission.chain import bind, invite
 from starling.node.admission.issue import terms_of
 from starling.node.config.schema import AdmissionSection
@@ -71,7 +71,7 @@ class Sybil:
                     await self._say(victim, "control", Hello(self.record, b"other-digest", 0.0))
                     await self._say(victim, "control", Spread(army))
                     await self._say(victim, "control", Sync(army, reply=True))
-                    await self._say(victim, "exchange", Poke(1, 0, b"other-digest"))
+                    await self._say(victim, "exchange", Solicit(1, 0, b"other-digest"))
                     await self._say(victim, "state", StateQuery(1))
                 await trio.sleep(1.0)
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 import trio
 
 from starling.gossip.errors import EngineError, RemoteProtocolError
-from starling.gossip.exchange.attestation import Statement, Verify, body, stated
+from starling.gossip.exchange.attestation import Attestation, Verify, attestation_of, body
 from starling.gossip.exchange.calls import VerifyUpdate
 from starling.gossip.exchange.commands import Outcome
 from starling.gossip.exchange.pull import Published, Pulls
@@ -66,7 +66,7 @@ class PulledExchange:
     def __init__(
         self, *, network: Network, engine: EngineHandle, report: Reporter, manifest: Manifest, swarm: str, life: int,
         sign: Callable[[bytes], bytes], verify: Verify, life_of: Callable[[str], int | None], admits: Callable[[str], bool],
-        up_bytes_per_s: int, first: int, witness: Callable[[Statement], None],
+        up_bytes_per_s: int, first: int, witness: Callable[[Attestation], None],
         noted: Callable[[Mapping[str, Outcome], Collection[str] | None], None] = lambda _outcomes, _held: None,
         transactions: Transactions | None = None,
     ) -> None:  # fmt: skip
@@ -132,7 +132,7 @@ class PulledExchange:
         commands = self._core.receive(peer, message, trio.current_time())
         if isinstance(message, Pulled) and any(isinstance(command, VerifyUpdate) for command in commands):
             self._transactions.received(peer, message)
-            self._witness(stated(self._swarm, peer, message))
+            self._witness(attestation_of(self._swarm, peer, message))
         self._shell.do(commands)
 
     def _afford(self, count: int, now: float) -> bool:

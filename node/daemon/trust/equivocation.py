@@ -19,7 +19,7 @@ from contextlib import suppress
 
 import trio
 
-from starling.gossip.exchange.attestation import Statement
+from starling.gossip.exchange.attestation import Attestation
 from starling.gossip.membership.dissemination import fan_out
 from starling.gossip.membership.sampler import Sampler
 from starling.gossip.wire.schema import MAX_CLAIMS, Evidence, Told
@@ -70,14 +70,14 @@ class EquivocationDetector:
         self._sampler = Sampler(context.secret_seed("witness"))
         self._store = EvidenceStore({EQUIVOCATION: equivocation_check(self._swarm, verify)})
         self._statements = Statements(verify)
-        self._fresh: deque[Statement] = deque(maxlen=MAX_CLAIMS)
+        self._fresh: deque[Attestation] = deque(maxlen=MAX_CLAIMS)
         self._added = trio.Event()
         self._newcomers, self._welcomed = trio.open_memory_channel[str](MAX_NEWCOMERS)
         self._best_effort = BestEffort(context.network)
 
     # --- receiving ----------------------------------------------------------------------------------------
 
-    def attested(self, statement: Statement) -> None:
+    def attested(self, statement: Attestation) -> None:
         """A peer attested this to us; its signature is verified, and its incarnation that of its membership record."""
         self._compare(statement, self._statements.note(statement, self._progress.round))
         self._fresh.append(statement)
@@ -110,7 +110,7 @@ class EquivocationDetector:
         """A member is gone."""
         self._statements.forget(peer)
 
-    def _compare(self, statement: Statement, earlier: Statement | None) -> None:
+    def _compare(self, statement: Attestation, earlier: Attestation | None) -> None:
         if earlier is not None:
             proof = equivocation(earlier, statement)
             if self._store.add(proof, trio.current_time()):

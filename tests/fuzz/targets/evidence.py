@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.exchange.attestation import Statement, body
+from starling.gossip.exchange.attestation import Attestation, body
 from starling.gossip.wire.schema import Evidence
 from starling.node.identity import Identity, verify
 from starling.node.storage.bans import MAX_DECISIONS, decode, encode
@@ -25,9 +25,9 @@ def _identity(number: int) -> Identity:
 
 
 @cache
-def _stated(peer: int, life: int, round: int, vector: int, signer: int) -> Statement:
+def _stated(peer: int, life: int, round: int, vector: int, signer: int) -> Attestation:
     who, what = _identity(peer).peer_id, bytes([vector]) * 32
-    return Statement(SWARM, who, life, round, what, _identity(signer).sign(body(SWARM, who, life, round, what)))
+    return Attestation(SWARM, who, life, round, what, _identity(signer).sign(body(SWARM, who, life, round, what)))
 
 
 CHECK = equivocation_check(SWARM, verify)
@@ -103,7 +103,7 @@ class _Court:
             reason_of(error, {"claim_forged", "evidence_proves_nothing", "too_much_evidence"}, sender)
         self._check()
 
-    def _statement(self, *, honest: bool) -> Statement:
+    def _statement(self, *, honest: bool) -> Attestation:
         """Peer 0 never lies; the others sign what they like, also in its name."""
         choices = self.choices
         peer, about = choices.below(PEERS), self.round + choices.below(9) - 4
@@ -111,7 +111,7 @@ class _Court:
         vector = 0 if signer == 0 and peer == 0 else choices.below(3)
         return _stated(peer, choices.below(2), max(0, about), vector, signer)
 
-    def _weigh(self, earlier: Statement | None, later: Statement) -> None:
+    def _weigh(self, earlier: Attestation | None, later: Attestation) -> None:
         if earlier is not None:
             proof = equivocation(earlier, later)
             assert CHECK(proof.peer, proof.a, proof.b), "what contradicts is a proof to everybody"

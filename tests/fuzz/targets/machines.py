@@ -26,7 +26,6 @@ from starling.gossip.wire.schema import (
     Exchange,
     Farewell,
     Hello,
-    Poke,
     Probe,
     ProbeFor,
     Record,
@@ -34,6 +33,7 @@ from starling.gossip.wire.schema import (
     Reset,
     Response,
     Rumor,
+    Solicit,
     Spread,
     Sync,
 )
@@ -79,7 +79,7 @@ class _End:
                 if edge.ready:
                     self._do(edge.begin(choices.below(4), VIEW, 0.5))
                 elif not edge.initiator:
-                    self._do(edge.poke(choices.below(4), VIEW))
+                    self._do(edge.solicit(choices.below(4), VIEW))
             case 9:
                 seq = edge.pending.seq if edge.pending is not None else choices.below(3)
                 accept = choices.flag()
@@ -91,7 +91,7 @@ class _End:
                     case 1:
                         self._do(edge.retry())
                     case _:
-                        self._do(edge.refuse_poke("late", 3))
+                        self._do(edge.refuse_solicit("late", 3))
             case _:
                 self._do(
                     edge.close() if choices.flag() else edge.reset(choices.number(MAX_INC - 1), settled=choices.flag())
@@ -128,7 +128,7 @@ class _End:
             case 3:
                 return Busy(inc, choices.of((seq, 0)), choices.of(("late", "busy", "engine")), choices.number())
             case 4:
-                return Poke(inc, choices.number(), VIEW)
+                return Solicit(inc, choices.number(), VIEW)
             case 5:
                 return Reset(inc)
             case 6:
@@ -153,7 +153,7 @@ class _End:
                 case SendMessage(_, message):
                     sent = frames.decode("exchange", "peer", frames.encode(message))
                     assert sent == message
-                    assert not isinstance(message, Response | Poke) or not self.edge.initiator
+                    assert not isinstance(message, Response | Solicit) or not self.edge.initiator
                     assert not isinstance(message, Request | Ack) or self.edge.initiator
                 case Requested() | Solicited() | Ended():
                     pass

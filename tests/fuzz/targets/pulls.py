@@ -9,7 +9,7 @@ from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import body, digest
 from starling.gossip.exchange.calls import Done, VerifyUpdate
 from starling.gossip.exchange.commands import Command, SendMessage
-from starling.gossip.exchange.pull import KEPT, MAX_DEFERRED, MAX_TOLD, Published, Pulls
+from starling.gossip.exchange.pull import KEPT, MAX_ANSWERS, MAX_DEFERRED, Published, Pulls
 from starling.gossip.exchange.timeouts import Deadline, Timeouts
 from starling.gossip.wire import frames
 from starling.gossip.wire.schema import NotNow, Pull, Pulled, Pulling
@@ -110,7 +110,7 @@ class _Node:
             assert frames.decode("exchange", "me", frames.encode(command.message)) == command.message
             if isinstance(command.message, Pulled):
                 self.told[command.peer] += 1
-                assert self.told[command.peer] <= MAX_TOLD or not self._known(command.peer)
+                assert self.told[command.peer] <= MAX_ANSWERS or not self._known(command.peer)
                 assert command.message.payload == _published("me", command.message.round).payload
         assert len(commands) <= len(PEERS), "a message costs little"
         assert len(machine._deferred) <= MAX_DEFERRED
@@ -119,7 +119,7 @@ class _Node:
 
     def _known(self, peer: str) -> bool:
         """What it was told is remembered; who was forgotten in between may be told again."""
-        return peer in self.machine._told and self.machine._told[peer] >= self.told[peer]
+        return peer in self.machine._answered and self.machine._answered[peer] >= self.told[peer]
 
 
 def _published(peer: str, number: int) -> Published:

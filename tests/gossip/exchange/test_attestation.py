@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starling.gossip.exchange.attestation import Statement, body, contradicts, digest, genuine
+from starling.gossip.exchange.attestation import Attestation, body, contradicts, digest, genuine
 
 
 def sign(peer: str, message: bytes) -> bytes:
@@ -17,9 +17,9 @@ def verify(peer: str, signature: bytes, message: bytes) -> bool:
     return signature == sign(peer, message)
 
 
-def said(peer="a", *, swarm="swarm", life=1, round=7, vector=b"vector", by=None) -> Statement:
+def said(peer="a", *, swarm="swarm", life=1, round=7, vector=b"vector", by=None) -> Attestation:
     told = digest(vector)
-    return Statement(swarm, peer, life, round, told, sign(by or peer, body(swarm, peer, life, round, told)))
+    return Attestation(swarm, peer, life, round, told, sign(by or peer, body(swarm, peer, life, round, told)))
 
 
 def test_two_vectors_for_one_round_are_a_proof_whichever_is_named_first():
@@ -35,7 +35,7 @@ def test_one_vector_told_twice_is_none():
 def test_other_rounds_lives_swarms_and_peers_may_have_other_vectors():
     """Who comes back from a checkpoint does a round again: that is another life."""
     for other in (said(round=8), said(life=2), said(swarm="another"), said("b")):
-        it = Statement(other.swarm, other.peer, other.life, other.round, digest(b"other"), other.signature)
+        it = Attestation(other.swarm, other.peer, other.life, other.round, digest(b"other"), other.signature)
         resigned = said(other.peer, swarm=it.swarm, life=it.life, round=it.round, vector=b"other")
         assert genuine(resigned, verify)
         assert not contradicts(said(), resigned, verify)
@@ -51,7 +51,7 @@ def test_nobody_else_can_put_words_into_a_peers_mouth(swarm, peer, life, round, 
     """A signature of another, or over anything else, proves nothing."""
     true = said(peer, swarm=swarm, life=life, round=round, vector=vector)
     forged = said(peer, swarm=swarm, life=life, round=round, vector=vector + b"!", by=peer + "'s enemy")
-    moved = Statement(swarm, peer, life, round, digest(vector + b"!"), true.signature)
+    moved = Attestation(swarm, peer, life, round, digest(vector + b"!"), true.signature)
     assert genuine(true, verify)
     for lie in (forged, moved):
         assert not genuine(lie, verify)

@@ -13,7 +13,7 @@ from starling.gossip.exchange.calls import Answer, Apply, Commit, Drop, Offer, R
 from starling.gossip.exchange.commands import Ended, Requested, SendMessage, Solicited
 from starling.gossip.exchange.edge import Edge
 from starling.gossip.exchange.edge_rules import MAX_INC
-from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Poke, Request, Reset, Response
+from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Request, Reset, Response, Solicit
 
 INC = 100
 VIEW = b"view-digest"
@@ -75,7 +75,7 @@ INITIATOR = [
         lambda e: e.abort("timeout", "deadline"),
         [Drop("b", INC, 3), ended("timeout", "deadline", "initiator")],
     ),
-    ("asking", lambda e: e.receive(Poke(INC, 8, VIEW)), [Solicited(Poke(INC, 8, VIEW))]),
+    ("asking", lambda e: e.receive(Solicit(INC, 8, VIEW)), [Solicited(Solicit(INC, 8, VIEW))]),
     ("asking", lambda e: e.receive(Reset(INC)), []),
     ("asking", lambda e: e.receive(Reset(INC - 5)), [SendMessage("b", Reset(INC))]),
     ("asking", lambda e: e.receive(Reset(INC + 5)), [Revoke("b"), ended("aborted", "reset", "initiator")]),
@@ -105,7 +105,7 @@ INITIATOR = [
     ("applying", lambda e: e.receive(Close(INC, 2)), []),
     ("idle", lambda e: e.close(), [SendMessage("b", Close(INC, 2))]),
     ("idle", lambda e: e.receive(Response(INC, 2, b"diff")), [SendMessage("b", Ack(INC, 2))]),
-    ("idle", lambda e: e.refuse_poke("late", 9), [SendMessage("b", Busy(INC, 0, "late", 9))]),
+    ("idle", lambda e: e.refuse_solicit("late", 9), [SendMessage("b", Busy(INC, 0, "late", 9))]),
     ("idle", lambda e: e.retry(), []),
 ]
 
@@ -117,7 +117,7 @@ RESPONDER = [
     ("idle", lambda e: e.receive(req(9, 0, INC - 1)), [SendMessage("a", Reset(INC))]),
     ("idle", lambda e: e.receive(req(1, 0, INC + 9)), [Revoke("a"), Requested(req(1, 0, INC + 9))]),
     ("idle", lambda e: e.receive(Close(INC, 2)), [Settle("a"), SendMessage("a", Closed(INC, 2))]),
-    ("idle", lambda e: e.poke(7, VIEW), [SendMessage("a", Poke(INC, 7, VIEW))]),
+    ("idle", lambda e: e.solicit(7, VIEW), [SendMessage("a", Solicit(INC, 7, VIEW))]),
     ("asked", lambda e: e.accept(INC, 3), [Answer("a", INC, 3, 7, 0.5, 1.0, b"mine")]),
     ("asked", lambda e: e.accept(INC, 2), []),
     ("asked", lambda e: e.refuse(INC, 3, "view", 9), [SendMessage("a", Busy(INC, 3, "view", 9)), ended("busy", "view", "responder")]),
@@ -199,7 +199,7 @@ FOREIGN = [
     (initiator, Busy(INC, 0, "late", 1), "wrong_role"),
     (responder, Response(INC, 2, b""), "wrong_role"),
     (responder, Busy(INC, 2, "late", 1), "wrong_role"),
-    (responder, Poke(INC, 1, VIEW), "wrong_role"),
+    (responder, Solicit(INC, 1, VIEW), "wrong_role"),
     (initiator, Response(INC, 3, b""), "answer_unasked"),
     (initiator, Response(INC, 0, b""), "answer_unasked"),
     (initiator, Busy(INC, 3, "late", 1), "answer_unasked"),
@@ -234,7 +234,7 @@ ANYTHING = st.one_of(
     st.builds(Response, INCS, SEQS, st.just(b"diff")),
     st.builds(Ack, INCS, SEQS),
     st.builds(Busy, INCS, SEQS, st.sampled_from(["late", "early", "busy"]), SEQS),
-    st.builds(Poke, INCS, SEQS, st.just(VIEW)),
+    st.builds(Solicit, INCS, SEQS, st.just(VIEW)),
     st.builds(Reset, INCS),
     st.builds(Close, INCS, SEQS),
     st.builds(Closed, INCS, SEQS),
@@ -313,11 +313,11 @@ def test_a_closing_end_begins_and_answers_nothing():
     """Whatever would change the flow now could be settled at one end only."""
     edge = responder()
     edge.close()
-    assert edge.receive(req(3, 2)) == edge.poke(7, VIEW) == edge.retry() == [SendMessage("a", Close(INC, 2))]
+    assert edge.receive(req(3, 2)) == edge.solicit(7, VIEW) == edge.retry() == [SendMessage("a", Close(INC, 2))]
     first = initiator()
     first.close()
     assert not first.ready
-    assert first.receive(Poke(INC, 7, VIEW)) == [SendMessage("b", Close(INC, 2))]
+    assert first.receive(Solicit(INC, 7, VIEW)) == [SendMessage("b", Close(INC, 2))]
     with pytest.raises(LocalProtocolError):
         first.begin(7, VIEW, 0.5)
 
@@ -364,10 +364,10 @@ def test_closing_before_anything_was_exchanged_needs_no_message():
 def test_a_refused_poke_ends_once():
     """A repeated Busy must not resolve a later round."""
     edge = responder()
-    edge.poke(7, VIEW)
+    edge.solicit(7, VIEW)
     assert edge.receive(Busy(INC, 0, "late", 9)) == [ended("busy", "late", "responder", seq=0)]
     assert edge.receive(Busy(INC, 0, "late", 9)) == []
-    edge.poke(7, VIEW)
+    edge.solicit(7, VIEW)
     edge.receive(req(3, 2))
     assert edge.receive(Busy(INC, 0, "busy", 9)) == [], "it came to an exchange all the same"
 
@@ -375,7 +375,7 @@ def test_a_refused_poke_ends_once():
 def test_roles_and_bounds_of_our_own_side():
     """Our bugs are exceptions, not messages."""
     with pytest.raises(LocalProtocolError):
-        initiator().poke(7, VIEW)
+        initiator().solicit(7, VIEW)
     with pytest.raises(LocalProtocolError):
         responder().begin(7, VIEW, 0.5)
     with pytest.raises(LocalProtocolError):

@@ -8,7 +8,7 @@ from random import Random
 from starling.gossip.exchange.edge_table import DECISIONS, TRANSITIONS, tables
 from starling.gossip.exchange.rounds import Rounds
 from starling.gossip.exchange.timeouts import Timeouts
-from starling.gossip.wire.schema import Poke
+from starling.gossip.wire.schema import Solicit
 from tests.harness.edge_model import Pair, trouble
 from tests.harness.edge_observer import ObservedEdge
 from tests.harness.fixed_timeout import VIEW, Fixed
@@ -42,7 +42,7 @@ def test_rounds_decide_what_the_table_says():
                 core.compute(ours, {"a": 0.5}, VIEW)
                 if phase == "open":
                     core.open(ours, {"a": 0.5}, VIEW, 0.0)
-                decision = core.decide("a", Poke(1, theirs, VIEW), 0.0)
+                decision = core.decide("a", Solicit(1, theirs, VIEW), 0.0)
                 assert (
                     " ".join([type(decision).__name__, *([decision.reason] if hasattr(decision, "reason") else [])])
                     == expected

@@ -29,7 +29,7 @@ from starling.gossip.exchange.pairwise import MAX_ATTEMPTS, MAX_JUMP, MAX_LEAD, 
 from starling.gossip.exchange.rounds import Rounds
 from starling.gossip.exchange.slots import Slots
 from starling.gossip.exchange.timeouts import TRIES, Timeouts
-from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Poke, Request, Reset, Response
+from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Request, Reset, Response, Solicit
 from tests.harness.fixed_timeout import OTHER, VIEW, Fixed
 
 ROUND, INC, WAIT_S = 5, 100, 3.0
@@ -101,21 +101,21 @@ TABLE = [
     ),
     (
         "computing",
-        lambda m: m.receive("c", Poke(INC, ROUND + MAX_LEAD + 1, VIEW), 0.0),
+        lambda m: m.receive("c", Solicit(INC, ROUND + MAX_LEAD + 1, VIEW), 0.0),
         [SendMessage("c", Busy(INC, 0, "early", ROUND))],
     ),
     ("computing", lambda m: m.tick(9.0), []),
     # exchanging, before our first tick
     ("exchanging", lambda m: m.tick(0.0), [OFFER]),
     ("exchanging", lambda m: m.receive("a", requested(), 0.0), [ANSWER]),
-    ("exchanging", lambda m: m.receive("c", Poke(INC, ROUND, VIEW), 0.0), [OFFER]),
+    ("exchanging", lambda m: m.receive("c", Solicit(INC, ROUND, VIEW), 0.0), [OFFER]),
     (
         "exchanging",
         lambda m: m.receive("a", requested(view=OTHER), 0.0),
         [SendMessage("a", Busy(INC, 1, "view", ROUND)), ended("a", "busy", "view")],
     ),
     ("exchanging", lambda m: m.receive("a", requested(ROUND + 1), 0.0), []),
-    ("exchanging", lambda m: m.tick(RETRY_S), [SendMessage("a", Poke(INC, ROUND, VIEW)), OFFER]),
+    ("exchanging", lambda m: m.tick(RETRY_S), [SendMessage("a", Solicit(INC, ROUND, VIEW)), OFFER]),
     ("exchanging", lambda m: m.tick(WAIT_S), [ended("a", "timeout", seq=0), ended("c", "timeout", seq=0)]),
     ("exchanging", lambda m: m.end_round(1.0), [ended("a", "timeout", seq=0), ended("c", "timeout", seq=0)]),
     ("exchanging", lambda m: m.unreachable("a", 0.0), [ended("a", "timeout", seq=0)]),
@@ -217,7 +217,7 @@ def test_requests_deferred_while_computing_are_decided_when_the_round_opens():
     """By what the round turns out to be: links are only guessed before."""
     m = at("computing")
     m.receive("a", requested(), 0.0)
-    m.receive("c", Poke(INC, ROUND, OTHER), 0.0)
+    m.receive("c", Solicit(INC, ROUND, OTHER), 0.0)
     assert m.begin_round(ROUND, LINKS, VIEW, 1.0) == [ANSWER, SendMessage("c", Busy(INC, 0, "view", ROUND))]
     m = at("computing")
     m.receive("a", requested(ROUND + 1), 0.0)
@@ -383,7 +383,7 @@ def test_a_visit_begins_or_solicits_and_ends_with_the_exchange():
     m = core("clock")
     m.enter_slot(3, 0.0)
     assert m.next_visit("ac") == "a"
-    assert m.visit("a", 0.0) == [SendMessage("a", Poke(INC, 3, VIEW))]
+    assert m.visit("a", 0.0) == [SendMessage("a", Solicit(INC, 3, VIEW))]
     assert m.tick(0.0) == []
     assert m.receive("a", Request(INC, 1, 0, 3, VIEW, 0.5, 1.0, b"theirs"), 0.1) == [
         Answer("a", INC, 1, 3, 0.5, 1.0, b"theirs")
@@ -402,7 +402,7 @@ def test_a_visit_begins_or_solicits_and_ends_with_the_exchange():
 def test_an_exchange_that_a_peer_solicited_has_until_the_end_of_the_next_slot():
     m = core("clock")
     m.enter_slot(3, 0.0)
-    assert m.receive("c", Poke(INC, 9, VIEW), 0.0) == [Offer("c", INC, 1, 3, 0.5, 77)]
+    assert m.receive("c", Solicit(INC, 9, VIEW), 0.0) == [Offer("c", INC, 1, 3, 0.5, 77)]
     assert m.enter_slot(4, 1.0) == []
     assert m.enter_slot(5, 2.0) == [Drop("c", INC, 1), Ended("c", 3, 1, "timeout", "deadline", "initiator")]
 
@@ -416,7 +416,7 @@ def test_a_peer_without_room_for_us_drops_the_edge():
     ]  # fmt: skip
     assert m.done
     m.accept_edges(lambda _peer: False)
-    assert m.receive("c", Poke(INC, 3, VIEW), 0.2) == [SendMessage("c", Busy(INC, 0, "full", 3))]
+    assert m.receive("c", Solicit(INC, 3, VIEW), 0.2) == [SendMessage("c", Busy(INC, 0, "full", 3))]
 
 
 def test_a_close_is_repeated_until_it_is_answered():

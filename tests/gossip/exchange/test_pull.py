@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.exchange.attestation import body, contradicts, digest, stated
+from starling.gossip.exchange.attestation import attestation_of, body, contradicts, digest
 from starling.gossip.exchange.calls import Done, Refused, VerifyUpdate
 from starling.gossip.exchange.commands import Fault, SendMessage
-from starling.gossip.exchange.pull import KEPT, MAX_ASKED, MAX_DEFERRED, MAX_TOLD, Published, Pulls
+from starling.gossip.exchange.pull import KEPT, MAX_ANSWERS, MAX_DEFERRED, MAX_QUESTIONS, Published, Pulls
 from starling.gossip.exchange.timeouts import Deadline, Timeouts
 from starling.gossip.wire.schema import NotNow, Pull, Pulled, Pulling
 from tests.strategies import examples, seeds
@@ -148,8 +148,8 @@ def test_a_round_is_published_once_and_only_the_last_are_kept():
 
 def test_a_peer_gets_a_second_copy_and_no_third():
     m, _ = asking()
-    told = [said(m.receive("a", Pull(1, 7), 0.0))[0][1] for _ in range(MAX_TOLD + 1)]
-    assert told == [7] * MAX_TOLD + ["busy"]
+    told = [said(m.receive("a", Pull(1, 7), 0.0))[0][1] for _ in range(MAX_ANSWERS + 1)]
+    assert told == [7] * MAX_ANSWERS + ["busy"]
     assert said(m.receive("b", Pull(1, 7), 0.0)) == [("b", 7)]
     m.publish(published("me", 8), 0.0)
     assert said(m.receive("a", Pull(1, 8), 0.0)) == [("a", 8)]
@@ -169,7 +169,7 @@ def test_who_asks_ten_thousand_times_gets_two_vectors_and_is_at_fault():
             outcomes.update(what for _, what in said(m.receive("a", Pull(nonce, 7), 0.0)))
         except RemoteProtocolError as error:
             outcomes[error.reason] += 1
-    assert outcomes == {7: MAX_TOLD, "busy": MAX_ASKED - MAX_TOLD, "asked_too_often": 10_000 - MAX_ASKED}
+    assert outcomes == {7: MAX_ANSWERS, "busy": MAX_QUESTIONS - MAX_ANSWERS, "asked_too_often": 10_000 - MAX_QUESTIONS}
 
 
 # --- asking -----------------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def test_questions_are_repeated_until_the_deadline_and_then_given_up():
             assert tell == SendMessage("a", Pull(nonces["a"], 7))
             asked += 1
         now = m.deadline
-    assert 3 <= asked <= MAX_ASKED
+    assert 3 <= asked <= MAX_QUESTIONS
     assert m.outcomes == {"a": "timeout"}
     assert m.deadline == inf
     assert m.waiting == ("b",)
@@ -350,7 +350,7 @@ def test_who_is_ahead_of_most_waits_for_them_instead_of_running_away(waiting, lo
         now = m.deadline
         asked.update(tell.peer for tell in m.tick(now))
     assert now == pytest.approx(longer * expires)
-    assert 1 <= min(asked.values()) <= max(asked.values()) < MAX_ASKED / 4
+    assert 1 <= min(asked.values()) <= max(asked.values()) < MAX_QUESTIONS / 4
 
 
 def test_a_word_that_a_vector_will_come_is_followed_by_it():
@@ -399,7 +399,9 @@ class World:
                 case SendMessage(dst, message):
                     if isinstance(message, Pulled):
                         self.told[src, dst, max(self.machines[src]._published)] += 1
-                        self.statements.setdefault((src, message.round), set()).add(stated("swarm", src, message))
+                        self.statements.setdefault((src, message.round), set()).add(
+                            attestation_of("swarm", src, message)
+                        )
                     if self.rng.random() >= self.loss:
                         self.net.append((src, dst, message))
                 case VerifyUpdate():
@@ -464,7 +466,7 @@ def test_whatever_the_network_does_nobody_honest_is_blamed_and_only_true_words_a
     assert world.used
     for _asker, teller, of, vector in world.used:
         assert teller == LIAR or vector == published(teller, of).payload
-    assert max(world.told.values(), default=0) <= MAX_TOLD
+    assert max(world.told.values(), default=0) <= MAX_ANSWERS
     for kept in world.statements.values():
         assert not any(contradicts(one, other, verify) for one in kept for other in kept)
     world.net.clear()

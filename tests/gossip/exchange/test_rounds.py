@@ -7,7 +7,7 @@ import pytest
 from starling.gossip.exchange.rounds import MAX_DEFERRED, Rounds
 from starling.gossip.exchange.timeouts import TRIES, Timeouts
 from starling.gossip.exchange.verdicts import MAX_SERVED, Accept, Defer, DeferredDecision, Reject
-from starling.gossip.wire.schema import Poke, Request
+from starling.gossip.wire.schema import Request, Solicit
 from tests.harness.fixed_timeout import OTHER, VIEW, Fixed
 
 
@@ -15,8 +15,8 @@ def req(round: int, view: bytes = VIEW, theta: float = 0.5, seq: int = 1) -> Req
     return Request(9, seq, 0, round, view, theta, 1.0, b"")
 
 
-def poke(round: int) -> Poke:
-    return Poke(9, round, VIEW)
+def solicit(round: int) -> Solicit:
+    return Solicit(9, round, VIEW)
 
 
 def rounds_at(round: int, phase: str, links: dict[str, float] | None = None) -> Rounds:
@@ -26,7 +26,7 @@ def rounds_at(round: int, phase: str, links: dict[str, float] | None = None) -> 
     return rounds
 
 
-@pytest.mark.parametrize("make", [req, poke])
+@pytest.mark.parametrize("make", [req, solicit])
 @pytest.mark.parametrize(
     ("phase", "theirs", "admission"),
     [
@@ -47,7 +47,7 @@ def test_what_a_wish_gets_depends_on_how_far_both_are(phase, theirs, admission, 
 
 @pytest.mark.parametrize(
     ("peer", "wish"),
-    [("b", req(5, OTHER)), ("stranger", req(5)), ("stranger", poke(5)), ("b", req(5, theta=0.25))],
+    [("b", req(5, OTHER)), ("stranger", req(5)), ("stranger", solicit(5)), ("b", req(5, theta=0.25))],
 )
 def test_a_wish_of_another_overlay_is_refused(peer, wish):
     """Weights of two different member lists, or made up, do not add up to a mixing matrix."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from starling.gossip.exchange.slots import Slots
 from starling.gossip.exchange.timeouts import Timeouts
 from starling.gossip.exchange.verdicts import MAX_SERVED, Accept, Reject
-from starling.gossip.wire.schema import Poke, Request
+from starling.gossip.wire.schema import Request, Solicit
 from tests.harness.fixed_timeout import OTHER, VIEW, Fixed
 
 
@@ -53,7 +53,7 @@ def test_callers_are_capped_within_a_slot_but_not_who_we_visit():
     core.visit("partner", 0.0)
     for i in range(MAX_SERVED):
         assert core.decide(f"p{i}", req(), 0.1) == Accept()
-    assert core.decide("one more", Poke(9, 1, VIEW), 0.1) == Reject("busy")
+    assert core.decide("one more", Solicit(9, 1, VIEW), 0.1) == Reject("busy")
     assert core.decide("partner", req(), 0.1) == Accept()
     core.enter(1)
     assert core.decide("one more", req(), 0.1) == Reject("busy")

@@ -10,7 +10,19 @@ import pytest
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.wire.frames import decode, encode
-from starling.gossip.wire.schema import Ack, Busy, Close, Closed, NotNow, Poke, Pull, Pulled, Request, Reset, Response
+from starling.gossip.wire.schema import (
+    Ack,
+    Busy,
+    Close,
+    Closed,
+    NotNow,
+    Pull,
+    Pulled,
+    Request,
+    Reset,
+    Response,
+    Solicit,
+)
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "exchange.json"
 VIEW = bytes(range(16))
@@ -20,7 +32,7 @@ MESSAGES = {
     "ack": Ack(2**60 + 7, 3),
     "busy": Busy(2**60 + 7, 3, "late", 44),
     "busy_to_a_poke": Busy(2**60 + 7, 0, "full", 44),
-    "poke": Poke(2**60 + 7, 41, VIEW),
+    "poke": Solicit(2**60 + 7, 41, VIEW),
     "reset": Reset(2**60 + 7),
     "close": Close(2**60 + 7, 3),
     "closed": Closed(2**60 + 7, 3),

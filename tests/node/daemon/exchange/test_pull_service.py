@@ -9,7 +9,7 @@ import trio
 
 from starling.gossip.errors import EngineError, PeerUnreachable
 from starling.gossip.exchange.attestation import body, digest, genuine
-from starling.gossip.exchange.pull import MAX_ASKED, MAX_TOLD
+from starling.gossip.exchange.pull import MAX_ANSWERS, MAX_QUESTIONS
 from starling.gossip.wire.frames import encode
 from starling.gossip.wire.schema import Ack, Pull, Pulled
 from starling.node.daemon.exchange.pull_service import FRAME_BYTES
@@ -106,10 +106,10 @@ async def test_who_asks_thousands_of_times_costs_two_vectors_one_signature_and_n
         spent_s = time.process_time() - began
         await swarm["c"].round(0, "a")
         assert swarm["c"].engine.mixed == [(0, {"a": b"a 0"})]
-        assert a.exchange.payload_bytes == (MAX_TOLD + 1) * len(b"a 0")
+        assert a.exchange.payload_bytes == (MAX_ANSWERS + 1) * len(b"a 0")
         assert a.engine.count(calls.Publish) == 1
         assert {reason for _, reason in a.facts.faults} == {"asked_too_often"}
-        assert len(a.facts.faults) == 3_000 - MAX_ASKED
+        assert len(a.facts.faults) == 3_000 - MAX_QUESTIONS
         assert not a.exchange._shell._peers
         assert spent_s < 6.0  # 2 ms each, though the sender and the network are counted as well
 

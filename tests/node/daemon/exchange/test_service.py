@@ -9,7 +9,7 @@ import trio
 
 from starling.gossip.errors import EngineError
 from starling.gossip.wire.frames import encode
-from starling.gossip.wire.schema import Ack, Poke
+from starling.gossip.wire.schema import Ack, Solicit
 from starling.node.net.faults import loss
 from starling.node.rpc import calls
 from starling.node.status.snapshot import Exchanges
@@ -301,10 +301,10 @@ async def test_faults_of_peers_are_reported_and_change_nothing():
     async with swarm.serving():
         a = swarm["a"]
         a.strangers.add("c")
-        await swarm["c"].network.send("a", "exchange", encode(Poke(1, 0, VIEW)))
+        await swarm["c"].network.send("a", "exchange", encode(Solicit(1, 0, VIEW)))
         await swarm["b"].network.send("a", "exchange", b"garbage")
         await swarm["b"].network.send("a", "exchange", encode(Ack(1, 1)))
-        await swarm["b"].network.send("a", "exchange", encode(Poke(2**62, 0, VIEW)))
+        await swarm["b"].network.send("a", "exchange", encode(Solicit(2**62, 0, VIEW)))
         await trio.sleep(0.1)
         assert sorted(a.facts.faults) == [
             ("b", "frame_not_msgpack"), ("b", "incarnation_too_large"), ("b", "wrong_role"), ("c", "not_a_member"),
