@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from starling.tui.app import StarlingApp
+from starling.tui.open_sources import names_of
 from starling.tui.replay import Playback, RecordSource, replay
 
 STILLS = {
@@ -43,7 +44,7 @@ def take(records: Sequence[Path], folder: Path, *, at: float, size: tuple[int, i
         OSError: a picture cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    sources, playback = replay(records, clock=lambda: 0.0)
+    sources, playback = replay(dict(zip(names_of(records), records, strict=True)), clock=lambda: 0.0)
     playback.toggle()
     playback.seek(at)
     before = ["n"] * chosen

@@ -8,12 +8,12 @@ at the end. The clock is given.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from starling.node.status import format as show
-from starling.node.status.record import RECORD_NAME, load
+from starling.node.status.record import load
 from starling.node.status.snapshot import StatusSnapshot
 from starling.tui.source import Reading
 
@@ -128,24 +128,17 @@ class RecordSource:
         """Nothing to close."""
 
 
-def replay(paths: Sequence[Path], clock: Callable[[], float]) -> tuple[list[RecordSource], Playback]:
+def replay(files: Mapping[str, Path], clock: Callable[[], float]) -> tuple[list[RecordSource], Playback]:
     """Records as sources on one axis.
 
     Args:
-        paths: files written by a node, >= 1.
+        files: name -> file written by a node, >= 1.
         clock: seconds, monotonic.
 
     Raises:
         ValueError: one of them is no record; one line that names it.
     """
-    records = [load(path) for path in paths]
-    start = min(snapshot.time_s for record in records for snapshot in record)
-    end = max(snapshot.time_s for record in records for snapshot in record)
-    playback = Playback(start, end, clock)
-    named = zip(paths, records, strict=True)
-    return [RecordSource(_name(path), record, playback) for path, record in named], playback
-
-
-def _name(path: Path) -> str:
-    """A record has the name of its node's directory."""
-    return path.resolve().parent.name if path.name == RECORD_NAME else path.stem
+    records = {name: load(path) for name, path in files.items()}
+    times = [snapshot.time_s for record in records.values() for snapshot in record]
+    playback = Playback(min(times), max(times), clock)
+    return [RecordSource(name, record, playback) for name, record in records.items()], playback

@@ -2,14 +2,13 @@
 
 SocketSource   one run directory: attaches to its node, and again when it comes back
 DemoSource     a folder of run directories node-0, node-1 …
-CannedSource   readings given in advance, for tests
 RecordSource   a recorded run; in starling.tui.replay
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -71,10 +70,11 @@ class SocketSource:
     Args:
         run_dir: its directory; the node need not run yet.
         clock: seconds, monotonic.
+        name: of the node on the screen; "": that of the directory.
     """
 
-    def __init__(self, run_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self.name = run_dir.name or str(run_dir)
+    def __init__(self, run_dir: Path, clock: Callable[[], float] = time.monotonic, name: str = "") -> None:
+        self.name = name or run_dir.name or str(run_dir)
         self._run_dir = run_dir
         self._clock = clock
         self._watch: Watch | None = None
@@ -114,10 +114,12 @@ class DemoSource:
     Args:
         folder: the demo's folder.
         clock: seconds, monotonic.
+        prefix: of the names of its nodes, where several demos are shown.
     """
 
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic, prefix: str = "") -> None:
         self.name = str(folder)
+        self._prefix = prefix
         self._folder = folder
         self._clock = clock
         self._nodes: dict[int, SocketSource] = {}
@@ -128,7 +130,7 @@ class DemoSource:
         if self._clock() >= self._next_look:
             self._next_look = self._clock() + ATTACH_S
             for number, path in node_dirs(self._folder).items():
-                self._nodes.setdefault(number, SocketSource(path, self._clock))
+                self._nodes.setdefault(number, SocketSource(path, self._clock, self._prefix + path.name))
         return tuple(reading for number in sorted(self._nodes) for reading in self._nodes[number].poll())
 
     def close(self) -> None:
@@ -137,34 +139,7 @@ class DemoSource:
             node.close()
 
 
-class CannedSource:
-    """Given readings: the first poll sees the first tuple, and the last one is repeated.
-
-    Args:
-        polls: what each poll returns.
-        name: of the source.
-    """
-
-    def __init__(self, polls: Sequence[tuple[Reading, ...]], name: str = "canned") -> None:
-        self.name = name
-        self._polls = list(polls)
-        self.closed = False
-
-    def poll(self) -> tuple[Reading, ...]:
-        """The next of the given."""
-        return self._polls.pop(0) if len(self._polls) > 1 else self._polls[0]
-
-    def close(self) -> None:
-        """Remember that it was closed."""
-        self.closed = True
-
-
 def node_dirs(folder: Path) -> dict[int, Path]:
     """Run directories of a demo's folder, by number."""
     numbered = ((path.name.removeprefix("node-"), path) for path in folder.glob("node-*") if path.is_dir())
     return {int(number): path for number, path in numbered if number.isdecimal()}
-
-
-def source_for(path: Path) -> StatusSource:
-    """A demo's folder or a run directory, whichever `path` is. Records are for `starling.tui.open_sources`."""
-    return DemoSource(path) if node_dirs(path) else SocketSource(path)

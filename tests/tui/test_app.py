@@ -8,9 +8,9 @@ import pytest
 
 from starling.tui.app import StarlingApp
 from starling.tui.export import save
-from starling.tui.source import CannedSource, Reading
+from starling.tui.source import Reading
 from tests.harness.snapshots import NOW, bare, full, snapshot
-from tests.harness.tui.looking import BOTH, LARGE, SMALL, look, one, screen_text, settle, swarm, until
+from tests.harness.tui.looking import BOTH, LARGE, SMALL, CannedSource, look, one, screen_text, settle, swarm, until
 
 pytestmark = pytest.mark.slow
 

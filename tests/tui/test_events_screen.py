@@ -6,7 +6,7 @@ import pytest
 
 from starling.node.status.snapshot import Event
 from starling.tui.source import Reading
-from tests.harness.snapshots import NOW, snapshot
+from tests.harness.snapshots import IDS, NOW, full, snapshot
 from tests.harness.tui.looking import BOTH, SMALL, look, one, rows, swarm, until
 
 pytestmark = pytest.mark.slow
@@ -88,3 +88,9 @@ def test_it_follows_the_newest_until_one_scrolls_back_and_again_at_the_end():
 def test_peer_ids_in_events_are_labelled_as_everywhere():
     _, (_, screen) = look([swarm()], SMALL, keys=("4",))
     assert rows(screen, "node-1 joined")
+
+
+def test_an_address_keeps_its_form():
+    told = (Event(NOW - 1, "listening", f"listening on /ip4/127.0.0.1/tcp/1/p2p/{IDS[0]}"),)
+    _, (_, screen) = look([(Reading("node-0", full(events=told)),)], SMALL, keys=("4",))
+    assert f"/tcp/1/p2p/…{IDS[0][-7:]}" in screen

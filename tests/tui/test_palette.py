@@ -10,7 +10,7 @@ from starling.tui.app import DARK as DARK_THEME
 from starling.tui.app import LIGHT as LIGHT_THEME
 from starling.tui.app import StarlingApp
 from starling.tui.drawing.palette import DARK, LEVEL_SIGNS, LIGHT, NODE_SIGNS, OUTCOME_SIGNS, PEER_SIGNS
-from starling.tui.source import CannedSource
+from tests.harness.tui.looking import CannedSource
 
 
 def luminance(color):

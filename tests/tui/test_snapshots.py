@@ -17,9 +17,8 @@ from string import ascii_letters
 import pytest
 
 from starling.tui.app import StarlingApp
-from starling.tui.source import CannedSource
 from tests.harness.snapshots import NOW
-from tests.harness.tui.looking import screen_text, settle, swarm
+from tests.harness.tui.looking import CannedSource, screen_text, settle, swarm
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SCREENS = {

@@ -8,7 +8,8 @@ import pytest
 
 from starling.node.status import control
 from starling.node.status.snapshot import encode
-from starling.tui.source import DemoSource, SocketSource, source_for
+from starling.tui.open_sources import names_of, open_sources, source_for
+from starling.tui.source import DemoSource, SocketSource
 from tests.harness.snapshots import snapshot
 
 pytestmark = pytest.mark.real
@@ -133,3 +134,18 @@ def test_a_file_where_the_directory_should_be_is_trouble(tmp_path):
     path = tmp_path / "file"
     path.write_text("")
     assert "no node is running" in SocketSource(path).poll()[0].trouble
+
+
+def test_nodes_whose_directories_have_one_name_are_told_apart_by_those_above(tmp_path):
+    """Two demos beside each other both have a node-0."""
+    runs = [tmp_path / name for name in ("one/node-0", "two/node-0", "two/node-1", "two/node-1")]
+    assert names_of(runs) == ["one/node-0", "two/node-0", "node-1", "node-1 (2)"]
+    assert names_of([tmp_path / "a" / "record.jsonl", tmp_path / "b.jsonl"]) == ["a", "b"]
+    for run in runs:
+        run.mkdir(parents=True, exist_ok=True)
+    sources, _ = open_sources([tmp_path / "one", tmp_path / "two"])
+    assert [reading.name for source in sources for reading in source.poll()] == [
+        "one/node-0",
+        "two/node-0",
+        "two/node-1",
+    ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.snapshots import IDS, snapshot
+from starling.tui.source import Reading
+from tests.harness.snapshots import IDS, full, snapshot
 from tests.harness.tui.looking import BOTH, LARGE, SMALL, look, many, one, rows, swarm
 
 pytestmark = pytest.mark.slow
@@ -14,8 +15,8 @@ pytestmark = pytest.mark.slow
 def test_it_shows_overlay_members_and_figures_of_all_attached_nodes(size):
     _, (_, screen) = look([swarm()], size, keys=("2",))
     for words in (
-        "●[node-0]", "● node-4", "━ pairs of this round 4  ┄ edges 13", "8 (0 gone), 8 attached", "accuracy  0.927 (0.920 to 0.934)",
-        "distance  0.0141 (0.0123 to 0.0158)", "2,348/s of 8 attached", "96 kB/s of 8 attached", "12 % of their steps",
+        "●[node-0]", "● node-4", "━ pairs of this round 4  ┄ edges 13", "8 (0 gone), 8 attached", "accuracy  0.927 (0.920–0.934)",
+        "distance  0.0141 (0.0123–0.0158)", "2,348/s of 8 attached", "96 kB/s of 8 attached", "12 % of their steps",
     ):  # fmt: skip
         assert words in screen
     for number in range(8):
@@ -51,3 +52,11 @@ def test_nobody_is_known_before_a_node_speaks():
     _, (_, screen) = look([()], SMALL, keys=("2",))
     assert "–  no member known yet" in screen
     assert snapshot().name not in screen
+
+
+def test_no_figure_is_cut_on_a_small_terminal():
+    """Distances late in a run have exponents."""
+    _, (_, screen) = look(
+        [tuple(Reading(f"node-{n}", full(n, distance=4.9e-3 + n * 1e-4)) for n in range(8))], SMALL, keys=("2",)
+    )
+    assert "(4.9e-03–5.6e-03)" in screen

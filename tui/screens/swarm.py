@@ -88,7 +88,7 @@ def _spread(figures: tuple[float, ...]) -> str:
         return show.MISSING
     if len(figures) == 1:
         return show.small(figures[0])
-    return f"{show.small(sum(figures) / len(figures))} ({show.small(min(figures))} to {show.small(max(figures))})"
+    return f"{show.small(sum(figures) / len(figures))} ({show.small(min(figures))}–{show.small(max(figures))})"
 
 
 def _row(member: Member, swarm: Swarm, view: View) -> Row:

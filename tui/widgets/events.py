@@ -12,7 +12,7 @@ from starling.node.status.snapshot import Event
 from starling.tui.drawing.palette import LEVEL_SIGNS
 from starling.tui.view import View
 
-PEER_ID = re.compile(r"\b12D3Koo\w{40,}")
+PEER_ID = re.compile(r"(/p2p/)?(12D3Koo\w{40,})")
 
 
 def event_line(event: Event, view: View, node: str = "") -> Text:
@@ -24,7 +24,12 @@ def event_line(event: Event, view: View, node: str = "") -> Text:
     if node:
         line.append(f"{show.clean(node)} ", style=view.style("own"))
     line.append(
-        f"{sign} {PEER_ID.sub(lambda peer: view.label(peer[0]), show.clean(event.text or event.name))}",
+        f"{sign} {PEER_ID.sub(lambda found: _named(found, view), show.clean(event.text or event.name))}",
         style=view.style(role),
     )
     return line
+
+
+def _named(found: re.Match[str], view: View) -> str:
+    """A label for the peer; within an address the end of its id, as a label there would look like part of the address."""
+    return f"{found[1]}{show.short(found[2])}" if found[1] else view.label(found[2])

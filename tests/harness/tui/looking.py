@@ -10,12 +10,34 @@ import pytest
 
 from starling.node.status.snapshot import PeerStatus
 from starling.tui.app import StarlingApp
-from starling.tui.source import CannedSource, Reading
+from starling.tui.source import Reading
 from tests.harness.snapshots import NOW, full, snapshot
 
 SMALL = (80, 24)
 LARGE = (160, 48)
 BOTH = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "160x48"])
+
+
+class CannedSource:
+    """Given readings: the first poll sees the first tuple, and the last one is repeated.
+
+    Args:
+        polls: what each poll returns.
+        name: of the source.
+    """
+
+    def __init__(self, polls, name="canned"):
+        self.name = name
+        self._polls = list(polls)
+        self.closed = False
+
+    def poll(self):
+        """The next of the given."""
+        return self._polls.pop(0) if len(self._polls) > 1 else self._polls[0]
+
+    def close(self):
+        """Remember that it was closed."""
+        self.closed = True
 
 
 def swarm(count=8, **changes):
