@@ -9,16 +9,7 @@ from starling.node.engine.engine import Engine
 from starling.node.rpc import calls
 from starling.node.simulate.virtual.inline_engine import InlineEngine, open_inline
 from tests.harness.engines import manifest, opening
-
-
-def virtual(test):
-    """Run an async test on a clock that jumps."""
-
-    def run():
-        trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run
+from tests.harness.virtual import virtual
 
 
 def inline(step_cost_s=0.1, call_cost_s=0.01):

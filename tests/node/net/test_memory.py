@@ -12,16 +12,7 @@ from starling.node.config.schema import LimitsSection
 from starling.node.net.api import Connected, Disconnected, Inbound, Network
 from starling.node.net.faults import Deliver, Drop, delay, loss, partition, slow
 from starling.node.net.memory import MemoryHub, MemoryNetwork, address_of
-
-
-def virtual(test):
-    """Run an async test in virtual time that jumps whenever nothing else is left to do."""
-
-    def run():
-        trio.run(test, clock=MockClock(autojump_threshold=0))
-
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run
+from tests.harness.virtual import virtual
 
 
 async def pair(rules=(), **limits) -> tuple[MemoryHub, MemoryNetwork, MemoryNetwork]:
