@@ -1,76 +1,104 @@
-"""Every command that a page shows is run: here as it stands, or by the test that tests/documented.py names."""
+"""Commands that pages show are read from the pages. How a block of commands is tested, its info string says:
+
+    ```bash run OPTIONS    every line is run as it stands; OPTIONS are added to `starling simulate`, for a shorter run
+    ```bash NAME           a test reads the lines by that name
+    ```bash                each command of ours exists with its options and settings (tests/real/test_readme.py), but is not run here
+
+Commands that only print (QUICK) are run wherever they are shown, also between words.
+"""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.documented import BLOCKS, FAMILIES, LINES, MENTIONS, PAGES, README, ROOT, By, Run, bare, commands, how
-from tests.harness.processes import ENVIRONMENT, PATIENCE_S
+from tests.harness.processes import ENVIRONMENT, PATIENCE_S, ROOT
+from tests.harness.tui.terminal import Terminal
 
-ALL = list(commands())
-DIRECT = sorted({command.line for command in ALL if isinstance(how(command), Run)})
-OURS = re.compile(r"^starling ([a-z]+)")
-NAMED = sorted(
-    {by.test for table in (BLOCKS, LINES, FAMILIES, MENTIONS) for by in table.values() if isinstance(by, By)}
-)
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(?P<language>\w*)(?: (?P<info>[^\n]+))?\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`(starling [^`]+)`")
+QUICK = re.compile(r"starling (?:config show|manifest (?:show|check)|overlay \w+|examples|help|\w+ --help)\b")
+GIVEN = {"KIND": "torus", "MANIFEST.toml": "examples/digits.toml", "…": "ring,base_k"}  # what a reader puts there
+NOT_ALONE = re.compile(
+    r"^starling (?:overlay|manifest|manifest check|overlay show)$|--dir"
+)  # these need more than is shown
+
+
+def fences(page: Path) -> Iterator[re.Match[str]]:
+    return FENCE.finditer(page.read_text())
+
+
+def lines(text: str) -> list[str]:
+    """Commands of a block, without comments and prompts."""
+    joined = text.replace("\\\n", " ").splitlines()
+    return [bare.removeprefix("$ ") for line in joined if (bare := " ".join(re.sub(r"(^|\s)#.*$", "", line).split()))]
+
+
+def to_run() -> Iterator[tuple[str, str]]:
+    """(command as shown, options for a shorter run), of all pages."""
+    for page in PAGES:
+        for fence in fences(page):
+            kind, _, options = (fence["info"] or "").partition(" ")
+            for line in lines(fence["text"]) if fence["language"] in {"bash", ""} else []:
+                if kind == "run":
+                    yield line, options if line.startswith("starling simulate") else ""
+                elif QUICK.match(line) and not kind:
+                    yield line, ""
+        for found in INLINE.finditer(FENCE.sub("", page.read_text())):
+            line = " ".join(found[1].split())
+            if QUICK.match(line) and not NOT_ALONE.search(line):
+                yield line, ""
+
+
+COMMANDS = sorted(set(to_run()))
+
+
+def test_pages_have_commands_to_run():
+    """A change of the markup must not leave this file without work."""
+    assert len(COMMANDS) >= 20
+    assert sum(line.startswith("starling simulate") for line, _ in COMMANDS) >= 8
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_command_of_a_page_is_in_the_table(page):
-    """What is missing gets an entry in tests/documented.py: Run if it ends within seconds, else By."""
-    here = str(page.relative_to(ROOT))
-    assert [command.line for command in ALL if command.page == here and how(command) is None] == []
-
-
-def test_nothing_is_in_the_table_that_no_page_shows():
-    lines, inline = {command.line for command in ALL}, {bare(command.line) for command in ALL if command.inline}
-    blocks = {f"{command.page.rpartition('/')[2]}#{command.block}" for command in ALL if command.block}
-    assert set(BLOCKS) - blocks == set()
-    assert set(LINES) - lines == set()
-    assert set(MENTIONS) - inline == set()
-    assert {pattern for pattern in FAMILIES if not any(re.fullmatch(pattern, line) for line in lines)} == set()
-
-
-@pytest.mark.parametrize("test", NAMED)
-def test_every_test_that_is_named_is_there(test):
-    file, _, function = test.partition("::")
-    assert re.search(rf"^(async )?def {function}\(", (ROOT / file).read_text(), re.MULTILINE)
-
-
-def test_the_tests_named_for_our_commands_use_them():
-    """By their names at least: an entry that points at just any test is noticed. Tests of blocks read these from the page."""
-    for command in ALL:
-        entry, ours = how(command), OURS.match(command.line)
-        if isinstance(entry, By) and ours and entry not in BLOCKS.values() and not entry.test.startswith(README):
-            assert re.search(rf"\b{ours[1]}\b", (ROOT / entry.test.partition("::")[0]).read_text()), command
+def test_every_named_block_is_read_by_a_test(page):
+    """By its name, in a test that knows the page."""
+    names = {fence["info"] for fence in fences(page) if fence["language"] == "bash" and fence["info"]}
+    for name in {name for name in names if not name.startswith("run")}:
+        readers = [
+            path
+            for path in (ROOT / "tests").rglob("*.py")
+            if f'"{name}"' in (text := path.read_text()) and (page.name in text or page.name == "README.md")
+        ]
+        assert readers, f"no test reads the block {name!r} of {page.name}"
 
 
 @pytest.mark.real
 @pytest.mark.slow
-@pytest.mark.parametrize("line", DIRECT)
-def test_a_command_runs_as_it_stands(line, tmp_path):
-    """From a folder in which the examples are where a checkout has them. Whether they come to something is the business of others."""
+@pytest.mark.parametrize(("line", "options"), COMMANDS)
+def test_a_command_runs_as_it_stands(line, options, tmp_path):
+    """In a folder in which the examples are where a checkout has them. What it computes is tested elsewhere."""
     for folder in ("examples", "benchmarks"):
         (tmp_path / folder).symlink_to(ROOT / folder)
-    entry = LINES[line]
     typed, into, file = line.partition(" > ")
-    for placeholder, word in entry.given.items():
-        typed = typed.replace(placeholder, word)
+    words = [GIVEN.get(word, word) for word in typed.split()]
     done = subprocess.run(
-        ["bash", "-c", f"set -f; {typed} {entry.smaller}{into}{file}"],
+        ["bash", "-c", f"set -f; {' '.join(words)} {options}{into}{file}"],
         cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout or file
-    assert all((tmp_path / made).stat().st_size for made in entry.makes)
+    assert done.stdout or file or " check " in typed
+    written = [file] if file else re.findall(r"--(?:csv|plot) (\S+)", typed)
+    assert all((tmp_path / made).stat().st_size for made in written)
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-@pytest.mark.parametrize("target", ["check", "test", "acceptance", "bench", "fuzz", "demo"])
+@pytest.mark.parametrize("target", ["check", "test", "acceptance", "bench", "fuzz", "demo", "mutants", "dist"])
 def test_make_knows_how(target):
     """Dry: what it would do, with programs of the virtual environment that are there."""
     done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -82,8 +110,8 @@ def test_make_knows_how(target):
 
 @pytest.mark.skipif(shutil.which("apt-cache") is None, reason="needs apt")
 def test_the_system_packages_are_known_to_apt():
-    line = next(command.line for command in ALL if command.block == "system")
-    packages = line.partition(" install ")[2].split()
+    block = next(fence["text"] for fence in fences(ROOT / "README.md") if fence["info"] == "system")
+    packages = lines(block)[0].partition(" install ")[2].split()
     if "Candidate" not in (
         policy := subprocess.run(["apt-cache", "policy", *packages], capture_output=True, text=True, check=True).stdout
     ):
@@ -96,8 +124,6 @@ def test_the_system_packages_are_known_to_apt():
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
 def test_starling_tui_opens_in_a_terminal(tmp_path):
     """Where no node runs yet it says so, and q ends it."""
-    from tests.harness.tui.terminal import Terminal
-
     terminal = Terminal([shutil.which("starling", path=ENVIRONMENT["PATH"]), "tui", str(tmp_path / "starling-2")])
     try:
         terminal.shows("no node is running in", timeout_s=PATIENCE_S)
