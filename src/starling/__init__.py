@@ -5,6 +5,7 @@
     starling.attach           a running or ended node of this machine: status, evaluate, export, invite
     starling.simulate         a swarm, or a sweep of swarms, simulated on this machine
     starling.Manifest         what a swarm agrees on
+    starling.catalogues       names that a manifest can give, by key: list(starling.catalogues["mix.kind"])
     starling.Task             what a learning task must provide
 
 Names are imported on use: `import starling` loads neither torch nor trio. docs/api.md has examples.
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from starling.gossip.errors import ConfigError, GossipError
     from starling.node.attach import Attached, Evaluation
     from starling.node.background import Node, attach, found, join, run
+    from starling.node.config.kinds import CATALOGUES as catalogues  # noqa: N811
     from starling.node.config.schema import Manifest
     from starling.node.simulate.api import simulate
     from starling.node.status.snapshot import StatusSnapshot
@@ -36,6 +38,7 @@ _WHERE = {
     "StatusSnapshot": "starling.node.status.snapshot",
     "Task": "starling.node.tasks.api",
     "attach": "starling.node.background",
+    "catalogues": "starling.node.config.kinds:CATALOGUES",
     "found": "starling.node.background",
     "join": "starling.node.background",
     "run": "starling.node.background",
@@ -54,6 +57,7 @@ __all__ = [
     "StatusSnapshot",
     "Task",
     "attach",
+    "catalogues",
     "found",
     "join",
     "run",
@@ -64,7 +68,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'starling' has no attribute {name!r}")
-    return getattr(importlib.import_module(_WHERE[name]), name)
+    module, _, attribute = _WHERE[name].partition(":")
+    return getattr(importlib.import_module(module), attribute or name)
 
 
 def __dir__() -> list[str]:

@@ -110,6 +110,11 @@ def test_wrong_input_is_a_config_error_before_anything_is_written(tmp_path):
     assert not (tmp_path / "n").exists()
 
 
+def test_the_catalogues_name_what_a_manifest_can_give():
+    assert {"pet", "dsgd"} <= set(starling.catalogues["mix.kind"])
+    assert "digits" in starling.catalogues["task.kind"]
+
+
 def test_a_manifest_may_be_a_file_or_a_value(tmp_path):
     (tmp_path / "m.toml").write_text("seed = 7\n")
     starling.found(tmp_path / "a", tmp_path / "m.toml", rounds=3)
