@@ -201,6 +201,7 @@ class Node:
         if consent.names_code(manifest):  # whose rules could not be checked before
             manifests.check(manifest, trusted=True)
         manifests.check_shard(manifest, self.setup.config.shard)
+        manifests.check_shard(manifest, self.setup.config.shard)
         return manifest
 
     def _manifest_bytes(self, swarm: str) -> bytes | None:

@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 
 import trio
 
@@ -33,17 +32,13 @@ from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stre
 from starling.node.net.libp2p.guards import AcceptRate, Handshakes, is_full, make_room
 from starling.node.net.libp2p.lanes import FrameTooLong, PartialFrames, accept_lane, open_lane, read_frames, write_frame
 from starling.node.net.libp2p.noise import HandshakeFailed, Identity, secure
+from starling.node.net.libp2p.peers import PeerState, PeerTable, dialable
 from starling.node.net.libp2p.sockets import endpoint_of, first_of, listen_on, tune
-from starling.node.net.limits import Pacer, TokenBucket, origin_of
+from starling.node.net.limits import Pacer, origin_of
 
 HANDSHAKE_S = 10.0
 MAX_DIALS = 32
-MAX_PEERS_REMEMBERED = 4096
 DRAIN_S = 0.4
-REJECTED_WITHIN_S = 2.0  # a dialled connection that is closed sooner, without a frame: the peer rejected us
-REJECTED_DIALS_TOLERATED = 3  # in a row may be chance: after the next ones it is dialled again 1, 2, 4 … seconds later
-MAX_REDIAL_DELAY_S = 60.0  # … at most so many
-DROPPED_PER_S = 250.0  # frames beyond the rate that are dropped and counted; a peer that sends more is disconnected
 
 
 @dataclass(slots=True)
@@ -52,25 +47,6 @@ class _Dial:
 
     done: trio.Event = field(default_factory=trio.Event)
     reason: str = ""
-
-
-@dataclass(slots=True)
-class _Peer:
-    """What is kept per peer."""
-
-    bucket: TokenBucket
-    dropped: TokenBucket = field(default_factory=lambda: TokenBucket(DROPPED_PER_S, 4 * DROPPED_PER_S))
-    known: bool = False
-    """Its addresses were given to `learn`, or it was dialled."""
-    outgoing: dict[Lane, Stream] = field(default_factory=dict)
-    locks: dict[Lane, trio.Lock] = field(default_factory=lambda: {lane: trio.Lock() for lane in LANES})
-    endpoints: tuple[Endpoint, ...] = ()
-    traffic: Traffic = field(default_factory=Traffic)
-    refused_until: float = -inf
-    rejected_dials: int = 0
-    """In a row: connections that it took and closed."""
-    dial_after: float = -inf
-    """Where it did so too often."""
 
 
 @asynccontextmanager
@@ -142,11 +118,9 @@ class Libp2pNetwork:
         self._report = report
         self._up, self._down = pacers
         self._nursery = nursery
-        self._peers: dict[str, _Peer] = {}
-        self._open: dict[
-            str, list[Connection]
-        ] = {}  # apart from the thousands of peers remembered, as every new connection scans it
-        self._forgotten = Traffic()
+        # apart from the thousands of peers remembered, as every new connection scans it
+        self._open: dict[str, list[Connection]] = {}
+        self._peers = PeerTable(limits.frames_per_s, self._open)
         self._dials: dict[str, _Dial] = {}
         self._dial_slots = trio.CapacityLimiter(MAX_DIALS)
         self._handshakes: Handshakes[trio.CancelScope] = Handshakes()
@@ -169,12 +143,12 @@ class Libp2pNetwork:
     @property
     def traffic(self) -> Mapping[str, Traffic]:
         """Per peer."""
-        return {name: peer.traffic for name, peer in self._peers.items()}
+        return self._peers.traffic
 
     @property
     def total_traffic(self) -> Traffic:
         """With all peers since the start, also those no longer remembered."""
-        return sum((peer.traffic for peer in self._peers.values()), self._forgotten)
+        return self._peers.total_traffic
 
     def origin(self, peer: str) -> str:
         """The public address prefix of a peer's newest connection; "" for a private address or no connection."""
@@ -192,7 +166,7 @@ class Libp2pNetwork:
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
         """Remember where a peer can be dialled; invalid addresses and those of others are ignored."""
         record = self._peer(peer)
-        record.endpoints, record.known = tuple(_dialable(peer, addresses)), True
+        record.endpoints, record.known = tuple(dialable(peer, addresses)), True
 
     def expect(self, lane: Lane, frame_bytes: int) -> None:
         """Set the longest frame of a lane; a longer one is refused when its length is read."""
@@ -205,7 +179,7 @@ class Libp2pNetwork:
         Raises:
             PeerUnreachable: with the reason in one line.
         """
-        endpoints = [each for each in _dialable(None, [address]) if each.peer]
+        endpoints = [each for each in dialable(None, [address]) if each.peer]
         if not endpoints:
             raise PeerUnreachable(address, "not an address of the form /ip4/HOST/tcp/PORT/p2p/ID")
         peer = endpoints[0].peer
@@ -300,7 +274,7 @@ class Libp2pNetwork:
         info = connection.info
         present = sorted(self._connections(), key=lambda each: each.info.since)
         leaving = make_room([each.info for each in present], info, self._limits, trio.current_time())
-        if leaving is None or self._refuses(info.peer) or info.peer == self.peer_id:
+        if leaving is None or self._peers.refused(info.peer, trio.current_time()) or info.peer == self.peer_id:
             await connection.abandon()
             return
         for each in present:
@@ -348,18 +322,9 @@ class Libp2pNetwork:
             if not connections:
                 del self._open[peer]
                 self._events.put(Disconnected(peer))
-            self._note_rejected_dial(self._peer(peer), connection.info)
+            self._peer(peer).connection_closed(connection.info, trio.current_time())
         if connection.violation is not None:
             self._report.fault(peer, connection.violation)
-
-    def _note_rejected_dial(self, record: _Peer, info: ConnectionInfo) -> None:
-        """A peer that bans us learns our id only from a completed handshake, which costs both sides: dial it ever more rarely."""
-        now = trio.current_time()
-        if not info.inbound and info.useful_at == info.since and now < info.since + REJECTED_WITHIN_S:
-            record.rejected_dials += 1
-            record.dial_after = now + min(
-                2.0 ** min(record.rejected_dials - REJECTED_DIALS_TOLERATED - 1, 10), MAX_REDIAL_DELAY_S
-            )
 
     async def _serve_stream(self, stream: Stream) -> None:
         connection, accepted = stream.connection, await accept_lane(stream)
@@ -390,7 +355,7 @@ class Libp2pNetwork:
         finally:
             stream.reset()
 
-    async def _outgoing(self, peer: str, record: _Peer, lane: Lane) -> Stream:
+    async def _outgoing(self, peer: str, record: PeerState, lane: Lane) -> Stream:
         for last in (False, True):
             connection = await self._reach(peer, record.endpoints)
             stream = record.outgoing.pop(lane, None)
@@ -411,7 +376,7 @@ class Libp2pNetwork:
         raise AssertionError("unreachable")
 
     async def _reach(self, peer: str, endpoints: Sequence[Endpoint]) -> Connection:
-        if self._refuses(peer):
+        if self._peers.refused(peer, trio.current_time()):
             raise PeerUnreachable(peer, "refused")
         connection = self._newest(peer)
         if connection is not None:
@@ -422,8 +387,7 @@ class Libp2pNetwork:
                 raise PeerUnreachable(peer, "that is this node itself")
             if not endpoints:
                 raise PeerUnreachable(peer, "no known address")
-            record = self._peer(peer)
-            if record.rejected_dials > REJECTED_DIALS_TOLERATED and trio.current_time() < record.dial_after:
+            if not self._peer(peer).may_dial(trio.current_time()):
                 raise PeerUnreachable(peer, "it closed the last connections at once")
             dial = self._dials[peer] = _Dial()
             self._nursery.start_soon(self._dial, peer, endpoints, dial)
@@ -462,31 +426,5 @@ class Libp2pNetwork:
         alive = [each for each in self._open.get(peer, ()) if not each.closing]
         return alive[-1] if alive else None
 
-    def _refuses(self, peer: str) -> bool:
-        record = self._peers.get(peer)
-        return record is not None and trio.current_time() < record.refused_until
-
-    def _peer(self, name: str) -> _Peer:
-        record = self._peers.get(name)
-        if record is None:
-            if len(self._peers) >= MAX_PEERS_REMEMBERED:
-                now = trio.current_time()
-                idle = (
-                    each for each, kept in self._peers.items() if each not in self._open and kept.refused_until <= now
-                )
-                forgotten = self._peers.pop(next(idle, ""), None)
-                if forgotten is not None:
-                    self._forgotten += forgotten.traffic
-            rate = self._limits.frames_per_s
-            record = self._peers[name] = _Peer(TokenBucket(rate, 4 * rate))
-        return record
-
-
-def _dialable(peer: str | None, known: Sequence[str]) -> Iterator[Endpoint]:
-    for address in known:
-        try:
-            endpoint = addresses.parse(address)
-        except ValueError:
-            continue
-        if endpoint.port and (peer is None or endpoint.peer in ("", peer)):
-            yield endpoint
+    def _peer(self, name: str) -> PeerState:
+        return self._peers.get(name, trio.current_time())

@@ -1,0 +1,118 @@
+"""What a host remembers of each peer: addresses, limits, traffic, refusals and rejected dials. Bounded, with the time as an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+import trio
+
+from starling.gossip.wire.schema import LANES, Lane
+from starling.node.net.api import Traffic
+from starling.node.net.libp2p import addresses
+from starling.node.net.libp2p.addresses import Endpoint
+from starling.node.net.libp2p.connection import ConnectionInfo, Stream
+from starling.node.net.limits import TokenBucket
+
+MAX_PEERS_REMEMBERED = 4096
+REJECTED_WITHIN_S = 2.0  # a dialled connection that is closed sooner, without a frame: the peer rejected us
+REJECTED_DIALS_TOLERATED = (
+    3  # in a row may be chance: after the next ones the peer is dialled again 1, 2, 4 … seconds later
+)
+MAX_REDIAL_DELAY_S = 60.0  # … at most
+DROPPED_PER_S = 250.0  # frames beyond the rate that are dropped and counted; a peer that sends more is disconnected
+
+
+@dataclass(slots=True)
+class PeerState:
+    """What is kept per peer.
+
+    Args:
+        bucket: frames that it may send.
+    """
+
+    bucket: TokenBucket
+    dropped: TokenBucket = field(default_factory=lambda: TokenBucket(DROPPED_PER_S, 4 * DROPPED_PER_S))
+    known: bool = False
+    """Its addresses were given to `learn`, or it was dialled."""
+    outgoing: dict[Lane, Stream] = field(default_factory=dict)
+    locks: dict[Lane, trio.Lock] = field(default_factory=lambda: {lane: trio.Lock() for lane in LANES})
+    endpoints: tuple[Endpoint, ...] = ()
+    traffic: Traffic = field(default_factory=Traffic)
+    refused_until: float = -inf
+    rejected_dials: int = 0
+    """In a row."""
+    redial_at: float = -inf
+
+    def may_dial(self, now: float) -> bool:
+        """Whether it did not reject the last dials, or long enough ago."""
+        return self.rejected_dials <= REJECTED_DIALS_TOLERATED or now >= self.redial_at
+
+    def connection_closed(self, info: ConnectionInfo, now: float) -> None:
+        """Count a rejected dial: a peer that bans us learns our id only from a completed handshake, which costs both sides."""
+        if not info.inbound and info.useful_at == info.since and now < info.since + REJECTED_WITHIN_S:
+            self.rejected_dials += 1
+            exponent = min(self.rejected_dials - REJECTED_DIALS_TOLERATED - 1, 10)
+            self.redial_at = now + min(2.0**exponent, MAX_REDIAL_DELAY_S)
+
+
+class PeerTable:
+    """State of all peers remembered.
+
+    Args:
+        frames_per_s: that each may send.
+        connected: peers with an open connection, which are never forgotten.
+    """
+
+    def __init__(self, frames_per_s: float, connected: Container[str]) -> None:
+        self._frames_per_s = frames_per_s
+        self._connected = connected
+        self._peers: dict[str, PeerState] = {}
+        self._forgotten = Traffic()
+
+    @property
+    def traffic(self) -> Mapping[str, Traffic]:
+        """Per peer remembered."""
+        return {name: peer.traffic for name, peer in self._peers.items()}
+
+    @property
+    def total_traffic(self) -> Traffic:
+        """With all peers since the start, also those no longer remembered."""
+        return sum((peer.traffic for peer in self._peers.values()), self._forgotten)
+
+    def refused(self, name: str, now: float) -> bool:
+        """Whether a peer's connections are refused."""
+        peer = self._peers.get(name)
+        return peer is not None and now < peer.refused_until
+
+    def get(self, name: str, now: float) -> PeerState:
+        """A peer's state; a new one replaces that of a peer which is neither connected nor refused."""
+        peer = self._peers.get(name)
+        if peer is None:
+            if len(self._peers) >= MAX_PEERS_REMEMBERED:
+                idle = (
+                    each for each, kept in self._peers.items()
+                    if each not in self._connected and kept.refused_until <= now
+                )  # fmt: skip
+                forgotten = self._peers.pop(next(idle, ""), None)
+                if forgotten is not None:
+                    self._forgotten += forgotten.traffic
+            peer = self._peers[name] = PeerState(TokenBucket(self._frames_per_s, 4 * self._frames_per_s))
+        return peer
+
+
+def dialable(peer: str | None, known: Sequence[str]) -> Iterator[Endpoint]:
+    """Endpoints of the multiaddrs that are valid, have a port and name no other peer.
+
+    Args:
+        peer: whose they should be; None for any.
+        known: multiaddrs.
+    """
+    for address in known:
+        try:
+            endpoint = addresses.parse(address)
+        except ValueError:
+            continue
+        if endpoint.port and (peer is None or endpoint.peer in ("", peer)):
+            yield endpoint
