@@ -37,12 +37,12 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 def claim_of(statement: Attestation) -> Claim:
     """A statement in the form that is forwarded, without the swarm's id."""
-    return Claim(statement.peer, statement.life, statement.round, statement.digest, statement.signature)
+    return Claim(statement.peer, statement.incarnation, statement.round, statement.digest, statement.signature)
 
 
 def statement_of(claim: Claim, swarm: str) -> Attestation:
     """The statement in a claim, not yet verified."""
-    return Attestation(swarm, claim.peer, claim.life, claim.round, claim.digest, claim.signature)
+    return Attestation(swarm, claim.peer, claim.incarnation, claim.round, claim.digest, claim.signature)
 
 
 def equivocation(one: Attestation, other: Attestation) -> Evidence:
@@ -219,7 +219,7 @@ class Statements:
         if abs(statement.round - round) > self.rounds:
             return None
         held = self._held.setdefault(statement.peer, {})
-        earlier = held.setdefault((statement.life, statement.round), statement)
+        earlier = held.setdefault((statement.incarnation, statement.round), statement)
         return earlier if earlier.digest != statement.digest else None
 
     def hear(self, sender: str, statement: Attestation, round: int, now: float) -> Attestation | None:
@@ -228,7 +228,7 @@ class Statements:
         Raises:
             RemoteProtocolError: claim_forged.
         """
-        held = self._held.get(statement.peer, {}).get((statement.life, statement.round))
+        held = self._held.get(statement.peer, {}).get((statement.incarnation, statement.round))
         if (held is not None and held.digest == statement.digest) or abs(statement.round - round) > self.rounds:
             return None
         if len(self._rations) >= self.senders and sender not in self._rations:

@@ -29,7 +29,7 @@ class Attestation:
     Args:
         swarm: swarm id.
         peer: who says it.
-        life: incarnation of its membership record.
+        incarnation: incarnation of its membership record.
         round: of the vector.
         digest: `digest` of the encoded vector.
         signature: Ed25519, 64 bytes.
@@ -37,7 +37,7 @@ class Attestation:
 
     swarm: str
     peer: str
-    life: int
+    incarnation: int
     round: int
     digest: bytes
     signature: bytes
@@ -48,24 +48,29 @@ def digest(payload: bytes | memoryview) -> bytes:
     return blake2b(payload, digest_size=DIGEST_BYTES).digest()
 
 
-def body(swarm: str, peer: str, life: int, round: int, digest: bytes) -> bytes:
+def body(swarm: str, peer: str, incarnation: int, round: int, digest: bytes) -> bytes:
     """What is signed."""
-    packed: bytes = msgpack.packb([swarm, peer, life, round, digest], use_bin_type=True)
+    packed: bytes = msgpack.packb([swarm, peer, incarnation, round, digest], use_bin_type=True)
     return _DOMAIN + packed
 
 
 def attestation_of(swarm: str, peer: str, pulled: Pulled) -> Attestation:
     """What `peer` stated with an answer; not yet checked."""
-    return Attestation(swarm, peer, pulled.life, pulled.round, pulled.digest, pulled.signature)
+    return Attestation(swarm, peer, pulled.incarnation, pulled.round, pulled.digest, pulled.signature)
 
 
 def genuine(statement: Attestation, verify: Verify) -> bool:
     """Whether the peer signed it."""
     it = statement
-    return verify(it.peer, it.signature, body(it.swarm, it.peer, it.life, it.round, it.digest))
+    return verify(it.peer, it.signature, body(it.swarm, it.peer, it.incarnation, it.round, it.digest))
 
 
 def contradicts(one: Attestation, other: Attestation, verify: Verify) -> bool:
     """Whether two statements prove that their peer published two vectors for one round. Symmetric; an honest peer never signs two."""
-    same = (one.swarm, one.peer, one.life, one.round) == (other.swarm, other.peer, other.life, other.round)
+    same = (one.swarm, one.peer, one.incarnation, one.round) == (
+        other.swarm,
+        other.peer,
+        other.incarnation,
+        other.round,
+    )
     return same and one.digest != other.digest and genuine(one, verify) and genuine(other, verify)

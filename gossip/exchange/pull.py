@@ -69,13 +69,13 @@ class Published:
 
     Args:
         round: of the vector.
-        life: our incarnation.
+        incarnation: our incarnation.
         digest, signature: of the payload, and for it.
         payload: the encoded vector.
     """
 
     round: int
-    life: int
+    incarnation: int
     digest: bytes
     signature: bytes
     payload: bytes
@@ -89,7 +89,7 @@ class Pulls:
         swarm: swarm id.
         timeouts: deadline and retries.
         verify: checks a peer's signature.
-        life_of: incarnation in a peer's membership record; None if there is none.
+        incarnation_of: incarnation in a peer's membership record; None if there is none.
         afford: (bytes, now) -> whether so much may be sent to a peer now.
         max_lead: rounds a peer may be ahead of us and be deferred, or behind us and be answered.
         nonce: of our first question; numbers of an earlier run of this node must not be used again.
@@ -98,7 +98,7 @@ class Pulls:
     swarm: str
     timeouts: Timeouts
     verify: Verify
-    life_of: Callable[[str], int | None]
+    incarnation_of: Callable[[str], int | None]
     afford: Callable[[int, float], bool]
     max_lead: int = 16
     nonce: int = 0
@@ -280,7 +280,7 @@ class Pulls:
                 return self._pulled(peer, message, now)
 
     def _pulled(self, peer: str, pulled: Pulled, now: float) -> list[Command]:
-        if not self._answers(peer, pulled.nonce) or pulled.life != self.life_of(peer):
+        if not self._answers(peer, pulled.nonce) or pulled.incarnation != self.incarnation_of(peer):
             return []
         reason = ""
         if not self.round - 1 <= pulled.round <= self.round + self.max_lead:
@@ -328,7 +328,7 @@ class Pulls:
         if self._answered.get(peer, 0) >= MAX_ANSWERS or not self.afford(len(it.payload), now):
             return NotNow(pull.nonce, self.round, "busy")
         self._answered[peer] = self._answered.get(peer, 0) + 1
-        return Pulled(pull.nonce, it.round, it.life, it.digest, it.signature, it.payload)
+        return Pulled(pull.nonce, it.round, it.incarnation, it.digest, it.signature, it.payload)
 
     def _due(self, round: int) -> list[tuple[str, Pull]]:
         """The questions for rounds up to this one, by peer; deferred no more."""

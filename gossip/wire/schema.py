@@ -151,15 +151,15 @@ class Pulled(Message, frozen=True, tag="pld"):
     Args:
         nonce: of the question.
         round: of the vector; a later one than asked for if the sender is further.
-        life: incarnation of the sender's membership record: a node that starts anew may do a round again.
+        incarnation: incarnation of the sender's membership record: a node that starts anew may do a round again.
         digest: BLAKE2b-256 of the payload.
-        signature: Ed25519 over swarm, sender, life, round and digest (`starling.gossip.exchange.attestation`).
+        signature: Ed25519 over swarm, sender, incarnation, round and digest (`starling.gossip.exchange.attestation`).
         payload: the whole vector, encoded (starling.gossip.compress.codec).
     """
 
     nonce: Counter
     round: Counter
-    life: Counter
+    incarnation: Counter
     digest: Digest256
     signature: Signature
     payload: Payload
@@ -221,14 +221,14 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
     """What `peer` signed of its vector of a round (`gossip.exchange.attestation`), forwarded by another member. Since 1.1."""
 
     peer: PeerId
-    life: Counter
+    incarnation: Counter
     round: Counter
     digest: Digest256
     signature: Signature
 
 
 class Rumor(msgspec.Struct, frozen=True, array_like=True):
-    """`source` suspects or declares dead `peer` in the life (incarnation, version) it names; only a newer version refutes."""
+    """`source` suspects or declares dead `peer` at the (incarnation, version) it names; only a newer version refutes."""
 
     peer: PeerId
     incarnation: Counter

@@ -90,7 +90,7 @@ class RunningNode:
         progress.local_steps, progress.epsilon, progress.round = opened.local_steps, opened.epsilon, opened.round
         transfer.expect(opened)
 
-    # --- life ---------------------------------------------------------------------------------------------
+    # --- life ----------------------------------------------------------------------------------------------------
 
     async def serve(self, nursery: trio.Nursery) -> None:
         """Start all services in `nursery`; returns when they serve."""
@@ -193,7 +193,9 @@ class RunningNode:
             case Left(peer=peer):
                 report.event("peer_left", f"{peer} left", peer=peer)
             case Reborn(peer=peer):
-                report.event("peer_reborn", f"{peer} restarted; the flow of its earlier life is deleted", peer=peer)
+                report.event(
+                    "peer_reborn", f"{peer} restarted; the flow of its earlier incarnation is deleted", peer=peer
+                )
             case _:
                 return
         if self.equivocation is not None:

@@ -56,7 +56,7 @@ def exchange_services(
     detector = EquivocationDetector(context, membership, progress)
     pulled = PulledExchange(
         network=network, engine=context.engine, report=context.report, manifest=manifest, swarm=context.swarm,
-        life=context.incarnation, sign=context.identity.sign, verify=verify, life_of=membership.life_of,
+        incarnation=context.incarnation, sign=context.identity.sign, verify=verify, incarnation_of=membership.incarnation_of,
         admits=membership.admits, up_bytes_per_s=config.up_bytes_per_s, first=fresh_inc(), witness=detector.attested,
         noted=policy.noted, transactions=transactions,
     )  # fmt: skip

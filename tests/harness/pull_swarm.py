@@ -14,7 +14,7 @@ from starling.node.net.memory import MemoryHub, MemoryNetwork
 from starling.node.rpc import calls
 from tests.harness.memory_swarm import VIEW, FakeEngine, Member, Swarm
 
-LIFE = 3
+INCARNATION = 3
 
 
 def sign(peer: str, message: bytes) -> bytes:
@@ -65,9 +65,9 @@ class PullMember(Member):
         self.noted: list = []
         manifest = msgspec.structs.replace(Manifest(), pace=PaceSection(max_wait_s=2.0))
         self.exchange = PulledExchange(
-            network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm", life=LIFE,
+            network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm", incarnation=INCARNATION,
             sign=lambda message: sign(name, message), verify=verify,
-            life_of=lambda peer: None if peer in self.strangers else LIFE, admits=self.admits, up_bytes_per_s=cap, first=1000,
+            incarnation_of=lambda peer: None if peer in self.strangers else INCARNATION, admits=self.admits, up_bytes_per_s=cap, first=1000,
             witness=self.witnessed.append, noted=lambda outcomes, held: self.noted.append((outcomes, held)),
             transactions=self.transactions,
         )  # fmt: skip

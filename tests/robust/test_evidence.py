@@ -32,11 +32,15 @@ def identity(number: int) -> Identity:
     return Identity.from_seed(number.to_bytes(32, "little"))
 
 
-def attestation_of(who: int, round: int, vector: int, *, life: int = 1, swarm: str = SWARM, signer: int | None = None):
+def attestation_of(
+    who: int, round: int, vector: int, *, incarnation: int = 1, swarm: str = SWARM, signer: int | None = None
+):
     """A statement of a peer about a vector, signed by itself unless another signer is named."""
     peer, digest = identity(who).peer_id, bytes([vector]) * 32
     signer = who if signer is None else signer
-    return Attestation(swarm, peer, life, round, digest, identity(signer).sign(body(swarm, peer, life, round, digest)))
+    return Attestation(
+        swarm, peer, incarnation, round, digest, identity(signer).sign(body(swarm, peer, incarnation, round, digest))
+    )
 
 
 CHECK = equivocation_check(SWARM, verify)
@@ -66,7 +70,7 @@ def test_two_vectors_for_one_round_prove_a_lie_to_anybody_who_knows_the_id():
     [
         (attestation_of(1, 5, 1), attestation_of(1, 5, 1)),
         (attestation_of(1, 5, 1), attestation_of(1, 6, 2)),
-        (attestation_of(1, 5, 1), attestation_of(1, 5, 2, life=2)),
+        (attestation_of(1, 5, 1), attestation_of(1, 5, 2, incarnation=2)),
         (attestation_of(1, 5, 1), attestation_of(1, 5, 2, swarm="another")),
         (attestation_of(1, 5, 1), attestation_of(2, 5, 2)),
         (attestation_of(1, 5, 1), attestation_of(1, 5, 2, signer=2)),
@@ -105,11 +109,11 @@ def test_claims_and_proofs_fit_their_messages():
     """With room to spare: a proof is two claims."""
     it = proof(1, 2**62 - 1)
     assert len(it.a) + len(it.b) < MAX_PROOF_BYTES / 4
-    told = Told(tuple(claim_of(attestation_of(1, 2**62 - 1, 1, life=2**62 - 1)) for _ in range(MAX_CLAIMS)))
+    told = Told(tuple(claim_of(attestation_of(1, 2**62 - 1, 1, incarnation=2**62 - 1)) for _ in range(MAX_CLAIMS)))
     assert len(encode(told)) < MAX_FRAME_BYTES["control"] / 4
     for message in (it, told):
         assert decode("control", "p", encode(message)) == message
-    assert statement_of(told.claims[0], SWARM) == attestation_of(1, 2**62 - 1, 1, life=2**62 - 1)
+    assert statement_of(told.claims[0], SWARM) == attestation_of(1, 2**62 - 1, 1, incarnation=2**62 - 1)
 
 
 # --- the store --------------------------------------------------------------------------------------------------
@@ -237,7 +241,7 @@ def test_claims_of_one_sender_and_of_all_together_are_rationed():
     heard = Statements(lambda *it: calls.append(it) or True, burst=5, per_s=1, in_all_per_s=12)
     for sender in range(5):
         for who in range(10):
-            heard.hear(f"s{sender}", attestation_of(1, 5, 1, life=100 * sender + who), 5, 0.0)
+            heard.hear(f"s{sender}", attestation_of(1, 5, 1, incarnation=100 * sender + who), 5, 0.0)
     assert len(calls) == 12
 
 

@@ -30,8 +30,8 @@ def one_voice(swarm):
             said = first.node.running.exchange._core._published.get(message.round)
             if said is None:
                 return [NotNow(message.nonce, message.round, "wait")]
-            signature = me.sign(body(name, me.peer_id, message.life, message.round, said.digest))
-            return [Pulled(message.nonce, message.round, message.life, said.digest, signature, said.payload)]
+            signature = me.sign(body(name, me.peer_id, message.incarnation, message.round, said.digest))
+            return [Pulled(message.nonce, message.round, message.incarnation, said.digest, signature, said.payload)]
 
         return forge
 

@@ -50,7 +50,7 @@ def equivocate(swarm, index: int, deceived: set[str]) -> None:
         if isinstance(message, Pulled) and peer in deceived:
             payload = message.payload[:-8] + bytes(8)
             what = digest(payload)
-            signature = identity.sign(body(swarm.swarm, identity.peer_id, message.life, message.round, what))
+            signature = identity.sign(body(swarm.swarm, identity.peer_id, message.incarnation, message.round, what))
             frame = encode(msgspec.structs.replace(message, payload=payload, digest=what, signature=signature))
         await honest(peer, lane, frame)
 
@@ -95,13 +95,18 @@ def test_slander_costs_the_slanderer_and_nobody_else(deterministic_scheduler):
         async with swarm.running(NODES):
             await until(lambda: rounds_done(swarm, 3))
             liar, victim, judge = (swarm.nodes[index] for index in (LIAR, 0, 1))
-            life = judge.node.running.membership.life_of(victim.peer_id)
+            incarnation = judge.node.running.membership.incarnation_of(victim.peer_id)
 
             def forged(vector: int) -> Attestation:
                 what, at = bytes([vector]) * 32, judge.node.progress.round
                 sign = swarm.identity(LIAR).sign
                 return Attestation(
-                    swarm.swarm, victim.peer_id, life, at, what, sign(body(swarm.swarm, victim.peer_id, life, at, what))
+                    swarm.swarm,
+                    victim.peer_id,
+                    incarnation,
+                    at,
+                    what,
+                    sign(body(swarm.swarm, victim.peer_id, incarnation, at, what)),
                 )
 
             async def say(message):
@@ -135,7 +140,7 @@ def test_slander_costs_the_slanderer_and_nobody_else(deterministic_scheduler):
 
 @pytest.mark.slow
 def test_an_honest_swarm_convicts_nobody_although_engines_crash_and_nodes_are_reborn(deterministic_scheduler):
-    """Who does a round again, from a checkpoint or in another life, comes to another vector: that is no lie."""
+    """Who does a round again, from a checkpoint or in another incarnation, comes to another vector: that is no lie."""
 
     async def troubled():
         swarm = story(gathering(30), 1)

@@ -94,8 +94,8 @@ def resigned(liar, changed):
             return [message]
         payload, round_ = changed(message.payload, message.round)
         told, me = digest(payload), liar.node.setup.identity
-        statement = body(liar.node.setup.swarm, me.peer_id, message.life, round_, told)
-        return [Pulled(message.nonce, round_, message.life, told, me.sign(statement), payload)]
+        statement = body(liar.node.setup.swarm, me.peer_id, message.incarnation, round_, told)
+        return [Pulled(message.nonce, round_, message.incarnation, told, me.sign(statement), payload)]
 
     return forge
 

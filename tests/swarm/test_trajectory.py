@@ -50,7 +50,7 @@ def _draw(swarm, index):
     me, members = swarm.nodes[index].peer_id, swarm.nodes[index].node.running.membership.members
     return RandomNeighbors(
         lambda: members, me, swarm.manifest.overlay.k, lambda _peer: (), 0, lambda _peer: True, swarm.identity(index).seed,
-        swarm.nodes[index].node.running.membership.life_of(me),
+        swarm.nodes[index].node.running.membership.incarnation_of(me),
     )  # fmt: skip
 
 

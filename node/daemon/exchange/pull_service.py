@@ -51,21 +51,21 @@ class PulledExchange:
         network, engine, report: the node's.
         manifest: pace.
         swarm: swarm id.
-        life: incarnation of our membership record.
+        incarnation: incarnation of our membership record.
         sign: signs as this node.
         verify: checks a peer's signature.
-        life_of: incarnation in the record of an alive member, None for others.
+        incarnation_of: incarnation in the record of an alive member, None for others.
         admits: whether a peer's frame is to be read; raises RemoteProtocolError for strangers.
         up_bytes_per_s: cap on what peers are sent; 0 is none.
-        first: number of our first question; an earlier life's must not come again.
+        first: number of our first question; an earlier incarnation's must not come again.
         witness: told what peers signed.
         noted: told how a round's questions ended, by peer, and whose vectors the rule held back; None where it does not say.
         transactions: told of every question and answer, for a person to look at.
     """
 
     def __init__(
-        self, *, network: Network, engine: EngineHandle, report: Reporter, manifest: Manifest, swarm: str, life: int,
-        sign: Callable[[bytes], bytes], verify: Verify, life_of: Callable[[str], int | None], admits: Callable[[str], bool],
+        self, *, network: Network, engine: EngineHandle, report: Reporter, manifest: Manifest, swarm: str, incarnation: int,
+        sign: Callable[[bytes], bytes], verify: Verify, incarnation_of: Callable[[str], int | None], admits: Callable[[str], bool],
         up_bytes_per_s: int, first: int, witness: Callable[[Attestation], None],
         noted: Callable[[Mapping[str, Outcome], Collection[str] | None], None] = lambda _outcomes, _held: None,
         transactions: Transactions | None = None,
@@ -75,7 +75,7 @@ class PulledExchange:
         self._engine = engine
         self._report = report
         self._swarm = swarm
-        self._life = life
+        self._incarnation = incarnation
         self._sign = sign
         self._admits = admits
         self._cap = up_bytes_per_s
@@ -83,7 +83,7 @@ class PulledExchange:
         self._witness = witness
         self._noted = noted
         timeouts = Timeouts(Deadline(pace.min_wait_s, pace.max_wait_s))
-        self._core = Pulls(swarm, timeouts, verify, life_of, self._afford, MAX_LEAD, first)
+        self._core = Pulls(swarm, timeouts, verify, incarnation_of, self._afford, MAX_LEAD, first)
         self._longest = 0  # payload that may be told to us: all are as long as ours
         self._transactions = transactions if transactions is not None else Transactions()
         self._shell = Shell(
@@ -164,8 +164,8 @@ class PulledExchange:
             return False
         payload, digest = reply.payload, reply.digest
         self._longest = max(self._longest, len(payload))
-        signature = self._sign(body(self._swarm, self._network.peer_id, self._life, round, digest))
-        published = Published(round, self._life, digest, signature, payload)
+        signature = self._sign(body(self._swarm, self._network.peer_id, self._incarnation, round, digest))
+        published = Published(round, self._incarnation, digest, signature, payload)
         self._shell.do(self._core.publish(published, trio.current_time()))
         return True
 

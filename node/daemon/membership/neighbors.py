@@ -31,7 +31,7 @@ class Members(Protocol):
         """Digest of `members`."""
         ...
 
-    def life_of(self, peer: str) -> int | None:
+    def incarnation_of(self, peer: str) -> int | None:
         """Incarnation of an alive peer, None for others."""
         ...
 

@@ -111,7 +111,7 @@ class Membership:
         """All members known, the dead and those that left included."""
         return self._view.members
 
-    def life_of(self, peer: str) -> int | None:
+    def incarnation_of(self, peer: str) -> int | None:
         """Incarnation of an alive peer, None for others."""
         return self._view.members[peer].record.incarnation if peer in self._view.alive else None
 
@@ -206,7 +206,7 @@ class Membership:
         self._subscribers.append(send)
         return receive
 
-    # --- life -----------------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------------------------------------------
 
     async def serve(
         self, other: Handler = lambda _peer, _message: None, task_status: TaskStatus = trio.TASK_STATUS_IGNORED

@@ -91,12 +91,12 @@ class EquivocationDetector:
         """
         now, me = trio.current_time(), self._me
         if isinstance(message, Evidence):
-            known = message.peer != me and self._members.life_of(message.peer) is not None
+            known = message.peer != me and self._members.incarnation_of(message.peer) is not None
             if known and self._store.receive(sender, message, now):
                 self._convict(message)
             return
         for claim in message.claims:
-            if claim.peer != me and self._members.life_of(claim.peer) == claim.life:
+            if claim.peer != me and self._members.incarnation_of(claim.peer) == claim.incarnation:
                 statement = statement_of(claim, self._swarm)
                 self._compare(statement, self._statements.hear(sender, statement, self._progress.round, now))
 

@@ -25,9 +25,11 @@ def _identity(number: int) -> Identity:
 
 
 @cache
-def _stated(peer: int, life: int, round: int, vector: int, signer: int) -> Attestation:
+def _stated(peer: int, incarnation: int, round: int, vector: int, signer: int) -> Attestation:
     who, what = _identity(peer).peer_id, bytes([vector]) * 32
-    return Attestation(SWARM, who, life, round, what, _identity(signer).sign(body(SWARM, who, life, round, what)))
+    return Attestation(
+        SWARM, who, incarnation, round, what, _identity(signer).sign(body(SWARM, who, incarnation, round, what))
+    )
 
 
 CHECK = equivocation_check(SWARM, verify)

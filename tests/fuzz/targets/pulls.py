@@ -15,7 +15,7 @@ from starling.gossip.wire import frames
 from starling.gossip.wire.schema import NotNow, Pull, Pulled, Pulling
 from tests.fuzz.target import Choices, Target, reason_of
 
-LEAD, LIFE, FIRST = 4, 7, 1000
+LEAD, INCARNATION, FIRST = 4, 7, 1000
 PEERS = ("a", "b", "c")
 FAULTS = {"asked_too_often", "answer_unasked", "wrong_round", "bad_signature"}
 
@@ -35,7 +35,7 @@ class _Node:
         self.choices = choices
         timeouts = Timeouts(Deadline(0.5, 10.0))
         self.machine = Pulls(
-            "swarm", timeouts, lambda peer, signature, message: signature == _sign(peer, message), lambda _peer: LIFE,
+            "swarm", timeouts, lambda peer, signature, message: signature == _sign(peer, message), lambda _peer: INCARNATION,
             lambda _count, _now: choices.below(8) < 7, LEAD, FIRST,
         )  # fmt: skip
         self.now = 0.0
@@ -94,7 +94,9 @@ class _Node:
         match choices.below(4):
             case 0 | 1:
                 it = _published(choices.of((peer, peer, peer, "another")), number)
-                return Pulled(nonce, number, choices.of((LIFE, LIFE, 0)), it.digest, it.signature, it.payload)
+                return Pulled(
+                    nonce, number, choices.of((INCARNATION, INCARNATION, 0)), it.digest, it.signature, it.payload
+                )
             case 2:
                 return Pull(choices.number(), number)
             case _:
@@ -125,7 +127,7 @@ class _Node:
 def _published(peer: str, number: int) -> Published:
     payload = f"{peer} {number}".encode()
     told = digest(payload)
-    return Published(number, LIFE, told, _sign(peer, body("swarm", peer, LIFE, number, told)), payload)
+    return Published(number, INCARNATION, told, _sign(peer, body("swarm", peer, INCARNATION, number, told)), payload)
 
 
 def _pulls(data: bytes) -> bool:

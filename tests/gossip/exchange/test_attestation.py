@@ -17,9 +17,11 @@ def verify(peer: str, signature: bytes, message: bytes) -> bool:
     return signature == sign(peer, message)
 
 
-def said(peer="a", *, swarm="swarm", life=1, round=7, vector=b"vector", by=None) -> Attestation:
+def said(peer="a", *, swarm="swarm", incarnation=1, round=7, vector=b"vector", by=None) -> Attestation:
     told = digest(vector)
-    return Attestation(swarm, peer, life, round, told, sign(by or peer, body(swarm, peer, life, round, told)))
+    return Attestation(
+        swarm, peer, incarnation, round, told, sign(by or peer, body(swarm, peer, incarnation, round, told))
+    )
 
 
 def test_two_vectors_for_one_round_are_a_proof_whichever_is_named_first():
@@ -33,10 +35,10 @@ def test_one_vector_told_twice_is_none():
 
 
 def test_other_rounds_lives_swarms_and_peers_may_have_other_vectors():
-    """Who comes back from a checkpoint does a round again: that is another life."""
-    for other in (said(round=8), said(life=2), said(swarm="another"), said("b")):
-        it = Attestation(other.swarm, other.peer, other.life, other.round, digest(b"other"), other.signature)
-        resigned = said(other.peer, swarm=it.swarm, life=it.life, round=it.round, vector=b"other")
+    """Who comes back from a checkpoint does a round again: that is another incarnation."""
+    for other in (said(round=8), said(incarnation=2), said(swarm="another"), said("b")):
+        it = Attestation(other.swarm, other.peer, other.incarnation, other.round, digest(b"other"), other.signature)
+        resigned = said(other.peer, swarm=it.swarm, incarnation=it.incarnation, round=it.round, vector=b"other")
         assert genuine(resigned, verify)
         assert not contradicts(said(), resigned, verify)
 
@@ -44,14 +46,14 @@ def test_other_rounds_lives_swarms_and_peers_may_have_other_vectors():
 @pytest.mark.slow
 @settings(max_examples=40)
 @given(
-    swarm=st.text(max_size=8), peer=st.text(min_size=1, max_size=8), life=st.integers(0, 2**62), round=st.integers(0, 2**62),
+    swarm=st.text(max_size=8), peer=st.text(min_size=1, max_size=8), incarnation=st.integers(0, 2**62), round=st.integers(0, 2**62),
     vector=st.binary(max_size=16),
 )  # fmt: skip
-def test_nobody_else_can_put_words_into_a_peers_mouth(swarm, peer, life, round, vector):
+def test_nobody_else_can_put_words_into_a_peers_mouth(swarm, peer, incarnation, round, vector):
     """A signature of another, or over anything else, proves nothing."""
-    true = said(peer, swarm=swarm, life=life, round=round, vector=vector)
-    forged = said(peer, swarm=swarm, life=life, round=round, vector=vector + b"!", by=peer + "'s enemy")
-    moved = Attestation(swarm, peer, life, round, digest(vector + b"!"), true.signature)
+    true = said(peer, swarm=swarm, incarnation=incarnation, round=round, vector=vector)
+    forged = said(peer, swarm=swarm, incarnation=incarnation, round=round, vector=vector + b"!", by=peer + "'s enemy")
+    moved = Attestation(swarm, peer, incarnation, round, digest(vector + b"!"), true.signature)
     assert genuine(true, verify)
     for lie in (forged, moved):
         assert not genuine(lie, verify)

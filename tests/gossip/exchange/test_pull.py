@@ -22,7 +22,7 @@ from starling.gossip.wire.schema import NotNow, Pull, Pulled, Pulling
 from tests.strategies import examples, seeds
 
 LEAD = 4
-LIFE = 5
+INCARNATION = 5
 
 
 def sign(peer: str, message: bytes) -> bytes:
@@ -36,18 +36,24 @@ def verify(peer: str, signature: bytes, message: bytes) -> bool:
 def published(peer: str, round: int, vector: bytes | None = None) -> Published:
     payload = f"{peer} {round}".encode() if vector is None else vector
     told = digest(payload)
-    return Published(round, LIFE, told, sign(peer, body("swarm", peer, LIFE, round, told)), payload)
+    return Published(round, INCARNATION, told, sign(peer, body("swarm", peer, INCARNATION, round, told)), payload)
 
 
 def answer(peer: str, nonce: int, round: int) -> Pulled:
     it = published(peer, round)
-    return Pulled(nonce, round, it.life, it.digest, it.signature, it.payload)
+    return Pulled(nonce, round, it.incarnation, it.digest, it.signature, it.payload)
 
 
 def machine(**changes) -> Pulls:
-    kept = {"afford": lambda _count, _now: True, "life_of": lambda _peer: LIFE} | changes
+    kept = {"afford": lambda _count, _now: True, "incarnation_of": lambda _peer: INCARNATION} | changes
     return Pulls(
-        "swarm", Timeouts(Deadline(0.5, 10.0)), verify, kept["life_of"], kept["afford"], LEAD, changes.get("nonce", 100)
+        "swarm",
+        Timeouts(Deadline(0.5, 10.0)),
+        verify,
+        kept["incarnation_of"],
+        kept["afford"],
+        LEAD,
+        changes.get("nonce", 100),
     )
 
 
@@ -74,7 +80,7 @@ def test_a_question_for_what_is_published_is_answered_at_once_and_with_the_same_
     one, other = (m.receive(peer, Pull(n, 7), 0.0)[0].message for n, peer in enumerate("ab"))
     assert (one.payload, one.digest, one.signature) == (other.payload, other.digest, other.signature)
     assert (one.nonce, other.nonce) == (0, 1)
-    assert verify("me", one.signature, body("swarm", "me", LIFE, 7, digest(one.payload)))
+    assert verify("me", one.signature, body("swarm", "me", INCARNATION, 7, digest(one.payload)))
 
 
 @pytest.mark.parametrize(
@@ -251,11 +257,11 @@ def test_answers_that_come_again_or_too_late_are_no_faults():
 
 def test_an_answer_of_a_life_that_is_not_known_yet_is_waited_for():
     """Who starts anew answers before everybody has its new record; until then nobody can say that it is the same peer."""
-    life = [LIFE - 1]
-    m, nonces = asking("a", life_of=lambda _peer: life[0])
+    incarnation = [INCARNATION - 1]
+    m, nonces = asking("a", incarnation_of=lambda _peer: incarnation[0])
     assert m.receive("a", answer("a", nonces["a"], 7), 0.1) == []
     assert m.waiting == ("a",)
-    life[0] = LIFE
+    incarnation[0] = INCARNATION
     assert len(m.receive("a", answer("a", nonces["a"], 7), 0.2)) == 1
 
 
@@ -445,7 +451,9 @@ class World:
             if isinstance(message, Pull):  # with something else than it tells others
                 it = published(LIAR, message.round, self.rng.randbytes(4))
                 claim = self.rng.choice((message.round, message.round + 1, 2**40))
-                self.net.append((LIAR, src, Pulled(message.nonce, claim, LIFE, it.digest, it.signature, it.payload)))
+                self.net.append(
+                    (LIAR, src, Pulled(message.nonce, claim, INCARNATION, it.digest, it.signature, it.payload))
+                )
             return
         try:
             self.send(dst, self.machines[dst].receive(src, message, self.now), message)

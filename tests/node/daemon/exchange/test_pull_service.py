@@ -17,7 +17,7 @@ from starling.node.daemon.membership.neighbors import RandomNeighbors
 from starling.node.net.faults import loss
 from starling.node.rpc import calls
 from starling.node.status.snapshot import Exchanges
-from tests.harness.pull_swarm import LIFE, PullSwarm, sign, verify
+from tests.harness.pull_swarm import INCARNATION, PullSwarm, sign, verify
 from tests.harness.virtual import virtual
 
 
@@ -25,7 +25,7 @@ def forged(sender: str, nonce: int, number: int, payload: bytes) -> bytes:
     """A frame with an answer that `sender` signed."""
     told = digest(payload)
     return encode(
-        Pulled(nonce, number, LIFE, told, sign(sender, body("swarm", sender, LIFE, number, told)), payload)
+        Pulled(nonce, number, INCARNATION, told, sign(sender, body("swarm", sender, INCARNATION, number, told)), payload)
     )  # fmt: skip
 
 
@@ -308,15 +308,15 @@ def test_partners_are_drawn_by_a_secret_anew_in_every_round_and_life():
     """Nobody else can know who will be asked; the node itself, in a simulation, draws the same again."""
     members = tuple(f"peer{i:02}" for i in range(20))
 
-    def drawn(secret=b"s" * 32, life=1, **options):
+    def drawn(secret=b"s" * 32, incarnation=1, **options):
         caps = {"prefixes": lambda _peer: (), "per_prefix": 0, "allowed": lambda _peer: True} | options
-        draw = RandomNeighbors(lambda: members, "peer03", 4, secret=secret, incarnation=life, **caps)
+        draw = RandomNeighbors(lambda: members, "peer03", 4, secret=secret, incarnation=incarnation, **caps)
         return [tuple(draw.weights(number)) for number in range(30)]
 
     rows = drawn()
     assert rows == drawn()
     assert len(set(rows)) > 25
-    for other in (drawn(secret=b"t" * 32), drawn(life=2)):
+    for other in (drawn(secret=b"t" * 32), drawn(incarnation=2)):
         assert sum(one == two for one, two in zip(rows, other, strict=True)) < 3
     assert all(len(set(row)) == 4 and "peer03" not in row for row in rows)
     assert all("peer07" not in row for row in drawn(allowed=lambda peer: peer != "peer07"))
