@@ -1,4 +1,4 @@
-"""Torch generators from derived seeds: each use of chance has its own."""
+"""Torch generators from derived seeds: one generator per use."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from starling.gossip.seeds import derive
 
 
 def generator(seed: int, *labels: str | int | bytes, device: str = "cpu") -> torch.Generator:
-    """A fresh `torch.Generator` for one use; equal arguments give an equal stream."""
+    """A new `torch.Generator` seeded by `derive(seed, *labels)`; equal arguments give equal streams."""
     return torch.Generator(device=device).manual_seed(derive(seed, *labels))
