@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from starling.gossip.catalogue import Catalogue, Entry
 
 if TYPE_CHECKING:
-    from starling.node.engine.optimizers import Optimizer
+    from torch.optim import Optimizer
+
     from starling.node.tasks.api import Task
 
 TASKS: Catalogue[Task, None] = Catalogue(
@@ -28,8 +29,18 @@ OPTIMIZERS: Catalogue[Optimizer, Any] = Catalogue(
     "optimizer.kind",
     "starling.optimizers",
     {
-        "sgd": Entry("starling.node.engine.optimizers:Sgd"),
-        "adamw": Entry("starling.node.engine.optimizers:AdamW"),
+        "sgd": Entry("torch.optim:SGD"),
+        "adamw": Entry("torch.optim:AdamW"),
+        "adam": Entry("torch.optim:Adam"),
+        "nadam": Entry("torch.optim:NAdam"),
+        "radam": Entry("torch.optim:RAdam"),
+        "adamax": Entry("torch.optim:Adamax"),
+        "adagrad": Entry("torch.optim:Adagrad"),
+        "adadelta": Entry("torch.optim:Adadelta"),
+        "rmsprop": Entry("torch.optim:RMSprop"),
+        "rprop": Entry("torch.optim:Rprop"),
+        "asgd": Entry("torch.optim:ASGD"),
+        "adafactor": Entry("torch.optim:Adafactor"),
     },
-    members=("step", "state_dict", "load", "share"),
+    members=("step", "state_dict", "load_state_dict", "add_param_group"),
 )

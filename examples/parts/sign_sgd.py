@@ -1,23 +1,14 @@
 """A local optimiser: a step of one length in every coordinate."""
 
-from dataclasses import dataclass, field
-
-from starling.gossip.lazy_torch import Tensor
+import torch
 
 
-@dataclass
-class SignSgd:
-    like: Tensor = field(repr=False)  # (d,) a vector such as those it will step
-    damping: float = 1.0
+class SignSgd(torch.optim.Optimizer):
+    def __init__(self, params, lr=0.01, damping=1.0):
+        super().__init__(params, {"lr": lr, "damping": damping})
 
-    def step(self, x, direction, lr):
-        x.sub_(direction.sign(), alpha=lr * self.damping)
-
-    def state_dict(self):
-        return {}
-
-    def load(self, state):
-        if state:
-            raise ValueError("this optimiser has no memory")
-
-    share = load
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad.sign(), alpha=group["lr"] * group["damping"])

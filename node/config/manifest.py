@@ -153,9 +153,9 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
     kinds.check_names(manifest)
     if not manifest.name.isprintable():
         raise ConfigError(f"name: must be printable, got {manifest.name!r}; try `--set name=starling`")
-    if optimizer.kind == "adamw" and facts.rated and optimizer.correction_lr == 0.0:
+    if optimizer.kind != "sgd" and facts.rated and optimizer.correction_lr == 0.0:
         raise ConfigError(
-            f"optimizer.correction_lr: must be > 0 with optimizer=adamw and mix={mix.kind}, got 0; "
+            f"optimizer.correction_lr: must be > 0 with optimizer={optimizer.kind} and mix={mix.kind}, got 0; "
             "try `--set optimizer.correction_lr=0.5`"
         )
     if pace.min_wait_s > pace.max_wait_s:

@@ -52,7 +52,8 @@ class OptimizerSection(Section, frozen=True):
     """The local optimiser."""
 
     kind: Name = "sgd"
-    """sgd has momentum; adamw needs correction_lr with algorithms that correct."""
+    """Of torch.optim: sgd, adamw, adam, nadam, radam, adamax, adagrad, adadelta, rmsprop, rprop, asgd, adafactor. All but sgd need
+    correction_lr with algorithms that correct."""
     lr: Positive = 0.02
     """Length of a local step, before `schedule`."""
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
@@ -66,9 +67,9 @@ class OptimizerSection(Section, frozen=True):
     floor: Annotated[float, Meta(gt=0, le=1)] = 0.05
     """The schedule ends at floor · lr."""
     correction_lr: Annotated[float, Meta(ge=0)] = 0.0
-    """eta_c of the tracking gain. 0: lr/(1 − momentum) for sgd; adamw needs a value (a typical lr/(√v̂+ε))."""
+    """eta_c of the tracking gain. 0: lr/(1 − momentum) for sgd; all others need a value (a typical lr/(√v̂+ε))."""
     params: dict[str, Scalar] = {}
-    """Passed to the optimiser of a package."""
+    """Passed to the class of torch.optim: eps, beta_1, beta_2, nesterov …"""
 
 
 class MixSection(Section, frozen=True):

@@ -413,7 +413,7 @@ def _correction_lr(manifest: Manifest) -> float:
     """
     section = manifest.optimizer
     unasked = (
-        section.kind == "adamw"
+        section.kind != "sgd"
         and section.correction_lr == 0.0
         and not MIXERS.facts(manifest.mix.kind, trusted=True).rated
     )

@@ -1,8 +1,7 @@
-"""Local optimisers on flat vectors, and how fast they go in which round.
+"""`torch.optim` on the flat parameter vector, and the learning rate of each round.
 
-The mixing algorithm corrects the gradient first (`Mixer.correct`); an optimiser here turns the corrected direction into a step.
-Both change the parameters and their own memory in place: at every local step, a copy of the model would cost as much as the
-step. A test compares both with `torch.optim`.
+The mixing algorithm corrects the gradient first (`Mixer.correct`); the optimiser turns the corrected direction into a step. Its state
+belongs to this node and is never mixed.
 
 Shapes: d parameters.
 """
@@ -10,20 +9,42 @@ Shapes: d parameters.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import InitVar, dataclass, field
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from starling.gossip.errors import ConfigError
 from starling.node.catalogues import OPTIMIZERS
 from starling.node.config.schema import OptimizerSection
 
+NOT_BY_ROWS = frozenset({"adafactor", "asgd"})
+"""Those that look at the vector as a whole or keep scalars that depend on past rates; of all others rows can be stacked."""
 
-class Optimizer(Protocol):
-    """One node's local optimiser with its memory, which belongs to this node and is never mixed."""
+
+class Optimizer:
+    """A torch optimiser of one flat vector.
+
+    Args:
+        make: parameters -> the optimiser.
+        like: (d,) a vector whose shape, dtype and device the state takes.
+
+    Raises:
+        ConfigError: it cannot take a step on a vector from a gradient alone (LBFGS, SparseAdam, Muon).
+    """
+
+    def __init__(self, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], like: Tensor) -> None:
+        trial = nn.Parameter(torch.zeros_like(like))
+        self._parameter = nn.Parameter(torch.empty_like(like))
+        try:
+            self._optimizer, tried = make([self._parameter]), make([trial])
+            trial.grad = torch.zeros_like(like)
+            tried.step()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(f"optimizer.kind: it cannot step a flat vector: {error}") from error
+        self._template = _tensors(tried, trial)
 
     def step(self, x: Tensor, direction: Tensor, lr: float) -> None:
         """Change x (d,) in place.
@@ -33,122 +54,61 @@ class Optimizer(Protocol):
             direction: (d,) the corrected gradient; not modified.
             lr: this step's rate, >= 0.
         """
-        ...
+        self._parameter.data, self._parameter.grad = x, direction
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        self._optimizer.step()
+        self._parameter.grad = None
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The memory by name, for a checkpoint; shared, not copied."""
-        ...
+        """The state by torch's names, for a checkpoint; shared, not copied. Empty before the first step."""
+        return _tensors(self._optimizer, self._parameter)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take over the memory of a checkpoint.
+        """Take over the state of a checkpoint.
 
         Raises:
-            ValueError: it is not the memory of such an optimiser for such a vector.
+            ValueError: it is not the state of such an optimiser for such a vector; nothing changed.
         """
-        ...
+        if state and state.keys() != self._template.keys():
+            raise ValueError(f"optimizer state has {sorted(state)}, needed are {sorted(self._template)}")
+        for name, tensor in state.items():
+            needed = self._template[name]
+            if tensor.shape != needed.shape or tensor.dtype != needed.dtype:
+                raise ValueError(
+                    f"optimizer state {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, "
+                    f"needed is {needed.dtype} of shape {tuple(needed.shape)}"
+                )
+        if state:
+            self.share({name: tensor.clone().to(self._template[name].device) for name, tensor in state.items()})
 
     def share(self, state: Mapping[str, Tensor]) -> None:
-        """Use these tensors themselves as the memory: for who keeps that of many nodes in one array."""
-        ...
+        """Use these tensors themselves as the state: every step changes them in place. For simulations of many nodes in one array."""
+        self._optimizer.state[self._parameter] = dict(state)
 
 
-@dataclass(slots=True, eq=False)
-class Sgd:
-    """m ← momentum · m + direction + weight_decay · x; x ← x − lr · m. What torch.optim.SGD does.
-
-    Args:
-        like: (d,) a vector whose shape, dtype and device the memory takes.
-        momentum: in [0, 1).
-        weight_decay: >= 0.
-    """
-
-    like: InitVar[Tensor]
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    _m: Tensor = field(init=False, repr=False)
-
-    def __post_init__(self, like: Tensor) -> None:
-        self._m = torch.zeros_like(like)
-
-    def step(self, x: Tensor, direction: Tensor, lr: float) -> None:
-        """See `Optimizer.step`."""
-        self._m.mul_(self.momentum).add_(direction)
-        if self.weight_decay:
-            self._m.add_(x, alpha=self.weight_decay)
-        x.sub_(self._m, alpha=lr)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """`momentum`: (d,)."""
-        return {"momentum": self._m}
-
-    def share(self, state: Mapping[str, Tensor]) -> None:
-        """See `Optimizer.share`."""
-        self._m = state["momentum"]
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """See `Optimizer.load`."""
-        _restore(self.state_dict(), state)
-
-
-@dataclass(slots=True, eq=False)
-class AdamW:
-    """Adam with weight decay apart from the gradient. What torch.optim.AdamW does.
-
-    Source: Loshchilov and Hutter 2019 (arXiv:1711.05101), Algorithm 2.
-
-    Args:
-        like: (d,) a vector whose shape, dtype and device the memory takes.
-        weight_decay: >= 0.
-        beta_1: decay of the mean of directions, in [0, 1).
-        beta_2: decay of the mean of their squares, in [0, 1).
-        epsilon: added to the root of the latter.
-    """
-
-    like: InitVar[Tensor]
-    weight_decay: float = 0.0
-    beta_1: float = 0.9
-    beta_2: float = 0.999
-    epsilon: float = 1e-8
-    _m: Tensor = field(init=False, repr=False)
-    _v: Tensor = field(init=False, repr=False)
-    _steps: Tensor = field(init=False, repr=False)
-
-    def __post_init__(self, like: Tensor) -> None:
-        self._m = torch.zeros_like(like)
-        self._v = torch.zeros_like(like)
-        self._steps = torch.zeros(1, dtype=torch.int64)
-
-    def step(self, x: Tensor, direction: Tensor, lr: float) -> None:
-        """See `Optimizer.step`."""
-        self._steps += 1
-        steps = int(self._steps)
-        if self.weight_decay:
-            x.mul_(1.0 - lr * self.weight_decay)
-        self._m.lerp_(direction, 1.0 - self.beta_1)
-        self._v.mul_(self.beta_2).addcmul_(direction, direction, value=1.0 - self.beta_2)
-        root = self._v.sqrt().div_(math.sqrt(1.0 - self.beta_2**steps)).add_(self.epsilon)
-        x.addcdiv_(self._m, root, value=-lr / (1.0 - self.beta_1**steps))
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """`mean` and `square`: (d,); `steps`: (1,) int64 on the CPU."""
-        return {"mean": self._m, "square": self._v, "steps": self._steps}
-
-    def share(self, state: Mapping[str, Tensor]) -> None:
-        """See `Optimizer.share`."""
-        self._m, self._v, self._steps = state["mean"], state["square"], state["steps"]
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """See `Optimizer.load`."""
-        _restore(self.state_dict(), state)
+def _tensors(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
+    return {name: value for name, value in optimizer.state[parameter].items() if isinstance(value, Tensor)}
 
 
 def optimizer(section: OptimizerSection, like: Tensor) -> Optimizer:
-    """The manifest's optimiser with empty memory for vectors like `like` (d,)."""
-    if section.kind == "adamw":
-        return AdamW(like, section.weight_decay)
+    """The manifest's optimiser with empty state for vectors like `like` (d,).
+
+    Raises:
+        ConfigError: an unknown name, or a parameter that it does not take.
+    """
+    given: dict[str, Any] = dict(section.params)
     if section.kind == "sgd":
-        return Sgd(like, section.momentum, section.weight_decay)
-    return OPTIMIZERS.build("optimizer", section.kind, {"like": like, **section.params}, trusted=True)
+        given |= {"momentum": section.momentum}
+    if section.weight_decay or section.kind in {"sgd", "adamw"}:
+        given |= {"weight_decay": section.weight_decay}
+    if "beta_1" in given or "beta_2" in given:
+        given["betas"] = (given.pop("beta_1", 0.9), given.pop("beta_2", 0.999))
+
+    def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return OPTIMIZERS.build("optimizer", section.kind, {"params": parameters, "lr": section.lr, **given}, trusted=True)
+
+    return Optimizer(make, like)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,31 +163,19 @@ def ramp(rounds_since_join: int, ramp_rounds: int) -> float:
 def correction_lr(section: OptimizerSection, lr: float) -> float:
     """eta_c of the tracking gain κ·p / (K·eta_c): how far a constant unit gradient moves a coordinate in one local step.
 
-    For sgd that is lr / (1 − momentum). For adamw it depends on the gradients' size, so that the manifest has to say it.
+    For sgd that is lr / (1 − momentum). For others it depends on the gradients' size, so that the manifest has to say it.
 
     Args:
         section: a correction_lr above 0 is taken as it is.
         lr: the schedule's rate now, without a late joiner's ramp: both ends of an edge must mean the same.
 
     Raises:
-        ConfigError: adamw without a value.
+        ConfigError: another one than sgd without a value.
     """
     if section.correction_lr > 0.0:
         return section.correction_lr
-    if section.kind == "adamw":
-        raise ConfigError("optimizer.correction_lr: adamw needs a value > 0, a typical lr / (sqrt(v) + eps), got 0")
+    if section.kind != "sgd":
+        raise ConfigError(
+            f"optimizer.correction_lr: {section.kind} needs a value > 0, a typical lr / (sqrt(v) + eps), got 0"
+        )
     return lr / (1.0 - section.momentum)
-
-
-def _restore(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-    """Copy all or nothing."""
-    if own.keys() != state.keys():
-        raise ValueError(f"optimizer state has {sorted(state)}, needed are {sorted(own)}")
-    for name, tensor in own.items():
-        if state[name].shape != tensor.shape or state[name].dtype != tensor.dtype:
-            raise ValueError(
-                f"optimizer state {name} is {state[name].dtype} of shape {tuple(state[name].shape)}, "
-                f"needed is {tensor.dtype} of shape {tuple(tensor.shape)}"
-            )
-    for name, tensor in own.items():
-        tensor.copy_(state[name])

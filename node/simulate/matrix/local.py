@@ -1,4 +1,4 @@
-"""Local steps of many nodes at once, by the optimisers that nodes use: they are elementwise, so rows are as good as vectors.
+"""Local steps of many nodes at once, by the optimisers that nodes use: they work coordinate by coordinate, so rows can be stacked.
 
 A step that would leave a number that is not finite is undone for that row alone: its model is as before, its optimiser's memory empty.
 
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from starling.gossip.errors import ConfigError
 from starling.node.config.schema import OptimizerSection, PaceSection
-from starling.node.engine.optimizers import Optimizer, Schedule, optimizer, ramp, schedule
+from starling.node.engine.optimizers import NOT_BY_ROWS, Optimizer, Schedule, optimizer, ramp, schedule
 from starling.node.simulate.matrix.place import place
 from starling.node.simulate.matrix.problem import Problem
 
-_STEPS = "steps"
 _NEVER = -(2**31)
 
 
@@ -45,7 +45,10 @@ class LocalSteps:
     gradients: Tensor = field(init=False)
     """(N, d) of each row's last local step, if they are watched."""
     _rates: Schedule = field(init=False)
+    _optimizer: Optimizer = field(init=False)
     _memory: dict[str, Tensor] = field(init=False)
+    _scalars: frozenset[str] = field(init=False)
+    _steps: Tensor = field(init=False)
     _done: Tensor = field(init=False)
     _joined_at: Tensor = field(init=False)
 
@@ -53,9 +56,14 @@ class LocalSteps:
         rows = len(self.like)
         self.gradients = torch.zeros_like(self.like) if self.watched else self.like[:0]
         self._rates = schedule(self.section, self.pace.rounds)
-        self._memory = optimizer(self.section, self.like).state_dict()
-        if _STEPS in self._memory:
-            self._memory[_STEPS] = torch.zeros((rows, 1), dtype=torch.int64)
+        if self.section.kind in NOT_BY_ROWS:
+            raise ConfigError(
+                f"optimizer.kind: {self.section.kind} cannot step the models of many nodes at once; "
+                "simulate whole nodes with `--set simulate.engine=virtual`"
+            )
+        self._optimizer = optimizer(self.section, self.like[:0])
+        self._memory, self._scalars = {}, frozenset()
+        self._steps = torch.zeros(rows, dtype=torch.int64)
         self._done = torch.zeros(rows, dtype=torch.int64)
         self._joined_at = torch.full((rows,), _NEVER, dtype=torch.int64)
 
@@ -73,14 +81,11 @@ class LocalSteps:
             first = self._done[rows] == 1
             direction = torch.where(first[:, None], direction / (1.0 - self.section.momentum), direction)
         stepped = x.clone()
-        for at, lr, part in self._groups(rows, round, x):
-            if isinstance(at, slice):
-                part.step(stepped[at], direction[at], lr)
-            else:
-                moved = stepped[at]
-                part.step(moved, direction[at], lr)
+        for at, lr, count in self._groups(rows, round):
+            own, moved = place(rows[at]), stepped[at]
+            self._step(own, moved, direction[at], lr, count)
+            if not isinstance(at, slice):
                 stepped[at] = moved
-            self._keep(place(rows[at]), part)
         after = _not_finite(stepped)
         bad = after if bad is None else bad if after is None else bad | after
         if bad is not None:
@@ -98,29 +103,37 @@ class LocalSteps:
         self._joined_at[row] = round
         self._forget(torch.tensor([row]))
 
-    def _groups(self, rows: Tensor, round: int, x: Tensor) -> Iterator[tuple[slice | Tensor, float, Optimizer]]:
-        """Rows that go at one rate and have an optimiser of one age: where in `rows` they are, the rate, their optimiser."""
+    def _groups(self, rows: Tensor, round: int) -> Iterator[tuple[slice | Tensor, float, int]]:
+        """Rows with one rate and one count of steps: where in `rows` they are, the rate, the count."""
         age = (round - self._joined_at[rows]).clamp(max=self.pace.ramp_rounds)
-        steps = self._memory[_STEPS][rows, 0] if _STEPS in self._memory else torch.zeros_like(age)
-        for since, count in sorted(set(zip(age.tolist(), steps.tolist(), strict=True))):
-            at = place(((age == since) & (steps == count)).nonzero().view(-1))
-            part = optimizer(self.section, x[:0])
-            own = place(rows[at])
-            shared = {name: tensor[own] for name, tensor in self._memory.items() if name != _STEPS}
-            if _STEPS in self._memory:
-                shared[_STEPS] = torch.tensor([count])
-            part.share(shared)
-            yield at, self._rates.at(round) * ramp(since, self.pace.ramp_rounds), part
+        counts = self._steps[rows] if self._scalars else self._steps[rows].clamp(max=1)
+        for since, count in sorted(set(zip(age.tolist(), counts.tolist(), strict=True))):
+            at = place(((age == since) & (counts == count)).nonzero().view(-1))
+            yield at, self._rates.at(round) * ramp(since, self.pace.ramp_rounds), count
 
-    def _keep(self, own: slice | Tensor, part: Optimizer) -> None:
-        """A slice is shared already, but for the count of steps."""
+    def _step(self, own: slice | Tensor, x: Tensor, direction: Tensor, lr: float, count: int) -> None:
+        """A step of rows `own` that have done `count` with the state they have; x (r, d) is changed in place."""
+        part = self._optimizer
+        if count:
+            part.share(
+                {
+                    name: tensor[own][0, 0].clone() if name in self._scalars else tensor[own]
+                    for name, tensor in self._memory.items()
+                }
+            )
+        else:
+            part = optimizer(self.section, x)
+        part.step(x, direction, lr)
         for name, tensor in part.state_dict().items():
-            if name == _STEPS or not isinstance(own, slice):
+            if name not in self._memory:
+                self._memory[name] = tensor.new_zeros(len(self.like), *(x.shape[1:] if tensor.dim() else (1,)))
+                self._scalars |= frozenset() if tensor.dim() else {name}
+            if not (count and tensor.dim() and isinstance(own, slice)):  # a slice is shared already
                 self._memory[name][own] = tensor
+        self._steps[own] += 1
 
     def _forget(self, rows: Tensor) -> None:
-        for tensor in self._memory.values():
-            tensor[rows] = 0
+        self._steps[rows] = 0
 
 
 def _not_finite(x: Tensor) -> Tensor | None:

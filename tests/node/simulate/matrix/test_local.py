@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.node.config.schema import Manifest, OptimizerSection, PaceSection, PartitionSection, TaskSection
-from starling.node.engine.optimizers import optimizer, ramp, schedule
+from starling.node.catalogues import OPTIMIZERS
+from starling.node.engine.optimizers import NOT_BY_ROWS, optimizer, ramp, schedule
 from starling.node.simulate.matrix.convex import Bowls, Convex
 from starling.node.simulate.matrix.local import LocalSteps
 from starling.node.simulate.matrix.place import place
@@ -133,7 +135,7 @@ def test_rows_that_follow_one_another_are_a_view(rows, contiguous):
 def local_steps(case, kind="sgd", **pace):
     agreed = agreement(case)
     made = problem(agreed, LABELS)
-    section = OptimizerSection(kind=kind, lr=0.05, weight_decay=0.01)
+    section = OptimizerSection(kind=kind, lr=0.05, weight_decay=0.0 if kind == "rprop" else 0.01)
     x = made.start.repeat(5, 1)
     return LocalSteps(made, section, PaceSection(**({"rounds": 10, "ramp_rounds": 4} | pace)), x), x
 
@@ -157,7 +159,7 @@ def alone(local, row, rounds, joined_at=None):
     return x
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+@pytest.mark.parametrize("kind", sorted(set(OPTIMIZERS.built_in) - NOT_BY_ROWS))
 def test_a_row_walks_as_its_node_would_whoever_else_takes_a_step(kind):
     """Steps of contiguous rows, of scattered rows and of one row share one memory."""
     local, x = local_steps("quadratic", kind)
@@ -167,7 +169,7 @@ def test_a_row_walks_as_its_node_would_whoever_else_takes_a_step(kind):
         torch.testing.assert_close(x[row], alone(local, row, at), rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+@pytest.mark.parametrize("kind", sorted(set(OPTIMIZERS.built_in) - NOT_BY_ROWS))
 def test_who_joins_has_an_empty_memory_and_a_rate_that_climbs(kind):
     local, x = local_steps("quadratic", kind)
     x = walk(local, x, [(0, [0, 1, 2]), (1, [0, 1, 2])])
@@ -250,3 +252,9 @@ def test_digits_are_scored_as_a_node_scores_itself():
     assert 0.0 <= value <= 0.4
     assert loss == pytest.approx(2.3, abs=0.5)
     assert made.values(made.start[None], [0, 1]) == [value]
+
+
+@pytest.mark.parametrize("kind", sorted(NOT_BY_ROWS))
+def test_an_optimiser_that_cannot_be_stacked_is_refused_for_many_rows(kind):
+    with pytest.raises(ConfigError, match=rf"optimizer\.kind: {kind} .*simulate\.engine=virtual"):
+        local_steps("quadratic", kind)
