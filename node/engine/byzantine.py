@@ -30,7 +30,7 @@ from starling.gossip.mix.exchange_codec import Terms
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
 from starling.node.engine.learner import Learner
-from starling.node.engine.privacy.csprng import Secret
+from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.session import Session
 from starling.node.rpc.calls import (
     Answer,
@@ -328,13 +328,13 @@ class ByzantineSession:
         return self.adversary.forge(self._session.readable(), self._session.round, peer)
 
 
-def open_session(opening: Open, clock: Callable[[], float], secret: Secret) -> Session:
+def open_session(opening: Open, clock: Callable[[], float], csprng: Csprng) -> Session:
     """The session of an honest node, or of the Byzantine one that its owner asked for.
 
     Raises:
         ConfigError: the opening cannot be used.
     """
-    session = Session(opening, clock, secret)
+    session = Session(opening, clock, csprng)
     return cast("Session", ByzantineSession(session, opening)) if opening.attack else session
 
 

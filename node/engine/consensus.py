@@ -1,8 +1,8 @@
-"""How far peers' models are from ours, as exchanges show it by the way: nothing is sent or asked for it.
+"""How far peers' models are from ours, estimated from exchanges that take place anyway: nothing is sent for it.
 
     the end that answers    has both ends' values: the difference, before it is clipped and rounded
     the end that asked      has the difference as it is applied: no longer than the clip, rounded by the codec
-    swapped messages        what they say of the peer's model, if they say anything of it (`starling.gossip.api.Swapping.difference`)
+    swapped messages        the difference they imply, if any (`starling.gossip.api.Swapping.difference`)
     gathered vectors        the vectors
 
 Shapes: d parameters, D numbers of the shared vector, k of one exchange.
@@ -27,10 +27,10 @@ MOST = 64
 
 
 @dataclass(slots=True)
-class Distances:
+class ConsensusDistance:
     """The consensus distance as one node sees it: the median over peers of the root mean square difference per parameter.
 
-    A median, as a liar's vector may be as long as it likes: while most of the peers are honest, one of the honest ones' is the figure.
+    A median, since a Byzantine vector may be arbitrarily long: while most peers are honest, the figure is that of an honest one.
     Of an even number the lower one, so that one of two cannot blow it up. Where an exchange is about a sample of the coordinates, the mean
     is that of the sample: unbiased for masks, which choose without looking; too large for selectors that look for what has moved
     (drift_top_k) and biased either way for those that look for large values or directions (top_k, dct_top_k, low_rank).
@@ -39,8 +39,8 @@ class Distances:
     _fresh: dict[str, float] = field(default_factory=dict)  # since the last figure
     _older: dict[str, float] = field(default_factory=dict)  # of other peers, the newest last
 
-    def note(self, peer: str, apart: float | None) -> None:
-        """An exchange with a peer has taken place: `apart` is its root mean square, None where it says nothing."""
+    def record(self, peer: str, apart: float | None) -> None:
+        """Record the root mean square difference of an exchange with a peer; None where the exchange does not show it."""
         if apart is None or math.isnan(apart):
             return
         self._older.pop(peer, None)
@@ -48,13 +48,13 @@ class Distances:
         if len(self._fresh) > MOST:
             del self._fresh[next(iter(self._fresh))]
 
-    def gathered(self, peers: Sequence[str], told: Tensor, present: Tensor, own: Tensor) -> None:
-        """Vectors told by peers, in their order: (k, D), of meaning where present (k,). Ours is `own` (D,)."""
+    def record_vectors(self, peers: Sequence[str], vectors: Tensor, present: Tensor, own: Tensor) -> None:
+        """Record pulled vectors (k, D), in the order of `peers`, where present (k,). Ours is `own` (D,)."""
         for place, peer in enumerate(peers):
             if bool(present[place]):
-                self.note(peer, rms(told[place] - own))
+                self.record(peer, rms(vectors[place] - own))
 
-    def take(self) -> float | None:
+    def figure(self) -> float | None:
         """The figure, >= 0; None if nothing was noted since the last one, or it is no number."""
         if not self._fresh:
             return None

@@ -1,8 +1,7 @@
 """The engine: a plain synchronous object that answers calls and does its work a slice at a time.
 
-Whoever drives it (`node.engine.process` behind a pipe, `node.simulate.virtual.inline_engine` under virtual time)
-alternates `handle` and `step`.
-What goes wrong is answered by `Refused` and has changed nothing; anything else that is raised is a bug.
+Its driver (`node.engine.process` behind a pipe, `node.simulate.virtual.inline_engine` under virtual time) alternates `handle` and `step`.
+Expected errors are answered by `Refused` and have changed nothing; any other exception is a bug, or one of the owner's task.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch import Tensor
 from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from starling.gossip.mix.edge_ledger import Ledger
 from starling.node.engine.byzantine import open_session
-from starling.node.engine.privacy.csprng import Entropy, Secret
+from starling.node.engine.privacy.csprng import Csprng, Entropy
 from starling.node.engine.session import Session
 from starling.node.rpc import calls
 
@@ -28,7 +27,7 @@ class Engine:
 
     Args:
         clock: seconds, monotonic: `Trained.seconds` is measured with it.
-        entropy: of the chance that peers must not know; a test may give its own, to see the same noise twice.
+        entropy: for random numbers that peers cannot predict; a test may pass its own, to draw the same noise twice.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter, entropy: Entropy = os.urandom) -> None:
@@ -89,7 +88,7 @@ class Engine:
             raise LocalProtocolError("the engine is open already")
         if request.threads:
             torch.set_num_threads(request.threads)
-        self._session = open_session(request, self._clock, Secret(self._entropy))
+        self._session = open_session(request, self._clock, Csprng(self._entropy))
         return self._session.opened
 
 

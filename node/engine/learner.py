@@ -1,7 +1,7 @@
 """One node's model and all that moves it: local steps and the mixing algorithm. Knows no calls, rounds only for the schedule.
 
 A local step that would leave a number that is not finite is undone: loss and direction are looked at before the step, the parameters
-after it. So a peer never sees a NaN of ours, and one bad batch costs one step.
+after it. So no NaN is ever sent to a peer, and a faulty batch costs one step.
 
 Determinism: on one machine, with the same number of threads, equal manifest, node label and exchanges give the same bits. Other
 thread counts or devices add in another order.
@@ -37,8 +37,8 @@ from starling.node.engine.devices import device
 from starling.node.engine.mixing import mixer
 from starling.node.engine.optimizers import correction_lr, optimizer, ramp, schedule
 from starling.node.engine.own_code import find
-from starling.node.engine.privacy.csprng import Secret
-from starling.node.engine.privacy.dp_sgd import Private
+from starling.node.engine.privacy.csprng import Csprng
+from starling.node.engine.privacy.dp_sgd import PrivateGradients
 from starling.node.engine.rehearsal import calling, rehearse
 from starling.node.rpc.calls import Open
 from starling.node.tasks.api import Source
@@ -60,13 +60,13 @@ class Learner:
 
     Args:
         opening: what to learn, from what.
-        secret: chance that peers cannot know.
+        csprng: random numbers that peers cannot predict.
 
     Raises:
         ConfigError: the manifest or the node's settings ask for what is not there.
     """
 
-    def __init__(self, opening: Open, secret: Secret) -> None:
+    def __init__(self, opening: Open, csprng: Csprng) -> None:
         manifest = opening.manifest
         self._manifest = manifest
         self._node = opening.node
@@ -88,9 +88,9 @@ class Learner:
         self.x, self._gradient = bind(self._model, self.layout)
         self.private = None
         if opening.privacy.noise:
-            spent = Path(opening.checkpoint).with_suffix(SPENT) if opening.checkpoint else None
-            self.private = Private(
-                opening.privacy, manifest, self.task, self._model, self.layout, self.data, secret=secret, path=spent
+            ledger = Path(opening.checkpoint).with_suffix(SPENT) if opening.checkpoint else None
+            self.private = PrivateGradients(
+                opening.privacy, manifest, self.task, self._model, self.layout, self.data, csprng=csprng, path=ledger
             )
         self.mixer = mixer(manifest)
         self.origin = self.mixer.shared(self.mixer.start(self.x), self.x).clone()
@@ -114,7 +114,7 @@ class Learner:
     def local_step(self, round: int) -> float | None:
         """One step at the rate of `round` -> its loss, nan if it looked at no data, or None if it was undone.
 
-        Either way the batch is spent.
+        Either way the batch counts as used.
         """
         chance = generator(self._manifest.seed, "batch", self._node, self.local_steps)
         self.local_steps += 1
@@ -143,21 +143,21 @@ class Learner:
         value = float(loss.detach())
         return value, math.isfinite(value)
 
-    def _learn_privately(self, private: Private) -> tuple[float, bool]:
-        """A noised gradient -> the loss of the samples it is of. What that was decides nothing: the model's path is all peers may see."""
+    def _learn_privately(self, private: PrivateGradients) -> tuple[float, bool]:
+        """A noised gradient -> the mean loss of its samples. The step is taken whatever it is: it must not depend on the data."""
         gradient, value = private.gradient()
         self._gradient.copy_(gradient)
         return value, True
 
     @property
     def epsilon(self) -> float | None:
-        """What this node's data have cost so far; None where steps are not noised."""
-        return None if self.private is None else self.private.spent.epsilon()
+        """ε that this node's data have cost so far; None without differential privacy."""
+        return None if self.private is None else self.private.accountant.epsilon()
 
     @property
     def halted(self) -> str:
-        """Why nothing is learned from the data any more; "" while it is."""
-        return "" if self.private is None else self.private.spent.problem
+        """Why training on the data has stopped (the ε allowed is used up); "" while it goes on."""
+        return "" if self.private is None else self.private.accountant.problem
 
     def mark_good(self) -> None:
         """Remember the model as the one to go back to when a step leaves the finite numbers."""
@@ -207,12 +207,12 @@ class Learner:
         x, self.state = self.mixer.absorb(self.state, self.x.clone(), shared, phase)
         self.x.copy_(x)
 
-    def gather(self, asked: Sequence[str], told: Tensor, present: Tensor, phase: Phase) -> Tensor | None:
-        """Combine our vector with those that peers told, instead of `absorb`. -> (k,) bool whom the rule held back; None: it does not say
+    def gather(self, asked: Sequence[str], received: Tensor, present: Tensor, phase: Phase) -> Tensor | None:
+        """Combine our vector with those pulled from peers, instead of `absorb`. -> (k,) bool: clipped or excluded; None: unknown
 
         Args:
             asked: k peers, in order of peer id.
-            told: (k, D) theirs, and of no meaning where absent.
+            received: (k, D) theirs, undefined where absent.
             present: (k,) bool.
             phase: as in `absorb`.
         """
@@ -220,8 +220,8 @@ class Learner:
         shared, held = self.shared(), None
         if len(present):
             taken, before, seats = self._seated(self.mixer.rule.seats, asked, present)
-            combined, state, held = self.mixer.combine(before, shared, told, present, self._losses(), seats)
-            if _finite(combined):  # else what peers told is of no use, and our own vector is
+            combined, state, held = self.mixer.combine(before, shared, received, present, self._losses(), seats)
+            if _finite(combined):  # else the received vectors are unusable, and our own stays
                 shared, self.state, self._seats = combined, state, taken
         x, self.state = self.mixer.absorb(self.state, self.x.clone(), shared, phase)
         self.x.copy_(x)
@@ -230,14 +230,14 @@ class Learner:
     def _seated(
         self, count: int, asked: Sequence[str], present: Tensor
     ) -> tuple[dict[str, int], Gathered, Tensor | None]:
-        """Who sits where in what the rule remembers, the state with empty seats for newcomers, and where those asked sit."""
+        """Slots of peers in the rule's memory, the state with empty slots for new peers, and the slots of `asked`."""
         if not count:
             return self._seats, self.state, None
         taken, kept, seats = sit(self._seats, asked, present.tolist(), self.state.kept, count)
         return taken, replace(self.state, kept=kept), seats
 
     def _losses(self) -> Losses | None:
-        """What models are worth on the batch of the last local step. None where gradients are private: it would tell of the data."""
+        """Losses of models on the batch of the last local step. None with differential privacy: losses would reveal the data."""
         if self.private is not None:
             return None
 
@@ -278,7 +278,7 @@ class Learner:
         self._correct(edge_ledger.settle(self.ledger, peer, self._manifest.mix.settled_edges))
 
     def revoke(self, peer: str, *, settled: bool) -> bool:
-        """The peer is gone. What a rule knows of it goes, too, unless only an edge is. -> whether the flows left lean against what went"""
+        """The peer is gone. With `settled`, the rule forgets it too. -> whether the remaining flows compensated for the revoked one"""
         self.kept.pop(peer, None)
         if settled and peer in self._seats:
             assert isinstance(self.mixer, Gather)
@@ -293,7 +293,7 @@ class Learner:
         self.state = self.mixer.corrected(self.state, changed.total)
 
     def _begin(self) -> None:
-        """A mixer that starts anew, without edges."""
+        """Start the mixer anew, without edges."""
         self.state = self.mixer.start(self.x.clone())
         self.ledger = edge_ledger.opened(self.origin)
         self.kept, self._seats = {}, {}
@@ -348,7 +348,7 @@ class Learner:
         self._recall({k.removeprefix(_KNOWN): t for k, t in tensors.items() if k.startswith(_KNOWN)})
 
     def _recall(self, known: Mapping[str, Tensor]) -> None:
-        """Seat the peers of a checkpoint."""
+        """Give the peers of a checkpoint their slots in the rule's memory."""
         if not known or not isinstance(self.mixer, Gather) or not (seats := self.mixer.rule.seats):
             return
         kept = self.state.kept.clone()

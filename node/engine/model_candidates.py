@@ -20,7 +20,7 @@ MOST = 3
 
 
 @dataclass(slots=True)
-class Candidates:
+class ModelCandidates:
     """At most `MOST` models, by peer.
 
     Args:

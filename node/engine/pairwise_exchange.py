@@ -26,7 +26,7 @@ from starling.gossip.seeds import derive
 from starling.gossip.vector import Layout
 from starling.node.config.schema import Manifest
 from starling.node.engine.compression import parts, selection, terms
-from starling.node.engine.consensus import Distances, of_model, rms
+from starling.node.engine.consensus import ConsensusDistance, of_model, rms
 from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Drop, Offer, Offered
 
 _ROUNDING = 1e-6  # by which two machines may differ over a gain
@@ -77,12 +77,12 @@ class Exchanges:
         mixer: knows what an exchange is.
         correction_lr: eta_c of the gain.
         remembered: what is kept per edge, where messages are swapped.
-        distances: told how far apart models were.
+        distances: records how far apart models were.
     """
 
     def __init__(
         self, manifest: Manifest, *, node: str, origin: Tensor, layout: Layout, mixer: Mixer, correction_lr: float,
-        remembered: Callable[[], Mapping[str, Tensor]], distances: Distances,
+        remembered: Callable[[], Mapping[str, Tensor]], distances: ConsensusDistance,
     ) -> None:  # fmt: skip
         compress = manifest.compress
         self._manifest = manifest
@@ -219,9 +219,9 @@ class Exchanges:
             self._wishes[call.peer] = wish
         self._note(done, offer.mine)
         if isinstance(done, Effect):
-            self._distances.note(call.peer, self._measured(done.value, done.support)[1])
+            self._distances.record(call.peer, self._measured(done.value, done.support)[1])
         elif swaps(self._edge):
-            self._distances.note(call.peer, self._told_apart(self._edge, done))
+            self._distances.record(call.peer, self._told_apart(self._edge, done))
         return done
 
     def commit(self, call: Commit) -> Done:
@@ -235,7 +235,7 @@ class Exchanges:
             raise LocalProtocolError(f"nothing is pending with {call.peer} in transaction {call.seq}")
         del self._pending[call.peer]
         self._note(pending.done, pending.mine)
-        self._distances.note(call.peer, pending.apart)
+        self._distances.record(call.peer, pending.apart)
         return pending.done
 
     def clipped(self, done: Done) -> bool:
@@ -303,7 +303,7 @@ class Exchanges:
     # --- distances ----------------------------------------------------------------------------------------
 
     def _measured(self, difference: Tensor, support: Support) -> tuple[float, float | None]:
-        """Norm of a difference (k,), and root mean square of what in it is about the model, None where that cannot be told apart."""
+        """Norm of a difference (k,), and root mean square of its model part; None where model and tracker cannot be separated."""
         length = float(difference.norm())
         about = of_model(difference, support, self._dim, self._model)
         if about is difference:
@@ -311,7 +311,7 @@ class Exchanges:
         return length, None if about is None else rms(about)
 
     def _told_apart(self, swapping: Swapping, done: Swapped) -> float | None:
-        """Likewise, as far as the peer's message says it."""
+        """The same of a swapped message; None where it does not show it."""
         if done.received is None:
             return None
         difference = swapping.difference(self._kept(swapping, done.peer), done.received, done.mine)

@@ -2,7 +2,7 @@
 
 The loop looks for a call, else does one slice of work, else waits for a call; so a call waits for at most one local step.
 The process ends when the pipe does, which is how it never outlives its daemon; nothing is saved then, because a daemon that
-ends in order says Stop first. Signals that stop a whole process group are the daemon's to answer.
+ends in order says Stop first. Signals that stop a whole process group are left to the daemon.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     from starling.node.engine.engine import Engine  # noqa: PLC0415 — torch takes a second, in which a Ctrl-C must not end us
 
-    with socket.socket(fileno=int(sys.argv[1])) as sock, suppress(*GONE):  # then nobody is left to answer
+    with socket.socket(fileno=int(sys.argv[1])) as sock, suppress(*GONE):  # the daemon is gone
         serve(Engine(), Pipe(sock))
     sys.stderr.flush()
     os._exit(0)  # all that is kept is on the disk; to take torch down module by module takes half a second

@@ -23,12 +23,12 @@ from starling.gossip.errors import ConfigError, LocalProtocolError
 from starling.gossip.mix.catalogue import gathers, swaps
 from starling.node.engine import tensor_file
 from starling.node.engine.checkpoint import Checkpoint, Checkpoints, swarm_of
-from starling.node.engine.consensus import Distances
+from starling.node.engine.consensus import ConsensusDistance
 from starling.node.engine.devices import Gpu
 from starling.node.engine.learner import Learner
-from starling.node.engine.model_candidates import Candidates
+from starling.node.engine.model_candidates import ModelCandidates
 from starling.node.engine.pairwise_exchange import Exchanges
-from starling.node.engine.privacy.csprng import Secret
+from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.pull_exchange import Gathering
 from starling.node.rpc import calls
 from starling.node.tasks.evaluate import Progress, Result
@@ -64,19 +64,19 @@ class Session:
     Args:
         opening: the first call.
         clock: seconds, for how long things took.
-        secret: chance that peers cannot know.
+        csprng: random numbers that peers cannot predict.
 
     Raises:
         ConfigError: the manifest, the node's settings or the checkpoint cannot be used.
     """
 
-    def __init__(self, opening: calls.Open, clock: Callable[[], float], secret: Secret) -> None:
+    def __init__(self, opening: calls.Open, clock: Callable[[], float], csprng: Csprng) -> None:
         self._clock = clock
-        self._secret = secret
+        self._csprng = csprng
         self._pace = opening.manifest.pace
-        self.learner = learner = Learner(opening, secret)
-        self._told_noise = _told_noise(opening, swapped=swaps(learner.mixer.edge))
-        self._distances = Distances()
+        self.learner = learner = Learner(opening, csprng)
+        self._sent_noise = _sent_noise(opening, swapped=swaps(learner.mixer.edge))
+        self._distances = ConsensusDistance()
         self._gpu = Gpu(learner.device, clock)
         self.exchanges = Exchanges(
             opening.manifest, node=opening.node, origin=learner.origin, layout=learner.layout, mixer=learner.mixer,
@@ -103,10 +103,10 @@ class Session:
         self._gathered: list[Effect | Swapped] = []
         self._evaluation: Iterator[Progress | Result] | None = None
         self._evaluate_next = True
-        self._apart = self._pace.local_steps / 2.0  # mean local steps between any two exchanges of ours
+        self._mean_gap = self._pace.local_steps / 2.0  # mean local steps between any two exchanges of ours
         self._last_exchange = learner.local_steps
         self._held = (0, b"")
-        self._candidates = Candidates(learner.beginning)
+        self._candidates = ModelCandidates(learner.beginning)
         self.opened = calls.Opened(
             learner.layout.dim, self._schema, learner.task.metric, learner.task.higher_is_better, learner.device,
             learner.data.samples, resumed, self._round, learner.local_steps, learner.epsilon,
@@ -156,7 +156,7 @@ class Session:
 
     def _freeze(self) -> calls.Trained:
         self.learner.publish(self._phase)
-        self._frozen = self._told(self.learner.shared())
+        self._frozen = self._as_sent(self.learner.shared())
         return self._trained()
 
     @property
@@ -177,14 +177,14 @@ class Session:
             distance, busy, taken,
         )  # fmt: skip
 
-    def _told(self, vector: Tensor) -> Tensor:
-        """(D,) as peers are told it, a copy. What both ends make of it they make alike, so what one gains the other still gives."""
-        return self._secret.noised(vector, self._told_noise) if self._told_noise else vector.clone()
+    def _as_sent(self, vector: Tensor) -> Tensor:
+        """(D,) as it is sent, a noised copy. Both ends of an exchange use the noised one, so the sum of both vectors stays."""
+        return self._csprng.noised(vector, self._sent_noise) if self._sent_noise else vector.clone()
 
     # --- calls: pace --------------------------------------------------------------------------------------
 
     def train(self, call: calls.Train) -> calls.Trained | None:
-        """Begin a round; its reply comes out of `step`."""
+        """Start a round; its reply comes out of `step`."""
         if self._pace.kind != "steps" or self._computing:
             raise LocalProtocolError("a round is granted in steps pace, one at a time")
         self.thaw()
@@ -194,19 +194,19 @@ class Session:
         return None if call.steps > 0 else self._freeze()
 
     def free(self, call: calls.Free) -> calls.Trained:
-        """Train without pause, or stand still."""
+        """Train without pause, or pause."""
         if self._pace.kind != "clock":
             raise LocalProtocolError("training runs free in clock pace")
         self._free, self._round = call.on, call.round
         self.learner.mark_good()
-        return self._trained(self._distances.take())
+        return self._trained(self._distances.figure())
 
     def mix(self, call: calls.Mix) -> calls.Done:
         """Add what gathered, and thaw."""
         self._must_rest()
         held = self.thaw(call.asked)
         self._round = call.round + 1
-        return calls.Done(held=held, distance=self._distances.take())
+        return calls.Done(held=held, distance=self._distances.figure())
 
     def thaw(self, asked: Sequence[str] = ()) -> tuple[str, ...] | None:
         """Combine what was committed or received since the last Mix. -> of peers in `asked`, those the rule excluded, if it says so"""
@@ -218,7 +218,7 @@ class Session:
         if gathers(self.learner.mixer.edge):
             told, present = self.gathering.told(asked)
             self.gathering.forget_all()
-            self._distances.gathered(order, told, present, self.learner.shared())
+            self._distances.record_vectors(order, told, present, self.learner.shared())
             held = self.learner.gather(order, told, present, self._phase)
         else:
             gathered.sort(key=lambda done: done.peer)  # stable: each peer's in order
@@ -284,7 +284,7 @@ class Session:
         return calls.Done()
 
     def revoke(self, call: calls.Revoke) -> calls.Done:
-        """The peer is gone. What it committed stays in the model; its flow goes, and what it told since the last Mix."""
+        """The peer is gone. What it committed stays in the model; its flow and what was received from it since the last Mix are deleted."""
         self.gathering.forget(call.peer)
         self.exchanges.forget(call.peer)
         self._distances.forget(call.peer)
@@ -309,7 +309,7 @@ class Session:
         """
         if self._pace.kind == "clock":
             shared = self.learner.shared()
-            return self._told(shared) if self._told_noise else shared
+            return self._as_sent(shared) if self._sent_noise else shared
         if self._frozen is None:
             raise LocalProtocolError("there is no frozen vector between Mix and the end of the next Train")
         return self._frozen
@@ -321,7 +321,7 @@ class Session:
         else:
             steps = self.learner.local_steps
             phase = self.learner.phase(self._round, float(steps - self._last_exchange))
-            self._apart += _AVERAGED * (phase.local_steps - self._apart)
+            self._mean_gap += _AVERAGED * (phase.local_steps - self._mean_gap)
             self._last_exchange = steps
             self.learner.absorb([done], phase)
         clipped = self.exchanges.clipped(done)
@@ -333,19 +333,19 @@ class Session:
 
     @property
     def _local_steps(self) -> float:
-        """K of the gain. In clock pace it is measured: local steps from one exchange that we begin to the next.
+        """K of the gain. In clock pace it is measured: local steps from one exchange that we initiate to the next.
 
-        Of our exchanges we begin about every second one; the other end begins the rest. A gap that is longer than usual counts in
+        Of our exchanges we initiate about every second one; the other end initiates the rest. A gap that is longer than usual counts in
         full, as the models had that long to part; so the gain errs to the small side.
         """
         if self._pace.kind == "steps":
             return float(self._pace.local_steps)
-        return max(1.0, 2.0 * self._apart, float(self.learner.local_steps - self._last_exchange))
+        return max(1.0, 2.0 * self._mean_gap, float(self.learner.local_steps - self._last_exchange))
 
     # --- calls: looking and keeping -----------------------------------------------------------------------
 
     def evaluate(self) -> None:
-        """Begin an evaluation of the model as it is now; its reply comes out of `step`."""
+        """Start an evaluation of the model as it is now; its reply comes out of `step`."""
         if self._evaluation is not None:
             raise LocalProtocolError("an evaluation is under way")
         self._evaluation = self.learner.evaluation()
@@ -373,13 +373,13 @@ class Session:
         """
         saved = self.save(calls.Save())
         if self.learner.private is not None:
-            self.learner.private.spent.keep()
+            self.learner.private.accountant.write()
         return saved
 
     def snapshot(self) -> calls.Held:
         """Hold the model as it is; the one held before is let go."""
         facts: dict[str, str | int] = {"kind": _MODEL, "round": self._round, "schema": self._schema.hex()}
-        data = tensor_file.pack({"x": self._told(self.learner.x)}, facts)
+        data = tensor_file.pack({"x": self._as_sent(self.learner.x)}, facts)
         self._held = (self._held[0] + 1, data)
         return calls.Held(self._held[0], len(data), hashlib.sha256(data).digest(), self._round, self._schema)
 
@@ -439,11 +439,11 @@ class Session:
         self._frozen, self._gathered, self._round = None, [], round
 
 
-def _told_noise(opening: calls.Open, *, swapped: bool) -> float:
-    """Standard deviation of the noise on what peers are told.
+def _sent_noise(opening: calls.Open, *, swapped: bool) -> float:
+    """Standard deviation of the noise on vectors that are sent.
 
     Raises:
-        ConfigError: the mixing algorithm would not stand it.
+        ConfigError: the mixing algorithm sends increments, on which noise would add up.
     """
     if opening.privacy.exchange_noise and swapped:
         raise ConfigError(

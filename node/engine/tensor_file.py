@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 FORMAT = 1
-_KEY = "starling"  # one header entry, as the order of several is the library's mood
+_KEY = "starling"  # one header entry, as the library does not fix the order of several
 _LENGTH_BYTES = 8
 
 

@@ -1,7 +1,7 @@
 """How much privacy a node's data have cost so far: (ε, δ) of all noised steps, kept in a file beside the checkpoint.
 
 The file is ahead of the steps: a lot of them is written down before the first of it is taken, so that a crash makes the sum too large by
-at most a lot, never too small. It stays when a checkpoint is moved away: what was told to peers is not untold.
+at most a lot, never too small. It stays when a checkpoint is moved away: what was sent to peers cannot be taken back.
 
 Accountant: Rényi differential privacy of the Poisson-sampled Gaussian, by opacus. Source: Mironov, Talwar and Zhang 2019
 (arXiv:1908.10530); to (ε, δ) by Balle et al. 2020 (arXiv:1905.09982), Theorem 21.
@@ -80,7 +80,7 @@ def _opacus() -> Any:
     return rdp
 
 
-class Spent:
+class Accountant:
     """The steps of one node's data.
 
     Args:
@@ -111,7 +111,7 @@ class Spent:
         *before, last = self._lots
         return epsilon([*before, Lot(last.noise, last.rate, last.steps + further)], self._delta)
 
-    def take(self) -> bool:
+    def count_step(self) -> bool:
         """Count one step, before it is taken. -> whether it may be."""
         last = self._lots[-1]
         if last.steps == self._reserved and not self._reserve():
@@ -119,11 +119,11 @@ class Spent:
         last.steps += 1
         return True
 
-    def keep(self) -> None:
+    def write(self) -> None:
         """Write down exactly what was taken: the node stops in order.
 
         Raises:
-            OSError: it could not be written; what lies there says more, not less.
+            OSError: it could not be written; the file then claims more steps than were taken, not fewer.
         """
         if self._path is not None:
             self._write(0)
@@ -162,6 +162,6 @@ def _read(path: Path) -> list[Lot]:
     except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is damaged"
         raise ConfigError(
-            f"privacy: {path} says what your data have cost and cannot be read: {why}; "
-            f"to count from 0, as for data nobody has seen yet: mv {path} {path}.bad"
+            f"privacy: {path} records what your data have cost and cannot be read: {why}; "
+            f"to count from 0, as for data that were never used: mv {path} {path}.bad"
         ) from error

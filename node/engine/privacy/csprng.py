@@ -1,7 +1,7 @@
-"""Chance that nobody else can know: a keystream from the operating system's randomness.
+"""Cryptographically secure random numbers: a keystream seeded from the operating system.
 
-What a swarm draws from its shared seed every member can draw again, and could subtract. And the generators of numerical libraries give
-their state away to who sees enough of their numbers, or are seeded from 32 bits; so here the bits come from AES-256 in counter mode.
+Noise drawn from the swarm's shared seed could be drawn again by every member and subtracted. The generators of numerical libraries reveal
+their state to anyone who sees enough of their output, or have 32-bit seeds; here the bits come from AES-256 in counter mode.
 
 Shapes: n numbers.
 """
@@ -23,7 +23,7 @@ _KEY_BYTES = 32
 _PIECE = 1 << 18  # numbers drawn at a time: 2 MB of each intermediate
 
 
-class Secret:
+class Csprng:
     """A stream of secret numbers.
 
     Args:

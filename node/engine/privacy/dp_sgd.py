@@ -1,11 +1,11 @@
-"""Gradients that say little about any one sample: each sample's is clipped, the sum is noised. Differential privacy by DP-SGD.
+"""Differentially private gradients (DP-SGD): each sample's gradient is clipped, the sum is noised.
 
 Of the n samples held here every one is in a step's batch with probability q, whatever the others are. A sample's gradient is that of
 the task's loss of a batch of this one sample, shortened to the clip norm C, so that adding or removing one sample moves the sum by at
 most C in Euclidean norm (replacing one: 2C). On every coordinate of the sum comes Gaussian noise of standard deviation noise · C; then
 it is divided by qn, the batch size to be expected. Whatever is made of it later, optimiser, mixing, compression, costs no more.
 
-Both draws are the node's secret: the bound on ε counts on nobody knowing which samples a batch holds.
+Both draws come from the CSPRNG: the bound on ε assumes that nobody can predict which samples a batch holds.
 
 Source: Abadi et al. 2016 (arXiv:1607.00133), Algorithm 1.
 
@@ -27,8 +27,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from starling.gossip.errors import ConfigError
 from starling.gossip.vector import Layout
 from starling.node.config.schema import Manifest, PrivacySection, TaskSection
-from starling.node.engine.privacy.accountant import Spent
-from starling.node.engine.privacy.csprng import Secret
+from starling.node.engine.privacy.accountant import Accountant
+from starling.node.engine.privacy.csprng import Csprng
 from starling.node.tasks.api import Data, Sampled, Task
 from starling.robust.catalogue import RULES
 
@@ -43,17 +43,17 @@ _BATCH_NORMS = (
 )
 
 
-class Private:
+class PrivateGradients:
     """The noised gradients of one node's data.
 
     Args:
         section: noise > 0.
-        manifest: names the task, the batch size and the rule that combines what peers tell.
+        manifest: names the task, the batch size and the rule that combines received vectors.
         task: gives the loss.
         model: of `layout`; its parameters are read at every step, and left alone.
         data: single samples of them can be drawn.
-        secret: chance for batches and noise.
-        path: where to write down what was spent; None: nowhere.
+        csprng: draws batches and noise.
+        path: of the file that records the ε used; None: none is kept.
 
     Raises:
         ConfigError: the task cannot be learned in this way, the accountant is missing or its file is damaged.
@@ -61,13 +61,13 @@ class Private:
 
     def __init__(
         self, section: PrivacySection, manifest: Manifest, task: Task, model: nn.Module, layout: Layout, data: Data, *,
-        secret: Secret, path: Path | None,
+        csprng: Csprng, path: Path | None,
     ) -> None:  # fmt: skip
         about = manifest.task
         if manifest.mix.kind == "gather" and RULES.facts(manifest.robust.rule, trusted=True).losses:
             raise ConfigError(
                 f"privacy.noise: robust.rule = {manifest.robust.rule!r} goes by what models are worth on this node's data, and which it "
-                "takes would tell of them; set privacy.noise to 0, or join a swarm with another rule"
+                "takes would reveal something of them; set privacy.noise to 0, or join a swarm with another rule"
             )
         if not isinstance(data, Sampled):
             raise _refused(about, "has no single samples to draw")
@@ -76,7 +76,7 @@ class Private:
         self._data = data
         self._clip_norm = section.clip_norm
         self._deviation = section.noise * section.clip_norm
-        self._secret = secret
+        self._csprng = csprng
         named = dict(model.named_parameters())
         self._parameters = {name: named[name] for name in layout.names}
         self._dim, self._dtype = layout.dim, layout.dtype
@@ -90,20 +90,20 @@ class Private:
             raise _refused(
                 about, f"has a loss that torch cannot differentiate sample by sample ({why[:120]})"
             ) from error
-        self.spent = Spent(
+        self.accountant = Accountant(
             path, noise=section.noise, rate=self._rate, delta=section.delta, most=section.max_epsilon
         )  # fmt: skip
 
     def gradient(self) -> tuple[Tensor, float]:
         """(d,) to go along, and the mean loss of the samples looked at, which is for the owner's eyes only; nan for none.
 
-        Nothing is looked at once the allowed ε is spent: zeros.
+        Zeros, without looking at any sample, once the allowed ε is used up.
         """
-        if not self.spent.take():
+        if not self.accountant.count_step():
             return torch.zeros(self._dim, dtype=self._dtype), math.nan
-        drawn = (self._secret.uniform(self._data.units) < self._rate).nonzero()[0]
+        drawn = (self._csprng.uniform(self._data.units) < self._rate).nonzero()[0]
         total, losses = self._sum(torch.from_numpy(drawn))
-        noised = self._secret.noised(total, self._deviation)
+        noised = self._csprng.noised(total, self._deviation)
         mean = float(losses.mean()) if losses.numel() else math.nan
         return (noised / (self._rate * self._data.units)).to(self._dtype), mean
 

@@ -15,7 +15,7 @@ from starling.gossip.compress.select.low_rank import Factors, Matrix
 from starling.gossip.compress.support import Blocks, Full, Indices
 from starling.node.config.schema import CompressSection, MixSection, OptimizerSection
 from starling.node.engine import devices
-from starling.node.engine.consensus import MOST, PEERS, Distances, of_model, rms
+from starling.node.engine.consensus import MOST, PEERS, ConsensusDistance, of_model, rms
 from starling.node.engine.devices import Gpu
 from starling.node.rpc import calls
 from tests.harness.engines import done, exchange, manifest, opened, x_of
@@ -81,7 +81,7 @@ def test_a_sample_of_the_coordinates_stands_for_all_of_them():
     apart, squares = true_distance(engines), []
     for turn in range(4):
         exchange(engines, "a", "b", seq=turn + 1)
-        squares.append(engines["a"]._session._distances.take() ** 2)
+        squares.append(engines["a"]._session._distances.figure() ** 2)
     assert sum(squares) / 4 == pytest.approx(apart**2)
     assert min(squares) < max(squares)
 
@@ -128,38 +128,38 @@ def test_of_gathered_vectors_the_figure_is_the_median_distance():
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=12), st.sampled_from([1e30, math.inf]), st.data())
 def test_liars_that_are_fewer_than_the_honest_do_not_move_the_figure_out_of_the_honest_ones(honest, lie, data):
-    distances, liars = Distances(), data.draw(st.integers(0, len(honest)))
+    distances, liars = ConsensusDistance(), data.draw(st.integers(0, len(honest)))
     words = data.draw(st.permutations([*enumerate(honest), *((f"liar {i}", lie) for i in range(liars))]))
     for peer, apart in words:
-        distances.note(str(peer), apart)
-    assert min(honest) <= distances.take() <= max(honest)
+        distances.record(str(peer), apart)
+    assert min(honest) <= distances.figure() <= max(honest)
 
 
 def test_where_rounds_have_one_exchange_those_before_count_as_well_and_are_forgotten_in_time():
     """Or a liar would be the figure whenever a node meets it."""
-    distances = Distances()
+    distances = ConsensusDistance()
     for number in range(3 * PEERS):
-        distances.note(f"peer {number}", 1.0 + number)
-        figure = distances.take()
+        distances.record(f"peer {number}", 1.0 + number)
+        figure = distances.figure()
         assert figure == 1.0 + number - min(number + 1, PEERS) // 2
-    distances.note("liar", 1e9)
-    assert distances.take() < 3 * PEERS
+    distances.record("liar", 1e9)
+    assert distances.figure() < 3 * PEERS
 
 
 def test_what_is_remembered_is_bounded_and_goes_with_the_peer_and_the_model():
-    distances = Distances()
+    distances = ConsensusDistance()
     for number in range(2 * MOST):
-        distances.note(f"peer {number}", 1.0)
+        distances.record(f"peer {number}", 1.0)
     assert len(distances._fresh) == MOST
     distances.forget_all()
-    assert distances.take() is None
-    distances.note("gone", 5.0)
+    assert distances.figure() is None
+    distances.record("gone", 5.0)
     distances.forget("gone")
-    distances.note("silent", None)
-    distances.note("odd", math.nan)
-    assert distances.take() is None
-    distances.note("far", math.inf)
-    assert distances.take() is None
+    distances.record("silent", None)
+    distances.record("odd", math.nan)
+    assert distances.figure() is None
+    distances.record("far", math.inf)
+    assert distances.figure() is None
 
 
 def test_numbers_of_the_model_come_first_whatever_the_support():

@@ -9,7 +9,7 @@ import trio
 
 from starling.gossip.errors import ConfigError
 from starling.node.config.schema import NodeConfig, PrivacySection
-from starling.node.engine.privacy.accountant import LOT, Lot, Spent, epsilon
+from starling.node.engine.privacy.accountant import LOT, Accountant, Lot, epsilon
 from starling.node.simulate.virtual.swarm import VirtualSwarm
 from tests.harness.engines import manifest
 
@@ -23,7 +23,7 @@ DOCUMENTED = Path(__file__).parents[4] / "docs" / "privacy.md"
 
 
 def spent(path=None, *, noise=1.0, rate=0.02, most=0.0):
-    return Spent(path, noise=noise, rate=rate, delta=1e-5, most=most)
+    return Accountant(path, noise=noise, rate=rate, delta=1e-5, most=most)
 
 
 @pytest.mark.slow
@@ -57,12 +57,12 @@ def test_steps_are_written_down_before_they_are_taken(tmp_path):
     first = spent(path)
     assert not path.exists(), "nothing was spent by looking"
     for taken in range(1, 2 * LOT + 2):
-        assert first.take()
+        assert first.count_step()
         again = spent(path)
         counts.append(sum(lot.steps for lot in again._lots) - taken)
     assert min(counts) == 0
     assert max(counts) < LOT
-    first.keep()
+    first.write()
     assert spent(path).epsilon() == first.epsilon()
 
 
@@ -71,8 +71,8 @@ def test_other_noise_or_other_data_are_added_to_what_was_spent(tmp_path):
     for noise, rate in ((1.0, 0.02), (2.0, 0.02), (2.0, 0.05)):
         now = spent(path, noise=noise, rate=rate)
         before = now.epsilon()
-        now.take()
-        now.keep()
+        now.count_step()
+        now.write()
         assert now.epsilon() > before
     assert [(lot.noise, lot.rate, lot.steps) for lot in now._lots] == [(1.0, 0.02, 1), (2.0, 0.02, 1), (2.0, 0.05, 1)]
 
@@ -80,9 +80,9 @@ def test_other_noise_or_other_data_are_added_to_what_was_spent(tmp_path):
 def test_the_last_step_that_is_taken_is_the_last_that_may_be():
     limited, free = spent(most=2.0), spent()
     taken = 0
-    while limited.take():
+    while limited.count_step():
         taken += 1
-        free.take()
+        free.count_step()
     assert limited.epsilon() == free.epsilon() <= 2.0 < limited.epsilon(1)
     assert taken > LOT
     assert limited.problem == "epsilon would exceed privacy.max_epsilon = 2"
@@ -94,10 +94,10 @@ def test_what_cannot_be_written_down_is_not_taken(tmp_path):
     folder.mkdir()
     now = spent(folder / "p.json")
     folder.rmdir()
-    assert not now.take()
+    assert not now.count_step()
     assert "p.json cannot be written: No such file" in now.problem
     folder.mkdir()
-    assert now.take(), "it tries again"
+    assert now.count_step(), "it tries again"
     assert now.problem == ""
 
 

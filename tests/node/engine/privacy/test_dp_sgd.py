@@ -25,8 +25,8 @@ from starling.node.config.schema import (
 )
 from starling.node.engine.engine import Engine
 from starling.node.engine.privacy import dp_sgd
-from starling.node.engine.privacy.csprng import Secret
-from starling.node.engine.privacy.dp_sgd import Private, clipped_sum
+from starling.node.engine.privacy.csprng import Csprng
+from starling.node.engine.privacy.dp_sgd import PrivateGradients, clipped_sum
 from starling.node.rpc import calls
 from starling.node.tasks.api import Sampled, Source
 from starling.node.tasks.digits import Digits
@@ -66,7 +66,7 @@ def mechanism(section=PRIVATE, task=None, *, shard=0, shards=4, batch=32, path=N
     bind(model, flat)
     data = task.data(Source(source, PartitionSection(kind="iid", shards=shards), shard, 0), "cpu")
     about = Manifest(task=TaskSection(batch_size=batch))
-    return Private(section, about, task, model, flat, data, secret=Secret(ZEROS), path=path), model, data
+    return PrivateGradients(section, about, task, model, flat, data, csprng=Csprng(ZEROS), path=path), model, data
 
 
 # --- the sum ------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def _text(tmp_path):
 def test_the_noise_is_gaussian_of_the_promised_size_on_every_number():
     from scipy.stats import kstest
 
-    noise = Secret(ZEROS).noised(torch.zeros(100_001, dtype=torch.float64), 2.5)
+    noise = Csprng(ZEROS).noised(torch.zeros(100_001, dtype=torch.float64), 2.5)
     assert abs(float(noise.mean())) < 4 * 2.5 / math.sqrt(100_001)
     assert float(noise.std()) == pytest.approx(2.5, rel=0.01)
     assert kstest((noise / 2.5).numpy(), "norm").pvalue > 1e-3
@@ -180,7 +180,7 @@ def test_every_sample_is_drawn_apart_from_all_others():
 def test_a_step_without_any_sample_is_noise_alone():
     """That there was none must not be seen."""
     private, _, _ = mechanism()
-    private._secret = Secret(ZEROS)
+    private._csprng = Csprng(ZEROS)
     private._rate = 1e-12
     gradient, loss = private.gradient()
     assert math.isnan(loss)
@@ -235,7 +235,7 @@ def test_digits_are_learned_under_moderate_noise():
 def test_all_that_leaves_is_made_of_noised_gradients(monkeypatch, mix):
     """If every noised gradient is the same, two nodes with other data tell the same: requests, answers, models, to the byte. So what
     algorithms make of gradients, trackers and corrections, costs no more privacy, and nothing goes around the noise."""
-    monkeypatch.setattr(Secret, "noised", lambda _secret, x, deviation: torch.linspace(-1.0, 1.0, x.numel()))
+    monkeypatch.setattr(Csprng, "noised", lambda _csprng, x, deviation: torch.linspace(-1.0, 1.0, x.numel()))
     section = MixSection(kind=mix, gamma=0.3)
     agreed = msgspec.structs.replace(
         digits(section, shards=4),
@@ -272,7 +272,7 @@ def gathering(rule):
 
 def test_what_is_published_for_whoever_asks_is_made_of_noised_gradients(monkeypatch):
     """The same where vectors are pulled and a rule with a memory of its own combines them."""
-    monkeypatch.setattr(Secret, "noised", lambda _secret, x, deviation: torch.linspace(-1.0, 1.0, x.numel()))
+    monkeypatch.setattr(Csprng, "noised", lambda _csprng, x, deviation: torch.linspace(-1.0, 1.0, x.numel()))
     told = []
     for shard in (0, 1):
         engine, _ = private_engine(PRIVATE, gathering("cs_plus"), shard=shard)
