@@ -106,7 +106,9 @@ def optimizer(section: OptimizerSection, like: Tensor) -> Optimizer:
         given["betas"] = (given.pop("beta_1", 0.9), given.pop("beta_2", 0.999))
 
     def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        return OPTIMIZERS.build("optimizer", section.kind, {"params": parameters, "lr": section.lr, **given}, trusted=True)
+        return OPTIMIZERS.build(
+            "optimizer", section.kind, {"params": parameters, "lr": section.lr, **given}, trusted=True
+        )
 
     return Optimizer(make, like)
 

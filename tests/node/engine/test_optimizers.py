@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.errors import ConfigError
-from starling.node.config.schema import OptimizerSection
 from starling.node.catalogues import OPTIMIZERS
+from starling.node.config.schema import OptimizerSection
 from starling.node.engine.optimizers import Optimizer, Schedule, correction_lr, optimizer, ramp, schedule
 from tests.harness.tasks import seeded
 

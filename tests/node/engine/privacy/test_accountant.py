@@ -109,7 +109,7 @@ def test_a_damaged_file_stops_the_node_and_says_what_to_do(tmp_path, damage):
     path = tmp_path / "p.json"
     path.write_bytes(damage)
     with pytest.raises(
-        ConfigError, match=r"p\.json says what your data have cost and cannot be read: it is damaged; .* mv "
+        ConfigError, match=r"p\.json records what your data have cost and cannot be read: it is damaged; .* mv "
     ) as error:
         spent(path)
     assert "\n" not in str(error.value)
@@ -146,4 +146,4 @@ def test_a_whole_node_says_what_it_spent_and_that_its_budget_is_over(autojump_cl
         assert 1.5 < snapshot.epsilon <= 2.0
         assert snapshot.delta == 1e-5
         [event] = [event for event in snapshot.events if event.name == "data_at_rest"]
-        assert "privacy.max_epsilon = 2; it goes on serving the swarm" in event.text
+        assert "privacy.max_epsilon = 2; it still takes part in exchanges" in event.text

@@ -11,8 +11,8 @@ from torch import nn
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
-from starling.node.config.schema import Manifest, OptimizerSection, PaceSection, PartitionSection, TaskSection
 from starling.node.catalogues import OPTIMIZERS
+from starling.node.config.schema import Manifest, OptimizerSection, PaceSection, PartitionSection, TaskSection
 from starling.node.engine.optimizers import NOT_BY_ROWS, optimizer, ramp, schedule
 from starling.node.simulate.matrix.convex import Bowls, Convex
 from starling.node.simulate.matrix.local import LocalSteps
