@@ -27,14 +27,20 @@ def rows(heading):
 
 
 def events():
-    """{name: fields} of every event that the source tells by its name."""
+    """{name: fields} of every event that the source names: in a call of `event`, or in an `Event` that a core hands to its shell."""
     found = {}
-    for path in (ROOT / "node").rglob("*.py"):
+    for path in (*(ROOT / "node").rglob("*.py"), *(ROOT / "gossip").rglob("*.py")):
         for call in ast.walk(ast.parse(path.read_text())):
-            told = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "event"
-            if told and call.args and isinstance(call.args[0], ast.Constant):
+            if not isinstance(call, ast.Call) or not call.args or not isinstance(call.args[0], ast.Constant):
+                continue
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "event":
                 fields = {keyword.arg for keyword in call.keywords} - COMMON
-                found.setdefault(call.args[0].value, set()).update(fields)
+            elif isinstance(call.func, ast.Name) and call.func.id == "Event":
+                given = [*call.args, *(keyword.value for keyword in call.keywords)]
+                fields = {key.value for each in given if isinstance(each, ast.Dict) for key in each.keys}
+            else:
+                continue
+            found.setdefault(call.args[0].value, set()).update(fields)
     return found
 
 
