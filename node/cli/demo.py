@@ -19,7 +19,7 @@ import click
 from starling.gossip.errors import ConfigError
 from starling.node.cli import completion
 from starling.node.cli.common import console, emit_plain, is_lively, json_option, preset_option
-from starling.node.cli.help import Command
+from starling.node.cli.help import Command, meant
 from starling.node.cli.progress import Display, Terminal, on_stderr
 from starling.node.config.schema import Manifest
 
@@ -189,14 +189,18 @@ def make_plan(
 
 def _byzantine(texts: Sequence[str], nodes: int) -> tuple[tuple[int, str], ...]:
     """Who lies how: the last nodes, in the order of the options."""
-    from starling.node.config import attack_consent
+    from starling.robust.attacks.catalogue import ATTACKS
 
     attacks: list[str] = []
     for text in texts:
         match = GROUP.fullmatch(text.strip())
         if match is None or int(match["count"]) < 1:
             raise ConfigError(f"--byzantine: must look like 3:sign_flip, nodes and an attack, got {text!r}; {HELP}")
-        attack_consent.known(match["attack"], "--byzantine")
+        if match["attack"] not in ATTACKS:
+            hint = meant(match["attack"], ATTACKS, f"--byzantine {match['count']}:")
+            raise ConfigError(
+                f"--byzantine: no attack {match['attack']!r}{hint}; choose one of {', '.join(sorted(ATTACKS))}; see docs/attacks.md"
+            )
         attacks += [match["attack"]] * int(match["count"])
     if len(attacks) > nodes - 2:
         raise ConfigError(

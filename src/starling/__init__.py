@@ -6,6 +6,7 @@
     starling.simulate         a swarm, or a sweep of swarms, simulated on this machine
     starling.Manifest         what a swarm agrees on
     starling.catalogues       names that a manifest can give, by key: list(starling.catalogues["mix.kind"])
+    starling.task             a classification task from a model, a loss and arrays
     starling.Task             what a learning task must provide
 
 Names are imported on use: `import starling` loads neither torch nor trio. docs/api.md has examples.
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from starling.node.simulate.api import simulate
     from starling.node.status.snapshot import StatusSnapshot
     from starling.node.tasks.api import Data, Source, Task
+    from starling.node.tasks.classifier import task
 
 _WHERE = {
     "Attached": "starling.node.attach",
@@ -43,6 +45,7 @@ _WHERE = {
     "join": "starling.node.background",
     "run": "starling.node.background",
     "simulate": "starling.node.simulate.api",
+    "task": "starling.node.tasks.classifier",
 }
 
 __all__ = [
@@ -62,6 +65,7 @@ __all__ = [
     "join",
     "run",
     "simulate",
+    "task",
 ]
 
 

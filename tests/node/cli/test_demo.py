@@ -70,7 +70,7 @@ WRONG = [
     (["--byzantine", "3"], ["--byzantine", "'3'", "3:sign_flip", "`starling demo --help`"]),
     (["--byzantine", "0:alie"], ["--byzantine", "'0:alie'", "3:sign_flip"]),
     (["--byzantine", "x:alie"], ["--byzantine", "'x:alie'"]),
-    (["--byzantine", "1:allie"], ["--byzantine", "'allie'", "alie", "docs/attacks.md"]),
+    (["--byzantine", "1:allie"], ["--byzantine", "'allie'", "did you mean `--byzantine 1:alie`", "docs/attacks.md"]),
     (["--byzantine", "7:alie"], ["--byzantine", "2 honest", "7 liars", "`--nodes 9`"]),
     (["--byzantine", "4:alie", "--byzantine", "3:foe"], ["--byzantine", "7 liars"]),
     (["--ban-at", "soon", "--byzantine", "1:alie"], ["--ban-at", "'soon'", "`starling demo --help`"]),
