@@ -252,6 +252,9 @@ def _status_table(snapshot: StatusSnapshot) -> RenderableType:
         "sent": _traffic(snapshot.bytes_sent, snapshot.up_bytes_per_s, snapshot.up_limit_bytes_per_s),
         "received": _traffic(snapshot.bytes_received, snapshot.down_bytes_per_s, snapshot.down_limit_bytes_per_s),
         "payload": show.size(snapshot.payload_bytes),
+        "transfers": "; ".join(
+            f"{each.kind} with {show.short(each.peer)}: {show.progress(each)}" for each in snapshot.transfers
+        ),
         "local steps": f"{show.count(snapshot.local_steps)} ({_pace(snapshot)})",
         "machine": _costs(snapshot.resources),
         "task": snapshot.task or show.MISSING,
@@ -262,7 +265,7 @@ def _status_table(snapshot: StatusSnapshot) -> RenderableType:
         "up": show.duration(snapshot.uptime_s),
         "addresses": ", ".join(snapshot.addresses) or show.MISSING,
     }
-    for name in ("distance", "machine"):  # a node that does not tell
+    for name in ("distance", "machine", "transfers"):  # a node that does not tell
         if not rows[name]:
             del rows[name]
     if snapshot.delta is not None:
@@ -315,13 +318,15 @@ def _peer_table(peers: tuple[PeerStatus, ...], *, full: bool, standing: bool, in
     for name in ("state", "edge"):
         table.add_column(name, no_wrap=True)
     numbers = ("round", "rtt", "sent", "received", "done", "faults", "seen")
-    for name in numbers + (("standing", "score", "late", "clipped", "merit") if standing else ()):
+    for name in numbers + (("standing", "score", "staleness", "clipped", "contribution") if standing else ()):
         table.add_column(name, justify="right", no_wrap=True)
     if invited:
         table.add_column("invited by", no_wrap=True)
+    known = {peer.peer for peer in peers} | {peer.inviter for peer in peers if peer.inviter}
+    labels = show.labels({peer: peer for peer in known})
     for peer in sorted(peers, key=lambda peer: (not peer.edge, peer.state != "alive", peer.peer)):
         table.add_row(
-            Text(show.clean(peer.peer) if full else show.short(peer.peer)),
+            Text(show.clean(peer.peer) if full else labels[peer.peer]),
             Text(peer.state, style="" if peer.state == "alive" else "yellow"),
             Text("yes" if peer.edge else "no"),
             show.count(peer.round),
@@ -332,13 +337,13 @@ def _peer_table(peers: tuple[PeerStatus, ...], *, full: bool, standing: bool, in
             show.count(peer.faults),
             show.age(peer.last_seen_s),
             *(_standing(peer) if standing else ()),
-            *((show.short(peer.inviter) or show.MISSING,) if invited else ()),
+            *((labels.get(peer.inviter, show.MISSING),) if invited else ()),
         )
     return table
 
 
 def _standing(peer: PeerStatus) -> tuple[str, ...]:
-    """State and the time it still lasts, score, late and clipped shares, merit. `trusted` replaces the state."""
+    """State and the time it still lasts, score, staleness, clipped share, contribution. `trusted` replaces the state."""
     left = f" {show.age(peer.shut_out_s)}" if peer.shut_out_s is not None else ""
     shares = ("–" if share is None else f"{share:.0%}" for share in (peer.staleness, peer.clipped))
     return (

@@ -20,7 +20,7 @@ from starling.node.cli import main as cli
 from starling.node.cli import progress
 from starling.node.cli.main import COMMANDS, main
 from starling.node.status import control, final
-from starling.node.status.snapshot import PeerStatus, Resources, decode, encode
+from starling.node.status.snapshot import PeerStatus, Resources, Transfer, decode, encode
 from tests.harness.control_socket import answering
 from tests.harness.snapshots import bare, snapshot
 
@@ -257,13 +257,16 @@ COSTS = {
 
 @pytest.mark.real
 def test_status_says_what_the_node_costs_and_how_far_it_is_from_its_peers(tmp_path, capsys):
-    with answering(tmp_path, encode(snapshot(**COSTS))):
+    with answering(
+        tmp_path, encode(snapshot(**COSTS, transfers=(Transfer("12D3KooWxalive01", "model", 52_000_000, 120_000_000),)))
+    ):
         assert main(["status", "--dir", str(tmp_path)]) == 0
     said = [" ".join(row.split()) for row in capsys.readouterr().out.splitlines()]
     assert "distance 0.0123 a parameter, to the peers met last" in said
     assert "sent 2.4 MB (12 kB/s of at most 1.2 MB/s)" in said
     assert "received 2.5 MB (13 kB/s)" in said
     assert "local steps 840 (312/s alone, 102/s with the swarm)" in said
+    assert "transfers model with …alive01: 43 % of 120 MB" in said
     assert "machine 0.51 cores, 412 MB memory, 3.4 MB disk, GPU 25% busy, GPU memory 2.0 GB" in said
 
 
@@ -315,14 +318,14 @@ def test_peers_lists_edges_first_with_whole_ids_in_a_pipe(tmp_path, capsys):
         assert main(["peers", "--dir", str(tmp_path)]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     columns = ["peer", "state", "edge", "round", "rtt", "sent", "received", "done", "faults", "seen"]
-    assert head.split() == [*columns, "standing", "score", "late", "clipped", "merit"]
+    assert head.split() == [*columns, "standing", "score", "staleness", "clipped", "contribution"]
     assert [row.split()[0] for row in rows] == ["12D3KooWalive01", "12D3KooWquara03", "12D3KooWunkno02"]
     assert rows[2].split()[3:5] == ["–", "–"]
 
 
 @pytest.mark.real
 def test_peers_says_how_everybody_stands(tmp_path, capsys):
-    """State and its end, faults, share of exchanges missed and clipped, merit; no share before there was an exchange."""
+    """State and its end, faults, share of exchanges missed and clipped, contribution; no share before there was an exchange."""
     rows = (
         PeerStatus(
             "12D3KooWfine", "alive", standing="active", score=1.04, staleness=0.126, clipped=0.5, contribution=7.25
@@ -355,6 +358,17 @@ def test_peers_says_who_invited_whom_where_members_are_invited(tmp_path, capsys)
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.endswith("invited by")
     assert [line.split()[-1] for line in lines] == ["–", "…founder", "…member1"]
+
+
+@pytest.mark.real
+def test_inviters_whose_ids_end_alike_are_told_apart(tmp_path, capsys):
+    """A stranger can choose how its id ends."""
+    inviters = [f"12D3KooW{'x' * 30}{end}strange" for end in "ab"]
+    rows = tuple(PeerStatus(f"12D3KooWm{n}", "alive", inviter=inviter) for n, inviter in enumerate(inviters))
+    with answering(tmp_path, encode(snapshot(peers=rows))):
+        assert main(["peers", "--dir", str(tmp_path)]) == 0
+    first, second = (line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:])
+    assert first != second
 
 
 @pytest.mark.real
