@@ -1,0 +1,35 @@
+"""The table of lines that can be broken fits the code, and the run tells what its tests notice from what they do not."""
+
+import pytest
+
+from tools.mutants import MUTANTS, ROOT, Mutant, outcome
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.file}: {mutant.text}")
+def test_every_row_names_one_line_of_today_and_tests_that_exist(mutant):
+    assert (ROOT / mutant.file).read_text().count(mutant.text) == 1
+    assert mutant.broken != mutant.text
+    assert any(list((ROOT / "tests").glob(pattern)) for pattern in mutant.tests)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "broken", "tests", "expected"),
+    [
+        ("return 2", "return 3", "test_two.py", "killed"),
+        ("unused = 1", "unused = 2", "test_two.py", "LIVES"),
+        ("return 4", "return 5", "test_two.py", "STALE: the text occurs 0 times"),
+        ("return 2", "return 3", "test_none.py", "STALE: no such test"),
+        ("return 2", "return 3", "test_fails.py", "STALE: its tests fail without it"),
+    ],
+)
+def test_a_change_that_no_test_notices_lives_and_the_line_is_put_back(tmp_path, text, broken, tests, expected):
+    """Rows that no longer fit are no kills."""
+    code = tmp_path / "two.py"
+    code.write_text("unused = 1\n\n\ndef two():\n    return 2\n")
+    before = code.read_text()
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_two.py").write_text("from two import two\n\n\ndef test_two():\n    assert two() == 2\n")
+    (tmp_path / "tests" / "test_fails.py").write_text("def test_fails():\n    assert False\n")
+    assert outcome(Mutant("two.py", text, broken, (tests,)), tmp_path) == expected
+    assert code.read_text() == before
