@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 import trio
 
-from starling.gossip.errors import PeerUnreachable
+from starling.gossip.errors import GossipError, PeerUnreachable
 from starling.node.config.schema import CompressSection, Manifest, NodeConfig, OverlaySection, PaceSection, TaskSection
-from starling.node.daemon.app import Node
+from starling.node.daemon.app import Joining, Node, Opening, Starting
 from starling.node.daemon.events import Events
 from starling.node.daemon.observe.control_commands import carry_out
 from starling.node.daemon.observe.snapshot import take_snapshot
@@ -155,3 +157,82 @@ async def test_a_ban_given_before_the_network_is_open_holds_and_bans_of_earlier_
             with pytest.raises(PeerUnreachable):
                 await node.network.send(peer, "control", b"hello")
         nursery.cancel_scope.cancel()
+
+
+@virtual(0)
+async def test_a_node_has_a_status_in_every_phase_of_its_start(seed):
+    """Whoever waits wants to see for what, and a command that needs more says that the node is still starting."""
+    swarm = VirtualSwarm(digits(2, seed=seed, rounds=1000, quorum=2), seed=seed)
+    async with swarm.running(1), trio.open_nursery() as nursery:
+        setup = (await swarm.start(1)).node.setup
+        await swarm.crash(1)
+        may_open, may_start, fetched = trio.Event(), trio.Event(), []
+
+        @asynccontextmanager
+        async def closed(report):
+            await may_open.wait()
+            async with setup.open_network(report) as network:
+                yield network
+
+        @asynccontextmanager
+        async def slow():
+            await may_start.wait()
+            async with setup.start_engine() as engine:
+                yield engine
+
+        late = replace(setup, open_network=closed, start_engine=slow, manifest=None, keep_manifest=fetched.append)
+        node = Node(late, Events(None, clock=setup.unix_time))
+        nursery.start_soon(node.run)
+        await trio.sleep(0.1)
+
+        def seen():
+            return decode(encode(take_snapshot(node)))
+
+        assert (type(node.phase), seen().state, seen().name) == (Starting, "starting", "")
+        with pytest.raises(GossipError, match="still starting"):
+            await carry_out(node, "evaluate", {})
+        may_open.set()
+        while node.progress.state == "starting":  # the manifest comes soon: look at every step
+            await trio.lowlevel.checkpoint()
+        assert (type(node.phase), seen().state) == (Joining, "joining")
+        assert "no bootstrap peer answers" in seen().problem
+        await until(lambda: isinstance(node.phase, Opening))
+        assert fetched == [swarm.manifest]
+        assert seen().activity == "starting the engine (importing torch)"
+        assert (seen().task, seen().parameters) == ("digits", None)
+        may_start.set()
+        await until(lambda: seen().state == "training")
+        assert (seen().activity, seen().members) == ("", 2)
+        assert seen().parameters > 0
+        nursery.cancel_scope.cancel()
+
+
+@virtual(0)
+async def test_a_model_that_cannot_be_written_at_the_end_is_an_error_unless_space_is_freed_while_the_node_lingers(seed):
+    """A full disk must not look like a finished run."""
+    for freed in (False, True):
+        config = NodeConfig(linger_s=10.0, threads=1)
+        swarm, ended = VirtualSwarm(digits(1, seed=seed, rounds=2, quorum=1), seed=seed, config=config), []
+        async with swarm.running(1):
+            setup = swarm.nodes[0].node.setup
+            await swarm.crash(0)
+            with TemporaryDirectory() as parent:
+                folder = Path(parent) / "missing"
+                node = Node(replace(setup, export=str(folder / "m.safetensors")), Events(None, clock=setup.unix_time))
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_note_end, node, ended)
+                    await until(lambda node=node: node.progress.state == "finished")
+                    assert "checkpoints cannot be written" in take_snapshot(node).problem
+                    if freed:
+                        folder.mkdir()
+                assert (folder / "m.safetensors").exists() == freed
+        assert ("the model could not be saved" in ended[0]) != freed
+
+
+async def _note_end(node, ended):
+    try:
+        await node.run()
+    except* GossipError as group:
+        ended.append(str(group.exceptions[0]))
+    else:
+        ended.append("")
