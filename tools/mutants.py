@@ -56,6 +56,9 @@ MUTANTS = (
         "gossip/exchange/edge_rules.py", "message.seq <= message.committed or ", "", ("**/test_edge.py",)
     ),
     Mutant("gossip/exchange/edge_rules.py", "if proof > provable", "if proof > provable + 1", ("**/test_edge.py",)),
+    Mutant("gossip/exchange/pairwise.py", "if age & -age == age > 0 and", "if age > 0 and", ("**/test_pairwise.py",)),
+    Mutant("gossip/exchange/pairwise.py", "self._attempts[peer] < MAX_ATTEMPTS:", "True:", ("**/test_pairwise.py",)),
+    Mutant("gossip/exchange/edges.py", "if renewing or not isinstance", "if not isinstance", ("**/test_pairwise.py",)),
     Mutant("gossip/wire/frames.py", "if len(frame) > limit:", "if len(frame) > 2 * limit:", ("gossip/wire/test_frame_limits.py",)),
     Mutant("gossip/membership/detector.py", "if slept or now <", "if now <", ("gossip/membership/test_detector.py",)),
     Mutant("gossip/membership/detector.py", ">= self.timing.timeout_s:", ">= 0.0:", ("gossip/membership/test_detector.py",)),
