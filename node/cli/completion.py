@@ -158,7 +158,7 @@ def presets(_ctx: Context, _param: Parameter, incomplete: str) -> list[Completio
     return _matching(sorted(PRESETS), incomplete)
 
 
-def liars(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
+def attacks(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """N:ATTACK: the attacks, once a number stands there."""
     from starling.robust.attacks.catalogue import ATTACKS
 
@@ -222,4 +222,4 @@ def _dotted(section: Any, prefix: str) -> Iterator[str]:
 
 
 _OPEN = "open" if os.environ.get(VARIABLE, "").startswith("bash") else "plain"
-"""A value that is only begun: bash is told not to put a space behind it."""
+"""A value to be continued: bash puts no space behind it."""

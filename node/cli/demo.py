@@ -39,7 +39,7 @@ HELP = "see `starling demo --help`"
     examples=(
         ("starling demo", "eight nodes, shown live"),
         ("starling demo --nodes 4 --kill 2@0.3 --join-late 0.4", "one is killed and comes back, one comes late"),
-        ("starling demo --nodes 8 --preset open --byzantine 1:sign_flip", "strangers, one of them lying"),
+        ("starling demo --nodes 8 --preset open --byzantine 1:sign_flip", "strangers, one of them Byzantine"),
         ("starling demo --nodes 4 --rounds 60 --json", "one JSON object, for a program"),
     ),
 )
@@ -63,12 +63,12 @@ HELP = "see `starling demo --help`"
 )
 @click.option(
     "--byzantine", "liars", multiple=True, metavar="N:ATTACK",
-    help="The last N nodes lie, e.g. 3:sign_flip (docs/attacks.md); more than once for several attacks.",
-    shell_complete=completion.liars,
+    help="The last N nodes are Byzantine, e.g. 3:sign_flip (docs/attacks.md); more than once for several attacks.",
+    shell_complete=completion.attacks,
 )  # fmt: skip
 @click.option(
     "--ban-at", type=float, metavar="FRACTION",
-    help="The owners of all other nodes ban those who lie at this fraction of the run, as `starling ban` does.",
+    help="The owners of all other nodes ban the Byzantine ones at this fraction of the run, as `starling ban` does.",
 )  # fmt: skip
 @preset_option
 @click.option("--join-late", type=float, metavar="FRACTION", help="One more node joins at this fraction of the run.")
@@ -160,7 +160,7 @@ def make_plan(
         raise ConfigError(f"--ban-at: must be >= 0 and < 1, a share of the run, got {ban_at:g}; try `--ban-at 0.4`")
     if ban_at is not None and not liars:
         raise ConfigError(
-            f"--ban-at: bans who lies, and nobody does; try `starling demo --byzantine 1:sign_flip --ban-at {ban_at:g}`"
+            f"--ban-at: bans Byzantine nodes, and there are none; try `starling demo --byzantine 1:sign_flip --ban-at {ban_at:g}`"
         )
     if record and folder is None:
         raise ConfigError("--record: needs --dir, where the records stay; try `starling demo --record --dir my-demo`")
@@ -204,7 +204,7 @@ def _byzantine(texts: Sequence[str], nodes: int) -> tuple[tuple[int, str], ...]:
         attacks += [match["attack"]] * int(match["count"])
     if len(attacks) > nodes - 2:
         raise ConfigError(
-            f"--byzantine: must leave 2 honest nodes of {nodes}, got {len(attacks)} liars; try `--nodes {len(attacks) + 2}`"
+            f"--byzantine: must leave 2 honest nodes of {nodes}, got {len(attacks)} Byzantine; try `--nodes {len(attacks) + 2}`"
         )
     return tuple(enumerate(attacks, nodes - len(attacks)))
 

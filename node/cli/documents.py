@@ -82,7 +82,7 @@ class Invited(Document, frozen=True):
     until: str | None = None
     """The day it ends, YYYY-MM-DD."""
     peer: str | None = None
-    """Who alone can use it; null: whoever uses it first."""
+    """The only peer that can use it; null: the first that does."""
     left: int | None = None
     """Invitations this node has still to give; null: as many as it likes."""
 
@@ -124,7 +124,7 @@ class ShownManifest(Document, frozen=True):
     """`starling manifest show --json`."""
 
     swarm: str | None
-    """Its id; null if nobody has founded it yet."""
+    """Its id; null if it is not founded yet."""
     manifest: dict[str, Any]
     """By section, as in the file."""
 

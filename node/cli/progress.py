@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 LINE_S = 5.0  # between lines where no terminal draws a bar
-PATIENCE_S = 1.0  # before a person is told what is waited for
+PATIENCE_S = 1.0  # before a person is shown what takes so long
 CLOSE_S = 0.8  # for the terminal UI to restore the terminal
 
 
@@ -112,7 +112,7 @@ class Terminal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close(told=kind is KeyboardInterrupt)
+        self._close(interrupted=kind is KeyboardInterrupt)
         self._bar.__exit__(kind, error, trace)
 
     def show(self, fraction: float, line: str) -> None:
@@ -124,15 +124,15 @@ class Terminal:
         elif self._ui.poll() is not None:
             self._bar.show(fraction, line)
 
-    def _close(self, *, told: bool) -> None:
+    def _close(self, *, interrupted: bool) -> None:
         """SIGINT, upon which the UI restores the terminal; a second one would stop it from doing so.
 
         Args:
-            told: a Ctrl-C has reached it already, if it came from this terminal.
+            interrupted: a Ctrl-C has reached it already, if it came from this terminal.
         """
         if self._ui is None:
             return
-        for patience_s, action in ((CLOSE_S if told else 0.0, signal.SIGINT), (CLOSE_S, signal.SIGKILL)):
+        for patience_s, action in ((CLOSE_S if interrupted else 0.0, signal.SIGINT), (CLOSE_S, signal.SIGKILL)):
             try:
                 self._ui.wait(patience_s)
             except subprocess.TimeoutExpired:
@@ -141,7 +141,7 @@ class Terminal:
 
 
 class Slow:
-    """What may take longer than a second: then a terminal is told what is waited for, and for how long already.
+    """Around work that may take longer than a second: a terminal then shows what it is, and for how long it has run.
 
     Args:
         what: under way, for a person.

@@ -1,4 +1,4 @@
-"""One node process of a demo: started, asked, and the last that it said."""
+"""One node process of a demo: started, asked, and its last status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starling.node.status import control
 from starling.node.status.snapshot import StatusSnapshot
 from starling.node.storage.run_dir import RunDir
 
-WRONG_INPUT = 2  # exit code of a node that was told something impossible
+WRONG_INPUT = 2  # exit code of a node whose input was wrong
 
 
 @dataclass(slots=True)
@@ -23,12 +23,12 @@ class Member:
         run_dir: its files.
         peer: its id.
         process: None before the first start.
-        snapshot: what it said last.
+        snapshot: its last status.
         joined_late: it came while the others were training.
-        attack: how it lies; "" for an honest node.
-        killed_at: time.monotonic() since when it is dead, None while it should live.
+        attack: its attack; "" for an honest node.
+        killed_at: time.monotonic() when it was killed, None while it should run.
         reborn: it was killed and started again.
-        has_banned: whom its owner has banned.
+        has_banned: peers that its owner has banned.
     """
 
     index: int
@@ -79,7 +79,7 @@ class Member:
         return True
 
     def ban(self, peer: str, why: str) -> None:
-        """What `starling ban` does, once it can: a node that is not reachable yet refuses nobody."""
+        """What `starling ban` does, once it can: a node that does not listen yet has no connections to refuse."""
         listening = self.snapshot is not None and bool(self.snapshot.addresses)
         if listening and peer not in self.has_banned and self.ask("ban", peer=peer, why=why):
             self.has_banned.add(peer)

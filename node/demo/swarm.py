@@ -41,9 +41,9 @@ EACH_S = 5.0  # … and for each of those that start beside it
 STALL_S = 90.0  # no node makes a step for so long: the run has failed
 GRACE_S = 2.5  # from asking a process to end to killing it
 REBIRTH_S = 1.0  # a killed node is restarted this long after the others noticed
-NOTICE_S = 15.0  # … or after this long if nobody did
+NOTICE_S = 15.0  # … or after this long if they did not
 
-WHY_BANNED = "a demo bans who lies"
+WHY_BANNED = "a demo bans its Byzantine nodes"
 
 NodeState = Literal["done", "killed", "left", "failed", "banned"]
 
@@ -58,7 +58,7 @@ class Plan:
         seconds: stop after so long instead of after the manifest's rounds.
         kill: (node, fraction of the run) pairs: SIGKILL, then a restart from the checkpoint.
         join_late: fraction of the run at which one more node joins, or None.
-        byzantine: (node, attack) pairs: these lie.
+        byzantine: (node, attack) pairs.
         ban_at: fraction of the run at which the owner of every other node bans those, or None.
         folder: where run directories go; None for a temporary one that is deleted.
         record: every node keeps a record of its run, for `folder`.
@@ -87,7 +87,7 @@ class Demo:
     began: float = 0.0
     ended: float = 0.0
     ban: dict[str, Any] | None = None
-    """How things stood when the liars were banned."""
+    """Round and accuracy when the Byzantine nodes were banned."""
 
     def __enter__(self) -> Self:
         self.folder = self.plan.folder or Path(tempfile.mkdtemp(prefix="starling-demo-"))
@@ -111,7 +111,7 @@ class Demo:
         """Run to the end and return the table as plain data.
 
         Args:
-            progress: told the fraction done and one line, several times a second.
+            progress: called with the fraction done and one line, several times a second.
 
         Raises:
             GossipError: no node could be started or the swarm made no progress.
@@ -198,8 +198,8 @@ class Demo:
 
     def _living_addresses(self) -> tuple[str, ...]:
         """One address of each node that runs, as many as an invite holds."""
-        told = [m.snapshot.addresses for m in self.members if m.snapshot is not None and not m.down]
-        return tuple(addresses[0] for addresses in told if addresses)[:MAX_ADDRESSES]
+        statuses = [m.snapshot.addresses for m in self.members if m.snapshot is not None and not m.down]
+        return tuple(addresses[0] for addresses in statuses if addresses)[:MAX_ADDRESSES]
 
     def _wait_until_up(self, progress: Callable[[float, str], None]) -> None:
         patience = START_S + EACH_S * len(self.members)
@@ -278,46 +278,46 @@ class Demo:
             member.start()
 
     def _ban(self) -> None:
-        """What `starling ban` does, by the owner of every honest node; told again to whom could not be asked, or came later."""
+        """What `starling ban` does, by the owner of every honest node; repeated for nodes that could not be asked, or came later."""
         if self.ban is None:
             for member in self._honest:
                 member.ask("evaluate")
                 member.poll()
-            told = [m.snapshot for m in self._honest if m.snapshot is not None and not m.down]
-            values = [snapshot.value for snapshot in told if snapshot.value is not None]
+            statuses = [m.snapshot for m in self._honest if m.snapshot is not None and not m.down]
+            values = [snapshot.value for snapshot in statuses if snapshot.value is not None]
             self.ban = {
-                "round": int(np.median([snapshot.round for snapshot in told])) if told else None,
+                "round": int(np.median([snapshot.round for snapshot in statuses])) if statuses else None,
                 "after_s": round(time.monotonic() - self.began, 3),
                 "mean": sum(values) / len(values) if values else None,
                 "min": min(values, default=None),
             }
         for member in self._honest:
-            for liar in self.members:
-                if liar.attack:
-                    member.ban(liar.peer, WHY_BANNED)
+            for other in self.members:
+                if other.attack:
+                    member.ban(other.peer, WHY_BANNED)
 
     def _is_banned(self, member: Member) -> bool:
         """Every honest node that can be asked shuts it out for good, or for an hour and more."""
-        told = [m.snapshot for m in self._honest if m.snapshot is not None and not m.down]
-        return bool(told) and all(
-            any(row.peer == member.peer and row.standing == "ban" for row in snapshot.peers) for snapshot in told
+        statuses = [m.snapshot for m in self._honest if m.snapshot is not None and not m.down]
+        return bool(statuses) and all(
+            any(row.peer == member.peer and row.standing == "ban" for row in snapshot.peers) for snapshot in statuses
         )
 
     def _line(self) -> str:
         alive = [m for m in self.members if not m.down and m.snapshot is not None]
-        told = [m.snapshot for m in alive if m.snapshot is not None and not m.attack]
-        values = [snapshot.value for snapshot in told if snapshot.value is not None]
-        rounds = [snapshot.round for snapshot in told]
+        statuses = [m.snapshot for m in alive if m.snapshot is not None and not m.attack]
+        values = [snapshot.value for snapshot in statuses if snapshot.value is not None]
+        rounds = [snapshot.round for snapshot in statuses]
         metric = next((m.snapshot.metric for m in alive if m.snapshot is not None and m.snapshot.metric), "value")
         mean = f"{metric} {sum(values) / len(values):.3f}" if values else f"{metric} –"
-        bad = len(alive) - len(told)
+        bad = len(alive) - len(statuses)
         lying = f" ({bad} Byzantine{', banned' if self.ban else ''})" if bad else ""
         return f"{len(alive)} nodes{lying}, round {int(np.median(rounds)) if rounds else 0}, {mean}"
 
     # --- the end ------------------------------------------------------------------------------------------
 
     def _collect(self) -> None:
-        """Have everybody measure and export, then read what they say last."""
+        """Have every node evaluate and export, then read its last status."""
         for member in self.members:
             if not member.finished:  # one that ends just now: its row says what it last said
                 member.ask("evaluate")
@@ -326,57 +326,57 @@ class Demo:
 
     def _table(self) -> dict[str, Any]:
         rows = [self._row(member) for member in self.members]
-        told = [m.snapshot for m in self.members if m.snapshot is not None]
-        if not told:
+        statuses = [m.snapshot for m in self.members if m.snapshot is not None]
+        if not statuses:
             raise GossipError("no node answered")
         honest = [row for row in rows if row["state"] == "done" and not row["byzantine"]]
         values = [row["value"] for row in honest if row["value"] is not None]
-        committed = sum(s.exchanges.committed for s in told)
+        committed = sum(s.exchanges.committed for s in statuses)
         return {
             "swarm": self.swarm,
             "wall_s": round(self.ended - self.began, 3),
             "rounds": max((m.snapshot.round for m in self._honest if m.snapshot is not None), default=0),
-            "metric": told[0].metric,
+            "metric": statuses[0].metric,
             "mean": sum(values) / len(values) if values else None,
             "min": min(values, default=None),
             "max": max(values, default=None),
             "ban": self.ban,
             "consensus_distance": self._consensus_distance(),
-            "bytes_per_exchange": sum(s.payload_bytes for s in told) / committed if committed else None,
-            "dense_bytes": 4 * (told[0].parameters or 0),
+            "bytes_per_exchange": sum(s.payload_bytes for s in statuses) / committed if committed else None,
+            "dense_bytes": 4 * (statuses[0].parameters or 0),
             "nodes": rows,
         }
 
     def _row(self, member: Member) -> dict[str, Any]:
-        told = member.snapshot
+        status = member.snapshot
         state: NodeState = "failed"
-        back = told is not None and told.state in {"training", "finished"}
+        back = status is not None and status.state in {"training", "finished"}
         if member.killed_at is not None or (member.reborn and not back and not member.down):
             state = "killed"  # and not back in time
         elif member.attack and self._is_banned(member):
             state = "banned"
-        elif told is not None and (member.finished or (self.plan.seconds is not None and not member.down)):
+        elif status is not None and (member.finished or (self.plan.seconds is not None and not member.down)):
             state = "done"
-        elif told is not None and (told.state == "leaving" or (member.attack and not member.down)):
-            state = "left"  # nobody waits for a liar
+        elif status is not None and (status.state == "leaving" or (member.attack and not member.down)):
+            state = "left"  # the run does not wait for Byzantine nodes
         named = {"peer": member.peer, "state": state, "byzantine": bool(member.attack)}
-        if told is None:
+        if status is None:
             return named
         return {
             **named,
-            "rounds": told.round,
-            "local_steps": told.local_steps,
-            "value": told.value,
-            "bytes_sent": told.bytes_sent,
-            "bytes_received": told.bytes_received,
+            "rounds": status.round,
+            "local_steps": status.local_steps,
+            "value": status.value,
+            "bytes_sent": status.bytes_sent,
+            "bytes_received": status.bytes_received,
             "exchanges": {
-                "committed": told.exchanges.committed,
-                "aborted": told.exchanges.aborted,
-                "busy": told.exchanges.busy,
-                "timeout": told.exchanges.timeout,
+                "committed": status.exchanges.committed,
+                "aborted": status.exchanges.aborted,
+                "busy": status.exchanges.busy,
+                "timeout": status.exchanges.timeout,
             },
-            "rejoined": told.rejoined,
-            "joined_late": told.joined_late,
+            "rejoined": status.rejoined,
+            "joined_late": status.joined_late,
         }
 
     def _consensus_distance(self) -> float | None:

@@ -286,7 +286,7 @@ def _print_facts(name: str, n: int, round: int, facts: Mapping[str, Any]) -> Non
     heard = [f"{j} ({weight:.3g})" for i, j, weight in facts["edges"] if i == 0]
     rows = {
         "overlay": f"{name}, {n} members",
-        "symmetric": "yes" if facts["symmetric"] else "no: who hears another need not be heard by it",
+        "symmetric": "yes" if facts["symmetric"] else "no: edges have a direction",
         "period": "none, every round is drawn anew" if period is None else _rounds(period),
         "degree": f"{_spread(facts['degree'])} in round {round}, {_spread(facts['degree_of_all_rounds'])} over {over}",
         "messages": f"{facts['messages_per_node_and_round']:.3g} sent by a node a round",
