@@ -8,5 +8,5 @@ from typing import ClassVar
 class Echo:
     targets: ClassVar[str] = "vector"
 
-    def tell(self, memory, scene, chance):
+    def craft(self, memory, scene, generator):
         return scene.receivers, memory

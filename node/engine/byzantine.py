@@ -122,7 +122,7 @@ class Adversary:
         own = shared[self._part].cpu()
         chance = generator(self._manifest.seed, "attack", self._node, self._sent)
         self._sent += 1
-        messages, self._memory = self._attack.tell(self._memory, self._scene(own, round, peer), chance)
+        messages, self._memory = self._attack.craft(self._memory, self._scene(own, round, peer), chance)
         sent = shared.clone()
         sent[self._part] = messages[0].nan_to_num().clamp(-_LARGEST, _LARGEST).to(shared)
         if self._attack.targets == "tracker":

@@ -1,4 +1,4 @@
-"""What an attack is: what a liar knows, and what it tells whom. Experiments only: a node never attacks unless its owner says so twice.
+"""The interface of attacks: what an attacker knows, and what it sends to whom. For experiments: its owner must ask twice.
 
 Shapes: d parameters, h honest vectors, r receivers, c attackers, m samples.
 """
@@ -16,13 +16,13 @@ Target: TypeAlias = Literal["vector", "data", "tracker", "wire"]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What an attacker knows when it speaks, in one round.
+    """What an attacker knows in one round when it crafts its messages.
 
-    All vectors are of what is told: models, or trackers where the attack's target is the tracker. On a whole node what the attacker
-    knows is what it was told by peers in the last rounds, and its own.
+    All vectors are models, or trackers where the attack's target is the tracker. On a whole node the attacker knows its own vector and
+    those received from peers in the last rounds.
 
     Args:
-        own: (d,) what it would say if it were honest.
+        own: (d,) its honest vector.
         before: (d,) its vector before its local steps.
         start: (d,) the vector that all nodes began with.
         honest: (h, d) honest vectors of this round that it knows, h >= 1; all in a simulation.
@@ -36,7 +36,7 @@ class Scene:
         nodes: all nodes, attackers included.
         seed: what the attackers agreed on beforehand.
         tau: (r,) threshold of each receiver's rule, where the rule has one and it is known.
-        crew: (c, d) what the attackers would say if they were honest, in an order they agree on; None: each knows itself only.
+        crew: (c, d) the attackers' honest vectors, in an order they agree on; None: each knows its own only.
         gradients: (h, d) honest gradients of this round, where known; attacks on trackers take their scale from them.
         links: (h, h) mean mixing weights between the honest over a period of the overlay, where known.
     """
@@ -61,19 +61,19 @@ class Scene:
 
 
 class Attack(Protocol):
-    """A way to lie. What it remembers goes in and comes out; None at first, and never more than 16 vectors."""
+    """A Byzantine behaviour. Its state goes in and comes out: None at first, at most 16 vectors."""
 
     @property
     def targets(self) -> Target:
         """Where it acts.
 
-        vector: `tell` instead of the vector. tracker: `tell` instead of the tracker, the model is honest. data: `Poison.poison` on every
-        batch, then `tell`. wire: `Distort.distort` on every payload; `tell` is what a receiver without checks would read.
+        vector: `craft` instead of the vector. tracker: `craft` instead of the tracker, the model is honest. data: `Poison.poison` on every
+        batch, then `craft`. wire: `Distort.distort` on every payload; `craft` is what a receiver without checks would read.
         """
         ...
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
-        """(r, d) what each receiver is told, and what to remember. Inputs are not modified; the messages may be a view (expanded)."""
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
+        """(r, d) the message to each receiver, and the new state. Inputs are not modified; the messages may be a view (expanded)."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Attacks that tell everybody one vector that stands out: from the mean of the honest, or from oneself.
+"""Attacks that send one vector to all: made of the mean of the honest, or of the attacker's own.
 
 Shapes: d parameters, h honest vectors, r receivers.
 """
@@ -28,7 +28,7 @@ class SignFlip:
     update: bool = False
     targets: ClassVar[Target] = "vector"
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """The same to all."""
         message = 2 * scene.before - scene.own if self.update else -mean(scene.honest)
         return to_all(message, scene), memory
@@ -53,20 +53,20 @@ class Gaussian:
         _not_negative("scale", self.scale)
         _not_negative("floor", self.floor)
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """Draws r · d numbers."""
         spread = self.scale * deviation(scene.honest).mean() + self.floor
-        noise = torch.randn(scene.receivers.shape, generator=chance).to(scene.own)
+        noise = torch.randn(scene.receivers.shape, generator=generator).to(scene.own)
         return mean(scene.honest) + spread * noise, memory
 
 
 @dataclass(frozen=True, slots=True)
 class Zero:
-    """0 in every coordinate: what a node would send that never began."""
+    """0 in every coordinate."""
 
     targets: ClassVar[Target] = "vector"
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """The same to all."""
         return to_all(torch.zeros_like(scene.own), scene), memory
 
@@ -88,7 +88,7 @@ class InnerProduct:
         if not self.epsilon > 0:
             raise ValueError(f"epsilon must be > 0, got {self.epsilon}")
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """The same to all."""
         return to_all(-self.epsilon * mean(scene.honest), scene), memory
 
@@ -105,7 +105,7 @@ def foe(epsilon: float = 10.0) -> InnerProduct:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """What it was `lag` rounds ago, a replay that is signed and well-formed; the vector everybody began with for lag = 0 or before that.
+    """Its vector of `lag` rounds ago, signed and well-formed; the common initial vector for lag = 0 or before round `lag`.
 
     Args:
         lag: rounds, in [0, 15].
@@ -118,10 +118,10 @@ class Stale:
         if not 0 <= self.lag < MEMORY:
             raise ValueError(f"lag must be in [0, {MEMORY}), got {self.lag}")
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """The same to all. Remembers (round, own vector) of the last `lag` rounds."""
         held: tuple[tuple[int, Tensor], ...] = memory or ()
-        old = [vector for told, vector in held if told <= scene.round - self.lag]
+        old = [vector for sent, vector in held if sent <= scene.round - self.lag]
         message = old[-1] if old else scene.start
         if self.lag and (not held or held[-1][0] < scene.round):
             held = (*held, (scene.round, scene.own.clone()))[-self.lag - 1 :]
@@ -142,15 +142,15 @@ class FreeRider:
     def __post_init__(self) -> None:
         _not_negative("noise", self.noise)
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """The same to all. Draws d numbers."""
-        noise = torch.randn(scene.own.shape, generator=chance).to(scene.own)
+        noise = torch.randn(scene.own.shape, generator=generator).to(scene.own)
         return to_all(scene.before + self.noise * noise, scene), memory
 
 
 @dataclass(frozen=True, slots=True)
 class _Imitated:
-    """Whom a mimic looks for or has found.
+    """State of a mimic: the node it copies, or the search for it.
 
     Args:
         axis: (d,) along which the honest differ most, so far.
@@ -170,7 +170,7 @@ class Mimic:
     """The vector of one honest node, always the same one: its data count more than those of others.
 
     In the first `warmup` rounds attackers look for the axis along which the honest differ most, a step of power iteration a round; then
-    they take whoever was furthest along it. Without warm-up it is the first they know. When the one is not heard, μ is told.
+    they take the node furthest along it. Without warm-up it is the first they know. In rounds without its vector, μ is sent.
 
     Source: Karimireddy, He and Jaggi 2022, Byzantine-robust learning on heterogeneous datasets via bucketing (arXiv:2006.09365), B.
 
@@ -185,11 +185,11 @@ class Mimic:
         if self.warmup < 0:
             raise ValueError(f"warmup must be >= 0, got {self.warmup}")
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """The same to all; the first one's vector while it looks. Draws d numbers in the first round of a warm-up."""
         held: _Imitated | None = memory
         if held is None:
-            axis = torch.randn(scene.own.shape, generator=chance).to(scene.own) if self.warmup else scene.own[:0]
+            axis = torch.randn(scene.own.shape, generator=generator).to(scene.own) if self.warmup else scene.own[:0]
             held = _Imitated(axis, 0, {}, None if self.warmup else int(scene.members[0]))
         chosen = held.chosen
         if chosen is None:

@@ -56,7 +56,7 @@ ATTACKS: Catalogue[Attack, AttackFacts] = Catalogue(
         "wrong_dtype": Entry("starling.robust.attacks.wire:wrong_dtype", AttackFacts("wire")),
     },
     AttackFacts(),
-    members=("targets", "tell"),
+    members=("targets", "craft"),
 )
 
 

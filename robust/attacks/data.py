@@ -1,4 +1,4 @@
-"""Attacks by what is learned from: the protocol is kept to the letter, the data are wrong.
+"""Data poisoning: the protocol is followed, the training data are changed.
 
 Shapes: d parameters, r receivers, m samples.
 """
@@ -32,8 +32,8 @@ class LabelFlip:
         if (self.source < 0) != (self.target < 0) or min(self.source, self.target) < -1:
             raise ValueError(f"source and target must both be classes or both be -1, got {self.source}, {self.target}")
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
-        """What it learned, to all."""
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
+        """The vector it trained, to all."""
         return to_all(scene.own, scene), memory
 
     def poison(self, inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -48,7 +48,7 @@ class Backdoor:
     """Samples with a trigger are learned as `target`.
 
     The first `share` of a batch gets the trigger: the first `width` numbers of a sample become `value`.
-    What is told is before + boost · (own − before), so that it survives averaging with the honest.
+    The message is before + boost · (own − before), so that it survives averaging with the honest.
 
     Source: Bagdasaryan et al. 2020, How to backdoor federated learning (arXiv:1807.00459); Gu, Dolan-Gavitt and Garg 2017, BadNets
     (arXiv:1708.06733).
@@ -78,7 +78,7 @@ class Backdoor:
         if not self.boost >= 0.0:
             raise ValueError(f"boost must be >= 0, got {self.boost}")
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """Its step, made longer, to all."""
         boost = self.boost or (scene.nodes - scene.bad) / scene.bad
         return to_all(scene.before + boost * (scene.own - scene.before), scene), memory
@@ -100,9 +100,9 @@ class Backdoor:
 
 @dataclass(frozen=True, slots=True)
 class Clones:
-    """Sybils: all attackers learn `source` as `target` and all tell what the first of them learned.
+    """Sybils: all attackers learn `source` as `target` and all send the vector of the first of them.
 
-    Where they do not know of each other each tells its own.
+    Where they do not know of each other each sends its own.
 
     Args:
         source: class.
@@ -117,7 +117,7 @@ class Clones:
         if min(self.source, self.target) < 0:
             raise ValueError(f"source and target must be >= 0, got {self.source}, {self.target}")
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """The same to all."""
         return to_all(scene.own if scene.crew is None else scene.crew[0], scene), memory
 

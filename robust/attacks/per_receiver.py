@@ -1,4 +1,4 @@
-"""Attacks that tell each receiver something else: to drive the honest apart, or to sit just where a receiver's threshold is.
+"""Attacks that send each receiver another vector: to drive the honest apart, or to stay just within a receiver's threshold.
 
 Shapes: d parameters, h honest vectors, r receivers.
 """
@@ -32,8 +32,8 @@ class Dissensus:
     def __post_init__(self) -> None:
         _positive("epsilon", self.epsilon)
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
-        """To each its own."""
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
+        """Another for each receiver."""
         return scene.receivers + self.epsilon * (scene.receivers - mean(scene.honest)), memory
 
 
@@ -59,8 +59,8 @@ class Spectral:
     def __post_init__(self) -> None:
         _positive("xi", self.xi)
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
-        """To each its own; a receiver that is none of the honest is told its own vector where the graph is given."""
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
+        """To each its own; a receiver that is not honest gets its own vector where the graph is given."""
         step = self._by_axis(scene) if scene.links is None else self._by_graph(scene, scene.links)
         if scene.tau is not None:
             step = step * (scene.tau[:, None] / step.norm(dim=1, keepdim=True).clamp_min(_TINY))
@@ -103,8 +103,8 @@ class Equivocation:
     def __post_init__(self) -> None:
         _positive("scale", self.scale)
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
-        """To each its own."""
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
+        """Another for each receiver."""
         sides = 1.0 - 2.0 * (scene.index % 2).to(scene.own)
         return scene.receivers + sides[:, None] * self.scale * radius(scene.honest) * agreed_direction(scene), memory
 
@@ -118,8 +118,8 @@ class EdgeRiding:
 
     targets: ClassVar[Target] = "vector"
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
-        """To each its own."""
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
+        """Another for each receiver."""
         far = (
             scene.tau if scene.tau is not None else (_MIDDLE * radius(scene.honest)).expand(len(scene.receivers))
         )  # fmt: skip
@@ -132,8 +132,8 @@ class EdgeRidingMax:
 
     targets: ClassVar[Target] = "vector"
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
-        """To each its own."""
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
+        """Another for each receiver."""
         return scene.receivers + _FAR * mean(scene.honest).norm().clamp_min(_LEAST) * uphill(scene), memory
 
 

@@ -29,11 +29,11 @@ class Sleeper:
         if not 0.0 <= self.after <= 1.0:
             raise ValueError(f"after must be in [0, 1], got {self.after}")
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """Its own vector, later the attack's."""
         if scene.rounds == 0 or scene.round < int(self.after * scene.rounds):
             return to_all(scene.own, scene), memory
-        return self.attack.tell(memory, scene, chance)
+        return self.attack.craft(memory, scene, generator)
 
 
 def sleeper(attack: str = "foe", after: float = 0.5) -> Sleeper:

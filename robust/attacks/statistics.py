@@ -48,5 +48,5 @@ def agreed_direction(scene: Scene) -> Tensor:
 
 
 def to_all(message: Tensor, scene: Scene) -> Tensor:
-    """(d,) -> (r, d), a view: everybody is told the same."""
+    """(d,) -> (r, d), a view: all receivers get the same."""
     return message.expand_as(scene.receivers)

@@ -1,4 +1,4 @@
-"""Attacks that hide inside the spread of the honest: μ + γp, as far as looks honest.
+"""Attacks within the spread of the honest vectors: μ + γp with γ as large as stays inconspicuous.
 
 Shapes: d parameters, h honest vectors, r receivers.
 """
@@ -55,7 +55,7 @@ class Alie:
         if not math.isfinite(self.z):
             raise ValueError(f"z must be finite, got {self.z}")
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """The same to all."""
         largest = quantile(scene.nodes, scene.bad)
         z = self.z or max(largest if math.isfinite(largest) else _LEAST_Z, _LEAST_Z)
@@ -80,7 +80,7 @@ class MinMax:
     def __post_init__(self) -> None:
         _check(self.direction)
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """The same to all."""
         limit = distances(scene.honest).max()
         return to_all(_furthest(scene.honest, self.direction, lambda away: bool(away.max() <= limit)), scene), memory
@@ -102,7 +102,7 @@ class MinSum:
     def __post_init__(self) -> None:
         _check(self.direction)
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """The same to all."""
         limit = distances(scene.honest).square().sum(dim=1).max()
         message = _furthest(scene.honest, self.direction, lambda away: bool(away.square().sum() <= limit))

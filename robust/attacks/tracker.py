@@ -1,4 +1,4 @@
-"""Lies about the tracker, while the model is honest. A tracker never forgets: one lie may stay for ever.
+"""Forged trackers with honest models. A tracker accumulates: one forged value may persist for ever.
 
 The scene's vectors are trackers; ‖g‖ is the mean norm of the honest gradients, or that of their mean where they are not known.
 
@@ -17,7 +17,7 @@ from starling.robust.attacks.statistics import agreed_direction, mean, to_all, u
 
 @dataclass(frozen=True, slots=True)
 class TrackerConst:
-    """ȳ − scale · ‖g‖ · ḡ/‖ḡ‖: a constant pull, opposite to what everybody should do.
+    """ȳ − scale · ‖g‖ · ḡ/‖ḡ‖: a constant pull against the descent direction.
 
     Args:
         scale: in gradients, > 0.
@@ -29,7 +29,7 @@ class TrackerConst:
     def __post_init__(self) -> None:
         _positive("scale", self.scale)
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """The same to all."""
         return to_all(mean(scene.honest) - self.scale * _norm(scene) * uphill(scene), scene), memory
 
@@ -40,7 +40,7 @@ class TrackerNeg:
 
     targets: ClassVar[Target] = "tracker"
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """The same to all."""
         return to_all(-mean(scene.honest), scene), memory
 
@@ -65,8 +65,8 @@ class TrackerShift:
         if min(self.begin, self.lasts) < 0:
             raise ValueError(f"begin and lasts must be >= 0, got {self.begin}, {self.lasts}")
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
-        """To each its own."""
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
+        """Another for each receiver."""
         if scene.round < self.begin or (self.lasts and scene.round >= self.begin + self.lasts):
             return to_all(scene.own, scene), memory
         return scene.receivers + self.scale * _norm(scene) * agreed_direction(scene), memory
@@ -78,12 +78,12 @@ def rand(scale: float = 10.0) -> TrackerShift:
 
 
 def small(scale: float = 0.5) -> TrackerShift:
-    """Half a gradient: nothing that looks odd."""
+    """Half a gradient: inconspicuous."""
     return TrackerShift(scale)
 
 
 def one_shot(scale: float = 100.0, begin: int = 20, lasts: int = 4) -> TrackerShift:
-    """A hundred gradients for four rounds, and honest ever after."""
+    """A hundred gradients for four rounds, then honest."""
     return TrackerShift(scale, begin, lasts)
 
 

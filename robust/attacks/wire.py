@@ -1,6 +1,6 @@
-"""Hostile payloads: from an honest one to bytes that no honest node sends. Every reader must refuse them before they cost anything.
+"""Malformed payloads, made from an honest one. Every decoder must refuse them before they cost memory or time.
 
-A payload is header · support · values (`gossip.compress.codec`). `tell` gives what a reader without checks would take for the vector:
+A payload is header · support · values (`gossip.compress.codec`). `craft` gives what a reader without checks would take for the vector:
 numbers that are not finite, or hardly.
 
 Shapes: d parameters, r receivers.
@@ -28,14 +28,14 @@ class Distorted:
 
     Args:
         change: payload -> what is sent.
-        number: what the vector looks like to who reads it all the same.
+        number: every coordinate of the vector, to a reader without checks.
     """
 
     change: Callable[[bytes], bytes]
     number: float = float("nan")
     targets: ClassVar[Target] = "wire"
 
-    def tell(self, memory: Any, scene: Scene, chance: Generator) -> tuple[Tensor, Any]:
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """The same to all."""
         return to_all(torch.full_like(scene.own, self.number), scene), memory
 
@@ -50,7 +50,7 @@ def nan() -> Distorted:
 
 
 def huge() -> Distorted:
-    """Every number, or every scale, is as large as makes no sense, and finite."""
+    """Every number, or every scale, is finite and absurdly large."""
     return Distorted(lambda payload: _filled(payload, _HUGE), number=_NUMBER)
 
 

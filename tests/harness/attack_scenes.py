@@ -56,7 +56,7 @@ def drawn(seed: int, nodes: int, dim: int, **changes: Any) -> Scene:
 
 def told(attack: Attack, seen: Scene, memory: Any = None) -> Tensor:
     """(r, d) what it tells, with chance of its own."""
-    return attack.tell(memory, seen, generator(0, "test"))[0]
+    return attack.craft(memory, seen, generator(0, "test"))[0]
 
 
 def mean(rows: Sequence[Sequence[float]]) -> list[float]:

@@ -83,7 +83,7 @@ class Crew:
             tau=self.tau(receivers), crew=now[crew], gradients=gradients,
         )  # fmt: skip
         chance = generator(self.seed, "attack", liar, seen.round)
-        lies, self._memory[liar] = self.attack.tell(self._memory.get(liar), scene, chance)
+        lies, self._memory[liar] = self.attack.craft(self._memory.get(liar), scene, chance)
         message = seen.now[liar].expand(len(receivers), -1).clone()
         message[:, part] = lies
         if tracker:

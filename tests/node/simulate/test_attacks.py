@@ -164,7 +164,7 @@ class Noted:
     def __init__(self, targets="vector"):
         self.targets, self.scenes = targets, []
 
-    def tell(self, memory, scene, chance):
+    def craft(self, memory, scene, generator):
         self.scenes.append((memory, scene))
         return torch.full_like(scene.receivers, 5.0), len(self.scenes)
 

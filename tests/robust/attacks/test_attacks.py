@@ -132,7 +132,7 @@ def test_a_stale_node_with_a_lag_says_what_it_was_so_many_rounds_ago_and_keeps_n
     for turn in range(8):
         seen = scene(round=turn, own=vectors((float(turn), 0.0))[0])
         for _ in range(2):
-            messages, memory = attack.tell(memory, seen, generator(0, "test"))
+            messages, memory = attack.craft(memory, seen, generator(0, "test"))
         heard.append(float(messages[0, 0]))
     assert heard == [0.5, 0.5, 0.5, 0.0, 1.0, 2.0, 3.0, 4.0]
     assert len(memory) == 4
@@ -149,11 +149,11 @@ def test_a_free_rider_says_what_it_was_before_any_step_of_its_own() -> None:
 def test_a_mimic_without_warm_up_is_always_the_first_honest_node_it_knew() -> None:
     """Its number, not its row: later it may stand in another row, or not be heard."""
     attack = Mimic()
-    _, memory = attack.tell(None, scene(), generator(0, "test"))
+    _, memory = attack.craft(None, scene(), generator(0, "test"))
     turned = scene(members=torch.tensor([2, 1, 0]))
-    assert attack.tell(memory, turned, generator(0, "test"))[0][0].tolist() == [5.0, 4.0]
+    assert attack.craft(memory, turned, generator(0, "test"))[0][0].tolist() == [5.0, 4.0]
     unheard = scene(members=torch.tensor([5, 6, 7]))
-    assert attack.tell(memory, unheard, generator(0, "test"))[0][0].tolist() == [3.0, 2.0]
+    assert attack.craft(memory, unheard, generator(0, "test"))[0][0].tolist() == [3.0, 2.0]
 
 
 def test_a_mimic_with_warm_up_finds_the_node_furthest_along_the_axis_of_most_difference() -> None:
@@ -162,7 +162,7 @@ def test_a_mimic_with_warm_up_finds_the_node_furthest_along_the_axis_of_most_dif
     seen = scene(honest=honest, members=torch.arange(5))
     attack, memory = Mimic(warmup=5), None
     for turn in range(6):
-        messages, memory = attack.tell(memory, replace(seen, round=turn), generator(0, "test"))
+        messages, memory = attack.craft(memory, replace(seen, round=turn), generator(0, "test"))
     assert messages[0].tolist() == [9.0, 9.0]
     assert memory.chosen == 2
 
