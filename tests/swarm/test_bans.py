@@ -73,8 +73,8 @@ def undisturbed() -> tuple[float, float]:
 def lie(virtual) -> None:
     """From now on a node exchanges as if its model were turned around and twice as large."""
     session = virtual.engine._session
-    readable = session._readable
-    session._readable = lambda *peer: -2.0 * readable(*peer)
+    readable = session.readable
+    session.readable = lambda *peer: -2.0 * readable(*peer)
 
 
 @pytest.mark.slow
