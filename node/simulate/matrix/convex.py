@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from starling.gossip.vector import Layout
-from starling.node.simulate.matrix.place import place
+from starling.node.simulate.matrix.table import place
 from starling.node.simulate.matrix.torch_task import Learned
 from starling.node.tasks.quadratic import gradient_noise
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from starling.gossip.errors import ConfigError
 from starling.node.config.schema import OptimizerSection, PaceSection
 from starling.node.engine.optimizers import NOT_BY_ROWS, Optimizer, Schedule, optimizer, ramp, schedule
-from starling.node.simulate.matrix.place import place
 from starling.node.simulate.matrix.problem import Problem
+from starling.node.simulate.matrix.table import place
 
 _NEVER = -(2**31)
 

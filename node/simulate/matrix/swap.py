@@ -1,7 +1,6 @@
 """Swaps of messages, many at a time: `Terms.tell`, `told` and `starling.gossip.mix.edge_ledger.swap` over the rows of a table.
 
-Weights are given to the mixing algorithm as plain numbers, one call for each that occurs, as products of numbers round differently
-from products of tensors.
+Weights are given to the mixing algorithm as plain numbers, one call for each that occurs.
 
 Shapes: r rows of a table, D numbers of the shared vector, E kept per end of an edge, m swaps, h messages.
 """
@@ -19,7 +18,6 @@ from torch import Tensor
 from starling.gossip.api import Selector, Swapping
 from starling.gossip.compress import codec
 from starling.gossip.mix.exchange_codec import Terms
-from starling.node.simulate.matrix.apply import layers
 from starling.node.simulate.matrix.batch import Sizes, Turn
 from starling.node.simulate.matrix.edges import Edges, Life, Pair
 from starling.node.simulate.matrix.grouping import grouped
@@ -177,20 +175,17 @@ class Swaps:
             ]
 
     def _commit(self, vectors: Table, halves: Halves) -> None:
-        """`sent`, then `received`, of every row's swaps in order of peer id."""
-        ranks = self.edges.rank[[peer for _, peer in halves.ends]]
-        for layer in layers(halves.rows, ranks):
-            chosen = halves.of(layer)
-            slots, kept = self.kept.read(chosen.ends)
-            for weight, places in _alike(chosen.give, vectors.width):
-                at = indices(places, kept)
-                kept[at], change = self.swapping.sent(kept[at], chosen.sent[at], chosen.mine[at], weight)
-                vectors.rows.index_add_(0, indices(chosen.rows[places], kept), change)
-            for weight, places in _alike(chosen.take, vectors.width):
-                at = indices(places, kept)
-                kept[at], change = self.swapping.received(kept[at], chosen.received[at], chosen.mine[at], weight)
-                vectors.rows.index_add_(0, indices(chosen.rows[places], kept), change)
-            self.kept.table.rows[slots] = kept
+        """`sent`, then `received`, of all swaps."""
+        slots, kept = self.kept.read(halves.ends)
+        for weight, places in _alike(halves.give, vectors.width):
+            at = indices(places, kept)
+            kept[at], change = self.swapping.sent(kept[at], halves.sent[at], halves.mine[at], weight)
+            vectors.rows.index_add_(0, indices(halves.rows[places], kept), change)
+        for weight, places in _alike(halves.take, vectors.width):
+            at = indices(places, kept)
+            kept[at], change = self.swapping.received(kept[at], halves.received[at], halves.mine[at], weight)
+            vectors.rows.index_add_(0, indices(halves.rows[places], kept), change)
+        self.kept.table.rows[slots] = kept
 
 
 def _read(turn: Turn) -> Tensor:

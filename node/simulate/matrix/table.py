@@ -113,3 +113,10 @@ def grown(old: Table, rows: int) -> Table:
     new = table(rows, old.width, old.wide)
     new.wide[: old.wide.shape[0]] = old.wide
     return new
+
+
+def place(rows: Tensor) -> slice | Tensor:
+    """(r,) ascending -> a slice where they follow one another, which copies nothing."""
+    if len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows) and bool((rows.diff() == 1).all()):
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows

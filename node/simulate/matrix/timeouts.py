@@ -5,13 +5,13 @@ Shapes: N nodes, W outcomes remembered.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from starling.gossip.exchange.timeouts import ENOUGH, SLACK, WINDOW, Deadline
-from starling.node.simulate.matrix.apply import layers
 
 Seconds = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ class Patience:
 
     def observe(self, rows: NDArray[np.int64], waits_s: Seconds) -> None:
         """Each of `rows` (m,), in this order, waited so long (m,), or in vain: NaN."""
-        for layer in layers(rows, np.arange(len(rows))):
+        for layer in _layers(rows):
             nodes = rows[layer]
             self._outcomes[nodes, self._next[nodes] % WINDOW] = waits_s[layer]
             self._next[nodes] += 1
@@ -60,3 +60,13 @@ def _median(values: Seconds, counts: NDArray[np.int64]) -> Seconds:
     ordered, rows = np.sort(values, axis=1), np.arange(len(values))  # NaN goes to the end
     middle = (ordered[rows, np.maximum(counts - 1, 0) // 2] + ordered[rows, counts // 2]) / 2.0
     return np.where(counts > 0, middle, 0.0)
+
+
+def _layers(rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Places of `rows` (h,) in batches that name no row twice: every row's first, then every row's second, and so on."""
+    order = np.argsort(rows, kind="stable")
+    sorted_rows = rows[order]
+    begins = np.flatnonzero(np.diff(sorted_rows, prepend=-1))
+    turn = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
+    for number in range(int(turn.max(initial=-1)) + 1):
+        yield np.sort(order[turn == number])

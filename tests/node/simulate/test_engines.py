@@ -46,27 +46,27 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
 @pytest.mark.parametrize(
     ("settings_of", "digits"),
     [
-        ((*EXACT, "partition=by_label", "task.params.hidden=16"), 12),
-        ((*BOWLS, "task.params.noise=0.1"), 11),
-        ((*BOWLS, "mix=gradient_tracking", "overlay=one_peer_exponential", "simulate.nodes=5"), 11),
-        ((*BOWLS, "mix=quasi_global", "overlay=base_k", "optimizer.schedule=linear"), 11),
-        ((*BOWLS, "mix=d2", "overlay=ring", "overlay.weights=lazy"), 11),
-        ((*BOWLS, "mix=push_sum", "overlay=one_peer_exponential"), 11),
-        ((*BOWLS, "mix=outer", "overlay=alone", "overlay.average_every=1"), 11),
-        ((*EXACT, "compress.select=layered", "compress.ratio=0.05", "task.params.hidden=16"), 12),
-        ((*EXACT, "mix=gather", "overlay=complete", "robust.b=1", "simulate.nodes=5", "task.params.hidden=16"), 12),
-        ((*SAC, "compress.response=int8", "task.params.hidden=16"), 12),
+        ((*EXACT, "partition=by_label", "task.params.hidden=16"), 5),
+        ((*BOWLS, "task.params.noise=0.1"), 9),
+        ((*BOWLS, "mix=gradient_tracking", "overlay=one_peer_exponential", "simulate.nodes=5"), 9),
+        ((*BOWLS, "mix=quasi_global", "overlay=base_k", "optimizer.schedule=linear"), 9),
+        ((*BOWLS, "mix=d2", "overlay=ring", "overlay.weights=lazy"), 9),
+        ((*BOWLS, "mix=push_sum", "overlay=one_peer_exponential"), 9),
+        ((*BOWLS, "mix=outer", "overlay=alone", "overlay.average_every=1"), 9),
+        ((*EXACT, "compress.select=layered", "compress.ratio=0.05", "task.params.hidden=16"), 5),
+        ((*EXACT, "mix=gather", "overlay=complete", "robust.b=1", "simulate.nodes=5", "task.params.hidden=16"), 5),
+        ((*SAC, "compress.response=int8", "task.params.hidden=16"), 5),
     ],
     ids=["digits", "pet", "tracking", "quasi_global", "d2", "push_sum", "outer", "layered", "gather", "sac"],
 )
 def test_both_engines_walk_one_trajectory(settings_of, digits):
-    """What is learned from thousands of simulated nodes holds for those that volunteers run."""
+    """What is learned from thousands of simulated nodes holds for those that volunteers run; float32 sums differ in the last bits."""
     vectorised = run(*SHORT, *settings_of)
     whole = run(*SHORT, *settings_of, "simulate.engine=virtual")
     assert len(vectorised.rows) == 4
     assert [row.round for row in vectorised.rows] == [row.round for row in whole.rows]
     for one, other in zip(figures(vectorised), figures(whole), strict=True):
-        assert one == pytest.approx(other, rel=10.0**-digits, abs=1e-13)
+        assert one == pytest.approx(other, rel=10.0**-digits, abs=1e-12)
     assert len({tuple(row) for row in figures(vectorised)}) == 4  # they do move
 
 
@@ -85,7 +85,7 @@ def test_without_faults_no_exchange_of_whole_nodes_misses_its_deadline(overlay, 
     assert {key for key, count in virtual.counts.items() if count} == {"committed"}
     assert virtual.counts["committed"] == matrix.counts["committed"]
     for one, other in zip(figures(matrix), figures(virtual), strict=True):
-        assert one == pytest.approx(other, rel=1e-12, abs=1e-13)
+        assert one == pytest.approx(other, rel=1e-5)
 
 
 def test_with_a_fault_deadlines_are_learned():

@@ -32,7 +32,7 @@ NOBODY_MEETS = Meetings(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0
 quick = examples(12)
 
 
-def bowls(dtype=torch.float32):
+def bowls(dtype=torch.float64):
     chance = torch.Generator().manual_seed(3)
     return torch.rand(ROWS, DIM, generator=chance).add(0.2).to(dtype), torch.randn(ROWS, DIM, generator=chance).to(
         dtype
@@ -71,7 +71,7 @@ def changed(chance, alive):
     return Change(tuple(crashed), tuple(joined), tuple(left), tuple(closed))
 
 
-def made(mixer, terms, seed, dtype=torch.float32, alive=range(5), **more):
+def made(mixer, terms, seed, dtype=torch.float64, alive=range(5), **more):
     x = torch.full((ROWS, DIM), 0.5, dtype=dtype)
     at_first = torch.zeros(ROWS, dtype=torch.bool)
     at_first[list(alive)] = True
@@ -110,17 +110,25 @@ def stories(seed, swarm, other, rounds=12):
 @pytest.mark.slow
 @given(seed=seeds, terms=st.sampled_from([CODED, EXACT]))
 @quick
-def test_with_faults_too_the_matrix_walks_the_loops_trajectory_bit_for_bit(seed, terms):
-    """Flows that live once for both ends, totals summed only where touched, answers of earlier rounds: all bookkeeping, no arithmetic."""
+def test_with_faults_too_the_matrix_walks_the_loops_trajectory(seed, terms):
+    """Flows that live once for both ends, totals that move with them, answers of earlier rounds: bookkeeping, but for the order of sums."""
     mixer = Pet(0.3, 0.02)
     swarm = made(mixer, terms, 9)
     loop = FaultyLoop(PEERS, swarm.x.clone(), mixer, terms, Mask(0.3, 8), 9, range(5), MOST)
-    for number in stories(seed, swarm, loop):
+    for _ in stories(seed, swarm, loop):
         for row in loop.alive:
-            assert torch.equal(swarm.x[row], loop.loop.x[row]), (number, row)
-            assert torch.equal(swarm.state.c[row], loop.loop.states[row].c), (number, row)
+            torch.testing.assert_close(swarm.x[row], loop.loop.x[row], rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(swarm.state.c[row], loop.loop.states[row].c, rtol=1e-9, atol=1e-12)
         assert swarm.pending == len(loop.pending)
         assert set(np.flatnonzero(swarm.alive.numpy())) == loop.alive
+
+
+def owed(flows):
+    """(D,) what initiators have committed beyond their responders."""
+    return sum(
+        (flows.slab.rows[flows._slots[pair]] - flows.slab.rows[own] for pair, own in flows._own.items()),
+        torch.zeros(flows.slab.width, dtype=torch.float64),
+    )
 
 
 class Nobody:
@@ -153,16 +161,10 @@ def test_flows_cancel_at_every_moment_but_for_what_is_pending(seed):
     for _ in stories(seed, swarm, others):
         living = sorted(others.alive)
         total = swarm.state.c[living].double().sum(0)
-        torch.testing.assert_close(total, swarm.flows.owed(), rtol=0.0, atol=1e-7)
-        for i in living:
-            for j in living:
-                ours, theirs = swarm.flows.of(i, j), swarm.flows.of(j, i)
-                assert (ours is None) == (theirs is None)
-                waits = swarm._edges.pair(i, j) in swarm._exchanges.late
-                assert i == j or ours is None or waits or torch.equal(ours, -theirs)
+        torch.testing.assert_close(total, owed(swarm.flows), rtol=0.0, atol=1e-12)
         assert not swarm.flows.totals.rows[sorted(set(range(ROWS)) - others.alive)].any()
     swarm.change(Change(crashed=tuple(sorted(others.alive))[:-1]))
-    assert not swarm.flows.totals.rows.any()
+    assert swarm.flows.totals.rows.abs().max() < 1e-12  # nothing but roundings
     assert len(swarm.flows._free) == swarm.flows.slab.wide.shape[0]
 
 
@@ -242,7 +244,7 @@ def test_public_copies_agree_at_both_ends_whatever_swaps_were_lost(seed):
         for me, peer in kept._slots:
             if swarm._edges.pair(me, peer) not in swarm._exchanges.late:
                 ours, theirs = kept.of((me, peer)).tensor_split(2)
-                assert torch.equal(torch.cat((theirs, ours)), kept.of((peer, me)))
+                torch.testing.assert_close(torch.cat((theirs, ours)), kept.of((peer, me)), rtol=1e-9, atol=1e-12)
     assert kept._slots
 
 
@@ -275,7 +277,7 @@ def test_who_joins_has_a_members_model_and_nothing_else():
     assert torch.equal(swarm.x[dead], swarm.x[source])
     assert not swarm.state.c[dead].any()
     assert bool(swarm.alive[dead])
-    assert all(swarm.flows.of(dead, other) is None for other in range(ROWS) if other != dead)
+    assert all(dead not in pair for pair in swarm.flows._slots)
 
 
 def test_fates_come_as_often_as_they_should():

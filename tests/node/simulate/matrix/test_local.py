@@ -16,8 +16,8 @@ from starling.node.config.schema import Manifest, OptimizerSection, PaceSection,
 from starling.node.engine.optimizers import NOT_BY_ROWS, optimizer, ramp, schedule
 from starling.node.simulate.matrix.convex import Bowls, Convex
 from starling.node.simulate.matrix.local import LocalSteps
-from starling.node.simulate.matrix.place import place
 from starling.node.simulate.matrix.problem import problem
+from starling.node.simulate.matrix.table import place
 from starling.node.simulate.matrix.torch_task import Learned, stacked
 from starling.node.tasks.api import Source
 from starling.node.tasks.catalogue import task

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,11 +11,10 @@ from starling.gossip.overlay.equitopo import DirectedEquiDyn, UndirectedEquiStat
 from starling.gossip.overlay.links import links
 from starling.gossip.overlay.one_peer import Hypercube, OnePeerExponential, RandomMatching
 from starling.gossip.overlay.periodic import Periodic
-from starling.gossip.overlay.ranks import digest, ranked
+from starling.gossip.overlay.ranks import ranked
 from starling.gossip.overlay.static import Ring, StaticExponential
 from starling.gossip.overlay.sticky import Sticky, StickyEdges
-from starling.node.simulate.matrix.faults import Faults
-from starling.node.simulate.matrix.members import Crowd
+from starling.node.simulate.matrix.faults import Faults, churn
 from starling.node.simulate.matrix.rings import Rings
 from starling.node.simulate.matrix.schedule import Schedule, pairs
 from tests.strategies import examples, seeds
@@ -120,38 +120,19 @@ def test_lasting_edges_are_those_that_nodes_come_to(degree, seed, size):
         assert (before - both_ways[0] | both_ways[2]) - both_ways[1] == after
 
 
-# --- members and overlay alone -----------------------------------------------------------------------------
-
-
-def test_a_crowd_keeps_its_ranks_its_digest_and_its_edges_through_churn():
-    crowd = Crowd(PEERS, np.arange(23) < 15, Sticky(3), 4, b"salt")
-    rounds = list(crowd.run(Faults(crashes=0.5, joins=0.5), 1, 20))
-    members = [PEERS[row] for row in np.flatnonzero(crowd.alive)]
-    assert crowd.view == digest(members) == rounds[-1].view
-    assert rounds[-1].members == len(members) == 15 + sum(r.joined - r.crashed for r in rounds)
-    assert sum(r.joined for r in rounds) == 8
-    assert sum(r.crashed for r in rounds) > 4
-    met = crowd.meetings(19)
-    for peer in members:
-        told = {PEERS[b] for a, b in zip(met.one, met.other, strict=True) if PEERS[a] == peer}
-        told |= {PEERS[a] for a, b in zip(met.one, met.other, strict=True) if PEERS[b] == peer}
-        assert told == {other for other, _ in links(Sticky(3), ranked(members, b"salt"), peer, 19)}
-    assert all(len(set(r.view)) > 1 and r.most <= 4 + 2 for r in rounds)
-    assert (
-        list(Crowd(PEERS, np.arange(23) < 15, Sticky(3), 4, b"salt").run(Faults(crashes=0.5, joins=0.5), 1, 20))
-        == rounds
-    )
-
-
 @pytest.mark.slow
 def test_who_comes_or_goes_among_thousands_moves_a_handful_of_edges():
     """So the cost of churn is that of the churn, not of the swarm."""
-    peers = [f"peer {number}" for number in range(3100)]
-    crowd = Crowd(peers, np.arange(3100) < 3000, Sticky(3), 6, b"salt")
-    rounds = list(crowd.run(Faults(crashes=2, joins=2), 1, 20))
-    moved = sum(r.joined + r.crashed for r in rounds)
-    assert moved == 80
-    assert sum(r.opened for r in rounds) < 6 * moved
-    assert sum(r.closed for r in rounds) < moved
-    assert all(1490 <= r.meetings <= 1500 for r in rounds)  # one of an odd cycle rests
-    assert all(5.9 < r.degree < 7.0 and r.most <= 8 for r in rounds)
+    peers, alive = [f"peer {number}" for number in range(3100)], np.arange(3100) < 3000
+    rings, used, opened, closed = Rings(peers, 6, b"salt"), alive.copy(), 0, 0
+    rings.change((), np.flatnonzero(alive).tolist())
+    for number in range(20):
+        change = churn(Faults(crashes=2, joins=2), 1, number, torch.from_numpy(alive), torch.from_numpy(used))
+        come = [row for row, _ in change.joined]
+        moved = rings.change(change.crashed, come)
+        alive[list(change.crashed)] = False
+        alive[come] = used[come] = True
+        opened, closed = opened + len(moved.opened), closed + len(moved.closed)
+        assert rings.alive == alive.sum() == 3000
+    assert 0 < opened < 6 * 80
+    assert closed < 80
