@@ -25,14 +25,7 @@ def check(admission: AdmissionSection) -> list[str]:
             raise ConfigError(
                 f"admission.members: must be peer ids, got {peer!r}; a node prints its own with `starling status --json`"
             ) from error
-    warnings = []
-    if admission.members and admission.kind != "allow":
-        warnings.append(
-            f"admission.members: has no effect with admission.kind = {admission.kind}; `--set admission.kind=allow`"
-        )
-    if admission.kind == "open" and admission.bits:
-        warnings += _work(admission)
-    return warnings
+    return _work(admission) if admission.kind == "open" and admission.bits else []
 
 
 def expected_s(admission: AdmissionSection) -> float:

@@ -108,7 +108,7 @@ def from_bytes(raw: bytes, swarm: str, peer: str) -> Manifest:
     if not isinstance(plain, dict):
         raise RemoteProtocolError(peer, "manifest_not_msgpack")
     try:
-        manifest = toml.convert(plain, Manifest)
+        manifest = toml.convert(plain, Manifest, whole=True)
     except ConfigError as error:
         raise _another_version(str(error)) from error
     if to_bytes(manifest) != raw:
@@ -149,8 +149,9 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
         ConfigError: it cannot work.
     """
     optimizer, mix, pace, timing = manifest.optimizer, manifest.mix, manifest.pace, manifest.membership
-    compress, overlay, facts = manifest.compress, manifest.overlay, MIXERS.facts(manifest.mix.kind, trusted=trusted)
+    overlay, facts = manifest.overlay, MIXERS.facts(manifest.mix.kind, trusted=trusted)
     kinds.check_names(manifest)
+    kinds.check_values(manifest)
     if not manifest.name.isprintable():
         raise ConfigError(f"name: must be printable, got {manifest.name!r}; try `--set name=starling`")
     if optimizer.kind != "sgd" and facts.rated and optimizer.correction_lr == 0.0:
@@ -181,10 +182,6 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
     if overlay.kind == "hypercube":
         warnings.append(
             "overlay.kind: hypercube is defined for 2, 4, 8, 16 … members only; `--set overlay=base_k` takes any number"
-        )
-    if compress.budget_bytes and compress.select not in {"budget", "layered"}:
-        warnings.append(
-            f"compress.budget_bytes: has no effect with compress.select = {compress.select}; `--set compress.select=budget`"
         )
     if pace.rounds == 0 and optimizer.schedule != "constant":
         warnings.append(

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from starling.gossip.errors import ConfigError
-from starling.node.config import toml
+from starling.node.config import kinds, toml
 from starling.node.config.schema import Scalar, Section
 
 S = TypeVar("S", bound=Section)
@@ -118,11 +118,21 @@ def load(kind: type[S], file: Path | None = None, assignments: Sequence[str] = (
     """
     raw = toml.read(file) if file is not None else {}
     try:
-        given = toml.convert(raw, kind)
+        begun = toml.convert(filled(raw, _named(raw, assignments), kind), kind)
     except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from error
-    chosen = getattr(toml.apply_set(given, assignments), "preset", CUSTOM)
-    return toml.apply_set(toml.convert(filled(raw, chosen, kind), kind), assignments)
+        raise ConfigError(f"{file}: {error}" if file is not None else str(error)) from error
+    return toml.apply_set(begun, assignments)
+
+
+def _named(raw: Mapping[str, Any], assignments: Sequence[str] = ()) -> str:
+    """The preset that a file or, before it, `--set` names, not checked; "custom" for none."""
+    given = [
+        text.strip().strip("\"'")
+        for key, _, text in (each.partition("=") for each in assignments)
+        if key.strip() == "preset"
+    ]
+    chosen = given[-1] if given else raw.get("preset", CUSTOM)
+    return chosen if isinstance(chosen, str) else CUSTOM
 
 
 def asked(preset: str | None, assignments: Sequence[str]) -> tuple[str, ...]:
@@ -137,14 +147,14 @@ def from_toml(text: str, kind: type[S]) -> S:
         ConfigError: not TOML, or a wrong key or value.
     """
     raw = toml.parse(text)
-    return toml.convert(filled(raw, getattr(toml.convert(raw, kind), "preset", CUSTOM), kind), kind)
+    return toml.convert(filled(raw, _named(raw), kind), kind)
 
 
 def filled(raw: Mapping[str, Any], preset: str, kind: type[Section]) -> dict[str, Any]:
     """Plain settings with the preset's values for keys that are not there; as they are for "custom". `raw` is not changed.
 
     Args:
-        raw: sections and keys that somebody gave, checked.
+        raw: sections and keys as given, not necessarily valid.
         preset: a name in PRESETS, or "custom".
         kind: sections that it does not have are left out.
     """
@@ -153,10 +163,12 @@ def filled(raw: Mapping[str, Any], preset: str, kind: type[Section]) -> dict[str
         head, _, tail = key.name.partition(".")
         if head not in kind.__struct_fields__:
             continue
-        if tail:
-            full.setdefault(head, {}).setdefault(tail, key.value)
-        else:
+        if not tail:
             full.setdefault(head, key.value)
+        elif isinstance(section := full.setdefault(head, {}), dict):
+            section.setdefault(tail, key.value)
+    given = {f"{name}.{key}" for name, value in raw.items() if isinstance(value, dict) for key in value}
+    kinds.drop_untaken(full, kind(), lambda key: key not in given)
     return full
 
 

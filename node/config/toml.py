@@ -23,7 +23,7 @@ import tomli_w
 from msgspec import inspect as types
 
 from starling.gossip.errors import ConfigError
-from starling.node.config.kinds import check_names
+from starling.node.config import kinds
 from starling.node.config.schema import Section
 
 S = TypeVar("S", bound=Section)
@@ -92,19 +92,24 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def to_toml(config: Section) -> str:
-    """All settings as TOML, defaults included."""
-    return tomli_w.dumps(msgspec.to_builtins(config))
+    """Settings as TOML, defaults included, but for keys that the chosen kinds do not take."""
+    return tomli_w.dumps(kinds.written(config))
 
 
 def render(config: Section) -> str:
     """All settings as TOML, each with its meaning: what `starling config show` prints."""
     lines: list[str] = []
-    _render(config, "", lines)
+    _render(config, kinds.written(config), "", lines)
     return "\n".join(lines).strip() + "\n"
 
 
-def convert(raw: Mapping[str, Any], kind: type[S]) -> S:
+def convert(raw: Mapping[str, Any], kind: type[S], *, whole: bool = False) -> S:
     """Plain data to settings.
+
+    Args:
+        raw: sections and keys.
+        kind: of settings.
+        whole: `raw` has every key of every kind, as a manifest on the wire; else keys that the chosen kinds do not take are refused.
 
     Raises:
         ConfigError: names the key, its value, what is allowed and the next command.
@@ -117,7 +122,9 @@ def convert(raw: Mapping[str, Any], kind: type[S]) -> S:
         path = re.sub(r"\[.*?\]", "", where).split(".")
         raise _wrong_value(raw, kind, path) from error
     _check_numbers(config, "")
-    check_names(config)
+    kinds.check_names(config)
+    if not whole:
+        kinds.check_given(raw, config)
     return config
 
 
@@ -125,14 +132,14 @@ def apply_set(config: S, assignments: Sequence[str]) -> S:
     """Settings with some keys replaced, as `--set` does it.
 
     Args:
-        config: what to start from; not changed.
+        config: what to start from; not changed. Where a kind is replaced, keys that the new one does not take are dropped.
         assignments: `path=value`, the path dotted. One that names a section sets the section's `kind`. Values are TOML, or
             else plain text: `pace.rounds=50`, `mix=dsgd`, `task.params.model=cnn`.
 
     Raises:
         ConfigError: not of that form, an unknown key, or a wrong value.
     """
-    raw: dict[str, Any] = msgspec.to_builtins(config)
+    raw, given = kinds.written(config), set[str]()
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if any("\ud800" <= character <= "\udfff" for character in assignment):  # bytes that are no text
@@ -141,6 +148,8 @@ def apply_set(config: S, assignments: Sequence[str]) -> S:
         if not equals or not all(path):
             raise ConfigError(f"--set: must look like pace.rounds=50, got {_shown(assignment)}; {_SHOW} lists the keys")
         _assign(raw, type(config), path, text.strip())
+        given.add(".".join(path[:2]))
+    kinds.drop_untaken(raw, config, lambda key: key not in given)
     return convert(raw, type(config))
 
 
@@ -266,11 +275,11 @@ def _assign(raw: dict[str, Any], kind: type[msgspec.Struct], path: Sequence[str]
                 if part not in fields:
                     raise _unknown_key(prefix, part, fields)
                 wanted = fields[part].type
-            case types.DictType(value_type=value_type) if isinstance(at[done[-1]], dict):
+            case types.DictType(value_type=value_type) if isinstance(at.get(done[-1], {}), dict):
                 wanted = value_type
             case _:
                 raise ConfigError(f"{prefix}{_plain(part)}: {prefix[:-1]} is a value and has no keys; see {_SHOW}")
-        at = at[done[-1]]
+        at = at.setdefault(done[-1], {})
         done.append(part)
     if isinstance(wanted, types.StructType):
         inner = _fields(wanted.cls)
@@ -302,9 +311,8 @@ def _numeric(wanted: types.LiteralType) -> bool:
 # --- showing ------------------------------------------------------------------------------------------------
 
 
-def _render(config: Section, prefix: str, lines: list[str]) -> None:
+def _render(config: Section, plain: dict[str, Any], prefix: str, lines: list[str]) -> None:
     """Values first, then sections: TOML has no way back out of a table."""
-    plain: dict[str, Any] = msgspec.to_builtins(config)
     documented = meanings(type(config))
     inner = {key: getattr(config, key) for key in plain if isinstance(getattr(config, key), Section)}
     tables = {key: value for key, value in plain.items() if key not in inner and isinstance(value, dict)}
@@ -318,7 +326,7 @@ def _render(config: Section, prefix: str, lines: list[str]) -> None:
     for key, section in inner.items():
         doc = (inspect.getdoc(type(section)) or "").splitlines()
         lines += ["", *(f"# {line}" for line in doc), f"[{prefix}{key}]"]
-        _render(section, f"{prefix}{key}.", lines)
+        _render(section, plain[key], f"{prefix}{key}.", lines)
 
 
 @cache

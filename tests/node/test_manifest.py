@@ -165,7 +165,6 @@ def test_what_cannot_work_is_refused_with_the_cure(assignments, says):
     [
         (["pace=clock", "overlay=ring"], "overlay.kind"),
         (["overlay=hypercube"], "overlay.kind"),
-        (["compress.budget_bytes=9", "compress.select=mask"], "compress.budget_bytes"),
         (["pace.rounds=0"], "optimizer.schedule"),
         (["mix.kappa=0.5"], "mix.kappa"),
         (["mix.clip_norm=0"], "mix.clip_norm"),

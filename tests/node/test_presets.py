@@ -165,10 +165,10 @@ def test_a_member_refuses_a_founder_s_weak_preset():
     [
         ["overlay.k=12", "robust.b=4", "pace.local_steps=12"],
         ["overlay.k=6", "optimizer.lr=0.1", "optimizer.momentum=0.5", "pace.rounds=50", "task=quadratic"],
-        ["robust.rule=sac", "overlay.k=1", "robust.b=0", "pace.local_steps=1"],
-        ["robust.rule=sac", "overlay.k=1", "robust.b=0", "robust.kappa=4"],
+        ["robust.rule=sac", "overlay.k=1", "pace.local_steps=1"],
+        ["robust.rule=sac", "overlay.k=1", "robust.kappa=4"],
         ["admission=invite"],
-        ["admission=allow", "admission.bits=0"],
+        ["admission=allow"],
         ["admission.bits=14", "admission.per_prefix=2"],
         ["compress.response=int8"],
     ],
@@ -180,7 +180,7 @@ def test_what_is_as_strict_or_does_not_protect_may_differ(assignments):
 @pytest.mark.parametrize("kappa", ["2", "6"])
 def test_self_centred_clipping_keeps_to_the_window_that_works(kappa):
     """Of thresholds in own steps 2 costs accuracy, and 6 is no defense."""
-    message = refusal("preset=open", "robust.rule=sac", "overlay.k=1", "robust.b=0", f"robust.kappa={kappa}")
+    message = refusal("preset=open", "robust.rule=sac", "overlay.k=1", f"robust.kappa={kappa}")
     assert message.startswith("robust.kappa: must be 3 to 4 with preset=open")
 
 
@@ -268,7 +268,7 @@ def test_who_knows_the_number_of_members_checks_the_rule_with_it():
     [
         (["robust.b=3"], "robust"),
         (
-            ["mix=gather", "compress.select=full", "overlay=pull", "overlay.k=6", "robust.rule=mean", "robust.b=0"],
+            ["mix=gather", "compress.select=full", "overlay=pull", "overlay.k=6", "robust.rule=mean"],
             "robust.rule",
         ),
         (["mix=gather", "compress.select=full", "overlay=pull", "overlay.k=6", "robust.rule=foolsgold"], "robust.rule"),

@@ -34,7 +34,7 @@ def gathering(rounds: int = 25) -> Manifest:
         partition=PartitionSection(shards=NODES),
         mix=MixSection(kind="gather"),
         overlay=OverlaySection(kind="pull", k=3),
-        robust=RobustSection(rule="median", b=1),
+        robust=RobustSection(rule="median"),
         compress=CompressSection(select="full"),
         pace=PaceSection(kind="steps", local_steps=5, rounds=rounds, quorum=NODES, max_wait_s=1.0),
     )

@@ -149,7 +149,7 @@ GATHERED = {
     ),
     "cs_plus of a draw": (OverlaySection(kind="pull", k=4), RobustSection(rule="cs_plus", b=1), HALVED),
     "cs_nnm of a draw": (OverlaySection(kind="pull", k=4), RobustSection(rule="cs_nnm", b=1), HALVED),
-    "ubar of a draw": (OverlaySection(kind="pull", k=3), RobustSection(rule="ubar", b=1), HALVED),
+    "ubar of a draw": (OverlaySection(kind="pull", k=3), RobustSection(rule="ubar"), HALVED),
     "nnm and krum of a draw": (OverlaySection(kind="pull", k=4), RobustSection(rule="krum", b=1, before="nnm"), HALVED),
 }  # fmt: skip
 

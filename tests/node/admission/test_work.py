@@ -126,7 +126,6 @@ def test_a_list_of_members_is_one_of_peer_ids(section, says):
         rules.check(section)
 
 
-def test_what_has_no_effect_is_said():
-    assert len(rules.check(AdmissionSection(kind="invite", members=(PEER,)))) == 1
+def test_work_that_is_soon_done_is_not_worth_a_note():
     for section in (AdmissionSection(), AdmissionSection(bits=10), AdmissionSection(kind="invite", bits=10)):
         assert rules.check(section) == []
