@@ -155,9 +155,9 @@ class Ef21:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Averaged:
-    """State of `Ef21Sgdm`: the running mean v of the gradients (…, d), None before the first, and the estimate h (…, d)."""
+    """State of `Ef21Sgdm`: the running mean v of the gradients (…, d), zeros before the first, and the estimate h (…, d)."""
 
-    mean: Tensor | None
+    mean: Tensor
     estimate: Tensor
 
 
@@ -165,7 +165,8 @@ class Averaged:
 class Ef21Sgdm:
     """EF21 of a running mean of the gradients: v ← (1 − beta)·v + beta·g, then h += Q(v − h).
 
-    The mean takes the noise out before compression could keep it in, so small batches will do.
+    The mean takes the noise out before compression could keep it in, so small batches will do. v starts at the first gradient that is
+    not zero: until then v = 0, which needs no flag in the state.
 
     Source: Fatkhullin, Tyurin and Richtárik 2023, Algorithm 1 (arXiv:2305.15155).
 
@@ -181,13 +182,14 @@ class Ef21Sgdm:
 
     def start(self, x: Tensor) -> Averaged:
         """No gradient yet; the receivers hold zeros."""
-        return Averaged(None, torch.zeros_like(x))
+        return Averaged(torch.zeros_like(x), torch.zeros_like(x))
 
     def compress(
         self, state: Averaged, update: Tensor, compressor: Compressor, generator: Generator
     ) -> tuple[Tensor, Averaged]:
         """Q(v − h), and v and h with what is new."""
-        mean = update if state.mean is None else (1.0 - self.beta) * state.mean + self.beta * update
+        begun = state.mean.any(dim=-1, keepdim=True)
+        mean = torch.where(begun, (1.0 - self.beta) * state.mean + self.beta * update, update)
         message = compressor.compress(mean - state.estimate, generator)
         return message, Averaged(mean, state.estimate + message)
 

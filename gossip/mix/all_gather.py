@@ -137,23 +137,38 @@ class Psgd:
         return state
 
 
-def psgd(feedback: str = "ef") -> Psgd:
-    """Parallel SGD with one of none, ef, ef21, ef21_sgdm, econtrol, dgc, as it is by default."""
+def psgd(
+    feedback: str = "ef",
+    feedback_beta: float = 0.1,
+    feedback_control: float = 0.02,
+    feedback_momentum: float = 0.9,
+) -> Psgd:
+    """Parallel SGD with an error feedback scheme.
+
+    Args:
+        feedback: one of none, ef, ef21, ef21_sgdm, econtrol, dgc.
+        feedback_beta: of ef21_sgdm, weight of the newest update, in (0, 1].
+        feedback_control: of econtrol, share of the memory in each message, in (0, 1].
+        feedback_momentum: of dgc, in [0, 1).
+    """
     names = [name for name in FEEDBACKS if name != "demo"]  # which steps along a sign
     if feedback not in names:
         raise ValueError(f"feedback must be one of {', '.join(names)}, got {feedback!r}")
-    return Psgd(FEEDBACKS[feedback]())
+    params = {
+        "ef21_sgdm": {"beta": feedback_beta},
+        "econtrol": {"control": feedback_control},
+        "dgc": {"momentum": feedback_momentum},
+    }.get(feedback, {})
+    return Psgd(FEEDBACKS[feedback](**params))
 
 
 def _parts(state: Any) -> list[Tensor]:
-    """The tensors of a feedback's state; one that is yet to come counts as zeros."""
+    """The tensors of a feedback's state."""
     if state is None:
         return []
     if isinstance(state, torch.Tensor):
         return [state]
-    found = [getattr(state, field.name) for field in fields(state)]
-    like = next(part for part in found if part is not None)
-    return [torch.zeros_like(like) if part is None else part for part in found]
+    return [getattr(state, field.name) for field in fields(state)]
 
 
 def _state(template: Any, parts: list[Tensor]) -> Any:

@@ -89,6 +89,10 @@ _KIND: Mapping[str, Mapping[str, frozenset[str]]] = MappingProxyType(
     }
 )
 """What kinds take besides `_COMMON` and the parameters of their constructors."""
+_FEEDBACK: Mapping[str, str] = MappingProxyType(
+    {"feedback_beta": "ef21_sgdm", "feedback_control": "econtrol", "feedback_momentum": "dgc"}
+)
+"""Keys of mix.kind = psgd -> the only mix.feedback that takes them."""
 _CONSTRUCTED: Mapping[str, str] = MappingProxyType(
     {"mix": "mix.kind", "overlay": "overlay.kind", "robust": "robust.rule", "compress": "compress.select"}
 )
@@ -119,6 +123,8 @@ def taken(section: str, values: _Values) -> frozenset[str] | None:
         keys |= frozenset(catalogue.parameters(kind)) | (frozenset() if kind in catalogue.built_in else {"params"})
     elif section == "optimizer" and kind not in OPTIMIZERS.built_in:
         keys |= {"params"}
+    if section == "mix":
+        keys -= {key for key, feedback in _FEEDBACK.items() if values.get("feedback") != feedback}
     if section == "overlay" and values.get("average_every"):
         keys |= {"k"}
     if section == "robust":
@@ -197,6 +203,14 @@ def _refuse(name: str, section: Section, given: Iterable[str]) -> None:
 
 def _foreign(section: str, key: str, values: _Values) -> ConfigError:
     choose = selector(section)
+    if section == "mix" and key in _FEEDBACK:
+        feedback = _FEEDBACK[key]
+        if values["kind"] == "psgd":
+            return ConfigError(
+                f"mix.{key}: {values['feedback']} has no such key; only {feedback} takes it, e.g. `--set mix.feedback={feedback}`; "
+                "or leave it out"
+            )
+        values = {**values, "feedback": feedback}
     kinds = CATALOGUES[_CONSTRUCTED[section]].built_in if section in _CONSTRUCTED else tuple(_KIND[section])
     kinds = (*kinds, BUDGET) if section == "compress" else kinds
     takers = [kind for kind in kinds if key in (taken(section, {**values, choose: kind}) or ())]

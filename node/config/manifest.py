@@ -28,7 +28,9 @@ _MAX_ITEMS = 256  # of any list: room for them is made at once, and they may lie
 _ID_BYTES = 20
 _SIGN_DOMAIN = b"starling/manifest/1\0"
 # Keys of `mix` that came later; their defaults must stay.
-_LATER = ("tracker_clip", "tracker_leak", "tracker_cap", "step_clip", "params")
+_LATER = (
+    "tracker_clip", "tracker_leak", "tracker_cap", "step_clip", "feedback_beta", "feedback_control", "feedback_momentum", "params",
+)  # fmt: skip
 _KNOWN_KAPPA = 0.3
 _SOME = 16  # members, a number for which every overlay exists: one that stands still for so many does for all
 

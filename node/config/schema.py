@@ -111,6 +111,12 @@ class MixSection(Section, frozen=True):
     """choco, beer: consensus step, about twice the share of coordinates sent; a little more diverges."""
     feedback: Literal["none", "ef", "ef21", "ef21_sgdm", "econtrol", "dgc"] = "ef"
     """psgd: what becomes of what compression drops."""
+    feedback_beta: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    """psgd, feedback = ef21_sgdm: weight of the newest update in the running mean."""
+    feedback_control: Annotated[float, Meta(gt=0, le=1)] = 0.02
+    """psgd, feedback = econtrol: share of what is owed that enters each message; about the share of the norm that compression keeps."""
+    feedback_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    """psgd, feedback = dgc: momentum before compression; goes with optimizer.momentum = 0."""
     outer_lr: Positive = 0.7
     """outer: rate of the outer step."""
     outer_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9

@@ -25,6 +25,8 @@ from starling.gossip.overlay.measure import matrix
 from starling.gossip.overlay.one_peer import OnePeerExponential
 from starling.gossip.overlay.static import Ring, StaticExponential
 from starling.gossip.reference import Reference, descent
+from starling.node.config.schema import Manifest, MixSection
+from starling.node.engine.mixing import mixer as from_manifest
 from starling.robust.clip import clip
 from tests.harness.quadratics import gradients, quadratics, relative_error
 from tests.harness.swap_walk import PHASE, Ends, halves, top
@@ -517,8 +519,6 @@ def test_replicas_make_the_step_a_server_would(name):
     feedback, compressor = FEEDBACKS[name](), _Top(2)
     x = torch.zeros(dim, dtype=torch.float64)
     state = feedback.start(torch.zeros(n, dim, dtype=torch.float64))
-    if name == "ef21_sgdm":
-        state = type(state)(torch.zeros(n, dim, dtype=torch.float64), state.estimate)  # its mean begins at 0 here
     held = torch.zeros(n, dim, dtype=torch.float64)
     for _ in range(60):
         swarm.step(lambda x: gradients(A, b, x), lr)
@@ -527,6 +527,43 @@ def test_replicas_make_the_step_a_server_would(name):
         held = feedback.receive(held, message)
         x = x - held.mean(0)
         torch.testing.assert_close(swarm.x, x.expand(n, dim), rtol=0, atol=1e-12)
+
+
+@quick
+@given(seeds, st.floats(0.01, 1.0))
+def test_the_mean_of_ef21_sgdm_starts_at_the_first_update(seed, beta):
+    """v = g at first, then (1 − beta)·v + beta·g: sent whole, the replicas step along the mean of all v."""
+    n, dim = 3, 4
+    swarm = Ends(
+        psgd("ef21_sgdm", feedback_beta=beta),
+        torch.zeros(n, dim, dtype=torch.float64),
+        torch.ones(n, n, dtype=torch.bool),
+    )
+    first, second = gaussian(seed, n, dim), gaussian(seed + 1, n, dim)
+    swarm.swap(mean_weights(n))  # no local step yet: nothing to start from
+    assert not swarm.x.any()
+    swarm.step(lambda _x: first, 1.0)
+    swarm.swap(mean_weights(n))
+    torch.testing.assert_close(swarm.x, -first.mean(0).expand(n, dim), rtol=0, atol=1e-12)
+    swarm.step(lambda _x: second, 1.0)
+    swarm.swap(mean_weights(n))
+    moved = first + (1.0 - beta) * first + beta * second
+    torch.testing.assert_close(swarm.x, -moved.mean(0).expand(n, dim), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("feedback", "key", "value", "name"),
+    [
+        ("ef21_sgdm", "feedback_beta", 0.5, "beta"),
+        ("econtrol", "feedback_control", 0.5, "control"),
+        ("dgc", "feedback_momentum", 0.5, "momentum"),
+    ],
+)
+def test_the_parameter_of_a_feedback_is_a_key_of_the_manifest(feedback, key, value, name):
+    made = from_manifest(Manifest(mix=MixSection(kind="psgd", feedback=feedback, **{key: value})))
+    assert getattr(made.feedback, name) == value
+    unchanged = from_manifest(Manifest(mix=MixSection(kind="psgd", feedback=feedback)))
+    assert unchanged.feedback == FEEDBACKS[feedback]()
 
 
 def test_without_compression_psgd_is_one_big_batch():

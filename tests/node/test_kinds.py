@@ -39,6 +39,13 @@ def load(*assignments):
         (["robust.bucket=3"], "robust.bucket", "cs_nnm has no such key"),
         (["optimizer=adamw", "optimizer.momentum=0.9"], "optimizer.momentum", "only sgd takes it"),
         (["admission=allow", "admission.bits=0"], "admission.bits", "only open takes it"),
+        (["mix=dsgd", "mix.feedback_beta=0.1"], "mix.feedback_beta", "only psgd takes it"),
+        (
+            ["mix=psgd", "mix.feedback_control=0.1"],
+            "mix.feedback_control",
+            "ef has no such key; only econtrol takes it, e.g. `--set mix.feedback=econtrol`",
+        ),
+        (["mix=psgd", "mix.feedback=ef21", "mix.feedback_momentum=0.5"], "mix.feedback_momentum", "only dgc takes it"),
         (["mix.params.x=1"], "mix.params", "pet has no such key"),
     ],
 )
@@ -100,5 +107,7 @@ def test_every_key_of_a_section_is_taken_by_some_kind():
         forms = [{**values, choose: name} for name in names] + [
             {**values, "before": before} for before in kinds.PREAGGREGATIONS
         ]
+        if section == "mix":
+            forms += [{**values, "kind": "psgd", "feedback": feedback} for feedback in ("ef21_sgdm", "econtrol", "dgc")]
         every = frozenset[str]().union(*(kinds.taken(section, form) for form in forms))
         assert set(values) - {"params"} <= every, section

@@ -48,6 +48,14 @@ def test_the_golden_manifest_has_every_field():
     assert msgspec.to_builtins(founded()).keys() == json.loads(GOLDEN.read_text())["manifest"].keys()
 
 
+def test_keys_of_feedback_change_the_id_only_where_they_are_not_the_default():
+    chosen = ("mix=psgd", "overlay=complete", "mix.feedback=econtrol")
+    assert b"feedback_control" not in manifests.to_bytes(changed(*chosen))
+    other = founded(*chosen, "compress.select=top_k", "compress.response=fp16", "mix.feedback_control=0.5")
+    assert b"feedback_control" in manifests.to_bytes(other)
+    assert manifests.from_bytes(manifests.to_bytes(other), manifests.swarm_id(other), "peer") == other
+
+
 @given(st.permutations(list(msgspec.to_builtins(Manifest()))))
 def test_the_id_does_not_depend_on_the_order_in_a_file(keys):
     plain = msgspec.to_builtins(founded("task.params.b=1", "task.params.a=2"))
