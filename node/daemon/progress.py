@@ -8,7 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec import structs
+
 from starling.node.status.curve import Curve
+from starling.node.status.figures import EngineFigures
 
 RATE_OVER = 16  # rounds
 
@@ -85,24 +88,25 @@ class Progress:
     """Rounds (slots) done."""
     joined_late: bool = False
     """Training began with a model fetched from peers."""
-    local_steps: int = 0
-    loss: float | None = None
+    figures: EngineFigures = field(default_factory=EngineFigures)
+    """The engine's latest; loss and distance are the last that were measured."""
     value: float | None = None
     value_round: int | None = None
     computed: Computed = field(default_factory=Computed)
-    epsilon: float | None = None
     halted: str = ""
     """Why nothing more is learned from this node's data; "" while it is."""
     losses: Curve = field(default_factory=Curve)
     values: Curve = field(default_factory=Curve)
     current: int | None = None
     """The round (slot) in progress; None before the first."""
-    distance: float | None = None
     distances: Curve = field(default_factory=Curve)
     speed: Rate = field(default_factory=Rate)
     """Of local steps."""
-    gpu: float | None = None
-    gpu_memory_bytes: int | None = None
+
+    def measured(self, figures: EngineFigures) -> None:
+        """Take over figures of the engine; a loss or a distance that they lack stays as it was."""
+        lacking = {name: getattr(self.figures, name) for name in ("loss", "distance") if getattr(figures, name) is None}
+        self.figures = structs.replace(figures, **lacking)
 
     def enter(self, state: State) -> None:
         """Change the state."""

@@ -87,7 +87,7 @@ class RunningNode:
         )
         engine.before_resuming(self.exchange.reset_all)
         context.network.expect("exchange", PAYLOAD_BYTES_PER_PARAMETER * opened.parameters + PAYLOAD_BYTES)
-        progress.local_steps, progress.epsilon, progress.round = opened.local_steps, opened.epsilon, opened.round
+        progress.figures, progress.round = opened.figures, opened.round
         transfer.expect(opened)
 
     # --- life ----------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import math
 from collections.abc import Awaitable, Callable
 
 import trio
+from msgspec import structs
 
 from starling.gossip.errors import EngineError
 from starling.gossip.exchange.swarm_clock import SwarmClock
@@ -28,6 +29,7 @@ from starling.node.daemon.membership.beacon import MemberOrder
 from starling.node.daemon.membership.neighbors import Members, Neighbors
 from starling.node.daemon.progress import Progress
 from starling.node.rpc import calls
+from starling.node.status.figures import EngineFigures
 
 CLOCK_PATIENCE_S = 10.0  # for a peer that knows the swarm's time
 RECOVERY_ROUNDS = 10  # in which a node that was late and keeps up returns to all of its local steps
@@ -107,7 +109,9 @@ class Training:
     async def run(self, start_round: int) -> None:
         """Train from `start_round` until the manifest's rounds are done (for ever if 0)."""
         self._progress.round = start_round
-        self._progress.speed.add(trio.current_time(), self._progress.local_steps, self._progress.computed.seconds)
+        self._progress.speed.add(
+            trio.current_time(), self._progress.figures.local_steps, self._progress.computed.seconds
+        )
         self._progress.enter("training")
         if self._manifest.pace.kind == "steps":
             await self._steps(start_round)
@@ -141,7 +145,7 @@ class Training:
         assert isinstance(trained, calls.Trained), trained
         self._update(trained)
         outcome = await self._exchange.round(round, self._neighbors.weights(round), self._order.digest(round))
-        self._measured(outcome.distance)
+        self._measured(structs.replace(trained.figures, loss=None, distance=outcome.distance))
         if (round + 1) % pace.evaluate_every == 0 or round + 1 == pace.rounds:
             await self.evaluate()
         await self._save_when_due()
@@ -273,14 +277,11 @@ class Training:
 
     def _update(self, trained: calls.Trained, round: int | None = None) -> None:
         progress = self._progress
-        steps = trained.local_steps - progress.local_steps
+        steps = trained.figures.local_steps - progress.figures.local_steps
         progress.round = (trained.round if round is None else round) + 1
-        progress.local_steps = trained.local_steps
         progress.computed.add(max(0, steps), trained.seconds)
-        progress.epsilon = trained.epsilon
-        progress.gpu, progress.gpu_memory_bytes = trained.gpu, trained.gpu_memory_bytes
-        progress.speed.add(trio.current_time(), trained.local_steps, progress.computed.seconds)
-        self._measured(trained.distance)
+        progress.speed.add(trio.current_time(), trained.figures.local_steps, progress.computed.seconds)
+        self._measured(trained.figures)
         if trained.halted and trained.halted != progress.halted:
             self._report.event(
                 "data_at_rest",
@@ -289,14 +290,13 @@ class Training:
                 round=progress.round,
             )
         progress.halted = trained.halted
-        if steps > 0:
-            progress.loss = trained.loss
-            progress.losses.add(progress.round, self._elapsed(), trained.loss)
 
-    def _measured(self, distance: float | None) -> None:
-        if distance is not None:
-            self._progress.distance = distance
-            self._progress.distances.add(self._progress.round, self._elapsed(), distance)
+    def _measured(self, figures: EngineFigures) -> None:
+        progress = self._progress
+        progress.measured(figures)
+        for curve, value in ((progress.losses, figures.loss), (progress.distances, figures.distance)):
+            if value is not None:
+                curve.add(progress.round, self._elapsed(), value)
 
     def _elapsed(self) -> float:
         return trio.current_time() - self._began

@@ -31,6 +31,7 @@ from starling.node.engine.pairwise_exchange import Exchanges
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.pull_exchange import Gathering
 from starling.node.rpc import calls
+from starling.node.status.figures import EngineFigures
 from starling.node.tasks.evaluate import Progress, Result
 
 _AVERAGED = 0.1  # weight of the newest in the mean number of local steps between exchanges
@@ -42,11 +43,13 @@ class _Tally:
     """Local steps since something began."""
 
     began: float
+    steps: int = 0
     losses: float = 0.0
     counted: int = 0
     undone: int = 0
 
     def note(self, loss: float | None) -> None:
+        self.steps += 1
         if loss is None:
             self.undone += 1
         elif not math.isnan(loss):
@@ -54,8 +57,10 @@ class _Tally:
             self.counted += 1
 
     @property
-    def mean(self) -> float:
-        return self.losses / self.counted if self.counted else math.nan
+    def mean(self) -> float | None:
+        if self.counted:
+            return self.losses / self.counted
+        return math.nan if self.steps else None
 
 
 class Session:
@@ -109,7 +114,7 @@ class Session:
         self._candidates = ModelCandidates(learner.beginning)
         self.opened = calls.Opened(
             learner.layout.dim, self._schema, learner.task.metric, learner.task.higher_is_better, learner.device,
-            learner.data.samples, resumed, self._round, learner.local_steps, learner.epsilon,
+            learner.data.samples, resumed, self._round, EngineFigures(learner.local_steps, epsilon=learner.epsilon),
         )  # fmt: skip
 
     def _resume(self, checkpoint: Checkpoint | None, path: str) -> bool:
@@ -172,10 +177,8 @@ class Session:
         tally, now = self._tally, self._clock()
         self._tally = _Tally(now)
         learner, (busy, taken) = self.learner, self._gpu.look()
-        return calls.Trained(
-            self._round, tally.mean, learner.local_steps, now - tally.began, tally.undone, learner.epsilon, learner.halted,
-            distance, busy, taken,
-        )  # fmt: skip
+        figures = EngineFigures(learner.local_steps, tally.mean, learner.epsilon, distance, busy, taken)
+        return calls.Trained(self._round, figures, now - tally.began, tally.undone, learner.halted)
 
     def _as_sent(self, vector: Tensor) -> Tensor:
         """(D,) as it is sent, a noised copy. Both ends of an exchange use the noised one, so the sum of both vectors stays."""

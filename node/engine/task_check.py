@@ -136,7 +136,7 @@ def _trained(engine: Engine) -> str:
         raise ConfigError(
             f"{STEPS} steps did not change {', '.join(still[:5])}: the loss does not depend on it, or detaches it"
         )
-    return f"{STEPS} local steps, mean loss {trained.loss:.4g}"
+    return f"{STEPS} local steps, mean loss {trained.figures.loss:.4g}"
 
 
 def _scored(engine: Engine, task: Task) -> str:

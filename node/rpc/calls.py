@@ -30,6 +30,7 @@ from starling.gossip.exchange.calls import (
     VerifyUpdate,
 )
 from starling.node.config.schema import Manifest, PrivacySection, Scalar
+from starling.node.status.figures import EngineFigures
 
 __all__ = [
     "Agree", "Agreed", "Answer", "Answered", "Apply", "Call", "ChunkRead", "Commit", "Consider", "Done", "Drop", "Evaluate",
@@ -68,7 +69,7 @@ class Open(Call, frozen=True, tag="open"):
 
 
 class Opened(Call, frozen=True, tag="opened"):
-    """Reply to Open. `round` and `local_steps` are those of the checkpoint, 0 when fresh; `resumed` says which. `epsilon` as in Trained."""
+    """Reply to Open. `round` and the local steps of `figures` are those of the checkpoint, 0 when fresh; `resumed` says which."""
 
     parameters: int
     schema: bytes
@@ -78,8 +79,7 @@ class Opened(Call, frozen=True, tag="opened"):
     samples: int
     resumed: bool
     round: int
-    local_steps: int
-    epsilon: float | None = None
+    figures: EngineFigures = EngineFigures()
 
 
 class Train(Call, frozen=True, tag="train"):
@@ -97,28 +97,21 @@ class Train(Call, frozen=True, tag="train"):
 
 
 class Trained(Call, frozen=True, tag="trained"):
-    """Mean loss of the steps done; `local_steps` is the total since the beginning of this node's training.
-
-    `undone` of these steps left the finite numbers and were taken back; `loss` is nan if all were, or none was done.
+    """Local steps done.
 
     Args:
-        epsilon: what this node's data have cost so far, at privacy.delta; None where steps are not noised.
+        round: theirs.
+        figures: after them; the distance in clock pace only, in steps pace it is in Done.
+        seconds: they took.
+        undone: of them that left the finite numbers and were taken back.
         halted: why this node learns from its data no more; "" while it does.
-        distance: clock pace: as in Done.
-        gpu: share of the time that the GPU was busy, with whatever, 0 to 1; None where there is none or it is not known.
-        gpu_memory_bytes: of it that the engine takes; None likewise.
     """
 
     round: int
-    loss: float
-    local_steps: int
+    figures: EngineFigures
     seconds: float
     undone: int = 0
-    epsilon: float | None = None
     halted: str = ""
-    distance: float | None = None
-    gpu: float | None = None
-    gpu_memory_bytes: int | None = None
 
 
 class Free(Call, frozen=True, tag="free"):

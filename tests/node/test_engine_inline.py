@@ -24,7 +24,7 @@ async def test_a_round_costs_its_steps_and_a_call_in_between_waits_for_one():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_check_between, engine, began)
             trained = await engine.call(calls.Train(0, 20))
-        assert trained.local_steps == 20
+        assert trained.figures.local_steps == 20
         assert trained.seconds == pytest.approx(2.01)
         assert trio.current_time() - began == pytest.approx(2.02)
 
@@ -43,9 +43,9 @@ async def test_it_trains_freely_and_evaluates_meanwhile():
         await trio.sleep(1.0)
         assert isinstance(await engine.call(calls.Evaluate()), calls.Evaluated)
         trained = await engine.call(calls.Free(on=False, round=1))
-        assert 9 <= trained.local_steps <= 16
+        assert 9 <= trained.figures.local_steps <= 16
         await trio.sleep(10.0)
-        assert (await engine.call(calls.Free(on=False, round=2))).local_steps == trained.local_steps
+        assert (await engine.call(calls.Free(on=False, round=2))).figures.local_steps == trained.figures.local_steps
 
 
 @virtual

@@ -43,7 +43,7 @@ async def test_a_process_computes_what_the_object_does():
     async with open_engine() as engine:
         assert (await engine.call(opening(agreed))).parameters == 4810
         trained = await engine.call(calls.Train(0, 5))
-        assert trained.loss == run(twin, calls.Train(0, 5)).loss
+        assert trained.figures.loss == run(twin, calls.Train(0, 5)).figures.loss
         offered = await engine.call(calls.Offer("b", 0, 1, 0, 0.5, 0))
         assert offered == run(twin, calls.Offer("b", 0, 1, 0, 0.5, 0))
         assert (await engine.call(calls.Evaluate())) == run(twin, calls.Evaluate())

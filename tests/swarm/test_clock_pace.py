@@ -12,7 +12,7 @@ SLOT_S = 0.2
 
 
 def local_steps(swarm):
-    return {index: virtual.node.progress.local_steps for index, virtual in swarm.nodes.items()}
+    return {index: virtual.node.progress.figures.local_steps for index, virtual in swarm.nodes.items()}
 
 
 def slots(swarm):

@@ -49,7 +49,7 @@ async def test_three_of_ten_frames_lost_on_every_lane_cost_exchanges_but_neither
         assert agree(swarm)
         for node in (virtual.node for virtual in swarm.nodes.values()):
             assert node.progress.round == 60
-            assert node.progress.local_steps > 0.6 * 60 * 10  # who is late jumps, and leaves out local steps
+            assert node.progress.figures.local_steps > 0.6 * 60 * 10  # who is late jumps, and leaves out local steps
             assert node.running.exchange.stats.committed > 10
             assert not node.events.faults
         assert sum(v.node.running.exchange.stats.timeout for v in swarm.nodes.values()) > 0  # the story is not empty
@@ -76,7 +76,7 @@ async def test_survivors_of_a_crash_delete_its_flow_and_the_crashed_identity_com
         back = await swarm.start(4)
         await swarm.finished()
         assert back.node.progress.joined_late
-        assert back.node.progress.local_steps < 80 * 10
+        assert back.node.progress.figures.local_steps < 80 * 10
         assert any(
             gone in v.node.running.exchange.edges and v.node.running.exchange.committed(gone)
             for v in swarm.nodes.values()
@@ -132,7 +132,7 @@ async def test_a_late_joiner_takes_the_swarms_model_and_ends_as_good_as_the_othe
         await swarm.finished()
         assert late.node.progress.joined_late
         assert not any(swarm.nodes[index].node.progress.joined_late for index in range(5))
-        assert late.node.progress.local_steps <= 32 * 10
+        assert late.node.progress.figures.local_steps <= 32 * 10
         reached = values(swarm)
         assert abs(reached.pop(5) - mean(reached.values())) <= POINTS
         await drain(swarm)

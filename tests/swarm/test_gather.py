@@ -142,7 +142,9 @@ def test_a_liar_costs_only_itself(deterministic_scheduler, attack):
             assert min(values(swarm)) > LEARNED - 0.1
             for virtual in swarm.nodes.values():
                 assert virtual.node.progress.round == ROUNDS
-                assert virtual.node.progress.local_steps >= 0.8 * ROUNDS * 6  # nobody was talked into skipping rounds
+                assert (
+                    virtual.node.progress.figures.local_steps >= 0.8 * ROUNDS * 6
+                )  # nobody was talked into skipping rounds
             assert {peer for peer, _ in faults(swarm)} <= {liar.peer_id}
             # its last honest word and its first lie may be about one round, which is a proof
             assert {reason for _, reason in faults(swarm)} - {"equivocation"} == reasons
@@ -236,10 +238,10 @@ async def test_a_late_joiner_takes_the_swarms_model_and_a_straggler_keeps_up_by_
         late = await swarm.start(5)
         await swarm.finished()
         assert late.node.progress.joined_late
-        assert late.node.progress.local_steps <= 17 * 10
-        assert swarm.nodes[4].node.progress.local_steps < 0.7 * 24 * 10
+        assert late.node.progress.figures.local_steps <= 17 * 10
+        assert swarm.nodes[4].node.progress.figures.local_steps < 0.7 * 24 * 10
         assert swarm.nodes[4].node.running.exchange.stats.committed > 10
-        assert all(swarm.nodes[i].node.progress.local_steps > 0.9 * 24 * 10 for i in range(4))
+        assert all(swarm.nodes[i].node.progress.figures.local_steps > 0.9 * 24 * 10 for i in range(4))
         assert min(values(swarm)) > LEARNED
         assert not faults(swarm)
 

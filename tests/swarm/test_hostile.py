@@ -190,7 +190,7 @@ def test_a_liar_changes_nothing_for_honest_nodes_but_that_it_is_shut_out(determi
             for virtual in swarm.nodes.values():
                 node, counts = virtual.node, virtual.node.events.faults.get(liar.peer_id, {})
                 assert node.progress.round == ROUNDS
-                assert node.progress.local_steps >= 0.8 * ROUNDS * 10  # nobody was talked into skipping rounds
+                assert node.progress.figures.local_steps >= 0.8 * ROUNDS * 10  # nobody was talked into skipping rounds
                 assert node.events.faults.keys() <= {liar.peer_id}  # the honest blame no one else
                 assert set(counts) <= set(reasons)
                 shut_out = bool({"peer_quarantine", "peer_ban"} & set(events(virtual)))
@@ -259,7 +259,7 @@ def test_a_late_joiner_takes_an_honest_model_although_a_liar_offers_one_too(dete
             late = await swarm.start(2)
             await swarm.finished()
             assert late.node.progress.joined_late
-            assert late.node.progress.local_steps <= 30 * 10  # it began at an honest round, not at the first
+            assert late.node.progress.figures.local_steps <= 30 * 10  # it began at an honest round, not at the first
             assert late.node.events.faults.get(liar.peer_id, {}) == ({reason: 1} if reason else {})
             assert late.node.events.faults.keys() <= {liar.peer_id}
             taken = [event.text for event in late.node.events.recent if event.name == "state_fetched"]

@@ -14,7 +14,7 @@ from starling.node.daemon.app import Joining, Node, Opening, Starting
 from starling.node.daemon.membership.neighbors import LinkMap, own_links
 from starling.node.daemon.running import RunningNode
 from starling.node.net.api import Traffic
-from starling.node.status.snapshot import VERSION, PeerStatus, StatusSnapshot, Transfer
+from starling.node.status.snapshot import VERSION, PeerStatus, Resources, StatusSnapshot, Transfer
 
 Fields = dict[str, Any]
 MAX_TRANSFERS = 16
@@ -39,7 +39,9 @@ def take_snapshot(node: Node) -> StatusSnapshot:
 def _own(node: Node, engine_pid: int | None) -> Fields:
     """What a node knows of itself in every phase."""
     setup, progress, now = node.setup, node.progress, trio.current_time()
-    return {
+    figures = structs.asdict(progress.figures)
+    gpu = {name: figures.pop(name) for name in Resources.__struct_fields__ if name in figures}
+    return figures | {
         "version": VERSION,
         "peer": setup.identity.peer_id,
         "swarm": setup.swarm,
@@ -49,15 +51,11 @@ def _own(node: Node, engine_pid: int | None) -> Fields:
         "state": progress.state,
         "byzantine": bool(setup.config.attack),
         "round": progress.round,
-        "local_steps": progress.local_steps,
         "steps_per_s": progress.speed.per_busy_s(),
         "paced_per_s": progress.speed.per_s(now) if progress.state == "training" else progress.speed.per_s(),
-        "loss": progress.loss,
         "value": progress.value,
         "value_round": progress.value_round,
-        "epsilon": progress.epsilon,
-        "delta": setup.config.privacy.delta if progress.epsilon is not None else None,
-        "distance": progress.distance,
+        "delta": setup.config.privacy.delta if progress.figures.epsilon is not None else None,
         "joined_late": progress.joined_late,
         "loss_curve": progress.losses.points,
         "value_curve": progress.values.points,
@@ -66,9 +64,7 @@ def _own(node: Node, engine_pid: int | None) -> Fields:
         "transactions": node.transactions.ended,
         "up_limit_bytes_per_s": setup.config.up_bytes_per_s or None,
         "down_limit_bytes_per_s": setup.config.down_bytes_per_s or None,
-        "resources": structs.replace(
-            setup.usage(engine_pid), gpu=progress.gpu, gpu_memory_bytes=progress.gpu_memory_bytes
-        ),
+        "resources": structs.replace(setup.usage(engine_pid), **gpu),
     }
 
 

@@ -30,6 +30,7 @@ from starling.node.status import control
 from starling.node.status import format as show
 from starling.node.status import snapshot as status
 from starling.node.status.control import ControlError
+from starling.node.status.figures import EngineFigures
 from starling.node.status.snapshot import StatusSnapshot
 from starling.node.tasks import files
 from tests.fuzz.plain import JSON_LURES, MSGPACK_LURES, edited
@@ -221,7 +222,8 @@ def _piped_seeds() -> Iterator[bytes]:
         calls.Commit("peer", 1, 2), calls.Revoke("peer", settled=True), calls.Consider("peer", 9, b"state"), calls.Stop(),
     )  # fmt: skip
     replies = (
-        calls.Opened(10, b"schema", "error", False, "cpu", 9, False, 0, 0), calls.Trained(1, 0.5, 20, 0.1), calls.Answered(b"p"),
+        calls.Opened(10, b"schema", "error", False, "cpu", 9, False, 0), calls.Trained(1, EngineFigures(20, 0.5), 0.1),
+        calls.Answered(b"p"),
         calls.Held(1, 2, b"d", 3, b"s"), calls.ChunkRead(b"x"), calls.Done(), calls.Refused("peer", "bad_code"), pipe.Failed("no"),
     )  # fmt: skip
     for number, messages in enumerate((requests, replies)):

@@ -246,7 +246,7 @@ async def _fetch(choices: Choices) -> int | None:
     async with trio.open_nursery() as nursery:
         report = _Report()
         transfer = Transfer(network=_Liars(choices, nursery), report=report, manifest=lambda _swarm: None)
-        transfer.expect(calls.Opened(PARAMETERS, SCHEMA, "error", False, "cpu", 9, False, 0, 0))
+        transfer.expect(calls.Opened(PARAMETERS, SCHEMA, "error", False, "cpu", 9, False, 0))
         await nursery.start(transfer.serve)
         began = trio.current_time()
         joining = ModelSync(transfer=transfer, engine=_Engine(choices), report=report)

@@ -34,7 +34,7 @@ def test_a_resumed_node_walks_the_path_of_one_that_never_stopped(tmp_path, optim
     done(first, calls.Stop())
     second = Engine()
     reply = second.handle(opening(agreed, checkpoint=tmp_path / "c"))
-    assert (reply.resumed, reply.round, reply.local_steps) == (True, 3, 15)
+    assert (reply.resumed, reply.round, reply.figures.local_steps) == (True, 3, 15)
     for turn in range(3, 6):
         done(second, calls.Train(turn, 5))
         done(second, calls.Mix(turn))

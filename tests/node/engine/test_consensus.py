@@ -94,8 +94,8 @@ def test_in_clock_pace_the_figure_comes_with_the_next_slot():
         engine.step()
     apart = true_distance(engines)
     exchange(engines, "a", "b", seq=1)
-    assert done(engines["b"], calls.Free(on=True, round=1)).distance == pytest.approx(apart)
-    assert done(engines["b"], calls.Free(on=True, round=2)).distance is None
+    assert done(engines["b"], calls.Free(on=True, round=1)).figures.distance == pytest.approx(apart)
+    assert done(engines["b"], calls.Free(on=True, round=2)).figures.distance is None
 
 
 def test_the_end_that_answers_sees_what_was_clipped_away_and_says_how_much():

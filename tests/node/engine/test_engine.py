@@ -32,7 +32,7 @@ def test_open_says_what_was_opened_and_works_once():
     reply = engine.handle(opening(manifest()))
     assert isinstance(reply, calls.Opened)
     assert (reply.parameters, reply.metric, reply.higher_is_better, reply.device) == (4810, "accuracy", True, "cpu")
-    assert (reply.resumed, reply.round, reply.local_steps) == (False, 0, 0)
+    assert (reply.resumed, reply.round, reply.figures.local_steps) == (False, 0, 0)
     assert reply.samples > 0
     again = engine.handle(opening(manifest()))
     assert isinstance(again, calls.Refused)
@@ -58,7 +58,7 @@ def test_what_a_person_got_wrong_is_refused_in_one_line_that_names_the_key(agree
 def test_equal_labels_draw_equal_batches_and_different_labels_do_not():
     """One seed replays a run; but two nodes with the same shard are not the same node."""
     one, same, other = (opened(manifest(), 0, node) for node in ("a", "a", "b"))
-    losses = [done(engine, calls.Train(0, 5)).loss for engine in (one, same, other)]
+    losses = [done(engine, calls.Train(0, 5)).figures.loss for engine in (one, same, other)]
     assert losses[0] == losses[1] != losses[2]
     assert torch.equal(x_of(one), x_of(same))
 
@@ -72,7 +72,7 @@ def test_training_is_sliced_so_that_a_call_waits_for_one_local_step():
         assert isinstance(engine.handle(calls.Snapshot()), calls.Held)
     trained = engine.step()
     assert isinstance(trained, calls.Trained)
-    assert (trained.round, trained.local_steps, trained.undone) == (3, 5, 0)
+    assert (trained.round, trained.figures.local_steps, trained.undone) == (3, 5, 0)
     assert not engine.busy
 
 
@@ -92,12 +92,12 @@ def test_each_pace_refuses_the_others_call():
 def test_free_training_runs_until_it_is_told_to_stand_still():
     """Each Free tells of the steps since the last one."""
     engine = opened(manifest(pace="clock"))
-    assert math.isnan(done(engine, calls.Free(on=True, round=0)).loss)
+    assert done(engine, calls.Free(on=True, round=0)).figures.loss is None
     for _ in range(7):
         assert engine.step() is None
     first = done(engine, calls.Free(on=True, round=1))
-    assert (first.round, first.local_steps) == (1, 7)
-    assert math.isfinite(first.loss)
+    assert (first.round, first.figures.local_steps) == (1, 7)
+    assert math.isfinite(first.figures.loss)
     assert engine.busy
     done(engine, calls.Free(on=False, round=2))
     assert not engine.busy
@@ -108,11 +108,11 @@ def test_an_evaluation_shares_time_with_training_and_measures_the_model_it_began
     engine.handle(calls.Free(on=True, round=0))
     assert engine.handle(calls.Evaluate()) is None
     assert engine.handle(calls.Evaluate()).kind == "state"
-    begun = done(engine, calls.Free(on=True, round=0)).local_steps
+    begun = done(engine, calls.Free(on=True, round=0)).figures.local_steps
     while (reply := engine.step()) is None:
         pass
     assert reply == done(twin, calls.Evaluate())
-    assert done(engine, calls.Free(on=False, round=0)).local_steps > begun
+    assert done(engine, calls.Free(on=False, round=0)).figures.local_steps > begun
     assert reply.samples > 0
 
 
@@ -125,7 +125,7 @@ def test_a_step_out_of_the_finite_numbers_is_undone_and_counted(optimizer):
     engine = opened(agreed)
     trained = [done(engine, calls.Train(turn, 20)) for turn in range(3)]
     assert sum(reply.undone for reply in trained) > 0
-    assert [reply.local_steps for reply in trained] == [20, 40, 60]
+    assert [reply.figures.local_steps for reply in trained] == [20, 40, 60]
     assert bool(torch.isfinite(x_of(engine)).all())
 
 

@@ -42,7 +42,7 @@ def test_models_that_agree_become_one_and_training_goes_on_from_it():
     assert torch.allclose(x_of(joiner), torch.stack([x_of(giver) for giver in givers]).median(0).values)
     assert not state_of(joiner).total.any()
     assert joiner.handle(calls.Agree()).kind == "state"  # nothing is held any more
-    assert math.isfinite(done(joiner, calls.Train(4, 5)).loss)
+    assert math.isfinite(done(joiner, calls.Train(4, 5)).figures.loss)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from starling.gossip.wire import frames
 from starling.gossip.wire.schema import Response
 from starling.node.config.schema import Manifest
 from starling.node.rpc import calls, pipe
+from starling.node.status.figures import EngineFigures
 
 REQUESTS = (
     calls.Open(Manifest(seed=7), "", 3, "cpu", 1, "/run/checkpoint", "peer"),
@@ -34,7 +35,11 @@ def test_a_request_comes_out_as_it_went_in(request_):
 
 
 def test_replies_and_last_words_come_out_as_they_went_in():
-    for reply in (calls.Trained(1, 0.5, 20, 0.1), calls.Refused("peer", "not_finite"), pipe.Failed("MemoryError: no")):
+    for reply in (
+        calls.Trained(1, EngineFigures(20, 0.5), 0.1),
+        calls.Refused("peer", "not_finite"),
+        pipe.Failed("MemoryError: no"),
+    ):
         assert pipe.decode_reply(pipe.encode(0, reply)[pipe.HEADER.size :]) == (0, reply)
 
 

@@ -13,7 +13,7 @@ from starling.node.daemon.engine.supervisor import MAX_RESTARTS, EngineSuperviso
 from starling.node.rpc import calls
 from tests.harness.virtual import virtual
 
-OPENED = calls.Opened(10, b"schema", "accuracy", True, "cpu", 5, False, 0, 0)
+OPENED = calls.Opened(10, b"schema", "accuracy", True, "cpu", 5, False, 0)
 OPENING = calls.Open(Manifest(), "", 0, "cpu", 1, "", "me")
 
 

@@ -133,9 +133,7 @@ def told(answers, story):
     return trio.run(bounded, clock=MockClock(autojump_threshold=0))
 
 
-OPENED = calls.Opened(
-    10, b"schema", "loss", higher_is_better=False, device="cpu", samples=1, resumed=False, round=0, local_steps=0
-)
+OPENED = calls.Opened(10, b"schema", "loss", higher_is_better=False, device="cpu", samples=1, resumed=False, round=0)
 
 
 def offer(query, size=40):

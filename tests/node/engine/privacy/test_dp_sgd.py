@@ -216,7 +216,7 @@ def test_without_noise_training_is_what_it_was(tmp_path):
     replies = [done(engine, calls.Train(0, 5)) for engine in engines]
     assert torch.equal(engines[0].vector, engines[1].vector)
     assert replies[0] == replies[1]
-    assert replies[1].epsilon is None
+    assert replies[1].figures.epsilon is None
     done(engines[1], calls.Stop())
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
@@ -228,7 +228,7 @@ def test_digits_are_learned_under_moderate_noise():
     engine, _ = private_engine(PrivacySection(noise=1.5), agreed)
     trained = done(engine, calls.Train(0, 200))
     assert done(engine, calls.Evaluate()).value >= 0.88
-    assert 4.5 < trained.epsilon < 5.0
+    assert 4.5 < trained.figures.epsilon < 5.0
 
 
 @pytest.mark.parametrize("mix", sorted(set(MIXERS) - {"gather"}))
@@ -257,7 +257,7 @@ def test_all_that_leaves_is_made_of_noised_gradients(monkeypatch, mix):
         trained = done(engine, calls.Train(1, 3))
         again = done(engine, calls.Offer("b", 0, 2, 1, 0.5, 0))
         told.append(
-            (asked, again, done(engine, calls.Snapshot()).digest, engine.vector.numpy().tobytes(), trained.loss)
+            (asked, again, done(engine, calls.Snapshot()).digest, engine.vector.numpy().tobytes(), trained.figures.loss)
         )
     assert told[0][:4] == told[1][:4]
     assert told[0][4] != told[1][4], "the loss, which stays here, is of the data themselves"
@@ -302,11 +302,11 @@ def test_a_node_whose_budget_is_spent_follows_the_swarm_and_looks_at_its_data_no
         exchange(engines, "a", "b", seq=turn + 1, round=turn)
         for each in engines.values():
             done(each, calls.Mix(turn))
-    assert [reply.epsilon for reply in replies] == sorted(reply.epsilon for reply in replies)
-    assert 3.7 < replies[-1].epsilon <= 4.0
+    assert [reply.figures.epsilon for reply in replies] == sorted(reply.figures.epsilon for reply in replies)
+    assert 3.7 < replies[-1].figures.epsilon <= 4.0
     assert replies[0].halted == ""
     assert replies[-1].halted == "epsilon would exceed privacy.max_epsilon = 4"
-    assert math.isnan(replies[-1].loss)
+    assert math.isnan(replies[-1].figures.loss)
     assert replies[-1].undone == 0
     before = engine.vector
     done(engine, calls.Train(30, 5))
@@ -318,17 +318,17 @@ def test_a_restart_keeps_what_was_spent(tmp_path, way):
     """Stopped in order it is exact. After a crash it is more, by no more than the steps that were written down ahead; never less, though
     the checkpoint knows nothing of the last steps."""
     engine, reply = private_engine(PRIVATE, checkpoint=tmp_path / "c.safetensors")
-    assert reply.epsilon == 0.0
+    assert reply.figures.epsilon == 0.0
     done(engine, calls.Save())
-    spent = done(engine, calls.Train(0, 70)).epsilon
+    spent = done(engine, calls.Train(0, 70)).figures.epsilon
     if way == "stopped":
         done(engine, calls.Stop())
     second, reply = private_engine(PRIVATE, checkpoint=tmp_path / "c.safetensors")
     assert reply.resumed
-    assert reply.epsilon == spent if way == "stopped" else spent < reply.epsilon < 2 * spent
-    assert done(second, calls.Train(1, 1)).epsilon > reply.epsilon
+    assert reply.figures.epsilon == spent if way == "stopped" else spent < reply.figures.epsilon < 2 * spent
+    assert done(second, calls.Train(1, 1)).figures.epsilon > reply.figures.epsilon
     (tmp_path / "c.safetensors").unlink()
-    assert private_engine(PRIVATE, checkpoint=tmp_path / "c.safetensors")[1].epsilon > reply.epsilon, (
+    assert private_engine(PRIVATE, checkpoint=tmp_path / "c.safetensors")[1].figures.epsilon > reply.figures.epsilon, (
         "nobody forgets with us"
     )
 
@@ -338,7 +338,7 @@ def test_a_budget_that_was_spent_before_a_restart_is_spent_after_it(tmp_path):
     for _ in range(3):
         engine, _ = private_engine(section, checkpoint=tmp_path / "c")
         trained = done(engine, calls.Train(0, 100))
-        assert trained.epsilon <= 3.0
+        assert trained.figures.epsilon <= 3.0
     assert trained.halted
 
 

@@ -1,0 +1,24 @@
+"""Figures of the engine in a node's progress."""
+
+from __future__ import annotations
+
+import math
+
+from starling.node.daemon.progress import Progress
+from starling.node.status.figures import EngineFigures
+
+
+def test_a_loss_or_distance_stays_until_a_newer_one_is_measured_and_all_else_is_replaced():
+    progress = Progress()
+    progress.measured(EngineFigures(20, 0.5, epsilon=1.0, distance=0.25, gpu=0.75, gpu_memory_bytes=4096))
+    progress.measured(EngineFigures(20))  # a round of averaging only, on an engine that lost sight of its GPU
+    assert progress.figures == EngineFigures(20, 0.5, distance=0.25)
+    progress.measured(EngineFigures(40, math.nan, distance=0.0))
+    assert math.isnan(progress.figures.loss)
+    assert progress.figures.distance == 0.0
+
+
+def test_each_progress_has_figures_of_its_own():
+    one, other = Progress(), Progress()
+    one.measured(EngineFigures(7))
+    assert other.figures == EngineFigures()
