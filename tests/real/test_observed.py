@@ -56,7 +56,7 @@ def test_a_node_is_scraped_recorded_and_logged_while_it_trains(tmp_path):
             assert after[name] > before[name] > 0
         assert after["starling_loss"] > 0
         assert shell(health, tmp_path).startswith(
-            "training: nobody else is here, this node trains alone; invite others"
+            "training: no other member is here, this node trains alone; invite others"
         )
 
         second = terminal(f"{serve} {ENDLESS.replace('--dir node', '--dir other')}", tmp_path, "second")

@@ -170,7 +170,7 @@ def test_the_numbers_in_the_documentation_are_these():
             assert 100 * overflow(n, f, k, k // 3) == pytest.approx(
                 float(printed.removesuffix("%")), rel=0.06, abs=1e-12
             )
-    sizes = {int(n): tuple(map(int, told)) for n, *told in rows(text, "| n | 5 % bad |")}
+    sizes = {int(n): tuple(map(int, told)) for n, *told in rows(text, "| n | 5 % Byzantine |")}
     assert sizes == {n: tuple(least_s(n, f, n - f, 1000, 0.01) for f in SHARES[n]) for n in SHARES}
 
 

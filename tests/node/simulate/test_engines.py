@@ -259,7 +259,7 @@ def test_data_that_cannot_be_had_are_one_line():
         run("simulate.nodes=4", "task=diagonal", "task.params.nodes=3")
     with pytest.raises(ConfigError, match=r"task\.kind: 'digit' is unknown"):
         run("task=digit")
-    with pytest.raises(ConfigError, match=r"compress\.select: 'made_up' is neither built in"):
+    with pytest.raises(ConfigError, match=r"compress\.select: 'made_up' is unknown"):
         run("compress.select=made_up")
 
 
