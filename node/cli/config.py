@@ -82,35 +82,36 @@ def show_manifest(file: Path | None, run_dir: Path, as_json: bool) -> None:
 def check_manifest(file: Path) -> None:
     """Check a manifest file.
 
-    Checks keys, values, rules between them, the signature if there is one, and that a task `module:name` can be imported here, which runs
-    its module. The task's parameters are checked by `found`, a whole task by `starling task check`.
+    Checks keys, values, rules between them, the signature if there is one, and that each `module:name` can be imported here, which runs
+    the module. The task's parameters are checked by `found`, a whole task by `starling task check`.
     """
+    from starling.node.config import kinds, presets
     from starling.node.config import manifest as manifests
-    from starling.node.config import presets
 
     checked = presets.load(Manifest, file)
     try:
         check(checked)
         if checked.signature:
             manifests.verify(checked)
-        if ":" in checked.task.kind:
-            _import(checked.task.kind)
+        for key, name in kinds.names(checked).items():
+            if ":" in name:
+                _import(key, name)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
     signed = f"founded as {manifests.swarm_id(checked)}" if checked.signature else "not founded yet"
     click.echo(f"{file}: no error found, {signed}", err=True)
 
 
-def _import(kind: str) -> None:
-    """Import the task's module in a process of its own.
+def _import(key: str, name: str) -> None:
+    """Import the module of a `module:name` in a process of its own.
 
     Raises:
         ConfigError: it cannot be imported.
     """
-    command = [sys.executable, "-P", "-m", "starling.node.engine.import_check", str(Path.cwd()), kind]
+    command = [sys.executable, "-P", "-m", "starling.node.engine.import_check", str(Path.cwd()), key, name]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ConfigError((done.stderr.strip().splitlines() or [f"importing {kind!r} failed"])[-1])
+        raise ConfigError((done.stderr.strip().splitlines() or [f"importing {name!r} failed"])[-1])
 
 
 @click.group(cls=Group)

@@ -6,9 +6,12 @@ importable, and task.params.path any file.
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+
 from starling.gossip.errors import ConfigError
 from starling.node.config.kinds import names
-from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.config.schema import Manifest, NodeConfig, Section
 
 
 def names_code(manifest: Manifest) -> list[str]:
@@ -33,4 +36,34 @@ def check(manifest: Manifest, config: NodeConfig) -> None:
         raise ConfigError(
             f"task.params.path: this swarm wants to read {manifest.task.params['path']!r} on your machine; join with --data PATH of "
             "your own, or with --set trust=true if you agree"
+        )
+
+
+def find(config: Section, folder: str) -> None:
+    """Make every "module:Class" of a manifest or scenario importable from `folder`, after installed packages, so that it shadows none.
+
+    Args:
+        config: whose names are looked for; built-in ones are left alone. None is imported.
+        folder: of the owner, who agreed to run code from it; "" without consent.
+
+    Raises:
+        ConfigError: there is no such module; the message says where it was looked for.
+    """
+    for key, name in names(config).items():
+        if ":" in name:
+            find_module(key, name, folder)
+
+
+def find_module(key: str, name: str, folder: str) -> None:
+    """`find` for one name, of which `key` is in the message."""
+    top = name.partition(":")[0].split(".")[0]
+    if folder and folder not in sys.path:
+        sys.path.append(folder)
+        importlib.invalidate_caches()
+    if top.isidentifier() and importlib.util.find_spec(top) is None:
+        places = f"no {top}.py in {folder} and no" if folder else "no"
+        agreed = "" if folder else " with `--set trust=true`"
+        raise ConfigError(
+            f"{key}: {name!r} is not found: {places} installed package {top!r}; "
+            f"start the node in the folder of {top}.py{agreed}, or install it with `pip install -e FOLDER`"
         )

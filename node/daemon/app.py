@@ -21,7 +21,7 @@ from starling.gossip.errors import GossipError
 from starling.gossip.seeds import derive
 from starling.node.config import attack_consent, consent
 from starling.node.config import manifest as manifests
-from starling.node.config.schema import Manifest
+from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.daemon.context import NodeContext, NodeSetup
 from starling.node.daemon.engine.supervisor import EngineSupervisor
 from starling.node.daemon.events import Events
@@ -196,12 +196,7 @@ class Node:
         if manifest is None:
             manifest = await bootstrap.fetch_manifest(transfer, network, self.setup.swarm)
             self.setup.keep_manifest(manifest)
-        if manifest.founder != network.peer_id:
-            consent.check(manifest, self.setup.config)
-        if consent.names_code(manifest):  # whose rules could not be checked before
-            manifests.check(manifest, trusted=True)
-        manifests.check_shard(manifest, self.setup.config.shard)
-        manifests.check_shard(manifest, self.setup.config.shard)
+        check_agreed(manifest, self.setup.config, ours=manifest.founder == network.peer_id)
         return manifest
 
     def _manifest_bytes(self, swarm: str) -> bytes | None:
@@ -227,11 +222,35 @@ class Node:
         self.events.event("left", "left the swarm in order")
 
 
+def check_agreed(manifest: Manifest, config: NodeConfig, *, ours: bool) -> None:
+    """Whether this node may, and can, run what a manifest names.
+
+    Args:
+        manifest: checked as far as that goes without importing what it names.
+        config: the node's own.
+        ours: this node founded the swarm: its owner wrote the manifest.
+
+    Raises:
+        ConfigError: the owner has not agreed, a part is not found, or it does not go with the rest.
+    """
+    if not ours:
+        consent.check(manifest, config)
+    if consent.names_code(manifest):  # whose rules could not be checked before
+        consent.find(manifest, _code(config))
+        manifests.check(manifest, trusted=True)
+    manifests.check_shard(manifest, config.shard)
+
+
+def _code(config: NodeConfig) -> str:
+    """The folder in which code that the manifest names is looked for; "" without the owner's consent."""
+    return str(Path.cwd()) if config.trust else ""
+
+
 def _opening(setup: NodeSetup, manifest: Manifest) -> calls.Open:
     config, me = setup.config, setup.identity.peer_id
     shard = config.shard if config.shard >= 0 else derive(0, "shard", me)
     return calls.Open(
         manifest=manifest, data=config.data, shard=shard % manifest.partition.shards, device=config.device, threads=config.threads,
         checkpoint=setup.checkpoint, node=me, privacy=config.privacy, attack=config.attack, attack_params=config.attack_params,
-        code=str(Path.cwd()) if config.trust else "",
+        code=_code(config),
     )  # fmt: skip

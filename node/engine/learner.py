@@ -32,11 +32,11 @@ from starling.gossip.mix.gather import Gather, Gathered
 from starling.gossip.mix.rule_memory import emptied, part, sit
 from starling.gossip.rng import generator
 from starling.gossip.vector import bind, layout
+from starling.node.config import consent
 from starling.node.config.schema import Manifest
 from starling.node.engine.devices import device
 from starling.node.engine.mixing import mixer
 from starling.node.engine.optimizers import correction_lr, optimizer, ramp, schedule
-from starling.node.engine.own_code import find
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.privacy.dp_sgd import PrivateGradients
 from starling.node.engine.rehearsal import calling, rehearse
@@ -71,7 +71,7 @@ class Learner:
         self._manifest = manifest
         self._node = opening.node
         kind = manifest.task.kind
-        find("task.kind", kind, opening.code)
+        consent.find(manifest, opening.code)
         self.task = calling(kind, "making the task", lambda: task(kind, manifest.task.params))
         self.device = device(opening.device)
         path = Path(opening.data) if opening.data else None

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.catalogue import MIXERS
+from starling.node.config import consent, presets
 from starling.node.config import manifest as manifests
-from starling.node.config import presets
 from starling.node.config.overlay import check_members
 from starling.node.simulate.schema import PATH_TASKS, Scenario, joiners, manifest
 from starling.node.simulate.sweep import Cell
@@ -57,6 +57,7 @@ def check_one(scenario: Scenario) -> list[str]:
     if joiners(scenario) > 1_000_000:
         raise ConfigError(f"faults.join: must bring at most 1000000 nodes in all, got {joiners(scenario)}")
     _check_task(scenario)
+    consent.find(scenario, str(Path.cwd()))
     presets.check(scenario)
     warnings = manifests.check(manifest(scenario), trusted=True)
     _check_members(scenario)

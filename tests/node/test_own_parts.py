@@ -58,3 +58,15 @@ def test_a_swarm_of_whole_nodes_trains_with_parts_of_a_package(installed, assign
     outcome = simulate(scenario, lambda *_: None)
     first, last = outcome.rows[0], outcome.rows[-1]
     assert last.mean < first.mean / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["virtual", "matrix"])
+def test_a_part_of_the_current_folder_needs_no_package(engine, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    module = f"my_mix_of_{engine}"
+    (tmp_path / f"{module}.py").write_text((PARTS / "slow_dsgd.py").read_text())
+    assignments = [f"simulate.engine={engine}", "simulate.nodes=4", "pace.rounds=3", f"mix={module}:SlowDsgd"]
+    scenario = presets.load(Scenario, assignments=assignments)
+    check_one(scenario)
+    assert simulate(scenario, lambda *_: None).rows

@@ -107,6 +107,16 @@ def test_check_imports_the_module_that_the_task_names(module, words, here, capsy
         assert said.err.count("\n") == 1
 
 
+@pytest.mark.slow
+@pytest.mark.real
+def test_check_imports_the_module_of_every_kind(here, capsys):
+    (here / "m.toml").write_text('[mix]\nkind = "my_mixes:Mine"\n')
+    assert main(["manifest", "check", "m.toml"]) == 2
+    assert "m.toml: mix.kind: 'my_mixes:Mine' is not found: no my_mixes.py in" in capsys.readouterr().err
+    (here / "my_mixes.py").write_text("from starling.gossip.mix.dsgd import dsgd as Mine\n")
+    assert main(["manifest", "check", "m.toml"]) == 0
+
+
 def test_check_verifies_the_signature_of_a_founded_manifest(here, founded, capsys):
     (here / "m.toml").write_text(toml.to_toml(founded))
     assert main(["manifest", "check", "m.toml"]) == 0

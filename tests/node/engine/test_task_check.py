@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
 
+from starling.node.config.schema import CompressSection, OptimizerSection
 from starling.node.engine.engine import Engine
 from starling.node.engine.own_code import describe
 from starling.node.engine.task_check import check
@@ -62,6 +64,11 @@ class Drifting(nn.Module):
             self.scale *= 1.1
         return torch.relu(x) * self.scale
 """
+PARTS = {
+    "mix": "from starling.gossip.mix.base import MixerBase\n\nclass Mine(MixerBase):\n    pass\n",
+    "optimizer": "import torch\n\nclass Mine(torch.optim.SGD):\n    pass\n",
+    "compress": (Path(__file__).parents[3] / "examples/parts/fp24.py").read_text().replace("class Fp24", "class Mine"),
+}
 
 
 def written(folder, name, method="pass"):
@@ -117,6 +124,29 @@ def test_a_module_that_is_nowhere_is_refused_with_what_to_do(tmp_path):
     assert isinstance(refused, calls.Refused)
     assert f"no own_task_nowhere.py in {tmp_path}" in refused.reason
     assert "pip install -e" in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [("mix", "mix.kind"), ("optimizer", "optimizer.kind"), ("compress", "compress.response")],
+)
+def test_a_part_of_any_kind_is_found_in_the_folder(tmp_path, section, key):
+    """Each is found with consent, and refused by its own key without."""
+    module = f"own_part_of_{section}"
+    (tmp_path / f"{module}.py").write_text(PARTS[section])
+    kind = f"{module}:Mine"
+    sections = {
+        "mix": {"mix": kind},
+        "optimizer": {"optimizer": OptimizerSection(kind=kind), "mix": "dsgd"},
+        "compress": {"compress": CompressSection(response=kind)},
+    }
+    agreed = manifest(**sections[section])
+    refused = Engine().handle(opening(agreed))
+    assert isinstance(refused, calls.Refused)
+    assert refused.reason.startswith(f"{key}: '{kind}' is not found")
+    assert "--set trust=true" in refused.reason
+    reply = Engine().handle(calls.Open(agreed, "", 0, "cpu", 1, "", "a", code=str(tmp_path)))
+    assert isinstance(reply, calls.Opened), reply
 
 
 def test_without_consent_no_folder_is_searched(tmp_path):
