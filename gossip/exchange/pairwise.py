@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from starling.gossip.errors import LocalProtocolError
@@ -121,10 +121,6 @@ class Pairwise(Edges):
             if edge.outstanding is not None and edge.outstanding.round < slot - 1:
                 self._do(peer, edge.abort("timeout", "deadline"), now)
         return self._flush()
-
-    def accept_edges(self, accept: Callable[[str], bool]) -> None:
-        """Clock pace: from now on `accept` says whether a peer that requests an exchange may have an edge; until then every peer may."""
-        self._slots.welcome = accept
 
     def visit(self, peer: str, now: float) -> list[Command]:
         """Clock pace: begin an exchange with `peer`, or solicit one. Then `tick` until `done`."""

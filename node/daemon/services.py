@@ -6,10 +6,10 @@ from itertools import count
 
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.overlay.api import Overlay
+from starling.gossip.overlay.sticky import StickyEdges
 from starling.gossip.seeds import derive
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.exchange.api import Meetings
-from starling.node.daemon.exchange.budget import Budget
 from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.exchange.pull_service import PulledExchange
 from starling.node.daemon.exchange.service import Exchange
@@ -19,7 +19,6 @@ from starling.node.daemon.membership.service import Membership
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.trust.equivocation import EquivocationDetector
 from starling.node.daemon.trust.peer_policy import PeerPolicy
-from starling.node.identity import verify
 
 
 def exchange_services(
@@ -37,7 +36,7 @@ def exchange_services(
         progress: for the current round.
         transactions: records exchanges for the status.
     """
-    me, manifest, network, config = context.me, context.manifest, context.network, context.config
+    me, manifest = context.me, context.manifest
     numbers = count(1)
 
     def fresh_inc() -> int:
@@ -47,18 +46,15 @@ def exchange_services(
     gathers = MIXERS.facts(manifest.mix.kind, trusted=True).gathers
     neighbors = OverlayNeighbors(overlay, lambda: membership.members, me, order.salt, rows=gathers)
     if not gathers:
+        sticky = StickyEdges(manifest.overlay.degree, context.swarm.encode()) if manifest.pace.kind == "clock" else None
         pairwise = Exchange(
-            network=network, engine=context.engine, report=context.report, manifest=manifest, swarm=context.swarm, me=me,
-            fresh_inc=fresh_inc, may=lambda peer: peer in membership.members, admits=membership.admits,
-            budget=Budget(manifest, config), directions=neighbors.directions, noted=policy.noted, transactions=transactions,
+            context, membership, fresh_inc, directions=neighbors.directions, noted=policy.noted, transactions=transactions,
+            sticky=sticky,
         )  # fmt: skip
         return pairwise, neighbors, None
     detector = EquivocationDetector(context, membership, progress)
     pulled = PulledExchange(
-        network=network, engine=context.engine, report=context.report, manifest=manifest, swarm=context.swarm,
-        incarnation=context.incarnation, sign=context.identity.sign, verify=verify, incarnation_of=membership.incarnation_of,
-        admits=membership.admits, up_bytes_per_s=config.up_bytes_per_s, first=fresh_inc(), witness=detector.attested,
-        noted=policy.noted, transactions=transactions,
+        context, membership, first=fresh_inc(), witness=detector.attested, noted=policy.noted, transactions=transactions,
     )  # fmt: skip
     if manifest.overlay.kind != "pull":
         return pulled, neighbors, detector

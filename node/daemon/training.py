@@ -200,8 +200,8 @@ class Training:
     async def _slots(self, start: int) -> None:
         pace, exchange = self._manifest.pace, self._exchange
         assert isinstance(exchange, Exchange), "the manifest check allows no pulled exchanges in clock pace"
-        edges = StickyEdges(self._manifest.overlay.degree, self._context.swarm.encode())
-        exchange.hold_edges(edges.accept, edges.drop)
+        edges = exchange.sticky
+        assert edges is not None, "they were made for clock pace"
         self.edges = edges if self._manifest.overlay.kind == "sticky" else None
         slot = start
         while pace.rounds == 0 or slot < pace.rounds:

@@ -28,11 +28,12 @@ def context(
     incarnation=1,
     engine=None,
     unix_time=lambda: 1e9,
+    config=None,
     **sections,
 ):
     """Sections are those of the manifest."""
     agreed = msgspec.structs.replace(manifest or Manifest(seed=0), **sections)
     identity = identity or Identity.from_seed(bytes(32))
     return NodeContext(
-        identity, NodeConfig(), agreed, swarm, incarnation, network, engine or NoEngine(), report, unix_time
+        identity, config or NodeConfig(), agreed, swarm, incarnation, network, engine or NoEngine(), report, unix_time
     )

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from random import Random
+from types import SimpleNamespace
 
 import msgspec
 import trio
 
+from starling.gossip.overlay.sticky import StickyEdges
 from starling.node.config.schema import Manifest, PaceSection
 from starling.node.daemon.exchange.service import Exchange
 from starling.node.net.memory import MemoryHub, MemoryNetwork
 from starling.node.rpc import calls
+from tests.harness.context import context
 from tests.harness.memory_swarm import VIEW, FakeEngine, Member, Swarm
 
 
@@ -69,28 +72,21 @@ class CountingEngine(FakeEngine):
         self.flows[peer] = self.flows.get(peer, 0) + v
 
 
-class Plenty:
-    """No limit known."""
-
-    def __call__(self, peer: str) -> int:
-        return 0
-
-    def observe(self, peer: str, sent_bytes: int, seconds: float) -> None: ...
-
-    def forget(self, peer: str) -> None: ...
-
-
 class PairwiseMember(Member):
     """A member with the service of pairwise exchanges."""
 
-    def __init__(self, name: str, network: MemoryNetwork, x: int, pace: str, seed: int) -> None:
+    def __init__(
+        self, name: str, network: MemoryNetwork, x: int, pace: str, seed: int, sticky: StickyEdges | None
+    ) -> None:
         rng = Random(f"{name} {seed}")
         super().__init__(name, network, CountingEngine(x))
         manifest = msgspec.structs.replace(Manifest(), pace=PaceSection(kind=pace, max_wait_s=2.0))
         self.exchange = Exchange(
-            network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm", me=name,
-            fresh_inc=lambda: rng.randrange(2**60), may=lambda peer: peer not in self.strangers, admits=self.admits,
-            budget=Plenty(), transactions=self.transactions,
+            context(
+                network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm",
+                identity=SimpleNamespace(peer_id=name),
+            ),
+            self, lambda: rng.randrange(2**60), transactions=self.transactions, sticky=sticky,
         )  # fmt: skip
 
     async def rounds(
@@ -105,13 +101,19 @@ class PairwiseMember(Member):
 
 
 class PairwiseSwarm(Swarm):
-    """Members a, b, c … Their models begin at 0, 1000, 2000 …"""
+    """Members a, b, c … Their models begin at 0, 1000, 2000 … `sticky`: edges of those that limit theirs, by name."""
 
-    def __init__(self, n: int, *, pace: str = "steps", rules=(), seed: int = 0) -> None:
+    def __init__(
+        self, n: int, *, pace: str = "steps", rules=(), seed: int = 0, sticky: Mapping[str, StickyEdges] | None = None
+    ) -> None:
         hub = MemoryHub(rules, seed)
         names = [chr(ord("a") + i) for i in range(n)]
         super().__init__(
-            hub, [PairwiseMember(name, hub.join(name), 1000 * i, pace, seed) for i, name in enumerate(names)]
+            hub,
+            [
+                PairwiseMember(name, hub.join(name), 1000 * i, pace, seed, (sticky or {}).get(name))
+                for i, name in enumerate(names)
+            ],
         )
 
     def imbalance(self) -> int:

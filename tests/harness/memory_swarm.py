@@ -13,6 +13,7 @@ from starling.node.net.memory import MemoryHub, MemoryNetwork
 from starling.node.rpc import calls
 
 VIEW = b"everybody"
+INCARNATION = 3
 
 
 class Facts:
@@ -60,6 +61,16 @@ class FakeEngine:
         return sum(isinstance(call, kind) for call in self.calls)
 
 
+class _AllBut:
+    """Every peer but some."""
+
+    def __init__(self, strangers: set[str]) -> None:
+        self._strangers = strangers
+
+    def __contains__(self, peer: object) -> bool:
+        return peer not in self._strangers
+
+
 class Member:
     """What every member of a `Swarm` has; subclasses add `exchange`, the service under test.
 
@@ -74,6 +85,10 @@ class Member:
         self.facts = Facts()
         self.transactions = Transactions()
         self.strangers: set[str] = set()
+        self.members = _AllBut(self.strangers)
+
+    def incarnation_of(self, peer: str) -> int | None:
+        return INCARNATION if peer in self.members else None
 
     def admits(self, peer: str) -> bool:
         if peer in self.strangers:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from types import SimpleNamespace
 
 import msgspec
 import trio
 
 from starling.gossip.exchange.attestation import digest
-from starling.node.config.schema import Manifest, PaceSection
+from starling.node.config.schema import Manifest, NodeConfig, PaceSection
 from starling.node.daemon.exchange.pull_service import PulledExchange
 from starling.node.net.memory import MemoryHub, MemoryNetwork
 from starling.node.rpc import calls
-from tests.harness.memory_swarm import VIEW, FakeEngine, Member, Swarm
-
-INCARNATION = 3
+from tests.harness.context import context
+from tests.harness.memory_swarm import INCARNATION, VIEW, FakeEngine, Member, Swarm
 
 
 def sign(peer: str, message: bytes) -> bytes:
@@ -65,11 +65,13 @@ class PullMember(Member):
         self.noted: list = []
         manifest = msgspec.structs.replace(Manifest(), pace=PaceSection(max_wait_s=2.0))
         self.exchange = PulledExchange(
-            network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm", incarnation=INCARNATION,
-            sign=lambda message: sign(name, message), verify=verify,
-            incarnation_of=lambda peer: None if peer in self.strangers else INCARNATION, admits=self.admits, up_bytes_per_s=cap, first=1000,
-            witness=self.witnessed.append, noted=lambda outcomes, held: self.noted.append((outcomes, held)),
-            transactions=self.transactions,
+            context(
+                network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm", incarnation=INCARNATION,
+                identity=SimpleNamespace(peer_id=name, sign=lambda message: sign(name, message)),
+                config=NodeConfig(up_bytes_per_s=cap),
+            ),
+            self, first=1000, witness=self.witnessed.append, noted=lambda outcomes, held: self.noted.append((outcomes, held)),
+            transactions=self.transactions, verify=verify,
         )  # fmt: skip
 
     async def round(self, number: int, peers: str, compute_s: float = 0.01):

@@ -29,6 +29,27 @@ class RoundOutcome:
     distance: float | None = None
 
 
+class ExchangeMembers(Protocol):
+    """The members, as exchanges see them."""
+
+    @property
+    def members(self) -> Container[str]:
+        """Peers believed alive."""
+        ...
+
+    def incarnation_of(self, peer: str) -> int | None:
+        """Incarnation in the record of an alive peer, None for others."""
+        ...
+
+    def admits(self, peer: str) -> bool:
+        """Whether a peer's frame is to be read.
+
+        Raises:
+            RemoteProtocolError: it is a stranger's.
+        """
+        ...
+
+
 class Meetings(Protocol):
     """A service that meets peers, one round of local steps after the other."""
 

@@ -26,12 +26,12 @@ from starling.gossip.exchange.pull import Published, Pulls
 from starling.gossip.exchange.timeouts import Deadline, Timeouts
 from starling.gossip.wire.frames import decode
 from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES, Exchange, Pulled, Pulling
-from starling.node.config.schema import Manifest
-from starling.node.daemon.exchange.api import RoundOutcome
+from starling.node.daemon.context import NodeContext
+from starling.node.daemon.exchange.api import ExchangeMembers, RoundOutcome
 from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.exchange.shell import Shell, payload_bytes
-from starling.node.interfaces import EngineHandle, Reporter, TaskStatus
-from starling.node.net.api import Network
+from starling.node.identity import verify
+from starling.node.interfaces import TaskStatus
 from starling.node.net.limits import TokenBucket
 from starling.node.rpc import calls
 from starling.node.status.snapshot import Exchanges
@@ -48,46 +48,35 @@ class PulledExchange:
     """One node's questions to others, and its answers; satisfies `starling.node.daemon.exchange.api.Meetings`.
 
     Args:
-        network, engine, report: the node's.
-        manifest: pace.
-        swarm: swarm id.
-        incarnation: incarnation of our membership record.
-        sign: signs as this node.
-        verify: checks a peer's signature.
-        incarnation_of: incarnation in the record of an alive member, None for others.
-        admits: whether a peer's frame is to be read; raises RemoteProtocolError for strangers.
-        up_bytes_per_s: cap on what peers are sent; 0 is none.
+        context: the node's.
+        membership: who may ask, and the incarnations that sign.
         first: number of our first question; an earlier incarnation's must not come again.
         witness: told what peers signed.
         noted: told how a round's questions ended, by peer, and whose vectors the rule held back; None where it does not say.
         transactions: told of every question and answer, for a person to look at.
+        verify: checks a peer's signature.
     """
 
     def __init__(
-        self, *, network: Network, engine: EngineHandle, report: Reporter, manifest: Manifest, swarm: str, incarnation: int,
-        sign: Callable[[bytes], bytes], verify: Verify, incarnation_of: Callable[[str], int | None], admits: Callable[[str], bool],
-        up_bytes_per_s: int, first: int, witness: Callable[[Attestation], None],
+        self, context: NodeContext, membership: ExchangeMembers, *, first: int, witness: Callable[[Attestation], None],
         noted: Callable[[Mapping[str, Outcome], Collection[str] | None], None] = lambda _outcomes, _held: None,
-        transactions: Transactions | None = None,
+        transactions: Transactions | None = None, verify: Verify = verify,
     ) -> None:  # fmt: skip
-        pace = manifest.pace
-        self._network = network
-        self._engine = engine
-        self._report = report
-        self._swarm = swarm
-        self._incarnation = incarnation
-        self._sign = sign
-        self._admits = admits
-        self._cap = up_bytes_per_s
+        pace = context.manifest.pace
+        self._context = context
+        self._engine = context.engine
+        self._admits = membership.admits
+        self._cap = context.config.up_bytes_per_s
         self._bucket: TokenBucket | None = None
         self._witness = witness
         self._noted = noted
         timeouts = Timeouts(Deadline(pace.min_wait_s, pace.max_wait_s))
-        self._core = Pulls(swarm, timeouts, verify, incarnation_of, self._afford, MAX_LEAD, first)
+        self._core = Pulls(context.swarm, timeouts, verify, membership.incarnation_of, self._afford, MAX_LEAD, first)
         self._longest = 0  # payload that may be told to us: all are as long as ours
         self._transactions = transactions if transactions is not None else Transactions()
         self._shell = Shell(
-            network, engine, report, send_s=pace.max_wait_s, reply=self._core.reply, unreachable=self._core.unreachable,
+            context.network, context.engine, context.report, send_s=pace.max_wait_s, reply=self._core.reply,
+            unreachable=self._core.unreachable,
             sent=self._count, transactions=self._transactions,
         )  # fmt: skip
         self._since = math.inf  # when the local steps of the round began
@@ -132,7 +121,7 @@ class PulledExchange:
         commands = self._core.receive(peer, message, trio.current_time())
         if isinstance(message, Pulled) and any(isinstance(command, VerifyUpdate) for command in commands):
             self._transactions.received(peer, message)
-            self._witness(attestation_of(self._swarm, peer, message))
+            self._witness(attestation_of(self._context.swarm, peer, message))
         self._shell.do(commands)
 
     def _afford(self, count: int, now: float) -> bool:
@@ -159,13 +148,14 @@ class PulledExchange:
         if not isinstance(reply, calls.Published) or len(reply.payload) > MAX_PAYLOAD_BYTES:
             why = reply.reason if isinstance(reply, calls.Refused) else "it is longer than a frame may be"
             text = f"the model of round {round} was not published: {why}"
-            self._report.event("not_published", text, level="warning", round=round)
+            self._context.report.event("not_published", text, level="warning", round=round)
             self._shell.do(self._core.withhold(round))
             return False
         payload, digest = reply.payload, reply.digest
         self._longest = max(self._longest, len(payload))
-        signature = self._sign(body(self._swarm, self._network.peer_id, self._incarnation, round, digest))
-        published = Published(round, self._incarnation, digest, signature, payload)
+        context = self._context
+        signature = context.identity.sign(body(context.swarm, context.me, context.incarnation, round, digest))
+        published = Published(round, context.incarnation, digest, signature, payload)
         self._shell.do(self._core.publish(published, trio.current_time()))
         return True
 

@@ -7,8 +7,8 @@ replied to all calls of the edges, then mixes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from hashlib import blake2b
-from typing import Protocol
 
 import trio
 
@@ -19,14 +19,16 @@ from starling.gossip.exchange.pairwise import MAX_LEAD, Pairwise
 from starling.gossip.exchange.rounds import Rounds
 from starling.gossip.exchange.slots import Slots
 from starling.gossip.exchange.timeouts import TRIES, Deadline, Timeouts
+from starling.gossip.overlay.sticky import StickyEdges
 from starling.gossip.wire.frames import decode
 from starling.gossip.wire.schema import Pulling
 from starling.node.config.schema import Manifest
-from starling.node.daemon.exchange.api import RoundOutcome
+from starling.node.daemon.context import NodeContext
+from starling.node.daemon.exchange.api import ExchangeMembers, RoundOutcome
+from starling.node.daemon.exchange.budget import Budget
 from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.exchange.shell import Shell
-from starling.node.interfaces import EngineHandle, Reporter, TaskStatus
-from starling.node.net.api import Network
+from starling.node.interfaces import TaskStatus
 from starling.node.rpc import calls
 from starling.node.status.snapshot import Exchanges
 
@@ -34,56 +36,38 @@ SEND_S = 60.0
 """A peer that takes no frame for so long is unreachable."""
 
 
-class Budget(Protocol):
-    """What an exchange may cost, and how long frames took. `starling.node.daemon.exchange.budget.Budget` is one."""
-
-    def __call__(self, peer: str) -> int:
-        """Bytes that both payloads of one exchange with `peer` may take; 0 is no limit known."""
-        ...
-
-    def observe(self, peer: str, sent_bytes: int, seconds: float) -> None:
-        """A frame took so long to be handed to the network."""
-        ...
-
-    def forget(self, peer: str) -> None:
-        """The peer is gone."""
-        ...
-
-
 class Exchange:
     """All pairwise exchanges of one node; satisfies `starling.node.daemon.exchange.api.Meetings`.
 
     Args:
-        network, engine, report: the node's.
-        manifest: pace and mixing weight.
-        swarm: swarm id.
-        me: own peer id.
+        context: the node's.
+        membership: who may exchange with this node.
         fresh_inc: a random number in [0, 2**60] for a new incarnation of an edge.
-        may: whether a peer is an alive member.
-        admits: whether a peer's frame is to be read; raises RemoteProtocolError for strangers.
-        budget: bytes an exchange may cost.
         directions: steps pace: (give, take) of a round's links, where they are not the same both ways.
         noted: called with how the exchanges of a round, or a visit, ended, by peer, and with whom they were clipped.
         transactions: the history of exchanges, for the status.
+        sticky: clock pace: decides which peers that call may have an edge, and is called when one gives it up; by default all may.
     """
 
     def __init__(
-        self, *, network: Network, engine: EngineHandle, report: Reporter, manifest: Manifest, swarm: str, me: str,
-        fresh_inc: Callable[[], int], may: Callable[[str], bool], admits: Callable[[str], bool], budget: Budget,
+        self, context: NodeContext, membership: ExchangeMembers, fresh_inc: Callable[[], int], *,
         directions: Callable[[int], Mapping[str, tuple[float, float]]] = lambda _round: {},
         noted: Callable[[Mapping[str, Outcome], Collection[str]], None] = lambda _outcomes, _clipped: None,
-        transactions: Transactions | None = None,
+        transactions: Transactions | None = None, sticky: StickyEdges | None = None,
     ) -> None:  # fmt: skip
-        self._core = core = Pairwise(me, _pace(manifest, swarm), fresh_inc, may, budget)
-        self._engine = engine
-        self._admits = admits
-        self._budget = budget
+        self._budget = budget = Budget(context.manifest, context.config)
+        pace = _pace(context.manifest, context.swarm, sticky)
+        self._core = core = Pairwise(context.me, pace, fresh_inc, lambda peer: peer in membership.members, budget)
+        self._engine = context.engine
+        self._admits = membership.admits
+        self.sticky = sticky
         self._directions = directions
         self._noted = noted
         self._transactions = transactions if transactions is not None else Transactions()
         self._shell = Shell(
-            network, engine, report, send_s=SEND_S, reply=core.reply, unreachable=core.unreachable,
+            context.network, context.engine, context.report, send_s=SEND_S, reply=core.reply, unreachable=core.unreachable,
             sent=lambda peer, _message, count, seconds: budget.observe(peer, count, seconds), transactions=self._transactions,
+            edge_dropped=sticky.drop if sticky is not None else lambda _peer: None,
         )  # fmt: skip
 
     # --- status -------------------------------------------------------------------------------------------
@@ -175,11 +159,6 @@ class Exchange:
 
     # --- clock pace ---------------------------------------------------------------------------------------
 
-    def hold_edges(self, accept: Callable[[str], bool], dropped: Callable[[str], None]) -> None:
-        """Clock pace: `accept` says whether a peer that calls may have an edge; `dropped` is called when a peer gives one up."""
-        self._core.accept_edges(accept)
-        self._shell.edge_dropped = dropped
-
     async def contact_next(self, edges: Iterable[str], slot: int) -> Outcome | None:
         """Visit the next of our edges in this slot. -> how it ended, None if there is none to visit"""
         peer = self._core.next_visit(edges)
@@ -240,10 +219,11 @@ class Exchange:
             await self._shell.rest(peer)
 
 
-def _pace(manifest: Manifest, swarm: str) -> Rounds | Slots:
+def _pace(manifest: Manifest, swarm: str, sticky: StickyEdges | None) -> Rounds | Slots:
     pace = manifest.pace
     longest_s = pace.max_wait_s if pace.kind == "steps" else pace.slot_s  # a visit is over when its slot is
     timeouts = Timeouts(Deadline(min(pace.min_wait_s, longest_s), longest_s))
     if pace.kind == "steps":
         return Rounds(timeouts, MAX_LEAD)
-    return Slots(timeouts, manifest.mix.theta, blake2b(swarm.encode(), digest_size=16).digest())
+    slots = Slots(timeouts, manifest.mix.theta, blake2b(swarm.encode(), digest_size=16).digest())
+    return slots if sticky is None else replace(slots, welcome=sticky.accept)

@@ -57,11 +57,13 @@ class Shell:
         unreachable: the core's: takes (peer, now).
         sent: called for every frame sent.
         transactions: the history, which records every exchange.
+        edge_dropped: called with a peer that gave up its edge.
     """
 
     def __init__(
         self, network: Network, engine: EngineHandle, report: Reporter, *, send_s: float, reply: Replied,
         unreachable: Callable[[str, float], Iterable[Command]], sent: Sent, transactions: Transactions,
+        edge_dropped: Callable[[str], None] = lambda _peer: None,
     ) -> None:  # fmt: skip
         self._network = network
         self._engine = engine
@@ -71,12 +73,12 @@ class Shell:
         self._unreachable = unreachable
         self._sent = sent
         self._transactions = transactions
+        self._edge_dropped = edge_dropped
         self._peers: dict[str, _Peer] = {}
         self._nursery: trio.Nursery | None = None
         self._moved = trio.Event()
         self.queued_bytes = 0
         """Payload bytes that wait to be sent or are being sent."""
-        self.edge_dropped: Callable[[str], None] = lambda _peer: None
 
     async def serve(
         self, receive: Callable[[str, bytes], None], *beside: Callable[[], Awaitable[None]], task_status: TaskStatus
@@ -109,7 +111,7 @@ class Shell:
                     self._transactions.end(command)
                     self.move()
                 case EdgeDropped(peer):
-                    self.edge_dropped(peer)
+                    self._edge_dropped(peer)
                 case Fault(peer, reason):
                     self._report.fault(peer, reason)
                 case Event(name, text, level, fields):

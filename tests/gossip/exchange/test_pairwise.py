@@ -415,7 +415,7 @@ def test_a_peer_without_room_for_us_drops_the_edge():
         Ended("a", 3, 0, "busy", "full", "responder"), EdgeDropped("a"),
     ]  # fmt: skip
     assert m.done
-    m.accept_edges(lambda _peer: False)
+    m.pace.welcome = lambda _peer: False
     assert m.receive("c", Solicit(INC, 3, VIEW), 0.2) == [SendMessage("c", Busy(INC, 0, "full", 3))]
 
 

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from starling.gossip.errors import EngineError
+from starling.gossip.overlay.sticky import StickyEdges
 from starling.gossip.wire.frames import encode
 from starling.gossip.wire.schema import Ack, Solicit
 from starling.node.net.faults import loss
@@ -344,13 +345,15 @@ async def test_clock_pace_visits_edges_in_rotation_and_conserves(lost):
 @virtual
 async def test_an_unwelcome_caller_is_told_and_drops_the_edge():
     """An edge exists only if both ends say so."""
-    swarm = PairwiseSwarm(2, pace="clock")
-    dropped: list[str] = []
+    full, roomy = StickyEdges(1, b""), StickyEdges(1, b"")
+    for peer in "xyz":
+        assert full.accept(peer)
+    roomy.update("a", ["b"])
+    swarm = PairwiseSwarm(2, pace="clock", sticky={"a": roomy, "b": full})
     async with swarm.serving():
-        swarm["b"].exchange.hold_edges(lambda _peer: False, lambda _peer: None)
-        swarm["a"].exchange.hold_edges(lambda _peer: True, dropped.append)
+        assert roomy.peers == ("b",)
         assert await swarm["a"].exchange.contact("b", 0) == "busy"
-        assert dropped == ["b"]
+        assert roomy.peers == ()
 
 
 @virtual
