@@ -25,6 +25,19 @@ REFERENCES = {
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1.0, alpha=0.9, centered=True),
     "nesterov": lambda p: torch.optim.SGD(p, lr=1.0, momentum=0.5, nesterov=True),
 }
+NOT_FLAT = {"lbfgs", "sparseadam", "muon"}  # a closure, sparse gradients, matrices
+TORCH = {
+    name.lower(): made
+    for name, made in vars(torch.optim).items()
+    if isinstance(made, type) and issubclass(made, torch.optim.Optimizer) and made is not torch.optim.Optimizer
+}
+
+
+def test_every_optimiser_of_torch_that_can_step_a_flat_vector_has_its_name():
+    """The table stands in for torch, which the daemon never imports; a new torch may have more."""
+    assert set(OPTIMIZERS.built_in) == TORCH.keys() - NOT_FLAT
+    for kind in OPTIMIZERS.built_in:
+        assert OPTIMIZERS.load(kind) is TORCH[kind]
 
 
 @pytest.mark.parametrize("kind", REFERENCES)
@@ -80,9 +93,10 @@ def test_a_value_that_torch_refuses_is_a_configuration_error():
         optimizer(OptimizerSection(kind="adamw", params={"eps": -1.0}), torch.ones(3))
 
 
-def test_an_optimiser_that_needs_more_than_a_gradient_is_refused():
+@pytest.mark.parametrize("kind", sorted(NOT_FLAT & TORCH.keys()))
+def test_an_optimiser_that_needs_more_than_a_gradient_is_refused(kind):
     with pytest.raises(ConfigError, match="cannot step a flat vector"):
-        Optimizer(torch.optim.LBFGS, torch.ones(3))
+        Optimizer(TORCH[kind], torch.ones(3))
 
 
 @pytest.mark.parametrize("kind", SECTIONS)
