@@ -26,7 +26,7 @@ def encode(message: Message) -> bytes:
     return _ENCODER.encode(message)
 
 
-def decode(lane: Lane, peer: str, frame: bytes) -> Any:
+def decode(lane: Lane, peer: str, frame: bytes | bytearray) -> Any:
     """The message in a frame.
 
     Args:

@@ -21,7 +21,7 @@ class Inbound:
 
     peer: str
     lane: Lane
-    frame: bytes
+    frame: bytes | bytearray
 
 
 @dataclass(frozen=True, slots=True)

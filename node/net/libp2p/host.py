@@ -334,7 +334,7 @@ class Libp2pNetwork:
         lane, received = accepted
         info, record = connection.info, self._peer(connection.info.peer)
 
-        def deliver(frame: bytes) -> None:
+        def deliver(frame: bytearray) -> None:
             info.useful_at, record.rejected_dials = trio.current_time(), 0
             if record.bucket.take(1, info.useful_at) and self._inboxes[lane].put(Inbound(info.peer, lane, frame)):
                 record.traffic.bytes_received += len(frame)

@@ -77,7 +77,7 @@ class PartialFrames:
         largest.stream.reset()
 
     def clear(self, assembly: _Assembly) -> None:
-        """The frame is complete or given up."""
+        """The frame is complete or given up. The buffer itself is left as it is: a complete frame is handed on in it."""
         self.held -= len(assembly.buffer)
         self.strange -= len(assembly.buffer) if assembly.strange else 0
         assembly.buffer = bytearray()
@@ -138,7 +138,7 @@ async def accept_lane(stream: Stream) -> tuple[Lane, bytes] | None:
 
 
 async def read_frames(
-    stream: Stream, lane: Lane, received: bytes, unfinished: PartialFrames, deliver: Callable[[bytes], object], *,
+    stream: Stream, lane: Lane, received: bytes, unfinished: PartialFrames, deliver: Callable[[bytearray], object], *,
     known: Callable[[], bool] = lambda: True, longest: Mapping[Lane, int] = MAX_FRAME_BYTES,
 ) -> None:  # fmt: skip
     """Deliver complete frames until the stream ends, breaks, or stalls in the middle of a frame.
@@ -148,7 +148,7 @@ async def read_frames(
         lane: what it is for.
         received: bytes that came with the negotiation.
         unfinished: bounds the memory of all streams.
-        deliver: takes a frame.
+        deliver: takes a frame, which is its own from then on.
         known: whether the peer may send large frames; otherwise it shares a small bound with all other unknown peers.
         longest: bytes of a frame, by lane; read for every frame.
 
@@ -173,7 +173,7 @@ async def read_frames(
                     if wanted > longest[lane]:
                         raise FrameTooLong
                 if len(assembly.buffer) == wanted:
-                    frame, wanted = bytes(assembly.buffer), -1
+                    frame, wanted = assembly.buffer, -1
                     unfinished.clear(assembly)
                     deliver(frame)
                     delivered += 1

@@ -52,6 +52,17 @@ def test_every_exchange_message_has_its_golden_bytes(name):
     assert decode("exchange", "peer", bytes.fromhex(golden[name])) == MESSAGES[name]
 
 
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_message_shares_no_memory_with_the_buffer_it_came_in(name):
+    """A payload may be kept for long; the buffer of a frame may not be, nor change what was read from it."""
+    frame = bytearray(encode(MESSAGES[name]))
+    message = decode("exchange", "peer", frame)
+    frame[:] = bytes(len(frame))
+    frame.clear()  # an error while anything points into it
+    assert message == MESSAGES[name]
+    assert hash(message) == hash(MESSAGES[name]), "all parts are immutable"
+
+
 def test_the_golden_file_names_these_messages_only():
     """A message that is gone is noticed, too."""
     assert json.loads(GOLDEN.read_text()).keys() == MESSAGES.keys()
