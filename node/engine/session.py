@@ -205,8 +205,10 @@ class Session:
         return self._trained(self._distances.figure())
 
     def mix(self, call: calls.Mix) -> calls.Done:
-        """Add what gathered, and thaw."""
+        """Add what gathered, and thaw. What was committed after the last Mix (its Ack was lost) counts without another Train."""
         self._must_rest()
+        if self._frozen is None and self._gathered:
+            self.train(calls.Train(call.round, 0))
         held = self.thaw(call.asked)
         self._round = call.round + 1
         return calls.Done(held=held, distance=self._distances.figure())

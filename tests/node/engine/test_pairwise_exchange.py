@@ -162,6 +162,24 @@ def test_an_answer_whose_ack_was_late_is_added_at_the_next_mix():
     assert state_of(engines["b"]).flows["a"].any()
 
 
+def test_an_answer_whose_ack_came_after_the_last_round_is_added_at_a_mix_without_local_steps():
+    """No Train follows the last round; the other end has booked its half."""
+    engines = pair()
+    response = done(engines["b"], offer(engines)).payload
+    done(engines["a"], calls.Apply("b", 0, 1, response))
+    for engine in engines.values():
+        done(engine, calls.Mix(0))
+    done(engines["b"], calls.Commit("a", 0, 1))
+    before = x_of(engines["b"])
+    done(engines["b"], calls.Mix(1))
+    assert not torch.equal(x_of(engines["b"]), before)
+    assert torch.equal(state_of(engines["b"]).flows["a"], -state_of(engines["a"]).flows["b"])
+    assert engines["b"].handle(calls.Offer("a", 0, 2, 1, 0.5, 0)).kind == "state", "it is thawed again"
+    after = x_of(engines["b"])
+    done(engines["b"], calls.Mix(2))
+    assert torch.equal(x_of(engines["b"]), after), "it is added once"
+
+
 def test_a_dropped_transaction_leaves_no_trace():
     engines = pair()
     call = offer(engines)
