@@ -98,10 +98,9 @@ class Settle(Call, frozen=True, tag="settle"):
 
 
 class Revoke(Call, frozen=True, tag="revoke"):
-    """Delete the flow of a peer that left, was banned or restarted, settled flows too if `settled`, and anything pending. -> Done"""
+    """Delete the flow of a peer that left, was banned or restarted, settled flows too, and anything pending. -> Done"""
 
     peer: str
-    settled: bool = True
 
 
 class Publish(Call, frozen=True, tag="publish"):

@@ -196,14 +196,13 @@ class Edge:
         """Tell the peer our incarnation."""
         return [self._send(Reset(self.inc))]
 
-    def reset(self, inc: int, *, settled: bool = True) -> list[EdgeCommand]:
+    def reset(self, inc: int) -> list[EdgeCommand]:
         """Delete the flow and begin a new incarnation: suspicion, ban, or an engine that lost its state.
 
         Args:
             inc: a fresh random number; a larger one is taken if needed.
-            settled: flows settled earlier go as well.
         """
-        return self._restart(max(self.inc + 2, inc), settled=settled)
+        return self._restart(max(self.inc + 2, inc))
 
     def close(self) -> list[EdgeCommand]:
         """Close in order. Over when `closing` is false again; `settled` says if it was in order."""
@@ -396,9 +395,9 @@ class Edge:
         self.settled = last
         return [Settle(self.peer)]
 
-    def _restart(self, inc: int, *, settled: bool = True) -> list[EdgeCommand]:
+    def _restart(self, inc: int) -> list[EdgeCommand]:
         """Delete the flow. A greeting goes on: it is for whatever incarnation comes out."""
-        commands: list[EdgeCommand] = [Revoke(self.peer, settled)]
+        commands: list[EdgeCommand] = [Revoke(self.peer)]
         if (out := self.outstanding) is not None and out.phase != "greeting":
             self.outstanding = None
             commands.append(self._ended(out.round, out.seq, "aborted", "reset", "initiator"))

@@ -275,11 +275,10 @@ class Edges:
             if self.greets(peer):
                 self._do(peer, edge.greet(), now)
 
-    def _reset(self, peer: str, now: float, *, settled: bool = True) -> None:
-        """Start an edge anew; if all goes, what the engine was still to do for the old incarnation need not be done."""
-        if settled:
-            self._out.append(DiscardCalls(peer))
-        commands = self.edges[peer].reset(self.fresh_inc(), settled=settled)
+    def _reset(self, peer: str, now: float) -> None:
+        """Start an edge anew; what the engine was still to do for the old incarnation need not be done."""
+        self._out.append(DiscardCalls(peer))
+        commands = self.edges[peer].reset(self.fresh_inc())
         if peer in self._renewing:
             self._renewing[peer] = next(it for it in commands if isinstance(it, Revoke))
         self._do(peer, commands, now)

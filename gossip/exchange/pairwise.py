@@ -191,13 +191,13 @@ class Pairwise(Edges):
                 self._give_up(peer, now)
         return self._flush()
 
-    def revoke(self, peer: str, now: float, *, settled: bool = True) -> list[Command]:
-        """The peer left, was banned or restarted: delete its flow, settled flows too if `settled`. `release` it once that is done."""
+    def revoke(self, peer: str, now: float) -> list[Command]:
+        """The peer left, was banned or restarted: delete its flow, settled flows too. `release` it once that is done."""
         self.pace.resolved(peer, self.pace.round, "aborted", now)
         self.pace.forget(peer)
         self._clipped.discard(peer)
         if peer in self.edges:
-            self._reset(peer, now, settled=settled)
+            self._reset(peer, now)
         else:
             self._out.append(Revoke(peer))
         return self._flush()

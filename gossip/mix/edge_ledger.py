@@ -82,12 +82,12 @@ def settle(ledger: Ledger, peer: str, most: int) -> Ledger:
     return _ledger(rest, flows, settled)
 
 
-def revoke(ledger: Ledger, peer: str, *, settled: bool) -> Ledger:
-    """Delete c_ij, and what was settled with this peer if `settled`."""
+def revoke(ledger: Ledger, peer: str) -> Ledger:
+    """Delete c_ij, and what was settled with this peer."""
     return _ledger(
         ledger.rest,
         {p: flow for p, flow in ledger.flows.items() if p != peer},
-        {p: flow for p, flow in ledger.settled.items() if p != peer} if settled else ledger.settled,
+        {p: flow for p, flow in ledger.settled.items() if p != peer},
     )
 
 

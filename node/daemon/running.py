@@ -200,7 +200,7 @@ class RunningNode:
                 return
         if self.equivocation is not None:
             self.equivocation.forget(peer)
-        await self.exchange.revoke(peer, settled=True)
+        await self.exchange.revoke(peer)
 
     # --- enforcing verdicts -------------------------------------------------------------------------------
 
@@ -232,4 +232,4 @@ class RunningNode:
                 self._cut.clear()
 
     async def _revoke(self, peer: str) -> None:
-        await self.exchange.revoke(peer, settled=True)
+        await self.exchange.revoke(peer)

@@ -277,15 +277,15 @@ class Learner:
         self.kept.pop(peer, None)
         self._correct(edge_ledger.settle(self.ledger, peer, self._manifest.mix.settled_edges))
 
-    def revoke(self, peer: str, *, settled: bool) -> bool:
-        """The peer is gone. With `settled`, the rule forgets it too. -> whether the remaining flows compensated for the revoked one"""
+    def revoke(self, peer: str) -> bool:
+        """The peer is gone, and the rule forgets it. -> whether the remaining flows compensated for the revoked one"""
         self.kept.pop(peer, None)
-        if settled and peer in self._seats:
+        if peer in self._seats:
             assert isinstance(self.mixer, Gather)
             kept = emptied(self.state.kept, self.mixer.rule.seats, [self._seats.pop(peer)])
             self.state = replace(self.state, kept=kept)
         before = self.ledger
-        self._correct(edge_ledger.revoke(before, peer, settled=settled))
+        self._correct(edge_ledger.revoke(before, peer))
         return edge_ledger.leaned(before, self.ledger)
 
     def _correct(self, changed: Ledger) -> None:

@@ -294,7 +294,7 @@ class Session:
         self.exchanges.forget(call.peer)
         self._distances.forget(call.peer)
         self._book_now(call.peer)
-        return calls.Done(leaned=self.learner.revoke(call.peer, settled=call.settled))
+        return calls.Done(leaned=self.learner.revoke(call.peer))
 
     @property
     def frozen(self) -> bool:

@@ -14,7 +14,7 @@ def held(**flows: float):
     """A ledger of one coordinate."""
     books = edge_ledger.opened(torch.zeros(1))
     books = replace(books, flows={peer: torch.tensor([flow]) for peer, flow in flows.items()})
-    return edge_ledger.revoke(books, "nobody", settled=False)  # adds the total up
+    return edge_ledger.revoke(books, "nobody")  # adds the total up
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def held(**flows: float):
 def test_the_rest_leans_against_a_flow_far_longer_than_the_whole_correction(flows, leans):
     """Without it what is left is as large and points the other way: no correction at all errs by less."""
     before = held(**flows)
-    after = edge_ledger.revoke(before, "p", settled=True)
+    after = edge_ledger.revoke(before, "p")
     assert edge_ledger.leaned(before, after) == leans
     if leans:
         assert (after.total - before.total).norm() > before.total.norm()
@@ -38,4 +38,4 @@ def test_the_rest_leans_against_a_flow_far_longer_than_the_whole_correction(flow
 
 def test_nothing_leans_where_there_is_no_correction():
     empty = edge_ledger.opened(torch.zeros(3))
-    assert not edge_ledger.leaned(empty, edge_ledger.revoke(empty, "p", settled=True))
+    assert not edge_ledger.leaned(empty, edge_ledger.revoke(empty, "p"))

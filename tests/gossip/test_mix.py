@@ -100,7 +100,7 @@ def test_nothing_that_goes_in_is_modified(name, support):
     mixed, _ = edge_ledger.average(algorithm.edge, books, shared, effects)
     algorithm.absorb(state, x, mixed, PHASE)
     edge_ledger.settle(books, "p", SETTLED)
-    edge_ledger.revoke(books, "p", settled=True)
+    edge_ledger.revoke(books, "p")
     assert all(torch.equal(tensor, copy) for tensor, copy in held.values())
 
 
@@ -160,7 +160,7 @@ def test_after_a_crash_the_survivors_corrections_still_sum_to_zero(meetings, see
     books = _ledgers(meetings, seed)
     for i in sorted(set(range(4)) - dead):
         for j in sorted(dead):
-            books[i] = edge_ledger.revoke(books[i], f"p{j}", settled=True)
+            books[i] = edge_ledger.revoke(books[i], f"p{j}")
     alive = [books[i].total.double() for i in range(4) if i not in dead]
     scale = sum(float(total.abs().max()) for total in alive) + 1.0
     assert float(sum(alive).abs().max()) <= 1e-6 * scale
@@ -174,12 +174,11 @@ def test_settling_keeps_the_correction_and_a_late_revocation_still_finds_it():
         kept = edge_ledger.settle(kept, peer, SETTLED)
     assert torch.equal(kept.total, total)
     assert list(kept.settled) == ["p1", "p2"]
-    revoked = edge_ledger.revoke(kept, "p1", settled=True)
+    revoked = edge_ledger.revoke(kept, "p1")
     torch.testing.assert_close(revoked.total, total - flows["p1"])
-    assert torch.equal(edge_ledger.revoke(kept, "p1", settled=False).total, total)
     kept = edge_ledger.settle(kept, "p3", SETTLED)  # one more than is kept: the oldest can no longer be revoked
     assert list(kept.settled) == ["p2", "p3"]
-    torch.testing.assert_close(edge_ledger.revoke(kept, "p1", settled=True).total, total)
+    torch.testing.assert_close(edge_ledger.revoke(kept, "p1").total, total)
 
 
 def test_an_edge_settled_twice_is_revoked_as_one():
@@ -189,7 +188,7 @@ def test_an_edge_settled_twice_is_revoked_as_one():
     node.absorb(effect("p1", 1.0, 9, Full(), DIM))
     kept = edge_ledger.settle(node.ledger, "p1", SETTLED)
     assert list(kept.settled) == ["p1"]
-    assert not edge_ledger.revoke(kept, "p1", settled=True).total.any()
+    assert not edge_ledger.revoke(kept, "p1").total.any()
 
 
 def test_equal_nodes_need_no_correction():

@@ -58,11 +58,10 @@ class CountingEngine(FakeEngine):
                 self.kept.pop((peer, inc, seq), None)
             case calls.Settle(peer):
                 self.settled[peer] = self.settled.get(peer, 0) + self.flows.pop(peer, 0)
-            case calls.Revoke(peer, settled):
+            case calls.Revoke(peer):
                 self.flows.pop(peer, None)
                 self.kept = {key: v for key, v in self.kept.items() if key[0] != peer}
-                if settled:
-                    self.settled.pop(peer, None)
+                self.settled.pop(peer, None)
             case calls.Mix(round):
                 self.mixed.append(round)
         return calls.Done()

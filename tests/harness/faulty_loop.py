@@ -34,7 +34,7 @@ class FaultyLoop:
                 del self.loop.turns[pair]
                 self.pending.pop(pair, None)
             for other in self.alive:
-                self.keep(other, edge_ledger.revoke(self.loop.ledgers[other], self.loop.peers[row], settled=True))
+                self.keep(other, edge_ledger.revoke(self.loop.ledgers[other], self.loop.peers[row]))
         for pair in (self.pair(*pair) for pair in change.closed):
             self.resolve(pair)
             if self.loop.turns.pop(pair, 0):

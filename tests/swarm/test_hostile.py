@@ -160,7 +160,7 @@ async def assert_nothing_remains(swarm, liar: str) -> None:
     """Without the liar's flows the honest nodes' corrections sum to zero as if it had never been there."""
     await drain(swarm)
     for virtual in swarm.nodes.values():
-        await virtual.node.running.exchange.revoke(liar, settled=True)
+        await virtual.node.running.exchange.revoke(liar)
     assert_flows_cancel(swarm)
 
 

@@ -98,8 +98,8 @@ class Meetings(Protocol):
         """
         ...
 
-    async def revoke(self, peer: str, *, settled: bool) -> None:
-        """The peer is gone, banned or reborn: what came of it goes, what was settled too if `settled`."""
+    async def revoke(self, peer: str) -> None:
+        """The peer is gone, banned or reborn: what came of it goes, what was settled too."""
         ...
 
     async def reset_all(self) -> None:

@@ -208,12 +208,12 @@ class PulledExchange:
 
     # --- membership and engine ----------------------------------------------------------------------------
 
-    async def revoke(self, peer: str, *, settled: bool) -> None:
+    async def revoke(self, peer: str) -> None:
         """The peer is gone, banned or reborn: what it said counts no more. There is nothing else to take back."""
         self._core.forget(peer)
         self._shell.move()
         try:
-            await self._engine.call(calls.Revoke(peer, settled))
+            await self._engine.call(calls.Revoke(peer))
         except EngineError:
             return  # and with it all that it kept of the peer
 

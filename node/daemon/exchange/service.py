@@ -199,12 +199,12 @@ class Exchange:
         while edge.closing:
             await self._shell.moved()
 
-    async def revoke(self, peer: str, *, settled: bool) -> None:
-        """The peer is gone, banned or reborn: delete its flow, what was settled too if `settled`."""
+    async def revoke(self, peer: str) -> None:
+        """The peer is gone, banned or reborn: delete its flow, what was settled too."""
         core = self._core
         edge = core.edges.get(peer)
         self._budget.forget(peer)
-        self._shell.do(core.revoke(peer, trio.current_time(), settled=settled))
+        self._shell.do(core.revoke(peer, trio.current_time()))
         self._shell.move()
         await self._shell.rest(peer)
         if edge is not None and core.edges.get(peer) is edge:

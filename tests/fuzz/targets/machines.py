@@ -93,9 +93,7 @@ class _End:
                     case _:
                         self._do(edge.refuse_solicit("late", 3))
             case _:
-                self._do(
-                    edge.close() if choices.flag() else edge.reset(choices.number(MAX_INC - 1), settled=choices.flag())
-                )
+                self._do(edge.close() if choices.flag() else edge.reset(choices.number(MAX_INC - 1)))
 
     def _hear(self, message: Exchange) -> None:
         message = frames.decode("exchange", "peer", frames.encode(message))

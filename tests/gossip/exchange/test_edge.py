@@ -176,7 +176,7 @@ RESPONDER = [
         lambda e: e.receive(Reset(INC + 2)),
         [Revoke("a"), ended("aborted", "reset", "responder"), SendMessage("a", Reset(INC + 2))],
     ),
-    ("answered", lambda e: e.reset(5, settled=False), [Revoke("a", settled=False), ended("aborted", "reset", "responder")]),
+    ("answered", lambda e: e.reset(5), [Revoke("a"), ended("aborted", "reset", "responder")]),
     ("answered", lambda e: e.abort("timeout", "deadline"), []),
 ]  # fmt: skip
 

@@ -15,7 +15,7 @@ from tests.harness.engines import done, exchange, manifest, opened, opening, sta
 EVERY_CALL = (
     calls.Train(0, 1), calls.Free(on=True, round=0), calls.Offer("b", 0, 1, 0, 0.5, 0),
     calls.Answer("b", 0, 1, 0, 0.5, 0.0, b""), calls.Apply("b", 0, 1, b""), calls.Commit("b", 0, 1), calls.Drop("b", 0, 1),
-    calls.Mix(0), calls.Settle("b"), calls.Revoke("b", settled=True), calls.Evaluate(), calls.Save(), calls.Snapshot(),
+    calls.Mix(0), calls.Settle("b"), calls.Revoke("b"), calls.Evaluate(), calls.Save(), calls.Snapshot(),
     calls.ReadChunk(1, 0, 10), calls.Consider("b", 0, b""), calls.Agree(), calls.Stop(),
 )  # fmt: skip
 
@@ -140,7 +140,7 @@ def test_settled_and_revoked_edges_leave_a_correction_of_what_remains():
     done(engines["a"], calls.Settle("b"))
     assert list(state_of(engines["a"]).settled) == ["b"]
     assert torch.equal(state_of(engines["a"]).total, flows["b"] + flows["c"])
-    done(engines["a"], calls.Revoke("b", settled=True))
+    done(engines["a"], calls.Revoke("b"))
     assert torch.equal(state_of(engines["a"]).total, flows["c"])
 
 
@@ -151,7 +151,7 @@ def test_a_flow_that_was_revoked_before_mix_does_not_grow_anew_at_mix():
         done(engine, calls.Train(0, 5))
     trained = x_of(engines["a"])
     exchange(engines, "a", "b", seq=1)
-    done(engines["a"], calls.Revoke("b", settled=True))
+    done(engines["a"], calls.Revoke("b"))
     done(engines["a"], calls.Mix(0))
     assert not state_of(engines["a"]).flows
     assert not state_of(engines["a"]).total.any()

@@ -96,7 +96,7 @@ def test_out_of_turn_nothing_is_published_heard_or_kept():
     engines, told = trained("ab")
     a = engines["a"]
     hear(a, "b", told["b"])
-    done(a, calls.Revoke("b", settled=True))
+    done(a, calls.Revoke("b"))
     mine = x_of(a)
     done(a, calls.Mix(0, ("b",)))
     assert torch.equal(x_of(a), mine)
@@ -171,9 +171,7 @@ def test_what_a_rule_knows_of_each_peer_survives_a_restart_and_ends_with_a_ban(t
     again = opened(agreed, 0, "a", tmp_path / "a.safetensors")
     assert known(again).keys() == learned.keys()
     assert all(torch.equal(known(again)[peer], learned[peer]) for peer in "bd")
-    done(again, calls.Revoke("d", settled=False))  # only an edge is gone
-    assert known(again).keys() == {"b", "d"}
-    done(again, calls.Revoke("d", settled=True))
+    done(again, calls.Revoke("d"))
     assert known(again).keys() == {"b"}
     done(again, calls.Train(1, 1))
     hear(again, "c", told["c"])

@@ -21,7 +21,7 @@ REQUESTS = (
     calls.Answer("peer", 1, 2, 3, 0.5, 0.25, b"\x00\xff"),
     calls.Apply("peer", 1, 2, b"payload"),
     calls.Commit("peer", 1, 2),
-    calls.Revoke("peer", settled=True),
+    calls.Revoke("peer"),
     calls.Consider("b", 9, b"state"),
     calls.Stop(),
 )

@@ -279,7 +279,7 @@ async def test_what_a_banned_peer_told_this_round_does_not_count():
         nursery.start_soon(a.round, 0, "bz")
         await trio.sleep(0.2)
         assert a.engine.heard == {"z": b"z 0"}
-        await a.exchange.revoke("z", settled=True)
+        await a.exchange.revoke("z")
         await swarm["b"].round(0, "")
         await trio.sleep(0.2)
         assert a.engine.mixed == [(0, {"b": b"b 0", "z": None})]

@@ -241,7 +241,7 @@ async def test_a_revoked_peer_leaves_no_flow_and_may_come_back():
     async with swarm.serving():
         links = {"a": {"b": 0.5}, "b": {"a": 0.5}}
         await swarm.all(lambda member: member.exchange.round(0, links[member.name], VIEW))
-        await swarm["a"].exchange.revoke("b", settled=True)
+        await swarm["a"].exchange.revoke("b")
         assert "b" not in swarm["a"].exchange.edges
         assert not swarm["a"].engine.flows
         swarm["a"].engine.x += 500
@@ -267,7 +267,7 @@ async def test_where_the_other_flows_leaned_against_a_revoked_one_every_edge_beg
 
         engine.refuse = lambda call: leaning(call) if isinstance(call, calls.Revoke) else None
         assert set(engine.flows) == {"b", "c"}
-        await swarm["a"].exchange.revoke("c", settled=True)
+        await swarm["a"].exchange.revoke("c")
         await trio.sleep(1.0)
         assert swarm["a"].facts.events.count("edges_anew") == 1, "what goes with the others is no news"
         assert not engine.flows
