@@ -262,6 +262,10 @@ def test_a_swarm_without_a_tracker_keeps_the_id_it_had():
     """Keys that came later count where they are set."""
     plain = manifests.to_bytes(Manifest())
     assert b"tracker" not in plain
-    ids = [manifests.swarm_id(keys.apply_set(Manifest(), (f"mix.tracker_leak={leak}",))) for leak in (0.2, 0.3, 0.4)]
-    assert ids[0] == manifests.swarm_id(Manifest())
+    defended = ("mix=defended_tracking",)
+    ids = [
+        manifests.swarm_id(keys.apply_set(Manifest(), (*defended, f"mix.tracker_leak={leak}")))
+        for leak in (0.2, 0.3, 0.4)
+    ]
+    assert ids[0] == manifests.swarm_id(keys.apply_set(Manifest(), defended))
     assert all(one != other for one, other in pairwise(ids))

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 
 import base58
 import msgpack
-import msgspec
 import tomli_w
 
 from starling.gossip.errors import ConfigError
 from starling.node.admission import chain as chains
 from starling.node.admission import invite as invites
 from starling.node.admission.invite import Invite
-from starling.node.config import toml
+from starling.node.config import kinds, toml
 from starling.node.config.schema import Manifest, NodeConfig, Section, TaskSection
 from starling.node.identity import Identity
 from starling.node.net.libp2p import addresses
@@ -38,7 +37,7 @@ def _toml(data: bytes) -> bool:
     kind = SECTIONS[setting % 2]
     if setting >= 128:
         choices = Choices(data[1:])
-        plain = msgspec.to_builtins(EXAMPLES[setting % 2])
+        plain = kinds.written(EXAMPLES[setting % 2])
         for _ in range(choices.below(4)):
             plain = edited(plain, choices, binary=False)
         try:
