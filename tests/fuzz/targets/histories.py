@@ -22,7 +22,8 @@ def _hear(data: bytes) -> bool:
     choices, known, taken = Choices(data), KNOWN, False
     for _ in range(4):
         shape, piece = choices.below(3), choices.piece()
-        sketch = (GOOD, (piece * (4 * BUCKETS))[: 4 * BUCKETS], piece)[shape]
+        repeated = (piece * (4 * BUCKETS // max(len(piece), 1) + 1))[: 4 * BUCKETS]
+        sketch = (GOOD, repeated, piece)[shape]
         record = Record(choices.of(NAMES), choices.number() - choices.below(2), sketch, choices.piece())
         distance, source, signed = choices.below(300) - 2, choices.of(NAMES[1:]), choices.flag()
         try:
