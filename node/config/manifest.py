@@ -17,6 +17,7 @@ from starling.gossip.compress.catalogue import QUANTIZERS, SELECTORS
 from starling.gossip.errors import ConfigError, RemoteProtocolError
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.stability import disagreement_factor
+from starling.gossip.seeds import derive
 from starling.node import identity
 from starling.node.config import admission, consent, kinds, presets, robustness, toml
 from starling.node.config.overlay import overlay_of
@@ -317,3 +318,14 @@ def check_shard(manifest: Manifest, shard: int) -> None:
             f"shard: must be < partition.shards = {shards}, got {shard}; try `--shard {shards - 1}`, or `--shard -1` to derive it "
             "from the peer id"
         )
+
+
+def shard_of(manifest: Manifest, shard: int, peer: str) -> int:
+    """The shard of built-in data that a node trains on.
+
+    Args:
+        manifest: of its swarm.
+        shard: `shard` of its settings, -1 to derive it from the peer id.
+        peer: its peer id.
+    """
+    return (shard if shard >= 0 else derive(0, "shard", peer)) % manifest.partition.shards

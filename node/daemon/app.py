@@ -18,7 +18,6 @@ from pathlib import Path
 import trio
 
 from starling.gossip.errors import GossipError
-from starling.gossip.seeds import derive
 from starling.node.config import attack_consent, consent
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest, NodeConfig
@@ -248,9 +247,8 @@ def _code(config: NodeConfig) -> str:
 
 def _opening(setup: NodeSetup, manifest: Manifest) -> calls.Open:
     config, me = setup.config, setup.identity.peer_id
-    shard = config.shard if config.shard >= 0 else derive(0, "shard", me)
     return calls.Open(
-        manifest=manifest, data=config.data, shard=shard % manifest.partition.shards, device=config.device, threads=config.threads,
-        checkpoint=setup.checkpoint, node=me, privacy=config.privacy, attack=config.attack, attack_params=config.attack_params,
-        code=_code(config),
+        manifest=manifest, data=config.data, shard=manifests.shard_of(manifest, config.shard, me), device=config.device,
+        threads=config.threads, checkpoint=setup.checkpoint, node=me, privacy=config.privacy,
+        attack=config.attack, attack_params=config.attack_params, code=_code(config),
     )  # fmt: skip

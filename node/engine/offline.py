@@ -21,10 +21,12 @@ import torch
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
+from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest, PrivacySection
 from starling.node.engine import tensor_file
 from starling.node.engine.devices import device
 from starling.node.engine.engine import Engine
+from starling.node.identity import Identity
 from starling.node.rpc import calls
 from starling.node.storage.run_dir import RunDir
 from starling.node.tasks.api import Sampled, Source
@@ -44,6 +46,7 @@ def export(run_dir: Path, file: Path) -> None:
     """
     place = RunDir.existing(run_dir)
     manifest, config = _manifest(place), place.read_config()
+    me = Identity.load_or_create(place.key).peer_id
     if not place.checkpoint.exists():
         raise ConfigError(f"--dir: {run_dir} has no model yet; start the node with `starling run --dir {run_dir}`")
     with tempfile.TemporaryDirectory() as folder:
@@ -51,8 +54,8 @@ def export(run_dir: Path, file: Path) -> None:
         shutil.copyfile(place.checkpoint, copied)
         engine = Engine()
         opening = calls.Open(
-            manifest=manifest, data=config.data, shard=max(config.shard, 0) % manifest.partition.shards, device=config.device,
-            threads=config.threads, checkpoint=str(copied), node="", privacy=PrivacySection(),
+            manifest=manifest, data=config.data, shard=manifests.shard_of(manifest, config.shard, me), device=config.device,
+            threads=config.threads, checkpoint=str(copied), node=me, privacy=PrivacySection(),
         )  # fmt: skip
         for call in (opening, calls.Save(str(file))):
             reply = engine.handle(call)
@@ -82,7 +85,7 @@ def measure(run_dir: Path, model: Path, data: Path | None) -> dict[str, Any]:
     except (ValueError, RuntimeError) as error:
         raise ConfigError(f"{model}: is not a model of this swarm: {' '.join(str(error).split())}") from error
     path = data or (Path(config.data) if config.data else None)
-    shard = max(config.shard, 0) % manifest.partition.shards
+    shard = manifests.shard_of(manifest, config.shard, Identity.load_or_create(place.key).peer_id)
     held: Any = learned.data(Source(path, manifest.partition, shard, manifest.seed), on)
     if data is not None and data.suffix == ".npz" and "x_test" not in names_in_npz(data) and isinstance(held, Sampled):
         held = _Whole(held)

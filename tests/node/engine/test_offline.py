@@ -12,10 +12,12 @@ from safetensors.torch import load_file
 
 from starling.gossip.errors import ConfigError
 from starling.node import operate
+from starling.node.config import manifest as manifests
 from starling.node.config import toml
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.engine import offline
 from starling.node.engine.engine import Engine
+from starling.node.identity import Identity
 from starling.node.rpc import calls
 from starling.node.storage.run_dir import RunDir
 from starling.node.tasks.digits import built_in
@@ -43,6 +45,33 @@ def test_the_model_of_a_checkpoint_is_the_one_its_node_would_have_exported(left,
     assert once.keys() == later.keys()
     assert all((once[name] == later[name]).all() for name in once)
     assert {path.name: path.read_bytes() for path in left.path.iterdir()} == before
+
+
+def test_an_export_estimates_statistics_from_the_shard_that_its_node_trained_on(tmp_path):
+    """Also where the shard follows from the peer id: the export of a node that has ended is the one it would have made."""
+    manifest = toml.apply_set(
+        Manifest(),
+        [
+            "task=tests.harness.networks:Pictures",
+            "task.params.network=resnet",
+            "partition=by_label",
+            "partition.shards=4",
+        ],
+    )
+    place, _ = operate.found(tmp_path / "n", manifest, NodeConfig(device="cpu", trust=True))
+    me = Identity.load_or_create(place.key).peer_id
+    engine = Engine()
+    shard = manifests.shard_of(manifest, -1, me)
+    opening = calls.Open(place.read_manifest(), "", shard, "cpu", 1, str(place.checkpoint), me)
+    assert isinstance(engine.handle(opening), calls.Opened)
+    assert engine.handle(calls.Train(0, 3)) is None
+    while engine.step() is None:
+        pass
+    assert isinstance(engine.handle(calls.Save(str(tmp_path / "at_once.safetensors"))), calls.Done)
+    offline.export(place.path, tmp_path / "later.safetensors")
+    once, later = (load_file(tmp_path / f"{name}.safetensors") for name in ("at_once", "later"))
+    assert any("running_mean" in name for name in once)
+    assert all((once[name] == later[name]).all() for name in once)
 
 
 def test_a_model_is_measured_on_the_task_s_data_or_on_a_file(left, tmp_path):
