@@ -228,8 +228,5 @@ class RunningNode:
                 await self._cut_added.wait()
                 self._cut_added = trio.Event()
                 for peer in self._cut:
-                    nursery.start_soon(self._revoke, peer)
+                    nursery.start_soon(self.exchange.revoke, peer)
                 self._cut.clear()
-
-    async def _revoke(self, peer: str) -> None:
-        await self.exchange.revoke(peer)
