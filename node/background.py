@@ -1,7 +1,6 @@
 """Nodes from Python: `starling.found`, `join` and `Node`. Each runs in a process of its own and ends with its `with` block.
 
-The child has a session of its own, so Ctrl-C reaches the script alone, which then stops the node in order; and it ends when its standard
-input closes, so it does not outlive a script that was killed.
+Ctrl-C reaches the script alone, which then stops the node in order; a node does not outlive a script that was killed (`operate.start`).
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -46,7 +44,6 @@ class Node(Attached):
     def __init__(self, run_dir: str | Path) -> None:
         super().__init__(run_dir)
         self._process: subprocess.Popen[bytes] | None = None
-        self._said_before = 0
 
     def __enter__(self) -> Self:
         return self.start()
@@ -83,12 +80,7 @@ class Node(Attached):
             raise ConfigError(
                 f"run_dir: a node is running in {self.run_dir}; use starling.attach({str(self.run_dir)!r})"
             )
-        with place.output.open("ab") as output:
-            self._said_before = output.tell()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "starling.node.cli.main", "run", "--dir", str(place.path), "--until-stdin-closes"],
-                stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
-            )  # fmt: skip
+        self._process = operate.start(place)
         return self
 
     def wait_until_up(self, timeout_s: float = START_S) -> StatusSnapshot:

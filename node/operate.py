@@ -1,10 +1,9 @@
-"""Prepare a run directory for a founder or a member: what `starling found` and `join`, the Python API and the demo have in common.
-
-Nothing here starts a process: `starling run` (node.daemon.main) runs what a directory holds.
-"""
+"""Prepare a run directory for a founder or a member, and start its node: what the command line, the Python API and the demo share."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,6 +80,18 @@ def join(path: Path, invite: Invite, config: NodeConfig) -> RunDir:
     place.write_config(structs.replace(config, bootstrap=others))
     place.write_invite(invite)
     return place
+
+
+def start(place: RunDir) -> subprocess.Popen[bytes]:
+    """Start the node of a directory in a process of its own, which ends when its standard input closes; output goes to `place.output`.
+
+    The process has a session of its own, so Ctrl-C in a terminal reaches its parent alone.
+    """
+    with place.output.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "starling.node.cli.main", "run", "--dir", str(place.path), "--until-stdin-closes"],
+            stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
 
 
 @contextmanager

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import dataclass, field
 
 from starling.gossip.errors import ConfigError, GossipError
+from starling.node import operate
+from starling.node.attach import WRONG_INPUT
 from starling.node.status import control
 from starling.node.status.snapshot import StatusSnapshot
 from starling.node.storage.run_dir import RunDir
-
-WRONG_INPUT = 2  # exit code of a node whose input was wrong
 
 
 @dataclass(slots=True)
@@ -54,11 +53,7 @@ class Member:
 
     def start(self) -> None:
         """Start the process, its output in its own folder."""
-        with self.run_dir.output.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "starling.node.cli.main", "run", "--dir", str(self.run_dir.path), "--until-stdin-closes"],
-                stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
-            )  # fmt: skip
+        self.process = operate.start(self.run_dir)
 
     def poll(self) -> None:
         """Read the status if it answers."""
