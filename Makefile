@@ -34,7 +34,7 @@ bench: $(VENV)/.ready
 # All decoders, two at a time. What is found on the way is kept in build/fuzz, and the next run goes on from there.
 STARLING_FUZZ_SECONDS ?= 600
 fuzz: $(VENV)/.ready
-	$(BIN)/python -m tests.fuzz --seconds $(STARLING_FUZZ_SECONDS)
+	STARLING_FUZZ_SECONDS=$(STARLING_FUZZ_SECONDS) STARLING_FUZZ_CORPUS=build/fuzz $(BIN)/python -m pytest -q -s -m fuzz tests/fuzz
 
 # Single lines of the cores, broken one at a time: tests must fail for each. Minutes; not part of `make test`.
 mutants: $(VENV)/.ready

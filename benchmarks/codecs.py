@@ -37,7 +37,7 @@ def arguments(recipe: CodecRecipe, d: int) -> list[str]:
 
 
 def figures(runs: Sequence[Run]) -> Figures:
-    """What the runs come to."""
+    """Figures of the runs."""
     return {f"{name(run['codec'])}@{run['d']}.{key}": value for run in runs for key, value in _figures(run)}
 
 

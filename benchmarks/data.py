@@ -1,4 +1,4 @@
-"""Files that tasks learn from: they ship with nobody, so a result says what they were."""
+"""Files that tasks learn from: they are not shipped, so a result identifies them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def find(name: str) -> Path:
 
 def fingerprint(path: Path) -> str:
     """Beginning of a SHA-256 over names and contents of all files, in the order of their names."""
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for file in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:
-        told.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
-    return told.hexdigest()[:_DIGITS]
+        digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:_DIGITS]

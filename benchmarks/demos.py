@@ -15,8 +15,8 @@ Figures of a case `c`, over its seeds:
 Figures where a case `a` is compared with `b`: `a-b.mean` and `a-b.least` (mean and lowest over seeds of the difference between their
 means), `a/b.bytes_per_exchange` and `a/b.bytes_per_node`.
 
-Figures where liars are among the nodes, of all those cases and seeds, counting the honest: `attacked.min`, the worst node, and
-`attacked-honest.mean`, the lowest mean less that of the first case, in which nobody lies.
+Figures with Byzantine nodes, of all those cases and seeds, counting the honest: `attacked.min`, the worst node, and
+`attacked-honest.mean`, the lowest mean less that of the first case, in which all are honest.
 
 Initial model and partition come from the seed. Every run has nodes with new identities, so overlay, batches and rounding differ between
 two runs of one seed, and so does what the machine makes late.
@@ -70,11 +70,11 @@ def arguments(recipe: DemoRecipe, case: str, seed: int) -> list[str]:
 
 
 def figures(recipe: DemoRecipe, runs: Sequence[Run]) -> Figures:
-    """What the runs come to."""
+    """Figures of the runs."""
     by_case = {case: [run for run in runs if run["case"] == case] for case in recipe.all_cases}
-    told = {f"{case}.{name}": value for case in by_case for name, value in _figures(by_case[case])}
-    told |= dict(_attacked(recipe, by_case))
-    return told | _compare(*recipe.compare, by_case, told) if recipe.compare is not None else told
+    table = {f"{case}.{name}": value for case in by_case for name, value in _figures(by_case[case])}
+    table |= dict(_attacked(recipe, by_case))
+    return table | _compare(*recipe.compare, by_case, table) if recipe.compare is not None else table
 
 
 def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, float]]:
@@ -101,7 +101,7 @@ def _attacked(recipe: DemoRecipe, by_case: Mapping[str, Sequence[Run]]) -> Itera
         yield "attacked.min", min(run["min"] for runs in attacked for run in runs)
 
 
-def _compare(a: str, b: str, by_case: Mapping[str, Sequence[Run]], told: Mapping[str, float]) -> dict[str, float]:
+def _compare(a: str, b: str, by_case: Mapping[str, Sequence[Run]], table: Mapping[str, float]) -> dict[str, float]:
     differences = [x["mean"] - y["mean"] for x, y in zip(by_case[a], by_case[b], strict=True)]
-    ratios = {f"{a}/{b}.{name}": told[f"{a}.{name}"] / told[f"{b}.{name}"] for name in RATIOS}
+    ratios = {f"{a}/{b}.{name}": table[f"{a}.{name}"] / table[f"{b}.{name}"] for name in RATIOS}
     return {f"{a}-{b}.mean": fmean(differences), f"{a}-{b}.least": min(differences), **ratios}

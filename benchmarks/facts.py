@@ -71,8 +71,8 @@ def load() -> float:
 
 def environment() -> dict[str, str]:
     """Environment of measured processes: this checkout, and byte code kept as on a volunteer's machine."""
-    told = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    return {**told, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    return {**inherited, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
 
 
 def _cpu() -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 from starling.gossip.api import Phase
 from starling.gossip.compress.quantize import Fp16, Int4
 from starling.gossip.compress.select.coordinates import Mask
-from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.pet import Pet
 from starling.gossip.overlay.api import doublings
 from starling.gossip.overlay.sticky import Sticky
@@ -42,7 +42,7 @@ def node_round_cost(n: int, d: int, rounds: int, *, local_steps: int = 1, clip_n
     peers, alive = [f"peer {row:06d}" for row in range(n)], np.ones(n, dtype=bool)
     steep, low = torch.logspace(-1, 0, d), torch.randn(n, d, generator=generator(0, "bowls"))
     swarm = Swarm(
-        peers, torch.zeros(n, d), Pet(0.3, 100.0), Terms(Fp16(), Int4(), clip_norm, clip), Mask(0.1), 0,
+        peers, torch.zeros(n, d), Pet(0.3, 100.0), ExchangeCodec(Fp16(), Int4(), clip_norm, clip), Mask(0.1), 0,
         torch.ones(n, dtype=torch.bool),
     )  # fmt: skip
     schedule = Schedule(Sticky(0), peers, b"salt")
@@ -70,11 +70,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--local-steps", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
-    told = parser.parse_args()
-    torch.set_num_threads(told.threads)
-    for n in (int(nodes) for nodes in told.nodes.split(",")):
-        cost = node_round_cost(n, told.dim, told.rounds, local_steps=told.local_steps)
-        print(json.dumps({"nodes": n, "dim": told.dim, "threads": told.threads, "us_per_node_round": round(cost, 1)}))
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    for n in (int(nodes) for nodes in arguments.nodes.split(",")):
+        cost = node_round_cost(n, arguments.dim, arguments.rounds, local_steps=arguments.local_steps)
+        print(
+            json.dumps(
+                {"nodes": n, "dim": arguments.dim, "threads": arguments.threads, "us_per_node_round": round(cost, 1)}
+            )
+        )
 
 
 if __name__ == "__main__":

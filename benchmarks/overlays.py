@@ -42,14 +42,14 @@ def run(recipe: OverlaysRecipe, case: str, n: int, seed: int) -> Run:
         RuntimeError: a command failed.
     """
     kind = recipe.cases[case].kind
-    told = starling(show(recipe, case, n, seed), f"{case}, n = {n}, seed {seed}")
+    shown = starling(show(recipe, case, n, seed), f"{case}, n = {n}, seed {seed}")
     walk = starling(compare(recipe, case, n, seed), f"{case}, n = {n}, seed {seed}")["kinds"][kind]
     return {
         "case": case,
         "n": n,
         "seed": seed,
-        **{key: told[key] for key in ("period", "finite_time_rounds", "left_after_measured_rounds")},
-        "messages": told["messages_per_node_and_round"],
+        **{key: shown[key] for key in ("period", "finite_time_rounds", "left_after_measured_rounds")},
+        "messages": shown["messages_per_node_and_round"],
         "consensus_error": [float(f"{error:.6g}") for error in walk["consensus_error"]],
         "messages_per_node": [float(f"{count:.6g}") for count in walk["messages_per_node"]],
     }
@@ -69,13 +69,13 @@ def compare(recipe: OverlaysRecipe, case: str, n: int, seed: int) -> list[str]:
 
 
 def figures(recipe: OverlaysRecipe, runs: Sequence[Run]) -> Figures:
-    """What the runs come to."""
-    told: Figures = {}
+    """Figures of the runs."""
+    table: Figures = {}
     for n in recipe.sizes:
         for case in recipe.cases:
             of_case = [run for run in runs if run["case"] == case and run["n"] == n]
-            told |= {f"{case}@{n}.{name}": value for name, value in _figures(of_case)}
-    return told
+            table |= {f"{case}@{n}.{name}": value for name, value in _figures(of_case)}
+    return table
 
 
 def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, float | None]]:

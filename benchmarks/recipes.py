@@ -81,7 +81,7 @@ class DemoRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="demo"
 
     @property
     def all_cases(self) -> dict[Name, tuple[str, ...]]:
-        """Name -> `--set` of each case, those with liars too."""
+        """Name -> `--set` of each case, those with Byzantine nodes too."""
         honest = next(iter(self.cases.values()))
         return self.cases | dict.fromkeys(self.byzantine, honest)
 

@@ -70,7 +70,7 @@ def verdicts(recipe: Recipe, figures: Mapping[str, float | None]) -> list[Verdic
     """Every figure, in the order measured.
 
     Raises:
-        ValueError: the recipe bounds a figure that nobody measured.
+        ValueError: the recipe bounds a figure that was not measured.
     """
     missing = sorted((recipe.at_least.keys() | recipe.at_most.keys()) - figures.keys())
     if missing:

@@ -35,5 +35,5 @@ def arguments(recipe: RulesRecipe, d: int) -> list[str]:
 
 
 def figures(runs: Sequence[Run]) -> Figures:
-    """What the runs come to."""
+    """Figures of the runs."""
     return {f"{run['rule']}@{run['d']}.{key}": run[key] for run in runs for key in KEYS}

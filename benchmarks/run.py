@@ -97,13 +97,13 @@ def measure(name: str, recipe: recipes.Recipe) -> Result:
     Raises:
         RuntimeError: a run failed.
     """
-    date, told, before = datetime.now(UTC).isoformat(timespec="seconds"), facts.gather(), facts.load()
+    date, machine, before = datetime.now(UTC).isoformat(timespec="seconds"), facts.gather(), facts.load()
     runs, figures = _figures(recipe)
     spread = simulations.spread(recipe, runs) if isinstance(recipe, SimulateRecipe) else {}
     return Result(
         name=name,
         date=date,
-        facts=told,
+        facts=machine,
         load=(before, facts.load()),
         recipe=recipe,
         figures=figures,

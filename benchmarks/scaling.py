@@ -48,6 +48,6 @@ def arguments(recipe: NodeRoundRecipe) -> list[str]:
 def figures(recipe: NodeRoundRecipe, runs: Sequence[Run]) -> Figures:
     """What the runs come to."""
     least = {n: min(run["us_per_node_round"] for run in runs if run["nodes"] == n) for n in recipe.nodes}
-    told: Figures = {f"n_{n}.us_per_node_round": cost for n, cost in least.items()}
+    table: Figures = {f"n_{n}.us_per_node_round": cost for n, cost in least.items()}
     growth, spread = least[max(least)] / least[min(least)], max(least.values()) / min(least.values())
-    return told | {"n.growth": growth, "n.spread": spread}
+    return table | {"n.growth": growth, "n.spread": spread}

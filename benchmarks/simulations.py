@@ -58,20 +58,20 @@ def run_case(recipe: SimulateRecipe, case: str) -> list[Run]:
         RuntimeError: it failed.
     """
     before, files = facts.load(), data.find(recipe.data) if recipe.data else None
-    told = starling(arguments(recipe, case, files), case)
+    document = starling(arguments(recipe, case, files), case)
     learned = {"data": {"name": recipe.data, "sha256": data.fingerprint(files)}} if files is not None else {}
     load = [before, facts.load()]
-    return [_run(case, load, seed, one) | learned for seed, one in zip(recipe.seeds, told["runs"], strict=True)]
+    return [_run(case, load, seed, one) | learned for seed, one in zip(recipe.seeds, document["runs"], strict=True)]
 
 
-def _run(case: str, load: list[float], seed: int, told: dict[str, Any]) -> Run:
+def _run(case: str, load: list[float], seed: int, run: dict[str, Any]) -> Run:
     kept = ("metric", "higher_is_better", "parameters", "counts", "undone", "diverged")
-    curve = {key: [_short(row[key]) for row in told["rows"]] for key in CURVE}
-    if told["rows"][-1]["attack_success"] is not None:
-        curve["attack_success"] = [_short(row["attack_success"] or 0.0) for row in told["rows"]]
+    curve = {key: [_short(row[key]) for row in run["rows"]] for key in CURVE}
+    if run["rows"][-1]["attack_success"] is not None:
+        curve["attack_success"] = [_short(row["attack_success"] or 0.0) for row in run["rows"]]
     return {
-        "case": case, "seed": seed, "load": load, **{key: told[key] for key in kept},
-        "wall_s": round(told["wall"]["seconds"], 2), "curve": curve,
+        "case": case, "seed": seed, "load": load, **{key: run[key] for key in kept},
+        "wall_s": round(run["wall"]["seconds"], 2), "curve": curve,
     }  # fmt: skip
 
 
@@ -82,25 +82,25 @@ def _short(value: float) -> float:
 def arguments(recipe: SimulateRecipe, case: str, files: Path | None = None) -> list[str]:
     """The command line of one case, without `starling`; `files` are what its task learns from."""
     sets = (*recipe.set, *recipe.cases[case], f"sweep.seeds=[{', '.join(map(str, recipe.seeds))}]")
-    sets = sets if files is None else (f"task.params.path={files}", *sets)
+    sets = sets if files is None else (f"task.path={files}", *sets)
     return ["simulate", recipe.scenario, "--json", "--no-progress", *(word for one in sets for word in ("--set", one))]
 
 
 def figures(recipe: SimulateRecipe, runs: Sequence[Run]) -> Figures:
-    """What the runs come to."""
-    told: Figures = {}
+    """Figures of the runs."""
+    table: Figures = {}
     for case in recipe.cases:
         of_case = [run for run in runs if run["case"] == case]
-        told |= {f"{case}.{name}": value for name, value in _figures(recipe, of_case)}
+        table |= {f"{case}.{name}": value for name, value in _figures(recipe, of_case)}
     for a, b in recipe.compare:
         for name in ("floor", *(f"bytes_to_{target:g}" for target in recipe.targets)):
-            mine, others = told[f"{a}.{name}"], told[f"{b}.{name}"]
-            told[f"{a}/{b}.{name}"] = mine / others if mine is not None and others else None
+            mine, others = table[f"{a}.{name}"], table[f"{b}.{name}"]
+            table[f"{a}/{b}.{name}"] = mine / others if mine is not None and others else None
         if not runs[0]["higher_is_better"]:
-            told[f"{a}/{b}.transient"] = transient(
+            table[f"{a}/{b}.transient"] = transient(
                 *([r["curve"] for r in runs if r["case"] == case] for case in (a, b))
             )
-    return told
+    return table
 
 
 def spread(recipe: SimulateRecipe, runs: Sequence[Run]) -> dict[str, float]:

@@ -31,8 +31,7 @@ from benchmarks.recipes import StartupRecipe
 from benchmarks.results import Run
 from starling.node.config import manifest, toml
 from starling.node.config.schema import Manifest, NodeConfig
-from starling.node.demo.process import Member
-from starling.node.demo.swarm import Demo, Plan
+from starling.node.demo.swarm import Demo, Member, Plan
 from starling.node.identity import Identity
 from starling.node.status import control
 from starling.node.status.snapshot import StatusSnapshot
@@ -64,15 +63,15 @@ def measure(recipe: StartupRecipe) -> list[Run]:
 
 
 def figures(runs: Sequence[Run]) -> dict[str, float]:
-    """What the runs come to."""
-    told: dict[str, float] = {}
+    """Figures of the runs."""
+    table: dict[str, float] = {}
     for name in TIMES:
         values = [run[name] for run in runs if name in run]
-        told |= {f"{name}.median": median(values), f"{name}.worst": max(values)}
+        table |= {f"{name}.median": median(values), f"{name}.worst": max(values)}
     daemons = [daemon for run in runs for daemon in run.get("memory", ())]
     for name in Memory.__struct_fields__:
-        told[f"daemon_mb.{name}"] = max(daemon[name] for daemon in daemons) / 1e6
-    return told
+        table[f"daemon_mb.{name}"] = max(daemon[name] for daemon in daemons) / 1e6
+    return table
 
 
 def time_help() -> Run:
@@ -90,7 +89,7 @@ def time_help() -> Run:
 
 
 def time_node(folder: Path) -> Run:
-    """A founder of a digits swarm, from process start to engine opened; nobody joins it."""
+    """A founder of a digits swarm, from process start to engine opened, alone."""
     import psutil
 
     run_dir = RunDir.create(folder)
@@ -103,10 +102,10 @@ def time_node(folder: Path) -> Run:
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=facts.environment(), cwd=facts.ROOT,
     )  # fmt: skip
     with process:  # closes its standard input, upon which it ends, and waits
-        _wait(process, folder, lambda told: bool(told.addresses))
+        _wait(process, folder, lambda status: bool(status.addresses))
         listening_s = time.monotonic() - began
         used = psutil.Process(process.pid).cpu_times()
-        _wait(process, folder, lambda told: told.parameters is not None)
+        _wait(process, folder, lambda status: status.parameters is not None)
         opened_s = time.monotonic() - began
     return {
         "listening_s": round(listening_s, 4),

@@ -51,11 +51,11 @@ def unmarked(text: str) -> str:
 
 def circumstances(result: Result) -> str:
     """When, on what and how busy."""
-    told = result.facts
-    commit = f"{told.commit[:10] or 'no commit'}{' with changes' if told.modified else ''}"
+    machine = result.facts
+    commit = f"{machine.commit[:10] or 'no commit'}{' with changes' if machine.modified else ''}"
     return (
-        f"{result.date}, {commit}; {told.cpu}, {told.cores} cores, {told.memory_gb:g} GB, {told.system}; "
-        f"Python {told.python}, torch {told.torch}, libp2p {told.libp2p}; "
+        f"{result.date}, {commit}; {machine.cpu}, {machine.cores} cores, {machine.memory_gb:g} GB, {machine.system}; "
+        f"Python {machine.python}, torch {machine.torch}, libp2p {machine.libp2p}; "
         f"load average {result.load[0]:.1f} before, {result.load[1]:.1f} after."
     )
 

@@ -1,4 +1,4 @@
-"""The shapes that algorithm parts fit into. Structural: nothing inherits from these.
+"""Protocols of algorithm parts. Structural: nothing inherits from these.
 
 Shapes: d parameters, k kept coordinates, D numbers of the shared vector, E numbers kept per edge; "…" is nothing for one node,
 and one or more dimensions of nodes or edges in a simulator: everything here is row by row.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from starling.gossip.compress.support import Support
 
 __all__ = [
-    "Averaging", "Combined", "Effect", "Gathering", "Heard", "Losses", "Mixer", "Overlay", "Phase", "Quantizer", "Rule", "Selector",
+    "Averaging", "Combined", "Effect", "Gathering", "Losses", "Mixer", "Overlay", "Phase", "Quantizer", "Rule", "Selector",
     "Swapped", "Swapping",
 ]  # fmt: skip
 
@@ -29,223 +29,154 @@ class Quantizer(Protocol):
 
     @property
     def code(self) -> int:
-        """Its number on the wire, never reused."""
-        ...
+        """Code on the wire, never reused."""
 
     def encode(self, values: Tensor, generator: Generator) -> bytes:
         """(k,) finite -> canonical bytes."""
-        ...
 
     def decode(self, data: bytes | memoryview, count: int) -> Tensor:
         """Bytes -> (count,) finite. Raises ValueError unless `data` is exactly what encode could have made for `count` values."""
-        ...
 
     def size(self, count: int) -> int:
         """Bytes that `count` values take."""
-        ...
 
 
 class Selector(Protocol):
     """Which coordinates an exchange is about."""
 
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
-        """Args:
-        x: (d,) the vector.
-        reference: (d,) its values at the last exchange with this peer, or None.
-        seed: of the edge's incarnation.
-        turn: the transaction's number on the edge.
+        """Coordinates of x (d,); `reference` (d,) are its values at the last exchange with this peer, or None.
+
+        `seed` is that of the edge's incarnation, `turn` the transaction's number on the edge.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Where in a run a node is.
+    """Where in a run a node is."""
 
-    Args:
-        round: >= 0.
-        local_steps: K, done since the last exchange; a mean where it is measured, 0 in a round that only mixes.
-        lr: eta_c, what one local step along a unit direction moves a parameter by, in the long run (momentum included), > 0.
-        first: this round's exchanges begin an averaging; true in every round of an overlay without global averages.
-        last: they complete it.
-        turn: number of that averaging, counted from 0.
-    """
-
-    round: int
-    local_steps: float
-    lr: float
+    round: int  # >= 0
+    local_steps: float  # K, done since the last exchange; a mean where it is measured, 0 in a round that only mixes
+    lr: float  # eta_c, what one local step along a unit direction moves a parameter by, in the long run (momentum included), > 0
     first: bool = True
-    last: bool = True
-    turn: int = 0
+    """This round's exchanges begin an averaging; true in every round of an overlay without global averages."""
+    last: bool = True  # they complete it
+    turn: int = 0  # number of that averaging, counted from 0
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What one committed exchange of a difference does to one end.
+    """Effect of one committed exchange of a difference on one end."""
 
-    Args:
-        peer: the other end.
-        support: coordinates of the shared vector it is about.
-        value: (k,) signed difference v for this end: +v at the initiator, −v at the responder, the same bits.
-        theta: mixing weight.
-        gain: flow per unit of difference.
-    """
-
-    peer: str
-    support: Support
-    value: Tensor
-    theta: float
-    gain: float
+    peer: str  # the other end
+    support: Support  # coordinates of the shared vector it is about
+    value: Tensor  # (k,) signed difference v for this end: +v at the initiator, −v at the responder, the same bits
+    theta: float  # mixing weight
+    gain: float  # flow per unit of difference
 
 
 @dataclass(frozen=True, slots=True)
 class Swapped:
-    """What one committed swap of messages tells one end: each has what the other sent, or neither has.
+    """One committed swap of messages at one end: each end has what the other sent, or neither has."""
 
-    Args:
-        peer: the other end.
-        sent: (D,) our message as the peer decoded it; None if we had nothing to say.
-        received: (D,) the peer's.
-        mine: (D,) our shared vector when the message was made.
-        give: weight the peer gives to what we send.
-        take: weight we give to what the peer sends.
-    """
-
-    peer: str
-    sent: Tensor | None
-    received: Tensor | None
-    mine: Tensor
-    give: float
-    take: float
+    peer: str  # the other end
+    sent: Tensor | None  # (D,) our message as the peer decoded it; None if we sent none
+    received: Tensor | None  # (D,) the peer's
+    mine: Tensor  # (D,) our shared vector when the message was made
+    give: float  # weight the peer gives to what we send
+    take: float  # weight we give to what the peer sends
 
 
 class Averaging(Protocol):
-    """What an exchange is where both ends apply one difference v with opposite signs, x ± θ·v."""
+    """An exchange in which both ends apply one difference v with opposite signs, x ± θ·v."""
 
     def size(self, shared: int) -> int:
         """E: 0, or `shared` where flows are kept."""
-        ...
 
     def gain(self, theta: float, ratio: float, phase: Phase) -> float:
         """Flow per unit of difference on a link of weight theta, for a support that is `ratio` of the shared vector."""
-        ...
 
     def flow(self, kept: Tensor, moved: Tensor) -> Tensor:
         """Flow (…, k) after `moved` (…, k) = gain·v was added. An odd function, one rounding at a time."""
-        ...
 
 
 class Swapping(Protocol):
-    """What an exchange is where each end sends a message of its own, and both know that both arrived.
+    """An exchange in which each end sends a message of its own, and both know that both arrived.
 
     Of one swap `sent` comes first, then `received`; with an unreliable network one may happen without the other.
     """
 
     def begin(self, origin: Tensor) -> Tensor:
         """(…, E) what is kept of a new edge, given the shared vector (…, D) that all nodes began with."""
-        ...
 
     def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
-        """(…, D) what to tell the peer, before compression.
+        """(…, D) message to the peer, before compression, from what is kept (…, E) of this edge and our shared vector (…, D).
 
-        Args:
-            kept: (…, E) of this edge.
-            mine: (…, D) shared vector.
-            give: weight the peer gives to it, a number or (…, 1), > 0.
+        `give` is the weight the peer gives to it, a number or (…, 1), > 0.
         """
-        ...
 
     def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
-        """The message (…, D), as decoded, is out -> what is kept (…, E), change of our shared vector (…, D)."""
-        ...
+        """The message (…, D), as decoded, was sent -> what is kept (…, E), change of our shared vector (…, D)."""
 
     def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
-        """The peer's message (…, D) is here -> what is kept (…, E), change of our shared vector (…, D)."""
-        ...
+        """The peer's message (…, D) was received -> what is kept (…, E), change of our shared vector (…, D)."""
 
     def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> Tensor | None:
-        """What the peer's message (…, D) says of how its model differs from ours: (…, m), the model's d numbers first. None: nothing.
+        """Difference of the peer's model from ours according to its message (…, D): (…, m), the model's d numbers first. None: unknown.
 
-        To be looked at, not to be averaged. `kept` (…, E) is as it was before the message was received.
+        For statistics, not for averaging. `kept` (…, E) is as it was before the message was received.
         """
-        ...
 
 
 Losses: TypeAlias = "Callable[[Tensor], Tensor]"
-"""Models (…, m, d) -> (…, m), each one's loss on the node's own data of now."""
+"""Models (…, m, d) -> (…, m), the loss of each on the node's current own data."""
 Combined: TypeAlias = "tuple[Tensor, Tensor, Tensor | None]"
-"""What a rule makes of a round: the combined vector (…, D), what it remembers (…, s), and whom it held back, (…, k) bool.
+"""Result of a rule: the combined vector (…, D), its memory (…, s), and the peers it clipped or excluded, (…, k) bool.
 
-Held back is a peer whose word moved us less than half as far as it asked for, beside the others: clipped so much, or left out. None where a
-rule goes by coordinates, or by anything else that does not tell one peer from another.
+Clipped or excluded is a peer whose vector moved us less than half as far as it would have by its weight. None where a rule works on
+coordinates, or on anything else that does not distinguish peers.
 """
 
 
 class Rule(Protocol):
-    """How a node combines its own vector with those it was told by k peers, some of whom may lie. Row by row, for any leading "…".
+    """How a node combines its own vector with those received from k peers, some of them Byzantine. Row by row, for any leading "…".
 
-    What is absent counts as a vector that is no help: a rule never gives the others more weight for it.
+    An absent vector counts as one without information: a rule never gives the others more weight for it.
     """
 
     @property
-    def seats(self) -> int:
-        """Peers that it remembers one by one, as `starling.gossip.mix.rule_memory` says; 0 for most rules."""
-        ...
+    def memory_slots(self) -> int:
+        """Number of peers it keeps a history of, as `starling.gossip.mix.rule_memory` says; 0 for most rules."""
 
     def start(self, own: Tensor) -> Tensor:
-        """(…, s) what the rule remembers between rounds, before the first; s may be 0."""
-        ...
+        """(…, s) memory before the first round; s may be 0."""
 
     def combine(
-        self,
-        kept: Tensor,
-        own: Tensor,
-        told: Tensor,
-        present: Tensor,
-        before: Tensor,
-        losses: Losses | None,
-        seats: Tensor | None = None,
-    ) -> Combined:
-        """The combined vector, what is remembered, and who was held back.
+        self, kept: Tensor, own: Tensor, received: Tensor, present: Tensor, before: Tensor, losses: Losses | None,
+        slots: Tensor | None = None,
+    ) -> Combined:  # fmt: skip
+        """Combine the vectors of a round.
 
         Args:
-            kept: (…, s).
+            kept: (…, s) memory.
             own: (…, D) our vector after the local steps.
-            told: (…, k, D) those of the peers, in order of peer id; finite, and of no meaning where absent.
+            received: (…, k, D) those of the peers, in order of peer id; finite, undefined where absent.
             present: (…, k) bool.
             before: (…, D) our vector before the local steps.
-            losses: for rules that look at what a model is worth; None where that cannot be known.
-            seats: (…, k) int64 where those who are present sit, -1 for those who stand; None: in their order, as many as there are.
+            losses: for rules that use losses of models; None where they are unknown.
+            slots: (…, k) int64 memory slot of each present peer, -1 for none; None: one per peer, in their order.
 
         Raises:
-            BreakdownExceeded: k peers are too few for the rule to mean anything.
+            BreakdownExceeded: k peers are too few for the rule.
         """
-        ...
 
 
 class Gathering(Protocol):
-    """What an exchange is where a node asks peers for their shared vectors and combines them when the round is over.
-
-    Being asked moves nobody.
-    """
+    """An exchange in which a node pulls the shared vectors of peers and combines them after the round; a pull changes no model."""
 
     @property
     def rule(self) -> Rule:
         """How they are combined."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """What one peer told: all of its shared vector.
-
-    Args:
-        peer: who.
-        vector: (D,) as decoded, finite.
-    """
-
-    peer: str
-    vector: Tensor
 
 
 class Mixer(Protocol):
@@ -257,43 +188,26 @@ class Mixer(Protocol):
 
     @property
     def edge(self) -> Averaging | Swapping | Gathering:
-        """What an exchange is."""
-        ...
+        """Kind of its exchanges."""
 
     @property
     def asynchronous(self) -> bool:
         """May run in clock pace, where `publish` follows every local step and `absorb` every exchange."""
-        ...
-
-    @property
-    def static(self) -> bool:
-        """Needs one symmetric mixing matrix that never changes."""
-        ...
-
-    def size(self, dim: int) -> int:
-        """D for d parameters."""
-        ...
 
     def start(self, x: Tensor) -> Any:
         """State for a model x (…, d)."""
-        ...
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
         """The direction the local optimiser sees instead of `gradient` (…, d), and the new state."""
-        ...
 
     def publish(self, state: Any, x: Tensor, phase: Phase) -> tuple[Tensor, Any]:
         """Local steps are done: x (…, d) as it shall be, and the new state."""
-        ...
 
     def shared(self, state: Any, x: Tensor) -> Tensor:
         """(…, D) what exchanges are about."""
-        ...
 
     def absorb(self, state: Any, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Any]:
         """The shared vector (…, D) is now this, all changes added -> new x (…, d), new state. Called without exchanges as well."""
-        ...
 
     def corrected(self, state: Any, flows: Tensor) -> Any:
         """The sum (…, D) of the flows of all our edges is now this. Only where `edge` keeps flows."""
-        ...

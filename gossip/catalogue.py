@@ -1,88 +1,83 @@
-"""Parts by name: one table per kind of part, from a name in a configuration to an object, or one clear line why not.
+"""Parts by name: one table per kind of part, from a name in a configuration to an object, or a one-line error.
 
-A name stands for one of three things, and the part is imported when it is used, never before:
+A name is one of three things, and the part is imported when it is used, never before:
 
     pet             an entry of the table below it: built in.
     every_nth       an entry point of a package installed on this machine, in the kind's group, e.g. `starling.selectors`.
     my_part:MyPart  a module and a class (or function) that can be imported here.
 
-A manifest comes from a stranger and holds names, never code. Entry points need no consent: the machine's owner installed a package that
+A manifest comes from other people and holds names, never code. Entry points need no consent: the machine's owner installed a package that
 offers itself to Starling. `module:Class` may name anything importable, so callers pass `trusted=True` only with the owner's consent.
 
-Tables import nothing, and facts of built-in parts stand in them: the daemon and the command line check names without torch.
+Tables import nothing and contain the facts of built-in parts: the daemon and the command line check names without torch.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
+import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from types import MappingProxyType
+from functools import cache, partial
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from starling.gossip.errors import ConfigError
+from msgspec import NODEFAULT
+
+from starling.gossip.errors import ConfigError, closest
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 F = TypeVar("F")
+Scalar = str | int | float | bool
 _NO_FACTS: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[F]):
-    """A built-in part.
+    """A built-in part."""
 
-    Args:
-        where: "module:attribute" of its class, or of a function that makes one.
-        facts: what is known of it without importing it.
-        given: arguments that the name itself fixes, e.g. {"bits": 8} for int8.
-    """
-
-    where: str
-    facts: F = _NO_FACTS
+    where: str  # "module:attribute" of its class, or of a function that makes one
+    facts: F = _NO_FACTS  # properties that are known without importing it
     given: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """Arguments that the name fixes, e.g. {"bits": 8} for int8."""
+    keys: str = ""
+    """"module:attribute" whose parameters are the part's keys in the configuration, if not the part's own."""
 
     def load(self) -> Callable[..., Any]:
         """The constructor."""
-        module, _, name = self.where.partition(":")
-        made: Callable[..., Any] = getattr(importlib.import_module(module), name)
-        return _Given(made, self.given) if self.given else made
+        made = _attribute(self.where)
+        return partial(made, **self.given) if self.given else made
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """A constructor some of whose arguments are fixed."""
+class Key:
+    """A parameter of a part that the configuration sets."""
 
-    constructor: Callable[..., Any]
-    given: Mapping[str, Any]
-
-    def __call__(self, **params: Any) -> Any:
-        return self.constructor(**self.given, **params)
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        whole = inspect.signature(self.constructor)
-        return whole.replace(parameters=[p for name, p in whole.parameters.items() if name not in self.given])
+    name: str  # of the parameter
+    type: Any  # with its bounds, for msgspec
+    default: Any  # msgspec.NODEFAULT: it must be set
+    meaning: str  # from the docstring
 
 
 class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
-    """All parts of one kind by name. As a mapping: name -> constructor; what it does not have built in it looks up when asked.
+    """All parts of one kind by name. As a mapping: name -> constructor; entry points are looked up on use.
 
     Args:
         key: of the configuration that names such parts, e.g. "mix.kind".
         group: of entry points.
         entries: the built-in ones.
         default: facts of a part that states none (`facts` on its class).
-        members: what a part of this kind has; what "module:Class" names is called only if it declares them.
+        members: attributes of such parts; "module:Class" is called only if it declares them.
+        supplied: parameters that the node supplies; all others are keys of the configuration.
+        heavy: parts import torch, so their parameters are keys only where `Entry.keys` says which.
     """
 
-    __slots__ = ("_default", "_entries", "group", "key", "members")
+    __slots__ = ("_default", "_entries", "_heavy", "group", "key", "members", "supplied")
 
     def __init__(
         self,
@@ -91,8 +86,11 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
         entries: Mapping[str, Entry[F]],
         default: F = _NO_FACTS,
         members: tuple[str, ...] = (),
+        supplied: tuple[str, ...] = (),
+        *,
+        heavy: bool = False,
     ) -> None:
-        self.key, self.group, self.members = key, group, members
+        self.key, self.group, self.members, self.supplied, self._heavy = key, group, members, supplied, heavy
         self._entries, self._default = MappingProxyType(dict(entries)), default
 
     @property
@@ -112,12 +110,7 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
         return len({*self._entries, *self._installed()})
 
     def __getitem__(self, name: str) -> Callable[..., T]:
-        """The constructor of a built-in or installed part.
-
-        Raises:
-            KeyError: there is none.
-            ConfigError: it is a package's and cannot be used; the message names the package and what to do.
-        """
+        """The constructor of a built-in or installed part; KeyError if there is none, ConfigError if a package's cannot be used."""
         if name in self._entries:
             return cast("Callable[..., T]", self._entries[name].load())
         installed = self._installed()[name]
@@ -125,15 +118,7 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
         return cast("Callable[..., T]", _load_installed(self.group, installed[0]))
 
     def load(self, name: str, *, trusted: bool = False) -> Callable[..., T]:
-        """The constructor that a name stands for.
-
-        Args:
-            name: built in, installed, or "module:Class".
-            trusted: the machine's owner agrees to import what "module:Class" names.
-
-        Raises:
-            ConfigError: unknown, not importable, or "module:Class" without consent.
-        """
+        """The constructor of a part; ConfigError if it is unknown, not importable, or "module:Class" without consent (`trusted`)."""
         if name in self._entries:
             return self[name]
         self.check(name)
@@ -146,14 +131,9 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
         return cast("Callable[..., T]", _load_named(self.key, name, self.members))
 
     def check(self, name: str, key: str = "") -> None:
-        """Whether this machine may have what a configuration names, without importing it.
+        """Raise ConfigError unless a name is built in, of the form module:Class, or offered by one package; imports nothing.
 
-        Args:
-            name: from the configuration.
-            key: where it stands, if not in this kind's own key.
-
-        Raises:
-            ConfigError: neither built in nor installed nor of the form module:Class, or several packages offer it.
+        `key` of the configuration, if not this kind's own.
         """
         key = key or self.key
         if ":" in name:
@@ -166,18 +146,17 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
             self._check_unique(name, installed[name])
         elif name not in self._entries:
             known = {*self._entries, *installed}
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}? try `--set {key}={close[0]}`, or " if close else ""
+            close = closest(name, known)
+            hint = f"did you mean {close}? try `--set {key}={close}`, or " if close else ""
             raise ConfigError(
                 f"{key}: {name!r} is unknown, choose one of {', '.join(sorted(known))}; {hint}`pip install` the package that offers it "
                 f"({self.group}): peers send names, never code"
             )
 
     def facts(self, name: str, *, trusted: bool = False) -> F:
-        """What is known of a part: of a built-in one from the table, else what its class states as `facts`.
+        """Facts of a part: of a built-in one from the table, else its class attribute `facts`; ConfigError as `load`.
 
-        Raises:
-            ConfigError: as `load`. Without consent "module:Class" is not imported, and has the default facts.
+        Without consent "module:Class" is not imported, and has the default facts.
         """
         if name in self._entries:
             return self._entries[name].facts
@@ -189,22 +168,28 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
         """Keyword arguments that a part's constructor takes. Raises as `load`."""
         return parameters(self.load(name, trusted=trusted))
 
+    def extended(self, entries: Mapping[str, Entry[F]]) -> Catalogue[T, F]:
+        """This catalogue with more built-in parts."""
+        merged = {**self._entries, **entries}
+        return Catalogue(self.key, self.group, merged, self._default, self.members, self.supplied, heavy=self._heavy)
+
+    def keys_of(self, name: str) -> tuple[Key, ...] | None:
+        """A part's keys in the configuration, ConfigError as `load`; None: not known until it is built, as for "module:Class"."""
+        entry = self._entries.get(name)
+        if entry is not None and entry.keys:
+            return _keys(_attribute(entry.keys), self.supplied)
+        return None if self._heavy or ":" in name else _keys(self[name], self.supplied)
+
+    def warnings(self, name: str, agreed: Any, *, trusted: bool = False) -> list[str]:
+        """Warnings of `check(agreed)` of a part's class, if it has one; ConfigError as `load`, or if it cannot work with this manifest."""
+        check: Callable[[Any], list[str]] | None = getattr(self.load(name, trusted=trusted), "check", None)
+        return check(agreed) if check else []
+
     def build(self, section: str, name: str, params: Mapping[str, Any], *, trusted: bool = False) -> T:
-        """Make the object that `name` stands for.
-
-        Args:
-            section: where the name stands in the configuration, for messages: "task", "overlay", …
-            name: as in `load`.
-            params: keyword arguments of its constructor.
-            trusted: as in `load`.
-
-        Raises:
-            ConfigError: as `load`, an unknown or missing parameter, or a value that the constructor refuses.
-        """
+        """Make a part by name; arguments and errors as in `load` and `construct`."""
         return construct(section, name, self.load(name, trusted=trusted), params)
 
     def _installed(self) -> Mapping[str, tuple[EntryPoint, ...]]:
-        """Names in order, and under each its entry points in order of package, whatever order the file system gives."""
         return _offered(self.group)
 
     def _check_unique(self, name: str, entries: tuple[EntryPoint, ...]) -> None:
@@ -221,40 +206,48 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
 
 
 def parameters(constructor: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Keyword arguments of a constructor by name, **kwargs left out."""
+    """Keyword arguments of a constructor by name, without **kwargs and what its name in the table fixes."""
+    fixed = constructor.keywords if isinstance(constructor, partial) else {}
     return {
         name: parameter
         for name, parameter in inspect.signature(constructor).parameters.items()
-        if parameter.kind is not parameter.VAR_KEYWORD
+        if parameter.kind is not parameter.VAR_KEYWORD and name not in fixed
     }
 
 
-def build(section: str, catalogue: Mapping[str, Callable[..., T]], name: str, params: Mapping[str, Any]) -> T:
-    """`Catalogue.build` for any mapping of names to constructors.
+@cache
+def _keys(constructor: Callable[..., Any], supplied: tuple[str, ...]) -> tuple[Key, ...]:
+    function = constructor.__init__ if inspect.isclass(constructor) else constructor
+    meanings = _meanings(constructor)
+    keys = ((name, it) for name, it in parameters(constructor).items() if name not in supplied)
+    return tuple(
+        Key(name, _hint(function, it.annotation), NODEFAULT if it.default is it.empty else it.default, meanings.get(name, ""))
+        for name, it in keys
+    )  # fmt: skip
 
-    Raises:
-        ConfigError: unknown name, unknown or missing parameter, or a value the constructor refuses.
-    """
-    if isinstance(catalogue, Catalogue):
-        made: T = catalogue.build(section, name, params)
-        return made
-    if name not in catalogue:
-        raise ConfigError(f"{section}.kind: {name!r} is unknown, choose one of {', '.join(sorted(catalogue))}")
-    return construct(section, name, catalogue[name], params)
+
+def _hint(function: Any, annotation: Any) -> Any:
+    """A parameter's type; any scalar where it has none that can be evaluated here."""
+    try:
+        stated = SimpleNamespace(__annotations__={"it": annotation})
+        hint = typing.get_type_hints(stated, getattr(function, "__globals__", None), include_extras=True)["it"]
+    except (NameError, TypeError):
+        return Scalar
+    return Scalar if hint in {inspect.Parameter.empty, Any} else hint
+
+
+def _meanings(constructor: Callable[..., Any]) -> dict[str, str]:
+    """Entries of "Args:" in the docstrings of a constructor and of the classes it inherits from, by name."""
+    found: dict[str, str] = {}
+    for each in reversed(getattr(constructor, "__mro__", (constructor,))):
+        _, _, text = inspect.cleandoc(each.__doc__ or "").partition("Args:\n")
+        entries = re.split(r"^    (\w+): ", text.partition("\n\n")[0], flags=re.MULTILINE)[1:]
+        found |= {name: " ".join(entry.split()) for name, entry in zip(entries[::2], entries[1::2], strict=True)}
+    return found
 
 
 def construct(section: str, name: str, constructor: Callable[..., T], params: Mapping[str, Any]) -> T:
-    """Call a constructor with checked arguments.
-
-    Args:
-        section: where the part stands in the configuration, for messages.
-        name: of the part.
-        constructor: of the part.
-        params: keyword arguments.
-
-    Raises:
-        ConfigError: an unknown or missing parameter, or a value that the constructor refuses.
-    """
+    """Call a part's constructor; ConfigError, with `section`, for an unknown or missing parameter, or a value that it refuses."""
     known = parameters(constructor)
     for key in params:
         if key not in known:
@@ -268,9 +261,15 @@ def construct(section: str, name: str, constructor: Callable[..., T], params: Ma
         raise ConfigError(f"{section}: {error}") from error
 
 
+def _attribute(where: str) -> Callable[..., Any]:
+    module, _, name = where.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
 @cache
 def _offered(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
-    """Entry points of all installed packages by name; what is installed later is seen by the next process."""
+    """Entry points of all installed packages by name, each in order of package; later installations are seen by the next process."""
     from importlib.metadata import entry_points  # noqa: PLC0415 (takes long, and most processes never ask)
 
     by_name: dict[str, tuple[EntryPoint, ...]] = {}
@@ -283,36 +282,36 @@ def _package(entry: EntryPoint) -> str:
     return entry.dist.name if entry.dist is not None else "an unnamed package"
 
 
-def _load_installed(group: str, entry: EntryPoint) -> Callable[..., Any]:
-    package = _package(entry)
-    remedy = f"try `pip install --upgrade {package}` or `pip uninstall {package}`"
+def _imported(get: Callable[[], Any], failed: str, remedy: str = "") -> Any:
     try:
-        constructor = entry.load()
-    except Exception as error:  # importing a stranger's module may raise anything
+        return get()
+    except Exception as error:  # importing a module may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(f"{failed}: {reason}{remedy}") from error
+
+
+def _load_installed(group: str, entry: EntryPoint) -> Any:
+    package = _package(entry)
+    remedy = f"; try `pip install --upgrade {package}` or `pip uninstall {package}`"
+    made = _imported(entry.load, f"{group}: {entry.name!r} of {package} cannot be imported", remedy)
+    if not callable(made):
         raise ConfigError(
-            f"{group}: {entry.name!r} of {package} cannot be imported: {_reason(error)}; {remedy}"
-        ) from error
-    if not callable(constructor):
-        raise ConfigError(
-            f"{group}: {entry.name!r} of {package} must be a class or function, got {entry.value}, a "
-            f"{type(constructor).__name__}; {remedy}"
+            f"{group}: {entry.name!r} of {package} must be a class or function, got {entry.value}, a {type(made).__name__}{remedy}"
         )
-    made: Callable[..., Any] = constructor
     return made
 
 
-def _load_named(key: str, name: str, members: tuple[str, ...]) -> Callable[..., Any]:
-    """What "module:Class" names. Importable is also os.system: only what declares itself a part of the kind is ever called."""
+def _load_named(key: str, name: str, members: tuple[str, ...]) -> Any:
+    """The constructor at "module:Class". os.system is importable too: only what declares the members of the kind is ever called."""
     module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # as above
-        raise ConfigError(f"{key}: {name!r} is not installed here: {_reason(error)}") from error
+    found = _imported(
+        lambda: getattr(importlib.import_module(module), attribute), f"{key}: {name!r} is not installed here"
+    )
     if not _declares(found, members):
         raise ConfigError(
             f"{key}: {name!r} must be a class with {', '.join(members)}, or a function annotated as returning one"
         )
-    return cast("Callable[..., Any]", found)
+    return found
 
 
 def _declares(found: object, members: tuple[str, ...]) -> bool:
@@ -328,7 +327,3 @@ def _declares(found: object, members: tuple[str, ...]) -> bool:
 def has(part: object, member: str) -> bool:
     """Whether a class, or an object, has an attribute, or a class declares it as a field."""
     return hasattr(part, member) or member in getattr(part, "__annotations__", {})
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -10,10 +10,20 @@
         ├── PeerUnreachable   no connection could be made, or it broke
         └── PeerTooSlow       the deadline passed
 
-Constructors of algorithm objects raise ValueError; `starling.gossip.catalogue.build` turns that into ConfigError.
+Constructors of algorithm objects raise ValueError; `starling.gossip.catalogue.construct` turns that into ConfigError.
 """
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """The known name that an unknown one was probably meant to be, compared without case; "" if none is similar."""
+    by_lower = {each.lower(): each for each in sorted(known)}
+    similar = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return by_lower[similar[0]] if similar else ""
 
 
 class GossipError(Exception):
@@ -32,36 +42,23 @@ class LocalProtocolError(GossipError):
     """A bug on this side: an event that the state machine's own rules forbid."""
 
 
-class RemoteProtocolError(GossipError):
-    """A peer's fault.
-
-    Args:
-        peer: peer id of the one at fault.
-        reason: short, stable, snake_case words: they are counted and shown.
-    """
-
+class _PeerError(GossipError):
     def __init__(self, peer: str, reason: str) -> None:
         super().__init__(f"{peer}: {reason}")
         self.peer = peer
         self.reason = reason
+
+
+class RemoteProtocolError(_PeerError):
+    """A fault of `peer`; `reason` in short, stable, snake_case words: they are counted and shown."""
 
 
 class EngineError(GossipError):
     """The engine process died, hung past its deadline or answered with an error."""
 
 
-class TransportError(GossipError):
-    """The network did not carry a message.
-
-    Args:
-        peer: peer id or address.
-        reason: what happened, in a few words.
-    """
-
-    def __init__(self, peer: str, reason: str) -> None:
-        super().__init__(f"{peer}: {reason}")
-        self.peer = peer
-        self.reason = reason
+class TransportError(_PeerError):
+    """The network did not carry a message to `peer`, an id or address, for a `reason` in a few words."""
 
 
 class PeerUnreachable(TransportError):

@@ -16,11 +16,12 @@ from starling.gossip.api import Averaging, Effect, Losses, Mixer, Phase, Selecto
 from starling.gossip.compress.support import Full, Support
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix import edge_ledger
+from starling.gossip.mix.base import origin
 from starling.gossip.mix.catalogue import gathers, swaps
 from starling.gossip.mix.edge_ledger import Ledger
-from starling.gossip.mix.exchange_codec import Terms, edge
-from starling.gossip.mix.gather import Gather, told_by
-from starling.gossip.mix.rule_memory import sit
+from starling.gossip.mix.exchange_codec import ExchangeCodec, edge
+from starling.gossip.mix.gather import Gather, message_seed
+from starling.gossip.mix.rule_memory import assign_slots
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
 
@@ -42,7 +43,7 @@ class Reference:
         peers: peer id of each node; of two, the lesser initiates.
         x: (n, d) the models to start from, all alike where ends swap messages; moved.
         mixer: mixing algorithm.
-        terms: codecs and clip.
+        codec: codecs and clip.
         selector: coordinates of an exchange; one that looks at earlier exchanges is not reproduced.
         seed: the swarm's.
         incarnation: of each edge.
@@ -52,7 +53,7 @@ class Reference:
     peers: Sequence[str]
     x: Tensor
     mixer: Mixer
-    terms: Terms
+    codec: ExchangeCodec
     selector: Selector
     seed: int
     incarnation: Incarnation = lambda _initiator, _responder: 0
@@ -66,7 +67,7 @@ class Reference:
 
     def __post_init__(self) -> None:
         self.states = [self.mixer.start(row) for row in self.x]
-        self._origin = self.mixer.shared(self.states[0], self.x[0]).clone()
+        self._origin = origin(self.mixer, self.x[0])
         self.ledgers = [edge_ledger.opened(self._origin) for _ in self.peers]
         self.kept = [{} for _ in self.peers]
         self.taken = [{} for _ in self.peers]
@@ -125,11 +126,11 @@ class Reference:
         support = self.selector.select(frozen[i], None, derive(self.seed, "mask", name, inc), seq)
         gain = cast("Averaging", self.mixer.edge).gain(theta, support.ratio(dim), phase)
         chance = generator(self.seed, "quantize", name, inc, seq)
-        request = self.terms.ask(frozen[i], support, chance)
-        heard, theirs = self.terms.heard(request, dim, dtype)
+        request = self.codec.encode_request(frozen[i], support, chance)
+        asked, theirs = self.codec.decode_request(request, dim, dtype)
         chance = generator(self.seed, "quantize", name, inc, seq)
-        response, _ = self.terms.answer(heard.take(frozen[j]).cpu(), theirs, heard, dim, chance)
-        v, _ = self.terms.read(response, support, dim, dtype)
+        response, _ = self.codec.encode_response(asked.take(frozen[j]).cpu(), theirs, asked, dim, chance)
+        v, _ = self.codec.decode_response(response, support, dim, dtype)
         return Effect(self.peers[j], support, v, theta, gain), Effect(self.peers[i], support, -v, theta, gain)
 
     def _swapped(self, swapping: Swapping, frozen: Sequence[Tensor], meetings: Iterable[Meeting]) -> list[Tensor]:
@@ -140,12 +141,12 @@ class Reference:
             if self.peers[other] < self.peers[one]:
                 i, j, w_i, w_j = (other, one, w_other, w_one)
             name, inc, seq = self._begin(i, j)
-            said = {
-                i: self._tell(swapping, i, j, w_j, frozen[i], (name, inc, seq)),
-                j: self._tell(swapping, j, i, w_i, frozen[j], (name, inc, seq)),
+            sent = {
+                i: self._message(swapping, i, j, w_j, frozen[i], (name, inc, seq)),
+                j: self._message(swapping, j, i, w_i, frozen[j], (name, inc, seq)),
             }
-            gathered[i].append(Swapped(self.peers[j], said[i], said[j], frozen[i], w_j, w_i))
-            gathered[j].append(Swapped(self.peers[i], said[j], said[i], frozen[j], w_i, w_j))
+            gathered[i].append(Swapped(self.peers[j], sent[i], sent[j], frozen[i], w_j, w_i))
+            gathered[j].append(Swapped(self.peers[i], sent[j], sent[i], frozen[j], w_i, w_j))
         mixed = []
         for node, done in enumerate(gathered):
             ordered = sorted(done, key=lambda swapped: swapped.peer)
@@ -153,10 +154,10 @@ class Reference:
             mixed.append(shared)
         return mixed
 
-    def _tell(
+    def _message(
         self, swapping: Swapping, me: int, peer: int, give: float, mine: Tensor, turn: tuple[str, int, int]
     ) -> Tensor | None:
-        """What `me` tells `peer`, as it arrives."""
+        """The message of `me` to `peer`, as decoded."""
         name, inc, seq = turn
         if give == 0.0:
             return None
@@ -164,7 +165,7 @@ class Reference:
         message = swapping.message(swapping.begin(self._origin) if kept is None else kept, mine, give)
         support: Support = self.selector.select(message, None, derive(self.seed, "mask", name, inc), seq)
         chance = generator(self.seed, "quantize", name, inc, seq, self.peers[me])
-        return self.terms.told(self.terms.tell(message, support, chance), mine.numel(), mine.dtype)
+        return self.codec.decode_message(self.codec.encode_message(message, support, chance), mine.numel(), mine.dtype)
 
     def _gathered(self, frozen: Sequence[Tensor], meetings: Iterable[Meeting], phase: Phase) -> list[Tensor]:
         """Vectors asked for and combined -> the shared vectors after that."""
@@ -178,24 +179,24 @@ class Reference:
             if not peers:
                 continue
             order = sorted(peers, key=lambda peer: self.peers[peer])
-            told = [self._told(frozen, peer, phase.round) for peer in order]
+            received = [self._vector(frozen, peer, phase.round) for peer in order]
             losses = None if self.losses is None else self.losses(node)
-            present = torch.ones(len(told), dtype=torch.bool)
-            kept, seats = self.states[node].kept, None
-            if count := self.mixer.rule.seats:
-                self.taken[node], kept, seats = sit(self.taken[node], order, [True] * len(order), kept, count)
+            present = torch.ones(len(received), dtype=torch.bool)
+            kept, slots = self.states[node].kept, None
+            if count := self.mixer.rule.memory_slots:
+                self.taken[node], kept, slots = assign_slots(self.taken[node], order, [True] * len(order), kept, count)
             mixed[node], self.states[node], _ = self.mixer.combine(
-                replace(self.states[node], kept=kept), frozen[node], torch.stack(told), present, losses, seats
+                replace(self.states[node], kept=kept), frozen[node], torch.stack(received), present, losses, slots
             )
         return mixed
 
-    def _told(self, frozen: Sequence[Tensor], peer: int, round: int) -> Tensor:
-        """What `peer` tells whoever asks, as it arrives."""
+    def _vector(self, frozen: Sequence[Tensor], peer: int, round: int) -> Tensor:
+        """The vector of `peer` as decoded by every node that asks for it."""
         mine = frozen[peer]
-        chance = torch.Generator().manual_seed(told_by(self.seed, self.peers[peer], round))
-        told = self.terms.told(self.terms.tell(mine, Full(), chance), mine.numel(), mine.dtype)
-        assert told is not None
-        return told
+        chance = torch.Generator().manual_seed(message_seed(self.seed, self.peers[peer], round))
+        vector = self.codec.decode_message(self.codec.encode_message(mine, Full(), chance), mine.numel(), mine.dtype)
+        assert vector is not None
+        return vector
 
     def _begin(self, i: int, j: int) -> tuple[str, int, int]:
         """Name, incarnation and sequence number of the next transaction on an edge."""

@@ -6,13 +6,9 @@ import hashlib
 
 
 def derive(seed: int, *labels: str | int | bytes) -> int:
-    """A 63-bit seed for one use, e.g. `derive(seed, "mask", edge, 7)`.
+    """A 63-bit seed for one use, e.g. `derive(seed, "mask", edge, 7)`, from the root seed, 0 <= seed < 2**63; labels are in order.
 
     Stable across versions and machines: BLAKE2b over length-prefixed labels.
-
-    Args:
-        seed: root seed, 0 <= seed < 2**63.
-        labels: what the use is called; order matters.
     """
     digest = hashlib.blake2b(seed.to_bytes(8, "little"), digest_size=8)
     for label in labels:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -102,20 +101,6 @@ def as_named(flat: Tensor, layout: Layout) -> dict[str, Tensor]:
         name: flat[start : start + math.prod(shape)].view(shape)
         for name, shape, start in zip(layout.names, layout.shapes, layout.offsets, strict=False)  # offsets end with d
     }
-
-
-def as_flat(named: Mapping[str, Tensor], layout: Layout) -> Tensor:
-    """The (d,) vector of named tensors, a copy of the layout's dtype.
-
-    Raises:
-        ValueError: a name is missing or unknown, or a shape differs.
-    """
-    if set(named) != set(layout.names):
-        raise ValueError(f"names differ from the layout's: {', '.join(sorted(set(named) ^ set(layout.names)))}")
-    for name, shape in zip(layout.names, layout.shapes, strict=True):
-        if tuple(named[name].shape) != shape:
-            raise ValueError(f"{name} must be {shape}, got {tuple(named[name].shape)}")
-    return torch.cat([named[name].reshape(-1).to(layout.dtype) for name in layout.names])
 
 
 def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:

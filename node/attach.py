@@ -6,22 +6,22 @@ are loaded by a program of their own (`starling.node.engine.offline`).
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.gossip.wire.schema import MAX_ADDRESSES
 from starling.node.admission import invite as invites
 from starling.node.admission import issue
-from starling.node.admission.issue import Issued
+from starling.node.admission.chain import terms_of
 from starling.node.identity import Identity
 from starling.node.status import control, final
 from starling.node.status.control import typed
@@ -33,19 +33,33 @@ DAYS = 90.0  # that an invitation lasts
 WRONG_INPUT = 2  # exit code of a program that was given something impossible
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """A model's result on held-out data.
-
-    Args:
-        metric: accuracy, bits_per_byte, error …; "" if nothing was measured yet.
-        value: mean over the held-out samples, None if nothing was measured yet.
-        round: rounds that the model had done.
-    """
+class Evaluation(msgspec.Struct, frozen=True, tag_field="version", tag=1):
+    """A model's result on held-out data; what `starling eval --json` prints."""
 
     metric: str
+    """accuracy, bits_per_byte, error …"""
     value: float | None
+    """Mean over the held-out samples; null if nothing was measured yet."""
     round: int | None
+    """Rounds that the model had done."""
+
+
+class Invited(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
+    """An invite; what `starling invite --json` prints."""
+
+    invite: str
+    """The line that others join by."""
+    swarm: str
+    bootstrap: tuple[str, ...]
+    """Addresses in it."""
+    number: int | None = None
+    """Of the invitation, for `starling revoke`; null where members need none."""
+    until: str | None = None
+    """The day it ends, YYYY-MM-DD."""
+    peer: str | None = None
+    """The only peer that can use it; null: the first that does."""
+    left: int | None = None
+    """Invitations this node has still to give; null: as many as it likes."""
 
 
 class Attached:
@@ -123,19 +137,18 @@ class Attached:
             data: a file or folder in the task's form: its test split is used, or all of an .npz file without one. Default: the
                 task's held-out data.
         """
-        if data is not None:
-            return self._evaluated_on(Path(data))
-        try:
-            return _evaluation(self.ask("evaluate"))
-        except control.NotRunning:
-            last = self.last
-            if (
-                last is not None
-                and last.snapshot.value is not None
-                and last.snapshot.value_round == last.snapshot.round
-            ):
-                return Evaluation(last.snapshot.metric, last.snapshot.value, last.snapshot.value_round)
-            return self._evaluated_on(None)
+        if data is None:
+            try:
+                return msgspec.convert(self.ask("evaluate"), Evaluation)
+            except control.NotRunning:
+                last = None if self.last is None else self.last.snapshot
+                if last is not None and last.value is not None and last.value_round == last.round:
+                    return Evaluation(last.metric, last.value, last.value_round)
+        with tempfile.TemporaryDirectory() as folder:
+            model = Path(folder) / "model.safetensors"
+            self._exported(model)  # else it is made where it is evaluated: torch starts once
+            answer = _offline("evaluate", self.run_dir, model, *([] if data is None else [data]))
+            return msgspec.json.decode(answer, type=Evaluation)
 
     def export(self, file: str | Path) -> None:
         """Write the model as safetensors; an existing file is replaced.
@@ -144,30 +157,33 @@ class Attached:
             GossipError: it cannot be written.
         """
         target = Path(file).absolute()
+        if not self._exported(target):
+            _offline("export", self.run_dir, target)
+
+    def _exported(self, target: Path) -> bool:
+        """Write the model without loading it; False where only a checkpoint has it."""
         try:
             self.ask("export", path=str(target))
         except control.NotRunning:
             place, last = RunDir(self.run_dir), self.last
             finished = last is not None and last.ended == "finished"
-            if place.model.exists() and (finished or not place.checkpoint.exists()):
-                _copy(place.model, target)
-            elif place.checkpoint.exists():
-                _offline("export", self.run_dir, target)
-            else:
+            if place.checkpoint.exists() and not (finished and place.model.exists()):
+                return False
+            if not place.model.exists():
                 raise
+            _copy(place.model, target)
+        return True
 
     def invite(self, *, days: float = DAYS, peer: str = "") -> str:
-        """A line by which others join the swarm.
+        """A line by which others join the swarm; `days` and `peer` as for `make_invite`."""
+        return self.invited(days=days, peer=peer).invite
 
-        Args:
-            days: how long an invitation lasts, where the swarm asks for one.
-            peer: the only peer that can use it; "": the first who does.
-        """
+    def invited(self, *, days: float = DAYS, peer: str = "") -> Invited:
+        """As `invite`, with what is in the line."""
         status = self.status()
         if not status.addresses:
             raise GossipError(f"the node in {self.run_dir} does not listen yet; try again in a moment")
-        line, _ = make_invite(RunDir(self.run_dir), status.swarm, status.addresses, days=days, peer=peer)
-        return line
+        return make_invite(RunDir(self.run_dir), status.swarm, status.addresses, days=days, peer=peer)
 
     def leave(self) -> None:
         """Send a farewell, save and stop, and wait until the node has ended.
@@ -184,27 +200,14 @@ class Attached:
                 )
             time.sleep(0.05)
 
-    def _evaluated_on(self, data: Path | None) -> Evaluation:
-        with tempfile.TemporaryDirectory() as folder:
-            model = Path(folder) / "model.safetensors"
-            self.export(model)
-            answer: dict[str, object] = json.loads(
-                _offline("evaluate", self.run_dir, model, *([] if data is None else [data]))
-            )
-            return _evaluation(answer)
-
 
 def make_invite(
     place: RunDir, swarm: str, addresses: tuple[str, ...], *, days: float = DAYS, peer: str = ""
-) -> tuple[str, Issued | None]:
-    """The line to join by, and the invitation in it where the swarm asks for one.
+) -> Invited:
+    """The line to join by, with an invitation of so many days where the swarm asks for one, numbered in the inviter's directory.
 
-    Args:
-        place: the inviter's run directory, where invitations are numbered.
-        swarm: its id.
-        addresses: at which the inviter can be dialled; the first eight are used.
-        days: how long an invitation lasts, > 0.
-        peer: the only peer that can use it; "": the first who does.
+    The inviter can be dialled at `addresses`, of which the first eight are used. `peer` is the only one that can use the invitation; "":
+    the first who does.
 
     Raises:
         ConfigError: the node may not invite, has no invitation left, or the swarm asks for none.
@@ -216,31 +219,20 @@ def make_invite(
             raise ConfigError(
                 f"--{'for' if peer else 'days'}: this swarm takes members without invitation; `starling invite` is enough"
             )
-        return invites.encode(invites.Invite(swarm, bootstrap)), None
+        return Invited(invite=invites.encode(invites.Invite(swarm, bootstrap)), swarm=swarm, bootstrap=bootstrap)
     me = Identity.load_or_create(place.key)
     issued = issue.give(
-        place.issued, issue.terms_of(manifest, swarm), me, issue.take_up(place.read_invite(), me), bootstrap, days=days,
+        place.issued, terms_of(manifest, swarm), me, issue.take_up(place.read_invite(), me), bootstrap, days=days,
         now_s=time.time(), peer=peer,
     )  # fmt: skip
-    return invites.encode(issued.invite), issued
+    return Invited(
+        invite=invites.encode(issued.invite), swarm=swarm, bootstrap=bootstrap, number=issued.number,
+        until=f"{issued.until:%Y-%m-%d}", peer=peer or None, left=issued.left,
+    )  # fmt: skip
 
 
-def _evaluation(answer: dict[str, object]) -> Evaluation:
-    value, at = answer.get("value"), answer.get("round")
-    return Evaluation(
-        str(answer.get("metric") or ""),
-        float(value) if isinstance(value, int | float) else None,
-        at if isinstance(at, int) else None,
-    )
-
-
-def _offline(op: str, *paths: Path) -> str:
-    """Standard output of the program that loads models.
-
-    Raises:
-        ConfigError: it says what is wrong with the model or the data.
-        GossipError: it failed otherwise.
-    """
+def _offline(op: str, *paths: str | Path) -> str:
+    """Standard output of the program that loads models."""
     command = [sys.executable, "-m", "starling.node.engine.offline", op, *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]

@@ -11,13 +11,12 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.node import operate
 from starling.node.admission import invite as invites
-from starling.node.attach import WRONG_INPUT, Attached
+from starling.node.attach import DAYS, WRONG_INPUT, Attached, Invited
 from starling.node.config import manifest as manifests
 from starling.node.config import presets, toml
 from starling.node.config.assignments import assignments
@@ -41,16 +40,13 @@ class Node(Attached):
     Use it as a context manager, or call `start` and `stop`. `for status in node` yields its status until it has finished.
     """
 
-    def __init__(self, run_dir: str | Path) -> None:
-        super().__init__(run_dir)
-        self._process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | None = None
+    """The child process; None before `start`."""
 
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.stop()
 
     def __iter__(self) -> Iterator[StatusSnapshot]:
@@ -61,13 +57,8 @@ class Node(Attached):
         """
         self.wait_until_up()
         yield from super().__iter__()
-        if self._process is not None and self._process.poll():
-            raise self._why_it_ended(self._process.returncode)
-
-    @property
-    def process(self) -> subprocess.Popen[bytes] | None:
-        """The child process; None before `start`."""
-        return self._process
+        if self.process is not None and self.process.poll():
+            self.raise_if_ended()
 
     def start(self) -> Self:
         """Start the process; the node comes up in the background.
@@ -80,22 +71,30 @@ class Node(Attached):
             raise ConfigError(
                 f"run_dir: a node is running in {self.run_dir}; use starling.attach({str(self.run_dir)!r})"
             )
-        self._process = operate.start(place)
+        self.process = operate.start(place)
         return self
+
+    def raise_if_ended(self) -> None:
+        """Do nothing while the process runs.
+
+        Raises:
+            GossipError: it has ended; the message holds what it printed last.
+            ConfigError: it has ended because of wrong input.
+        """
+        if self.process is not None and (code := self.process.poll()) is not None:
+            words = RunDir(self.run_dir).last_words().removeprefix("starling: ")
+            kind = ConfigError if code == WRONG_INPUT else GossipError
+            raise kind(f"the node in {self.run_dir} ended with exit code {code}: {words}")
 
     def wait_until_up(self, timeout_s: float = START_S) -> StatusSnapshot:
         """The first status in which peers can reach the node.
 
-        Args:
-            timeout_s: longest wait.
-
         Raises:
-            GossipError: it failed, or is not up by then.
+            GossipError: it failed, or is not up after `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            if self._process is not None and self._process.poll() is not None:
-                raise self._why_it_ended(self._process.returncode)
+            self.raise_if_ended()
             try:
                 status = self.status()
             except ControlError:
@@ -114,37 +113,31 @@ class Node(Attached):
             TimeoutError: it still runs after `timeout_s`.
             GossipError: it failed.
         """
-        if self._process is not None:
+        if self.process is not None:
             try:
-                code = self._process.wait(timeout_s)
+                code = self.process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 raise TimeoutError(f"the node in {self.run_dir} still runs after {timeout_s} s") from None
             if code:
-                raise self._why_it_ended(code)
+                self.raise_if_ended()
         return self.last
 
-    def invite(self, *, days: float = 90.0, peer: str = "") -> str:
-        """As `Attached.invite`, once the node listens."""
+    def invited(self, *, days: float = DAYS, peer: str = "") -> Invited:
+        """As `Attached.invited`, once the node listens."""
         self.wait_until_up()
-        return super().invite(days=days, peer=peer)
+        return super().invited(days=days, peer=peer)
 
-    def stop(self) -> None:
-        """Stop the node in order; kill it if it does not end within five seconds. Does nothing if it has ended."""
-        if self._process is None:
+    def stop(self, grace_s: float = GRACE_S) -> None:
+        """Stop the node in order; kill it if it does not end within `grace_s`. Does nothing if it has ended."""
+        if self.process is None:
             return
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
         try:
-            self._process.wait(GRACE_S)
+            self.process.wait(grace_s)
         except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-
-    def _why_it_ended(self, code: int) -> GossipError:
-        """In the node's own words."""
-        words = RunDir(self.run_dir).last_words().removeprefix("starling: ")
-        kind = ConfigError if code == WRONG_INPUT else GossipError
-        return kind(f"the node in {self.run_dir} ended with exit code {code}: {words}")
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
 
 def found(
@@ -195,11 +188,7 @@ def join(
     Args:
         run_dir: a new directory, or one that holds a node of the same swarm.
         invite: the line that a member prints.
-        data: as for `found`.
-        device: as for `found`.
-        shard: as for `found`.
-        listen: as for `found`.
-        config: as for `found`.
+        data, device, shard, listen, config: as for `found`.
 
     Raises:
         ConfigError: the invite is damaged, a wrong key or value, or the directory holds a node of another swarm.

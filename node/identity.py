@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -16,12 +17,7 @@ import msgpack
 import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.wire.schema import Record
@@ -32,6 +28,7 @@ _PEER_ID_TEXT = 52  # characters: 38 bytes in base58 that begin with these six
 _RECORD_DOMAIN = b"starling/record/1\0"
 
 
+@lru_cache(maxsize=4096)
 def peer_id_of(public_key: bytes) -> str:
     """The libp2p peer id ("12D3KooW…") of a raw 32-byte Ed25519 public key."""
     if len(public_key) != 32:
@@ -97,10 +94,12 @@ class Identity:
             raise ConfigError(f"identity: others may read the private key in {path}; try `chmod 600 {path}`")
         try:
             key = load_pem_private_key(raw, password=None)
-        except (ValueError, TypeError) as error:
-            raise _corrupt(path) from error
+        except (ValueError, TypeError):
+            key = None
         if not isinstance(key, Ed25519PrivateKey):
-            raise _corrupt(path)
+            raise ConfigError(
+                f"identity: {path} holds no Ed25519 key; restore it, or move it away with `mv {path} {path}.bad` for a new one"
+            )
         return cls(key)
 
     @classmethod
@@ -146,9 +145,3 @@ def _record_bytes(record: Record) -> bytes:
         fields.append(record.credential)
     packed: bytes = msgpack.packb(fields, use_bin_type=True)
     return _RECORD_DOMAIN + packed
-
-
-def _corrupt(path: Path) -> ConfigError:
-    return ConfigError(
-        f"identity: {path} holds no Ed25519 key; restore it, or move it away with `mv {path} {path}.bad` for a new one"
-    )

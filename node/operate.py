@@ -28,15 +28,9 @@ def holds_node(path: Path) -> bool:
 
 
 def found(path: Path, manifest: Manifest, config: NodeConfig) -> tuple[RunDir, str]:
-    """Sign `manifest` with the directory's identity and write it there.
+    """Sign `manifest` with the directory's identity and write it there, with the founder's settings -> run directory, swarm id.
 
-    Args:
-        path: made if it is missing; its key is used if it has one.
-        manifest: unsigned, or signed by somebody else (then a template).
-        config: the founder's own settings.
-
-    Returns:
-        The run directory and the swarm id.
+    The directory is made if it is missing; its key is used if it has one. A manifest signed by another founder is a template.
 
     Raises:
         ConfigError: the directory holds a node already or cannot be written, or `config.shard` is not a shard of `manifest`.
@@ -53,12 +47,9 @@ def found(path: Path, manifest: Manifest, config: NodeConfig) -> tuple[RunDir, s
 
 
 def join(path: Path, invite: Invite, config: NodeConfig) -> RunDir:
-    """Write the invite and the settings of a member to be.
+    """Write the invite and the settings of a member to be; their `bootstrap` is set to the invite's addresses.
 
-    Args:
-        path: made if it is missing; may hold a node of the same swarm, whose settings are replaced by `config`.
-        invite: to the swarm.
-        config: the member's own settings; `bootstrap` is set to the invite's addresses.
+    The directory is made if it is missing; it may hold a node of the same swarm, whose settings are replaced.
 
     Raises:
         ConfigError: the directory holds a node of another swarm or cannot be written, or the invitation is for another peer.

@@ -1,1 +1,1 @@
-"""Rules and arithmetic of trust: pure."""
+"""Robust aggregation, attacks, evidence and reputation: pure functions and state machines."""

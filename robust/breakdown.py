@@ -6,37 +6,49 @@ from starling.robust.catalogue import RULES
 
 
 def check(
-    rule: str, k: int, b: int, bad_share: float, before: str = "", bucket: int = 1, *, trusted: bool = False
+    rule: str,
+    k: int,
+    f: int,
+    byzantine_fraction: float,
+    before: str | None = None,
+    bucket: int = 1,
+    *,
+    trusted: bool = False,
 ) -> None:
-    """Check that a rule can stand what it is set for.
+    """Check that a rule tolerates the configured number and share of Byzantine members.
 
     Args:
         rule: its name.
-        k: peers a round.
-        b: bad ones among them that it is set for; of meaning for rules that take it.
-        bad_share: bad members of the swarm, as a share.
-        before: what is done first: a name in PREAGGREGATIONS, or "".
-        bucket: vectors of a bucket.
+        k: peers per round.
+        f: Byzantine ones among them that it is set for; ignored for rules without this parameter.
+        byzantine_fraction: share of Byzantine members in the swarm.
+        before: a name in PREAGGREGATIONS, or None.
+        bucket: vectors per bucket.
         trusted: as in `Catalogue.load`.
 
     Raises:
         ConfigError: an unknown name.
-        ValueError: it cannot; one line with the bound and its source.
+        ValueError: it does not; one line with the bound and its source.
     """
-    facts, takes_b = RULES.facts(rule, trusted=trusted), "b" in RULES.parameters(rule, trusted=trusted)
+    facts, takes_f = RULES.facts(rule, trusted=trusted), "f" in RULES.parameters(rule, trusted=trusted)
     vectors = -(-k // bucket) if before == "bucketing" else k
-    said = f"{vectors} buckets of k = {k} peers" if before == "bucketing" else f"k = {k} peers"
-    if takes_b and vectors < facts.least_peers(b):
-        raise ValueError(f"robust.b: {rule} needs k >= {facts.least_peers(b)} for b = {b} ({facts.source}), got {said}")
-    if before == "nnm" and k < 2 * b:
+    available = f"{vectors} buckets of k = {k} peers" if before == "bucketing" else f"k = {k} peers"
+    if takes_f and vectors < facts.least_peers(f):
         raise ValueError(
-            f"robust.b: nnm needs k >= {2 * b} for b = {b} (m >= 2b + 1, Allouah et al. 2023, arXiv:2302.01772), got {said}"
+            f"robust.f: {rule} needs k >= {facts.least_peers(f)} for f = {f} ({facts.source}), got {available}"
+        )
+    if before == "nnm" and k < 2 * f:
+        raise ValueError(
+            f"robust.f: nnm needs k >= {2 * f} for f = {f} (m >= 2f + 1, Allouah et al. 2023, arXiv:2302.01772), got {available}"
         )
     if facts.memory == "peers" and before:
-        raise ValueError(f"robust.before: {rule} tells peers apart, whom {before} mixes; must be empty")
-    if bad_share > facts.share:
-        raise ValueError(f"bad_share: {rule} stands at most {facts.share:g} ({facts.source}), got {bad_share:g}")
-    if (takes_b or before == "nnm") and bad_share * k > b:
+        raise ValueError(f"robust.before: {rule} distinguishes peers, which {before} mixes; must be left out")
+    if byzantine_fraction > facts.share:
         raise ValueError(
-            f"robust.b: of k = {k} peers {bad_share * k:.3g} are bad on average at bad_share = {bad_share:g}, more than b = {b}"
+            f"byzantine_fraction: {rule} tolerates at most {facts.share:g} ({facts.source}), got {byzantine_fraction:g}"
+        )
+    if (takes_f or before == "nnm") and byzantine_fraction * k > f:
+        raise ValueError(
+            f"robust.f: of k = {k} peers {byzantine_fraction * k:.3g} are Byzantine on average at byzantine_fraction = "
+            f"{byzantine_fraction:g}, more than f = {f}"
         )

@@ -9,7 +9,7 @@ overstate how many classes it shares. The weight bounds the effect: at most 6 ti
 k peers move a column by at most 6k/(1 + 6k) of the way to the farthest of them. Columns are not clipped: clip them first where peers are
 not trusted.
 
-For research: no node calls it, since none trains its output layer only.
+A library function: nodes cannot train the output layer only, so no rule of this name can be configured.
 
 Shapes: C classes, h weights a class (bias included), k received models, q of them evaluated.
 
@@ -55,7 +55,7 @@ def quotas(alpha: float = ALPHA, q: int = QUOTA) -> tuple[int, int, int]:
 def prioritised(own: Tensor, received: Tensor, generator: Generator, alpha: float = ALPHA, q: int = QUOTA) -> Tensor:
     """The distance prioritiser: ascending indices of the received models to evaluate.
 
-    Models are sorted by distance and split into thirds, the nearer ones larger if uneven; of each third as many are drawn as `quotas` says,
+    Models are sorted by distance and split into thirds, the nearer ones larger if uneven; of each third `quotas` many are drawn,
     or all of it.
 
     Args:

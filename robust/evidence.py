@@ -3,13 +3,13 @@
     equivocation    two statements of one incarnation and round with different digests: different vectors were sent to different peers
 
 No unproven accusation counts. A proof is verified first; a valid one bans the accused at once on every node that receives it, an invalid
-one is a hard fault of its sender, and suspicions that cannot be proven (a high loss, a far model) are not sent to anyone.
+one is a hard fault of its sender, and unproven suspicions (a high loss, a far model) are not sent.
 
     EvidenceStore    proofs: verified, kept for a while, each forwarded once
     Statements       statements of peers about the last rounds, searched for contradictions
 
 Memory and verification are bounded: proofs about non-members are ignored, verifications are rate-limited per sender and in total, and a
-peer's statements are kept for a few rounds around our own, so that a Byzantine peer cannot push out what is known of it.
+peer's statements are kept for a few rounds around our own, so that a Byzantine peer cannot displace its earlier statements.
 """
 
 from __future__ import annotations
@@ -32,9 +32,6 @@ _CLAIMS = msgspec.msgpack.Decoder(Claim)
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-# --- equivocation -----------------------------------------------------------------------------------------------
-
-
 def claim_of(statement: Attestation) -> Claim:
     """A statement in the form that is forwarded, without the swarm's id."""
     return Claim(statement.peer, statement.incarnation, statement.round, statement.digest, statement.signature)
@@ -52,12 +49,7 @@ def equivocation(one: Attestation, other: Attestation) -> Evidence:
 
 
 def equivocation_check(swarm: str, verify: Verify) -> Check:
-    """A verifier of equivocation proofs in one swarm.
-
-    Args:
-        swarm: its id.
-        verify: whether a peer signed a message.
-    """
+    """A verifier of equivocation proofs in the swarm with this id."""
 
     def check(peer: str, a: bytes, b: bytes) -> bool:
         try:
@@ -69,20 +61,12 @@ def equivocation_check(swarm: str, verify: Verify) -> Check:
     return check
 
 
-# --- proofs -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class Ration:
-    """Token bucket: `burst` at once, `per_s` on average.
+    """Token bucket: `burst` at once, `per_s` on average."""
 
-    Args:
-        burst: >= 1.
-        per_s: > 0.
-    """
-
-    burst: float
-    per_s: float
+    burst: float  # >= 1
+    per_s: float  # > 0
     _left: float = field(init=False)
     _at: float = field(init=False, default=0.0)
 
@@ -102,26 +86,37 @@ class Ration:
 
 
 @dataclass(slots=True)
+class Rations:
+    """A token bucket per sender."""
+
+    burst: float  # as in `Ration`
+    per_s: float  # as in `Ration`
+    senders: int = 4096  # largest number of buckets; the oldest is dropped first
+    _of: dict[str, Ration] = field(default_factory=dict)
+
+    def take(self, sender: str, now: float) -> bool:
+        """Take one token of a sender if available -> whether it was taken."""
+        if len(self._of) >= self.senders and sender not in self._of:
+            del self._of[next(iter(self._of))]
+        return self._of.setdefault(sender, Ration(self.burst, self.per_s)).take(1, now)
+
+
+@dataclass(slots=True)
 class EvidenceStore:
-    """Verified proofs of one node. Time is an argument.
+    """Verified proofs of one node. Time is an argument."""
 
-    Args:
-        checks: verifier by kind.
-        limit: largest number of proofs kept to be sent to others; the oldest is dropped first.
-        convicts: largest number of (kind, peer) remembered as known, so that a proof is forwarded once.
-        keeps_s: seconds for which a proof is kept.
-        burst, per_s: rate limit of proofs verified per sender.
-    """
-
-    checks: Mapping[str, Check]
-    limit: int = 64
-    convicts: int = 4096
-    keeps_s: float = 86400.0
-    burst: float = 8.0
-    per_s: float = 0.2
+    checks: Mapping[str, Check]  # verifier by kind
+    limit: int = 64  # largest number of proofs kept to be sent to others; the oldest is dropped first
+    convicts: int = 4096  # largest number of (kind, peer) stored as known, so that a proof is forwarded once
+    keeps_s: float = 86400.0  # seconds for which a proof is kept
+    burst: float = 8.0  # rate limit of proofs verified per sender
+    per_s: float = 0.2  # rate limit of proofs verified per sender
     _proofs: dict[tuple[str, str], tuple[Evidence, float]] = field(default_factory=dict)
     _convicted: dict[tuple[str, str], float] = field(default_factory=dict)
-    _rations: dict[str, Ration] = field(default_factory=dict)
+    _rations: Rations = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._rations = Rations(self.burst, self.per_s, self.convicts)
 
     def receive(self, sender: str, evidence: Evidence, now: float) -> bool:
         """Verify a proof from a peer -> whether it is new and valid, that is, to be forwarded and followed by a ban.
@@ -136,13 +131,10 @@ class EvidenceStore:
         """
         if self._known(evidence, now) or evidence.kind not in self.checks:
             return False
-        if len(self._rations) >= self.convicts and sender not in self._rations:
-            del self._rations[next(iter(self._rations))]
-        if not self._rations.setdefault(sender, Ration(self.burst, self.per_s)).take(1, now):
+        if not self._rations.take(sender, now):
             raise RemoteProtocolError(sender, "too_much_evidence")
-        if not self.checks[evidence.kind](evidence.peer, evidence.a, evidence.b):
+        if not self.add(evidence, now):
             raise RemoteProtocolError(sender, "evidence_proves_nothing")
-        self._keep(evidence, now)
         return True
 
     def add(self, evidence: Evidence, now: float) -> bool:
@@ -151,7 +143,12 @@ class EvidenceStore:
             return False
         if not self.checks[evidence.kind](evidence.peer, evidence.a, evidence.b):
             return False
-        self._keep(evidence, now)
+        key = evidence.kind, evidence.peer
+        for held, most in ((self._proofs, self.limit), (self._convicted, self.convicts)):
+            if len(held) >= most:
+                del held[next(iter(held))]
+        self._proofs[key] = (evidence, now + self.keeps_s)
+        self._convicted[key] = now + self.keeps_s
         return True
 
     def held(self, now: float) -> tuple[Evidence, ...]:
@@ -163,14 +160,6 @@ class EvidenceStore:
         self._expire(now)
         return (evidence.kind, evidence.peer) in self._convicted
 
-    def _keep(self, evidence: Evidence, now: float) -> None:
-        key = evidence.kind, evidence.peer
-        for held, most in ((self._proofs, self.limit), (self._convicted, self.convicts)):
-            if len(held) >= most:
-                del held[next(iter(held))]
-        self._proofs[key] = (evidence, now + self.keeps_s)
-        self._convicted[key] = now + self.keeps_s
-
     def _expire(self, now: float) -> None:
         while self._proofs and next(iter(self._proofs.values()))[1] <= now:
             del self._proofs[next(iter(self._proofs))]
@@ -178,51 +167,43 @@ class EvidenceStore:
             del self._convicted[next(iter(self._convicted))]
 
 
-# --- statements ---------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class Statements:
-    """Statements about the last rounds, received directly or forwarded; one per peer, incarnation and round.
+    """Statements about the last rounds, received directly or forwarded; one per peer, incarnation and round."""
 
-    Args:
-        verify: whether a peer signed a message.
-        rounds: largest distance of a statement's round from our own.
-        burst, per_s: rate limit of signature checks of forwarded claims per sender.
-        in_all_per_s: the same for all senders together.
-        senders: largest number of senders with a limit of their own.
-    """
-
-    verify: Verify
-    rounds: int = 8
-    burst: float = 128.0
-    per_s: float = 32.0
-    in_all_per_s: float = 256.0
-    senders: int = 4096
+    verify: Verify  # whether a peer signed a message
+    rounds: int = 8  # largest distance of a statement's round from our own
+    burst: float = 128.0  # rate limit of signature checks of forwarded claims per sender
+    per_s: float = 32.0  # rate limit of signature checks of forwarded claims per sender
+    in_all_per_s: float = 256.0  # the same for all senders together
+    senders: int = 4096  # largest number of senders with a rate limit of their own
     _held: dict[str, dict[tuple[int, int], Attestation]] = field(default_factory=dict)
-    _rations: dict[str, Ration] = field(default_factory=dict)
+    _rations: Rations = field(init=False)
     _all: Ration = field(init=False)
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise ValueError(f"rounds must be >= 1, got {self.rounds}")
+        self._rations = Rations(self.burst, self.per_s, self.senders)
         self._all = Ration(max(1.0, self.in_all_per_s), self.in_all_per_s)
 
-    def note(self, statement: Attestation, round: int) -> Attestation | None:
+    def add(self, statement: Attestation, round: int) -> Attestation | None:
         """Store a statement whose signature was verified -> an earlier one that contradicts it, or None.
 
         Args:
             statement: of the incarnation in which the peer is a member.
             round: our own.
         """
-        self._forget(statement.peer, round)
+        held = self._held.get(statement.peer, {})
+        for key in [key for key in held if abs(key[1] - round) > self.rounds]:
+            del held[key]
         if abs(statement.round - round) > self.rounds:
             return None
         held = self._held.setdefault(statement.peer, {})
         earlier = held.setdefault((statement.incarnation, statement.round), statement)
         return earlier if earlier.digest != statement.digest else None
 
-    def hear(self, sender: str, statement: Attestation, round: int, now: float) -> Attestation | None:
+    def receive(self, sender: str, statement: Attestation, round: int, now: float) -> Attestation | None:
         """The same for a statement forwarded by `sender`, whose signature is checked first if it is new.
 
         Raises:
@@ -231,22 +212,12 @@ class Statements:
         held = self._held.get(statement.peer, {}).get((statement.incarnation, statement.round))
         if (held is not None and held.digest == statement.digest) or abs(statement.round - round) > self.rounds:
             return None
-        if len(self._rations) >= self.senders and sender not in self._rations:
-            del self._rations[next(iter(self._rations))]
-        ration = self._rations.setdefault(sender, Ration(self.burst, self.per_s))
-        if not (ration.take(1, now) and self._all.take(1, now)):
+        if not (self._rations.take(sender, now) and self._all.take(1, now)):
             return None
         if not genuine(statement, self.verify):
             raise RemoteProtocolError(sender, "claim_forged")
-        return self.note(statement, round)
+        return self.add(statement, round)
 
     def forget(self, peer: str) -> None:
         """Drop the statements of a peer that left."""
         self._held.pop(peer, None)
-
-    def _forget(self, peer: str, round: int) -> None:
-        held = self._held.get(peer)
-        if held is None:
-            return
-        for key in [key for key in held if abs(key[1] - round) > self.rounds]:
-            del held[key]

@@ -1,7 +1,7 @@
-"""Choice of a start among the models that a few unknown peers offer to a node that joins late.
+"""Choice of the model of a late joiner among those that a few unknown peers offer.
 
-Honest models differ: members exchange with a few others, and are asked at different times. The joiner knows no bound on that difference, so
-it is estimated from the closest majority and from the distance that it has covered since the common initial model.
+Honest models differ: members exchange with a few others, and are asked at different times. That difference is estimated from the closest
+majority and from the distance travelled since the common initial model.
 
     scale     the least radius around some model that contains more than half of all, itself included
     cluster   all within max(NEAR · scale, SAME · travelled) of that model, `travelled` being its distance from the initial model
@@ -9,12 +9,12 @@ it is estimated from the closest majority and from the distance that it has cove
     outside   models farther from every model of the cluster than WIDE times its diameter and than APART times the distance it travelled;
               none in the first EARLY rounds, in which honest nodes may still move in opposite directions
 
-Two models at a right angle as seen from the initial model are √2 times their distance from it apart; APART lies just beyond. A model
-that was negated, scaled up or made up lies beyond it; an honest one that trained alone or on other data does not. A model neither in the
-cluster nor outside is not blamed. If the closest majority is wider than APART times the distance travelled there is no state.
+Two models at a right angle as seen from the initial model are √2 times their distance from it apart; APART is just more. A negated,
+scaled or invented model is farther; an honest one that trained alone or on other data is not. Models neither in the cluster nor outside
+are not blamed. If the closest majority is wider than APART times the distance travelled there is no state.
 
 With fewer than half of the models false, the state is within (1 + √m·NEAR) times the diameter of the true ones from each of them, or
-SAME · travelled. More than half that are false and alike cannot be told from the swarm.
+SAME · travelled. More than half that are false and alike cannot be distinguished from the swarm.
 
 Shapes: m models of d parameters.
 """
@@ -40,17 +40,11 @@ _CHUNK = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The result of comparing a few models.
+    """The result of comparing a few models."""
 
-    Args:
-        state: (d,) to start from; None without a consistent majority.
-        cluster: ascending indices of the models it was made of.
-        outside: indices of models that no honest member can have.
-    """
-
-    state: Tensor | None
-    cluster: tuple[int, ...]
-    outside: tuple[int, ...]
+    state: Tensor | None  # (d,) to start from; None without a consistent majority
+    cluster: tuple[int, ...]  # ascending indices of the models it was made of
+    outside: tuple[int, ...]  # indices of models that no honest member can have
 
 
 def agree(models: Sequence[Tensor], origin: Tensor, rounds: Sequence[int]) -> Agreement:

@@ -1,14 +1,13 @@
 """Peer reputation: a decaying fault score, a decaying contribution, and the bans that follow from them.
 
-    score          a fault adds its weight; the score halves every half-life and changes in no other way, so that rare faults do not
-                   add up
-    contribution   an exchange in time earns `EARNED`, up to `MOST`; it halves every `memory_s`. Missed exchanges reduce it, and so does
-                   being clipped far more often than other peers. Faults are paid from it first, so that a good record buys off two
-                   hard faults at most: a sleeper has nothing left for the third
+    score          a fault adds its weight; the score halves every half-life, so that rare faults do not add up
+    contribution   an exchange in time adds EARNED, up to MOST; it halves every `memory_s`. Missed exchanges reduce it, and so does
+                   being clipped far more often than other peers. Faults are deducted from it first, so that a good record offsets
+                   two hard faults at most
 
-Faults that a healthy peer can commit (a late frame, a stale member list, a restart) weigh little. What only a broken or hostile program
-sends weighs so much that the second or third one counts. Proven misbehaviour (`robust.evidence`) bans at once. The distance of a peer's
-vectors is no fault, as honest minorities are far; it earns nothing while other peers are clipped less often.
+Faults that a healthy peer can commit (a late frame, a stale member list, a restart) weigh little. Of those that only a broken or hostile
+program commits the second or third has consequences. Proven misbehaviour (`robust.evidence`) bans at once. The distance of a peer's
+vectors is no fault, as honest minorities are far; it earns no contribution while other peers are clipped less often.
 
     probation      new, or back from a quarantine or ban
     active         at least `turns` exchanges and some contribution
@@ -16,8 +15,8 @@ vectors is no fault, as honest minorities are far; it earns nothing while other 
     ban            the score reached `ban`: the same for `ban_s`, doubled with each earlier ban (at most 1024 times)
 
 Only the operator can move the end of a quarantine or ban to an earlier time. The score survives a quarantine (decayed) and starts at 0
-after a ban; frames that still arrive from a banned peer are counted without effect, as they were sent before. The operator's decision
-overrides all others: a trusted peer is never banned automatically, and a manual ban stays until its end.
+after a ban; frames from a banned peer have no effect, as they were sent before. The operator's decision overrides all others: a trusted
+peer is never banned automatically, and a manual ban stays until its end.
 """
 
 from __future__ import annotations
@@ -33,22 +32,13 @@ SOFT = 1.0
 HARD = 10.0
 PROOF = 100.0
 
-WEIGHTS = MappingProxyType(
-    {
-        "not_a_member": SOFT,
-        "stale": SOFT,
-        "late": SOFT,
-        "too_many_frames": SOFT,
-        "duplicate_reply": SOFT,
-        "unknown_swarm": SOFT,
-        "foreign_swarm": SOFT,
-        "invitation_overused": SOFT,
-        "too_much_evidence": SOFT,
-        "equivocation": PROOF,
-        "state_poisoned": PROOF,
-    }
-)
-"""Weights of what a healthy peer can cause (behind, restarted, overloaded, its invitation stolen), and of what is proven. Every other
+_HEALTHY = (
+    "not_a_member", "stale", "late", "too_many_frames", "duplicate_reply", "unknown_swarm", "foreign_swarm",
+    "invitation_overused", "too_much_evidence",
+)  # fmt: skip
+_PROVEN = ("equivocation", "state_poisoned")
+WEIGHTS = MappingProxyType(dict.fromkeys(_HEALTHY, SOFT) | dict.fromkeys(_PROVEN, PROOF))
+"""Weights of faults that a healthy peer can cause (behind, restarted, overloaded, its invitation stolen), and of proven ones. Any other
 reason weighs HARD: a program that follows the protocol never causes it."""
 
 EARNED = 0.2
@@ -67,15 +57,10 @@ COMPARED = 3
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether connections with a peer are allowed.
-
-    Args:
-        state: ok; quarantine or ban, during which there is no connection.
-        until: end of it, in seconds on the caller's clock; -inf for ok, inf for a permanent ban.
-    """
+    """Whether connections with a peer are allowed, which they are not in quarantine and ban."""
 
     state: Literal["ok", "quarantine", "ban"]
-    until: float
+    until: float  # its end, in seconds on the caller's clock; -inf for ok, inf for a permanent ban
 
 
 OK = Verdict("ok", -math.inf)
@@ -83,53 +68,33 @@ OK = Verdict("ok", -math.inf)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A snapshot of a peer's reputation.
+    """A snapshot of a peer's reputation."""
 
-    Args:
-        state: as in the module's documentation.
-        until: end of a quarantine or ban, else -inf.
-        score: >= 0, higher is worse.
-        contribution: in [0, MOST], higher is better.
-        staleness: moving share of exchanges that it missed, in [0, 1]; None before the first.
-        clipped: moving share of exchanges in which its vector was clipped, in [0, 1]; None before the first.
-        trusted: by the operator.
-        why: reason of a ban, as text.
-    """
-
-    state: Literal["probation", "active", "quarantine", "ban"]
-    until: float
-    score: float
-    contribution: float
-    staleness: float | None
-    clipped: float | None
-    trusted: bool
-    why: str
+    state: Literal["probation", "active", "quarantine", "ban"]  # as in the module's documentation
+    until: float  # end of a quarantine or ban, else -inf
+    score: float  # >= 0, higher is worse
+    contribution: float  # in [0, MOST], higher is better
+    staleness: float | None  # moving average share of missed exchanges, in [0, 1]; None before the first
+    clipped: float | None  # moving average share of exchanges with a clipped vector, in [0, 1]; None before the first
+    trusted: bool  # by the operator
+    why: str  # reason of a ban
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A ban or trust to be stored across restarts.
+    """A ban or trust to be stored across restarts."""
 
-    Args:
-        peer: its id.
-        kind: ban or trust.
-        until: end of a ban, on the clock of `Reputation.decisions`; inf for a permanent ban and for trust.
-        bans: number of bans so far, this one included.
-        why: reason, as text.
-    """
-
-    peer: str
-    kind: Literal["ban", "trust"]
-    until: float = math.inf
-    bans: int = 0
-    why: str = ""
+    peer: str  # its id
+    kind: Literal["ban", "trust"]  # ban or trust
+    until: float = math.inf  # end of a ban, on the clock of `Reputation.decisions`; inf for ever, and for trust
+    bans: int = 0  # number of bans so far, this one included
+    why: str = ""  # reason
 
 
 @dataclass(slots=True)
 class _Entry:
     score: float = 0.0
     at: float = -math.inf
-    faults: int = 0
     bans: int = 0
     verdict: Verdict = OK
     contribution: float = 0.0
@@ -143,27 +108,18 @@ class _Entry:
 
 @dataclass(slots=True)
 class Reputation:
-    """The reputation of all peers of one node. Pure arithmetic: the time is an argument.
+    """The reputation of all peers of one node. Pure arithmetic: the time is an argument."""
 
-    Args:
-        half_life_s: seconds in which a score halves.
-        quarantine: score at which a peer is quarantined.
-        ban: score at which it is banned.
-        quarantine_s: seconds of a quarantine.
-        ban_s: seconds of a first ban.
-        remembered: largest number of peers stored; the one with the least score and contribution is evicted first, a banned one last.
-        memory_s: seconds in which a contribution halves.
-        turns: exchanges after which a peer is no longer on probation.
-    """
-
-    half_life_s: float = 300.0
-    quarantine: float = 15.0
-    ban: float = 35.0
-    quarantine_s: float = 120.0
-    ban_s: float = 3600.0
-    remembered: int = 4096
-    memory_s: float = 3600.0
-    turns: int = 20
+    half_life_s: float = 300.0  # seconds in which a score halves
+    quarantine: float = 15.0  # score at which a peer is quarantined
+    ban: float = 35.0  # score at which it is banned
+    quarantine_s: float = 120.0  # seconds of a quarantine
+    ban_s: float = 3600.0  # seconds of a first ban
+    remembered: int = (
+        4096  # most peers stored; those of least score and contribution are evicted first, banned ones last
+    )
+    memory_s: float = 3600.0  # seconds in which a contribution halves
+    turns: int = 20  # exchanges after which a peer is no longer on probation
     _entries: dict[str, _Entry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -175,13 +131,7 @@ class Reputation:
     # --- observations ---------------------------------------------------------------------------------
 
     def fault(self, peer: str, reason: str, now: float) -> Verdict:
-        """Count a fault -> the verdict after it.
-
-        Args:
-            peer: that committed it.
-            reason: of the `RemoteProtocolError`; reasons without a weight weigh HARD.
-            now: seconds.
-        """
+        """Count a fault with the reason of its `RemoteProtocolError` -> the verdict after it."""
         return self._charge(peer, WEIGHTS.get(reason, HARD), reason, now)
 
     def invited(self, inviter: str, reason: str, now: float) -> Verdict:
@@ -189,7 +139,7 @@ class Reputation:
         return self._charge(inviter, INVITER_SHARE * WEIGHTS.get(reason, HARD), f"invitee: {reason}", now)
 
     def exchanged(self, peer: str, now: float, *, clipped: bool | None = None) -> None:
-        """Count an exchange completed in time; `clipped`: whether the received vector was clipped, None where clipping is off."""
+        """Count an exchange in time; `clipped`: whether the received vector was clipped, None where clipping is off."""
         entry = self._turn(peer, now, missed=False)
         if clipped is not None:
             entry.clipped = _share(entry.clipped, clipped)
@@ -205,8 +155,7 @@ class Reputation:
         """Ban a peer by the operator's decision, trusted or not; replaces the end of an earlier ban."""
         entry = self._of(peer, now)
         entry.trusted, entry.why = False, why
-        entry.bans += 1
-        self._punish(entry, Verdict("ban", until))
+        self._ban(entry, until)
         return entry.verdict
 
     def trust(self, peer: str, now: float) -> None:
@@ -258,24 +207,10 @@ class Reputation:
             entry.why if verdict.state == "ban" else "",
         )  # fmt: skip
 
-    def score(self, peer: str, now: float) -> float:
-        """The decayed score, >= 0; 0 for a peer without faults."""
-        entry = self._entries.get(peer)
-        return 0.0 if entry is None else self._decayed(entry, now)
-
-    def faults(self, peer: str) -> int:
-        """Number of faults counted while the peer has been stored."""
-        entry = self._entries.get(peer)
-        return 0 if entry is None else entry.faults
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
     # --- inside -------------------------------------------------------------------------------------------
 
     def _charge(self, peer: str, weight: float, reason: str, now: float) -> Verdict:
         entry = self._of(peer, now)
-        entry.faults += 1
         if self.verdict(peer, now).state == "ban":
             return entry.verdict
         paid = min(weight, self._contribution(entry, now))
@@ -286,19 +221,20 @@ class Reputation:
             return OK
         if entry.score >= self.ban:
             until = max(now + self.ban_s * 2.0 ** min(entry.bans, 10), entry.verdict.until)
-            entry.bans += 1
             entry.why = reason
-            self._punish(entry, Verdict("ban", until))
+            self._ban(entry, until)
         elif entry.score >= self.quarantine:
-            score = entry.score
             self._punish(entry, Verdict("quarantine", max(now + self.quarantine_s, entry.verdict.until)))
-            entry.score = score
         return self.verdict(peer, now)
+
+    def _ban(self, entry: _Entry, until: float) -> None:
+        entry.bans += 1
+        entry.score = 0.0
+        self._punish(entry, Verdict("ban", until))
 
     def _punish(self, entry: _Entry, verdict: Verdict) -> None:
         """Set a quarantine or ban; afterwards the peer starts on probation."""
-        entry.verdict, entry.score = verdict, 0.0
-        entry.contribution, entry.turns = 0.0, 0
+        entry.verdict, entry.contribution, entry.turns = verdict, 0.0, 0
 
     def _turn(self, peer: str, now: float, *, missed: bool) -> _Entry:
         entry = self._of(peer, now)
@@ -311,7 +247,7 @@ class Reputation:
         entry.earned_at = max(entry.earned_at, now)
 
     def _unusual(self, entry: _Entry) -> bool:
-        """Whether a peer is clipped far more often than the median of the others; relative, so that a far minority as a whole is not."""
+        """Whether a peer is clipped far more often than the median of the others."""
         if entry.clipped is None or entry.clipped <= UNUSUAL:
             return False
         others = [e.clipped for e in self._entries.values() if e is not entry and e.clipped is not None]

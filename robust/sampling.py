@@ -1,9 +1,8 @@
 """Random choice of peers to pull from: exact hypergeometric tails of how many are Byzantine, and draws with caps. Torch-free.
 
-A node uses vectors only of peers that it drew, so the share of Byzantine members among them is that of a random sample, whatever positions
-they try to take.
+A node uses only vectors of peers that it drew, so the share of Byzantine members among them is that of a random sample.
 
-Shapes: n members, f of them Byzantine, s peers pulled in a round, b Byzantine ones that a rule tolerates.
+Shapes: n members, f of them Byzantine, s peers pulled in a round, b of these that a rule tolerates.
 
 Source: pull-based epidemic robust learning, RPEL, arXiv:2506.05579 (2025), with the exact tail in place of its bound.
 """
@@ -18,11 +17,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from itertools import count
 
-_WORD = 8  # bytes of a draw: wide enough for an almost uniform remainder
+_WORD = 8  # bytes of a draw, so that the remainder is almost uniform
 _V4_BITS, _V6_BITS = 24, 48  # address block that one network customer usually gets
 _NAMED = "named"  # host names are free and may resolve to anything, so all of them count as one prefix
 
-Chance = Callable[[int], int]
+Source = Callable[[int], int]
 """Bound -> a uniform integer in [0, bound), independent of earlier ones."""
 
 
@@ -63,9 +62,8 @@ def b_hat(n: int, f: int, s: int, nodes: int, rounds: int, epsilon: float) -> in
         raise ValueError(f"nodes and rounds must be >= 1, got {nodes} and {rounds}")
     if not 0.0 < epsilon < 1.0:
         raise ValueError(f"epsilon must be in (0, 1), got {epsilon}")
-    allowed = -math.expm1(
-        math.log1p(-epsilon) / (nodes * rounds)
-    )  # of one draw: (1 − allowed)^(nodes·rounds) = 1 − epsilon
+    # of one draw: (1 − allowed)^(nodes·rounds) = 1 − epsilon
+    allowed = -math.expm1(math.log1p(-epsilon) / (nodes * rounds))
     whole, tail = math.comb(n - 1, s), 0
     for b, ways in _ways(n, f, s):
         tail += ways
@@ -90,19 +88,19 @@ def least_s(n: int, f: int, nodes: int, rounds: int, epsilon: float) -> int:
 
 
 def draw(
-    candidates: Sequence[str], k: int, prefixes: Mapping[str, Collection[str]], per_prefix: int, chance: int | Chance
+    candidates: Sequence[str], k: int, prefixes: Mapping[str, Collection[str]], per_prefix: int, source: int | Source
 ) -> tuple[str, ...]:
     """K distinct candidates, uniformly at random, with at most `per_prefix` of one prefix; fewer if the caps allow no more.
 
-    In the order of a uniform shuffle each candidate is taken unless one of its prefixes is full. So peers in no prefix or a small one are
-    taken more often than those in a large one; without caps all sets of k are equally likely.
+    In the order of a uniform shuffle each candidate is taken unless one of its prefixes is full, which favours peers in small prefixes;
+    without caps all sets of k are equally likely.
 
     Args:
         candidates: peers in a reproducible order; repeated ones count once.
         k: >= 0.
         prefixes: of each peer, as `labels` gives them; a missing peer has none.
         per_prefix: cap, >= 0; 0 is no cap.
-        chance: a seed (equal arguments give an equal draw), or a source of integers.
+        source: a seed (equal arguments give an equal draw), or of integers.
 
     Raises:
         ValueError: k or per_prefix is negative.
@@ -111,7 +109,7 @@ def draw(
         raise ValueError(f"k and per_prefix must be >= 0, got {k} and {per_prefix}")
     taken: list[str] = []
     held: Counter[str] = Counter()
-    for peer in _shuffled(candidates, _numbers(chance) if isinstance(chance, int) else chance):
+    for peer in _shuffled(candidates, _numbers(source) if isinstance(source, int) else source):
         if len(taken) == k:
             break
         mine = prefixes.get(peer, ()) if per_prefix else ()
@@ -137,7 +135,7 @@ def labels(addresses: Iterable[str], operator: str = "") -> frozenset[str]:
 def prefix_of(address: str) -> str | None:
     """The IPv4 /24 or IPv6 /48 of a multiaddr such as "/ip4/1.2.3.4/tcp/4001"; "named" for host names and other protocols.
 
-    None for addresses outside the public Internet (loopback, private, link-local, shared) and for malformed ones.
+    None for malformed and non-public addresses (loopback, private, link-local, shared).
     """
     parts = address.split("/")
     if len(parts) < 3 or parts[0]:
@@ -173,16 +171,16 @@ def _ways(n: int, f: int, s: int) -> Iterator[tuple[int, int]]:
         ways = ways * x * (good - s + x) // ((f - x + 1) * (s - x + 1))  # without a remainder
 
 
-def _shuffled(candidates: Sequence[str], chance: Chance) -> Iterator[str]:
+def _shuffled(candidates: Sequence[str], source: Source) -> Iterator[str]:
     """Lazy Fisher–Yates shuffle."""
     left = list(dict.fromkeys(candidates))
     while left:
-        place = chance(len(left))
+        place = source(len(left))
         left[place], left[-1] = left[-1], left[place]
         yield left.pop()
 
 
-def _numbers(seed: int) -> Chance:
+def _numbers(seed: int) -> Source:
     """A stream of integers from a seed."""
     return partial(_number, seed.to_bytes(16, "little", signed=True), count())
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from starling.tui.app import StarlingApp
-from starling.tui.open_sources import names_of
-from starling.tui.replay import Playback, RecordSource, replay
+from starling.tui.replay import Playback
+from starling.tui.source import RecordSource, names_of, replay
 
 STILLS = {
     "node": ("1",),

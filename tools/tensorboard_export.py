@@ -30,7 +30,7 @@ class Scalar(NamedTuple):
 
 
 def scalars(run: Sequence[StatusSnapshot]) -> Iterator[Scalar]:
-    """What a record comes to: every point of its curves once, and its other figures once a round.
+    """Scalars of a record: every point of its curves once, and its other figures once a round.
 
     Args:
         run: whole snapshots of one node, oldest first.

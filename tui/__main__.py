@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from starling.tui.app import StarlingApp
-from starling.tui.open_sources import open_sources
+from starling.tui.source import open_sources
 
 
 def main() -> int:

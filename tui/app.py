@@ -12,28 +12,27 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
 from starling.node.status import format as show
-from starling.tui import export
-from starling.tui.clipboard import copy
-from starling.tui.commands import StarlingCommands
-from starling.tui.labels import labels_of
+from starling.node.status.snapshot import encode
+from starling.tui.commands import StarlingCommands, curves_csv, save
 from starling.tui.replay import Playback
 from starling.tui.screens.edge import EdgeScreen
 from starling.tui.screens.events import EventsScreen
 from starling.tui.screens.help import HelpScreen
 from starling.tui.screens.node import NodeScreen
 from starling.tui.screens.page import Page
-from starling.tui.screens.peers import PeersScreen
+from starling.tui.screens.peers import PeerScreen, PeersScreen
 from starling.tui.screens.swarm import SwarmScreen
 from starling.tui.source import Reading, StatusSource
-from starling.tui.view import View
-from starling.tui.widgets.panel import Panel
-from starling.tui.widgets.tabs import TabBar
-from starling.tui.widgets.timeline import Timeline
+from starling.tui.view import View, labels_of
+from starling.tui.widgets.frame import Clicked
+from starling.tui.widgets.lines import Panel
 
 POLL_S = 1.0  # a node publishes once a second, and drawing is most of what the terminal UI costs
 REPLAY_S = 0.25
 DARK, LIGHT = "textual-dark", "textual-light"
-REPLAY_ACTIONS = frozenset({"play", "seek", "step", "faster"})
+REPLAY_KEYS = (
+    ("space", "'toggle'"), ("x", "'faster'"), ("left", "'step', -1"), ("right", "'step', 1"), ("home", "'seek', 0"), ("end", "'seek', 1"),
+)  # fmt: skip
 
 
 class StarlingApp(App[None]):
@@ -64,12 +63,7 @@ class StarlingApp(App[None]):
         Binding("y", "copy_peer", "copy"),
         Binding("question_mark", "open('help')", "help", key_display="?"),
         *(Binding(key, f"open('{name}')", show=False) for key, name in zip("12345", MODES, strict=True)),
-        Binding("space", "play", priority=True, show=False),
-        Binding("x", "faster", priority=True, show=False),
-        Binding("left", "step(-1)", priority=True, show=False),
-        Binding("right", "step(1)", priority=True, show=False),
-        Binding("home", "seek(0)", priority=True, show=False),
-        Binding("end", "seek(1)", priority=True, show=False),
+        *(Binding(key, f"replay({act})", priority=True, show=False) for key, act in REPLAY_KEYS),
     ]
 
     def __init__(
@@ -91,12 +85,10 @@ class StarlingApp(App[None]):
         self._due = False
 
     def on_mount(self) -> None:
-        """Show the first reading at once, then poll."""
         self._poll()
         self.set_interval(self._poll_s, self._poll)
 
     def on_unmount(self) -> None:
-        """Detach from every node."""
         for source in self._sources:
             source.close()
 
@@ -105,11 +97,9 @@ class StarlingApp(App[None]):
         """Whether records are replayed."""
         return self._playback is not None
 
-    # --- actions --------------------------------------------------------------------------------------------
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys of a replay work on pages alone, and not while text is typed."""
-        if action in REPLAY_ACTIONS:
+        if action == "replay":
             return self.replays and isinstance(self.screen, Page) and not isinstance(self.focused, Input)
         if action == "select":
             return len(self._readings) > 1
@@ -130,16 +120,19 @@ class StarlingApp(App[None]):
             self.switch_mode(name)
 
     def action_toggle_theme(self) -> None:
-        """Dark to light, light to dark."""
         self.theme = LIGHT if self.current_theme.dark else DARK
         self.draw()
 
     def action_copy_peer(self) -> None:
-        """Put the peer id under the cursor on the clipboard, and show it for terminals that have none."""
-        page = self._page
-        peer = page.peer_to_copy(self._view(asked=True)) if page is not None else None
+        """Put the peer id under the cursor on the clipboard, and show it whole for terminals that have none."""
+        page, peer = self._page, None
+        if isinstance(self.screen, PeerScreen):
+            peer = self.screen.peer.peer
+        elif page is not None:
+            peer = page.peer_to_copy(self._view(asked=True))
         if peer:
-            copy(self, peer)
+            self.copy_to_clipboard(peer)
+            self.notify(show.clean(peer), title="copied", markup=False)
 
     def action_save(self, kind: str) -> None:
         """Write a file into the current directory: this screen (svg), the chosen node's status (json) or its curves (csv)."""
@@ -150,59 +143,27 @@ class StarlingApp(App[None]):
         if reading is None or reading.snapshot is None:
             self.notify("no status is known yet", severity="warning", markup=False)
             return
-        text = export.status_json(reading.snapshot) if kind == "json" else export.curves_csv(reading.snapshot)
+        text = encode(reading.snapshot).decode() if kind == "json" else curves_csv(reading.snapshot)
         self._save(reading.name, kind, text)
 
     def _save(self, name: str, kind: str, text: str) -> None:
         try:
-            path = export.save(self._folder, name, f".{kind}", text, self._clock())
+            path = save(self._folder, name, f".{kind}", text, self._clock())
         except OSError as error:
             self.notify(f"{self._folder} cannot be written: {error.strerror}", severity="error", markup=False)
         else:
             self.notify(show.clean(str(path)), title="saved", markup=False)
 
-    def action_play(self) -> None:
-        """Play or pause the replay."""
+    def action_replay(self, command: str, *arguments: float) -> None:
+        """Toggle, go faster, step or seek (0: the beginning, 1: the end) in the replay."""
         if self._playback is not None:
-            self._playback.toggle()
-            self._poll()
+            getattr(self._playback, command)(*arguments)
+            self._poll(asked=bool(arguments))
 
-    def action_faster(self) -> None:
-        """The replay's next speed."""
-        if self._playback is not None:
-            self._playback.faster()
-            self._poll()
-
-    def action_step(self, steps: int) -> None:
-        """Step forward or back in the replay."""
-        if self._playback is not None:
-            self._playback.step(steps)
-            self._poll(asked=True)
-
-    def action_seek(self, fraction: float) -> None:
-        """Go to a point of the replay: 0 is its beginning, 1 its end."""
-        if self._playback is not None:
-            self._playback.seek(fraction)
-            self._poll(asked=True)
-
-    def on_tab_bar_chosen(self, event: TabBar.Chosen) -> None:
-        """A click on a tab."""
-        self.action_open(event.name)
-
-    def on_timeline_seek(self, event: Timeline.Seek) -> None:
-        """A click on the slider."""
-        self.action_seek(event.fraction)
-
-    def on_timeline_toggle(self, _event: Timeline.Toggle) -> None:
-        """A click left of it."""
-        self.action_play()
-
-    def on_timeline_faster(self, _event: Timeline.Faster) -> None:
-        """A click right of it."""
-        self.action_faster()
+    def on_clicked(self, event: Clicked) -> None:
+        getattr(self, f"action_{event.action}")(*event.arguments)
 
     def on_page_shown(self, _event: Page.Shown) -> None:
-        """Draw it at once."""
         self.draw()
 
     def on_panel_resized(self, _event: Panel.Resized) -> None:
@@ -215,14 +176,8 @@ class StarlingApp(App[None]):
         self._due = False
         self.draw()
 
-    # --- drawing --------------------------------------------------------------------------------------------
-
     def draw(self, *, asked: bool = True) -> None:
-        """Draw the open page.
-
-        Args:
-            asked: after an action of a person, which is drawn without delay.
-        """
+        """Draw the open page; `asked`: after an action of a person, without delay."""
         page = self._page
         if page is not None and page.is_mounted:
             page.draw(self._view(asked=asked))

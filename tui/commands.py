@@ -1,12 +1,18 @@
-"""The command palette: every key's action by name, and what has no key."""
+"""The command palette, and the files that its commands write."""
 
 from __future__ import annotations
 
+import csv
+import io
+import re
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from starling.tui.widgets.tabs import TABS
+from starling.node.status.snapshot import StatusSnapshot
+from starling.tui.widgets.frame import TABS
 
 COMMANDS = (
     ("next node", "select(1)", "where there are several"),
@@ -19,10 +25,10 @@ COMMANDS = (
     ("quit", "quit", "the node keeps running"),
 )
 REPLAY = (
-    ("replay: play or pause", "play", "at the end, from the beginning"),
-    ("replay: faster", "faster", "1x, 4x, 16x"),
-    ("replay: to the beginning", "seek(0)", ""),
-    ("replay: to the end", "seek(1)", ""),
+    ("replay: play or pause", "replay('toggle')", "at the end, from the beginning"),
+    ("replay: faster", "replay('faster')", "1x, 4x, 16x"),
+    ("replay: to the beginning", "replay('seek', 0)", ""),
+    ("replay: to the end", "replay('seek', 1)", ""),
 )
 
 
@@ -30,12 +36,10 @@ class StarlingCommands(Provider):
     """Finds commands of `starling.tui.app.StarlingApp` by name."""
 
     async def discover(self) -> Hits:
-        """All of them, before anything is typed."""
         for name, action, help_text in self._available():
             yield DiscoveryHit(name, lambda action=action: self._run(action), help=help_text)
 
     async def search(self, query: str) -> Hits:
-        """Those whose name matches the query."""
         matcher = self.matcher(query)
         for name, action, help_text in self._available():
             score = matcher.match(name)
@@ -51,3 +55,45 @@ class StarlingCommands(Provider):
 
     async def _run(self, action: str) -> None:
         await self.app.run_action(f"app.{action}")
+
+
+def curves_csv(snapshot: StatusSnapshot) -> str:
+    """A line per point of each curve: curve, round, seconds since the start, value."""
+    text = io.StringIO(newline="")
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("curve", "round", "time_s", "value"))
+    curves = {
+        "loss": snapshot.loss_curve,
+        snapshot.metric or "value": snapshot.value_curve,
+        "distance": snapshot.distance_curve,
+    }
+    for name, points in curves.items():
+        table.writerows((name, point.round, point.time_s, point.value) for point in points)
+    return text.getvalue()
+
+
+def save(folder: Path, name: str, suffix: str, text: str, unix_s: float) -> Path:
+    """Write a new file, never over another one -> its path.
+
+    Args:
+        folder: where.
+        name: of the node or screen, part of the file's name.
+        suffix: .json, .csv or .svg.
+        text: to write.
+        unix_s: time, part of the file's name.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    safe = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip("-.")[:64] or "node"
+    stem = f"starling-{safe}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(unix_s))}"
+    number = 1
+    while True:
+        path = folder / (f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}")
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            number += 1
+        else:
+            return path

@@ -1,44 +1,26 @@
-"""Recorded runs as sources: several files on one time axis that can be played, paused and moved along.
+"""The time axis of a replay, from the first snapshot of any record to the last, and a position on it.
 
-Theory of operation: a `Playback` is the axis, from the first snapshot of any file to the last, and a position on it. Every `RecordSource`
-reads the newest snapshot that is not later than that position. While playing, the position advances by clock time times speed, and stops
-at the end. The clock is given.
+While playing, the position advances by clock time times speed, and stops at the end. The clock is an argument.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-
-from starling.node.status import format as show
-from starling.node.status.record import load
-from starling.node.status.snapshot import StatusSnapshot
-from starling.tui.source import Reading
 
 SPEEDS = (1, 4, 16)
 STEPS = 40  # presses of an arrow key from one end to the other
-SILENT_S = 5.0  # a record has a line a second
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A position of a replay.
+    """A position of a replay."""
 
-    Args:
-        at_s: seconds since the first snapshot.
-        length_s: of all records together, > 0.
-        playing: whether it advances.
-        speed: a multiple of real time.
-        time_s: unix time of the position.
-    """
-
-    at_s: float
-    length_s: float
-    playing: bool
-    speed: int
-    time_s: float
+    at_s: float  # seconds since the first snapshot
+    length_s: float  # of all records together, > 0
+    playing: bool  # whether it advances
+    speed: int  # a multiple of real time
+    time_s: float  # unix time of the position
 
     @property
     def fraction(self) -> float:
@@ -96,49 +78,3 @@ class Playback:
             self._at_s = min(self._length_s, self._at_s + (now - self._ticked) * SPEEDS[self._speed])
             self.playing = self._at_s < self._length_s
         self._ticked = now
-
-
-class RecordSource:
-    """One node's record on a common axis.
-
-    Args:
-        name: what the node is called here.
-        snapshots: in the order of time, >= 1.
-        playback: the axis.
-    """
-
-    def __init__(self, name: str, snapshots: Sequence[StatusSnapshot], playback: Playback) -> None:
-        self.name = name
-        self._snapshots = sorted(snapshots, key=lambda snapshot: snapshot.time_s)
-        self._times = [snapshot.time_s for snapshot in self._snapshots]
-        self._playback = playback
-
-    def poll(self) -> tuple[Reading, ...]:
-        """The node as it was at the position."""
-        now = self._playback.position().time_s
-        after = bisect_right(self._times, now)
-        if after == 0:
-            return (Reading(self.name, None, f"the record of {self.name} begins later", as_of=now),)
-        snapshot = self._snapshots[after - 1]
-        silent_s = now - snapshot.time_s
-        trouble = f"nothing was recorded for {show.duration(silent_s)}" if silent_s > SILENT_S else None
-        return (Reading(self.name, snapshot, trouble, as_of=now),)
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-def replay(files: Mapping[str, Path], clock: Callable[[], float]) -> tuple[list[RecordSource], Playback]:
-    """Records as sources on one axis.
-
-    Args:
-        files: name -> file written by a node, >= 1.
-        clock: seconds, monotonic.
-
-    Raises:
-        ValueError: one of them is no record; one line that names it.
-    """
-    records = {name: load(path) for name, path in files.items()}
-    times = [snapshot.time_s for record in records.values() for snapshot in record]
-    playback = Playback(min(times), max(times), clock)
-    return [RecordSource(name, record, playback) for name, record in records.items()], playback

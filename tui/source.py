@@ -1,40 +1,37 @@
-"""Where the terminal UI gets snapshots from. Sources never block and never raise: a failure is part of a reading.
+"""Sources of snapshots. They never block and never raise: a failure is part of a reading.
 
 SocketSource   one run directory: attaches to its node, and again when it comes back
 DemoSource     a folder of run directories node-0, node-1 …
-RecordSource   a recorded run; in starling.tui.replay
+RecordSource   a recorded run, at the position of a replay
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from starling.node.status import format as show
 from starling.node.status.control import ControlError, NotRunning, Watch
-from starling.node.status.record import RECORD_NAME
+from starling.node.status.record import RECORD_NAME, load
 from starling.node.status.snapshot import StatusSnapshot
+from starling.tui.replay import Playback
 
 ATTACH_S = 1.0  # between attempts to attach
+SILENT_S = 5.0  # a record has a line a second
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The last known state of one node.
+    """The last known state of one node."""
 
-    Args:
-        name: of the node on the screen.
-        snapshot: the newest received; None before the first.
-        trouble: why nothing newer arrives, with the next command to try; None while attached.
-        as_of: unix time of the moment in a replay; None where nothing is replayed.
-    """
-
-    name: str
-    snapshot: StatusSnapshot | None = None
-    trouble: str | None = None
-    as_of: float | None = None
+    name: str  # of the node on the screen
+    snapshot: StatusSnapshot | None = None  # the newest received; None before the first
+    trouble: str | None = None  # why nothing newer arrives, with the next command to try; None while attached
+    as_of: float | None = None  # unix time of the moment in a replay; None where nothing is replayed
 
     @property
     def ended(self) -> bool:
@@ -129,7 +126,7 @@ class DemoSource:
         """One reading per node, by number."""
         if self._clock() >= self._next_look:
             self._next_look = self._clock() + ATTACH_S
-            for number, path in node_dirs(self._folder).items():
+            for number, path in _node_dirs(self._folder).items():
                 self._nodes.setdefault(number, SocketSource(path, self._clock, self._prefix + path.name))
         return tuple(reading for number in sorted(self._nodes) for reading in self._nodes[number].poll())
 
@@ -139,7 +136,88 @@ class DemoSource:
             node.close()
 
 
-def node_dirs(folder: Path) -> dict[int, Path]:
+class RecordSource:
+    """One node's record, >= 1 snapshots: shows the newest that is not later than the position of a replay."""
+
+    def __init__(self, name: str, snapshots: Sequence[StatusSnapshot], playback: Playback) -> None:
+        self.name = name
+        self._snapshots = sorted(snapshots, key=lambda snapshot: snapshot.time_s)
+        self._times = [snapshot.time_s for snapshot in self._snapshots]
+        self._playback = playback
+
+    def poll(self) -> tuple[Reading, ...]:
+        """The node as it was at the position."""
+        now = self._playback.position().time_s
+        after = bisect_right(self._times, now)
+        if after == 0:
+            return (Reading(self.name, None, f"the record of {self.name} begins later", as_of=now),)
+        snapshot = self._snapshots[after - 1]
+        silent_s = now - snapshot.time_s
+        trouble = f"nothing was recorded for {show.duration(silent_s)}" if silent_s > SILENT_S else None
+        return (Reading(self.name, snapshot, trouble, as_of=now),)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def open_sources(
+    paths: Sequence[Path], clock: Callable[[], float] = time.monotonic
+) -> tuple[list[StatusSource], Playback | None]:
+    """Sources of directories (which need not exist yet) or files written by a node, and the time axis of these; >= 1 paths.
+
+    Raises:
+        ValueError: a file is no record; one line that names it.
+    """
+    names = names_of(paths)
+    files = {name: path for name, path in zip(names, paths, strict=True) if path.is_file()}
+    records, playback = replay(files, clock) if files else ([], None)
+    recorded = {source.name: source for source in records}
+    sources = [
+        recorded[name] if name in files else source_for(path, name, alone=len(paths) == 1)
+        for name, path in zip(names, paths, strict=True)
+    ]
+    return sources, playback
+
+
+def source_for(path: Path, name: str = "", *, alone: bool = True) -> StatusSource:
+    """A demo's folder or a run directory, whichever `path` is; `alone`: the only source, so a demo's nodes need no prefix."""
+    if _node_dirs(path):
+        return DemoSource(path, prefix="" if alone else f"{name}/")
+    return SocketSource(path, name=name)
+
+
+def replay(files: Mapping[str, Path], clock: Callable[[], float]) -> tuple[list[RecordSource], Playback]:
+    """Records by name as sources on one time axis.
+
+    Raises:
+        ValueError: one of the files, >= 1, is no record; one line that names it.
+    """
+    records = {name: load(path) for name, path in files.items()}
+    times = [snapshot.time_s for record in records.values() for snapshot in record]
+    playback = Playback(min(times), max(times), clock)
+    return [RecordSource(name, record, playback) for name, record in records.items()], playback
+
+
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """The name of each on the screen: its directory, with as many parent directories as make it unique."""
+    places = [path.resolve() for path in paths]
+    places = [
+        place.parent if place.name == RECORD_NAME else place.with_suffix("") if place.suffix == ".jsonl" else place
+        for place in places
+    ]
+    names: list[str] = []
+    for number, place in enumerate(places):
+        others = {other.parts for other in places if other != place}
+        length = 1
+        while length < len(place.parts) and any(other[-length:] == place.parts[-length:] for other in others):
+            length += 1
+        name = "/".join(place.parts[-length:])
+        again = places[:number].count(place)
+        names.append(f"{name} ({again + 1})" if again else name)
+    return names
+
+
+def _node_dirs(folder: Path) -> dict[int, Path]:
     """Run directories of a demo's folder, by number."""
     numbered = ((path.name.removeprefix("node-"), path) for path in folder.glob("node-*") if path.is_dir())
     return {int(number): path for number, path in numbered if number.isdecimal()}

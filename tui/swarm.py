@@ -1,9 +1,8 @@
 """One view of a swarm, merged from the snapshots of all attached nodes. Pure.
 
-Theory of operation. Only attached nodes of the chosen one's swarm count: the last snapshot of a node that vanished is out of date. The
-state of an attached member is its own; that of any other is what most attached nodes report, and at a tie the report of the node that
-heard from it last. Sums are over attached nodes alone and are shown with their number; a share of the swarm's steps is known only when
-more than one node is attached.
+Only attached nodes of the chosen one's swarm count: the last snapshot of a node that vanished is out of date. The state of an attached
+member is its own; that of any other is the one that most attached nodes report, and at a tie that of the last contact. Sums are over
+attached nodes alone and are shown with their number; a share of the swarm's steps needs more than one attached node.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from starling.node.status import format as show
 from starling.node.status.snapshot import PeerStatus, StatusSnapshot
 from starling.tui.drawing.palette import NODE_SIGNS, PEER_SIGNS
-from starling.tui.labels import labels_of
 from starling.tui.source import Reading
+from starling.tui.view import labels_of
 
 Pair = tuple[str, str]
 """Of peer ids, the lower first."""
@@ -25,88 +23,48 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member, as all attached nodes together see it.
+    """One member, as all attached nodes together see it."""
 
-    Args:
-        peer: its id.
-        label: distinct from those of all others.
-        state: a word.
-        sign: for the state.
-        role: of the sign's color.
-        attached: its own snapshot is known.
-        own: whether it is the chosen node.
-        round: the latest round known of it.
-        edges: edges known of it.
-        known_by: attached nodes that know it, itself included.
-    """
-
-    peer: str
-    label: str
-    state: str
-    sign: str
-    role: str
-    attached: bool
-    own: bool
-    round: int | None
-    edges: int
-    known_by: int
+    peer: str  # its id
+    label: str  # distinct from those of all others
+    state: str  # a word
+    sign: str  # for the state
+    role: str  # of the sign's color
+    attached: bool  # its own snapshot is known
+    own: bool  # whether it is the chosen node
+    round: int | None  # the latest known
+    edges: int  # number known
+    known_by: int  # attached nodes that know it, itself included
 
     @property
     def here(self) -> bool:
-        """Whether it takes part, as far as is known."""
+        """Whether it takes part, as far as known."""
         return self.state not in ("dead", "left", "banned", "failed")
 
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
-    """What is known of a swarm. None: not known.
+    """A swarm. None: not known."""
 
-    Args:
-        members: in the order of rank where ranks are known.
-        edges: pairs of which at least one end reports an edge.
-        links: pairs that exchange in the chosen node's round; None where that is not known.
-        round: the chosen node's.
-        attached: number of attached members.
-        distances: consensus distances measured by the attached nodes.
-        values: last evaluations of the attached nodes.
-        steps_per_s: local steps of the attached nodes together, waiting for peers included.
-        sent_per_s: bytes of the attached nodes together.
-        share: the chosen node's part of the attached nodes' local steps, 0 to 1.
-    """
-
-    members: tuple[Member, ...] = ()
-    edges: tuple[Pair, ...] = ()
-    links: tuple[Pair, ...] | None = None
-    round: int | None = None
-    attached: int = 0
-    distances: tuple[float, ...] = ()
-    values: tuple[float, ...] = ()
-    steps_per_s: float | None = None
-    sent_per_s: float | None = None
-    share: float | None = None
-
-    @property
-    def distance(self) -> float | None:
-        """Their median."""
-        return median(self.distances) if self.distances else None
+    members: tuple[Member, ...] = ()  # in the order of rank where ranks are known
+    edges: tuple[Pair, ...] = ()  # pairs of which at least one end reports an edge
+    links: tuple[Pair, ...] | None = None  # pairs that exchange in the chosen node's round
+    round: int | None = None  # the chosen node's
+    attached: int = 0  # number of attached members
+    distances: tuple[float, ...] = ()  # consensus distances measured by the attached nodes
+    values: tuple[float, ...] = ()  # last evaluations of the attached nodes
+    steps_per_s: float | None = None  # local steps of the attached nodes together, waiting for peers included
+    sent_per_s: float | None = None  # bytes of the attached nodes together
+    share: float | None = None  # the chosen node's part of the attached nodes' local steps, 0 to 1
 
 
 def merge(readings: Sequence[Reading], selected: int) -> Swarm:
-    """The swarm of the chosen node.
-
-    Args:
-        readings: of all nodes.
-        selected: index of the chosen one; ignored when there are none.
-    """
+    """The swarm of the node whose reading is selected; the index is ignored without readings."""
     chosen = readings[selected].snapshot if readings else None
     if chosen is None:
         return Swarm()
-    attached = {
-        reading.snapshot.peer: (reading, reading.snapshot)
-        for reading in readings
-        if reading.snapshot is not None and reading.snapshot.swarm == chosen.swarm and (reading.live or reading.ended)
-    }
-    snapshots = {peer: snapshot for peer, (_, snapshot) in attached.items()}
+    current = [reading.snapshot for reading in readings if reading.live or reading.ended]
+    snapshots = {it.peer: it for it in current if it is not None and it.swarm == chosen.swarm}
     labels = labels_of(readings)
     edges = sorted({_pair(s.peer, p.peer) for s in snapshots.values() for p in s.peers if p.edge})
     order = _order(chosen, snapshots)

@@ -1,9 +1,11 @@
-"""What a screen draws: all readings of this moment and which of them is chosen."""
+"""The input of a screen: all readings of one moment, the chosen one, and how to label peers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from starling.node.status import format as show
 from starling.node.status.snapshot import StatusSnapshot
@@ -11,30 +13,21 @@ from starling.tui.drawing.palette import style
 from starling.tui.replay import Position
 from starling.tui.source import Reading
 
+REDRAW_S = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One moment.
+    """One moment."""
 
-    Args:
-        readings: all nodes, in their order; empty while there are none.
-        selected: index into them; ignored when there are none.
-        waiting_for: names of the sources, shown while there are none.
-        now: unix time, for the age of what is shown.
-        dark: whether the theme is dark.
-        position: of a replay; None where nothing is replayed.
-        asked: after an action of a person: costly drawings are not delayed.
-        labels: of `starling.tui.labels`.
-    """
-
-    readings: tuple[Reading, ...] = ()
-    selected: int = 0
-    waiting_for: str = ""
-    now: float = 0.0
-    dark: bool = True
-    position: Position | None = None
-    asked: bool = True
-    labels: Mapping[str, str] = field(default_factory=dict)
+    readings: tuple[Reading, ...] = ()  # all nodes, in their order; may be empty
+    selected: int = 0  # index of the chosen one; ignored without readings
+    waiting_for: str = ""  # names of the sources, shown without readings
+    now: float = 0.0  # unix time, for the age of figures
+    dark: bool = True  # whether the theme is dark
+    position: Position | None = None  # of a replay; None where nothing is replayed
+    asked: bool = True  # after an action of a person: costly drawings are not delayed
+    labels: Mapping[str, str] = field(default_factory=dict)  # of `labels_of`
 
     @property
     def reading(self) -> Reading | None:
@@ -47,13 +40,50 @@ class View:
         return self.reading.snapshot if self.reading is not None else None
 
     def label(self, peer: str) -> str:
-        """What a peer is called on the screen; no two of those known have the same label."""
+        """Label of a peer on the screen, distinct from that of every other known one."""
         return self.labels.get(peer) or show.short(peer)
 
     def style(self, role: str) -> str:
         """A Rich style for a role of `starling.tui.drawing.palette`."""
         return style(role, dark=self.dark)
 
-    def now_for(self, reading: Reading) -> float:
-        """Unix time to measure this reading's age from."""
-        return self.now if reading.as_of is None else reading.as_of
+
+def labels_of(readings: Sequence[Reading]) -> Mapping[str, str]:
+    """Peer id -> label: the name of its node where that is attached, else the end of its id; no two are equal."""
+    texts: dict[str, str] = {}
+    snapshots = [(reading.name, reading.snapshot) for reading in readings if reading.snapshot is not None]
+    for name, snapshot in snapshots:
+        texts.setdefault(snapshot.peer, name or snapshot.peer)
+    for _, snapshot in snapshots:
+        mentioned = (
+            *(peer.peer for peer in snapshot.peers), *(peer.inviter for peer in snapshot.peers), *snapshot.ranks,
+            *(each.peer for each in snapshot.transactions), *(each.peer for each in snapshot.transfers),
+        )  # fmt: skip
+        texts.update({peer: peer for peer in mentioned if peer and peer not in texts})
+    return _labels(tuple(texts.items()))
+
+
+@lru_cache(maxsize=4)
+def _labels(texts: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    """Once for all polls that show the same peers."""
+    return show.labels(dict(texts))
+
+
+class Throttle:
+    """Limits costly drawings: only when their input has changed, and at most once every REDRAW_S."""
+
+    def __init__(self) -> None:
+        self._drawn: object = None
+        self._drawn_at = -math.inf
+
+    def due(self, wanted: object, view: View) -> bool:
+        """Whether to draw now, which is remembered. A person's action is never delayed.
+
+        Args:
+            wanted: all that the drawing depends on; compared by ==.
+            view: of this moment.
+        """
+        if wanted == self._drawn or (0 <= view.now - self._drawn_at < REDRAW_S and not view.asked):
+            return False
+        self._drawn, self._drawn_at = wanted, view.now
+        return True

@@ -6,8 +6,8 @@ A process of its own because memory is read off the operating system: what earli
 one takes. On Linux the high-water mark of resident memory is reset, encoding runs once, and the mark is read; then the same for
 decoding. (Python's tracemalloc sees nothing of torch.) On CUDA torch's own allocator is asked.
 
-Every repetition draws a new mask or finds the largest coordinates anew, and nothing is kept that a node may keep from one exchange to
-the next, such as the permutation behind a mask. The vector is Gaussian.
+Every repetition draws a new mask or finds the largest coordinates anew; nothing is kept that a node may keep from one exchange to the next,
+such as the permutation of a mask. The vector is Gaussian.
 
 Shapes: d parameters, k kept coordinates.
 """
@@ -23,14 +23,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from starling.gossip.api import Quantizer, Selector
-from starling.gossip.catalogue import build
 from starling.gossip.compress import codec, indices
 from starling.gossip.compress.catalogue import SELECTORS, quantizer
 from starling.gossip.compress.support import Indices, permutation
@@ -46,25 +45,9 @@ _WARM_UP = 1 << 16  # coordinates: libraries and threads are there before anythi
 _RESET_PEAK = "5"
 
 
-class Coder(Protocol):
-    """What is measured."""
-
-    def encode(self, x: Tensor, turn: int) -> bytes:
-        """x: (d,) -> payload."""
-        ...
-
-    def decode(self, data: bytes) -> tuple[object, Tensor]:
-        """Payload -> where, and (k,) values."""
-        ...
-
-    def index_bits(self, x: Tensor) -> tuple[int, int] | None:
-        """Bits of all indices of x's payload, and k; None if it has none."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Product:
-    """As nodes do it."""
+    """A codec as nodes run it."""
 
     selector: Selector
     quantizer: Quantizer
@@ -72,18 +55,18 @@ class Product:
     device: str
 
     def encode(self, x: Tensor, turn: int) -> bytes:
-        """Select, take, quantise, pack."""
+        """x (d,) -> payload."""
         permutation.cache_clear()
         support = self.selector.select(x, None, turn, turn)
         return codec.encode_from(x, support, self.quantizer, generator(turn))
 
     def decode(self, data: bytes) -> tuple[object, Tensor]:
-        """Unpack and check."""
+        """Payload, checked -> support and (k,) values."""
         permutation.cache_clear()
         return codec.decode(data, self.dim, torch.float32, (self.quantizer,), device=self.device)
 
     def index_bits(self, x: Tensor) -> tuple[int, int] | None:
-        """As coded."""
+        """Bits of all indices of x's payload as coded, and k; None if it has none."""
         support = self.selector.select(x, None, 0, 0)
         if not isinstance(support, Indices):
             return None
@@ -92,79 +75,71 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What one would write first."""
+    """What one would write first, with the same methods: torch.topk of the magnitudes, then int32 indices and values."""
 
     k: int
 
     def encode(self, x: Tensor, turn: int) -> bytes:
-        """torch.topk of the magnitudes, then indices and values one after the other."""
+        """See `Product`."""
         found = x.abs().topk(self.k, sorted=False).indices
         return found.to(torch.int32).cpu().numpy().tobytes() + x[found].cpu().numpy().tobytes()
 
     def decode(self, data: bytes) -> tuple[object, Tensor]:
-        """Both, from the bytes."""
+        """See `Product`."""
         where = torch.from_numpy(np.frombuffer(data, np.int32, self.k).astype(np.int64))
         return where, torch.from_numpy(np.frombuffer(data, np.float32, self.k, 4 * self.k).copy())
 
-    def index_bits(self, x: Tensor) -> tuple[int, int] | None:
-        """int32."""
+    def index_bits(self, x: Tensor) -> tuple[int, int]:
+        """See `Product`."""
         return 32 * self.k, self.k
 
 
 def measure(name: str, dim: int, repeat: int, device: str) -> Case:
-    """One case.
-
-    Args:
-        name: SELECTOR[:RATIO]+QUANTIZER.
-        dim: d.
-        repeat: repetitions, of which the fastest counts.
-        device: cpu or cuda.
+    """The codec SELECTOR[:RATIO]+QUANTIZER at length d on "cpu" or "cuda"; the fastest repetition counts.
 
     Raises:
         ConfigError: no such codec.
     """
     warm = coder(name, min(_WARM_UP, dim), device)
     warm.decode(warm.encode(torch.randn(min(_WARM_UP, dim), device=device), 0))
-    timed = coder(name, dim, device)
-    x = torch.randn(dim, device=device)
+    timed, x = coder(name, dim, device), torch.randn(dim, device=device)
     encode_extra, data = peak_extra(device, lambda: timed.encode(x, 0))
     decode_extra, _ = peak_extra(device, lambda: timed.decode(data))
-    peaks = [extra for extra in (encode_extra, decode_extra) if extra is not None]
-    copy_s = _copy(x, repeat, device)
+    target = torch.zeros_like(x)
+    copy_s = min(_timed(device, lambda: target.copy_(x))[0] for _ in range(repeat))
     encode_s = decode_s = math.inf
     for turn in range(repeat):
         taken_s, data = _timed(device, lambda turn=turn: timed.encode(x, turn))  # type: ignore[misc]
         encode_s = min(encode_s, taken_s)
         decode_s = min(decode_s, _timed(device, lambda data=data: timed.decode(data))[0])  # type: ignore[misc]
-    bits = timed.index_bits(x)
-    gigabytes = 4 * dim / 1e9
+    bits, gigabytes = timed.index_bits(x), 4 * dim / 1e9
     return Case(
-        codec=name,
-        d=dim,
-        encode_gb_s=gigabytes / encode_s,
-        decode_gb_s=gigabytes / decode_s,
-        round_trip_gb_s=gigabytes / (encode_s + decode_s),
-        bytes_per_parameter=len(data) / dim,
+        codec=name, d=dim, encode_gb_s=gigabytes / encode_s, decode_gb_s=gigabytes / decode_s,
+        round_trip_gb_s=gigabytes / (encode_s + decode_s), bytes_per_parameter=len(data) / dim,
         index_bits_over_entropy=None if bits is None else bits[0] / entropy_bits(dim, bits[1]),
-        peak_extra_bytes=max(peaks, default=None),
+        peak_extra_bytes=max((extra for extra in (encode_extra, decode_extra) if extra is not None), default=None),
         memcpy_gb_s=gigabytes / copy_s,
-    )
+    )  # fmt: skip
 
 
-def coder(name: str, dim: int, device: str) -> Coder:
-    """What a codec's name stands for, for vectors (dim,).
+def coder(name: str, dim: int, device: str) -> Product | Baseline:
+    """The codec of that name, for vectors (dim,).
 
     Raises:
-        ConfigError: nothing.
+        ConfigError: there is none.
     """
     selection, plus, quantized = name.partition("+")
-    kind, colon, ratio = selection.partition(":")
-    if not plus or (colon and not _is_number(ratio)):
+    kind, colon, text = selection.partition(":")
+    try:
+        ratio = float(text) if colon else None
+    except ValueError:
+        plus = ""
+    if not plus:
         raise ConfigError(f"--codec: must be SELECTOR[:RATIO]+QUANTIZER, got {name!r}; try `--codec mask:0.1+int4`")
     if kind == BASELINE:
-        return Baseline(max(1, math.ceil(float(ratio or 1.0) * dim)))
+        return Baseline(max(1, math.ceil((1.0 if ratio is None else ratio) * dim)))
     try:
-        selector = build("codec", SELECTORS, kind, {"ratio": float(ratio)} if colon else {})
+        selector = SELECTORS.build("codec", kind, {} if ratio is None else {"ratio": ratio})
         return Product(selector, quantizer(quantized, torch.float32), dim, device)
     except ConfigError as error:
         raise ConfigError(f"--codec {name}: {error}") from error
@@ -176,10 +151,7 @@ def entropy_bits(dim: int, k: int) -> float:
 
 
 def peak_extra(device: str, run: Callable[[], Result]) -> tuple[int | None, Result]:
-    """What a call took at its peak beyond what was there before it, in bytes, and what it returned.
-
-    None where neither CUDA nor Linux tells.
-    """
+    """Bytes that a call took at its peak beyond what was there before it, None where neither CUDA nor Linux tells; and its result."""
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -191,10 +163,8 @@ def peak_extra(device: str, run: Callable[[], Result]) -> tuple[int | None, Resu
     if not os.access(reset, os.W_OK):
         return None, run()
     gc.collect()
-    trim = getattr(
-        ctypes.CDLL(None), "malloc_trim", None
-    )  # what was freed and kept would not be counted when it is used again
-    if trim is not None:
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # memory that was freed and kept would not be counted when it is used again
         trim(0)
     reset.write_text(_RESET_PEAK)
     before = _status("VmRSS")
@@ -205,11 +175,6 @@ def peak_extra(device: str, run: Callable[[], Result]) -> tuple[int | None, Resu
 def _status(field: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
-
-
-def _copy(x: Tensor, repeat: int, device: str) -> float:
-    target = torch.zeros_like(x)
-    return min(_timed(device, lambda: target.copy_(x))[0] for _ in range(repeat))
 
 
 def _timed(device: str, run: Callable[[], Result]) -> tuple[float, Result]:
@@ -223,16 +188,8 @@ def _timed(device: str, run: Callable[[], Result]) -> tuple[float, Result]:
     return time.perf_counter() - began, result
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def main() -> int:
-    """Measure what the arguments say; 2 for what is not to be had."""
+    """Measure what the arguments say; exit code 2 where that is refused."""
     name, dim, repeat, device, threads = sys.argv[1:]
     torch.set_num_threads(int(threads))
     return answer(lambda: measure(name, int(dim), int(repeat), devices.device(device)))

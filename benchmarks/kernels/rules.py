@@ -25,7 +25,6 @@ import sys
 import time
 import types
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -36,7 +35,7 @@ from starling.gossip.rng import generator
 from starling.kernels.child import answer
 from starling.kernels.schema import ALL_RULES, PEER, PEER_EXTRA, RuleCase
 from starling.robust.catalogue import RULES, rule
-from starling.robust.preaggregate.nearest import Nnm
+from starling.robust.preaggregate import Nnm
 from starling.robust.rules.stack import Stack
 
 LEAST = 8
@@ -44,21 +43,16 @@ LEAST = 8
 ITERATIONS = 8
 IN_DOUBLE = ("geometric_median",)
 """Rules of which the other library's own result in float64, from an array of numpy, is what ours is compared with."""
-_PATIENCE_S = 10.0
+_ENOUGH_S = 10.0
 _WARM_UP = 1 << 14
 
 Combine = Callable[[Any], Any]
 
 
 def measure(name: str, dim: int, count: int, repeat: int, peers: Mapping[str, Callable[[int], Combine]]) -> RuleCase:
-    """One case.
+    """One of ALL_RULES on n = `count` vectors of length d; the fastest repetition counts.
 
-    Args:
-        name: one of ALL_RULES.
-        dim: d.
-        count: n.
-        repeat: repetitions, of which the fastest counts.
-        peers: rule -> what makes the other library's from the number of bad ones.
+    `peers`: rule -> what makes the other library's from the number of bad ones.
 
     Raises:
         ConfigError: there is no such rule.
@@ -71,18 +65,13 @@ def measure(name: str, dim: int, count: int, repeat: int, peers: Mapping[str, Ca
     for combine in (mine, theirs):
         combine(x[:, :_WARM_UP])
     ours_s, result = _timed(lambda: mine(x), repeat, math.inf)
-    peer_s, expected = _timed(lambda: theirs(x), repeat, _PATIENCE_S)
+    peer_s, expected = _timed(lambda: theirs(x), repeat, _ENOUGH_S)
     if name in IN_DOUBLE:
         expected = torch.from_numpy(theirs(x.double().numpy()))
     return RuleCase(
-        rule=name,
-        n=count,
-        d=dim,
-        ours_cpu_s=ours_s,
-        peer_cpu_s=peer_s,
-        ratio=peer_s / ours_s,
+        rule=name, n=count, d=dim, ours_cpu_s=ours_s, peer_cpu_s=peer_s, ratio=peer_s / ours_s,
         max_error=float((result - expected).abs().max()),
-    )
+    )  # fmt: skip
 
 
 def bad(count: int) -> int:
@@ -102,12 +91,11 @@ def vectors(count: int, dim: int) -> Tensor:
 def ours(name: str, b: int) -> Combine:
     """As a node combines: the first vector is its own."""
     if name == "nnm":
-        return lambda x: Nnm(b).prepare(_stack(x), x[:1, :0])[0].vectors()[0]
-    made = rule(name, {"b": b} if "b" in RULES.parameters(name) else {})
+        return lambda x: Nnm(b).prepare(Stack(x[:1], x[None, 1:], _present(x)[None]), x[:1, :0])[0].vectors()[0]
+    made = rule(name, {"f": b} if "f" in RULES.parameters(name) else {})
 
     def combine(x: Tensor) -> Tensor:
-        present = torch.ones(len(x) - 1, dtype=torch.bool)
-        return made.combine(made.start(x[0]), x[0], x[1:], present, x[0], None)[0]
+        return made.combine(made.start(x[0]), x[0], x[1:], _present(x), x[0], None)[0]
 
     return combine
 
@@ -128,27 +116,26 @@ def byzfl() -> Mapping[str, Callable[[int], Combine]]:
     sys.modules[PEER] = package
     rules: Any = importlib.import_module(f"{PEER}.aggregators.aggregators")
     before: Any = importlib.import_module(f"{PEER}.aggregators.preaggregators")
-    return MappingProxyType(
-        {
-            "mean": lambda _: rules.Average(),
-            "median": lambda _: rules.Median(),
-            "trimmed_mean": lambda b: rules.TrMean(f=b),
-            "meamed": lambda b: rules.Meamed(f=b),
-            "geometric_median": lambda _: rules.GeometricMedian(T=ITERATIONS),
-            "krum": lambda b: rules.Krum(f=b),
-            "multi_krum": lambda b: rules.MultiKrum(f=b),
-            "mda": lambda b: rules.MDA(f=b),
-            "nna": lambda b: rules.MoNNA(f=b, idx=0),
-            "nnm": lambda b: before.NNM(f=b),
-        }
-    )
+    return {
+        "mean": lambda _: rules.Average(),
+        "median": lambda _: rules.Median(),
+        "trimmed_mean": lambda b: rules.TrMean(f=b),
+        "meamed": lambda b: rules.Meamed(f=b),
+        "geometric_median": lambda _: rules.GeometricMedian(T=ITERATIONS),
+        "krum": lambda b: rules.Krum(f=b),
+        "multi_krum": lambda b: rules.MultiKrum(f=b),
+        "mda": lambda b: rules.MDA(f=b),
+        "nna": lambda b: rules.MoNNA(f=b, idx=0),
+        "nnm": lambda b: before.NNM(f=b),
+    }
 
 
-def _stack(x: Tensor) -> Stack:
-    return Stack(x[:1], x[None, 1:], torch.ones((1, len(x) - 1), dtype=torch.bool))
+def _present(x: Tensor) -> Tensor:
+    """All of the others are there."""
+    return torch.ones(len(x) - 1, dtype=torch.bool)
 
 
-def _timed(run: Callable[[], Tensor], repeat: int, patience_s: float) -> tuple[float, Tensor]:
+def _timed(run: Callable[[], Tensor], repeat: int, enough_s: float) -> tuple[float, Tensor]:
     """Processor seconds of the fastest repetition, and its result."""
     best, spent = math.inf, 0.0
     for _ in range(repeat):
@@ -156,13 +143,13 @@ def _timed(run: Callable[[], Tensor], repeat: int, patience_s: float) -> tuple[f
         result = run()
         taken = time.process_time() - began
         best, spent = min(best, taken), spent + taken
-        if spent > patience_s:
+        if spent > enough_s:
             break
     return best, result
 
 
 def main() -> int:
-    """Measure what the arguments say; 2 for what is not to be had."""
+    """Measure what the arguments say; exit code 2 where that is refused."""
     name, dim, count, repeat = sys.argv[1:]
     torch.set_num_threads(1)
     return answer(lambda: measure(name, int(dim), int(count), int(repeat), byzfl()))

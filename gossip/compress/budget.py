@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
 
+from starling.gossip.api import Quantizer
+from starling.gossip.bounds import AtLeastOne, PositiveShare
 from starling.gossip.compress.header import BLOCK, BLOCKS, HEADER
 
-
-class Sized(Protocol):
-    """As much of a quantizer as counts here."""
-
-    def size(self, count: int) -> int:
-        """Bytes that `count` values take."""
-        ...
+FILL = 0.5
+"""Share of a slot on the wire: the rest is for the other direction, retransmission and the other edges."""
 
 
-def plan(budget_bytes: int, dim: int, request: Sized, response: Sized) -> float:
-    """The mask ratio, in (0, 1], with which request and response payloads together stay within the budget.
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Full vectors where they fit the bytes of an exchange, else a seeded mask as large as fits.
 
-    1.0, the whole vector, if that fits; else the most blocks that fit, and at least one, over all blocks. Mask(ratio)
-    selects just so many.
+    Args:
+        budget_bytes: bytes one exchange may cost, both directions. Left out: from the measured rate, the slot and the volunteer's cap.
+    """
+
+    budget_bytes: AtLeastOne | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayeredBudget:
+    """What `Layered` may send, before the size of the vector and the quantizer are known.
+
+    Args:
+        ratio: share of the coordinates where no budget is known.
+        budget_bytes: bytes one exchange may cost, both directions. Left out: from the measured rate, the slot and the volunteer's cap.
+    """
+
+    ratio: PositiveShare = 0.1
+    budget_bytes: AtLeastOne | None = None
+
+
+def plan(budget_bytes: int, dim: int, request: Quantizer, response: Quantizer) -> float:
+    """The ratio, in (0, 1], of the `Mask` with which request and response payloads together stay within the budget; at least one block.
 
     Args:
         budget_bytes: both payloads together; 0 is no limit.

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SelectorFacts:
-    """What is known of a selector without importing it.
+    """Facts of a selector, known without importing it.
 
     Args:
-        random: draws, so that what a node sends differs from peer to peer.
+        random: its choice differs from peer to peer.
     """
 
     random: bool = False
@@ -28,11 +28,11 @@ class SelectorFacts:
 
 @dataclass(frozen=True, slots=True)
 class QuantizerFacts:
-    """What is known of a quantizer without importing it.
+    """Facts of a quantizer, known without importing it.
 
     Args:
-        random: rounds by chance, so that what a node sends differs from peer to peer.
-        instead: its expected squared error may exceed ‖x‖², which no difference or feedback loop stands: what to take instead.
+        random: rounds randomly, differently for each peer.
+        instead: the alternative, where the expected squared error may exceed ‖x‖² and so diverge in a difference or feedback loop.
     """
 
     random: bool = False
@@ -48,19 +48,34 @@ SELECTORS: Catalogue[Selector, SelectorFacts] = Catalogue(
     {
         "full": Entry("starling.gossip.compress.select.coordinates:Everything", SelectorFacts()),
         "mask": Entry("starling.gossip.compress.select.coordinates:Mask", _RANDOM),
-        "random_k": Entry("starling.gossip.compress.select.random_k:RandomK", _RANDOM),
+        "random_k": Entry("starling.gossip.compress.select.coordinates:RandomK", _RANDOM),
         "top_k": Entry("starling.gossip.compress.select.coordinates:TopK", SelectorFacts()),
         "top_k_sampled": Entry("starling.gossip.compress.select.approximate:SampledTopK", _RANDOM),
         "chunk_top_k": Entry("starling.gossip.compress.select.approximate:ChunkTopK", SelectorFacts()),
-        "cocktail": Entry("starling.gossip.compress.select.random_k:Cocktail", _RANDOM),
+        "cocktail": Entry("starling.gossip.compress.select.coordinates:Cocktail", _RANDOM),
         "drift_top_k": Entry("starling.gossip.compress.select.coordinates:DriftTopK", SelectorFacts()),
         "low_rank": Entry("starling.gossip.compress.select.low_rank:LowRank", _RANDOM),
-        "layered": Entry("starling.gossip.compress.select.layers:Layered", SelectorFacts()),
+        "layered": Entry(
+            "starling.gossip.compress.select.layers:Layered",
+            SelectorFacts(),
+            keys="starling.gossip.compress.budget:LayeredBudget",
+        ),
         "dct_top_k": Entry("starling.gossip.compress.select.dct:DctTopK", SelectorFacts()),
     },
     SelectorFacts(),
     members=("select",),
+    supplied=("matrices", "layers", "quantizer"),
 )
+BUDGET = "budget"
+"""Of compress.select: no selector but a rule that chooses one, `node.engine.compression`."""
+SELECTIONS: Catalogue[Selector, SelectorFacts] = SELECTORS.extended(
+    {
+        BUDGET: Entry(
+            "starling.gossip.compress.select.coordinates:Mask", _RANDOM, keys="starling.gossip.compress.budget:Budget"
+        )
+    }
+)
+"""What compress.select may name."""
 QUANTIZERS: Catalogue[Quantizer, QuantizerFacts] = Catalogue(
     "compress.response",
     "starling.quantizers",
@@ -70,26 +85,31 @@ QUANTIZERS: Catalogue[Quantizer, QuantizerFacts] = Catalogue(
         "bf16": Entry(f"{_CODECS}.floats:Bf16", QuantizerFacts()),
         **{
             f"int{bits}": Entry(
-                f"{_CODECS}.integers:integer", QuantizerFacts(True, _INSTEAD.get(f"int{bits}", "")), {"bits": bits}
+                f"{_CODECS}.kinds:integer", QuantizerFacts(True, _INSTEAD.get(f"int{bits}", "")), {"bits": bits}
             )
             for bits in (8, 6, 5, 4, 3, 2)
         },
         **{
-            f"int{bits}_nearest": Entry(
-                f"{_CODECS}.integers:integer", QuantizerFacts(), {"bits": bits, "nearest": True}
-            )
+            f"int{bits}_nearest": Entry(f"{_CODECS}.kinds:integer", QuantizerFacts(), {"bits": bits, "nearest": True})
             for bits in (8, 6, 5, 4, 3, 2)
         },
         **{
             f"qsgd{levels}": Entry(
-                f"{_CODECS}.integers:qsgd", QuantizerFacts(True, _INSTEAD.get(f"qsgd{levels}", "")), {"levels": levels}
+                f"{_CODECS}.kinds:qsgd", QuantizerFacts(True, _INSTEAD.get(f"qsgd{levels}", "")), {"levels": levels}
             )
             for levels in (127, 31, 15, 7, 3, 1)
         },
-        "sign": Entry(f"{_CODECS}.sign:sign", QuantizerFacts()),
+        "sign": Entry(f"{_CODECS}.kinds:sign", QuantizerFacts()),
         **{
-            name: Entry(f"{_CODECS}.minifloats:minifloat", QuantizerFacts(), {"format": name})
+            name: Entry(f"{_CODECS}.kinds:minifloat", QuantizerFacts(), {"format": name})
             for name in ("fp8_e4m3", "fp8_e5m2", "fp4_e2m1", "fp4_e3m0")
+        },
+        **{
+            f"{name}_x{steps}": Entry(
+                f"{_CODECS}.kinds:multi_step", QuantizerFacts(random), {"of": name, "steps": steps}
+            )
+            for name, random in (("sign", False), ("int2_nearest", False), ("int3", True), ("int4", True))
+            for steps in (2, 3)
         },
     },
     QuantizerFacts(),
@@ -99,10 +119,7 @@ PLUGIN_CODES = range(128, 256)  # of packages; built-in codes stay below, so tha
 
 
 def by_code(named: Mapping[str, Quantizer]) -> Mapping[int, Quantizer]:
-    """What each code on the wire stands for.
-
-    Args:
-        named: quantizers by the names a person knows them by.
+    """Quantizers by their code on the wire.
 
     Raises:
         ConfigError: two of different types share a code. Of one type they may: those that only round differently decode alike.
@@ -123,7 +140,7 @@ def quantizer(name: str, dtype: torch.dtype, *, trusted: bool = False) -> Quanti
     Args:
         name: built in, of an installed package, or "module:Class".
         dtype: of the vectors; given to constructors that ask for it.
-        trusted: the machine's owner agrees to import what "module:Class" names.
+        trusted: the machine's owner agrees to import "module:Class".
 
     Raises:
         ConfigError: unknown name, or one of a package whose code is not in 128 … 255.

@@ -1,6 +1,6 @@
 """Payloads: the values of an exchange and the coordinates they belong to, as bounded, versioned, canonical bytes.
 
-A request says its support (`encode`, `decode`). A response is about the support of the request it answers, so it carries values
+A request contains its support (`encode`, `decode`). A response is about the support of the request it answers, so it carries values
 alone (`encode_values`, `decode_values`) and, if the responder chooses coordinates by drift, its wish for the next exchange.
 
     request    header · support · values
@@ -26,7 +26,7 @@ from starling.gossip.compress import indices as coding
 from starling.gossip.compress.header import BLOCKS, HEADER, LISTING, VERSION, Kind
 from starling.gossip.compress.quantize import Bucketed, Float
 from starling.gossip.compress.select.dct import Atoms
-from starling.gossip.compress.select.low_rank import Factors, LowRank
+from starling.gossip.compress.select.low_rank import LowRank
 from starling.gossip.compress.support import Blocks, Full, Indices, Support, blocks_in, most_blocks
 from starling.gossip.lazy_torch import Generator, Tensor, torch
 
@@ -115,34 +115,26 @@ def decode(
 def encode_values(
     values: Tensor, quantizer: Quantizer, dim: int, generator: Generator, wish: Indices | None = None
 ) -> bytes:
-    """A response's payload: values on the support of the request, and what the responder would like next.
+    """A response's payload: values on the support of the request, and a wish. Arguments as in `encode`.
 
     Args:
-        values: (k,) finite.
-        quantizer: how values become bytes.
-        dim: d, the length of the vector.
-        generator: chance for the quantizer.
         wish: coordinates the responder wants in the next exchange.
 
     Raises:
         ValueError: "not_finite".
     """
     kind = Kind.IMPLIED if wish is None else Kind.IMPLIED_AND_WISH
-    tail = b"" if wish is None else _listing(wish, dim)
+    tail = b"" if wish is None else wish.describe(dim)
     return b"".join((_header(kind, quantizer, dim), *_pieces(values, quantizer, generator), tail))
 
 
 def decode_values(
     data: bytes, support: Support, dim: int, dtype: torch.dtype, allowed: Sequence[Quantizer], wish_limit: int = 0
 ) -> tuple[Tensor, Indices | None]:
-    """The (k,) values of a response on the request's support, and the responder's wish.
+    """The (k,) values of a response on the request's support, and the responder's wish. Arguments as in `decode`.
 
     Args:
-        data: from a peer.
         support: of the request.
-        dim: d, the length that both ends agreed on.
-        dtype: of the values returned.
-        allowed: quantizers that may have been used.
         wish_limit: most coordinates a wish may name; 0: a wish is an error.
 
     Raises:
@@ -168,7 +160,7 @@ def size(support: Support, quantizer: Quantizer, dim: int) -> int:
 
 def values_size(support: Support, quantizer: Quantizer, dim: int, wish: Indices | None = None) -> int:
     """Bytes of a response's payload."""
-    tail = 0 if wish is None else len(_listing(wish, dim))
+    tail = 0 if wish is None else len(wish.describe(dim))
     return HEADER.size + quantizer.size(support.size(dim)) + tail
 
 
@@ -184,21 +176,9 @@ def _header(kind: Kind, quantizer: Quantizer, dim: int) -> bytes:
 
 
 def _describe(support: Support, dim: int) -> tuple[Kind, bytes]:
-    if isinstance(support, Atoms):
-        return Kind.ATOMS, support.describe(dim)
-    if isinstance(support, Factors):
-        return Kind.FACTORS, support.describe()
-    if support.size(dim) == dim:
+    if isinstance(support, Blocks | Indices) and support.size(dim) == dim:
         return Kind.FULL, b""
-    if isinstance(support, Blocks):
-        return Kind.BLOCKS, BLOCKS.pack(support.seed, support.start, support.count, support.block)
-    assert isinstance(support, Indices), "Full covers everything"
-    return Kind.INDICES, _listing(support, dim)
-
-
-def _listing(support: Indices, dim: int) -> bytes:
-    coded = coding.encode(support.indices.numpy(), dim)
-    return LISTING.pack(support.size(dim), len(coded)) + coded
+    return support.kind, support.describe(dim)
 
 
 def _open(data: bytes, dim: int, allowed: Sequence[Quantizer]) -> tuple[int, Quantizer, memoryview]:

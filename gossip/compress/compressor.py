@@ -1,4 +1,4 @@
-"""A compressor Q for use in an algorithm or a proof: select, quantise, put back. No wire.
+"""A compressor Q for use in an algorithm or a proof: select, quantise, put back. No wire: a library class that nodes do not use.
 
 Shapes: d parameters.
 """
@@ -10,18 +10,6 @@ from typing import Protocol
 
 from starling.gossip.api import Quantizer, Selector
 from starling.gossip.lazy_torch import Generator, Tensor, torch
-
-
-class Compressor(Protocol):
-    """Q with E‖x − Q(x)‖² <= (1 − δ)‖x‖²."""
-
-    def compress(self, x: Tensor, generator: Generator) -> Tensor:
-        """x: (d,) finite -> Q(x): (d,), same dtype."""
-        ...
-
-    def contraction(self, dim: int) -> float:
-        """δ in (0, 1]."""
-        ...
 
 
 class ContractiveSelector(Selector, Protocol):

@@ -1,16 +1,14 @@
-"""Error feedback: what becomes of what a compressor drops. Every scheme has one shape.
+"""Error feedback: what happens to the part of an update that a compressor drops. Every scheme is three formulas:
 
-    sender      state = start(x);  message, state = compress(state, update, compressor, generator)
-    receiver    estimate = receive(held, message)
+    sender      message = Q(scheme.target(state, update));  state = scheme.sent(state, update, message)
+    receiver    estimate = scheme.receive(held, message)
 
-The message is what crosses the wire and what every receiver adds: to the model for "none", "ef", "dgc" and "demo", whose estimate is the
-message itself; to its copy of the sender's estimate h for "ef21", "ef21_sgdm" and "econtrol". A receiver keeps one `held` per sender, the
-last estimate, zeros at first. The sender's own h is in its state and equals it bit for bit, so these three need every message, in
-order. `restore(state, message)` is for a message that nobody got.
+A state is `vectors` tensors shaped like the update, zeros at first, in the unit of the updates (gradients, or steps lr·gradient). The
+message crosses the wire, and every receiver adds it: to the model for "none", "ef", "dgc" and "demo", whose estimate is the message
+itself; to its copy of the sender's estimate h for "ef21", "ef21_sgdm" and "econtrol". A receiver keeps one `held` per sender, the
+last estimate, zeros at first. The sender's own h is in its state and equals it bit for bit, so these three need every message, in order.
 
-Pure functions of tensors (…, d): leading dimensions are nodes side by side, and the compressor is given them all at once
-(`gossip.compress.rows.Rows` makes such a one of a compressor of single vectors). Updates are gradients, or steps lr·gradient; a state
-has the unit of the updates that went in.
+Pure functions of tensors (…, d); leading dimensions are nodes side by side.
 
 Shapes: d parameters.
 """
@@ -18,113 +16,62 @@ Shapes: d parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import ClassVar
 
-from starling.gossip.compress.compressor import Compressor
-from starling.gossip.compress.dgc import Dgc
-from starling.gossip.lazy_torch import Generator, Tensor, torch
+from starling.gossip.lazy_torch import Tensor, torch
 
-
-class Feedback(Protocol):
-    """What a scheme does at the sender (start, compress, restore) and at the receiver (receive)."""
-
-    def start(self, x: Tensor) -> Any:
-        """The sender's state before the first update, for vectors shaped like x (…, d)."""
-        ...
-
-    def compress(self, state: Any, update: Tensor, compressor: Compressor, generator: Generator) -> tuple[Tensor, Any]:
-        """Update (…, d) -> message (…, d) and the new state."""
-        ...
-
-    def receive(self, held: Tensor, message: Tensor) -> Tensor:
-        """The sender's update as far as its messages tell (…, d): to be used, and held until its next message."""
-        ...
-
-    def restore(self, state: Any, message: Tensor) -> Any:
-        """The state after all, if nobody got `message`."""
-        ...
-
-
-def compress_with_feedback(
-    compressor: Compressor, x: Tensor, memory: Tensor, generator: Generator
-) -> tuple[Tensor, Tensor]:
-    """Q(x + memory), and what it dropped as the new memory.
-
-    Conserves: what went in equals what came out plus the memory, x + memory = Q + new memory, up to one rounding of each
-    coordinate.
-    If the result is lost on the way, add it back to the memory. Not for models sent to changing peers: the memory
-    would be owed to a peer that is not the next one.
-
-    Source: Stich, Cordonnier and Jaggi 2018, Algorithm 1 (arXiv:1809.07599).
-
-    Args:
-        compressor: any contraction.
-        x: (…, d) finite.
-        memory: (…, d), in units of x; zeros at first.
-        generator: chance for the compressor.
-    """
-    owed = x + memory
-    compressed = compressor.compress(owed, generator)
-    return compressed, owed - compressed
+State = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NoFeedback:
-    """What is dropped is forgotten. Right for unbiased compressors; a biased one keeps its bias for ever."""
+    """What is dropped is forgotten. Right for unbiased compressors; a biased one keeps its bias for ever. Base of all schemes."""
 
-    def start(self, x: Tensor) -> None:
-        """Nothing to keep."""
-        return
+    vectors: ClassVar[int] = 0
 
-    def compress(
-        self, state: None, update: Tensor, compressor: Compressor, generator: Generator
-    ) -> tuple[Tensor, None]:
-        """The compressed update."""
-        return compressor.compress(update, generator), None
+    def start(self, x: Tensor) -> State:
+        """The sender's state before the first update, for vectors shaped like x (…, d)."""
+        return tuple(torch.zeros_like(x) for _ in range(self.vectors))
+
+    def target(self, state: State, update: Tensor) -> Tensor:
+        """(…, d) what is to be compressed, for an update (…, d)."""
+        return update
+
+    def sent(self, state: State, update: Tensor, message: Tensor) -> State:
+        """The state after the compressed target, `message` (…, d), was sent."""
+        return state
 
     def receive(self, held: Tensor, message: Tensor) -> Tensor:
-        """The message."""
+        """The receiver's estimate of the sender's update (…, d): to be used, and held until the next message."""
         return message
-
-    def restore(self, state: None, message: Tensor) -> None:
-        """What is lost is lost."""
-        return
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorFeedback:
+class ErrorFeedback(NoFeedback):
     """EF, also known as MEM-SGD: what was dropped is owed to the next update.
 
-    Σ updates = Σ messages + memory, so the model plus what is still owed moves as if nothing were compressed. With data that differ
-    between nodes and a constant rate it ends near the optimum, not at it. The memory has the update's unit: feed lr·gradient and a
-    changed rate needs nothing, feed gradients and the memory must be scaled by old rate over new.
+    Σ updates = Σ messages + memory, up to one rounding of each coordinate, so the model plus what is still owed moves as if nothing
+    were compressed. With data that differ between nodes and a constant rate it ends near the optimum, not at it. The memory has the
+    update's unit: with updates lr·gradient a changed rate needs nothing.
 
     Source: Stich, Cordonnier and Jaggi 2018 (arXiv:1809.07599); Karimireddy et al. 2019 (arXiv:1901.09847).
     """
 
-    def start(self, x: Tensor) -> Tensor:
-        """Nothing owed."""
-        return torch.zeros_like(x)
+    vectors: ClassVar[int] = 1
 
-    def compress(
-        self, state: Tensor, update: Tensor, compressor: Compressor, generator: Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Q(update + owed), and what is owed now."""
-        return compress_with_feedback(compressor, update, state, generator)
+    def target(self, state: State, update: Tensor) -> Tensor:
+        """The update and what is owed."""
+        return update + state[0]
 
-    def receive(self, held: Tensor, message: Tensor) -> Tensor:
-        """The message."""
-        return message
-
-    def restore(self, state: Tensor, message: Tensor) -> Tensor:
-        """What did not arrive is owed again."""
-        return state + message
+    def sent(self, state: State, update: Tensor, message: Tensor) -> State:
+        """What is owed now."""
+        return (self.target(state, update) - message,)
 
 
 @dataclass(frozen=True, slots=True)
-class Ef21:
+class Ef21(NoFeedback):
     """EF21: send the compressed change of the gradient since the last estimate, h += Q(g − h) at both ends.
 
     With full gradients the estimates become exact and so does the optimum, at a constant rate and however the data differ. With
@@ -133,37 +80,24 @@ class Ef21:
     Source: Richtárik, Sokolov and Fatkhullin 2021 (arXiv:2106.05203).
     """
 
-    def start(self, x: Tensor) -> Tensor:
-        """The estimate h that the receivers hold: zeros."""
-        return torch.zeros_like(x)
+    vectors: ClassVar[int] = 1
 
-    def compress(
-        self, state: Tensor, update: Tensor, compressor: Compressor, generator: Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Q(g − h), and h with that added."""
-        message = compressor.compress(update - state, generator)
-        return message, state + message
+    def target(self, state: State, update: Tensor) -> Tensor:
+        """The update's difference from h."""
+        return update - state[0]
+
+    def sent(self, state: State, update: Tensor, message: Tensor) -> State:
+        """H with the message added."""
+        return (state[0] + message,)
 
     def receive(self, held: Tensor, message: Tensor) -> Tensor:
         """The receiver's copy of h, by the same addition."""
         return held + message
 
-    def restore(self, state: Tensor, message: Tensor) -> Tensor:
-        """The old h but for one rounding; who still has the state from before should take that, it is just what the receivers hold."""
-        return state - message
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Averaged:
-    """State of `Ef21Sgdm`: the running mean v of the gradients (…, d), zeros before the first, and the estimate h (…, d)."""
-
-    mean: Tensor
-    estimate: Tensor
-
 
 @dataclass(frozen=True, slots=True)
-class Ef21Sgdm:
-    """EF21 of a running mean of the gradients: v ← (1 − beta)·v + beta·g, then h += Q(v − h).
+class Ef21Sgdm(Ef21):
+    """EF21 of a running mean of the gradients: v ← (1 − beta)·v + beta·g, then h += Q(v − h). The state is v and h.
 
     The mean takes the noise out before compression could keep it in, so small batches will do. v starts at the first gradient that is
     not zero: until then v = 0, which needs no flag in the state.
@@ -175,47 +109,31 @@ class Ef21Sgdm:
     """
 
     beta: float = 0.1
+    vectors: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if not 0.0 < self.beta <= 1.0:
             raise ValueError(f"beta must be in (0, 1], got {self.beta}")
 
-    def start(self, x: Tensor) -> Averaged:
-        """No gradient yet; the receivers hold zeros."""
-        return Averaged(torch.zeros_like(x), torch.zeros_like(x))
+    def target(self, state: State, update: Tensor) -> Tensor:
+        """The new mean's difference from h."""
+        return self._mean(state, update) - state[1]
 
-    def compress(
-        self, state: Averaged, update: Tensor, compressor: Compressor, generator: Generator
-    ) -> tuple[Tensor, Averaged]:
-        """Q(v − h), and v and h with what is new."""
-        begun = state.mean.any(dim=-1, keepdim=True)
-        mean = torch.where(begun, (1.0 - self.beta) * state.mean + self.beta * update, update)
-        message = compressor.compress(mean - state.estimate, generator)
-        return message, Averaged(mean, state.estimate + message)
+    def sent(self, state: State, update: Tensor, message: Tensor) -> State:
+        """The new mean, and h with the message added."""
+        return self._mean(state, update), state[1] + message
 
-    def receive(self, held: Tensor, message: Tensor) -> Tensor:
-        """The receiver's copy of h, by the same addition."""
-        return held + message
-
-    def restore(self, state: Averaged, message: Tensor) -> Averaged:
-        """The old h but for one rounding, as in `Ef21`; v is the sender's alone."""
-        return replace(state, estimate=state.estimate - message)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Controlled:
-    """State of `EControl`: what is owed (…, d), and the estimate h (…, d)."""
-
-    memory: Tensor
-    estimate: Tensor
+    def _mean(self, state: State, update: Tensor) -> Tensor:
+        begun = state[0].any(dim=-1, keepdim=True)
+        return torch.where(begun, (1.0 - self.beta) * state[0] + self.beta * update, update)
 
 
 @dataclass(frozen=True, slots=True)
-class EControl:
-    """EF21 that also owes: q = Q(control·e + g − h), h += q, e += g − h.
+class EControl(Ef21):
+    """EF21 with a memory e of what messages were short of: q = Q(control·e + g − h), h += q, e += g − h.
 
     The control keeps the two kinds of feedback from amplifying each other; with control 1 they do, and it is unstable. Exact for full
-    gradients like EF21, and with noise n nodes gain what they should.
+    gradients like EF21, and with noise n nodes gain what they should. The state is e and h.
 
     Source: Gao, Islamov and Stich 2023, Algorithm 2 (arXiv:2311.05645); there the control is δ/400 in theory and of order δ in practice.
 
@@ -224,38 +142,62 @@ class EControl:
     """
 
     control: float = 0.02
+    vectors: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if not 0.0 < self.control <= 1.0:
             raise ValueError(f"control must be in (0, 1], got {self.control}")
 
-    def start(self, x: Tensor) -> Controlled:
-        """Nothing owed; the receivers hold zeros."""
-        return Controlled(torch.zeros_like(x), torch.zeros_like(x))
+    def target(self, state: State, update: Tensor) -> Tensor:
+        """A share of e, and the update's difference from h."""
+        return self.control * state[0] + update - state[1]
 
-    def compress(
-        self, state: Controlled, update: Tensor, compressor: Compressor, generator: Generator
-    ) -> tuple[Tensor, Controlled]:
-        """The message q, and e and h with what is new."""
-        message = compressor.compress(self.control * state.memory + update - state.estimate, generator)
-        estimate = state.estimate + message
-        return message, Controlled(state.memory + update - estimate, estimate)
-
-    def receive(self, held: Tensor, message: Tensor) -> Tensor:
-        """The receiver's copy of h, by the same addition."""
-        return held + message
-
-    def restore(self, state: Controlled, message: Tensor) -> Controlled:
-        """The old h but for one rounding, as in `Ef21`, and the message owed."""
-        return Controlled(state.memory + message, state.estimate - message)
+    def sent(self, state: State, update: Tensor, message: Tensor) -> State:
+        """The new e and h."""
+        estimate = state[1] + message
+        return state[0] + update - estimate, estimate
 
 
 @dataclass(frozen=True, slots=True)
-class DecoupledMomentum:
+class Dgc(NoFeedback):
+    """Deep gradient compression: momentum is taken before compression, and what is sent loses its momentum.
+
+    u ← m·u + g, v ← v + u, send Q(v), v −= Q(v), and u = 0 where something was sent: old momentum must not push on a coordinate that is
+    up to date. Where everything is sent each round this is plain SGD, not momentum SGD. The state is u and v.
+
+    Deviations: where the paper sets v to 0 at sent coordinates we subtract the message: the same if values are sent exactly, and
+    what a quantizer takes off stays owed. No clipping and no warm-up of the ratio.
+
+    Source: Lin et al. 2018 (arXiv:1712.01887).
+
+    Args:
+        momentum: m, in [0, 1).
+    """
+
+    momentum: float = 0.9
+    vectors: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.momentum < 1.0:
+            raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
+
+    def target(self, state: State, update: Tensor) -> Tensor:
+        """The new v."""
+        return state[1] + (self.momentum * state[0] + update)
+
+    def sent(self, state: State, update: Tensor, message: Tensor) -> State:
+        """U and v without what was sent."""
+        momentum = torch.where(message == 0, self.momentum * state[0] + update, 0.0)
+        return momentum, self.target(state, update) - message
+
+
+@dataclass(frozen=True, slots=True)
+class DecoupledMomentum(ErrorFeedback):
     """DeMo: of the momentum, what is sent is taken out: M ← decay·M + g, q = Q(M), M −= q.
 
     Fast components of the momentum are shared at once, slow ones stay at home until they have grown. Made for the largest cosine
-    coefficients of each chunk (`gossip.compress.select.dct.DctTopK`), and for a step along the sign of the mean message: `sign_step`.
+    coefficients of each chunk (`gossip.compress.select.dct.DctTopK`), and for a step along the sign of the mean message
+    (`gossip.mix.all_gather.Psgd`).
 
     Source: Peng, Quesnelle and Kingma 2024, Algorithm 1 (arXiv:2411.19870).
 
@@ -269,41 +211,12 @@ class DecoupledMomentum:
         if not 0.0 <= self.decay < 1.0:
             raise ValueError(f"decay must be in [0, 1), got {self.decay}")
 
-    def start(self, x: Tensor) -> Tensor:
-        """No momentum."""
-        return torch.zeros_like(x)
-
-    def compress(
-        self, state: Tensor, update: Tensor, compressor: Compressor, generator: Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Q(M), and M without it."""
-        return compress_with_feedback(compressor, update, self.decay * state, generator)
-
-    def receive(self, held: Tensor, message: Tensor) -> Tensor:
-        """The message."""
-        return message
-
-    def restore(self, state: Tensor, message: Tensor) -> Tensor:
-        """What did not arrive is momentum again."""
-        return state + message
+    def target(self, state: State, update: Tensor) -> Tensor:
+        """The new M."""
+        return update + self.decay * state[0]
 
 
-def sign_step(x: Tensor, mean_message: Tensor, lr: float, weight_decay: float = 0.0) -> Tensor:
-    """DeMo's step: x·(1 − lr·weight_decay) − lr·sign(mean message).
-
-    Every coordinate moves by lr or not at all, so one peer's outlier moves nothing further; but where data differ the sign of a mean is not
-    the mean of anything, and the optimum is missed.
-
-    Args:
-        x: (…, d).
-        mean_message: (…, d), summed in one fixed order, or replicas drift apart.
-        lr: > 0.
-        weight_decay: >= 0.
-    """
-    return x * (1.0 - lr * weight_decay) - lr * mean_message.sign()
-
-
-FEEDBACKS: Mapping[str, Callable[..., Feedback]] = MappingProxyType(
+FEEDBACKS: Mapping[str, Callable[..., NoFeedback]] = MappingProxyType(
     {
         "none": NoFeedback,
         "ef": ErrorFeedback,

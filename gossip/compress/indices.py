@@ -2,11 +2,11 @@
 
     flat        one of the three layouts of `starling.gossip.compress.rice`, whose first bytes are 0 … 31, 254 and 255
     clustered   253 · log2 of the width u8 · occupied blocks u32 · length of their list in bytes u32 · list of the occupied blocks ·
-                list of the indices as they are when the occupied blocks are pushed together; both lists flat
+                list of the indices with the unoccupied blocks removed; both lists flat
 
-Little-endian. Clustered is what top-k inside a seeded mask, or in a few rows and layers of a model, looks like: its list is then near
-the entropy bound of what is left free, which no code of single gaps is. Widths are the mask's block of 64, 256 and 4,096. The smallest
-layout is taken, flat before clustered, the smallest width of equal ones: so a list has one encoding, and only that one decodes.
+Little-endian. Top-k inside a seeded mask, or in a few rows and layers of a model, is clustered: this is near its entropy bound, which
+no code of single gaps is. Widths are the mask's block of 64, 256 and 4,096. The smallest layout is taken, flat before clustered, the
+smallest width of equal ones: so a list has one encoding, and only that one decodes.
 
 Shapes: d parameters, k kept coordinates.
 """
@@ -66,12 +66,11 @@ def decode(data: Bytes, count: int, dim: int) -> IndexArray:
     indices = (_decode_clusters if data[:1] == bytes([_CLUSTERED]) else rice.decode)(data, count, dim)
     planned = _plan(indices, dim)
     if isinstance(planned, rice.Plan):
-        canonical = _begins(data, rice.head(planned))
+        heads = [(0, rice.head(planned))]
     else:
-        head = _head(planned)
-        inner = data[len(head) + planned.outer.size :]
-        canonical = _begins(data, head + rice.head(planned.outer)) and _begins(inner, rice.head(planned.inner))
-    if not canonical:
+        first = _head(planned) + rice.head(planned.outer)
+        heads = [(0, first), (_CLUSTERS.size + planned.outer.size, rice.head(planned.inner))]
+    if any(data[at : at + len(head)] != head for at, head in heads):
         raise ValueError("bad_indices")
     return indices
 
@@ -103,10 +102,6 @@ def _clusters(indices: IndexArray, dim: int, shift: int) -> _Clusters | None:
 
 def _head(planned: _Clusters) -> bytes:
     return _CLUSTERS.pack(_CLUSTERED, planned.shift, planned.outer.gaps.size, planned.outer.size)
-
-
-def _begins(data: Bytes, head: bytes) -> bool:
-    return bool(data[: len(head)] == head)
 
 
 def _decode_clusters(data: Bytes, count: int, dim: int) -> IndexArray:

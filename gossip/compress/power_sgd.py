@@ -1,4 +1,5 @@
-"""PowerSGD: low rank with error feedback, each power iteration going on where the last one ended.
+"""PowerSGD: low rank with error feedback, each power iteration going on where the last one ended. A library function: nodes have the
+selector `low_rank`, whose power iterations start anew, with the error feedback of `mix.kind = psgd`.
 
 Shapes: d parameters, k coefficients.
 """
@@ -24,9 +25,8 @@ class Warm:
 class PowerSgd:
     """Of M = update + owed: P = orthonormal(M Q), message P (Mᵀ P)ᵀ, and Mᵀ P is the next Q.
 
-    The rank-r part of what changes slowly is found within a few rounds, because the iteration never starts over.
-    Shaped like a `gossip.compress.feedback.Feedback` whose compressor has a state of its own. Between two peers who keep each other's last
-    result no basis need be found anew at all: PowerGossip, `Factors.turned` after each exchange.
+    The rank-r part of what changes slowly is found within a few rounds, because the iteration never starts over. Between two peers who
+    keep each other's last result no basis need be found anew at all: PowerGossip, `Factors.turned` after each exchange.
 
     Source: Vogels, Karimireddy and Jaggi 2019, Algorithms 1 and 2 (arXiv:1905.13727). Deviations: P is rounded to fp16, Mᵀ P to
     what the quantizer makes of it, and the message is exactly what a receiver of those gets.
@@ -53,11 +53,3 @@ class PowerSgd:
         decoded = self.quantizer.decode(self.quantizer.encode(values, generator), values.numel()).to(owed)
         message = support.spread(decoded, owed.numel())
         return message, Warm(owed - message, support.turned(decoded))
-
-    def receive(self, held: Tensor, message: Tensor) -> Tensor:
-        """The message."""
-        return message
-
-    def restore(self, state: Warm, message: Tensor) -> Warm:
-        """What did not arrive is owed again; the directions found stay."""
-        return Warm(state.memory + message, state.directions)

@@ -1,4 +1,4 @@
-"""What part of a flat vector an exchange is about. Coordinates are always in ascending order, each at most once.
+"""Supports: the part of a flat vector that an exchange is about. Coordinates are in ascending order, each at most once.
 
 Indices live on the CPU, wherever the vector is: torch takes them for a vector on any device.
 
@@ -9,79 +9,74 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from starling.gossip.compress import indices as coding
 from starling.gossip.compress.buffers import empty
-from starling.gossip.compress.header import BLOCK
+from starling.gossip.compress.header import BLOCK, BLOCKS, LISTING, Kind
 from starling.gossip.lazy_torch import Tensor, torch
 
 
-class Support(Protocol):
-    """A subspace that an exchange is about: k numbers that stand for a vector, and how to add that vector.
+class Support:
+    """A subspace that an exchange is about: k numbers that represent a vector, and how to add that vector.
 
     Here: coordinates. Beside these `gossip.compress.select.low_rank.Factors` and `gossip.compress.select.dct.Atoms`,
     whose numbers are coefficients.
     """
 
+    __slots__ = ()
+    kind: ClassVar[Kind]
+    """What it is in a request's header."""
+
+    def describe(self, dim: int) -> bytes:
+        """Bytes between a request's header and its values."""
+        return b""
+
     def take(self, x: Tensor) -> Tensor:
-        """(d,) -> (k,), a copy: what of x lies in the subspace."""
-        ...
+        """(d,) -> (k,), a copy: the part of x in the subspace."""
+        raise NotImplementedError
 
     def size(self, dim: int) -> int:
-        """How many numbers for a vector of `dim`."""
-        ...
+        """k, the length of the values for a vector of `dim`."""
+        raise NotImplementedError
 
     def ratio(self, dim: int) -> float:
-        """Share of `dim`, in (0, 1]."""
-        ...
+        """k/d, in (0, 1]."""
+        return self.size(dim) / dim
 
     def index(self, dim: int) -> slice | Tensor:
-        """Which coordinates of a (dim,) vector may change."""
-        ...
+        """Coordinates of a (dim,) vector that may change."""
+        return slice(None)
 
     def spread(self, values: Tensor, dim: int) -> Tensor:
-        """What `values` (k,) change a (dim,) vector by, at `index`. Odd to the bit: −values change it by just the opposite."""
-        ...
+        """Change of a (dim,) vector, at `index`, by `values` (k,). Odd to the bit: −values change it by just the opposite."""
+        return values
 
     def add(self, x: Tensor, values: Tensor) -> Tensor:
-        """To x (d,) the vector that `values` (k,) stand for -> a new (d,)."""
-        ...
+        """X (d,) plus the vector that `values` (k,) represent -> a new (d,)."""
+        return x + self.spread(values, x.numel())
 
 
 @dataclass(frozen=True, slots=True)
-class Full:
+class Full(Support):
     """Every coordinate."""
+
+    kind: ClassVar[Kind] = Kind.FULL
 
     def take(self, x: Tensor) -> Tensor:
         """(d,) -> (d,), a copy."""
         return empty(x.numel(), x.device, x.dtype).copy_(x)
 
     def size(self, dim: int) -> int:
-        """How many of `dim` coordinates."""
+        """D."""
         return dim
-
-    def ratio(self, dim: int) -> float:
-        """Share of `dim` coordinates, in (0, 1]."""
-        return 1.0
-
-    def index(self, dim: int) -> slice:
-        """What to index a (dim,) vector with, to read the values or to add to them."""
-        return slice(None)
-
-    def spread(self, values: Tensor, dim: int) -> Tensor:
-        """What `values` (k,) change a (dim,) vector by, at `index`."""
-        return values
-
-    def add(self, x: Tensor, values: Tensor) -> Tensor:
-        """To x (d,) the vector that `values` (k,) stand for -> a new (d,)."""
-        return x + values
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class Blocks(Support):
     """A seeded mask: `count` consecutive blocks, from `start` and wrapping, of a permutation of all blocks.
 
     No index crosses the wire. Where each exchange starts at the block after the last one's, every coordinate is visited once
@@ -98,12 +93,17 @@ class Blocks:
     start: int
     count: int
     block: int = BLOCK
+    kind: ClassVar[Kind] = Kind.BLOCKS
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**64:
             raise ValueError(f"seed must be in [0, 2**64), got {self.seed}")
         if self.start < 0 or self.count < 1 or self.block < 1:
             raise ValueError(f"need start >= 0, count >= 1, block >= 1, got {self.start}, {self.count}, {self.block}")
+
+    def describe(self, dim: int) -> bytes:
+        """Its fields."""
+        return BLOCKS.pack(self.seed, self.start, self.count, self.block)
 
     def take(self, x: Tensor) -> Tensor:
         """(d,) -> (k,), a copy."""
@@ -116,14 +116,10 @@ class Blocks:
         return taken
 
     def size(self, dim: int) -> int:
-        """How many of `dim` coordinates: the last block may be short."""
+        """k: the last block may be short."""
         blocks = blocks_in(dim, self.block)
         missing = blocks * self.block - dim
         return self.count * self.block - (missing if missing and (self._some(blocks) == blocks - 1).any() else 0)
-
-    def ratio(self, dim: int) -> float:
-        """Share of `dim` coordinates, in (0, 1]."""
-        return self.size(dim) / dim
 
     def index(self, dim: int) -> Tensor:
         """(k,) int64 on the CPU, ascending.
@@ -134,12 +130,8 @@ class Blocks:
         index = (self._rows(dim)[:, None] * self.block + torch.arange(self.block)).view(-1)
         return index[: self.size(dim)]  # ascending: what a short last block lacks is at the end
 
-    def spread(self, values: Tensor, dim: int) -> Tensor:
-        """What `values` (k,) change a (dim,) vector by, at `index`."""
-        return values
-
     def add(self, x: Tensor, values: Tensor) -> Tensor:
-        """To x (d,) the vector that `values` (k,) stand for -> a new (d,)."""
+        """X (d,) with the values (k,) added at the blocks -> a new (d,)."""
         dim = x.numel()
         rows, whole = self._rows(dim).to(x.device), dim // self.block
         added = Full().take(x)
@@ -165,7 +157,7 @@ class Blocks:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Indices:
+class Indices(Support):
     """Listed coordinates.
 
     Args:
@@ -173,6 +165,7 @@ class Indices:
     """
 
     indices: Tensor
+    kind: ClassVar[Kind] = Kind.INDICES
 
     def __post_init__(self) -> None:
         indices = self.indices
@@ -186,45 +179,38 @@ class Indices:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def describe(self, dim: int) -> bytes:
+        """A listing."""
+        coded = coding.encode(self.indices.numpy(), dim)
+        return LISTING.pack(self.size(dim), len(coded)) + coded
+
     def take(self, x: Tensor) -> Tensor:
         """(d,) -> (k,), a copy."""
         return x[self.indices]
 
     def size(self, dim: int) -> int:
-        """How many of `dim` coordinates."""
+        """K."""
         return self.indices.numel()
-
-    def ratio(self, dim: int) -> float:
-        """Share of `dim` coordinates, in (0, 1]."""
-        return self.indices.numel() / dim
 
     def index(self, dim: int) -> Tensor:
         """(k,) int64, ascending."""
         return self.indices
 
-    def spread(self, values: Tensor, dim: int) -> Tensor:
-        """What `values` (k,) change a (dim,) vector by, at `index`."""
-        return values
-
     def add(self, x: Tensor, values: Tensor) -> Tensor:
-        """To x (d,) the vector that `values` (k,) stand for -> a new (d,)."""
-        return _plus(x, self.indices, values)
+        """X (d,) with the values (k,) added at the indices -> a new (d,)."""
+        x = x.clone()
+        x[self.indices] += values
+        return x
 
 
 def blocks_in(dim: int, block: int = BLOCK) -> int:
-    """How many blocks a (dim,) vector is cut into."""
+    """Number of blocks of a (dim,) vector."""
     return -(-dim // block)
 
 
 def most_blocks(dim: int) -> int:
-    """How many blocks a payload may cut a (dim,) vector into: a permutation of more would cost whoever reads it too much."""
+    """Most blocks that a payload may cut a (dim,) vector into; the receiver has to sort a permutation of them."""
     return max(1 << 16, blocks_in(dim))  # so small vectors may be cut finer than BLOCK
-
-
-def _plus(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
-    x = x.clone()
-    x[index] += values
-    return x
 
 
 @lru_cache(maxsize=16)  # a node visits its few edges in turn; 16 bound the memory at 16/block int64 vectors

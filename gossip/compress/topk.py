@@ -1,10 +1,10 @@
 """The largest magnitudes of a long vector, exactly, without sorting it and without a copy of it.
 
-A sample tells a value that somewhat more than k coordinates exceed; one pass gathers those; the k largest of them are the k largest of all.
-Where the sample misjudged the vector (values that repeat, or lie in an order that the sample's stride meets), the k-th largest
-value is found by halving the range of its bits, a pass each. The result never depends on the sample, nor on the device.
+A sample estimates a value that somewhat more than k coordinates exceed; one pass gathers those; their k largest are the k largest of all.
+Where the estimate is wrong (repeated values, or an order that correlates with the sample's stride), the k-th largest
+value is found by bisection of its bits, a pass each. The result never depends on the sample, nor on the device.
 
-One pass goes chunk by chunk through the processor's cache: a few temporary bytes per chunk, and what was found.
+A pass goes chunk by chunk through the processor's cache.
 
 Shapes: d parameters, k kept coordinates.
 """
@@ -12,8 +12,10 @@ Shapes: d parameters, k kept coordinates.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +41,7 @@ def largest(x: Tensor, count: int, reference: Tensor | None = None) -> Tensor:
     Returns:
         (k,) int64 on the device of x, ascending.
     """
-    vector = _Magnitudes(x.detach(), reference)
+    vector = Magnitudes(x.detach(), reference)
     limit = _guess(vector, count)
     found = vector.above(limit, max(_MOST * count, _SHORT))
     if found is not None and len(found[0]) >= count:
@@ -55,7 +57,7 @@ def largest(x: Tensor, count: int, reference: Tensor | None = None) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Magnitudes:
+class Magnitudes:
     """|x − reference|, never all at once."""
 
     x: Tensor
@@ -75,13 +77,15 @@ class _Magnitudes:
         """How many are not below."""
         return sum(int((chunk >= limit).sum()) for _, chunk in self.chunks())
 
-    def above(self, limit: float, most: int) -> tuple[Tensor, Tensor] | None:
-        """Places, ascending, and magnitudes of those that are larger; None if they are more than `most`."""
+    def above(
+        self, limit: float, most: int, compare: Callable[[Any, float], Any] = operator.gt
+    ) -> tuple[Tensor, Tensor] | None:
+        """Places, ascending, and magnitudes of those above the limit, in the sense of `compare`; None if more than `most`."""
         places: list[Tensor] = []
         values: list[Tensor] = []
         total = 0
         for start, chunk in self.chunks():
-            local = _where(chunk > limit)
+            local = _where(compare(chunk, limit))
             total += local.numel()
             if total > most:
                 return None
@@ -100,7 +104,7 @@ class _Magnitudes:
         return torch.cat(places)
 
 
-def _guess(vector: _Magnitudes, count: int) -> float:
+def _guess(vector: Magnitudes, count: int) -> float:
     """What somewhat more than k magnitudes exceed, most probably; −1 to take all."""
     dim = vector.x.numel()
     stride = max(count // _ABOVE, dim // _SAMPLE) | 1  # odd: layer widths are even, so no column is sampled alone
@@ -110,10 +114,10 @@ def _guess(vector: _Magnitudes, count: int) -> float:
     return -1.0 if dim <= _SHORT or rank >= sample.numel() else _kth_of(sample, rank)
 
 
-def _kth(vector: _Magnitudes, count: int, guess: float) -> float:
+def _kth(vector: Magnitudes, count: int, guess: float) -> float:
     """The k-th largest, exactly: the largest value that at least k magnitudes reach.
 
-    Positive floats stand in the order of their bits, so the search is one over integers; the guess and its successor are tried first.
+    Positive floats are ordered like their bits, so the search is one over integers; the guess and its successor are tried first.
     """
     bits = {torch.float32: torch.int32, torch.float64: torch.int64}[vector.x.dtype]
     reached, missed = 0, int(torch.tensor(math.inf, dtype=vector.x.dtype).view(bits))

@@ -13,25 +13,22 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
     """Base of all calls and replies."""
 
 
-class Offer(Call, frozen=True, tag="offer"):
-    """Initiator: encode our values for transaction `seq` with `peer`. -> Offered
-
-    Args:
-        inc, seq: of the edge's transaction: they seed the support, with the swarm's seed.
-        theta: mixing weight of the link.
-        budget_bytes: what both payloads together may cost; 0 = no limit known.
-        give: weight the peer gives to what we send, where links have a direction; else theta.
-        take: weight we give to what the peer sends, likewise.
-    """
+class TransactionCall(Call, frozen=True):
+    """About transaction `seq` with `peer` in incarnation `inc` of the edge; the numbers seed the support, with the swarm's seed."""
 
     peer: str
     inc: int
     seq: int
+
+
+class Offer(TransactionCall, frozen=True, tag="offer"):
+    """Initiator: encode our values. -> Offered"""
+
     round: int
-    theta: float
-    budget_bytes: int = 0
-    give: float | None = None
-    take: float | None = None
+    theta: float  # mixing weight of the link
+    budget_bytes: int = 0  # what both payloads together may cost; 0 = no limit known
+    give: float | None = None  # weight the peer gives to what we send, where links have a direction; else theta
+    take: float | None = None  # weight we give to what the peer sends, likewise
 
 
 class Offered(Call, frozen=True, tag="offered"):
@@ -41,12 +38,9 @@ class Offered(Call, frozen=True, tag="offered"):
     gain: float
 
 
-class Answer(Call, frozen=True, tag="answer"):
+class Answer(TransactionCall, frozen=True, tag="answer"):
     """Responder: compute, remember as pending and encode our part; weights as in Offer. -> Answered, or Refused if the payload is bad"""
 
-    peer: str
-    inc: int
-    seq: int
     round: int
     theta: float
     gain: float
@@ -56,39 +50,24 @@ class Answer(Call, frozen=True, tag="answer"):
 
 
 class Answered(Call, frozen=True, tag="answered"):
-    """The response's payload.
-
-    Args:
-        clip: what is left of the difference after clipping, 0 to 1; None where nothing is clipped here.
-    """
+    """The response's payload, and the share of the difference left by clipping, 0 to 1; None where nothing is clipped here."""
 
     payload: bytes
     clip: float | None = None
 
 
-class Apply(Call, frozen=True, tag="apply"):
-    """Initiator: decode the response to `seq` and apply +v: the transaction's commit point. -> Done, or Refused (nothing applied)"""
+class Apply(TransactionCall, frozen=True, tag="apply"):
+    """Initiator: decode the response and apply +v: the transaction's commit point. -> Done, or Refused (nothing applied)"""
 
-    peer: str
-    inc: int
-    seq: int
     payload: bytes
 
 
-class Commit(Call, frozen=True, tag="commit"):
-    """Responder: apply −v of the pending `seq`. -> Done; anything else makes the edge start anew"""
-
-    peer: str
-    inc: int
-    seq: int
+class Commit(TransactionCall, frozen=True, tag="commit"):
+    """Responder: apply −v of the pending transaction. -> Done; anything else makes the edge start anew"""
 
 
-class Drop(Call, frozen=True, tag="drop"):
-    """Either end: forget the offer or pending `seq`, if any, without applying. -> Done"""
-
-    peer: str
-    inc: int
-    seq: int
+class Drop(TransactionCall, frozen=True, tag="drop"):
+    """Either end: discard the offer or pending answer, if any, without applying. -> Done"""
 
 
 class Settle(Call, frozen=True, tag="settle"):
@@ -125,33 +104,25 @@ class VerifyUpdate(Call, frozen=True, tag="verify"):
 
 
 class Done(Call, frozen=True, tag="done"):
-    """It is done.
+    """It is done."""
 
-    Args:
-        clipped: of Apply and Commit, whether the difference was as long as the clip allows.
-        held: of Mix where vectors are gathered, the peers whose vector the rule clipped or excluded; None where it does not say.
-        leaned: of Revoke, whether the remaining flows were compensating for the revoked one: they have to go as well.
-        clip: of Apply and Commit: 1 where the difference was not clipped; None where it may have been, or nothing is clipped here.
-        distance: of Mix, the consensus distance as this node sees it (`starling.node.engine.consensus`), >= 0; None: no exchange says.
-    """
-
-    clipped: bool = False
-    held: tuple[str, ...] | None = None
-    leaned: bool = False
+    clipped: bool = False  # of Apply and Commit, whether the difference was as long as the clip allows
+    clipped_or_excluded: tuple[str, ...] | None = None
+    """Of Mix where vectors are gathered, those peers; None where the rule does not say."""
+    dominated: bool = False
+    """Of Revoke, whether the remaining flows were compensating for the revoked one: they have to go as well."""
     clip: float | None = None
+    """Of Apply and Commit: 1 where the difference was not clipped; None where it may have been, or nothing is clipped here."""
     distance: float | None = None
+    """Of Mix, the consensus distance as this node sees it (`starling.node.engine.consensus`), >= 0; None: no exchange says."""
 
 
 class Refused(Call, frozen=True, tag="refused"):
-    """It was not done and nothing changed.
-
-    Args:
-        kind: "config" (the person's input), "peer" (the bytes from the peer are bad), "disk" (could not write), "state" (not now).
-        reason: for "peer" a snake_case word, else one line for a person.
-    """
+    """It was not done and nothing changed."""
 
     kind: str
-    reason: str
+    """One of "config" (the person's input), "peer" (its bytes are bad), "disk" (could not write), "state" (not now)."""
+    reason: str  # for "peer" a snake_case word, else one line for a person
 
 
 EdgeCall = Offer | Answer | Apply | Commit | Drop | Settle | Revoke

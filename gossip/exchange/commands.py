@@ -1,4 +1,4 @@
-"""Output vocabulary of the exchange state machines, and the states of a transaction.
+"""Vocabulary of the exchange state machines: states of a transaction, commands, and decisions on a peer's request.
 
 Engine calls (`starling.gossip.exchange.calls`) of one edge are carried out one after the other, in the order given; their replies come
 back through `reply`. `inc` and `seq` travel along so that a reply that comes too late is recognised.
@@ -15,6 +15,9 @@ from starling.gossip.wire.schema import Exchange, Pulling, Request, Response, So
 Outcome = Literal["committed", "aborted", "busy", "timeout"]
 Role = Literal["initiator", "responder"]
 Refusal = Literal["late", "early", "view", "busy", "full", "engine"]
+ExchangeRequest = Request | Solicit
+
+MAX_SERVED = 4  # exchanges one peer gets in a round, or all peers in a slot: encoding costs the engine time
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +48,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class SendMessage:
-    """Send this to the peer; it may be lost.
-
-    Args:
-        repeat: a retransmission, not needed while earlier frames to the peer still wait to be sent.
-    """
+    """Send this to the peer; it may be lost. A `repeat` is not needed while earlier frames to the peer still wait to be sent."""
 
     peer: str
     message: Exchange | Pulling
@@ -57,40 +56,16 @@ class SendMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Requested:
-    """Edge to pace: the peer requests an exchange. -> `Edge.accept` or `Edge.refuse`, at once or later"""
-
-    request: Request
-
-
-@dataclass(frozen=True, slots=True)
-class Solicited:
-    """Edge to pace: the peer asks us to begin an exchange. -> `Edge.begin`, `Edge.refuse_solicit` or nothing"""
-
-    solicit: Solicit
-
-
-@dataclass(frozen=True, slots=True)
 class Ended:
-    """A transaction is over at this end.
-
-    Args:
-        peer: the other end.
-        round: the initiator's round (steps pace) or slot (clock pace) it was about.
-        seq: its number, 0 where it never got one.
-        outcome: how.
-        reason: why not committed, in a snake_case word; "" if committed.
-        role: ours.
-        payload_bytes: size of the payload we contributed, 0 unless committed.
-    """
+    """A transaction is over at this end."""
 
     peer: str
-    round: int
-    seq: int
+    round: int  # the initiator's round (steps pace) or slot (clock pace)
+    seq: int  # 0 where it never got a number
     outcome: Outcome
-    reason: str
+    reason: str  # why not committed, in a snake_case word; "" if committed
     role: Role
-    payload_bytes: int = 0
+    payload_bytes: int = 0  # size of the payload we contributed, 0 unless committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,5 +100,36 @@ class Event:
     fields: dict[str, str] = field(default_factory=dict)
 
 
-EdgeCommand = SendMessage | EdgeCall | Requested | Solicited | Ended
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Exchange now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defer:
+    """Keep the request and decide when our round opens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Answer Busy."""
+
+    reason: Refusal
+
+
+Decision = Accept | Defer | Reject
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredDecision:
+    """The decision on a request that was deferred."""
+
+    peer: str
+    request: ExchangeRequest
+    decision: Accept | Reject
+
+
+EdgeCommand = SendMessage | EdgeCall | ExchangeRequest | Ended
+"""What an edge returns. A message of the peer among it is for the pace to decide: a Request -> `Edge.accept` or `Edge.refuse`, at once or
+later; a Solicit -> `Edge.begin`, `Edge.refuse_solicit` or nothing."""
 Command = SendMessage | EdgeCall | VerifyUpdate | DiscardCalls | Ended | EdgeDropped | Fault | Event

@@ -1,9 +1,8 @@
 """One edge: a serial stream of antisymmetric transactions between two peers. No I/O, no clock, no vectors.
 
-Invariant. Whatever is lost, repeated, reordered, refused or restarted: the flows of the two ends add up to the sum of what the
-initiator has committed and the responder has yet to, and to zero once the ends have talked. Source: Pairwise Edge Tracking, flows as
-in Jesus, Baquero and Almeida 2015 (doi:10.1016/j.jpdc.2015.02.003), made safe for loss
-by commits on proof and for crashes by an incarnation.
+Invariant. Under any loss, repetition, reordering, refusal or restart the flows of the two ends add up to the sum of what the initiator has
+committed and the responder has not yet, and to zero once the ends have communicated. Source: Pairwise Edge Tracking, flows as in Jesus,
+Baquero and Almeida 2015 (doi:10.1016/j.jpdc.2015.02.003), made safe for loss by commits on proof and for crashes by an incarnation.
 
 Roles. The end with the lower peer id initiates; one stream in one direction makes both ends add the same numbers in the same order, so
 that flows stay each other's negative bit for bit even where rounding and clamping do not commute. The other end solicits.
@@ -50,10 +49,8 @@ from starling.gossip.exchange.commands import (
     Outstanding,
     Pending,
     Refusal,
-    Requested,
     Role,
     SendMessage,
-    Solicited,
 )
 from starling.gossip.exchange.edge_rules import MAX_INC, check_message
 from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Exchange, Request, Reset, Response, Solicit
@@ -61,33 +58,22 @@ from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Exchange, Requ
 
 @dataclass(slots=True)
 class Edge:
-    """One end of one edge.
-
-    Args:
-        me: own peer id.
-        peer: the other end's.
-        inc: a fresh random number, 0 <= inc < MAX_INC: makers of an edge start with a Revoke of what the engine may hold.
-    """
+    """One end of one edge, `me`. Who makes it starts with a Revoke of what the engine may hold."""
 
     me: str
     peer: str
-    inc: int
-    known: bool = False
-    """The peer has sent a message since this edge was made: our incarnation may follow its."""
-    agreed: bool = False
-    """The peer has this incarnation too."""
+    inc: int  # at first a fresh random number, 0 <= inc < MAX_INC
+    known: bool = False  # the peer has sent a message since this edge was made: our incarnation may follow its
+    agreed: bool = False  # the peer has this incarnation too
     closing: bool = False
-    committed: int = 0
-    """Last seq committed in this incarnation."""
+    committed: int = 0  # last seq committed in this incarnation
     next_seq: int = 1
     outstanding: Outstanding | None = None
-    last_seen: int = 0
-    """Highest seq answered in this incarnation."""
+    last_seen: int = 0  # highest seq answered in this incarnation
     pending: Pending | None = None
     settled: tuple[int, int] | None = None
     """(inc, committed) of the incarnation before this one, if it was closed in order."""
-    solicited: int | None = None
-    """Round of our last Solicit, until it is rejected."""
+    solicited: int | None = None  # round of our last Solicit, until it is rejected
 
     def __post_init__(self) -> None:
         if self.me == self.peer:
@@ -102,7 +88,7 @@ class Edge:
 
     @property
     def state(self) -> str:
-        """Where our transaction is: a row's state in `starling.gossip.exchange.edge_table`."""
+        """Where our transaction is: a state in the table of docs/protocol.md."""
         it = self.outstanding or self.pending
         return "idle" if it is None else it.phase
 
@@ -116,33 +102,17 @@ class Edge:
         """A transaction is under way at this end."""
         return self.outstanding is not None or self.pending is not None
 
-    # --- own actions --------------------------------------------------------------------------------------
-
     def begin(
-        self,
-        round: int,
-        view: bytes,
-        theta: float,
-        budget_bytes: int = 0,
-        give: float | None = None,
-        take: float | None = None,
-    ) -> list[EdgeCommand]:
-        """Initiator: start a transaction; arguments as in `calls.Offer`, `view` as in the wire's `Request`.
-
-        Raises:
-            LocalProtocolError: not `ready`.
-        """
+        self, round: int, view: bytes, theta: float, budget_bytes: int = 0, give: float | None = None, take: float | None = None
+    ) -> list[EdgeCommand]:  # fmt: skip
+        """Initiator: start a transaction if `ready`, else LocalProtocolError; arguments as in `calls.Offer` and the wire's `Request`."""
         if not self.ready:
             raise LocalProtocolError(f"edge to {self.peer}: cannot begin now")
         self.outstanding = Outstanding(0, round, view, theta, "greeting", None, budget_bytes, give, take)
         return self._offer() if self.agreed else self.greet()
 
     def solicit(self, round: int, view: bytes) -> list[EdgeCommand]:
-        """Responder: ask the peer to begin.
-
-        Raises:
-            LocalProtocolError: we are the initiator.
-        """
+        """Responder: ask the peer to begin. Raises LocalProtocolError: we are the initiator."""
         if self.initiator:
             raise LocalProtocolError(f"edge to {self.peer}: the initiator begins, it does not solicit")
         self.solicited = round
@@ -193,15 +163,11 @@ class Edge:
         return []
 
     def greet(self) -> list[EdgeCommand]:
-        """Tell the peer our incarnation."""
+        """Send the peer our incarnation."""
         return [self._send(Reset(self.inc))]
 
     def reset(self, inc: int) -> list[EdgeCommand]:
-        """Delete the flow and begin a new incarnation: suspicion, ban, or an engine that lost its state.
-
-        Args:
-            inc: a fresh random number; a larger one is taken if needed.
-        """
+        """Delete the flow and begin a new incarnation, `inc` or larger: suspicion, ban, or an engine that lost its state."""
         return self._restart(max(self.inc + 2, inc))
 
     def close(self) -> list[EdgeCommand]:
@@ -214,10 +180,8 @@ class Edge:
             commands += self._drop("closing")
         return commands + self._close()
 
-    # --- engine results ----------------------------------------------------------------------------------
-
     def offered(self, inc: int, seq: int, payload: bytes, gain: float) -> list[EdgeCommand]:
-        """The values are encoded: ask the peer."""
+        """The values are encoded: send the Request."""
         out = self._outstanding(inc, seq, "offering")
         if out is None:
             return []
@@ -226,7 +190,7 @@ class Edge:
         return [self._send(request)]
 
     def answered(self, inc: int, seq: int, payload: bytes) -> list[EdgeCommand]:
-        """The difference is computed and kept: tell the peer."""
+        """The difference is computed and kept: send the Response."""
         pending = self._pending(inc, seq, "answering")
         if pending is None:
             return []
@@ -259,14 +223,8 @@ class Edge:
             return [busy, self._ended(pending.round, seq, "aborted", reason, "responder")]
         return []
 
-    # --- messages -----------------------------------------------------------------------------------------
-
     def receive(self, message: Exchange) -> list[EdgeCommand]:
-        """Take a message.
-
-        Raises:
-            RemoteProtocolError: an honest peer never sends this; nothing has changed.
-        """
+        """Process a message. Raises RemoteProtocolError: an honest peer never sends this; nothing has changed."""
         check_message(
             message, peer=self.peer, initiator=self.initiator, inc=self.inc, next_seq=self.next_seq,
             provable=self.committed if self.initiator else self.last_seen, closing=bool(self._close()),
@@ -274,7 +232,7 @@ class Edge:
         commands: list[EdgeCommand] = []
         if message.inc > self.inc:
             if self.closing and message.inc == self.inc + 1:
-                return self._close()  # it settled: ask for its last word
+                return self._close()  # it settled: ask for Closed
             commands = self._restart(message.inc if self.known else message.inc + 2)
             self.known = True
         if message.inc == self.inc:
@@ -308,7 +266,7 @@ class Edge:
             case Busy(seq=seq, reason=reason):
                 return self.abort("busy", reason) if self._outstanding(self.inc, seq, "asking") else []
             case Solicit():
-                return self._close() if self.closing else [Solicited(message)]
+                return self._close() if self.closing else [message]
             case Reset():
                 return [] if self.initiator else self.greet()
             case Close(committed=proof):
@@ -334,15 +292,13 @@ class Edge:
         if request.seq <= self.last_seen:
             return commands
         self.pending = Pending(request.seq, request.round, "asked", request=request)
-        return [*commands, Requested(request)]
+        return [*commands, request]
 
     def _send(self, message: Exchange) -> SendMessage:
         return SendMessage(self.peer, message)
 
     def _ended(self, round: int, seq: int, outcome: Outcome, reason: str, role: Role, payload_bytes: int = 0) -> Ended:
         return Ended(self.peer, round, seq, outcome, reason, role, payload_bytes)
-
-    # --- the parts they share -----------------------------------------------------------------------------
 
     def _outstanding(self, inc: int, seq: int, phase: str | None = None) -> Outstanding | None:
         out = self.outstanding
@@ -396,7 +352,7 @@ class Edge:
         return [Settle(self.peer)]
 
     def _restart(self, inc: int) -> list[EdgeCommand]:
-        """Delete the flow. A greeting goes on: it is for whatever incarnation comes out."""
+        """Delete the flow. A greeting goes on: it is for any incarnation."""
         commands: list[EdgeCommand] = [Revoke(self.peer)]
         if (out := self.outstanding) is not None and out.phase != "greeting":
             self.outstanding = None

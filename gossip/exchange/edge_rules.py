@@ -1,4 +1,4 @@
-"""Protocol rules of an edge that every honest peer keeps, whatever was lost, repeated or reordered on the way."""
+"""Protocol rules of an edge that every honest peer keeps under any loss, repetition and reordering."""
 
 from __future__ import annotations
 
@@ -13,14 +13,8 @@ def check_message(
 ) -> None:
     """Check a message against what this end of the edge has sent so far.
 
-    Args:
-        message: as received.
-        peer: who sent it.
-        initiator: we are the initiator.
-        inc: our incarnation.
-        next_seq: the initiator's lowest number not yet used.
-        provable: highest seq that can have been committed: what we committed (initiator) or answered (responder).
-        closing: we have sent Close.
+    `initiator` and `inc` are our role and incarnation, `next_seq` is the initiator's lowest number not yet used, `provable` the highest
+    seq that can have been committed: what we committed (initiator) or answered (responder). `closing`: we have sent Close.
 
     Raises:
         RemoteProtocolError: incarnation_too_large, wrong_role, request_malformed, proof_of_nothing, answer_unasked, closed_unasked.

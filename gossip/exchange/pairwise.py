@@ -1,10 +1,11 @@
 """All pairwise exchanges of one node: edges, the pace that schedules them, retries, catch-up and renewal. No I/O; time arrives as `now`.
 
-`Edges` routes messages and engine replies; this core adds when exchanges begin, are repeated and given up. Every method returns commands
+Each `Edge` decides what a message or an engine reply does to its own transaction; the pace (`Rounds` or `Slots`) decides which request is
+answered now; this core routes messages and replies, and decides when exchanges begin, are repeated and given up. Methods return commands
 (`starling.gossip.exchange.commands`). Frames and engine calls of one peer are carried out in the order given; a call's reply comes back
 through `reply`, a frame that cannot be sent through `unreachable`.
 
-    begin_round or visit --tick until done--> end_round (or end)
+    begin_round or visit --tick until done--> end
 
 `tick` begins what may begin, repeats what is not answered, and gives up links at their adaptive deadline; call it after every event and at
 `deadline`.
@@ -12,50 +13,76 @@ through `reply`, a frame that cannot be sent through `unreachable`.
     request that is late, early or foreign     Busy, by the pace's table
     message that breaks a rule                 RemoteProtocolError; nothing has changed
     peer that cannot be reached                its link is a timeout at once
+    engine refuses                             that exchange ends, and no other
+    engine lost a flow                         the edge starts anew at both ends
+    flows compensated for a revoked one        all edges start anew
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from starling.gossip.errors import LocalProtocolError
-from starling.gossip.exchange.calls import (
-    Revoke,
-)
+from starling.gossip.exchange import calls
 from starling.gossip.exchange.commands import (
+    Accept,
     Command,
+    Decision,
+    DeferredDecision,
+    DiscardCalls,
+    EdgeCommand,
+    EdgeDropped,
     Ended,
+    Event,
+    ExchangeRequest,
+    Fault,
     Outcome,
     Pending,
+    Reject,
     Role,
+    SendMessage,
 )
 from starling.gossip.exchange.edge import Edge
-from starling.gossip.exchange.edges import Edges
-from starling.gossip.exchange.rounds import Rounds
-from starling.gossip.exchange.slots import Slots
+from starling.gossip.exchange.pace import Rounds, Slots
+from starling.gossip.wire.schema import Busy, Exchange, Request, Solicit
 
-MAX_ATTEMPTS = 4
-"""Transactions begun on one link in one round."""
-MAX_JUMP = 8
-"""Rounds forward on the report of a few peers."""
+TRY_AGAIN = frozenset({"reset", "superseded", "closing", "early"})
+"""Reasons for the end of a transaction after which its link is still open."""
+MAX_ATTEMPTS = 4  # transactions begun on one link in one round
+MAX_JUMP = 8  # rounds forward on the report of a few peers
 MAX_LEAD = 16
 """Rounds that nodes may be ahead of each other: without a common link for a while they drift apart without a fault."""
 
 
 @dataclass(slots=True)
-class Pairwise(Edges):
-    """The pairwise exchanges of one node; arguments as in `Edges`."""
+class Pairwise:
+    """The pairwise exchanges of one node."""
 
+    me: str  # own peer id
+    pace: Rounds | Slots  # which requests are answered when, and when a round or visit is over
+    fresh_inc: Callable[[], int]  # a random number in [0, 2**60] for a new incarnation of an edge
+    greets: Callable[[str], bool] = lambda _peer: True
+    """Whether a peer is notified at once that its edge starts anew: an alive member."""
+    budget: Callable[[str], int] = lambda _peer: 0
+    """Bytes that both payloads of one exchange with a peer may take; 0 is no limit known."""
+    edges: dict[str, Edge] = field(default_factory=dict)
+    totals: Counter[str] = field(default_factory=Counter)  # how exchanges ended, those of both roles
+    committed: Counter[str] = field(default_factory=Counter)  # exchanges committed, by peer
+    payload_bytes: int = 0  # sent in committed exchanges
+    _out: list[Command] = field(default_factory=list)
+    _directions: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # (give, take) of this round's links
+    _late: set[str] = field(default_factory=set)  # had done the open round before us
+    _early: set[str] = field(default_factory=set)  # rejected us as early: tried again at the next retry, not at once
+    _clipped: set[str] = field(default_factory=set)  # since `take_clipped`
+    _renewing: dict[str, calls.Revoke] = field(default_factory=dict)  # all edges start anew: calls not replied to yet
     _computing_since: float = math.inf
     _attempts: Counter[str] = field(default_factory=Counter)  # of this round or visit
     _retry_at: dict[str, float] = field(default_factory=dict)
     _unproven: dict[str, tuple[Pending, int]] = field(default_factory=dict)  # pending answer, chase at which first seen
     _chases: int = 0
-
-    # --- rounds and visits ----------------------------------------------------------------------------------
 
     @property
     def done(self) -> bool:
@@ -68,19 +95,10 @@ class Pairwise(Edges):
         until = self.pace.timeouts.until
         return min((min(until(peer), self._retry_at[peer]) for peer in self.pace.waiting), default=math.inf)
 
-    @property
-    def outcomes(self) -> Mapping[str, Outcome]:
-        """Of the links of the round, or the visit, that are resolved."""
-        return self.pace.outcomes
-
     def compute(self, round: int, links: Mapping[str, float], view: bytes, now: float) -> list[Command]:
         """Steps pace: local steps of `round` begin; requests for it are deferred until they are done.
 
-        Args:
-            round: which.
-            links: peer -> mixing weight, as far as known yet.
-            view: digest of the member list.
-            now: seconds.
+        `links` are the mixing weights by peer, as far as known yet, `view` is the digest of the member list.
         """
         self._computing_since = now
         self._decided(self._rounds.compute(round, links, view), now)
@@ -90,11 +108,9 @@ class Pairwise(Edges):
         self, round: int, links: Mapping[str, float], view: bytes, now: float,
         directions: Mapping[str, tuple[float, float]] | None = None,
     ) -> list[Command]:  # fmt: skip
-        """Steps pace: local steps of `round` are done, its exchanges begin. Then `tick` until `done`, and `end_round`.
+        """Steps pace: local steps of `round` are done, its exchanges begin. Then `tick` until `done`, and `end`. Arguments as in `compute`.
 
-        Args:
-            round, links, view, now: as in `compute`.
-            directions: peer -> (give, take) where weights are not the same both ways, as in `calls.Offer`.
+        `directions`: peer -> (give, take) where weights are not the same both ways, as in `calls.Offer`.
         """
         self._late.clear()
         self._directions = directions or {}
@@ -102,12 +118,6 @@ class Pairwise(Edges):
         self._computing_since = math.inf
         self._begin_waiting(now)
         self._decided(deferred, now)
-        return self._flush()
-
-    def end_round(self, now: float) -> list[Command]:
-        """Steps pace: give up links that are left, and answer no exchange of the round any more; `outcomes` are final."""
-        self._end(now)
-        self._rounds.close()
         return self._flush()
 
     def next_visit(self, peers: Iterable[str]) -> str | None:
@@ -132,8 +142,12 @@ class Pairwise(Edges):
         return self._flush()
 
     def end(self, now: float) -> list[Command]:
-        """Give up what is left of the round or visit: all are timeouts."""
-        self._end(now)
+        """What is left of the round or visit is a timeout; `outcomes` are final, and no exchange of the round is answered any more."""
+        for peer in self.pace.waiting:
+            self.pace.resolved(peer, self.pace.round, "timeout", now)
+            self._give_up(peer, now)
+        if isinstance(self.pace, Rounds):
+            self.pace.close()
         return self._flush()
 
     def tick(self, now: float) -> list[Command]:
@@ -179,7 +193,57 @@ class Pairwise(Edges):
         reported = [it for peer in self._late if (it := progress.of(peer)) <= round + MAX_LEAD]
         return min(max(reported, default=round), round + MAX_JUMP)
 
-    # --- peers ----------------------------------------------------------------------------------------------
+    def receive(self, peer: str, message: Exchange, now: float) -> list[Command]:
+        """Process a message of a peer. Raises RemoteProtocolError: an honest peer never sends this; nothing has changed."""
+        edge = self.edges.get(peer)
+        if edge is None:
+            edge = Edge(self.me, peer, self.fresh_inc())
+            commands = edge.receive(message)
+            self._add(edge)
+        else:
+            commands = edge.receive(message)
+        self._do(peer, commands, now)
+        if isinstance(message, Busy):
+            self.pace.progress.record(peer, message.round)
+        return self._flush()
+
+    def reply(self, call: calls.ExchangeCall, reply: calls.Call | None, now: float) -> list[Command]:
+        """Take the engine's reply to a call; None: the engine died or is starting, and all edges are reset when it is back."""
+        edge = self.edges.get(call.peer)
+        if isinstance(call, calls.Revoke):
+            self._revoked(call, reply, now)
+        elif edge is not None:
+            self._replied(edge, call, reply, now)
+        return self._flush()
+
+    def close(self, peer: str, now: float) -> list[Command]:
+        """Close the edge in order: over when its `closing` is false again; until then `retry_close` from time to time."""
+        edge = self.edges.get(peer)
+        if edge is not None:
+            self._do(peer, edge.close(), now)
+        return self._flush()
+
+    def retry_close(self, peer: str) -> list[Command]:
+        """Repeat what the peer has not answered."""
+        self._retry(peer)
+        return self._flush()
+
+    def release(self, peer: str) -> None:
+        """Forget the edge of a revoked peer, unless the peer has begun a transaction since."""
+        edge = self.edges.get(peer)
+        if edge is not None and not edge.unresolved:
+            del self.edges[peer]
+
+    def reset_all(self, now: float) -> list[Command]:
+        """The engine holds no flow any more, or none that is worth keeping: start every edge anew and notify the peers."""
+        self._reset_all(now)
+        return self._flush()
+
+    def take_clipped(self, peers: Iterable[str]) -> set[str]:
+        """Which of these committed a difference as long as the clip allows; each is returned once."""
+        clipped = self._clipped.intersection(peers)
+        self._clipped -= clipped
+        return clipped
 
     def unreachable(self, peer: str, now: float) -> list[Command]:
         """A frame could not be sent."""
@@ -199,22 +263,20 @@ class Pairwise(Edges):
         if peer in self.edges:
             self._reset(peer, now)
         else:
-            self._out.append(Revoke(peer))
+            self._out.append(calls.Revoke(peer))
         return self._flush()
-
-    # --- links of a round or visit --------------------------------------------------------------------------
 
     @property
     def _rounds(self) -> Rounds:
-        if not isinstance(self.pace, Rounds):
-            raise LocalProtocolError("rounds are for steps pace")
-        return self.pace
+        if isinstance(self.pace, Rounds):
+            return self.pace
+        raise LocalProtocolError("rounds are for steps pace")
 
     @property
     def _slots(self) -> Slots:
-        if not isinstance(self.pace, Slots):
-            raise LocalProtocolError("slots are for clock pace")
-        return self.pace
+        if isinstance(self.pace, Slots):
+            return self.pace
+        raise LocalProtocolError("slots are for clock pace")
 
     def _begin_waiting(self, now: float) -> None:
         self._attempts.clear()
@@ -228,11 +290,6 @@ class Pairwise(Edges):
             self._retry(peer)
         else:
             self._do(peer, edge.solicit(self.pace.round, self.pace.view), now)
-
-    def _end(self, now: float) -> None:
-        for peer in self.pace.waiting:
-            self.pace.resolved(peer, self.pace.round, "timeout", now)
-            self._give_up(peer, now)
 
     def _give_up(self, peer: str, now: float) -> None:
         """A link was resolved as a timeout."""
@@ -259,3 +316,148 @@ class Pairwise(Edges):
         self.totals[outcome] += 1
         role: Role = "initiator" if edge.initiator else "responder"
         self._out.append(Ended(edge.peer, self.pace.round, 0, outcome, "", role))
+
+    def _flush(self) -> list[Command]:
+        out, self._out = self._out, []
+        return out
+
+    def _add(self, edge: Edge) -> None:
+        self.edges[edge.peer] = edge
+        self._out.append(calls.Revoke(edge.peer))  # what the engine may hold from an earlier incarnation
+
+    def _edge(self, peer: str) -> Edge:
+        if peer not in self.edges:
+            self._add(Edge(self.me, peer, self.fresh_inc()))
+        return self.edges[peer]
+
+    def _do(self, peer: str, commands: Iterable[EdgeCommand], now: float) -> None:
+        """Emit what is for the network and the engine first, then handle what is for the pace."""
+        for_pace: list[Request | Solicit | Ended] = []
+        for command in commands:
+            match command:
+                case Request() | Solicit() | Ended():
+                    for_pace.append(command)
+                case calls.Settle():
+                    self._out += [command, EdgeDropped(peer)]
+                case _:
+                    self._out.append(command)
+        for event in for_pace:
+            match event:
+                case Ended():
+                    self._ended(event, now)
+                case request:
+                    self._decide(peer, request, self.pace.decide(peer, request, now), now)
+
+    def _begin(self, peer: str, now: float) -> None:
+        edge, pace = self._edge(peer), self.pace
+        weights = self._weights(peer)
+        self._do(peer, edge.begin(pace.round, pace.view, pace.theta(peer), self.budget(peer), *weights), now)
+
+    def _retry(self, peer: str) -> None:
+        if (edge := self.edges.get(peer)) is not None:
+            for command in edge.retry():
+                assert isinstance(command, SendMessage)
+                self._out.append(SendMessage(peer, command.message, repeat=True))
+
+    def _weights(self, peer: str) -> tuple[float | None, float | None]:
+        return self._directions.get(peer, (None, None))
+
+    def _decide(self, peer: str, request: ExchangeRequest, decision: Decision, now: float) -> None:
+        edge = self._edge(peer)
+        match decision:
+            case Accept() if isinstance(request, Request):
+                self._do(peer, edge.accept(request.inc, request.seq, *self._weights(peer)), now)
+            case Accept():
+                if edge.ready and (isinstance(self.pace, Slots) or peer in self.pace.waiting):
+                    self._begin(peer, now)
+            case Reject(reason) if isinstance(request, Request):
+                self._do(peer, edge.refuse(request.inc, request.seq, reason, self.pace.round), now)
+            case Reject(reason):
+                self._do(peer, edge.refuse_solicit(reason, self.pace.round), now)
+            case _:
+                pass  # deferred: comes back when the round opens
+
+    def _decided(self, deferred: Iterable[DeferredDecision], now: float) -> None:
+        for it in deferred:
+            self._decide(it.peer, it.request, it.decision, now)
+
+    def _ended(self, ended: Ended, now: float) -> None:
+        peer = ended.peer
+        self._out.append(ended)
+        self.totals[ended.outcome] += 1
+        if ended.outcome == "committed":
+            self.committed[peer] += 1
+            self.payload_bytes += ended.payload_bytes
+        if ended.reason == "full":
+            self._out.append(EdgeDropped(peer))
+        if ended.reason == "late" and ended.round == self.pace.round:
+            self._late.add(peer)
+        if ended.reason == "early" and ended.role == "initiator":
+            self._early.add(peer)
+        if ended.reason not in TRY_AGAIN:
+            self.pace.resolved(peer, ended.round, ended.outcome, now)
+
+    def _replied(self, edge: Edge, call: calls.ExchangeCall, reply: calls.Call | None, now: float) -> None:
+        peer = edge.peer
+        if isinstance(reply, calls.Done) and reply.clipped:
+            self._clipped.add(peer)
+        match call, reply:
+            case calls.Offer(inc=inc, seq=seq), calls.Offered(payload, gain):
+                self._do(peer, edge.offered(inc, seq, payload, gain), now)
+            case calls.Answer(inc=inc, seq=seq), calls.Answered(payload):
+                self._do(peer, edge.answered(inc, seq, payload), now)
+            case calls.Apply(inc=inc, seq=seq), calls.Done():
+                self._do(peer, edge.applied(inc, seq), now)
+            case (calls.Offer(inc=inc, seq=seq) | calls.Answer(inc=inc, seq=seq), _) | (
+                calls.Apply(inc=inc, seq=seq),
+                calls.Refused(),
+            ):
+                self._do(peer, edge.failed(inc, seq, self._why(peer, reply)), now)
+            case (calls.Apply(inc=inc) | calls.Commit(inc=inc), None) | (calls.Commit(inc=inc), calls.Refused()):
+                if edge.inc == inc or edge.settled is not None:
+                    self._start_anew(edge, now)
+            case calls.Settle(), None | calls.Refused():
+                self._start_anew(edge, now)
+            case _:
+                pass  # a Commit or Settle is done; a Drop makes no difference
+
+    def _start_anew(self, edge: Edge, now: float) -> None:
+        """The engine may not have done what the edge counts on: only a flow of zero is certain."""
+        text = f"the edge to {edge.peer} starts anew: the engine lost its flow"
+        self._out.append(Event("edge_reset", text, fields={"peer": edge.peer}))
+        self._reset(edge.peer, now)
+
+    def _why(self, peer: str, reply: calls.Call | None) -> str:
+        if not isinstance(reply, calls.Refused):
+            return "engine"
+        if reply.kind == "peer":
+            self._out.append(Fault(peer, reply.reason))
+            return "bad_payload"
+        text = f"the engine refused an exchange with {peer}: {reply.reason}"
+        self._out.append(Event("exchange_refused", text, fields={"peer": peer, "kind": reply.kind}))
+        return "refused"
+
+    def _revoked(self, call: calls.Revoke, reply: calls.Call | None, now: float) -> None:
+        renewing = bool(self._renewing)
+        if self._renewing.get(call.peer) is call:
+            del self._renewing[call.peer]
+        if renewing or not isinstance(reply, calls.Done) or not reply.dominated:
+            return
+        text = f"the other flows compensated for that of {call.peer}: all edges start anew"
+        self._out.append(Event("edges_anew", text, "info", {"peer": call.peer}))
+        self._renewing = dict.fromkeys(self.edges, call)  # replaced by the calls of `_reset`
+        self._reset_all(now)
+
+    def _reset_all(self, now: float) -> None:
+        for peer, edge in self.edges.items():
+            self._reset(peer, now)
+            if self.greets(peer):
+                self._do(peer, edge.greet(), now)
+
+    def _reset(self, peer: str, now: float) -> None:
+        """Start an edge anew; what the engine was still to do for the old incarnation need not be done."""
+        self._out.append(DiscardCalls(peer))
+        commands = self.edges[peer].reset(self.fresh_inc())
+        if peer in self._renewing:
+            self._renewing[peer] = next(it for it in commands if isinstance(it, calls.Revoke))
+        self._do(peer, commands, now)

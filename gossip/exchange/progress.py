@@ -1,21 +1,8 @@
-"""How far the swarm is, estimated from the rounds that peers report, some of whom may be Byzantine."""
+"""Progress of the swarm, estimated from the rounds that peers report; some of them may be Byzantine."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
-
-
-def credible_lead(rounds: Collection[int]) -> int:
-    """The furthest round that at least one honest peer has reached if fewer than a third of the peers are Byzantine; 0 without any report.
-
-    The (f + 1)-th largest of m rounds with f = ⌊(m − 1)/3⌋, so f Byzantine peers cannot move it beyond an honest peer's round.
-
-    Args:
-        rounds: the highest round reported by each peer.
-    """
-    ordered = sorted(rounds, reverse=True)
-    return ordered[(len(ordered) - 1) // 3] if ordered else 0
 
 
 @dataclass(slots=True)
@@ -38,5 +25,9 @@ class PeerProgress:
 
     @property
     def lead(self) -> int:
-        """The round the peers have credibly reached, 0 without any report."""
-        return credible_lead(self.rounds.values())
+        """The furthest round that an honest peer has reached if fewer than a third of the peers are Byzantine; 0 without any report.
+
+        The (f + 1)-th largest of m rounds with f = ⌊(m − 1)/3⌋, so f Byzantine peers cannot move it beyond an honest peer's round.
+        """
+        ordered = sorted(self.rounds.values(), reverse=True)
+        return ordered[(len(ordered) - 1) // 3] if ordered else 0

@@ -24,17 +24,19 @@ engine verifies the vector (`VerifyUpdate`), and `reply` takes its result.
     any other NotNow                                            it is resolved as busy
 
 Staying in step. The peers pulled from are a private sample, so their reports count: if most of them are more than SLACK rounds further,
-they left us `behind`; if most have not reached our round, we are `ahead`: those are waited for as long as so many rounds take, and if that
-is not enough the deadline is learned anew. A report is the round of a vector or of a NotNow; half of the sample must have reported. Rounds
-in pulls of others count for nothing, as Byzantine peers may pull as often as they like.
+they left us `behind`; if most have not reached our round, we are `ahead`: those are waited for as long as that many rounds take; if that is
+not enough the deadline is learned anew. A report is the round of a vector or of a NotNow; half of the sample must have reported. Rounds
+in pulls of others are ignored, as Byzantine peers may pull as often as they like.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
+
+import msgspec
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import Verify, attestation_of, digest, genuine
@@ -45,97 +47,56 @@ from starling.gossip.exchange.timeouts import Timeouts
 from starling.gossip.wire.schema import NotNow, Pull, Pulled, Pulling
 
 MAX_DEFERRED = 1024
-"""Peers with a deferred question; further ones are answered "full". Many, as each costs little and Sybils would fill few."""
-MAX_ANSWERS = 2
-"""Vectors that one peer gets from one publishing to the next: the second in case the first was lost."""
+"""Peers with a deferred question; further ones are answered "full". Many, as each costs little and Sybils would fill a small queue."""
+MAX_ANSWERS = 2  # vectors that one peer gets from one publishing to the next: the second in case the first was lost
 MAX_QUESTIONS = 64
 """Questions of one peer for one round; an honest one repeats a handful of times, and twice for each round that it is ahead."""
-MAX_REMEMBERED = 4096
-"""Questions of ours whose late answers are known as such."""
-KEPT = 2
-"""Published vectors kept."""
+MAX_REMEMBERED = 4096  # questions of ours whose late answers are known as such
+KEPT = 2  # published vectors kept
 SLACK = 2
 """Rounds that peers may be ahead without having left us behind: their questions wait for us, and ours are answered."""
 
-MAX_ROUND = 2**60
-"""Bound on reported rounds: there is always a next round."""
+MAX_ROUND = 2**60  # bound on reported rounds: there is always a next round
 LONGER = 2.0
 """A peer given up although it reported to be on its way counts as an answer that took so many times as long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A vector as it is sent to all who pull it.
-
-    Args:
-        round: of the vector.
-        incarnation: our incarnation.
-        digest, signature: of the payload, and for it.
-        payload: the encoded vector.
-    """
-
-    round: int
-    incarnation: int
-    digest: bytes
-    signature: bytes
-    payload: bytes
-
-
 @dataclass(slots=True)
 class Pulls:
-    """One node's pulls and answers.
+    """One node's pulls and answers."""
 
-    Args:
-        swarm: swarm id.
-        timeouts: deadline and retries.
-        verify: checks a peer's signature.
-        incarnation_of: incarnation in a peer's membership record; None if there is none.
-        afford: (bytes, now) -> whether so much may be sent to a peer now.
-        max_lead: rounds a peer may be ahead of us and be deferred, or behind us and be answered.
-        nonce: of our first question; numbers of an earlier run of this node must not be used again.
-    """
-
-    swarm: str
-    timeouts: Timeouts
-    verify: Verify
-    incarnation_of: Callable[[str], int | None]
-    afford: Callable[[int, float], bool]
-    max_lead: int = 16
-    nonce: int = 0
+    swarm: str  # swarm id
+    timeouts: Timeouts  # deadline and retries
+    verify: Verify  # checks a peer's signature
+    incarnation_of: Callable[[str], int | None]  # incarnation in a peer's membership record; None if there is none
+    afford: Callable[[int, float], bool]  # (bytes, now) -> whether so much may be sent to a peer now
+    max_lead: int = 16  # rounds a peer may be ahead of us and be deferred, or behind us and be answered
+    nonce: int = 0  # of our first question; numbers of an earlier run of this node must not be used again
     round: int = 0
     phase: Literal["computing", "asking"] = "computing"
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    """Of the questions of this round that are resolved."""
-    progress: PeerProgress = field(default_factory=PeerProgress)
-    """Rounds that peers reported."""
-    _questions: dict[str, int] = field(default_factory=dict)  # of this round: peer -> nonce
+    outcomes: dict[str, Outcome] = field(default_factory=dict)  # of the questions of this round that are resolved
+    progress: PeerProgress = field(default_factory=PeerProgress)  # rounds that peers reported
+    questions: dict[str, int] = field(default_factory=dict)  # of this round, or the last: peer -> nonce
     _again: dict[str, float] = field(default_factory=dict)  # when to repeat them
     _reports: dict[str, int] = field(default_factory=dict)  # how far those asked are
     _asked_at: float = 0.0
     _round_s: float = 0.0  # that a round is waited for
     _verifying: dict[str, VerifyUpdate] = field(default_factory=dict)  # calls without a reply yet
-    _remembered: dict[int, str] = field(default_factory=dict)  # nonce -> whom it was for, oldest first
-    _published: dict[int, Published] = field(default_factory=dict)  # by round, oldest first
+    _remembered: dict[int, str] = field(default_factory=dict)  # nonce -> peer asked, oldest first
+    _published: dict[int, Pulled] = field(default_factory=dict)  # by round, oldest first
     _deferred: dict[str, Pull] = field(default_factory=dict)
     _answered: dict[str, int] = field(default_factory=dict)  # vectors by peer since the last publishing
     _counted: dict[str, tuple[int, int]] = field(default_factory=dict)  # peer -> the round it asks for, how often
 
-    # --- our rounds ---------------------------------------------------------------------------------------
-
-    @property
-    def questions(self) -> Mapping[str, int]:
-        """Peer -> nonce of our question of this round, or the last."""
-        return self._questions
-
     @property
     def asked(self) -> tuple[str, ...]:
         """Peers pulled from in this round, or the last, sorted."""
-        return tuple(sorted(self._questions))
+        return tuple(sorted(self.questions))
 
     @property
     def waiting(self) -> tuple[str, ...]:
         """Peers whose questions are not resolved, sorted."""
-        return tuple(sorted(self._questions.keys() - self.outcomes.keys())) if self.phase == "asking" else ()
+        return tuple(sorted(self.questions.keys() - self.outcomes.keys())) if self.phase == "asking" else ()
 
     @property
     def done(self) -> bool:
@@ -169,12 +130,10 @@ class Pulls:
         """Whether a vector of `round` may be published: none of it or of a later one was."""
         return round > self._newest
 
-    def publish(self, published: Published, now: float) -> list[SendMessage]:
-        """Local steps of a round are done and this is its vector. -> answers to deferred questions
+    def publish(self, published: Pulled, now: float) -> list[SendMessage]:
+        """Local steps of a round are done and this is its vector, all but the nonce. -> answers to deferred questions
 
-        Args:
-            published: of a round that is `publishable`: two vectors for one would prove us a liar.
-            now: seconds.
+        The round is `publishable`: two vectors for one are equivocation.
         """
         assert self.publishable(published.round)
         self._published[published.round] = published  # the rounds rise, so the oldest is the first
@@ -191,29 +150,22 @@ class Pulls:
         return [SendMessage(peer, NotNow(pull.nonce, self.round, "engine")) for peer, pull in self._due(round)]
 
     def ask(self, round: int, peers: Iterable[str], now: float, lag_s: float = 0.0) -> list[SendMessage]:
-        """Ask these peers for their vectors of `round`.
-
-        Args:
-            round: its local steps are done.
-            peers: whom.
-            now: seconds.
-            lag_s: as in `Timeouts.begin`.
-        """
+        """Ask these peers for their vectors of `round`, whose local steps are done; `lag_s` as in `Timeouts.begin`."""
         self.phase, self.round = "asking", round
-        self.outcomes, self._questions, self._again, self._reports, self._verifying = {}, {}, {}, {}, {}
+        self.outcomes, self.questions, self._again, self._reports, self._verifying = {}, {}, {}, {}, {}
         self.timeouts.begin(now, lag_s)
         self._asked_at, self._round_s = now, self.timeouts.expires - now
         for peer in sorted(set(peers)):
             self.nonce += 1
-            self._questions[peer] = self.nonce
+            self.questions[peer] = self.nonce
             self._remembered[self.nonce] = peer
             self._again[peer] = now + self.timeouts.retry_s(peer)
         while len(self._remembered) > MAX_REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
-        return [self._question(peer) for peer in self._questions]
+        return [self._question(peer) for peer in self.questions]
 
     def tick(self, now: float) -> list[SendMessage]:
-        """Give up who missed the deadline. -> questions to repeat"""
+        """Questions past their deadline are timeouts. -> questions to repeat"""
         repeated = []
         for peer in self._open:
             if now >= self._until(peer):
@@ -256,8 +208,6 @@ class Pulls:
         self._answered.pop(peer, None)
         self._counted.pop(peer, None)
 
-    # --- messages -----------------------------------------------------------------------------------------
-
     def receive(self, peer: str, message: Pulling, now: float) -> list[Command]:
         """Take a message in.
 
@@ -297,7 +247,7 @@ class Pulls:
 
     def _answers(self, peer: str, nonce: int) -> bool:
         """Whether this is the answer to an open question. A fault if we never asked."""
-        if self._questions.get(peer) == nonce and peer in self._open:
+        if self.questions.get(peer) == nonce and peer in self._open:
             return True
         if self._remembered.get(nonce) != peer:
             raise RemoteProtocolError(peer, "answer_unasked")
@@ -311,7 +261,7 @@ class Pulls:
             raise RemoteProtocolError(peer, "asked_too_often")
 
     def _decide(self, peer: str, pull: Pull, now: float) -> list[SendMessage]:
-        """What to say to a question; nothing if the answer follows when it is published."""
+        """The answer to a question; none yet if it follows when the round is published."""
         if pull.round <= self._newest:
             return [SendMessage(peer, self._vector(peer, pull, now))]
         if pull.round > self.round + self.max_lead:
@@ -328,14 +278,12 @@ class Pulls:
         if self._answered.get(peer, 0) >= MAX_ANSWERS or not self.afford(len(it.payload), now):
             return NotNow(pull.nonce, self.round, "busy")
         self._answered[peer] = self._answered.get(peer, 0) + 1
-        return Pulled(pull.nonce, it.round, it.incarnation, it.digest, it.signature, it.payload)
+        return msgspec.structs.replace(it, nonce=pull.nonce)
 
     def _due(self, round: int) -> list[tuple[str, Pull]]:
         """The questions for rounds up to this one, by peer; deferred no more."""
         due = sorted(peer for peer, pull in self._deferred.items() if pull.round <= round)
         return [(peer, self._deferred.pop(peer)) for peer in due]
-
-    # --- small parts --------------------------------------------------------------------------------------
 
     @property
     def _newest(self) -> int:
@@ -350,10 +298,10 @@ class Pulls:
     @property
     def _sorted_reports(self) -> list[int]:
         """Reports of the peers pulled from, in order, if half of them have reported."""
-        return sorted(self._reports.values()) if 2 * len(self._reports) >= len(self._questions) else []
+        return sorted(self._reports.values()) if 2 * len(self._reports) >= len(self.questions) else []
 
     def _until(self, peer: str) -> float:
-        """When to give a peer up: who is not yet at our round has longer if most are not."""
+        """When to give a peer up: one that is not yet at our round has longer if most are not."""
         return self.timeouts.until(peer) + (self.ahead * self._round_s if self._is_behind(peer) else 0.0)
 
     def _is_behind(self, peer: str) -> bool:
@@ -361,13 +309,11 @@ class Pulls:
         return self._reports.get(peer, self.round) < self.round
 
     def _question(self, peer: str) -> SendMessage:
-        return SendMessage(peer, Pull(self._questions[peer], self.round))
+        return SendMessage(peer, Pull(self.questions[peer], self.round))
 
     def _resolve(self, peer: str, outcome: Outcome, now: float) -> None:
         self.outcomes[peer] = outcome
-        if outcome == "committed":
-            self.timeouts.answered(peer, now)
-        elif outcome == "timeout" and self._is_behind(peer):
+        if outcome == "timeout" and self._is_behind(peer):
             self.timeouts.deadline.observe(LONGER * (now - self._asked_at))
-        elif outcome == "timeout":
-            self.timeouts.missed(peer)
+        else:
+            self.timeouts.resolve(peer, outcome, now)

@@ -1,17 +1,15 @@
 """The swarm clock: seconds since the swarm began, as its members agree without a time server.
 
-Theory of operation. A node holds one number, its offset from its own monotonic clock to swarm time. Each answered probe
-shows a peer's offset, give or take half the round trip; the last of every peer is kept. The node's own offset votes
-with them:
+Theory of operation. A node holds one number, the offset from its own monotonic clock to swarm time. Each answered probe
+gives a peer's offset within half the round trip; the last one of every peer is kept. The node's own offset votes with them:
   * Not synchronised yet: take the median of the peers.
   * The median is further than JUMP_S away (we restarted, or two swarms met): jump to it. On a tie the older clock wins,
     so that two nodes do not swap times.
-  * Otherwise move a GAIN of the way to the median of the votes within JUMP_S. Where honest peers agree to that, liars
-    who are fewer than the honest, this node counted, cannot move the clock beyond what an honest one says.
+  * Otherwise move a GAIN of the way to the median of the votes within JUMP_S. If honest clocks agree to that, a minority
+    of Byzantine peers cannot move the clock beyond an honest one; this node counts as honest.
 
-A node that must not be believed yet says UNKNOWN, and UNKNOWN is ignored: a newcomer asks others before others ask it.
-Without a peer's time within `patience_s` it begins at 0: a founder at once, and everybody after a restart of the whole
-swarm.
+A node that is not synchronised sends UNKNOWN, which is ignored. Without a peer's time within `patience_s` it begins at 0:
+a founder at once, and all nodes after a restart of the whole swarm.
 """
 
 from __future__ import annotations
@@ -19,23 +17,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from statistics import median, median_high
 
-UNKNOWN = -1.0
-"""What a node without swarm time says instead; real times are >= 0."""
-JUMP_S = 1.0
-"""Errors beyond this are jumped, not slewed."""
-LONGEST_S = 1e9
-"""Thirty years; longer times are ignored, so that arithmetic keeps its microseconds."""
-GAIN = 0.1
-"""Share of the error corrected at one observation."""
+UNKNOWN = -1.0  # sent by a node without swarm time; real times are >= 0
+JUMP_S = 1.0  # errors beyond this are jumped, not slewed
+LONGEST_S = 1e9  # thirty years; longer times are ignored, so that arithmetic keeps its microseconds
+GAIN = 0.1  # share of the error corrected at one observation
 
 
 @dataclass(slots=True)
 class SwarmClock:
-    """Median clock over peers.
-
-    Args:
-        patience_s: how long to look for others before beginning at 0; 0 for a founder.
-    """
+    """Median clock over peers. Without any for `patience_s` it begins at 0; 0 for a founder."""
 
     patience_s: float = 0.0
     _offset: float | None = None
@@ -47,14 +37,7 @@ class SwarmClock:
             raise ValueError(f"patience_s must be >= 0, got {self.patience_s}")
 
     def observe(self, peer: str, their_swarm_time: float, rtt_s: float, now: float) -> None:
-        """A peer just answered a probe with its swarm time.
-
-        Args:
-            peer: who.
-            their_swarm_time: what it says; ignored outside [0, LONGEST_S], as UNKNOWN is.
-            rtt_s: seconds from our probe to its answer, >= 0.
-            now: our monotonic clock at the answer.
-        """
+        """A peer answered a probe with its swarm time, `rtt_s` >= 0 after it was sent; ignored outside [0, LONGEST_S], as UNKNOWN is."""
         if not 0.0 <= their_swarm_time <= LONGEST_S:
             return
         self._offsets[peer] = their_swarm_time + rtt_s / 2.0 - now
@@ -81,7 +64,7 @@ class SwarmClock:
         return -1 if time < 0.0 else int(time // slot_s)
 
     def next_slot_at(self, now: float, slot_s: float) -> float:
-        """When the next slot has begun, on our monotonic clock; while the time is UNKNOWN, when patience ends.
+        """When the next slot has begun, on our monotonic clock; while the time is UNKNOWN, when `patience_s` ends.
 
         A microsecond late, so that rounding never wakes a sleeper in the slot it came from.
         """

@@ -6,20 +6,16 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median
-from typing import Protocol
 
-WINDOW = 32
-"""Outcomes remembered."""
-ENOUGH = 5
-"""Answers in the window before they are believed."""
-SLACK = 0.05
-"""Least spread, as a share of the median: answers that are all alike do not make the next one late."""
-TRIES = 6
-"""A deadline leaves room for so many tries where answers are quick."""
+from starling.gossip.exchange.commands import Outcome
+
+WINDOW = 32  # outcomes remembered
+ENOUGH = 5  # fewest answers in the window for an estimate
+SLACK = 0.05  # smallest spread, as a share of the median: equal answers do not make the next one late
+TRIES = 6  # retries before the deadline where answers are quick
 HASTE = 2.0
-"""No retry before so many times the quickest answer of the peer: a payload on a slow link is under way, not lost."""
-FORGETTING = 1.1
-"""Growth of the remembered quickest answer at every answer, so that a link may become slower."""
+"""Shortest time to a retry, in quickest answers of the peer: a payload on a slow link is under way, not lost."""
+FORGETTING = 1.1  # growth of the remembered quickest answer at every answer, so that a link may become slower
 
 
 @dataclass(slots=True)
@@ -29,21 +25,15 @@ class Deadline:
     MAD is the median absolute deviation, taken as at least SLACK · median. Fewer than ENOUGH answers among the last
     WINDOW outcomes: the upper bound.
 
-    Timeouts take a place in the window but have no value, so they neither pull the deadline up nor down: one dead peer,
-    even if every other outcome is its, changes nothing. If nearly all outcomes are timeouts the network has become
-    slower than the deadline; then the answers run out, the upper bound holds, and the deadline is learned anew. Nor can
-    it ratchet down by cutting off its own evidence: answers spread evenly up to the deadline put it at (1/2 + k/4) of
-    itself, which k > 2 makes an increase.
-
-    Args:
-        min_wait_s: lower bound, > 0.
-        max_wait_s: upper bound, >= min_wait_s.
-        k: spreads beyond the median, > 2.
+    Timeouts take a place in the window but have no value: one dead peer, even with half of the outcomes, changes nothing. If nearly all
+    outcomes are timeouts the network has become slower than the deadline; then answers run out, the upper bound holds, and the deadline
+    is learned anew. Nor can it ratchet down by cutting off its own evidence: answers spread evenly up to the deadline put it at
+    (1/2 + k/4) of itself, which k > 2 makes an increase.
     """
 
-    min_wait_s: float
-    max_wait_s: float
-    k: float = 4.0
+    min_wait_s: float  # > 0
+    max_wait_s: float  # >= min_wait_s
+    k: float = 4.0  # spreads beyond the median, > 2
     _outcomes: deque[float | None] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     def __post_init__(self) -> None:
@@ -52,13 +42,9 @@ class Deadline:
         if self.k <= 2.0:
             raise ValueError(f"k must be > 2, got {self.k}")
 
-    def observe(self, wait_s: float) -> None:
-        """A neighbor was waited for this long and answered; >= 0."""
+    def observe(self, wait_s: float | None) -> None:
+        """A neighbor answered after this long, >= 0; None: it did not answer before the deadline."""
         self._outcomes.append(wait_s)
-
-    def observe_timeout(self) -> None:
-        """A neighbor did not answer before the deadline."""
-        self._outcomes.append(None)
 
     def wait_s(self) -> float:
         """How long to wait now, in [min_wait_s, max_wait_s]."""
@@ -70,31 +56,11 @@ class Deadline:
         return min(max(middle + self.k * spread, self.min_wait_s), self.max_wait_s)
 
 
-class DeadlineEstimate(Protocol):
-    """An adaptive deadline; `Deadline` is one."""
-
-    def observe(self, wait_s: float) -> None:
-        """A neighbor was waited for this long and answered."""
-        ...
-
-    def observe_timeout(self) -> None:
-        """A neighbor did not answer before the deadline."""
-        ...
-
-    def wait_s(self) -> float:
-        """How long to wait now."""
-        ...
-
-
 @dataclass(slots=True)
 class Timeouts:
-    """Waiting for links, one round or visit at a time.
+    """Waiting for links, one round or visit at a time, up to an adaptive deadline."""
 
-    Args:
-        deadline: the adaptive deadline.
-    """
-
-    deadline: DeadlineEstimate
+    deadline: Deadline
     expires: float = inf
     """When to give up; infinite while no peer is waited for. A peer that was late the last time has less, see `until`."""
     _opened: float = 0.0
@@ -106,13 +72,9 @@ class Timeouts:
     def begin(self, now: float, lag_s: float = 0.0) -> None:
         """Waiting begins.
 
-        A peer may be later than we are without a fault: it waited for another. So a peer that was in time the last time gets two `lag_s`
-        beyond the learned deadline, one that was late gets one: a node that waits for a straggler is still waited for itself. With equal
-        deadlines for all, one straggler would desynchronise the whole swarm.
-
-        Args:
-            now: seconds.
-            lag_s: the time of a round's local steps: what a peer at work may lack.
+        A peer may be late without a fault: it waited for another. So a peer that was in time the last time gets two `lag_s`, the time of a
+        round's local steps, beyond the learned deadline, one that was late gets one: a node that waits for a straggler is still waited for
+        itself. With equal deadlines for all, one straggler would desynchronise the whole swarm.
         """
         self._opened, self._wait_s, self._lag_s = now, self.deadline.wait_s() + 2.0 * lag_s, lag_s
         self.expires = now + self._wait_s
@@ -129,6 +91,13 @@ class Timeouts:
         """Seconds without progress after which to try `peer` again."""
         return max(self._wait_s / TRIES, HASTE * self._quickest.get(peer, 0.0))
 
+    def resolve(self, peer: str, outcome: Outcome, now: float) -> None:
+        """The exchange with `peer` ended; only a commit or a timeout says how long to wait."""
+        if outcome == "committed":
+            self.answered(peer, now)
+        elif outcome == "timeout":
+            self.missed(peer)
+
     def answered(self, peer: str, now: float) -> None:
         """The exchange with `peer` committed."""
         wait_s = now - self._opened
@@ -141,7 +110,7 @@ class Timeouts:
         self._late.add(peer)
         if peer in self._quickest:
             self._quickest[peer] /= 2.0
-        self.deadline.observe_timeout()
+        self.deadline.observe(None)
 
     def forget(self, peer: str) -> None:
         """A peer is gone."""

@@ -9,20 +9,18 @@ members are asked (ProbeFor) to probe it on our behalf, and we probe again. With
 becomes suspect. Any other frame from it since the probe ends the probe as well. A broken connection (`connection_lost`) starts or
 advances a probe at once, so that a crash is detected without waiting for the lap.
 
-Suspicion. A suspect stays in the alive set for `suspicion_s` and is probed twice per timeout, with the accusation in the probe. Any
-frame of its own on any lane (connections are authenticated) or a newer record of it clears the suspicion; otherwise it is declared
-dead. A member that is accused in its current record raises the record's version and spreads it, which supersedes any rumor about
-it.
+Suspicion. A suspect stays in the alive set for `suspicion_s` and is probed twice per timeout, with the accusation in the probe. Any frame
+of its own on any lane (connections are authenticated) or a newer record of it clears the suspicion; otherwise it is declared dead. A member
+that is accused in its current record raises the record's version and spreads it, which supersedes any rumor about it.
 
 Byzantine members. A rumor must name its sender as source. A rumor of death counts as a suspicion, and one about a member from which
 a frame came less than a timeout ago is ignored: rumors start our own probing and never conclude it. A helper's Acknowledge ends one
 probe; it does not clear a suspicion. Records are signed by the peer that they describe. Refutations are at least `timeout_s` apart,
 which bounds the traffic that one accuser can cause.
 
-Dissemination. An accepted record or a new suspicion is sent at once: to all members of a small swarm (`dissemination.SMALL_SWARM`),
-else to about log2 n random ones, each of which forwards it; rumors are also piggybacked on probes. What this misses is repaired by
-Sync, an exchange of all records with a random member every `sync_s` (scaled by log n in large swarms) and whenever a probe shows a
-different digest.
+Dissemination. An accepted record or a new suspicion is sent at once: to all members of a small swarm (`dissemination.SMALL_SWARM`), else to
+about log2 n random ones, each of which forwards it; rumors are also piggybacked on probes. What this misses is repaired by Sync, an
+exchange of all records with a random member every `sync_s` (scaled by log n in large swarms) and whenever a probe shows a different digest.
 
 Reordered, duplicated or late messages do no harm: records and suspicions are merged by (incarnation, version), and an Acknowledge
 counts only for an open probe. A sender that we believe dead is sent the accusation, and answers with its refutation. Hello is sent
@@ -41,6 +39,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.membership.dissemination import MAX_FRAME_RECORDS, MAX_FRAME_RUMORS, Dissemination, fan_out
@@ -48,27 +47,13 @@ from starling.gossip.membership.events import ClockSample, Joined, Output, Send
 from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import MemberList, version_of
 from starling.gossip.membership.probes import MAX_RELAYS, OpenProbe, Probes
-from starling.gossip.membership.revocations import all_revoked, explain
 from starling.gossip.membership.sampler import Sampler
-from starling.gossip.membership.validate import validate
 from starling.gossip.seeds import derive
-from starling.gossip.wire.schema import (
-    Acknowledge,
-    Control,
-    Farewell,
-    Hello,
-    Probe,
-    ProbeFor,
-    Record,
-    Revocation,
-    Revoked,
-    Rumor,
-    Spread,
-    Sync,
-)
+from starling.gossip.wire import schema as wire
 
 _FIRST_PROBES = 8  # members a newcomer probes at once: its clock needs samples before its first exchange
 _LARGE_SWARM = 32  # from here on Sync becomes rarer
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,27 +69,16 @@ class Timing:
 
 @dataclass(slots=True)
 class Detector:
-    """The membership state machine of one node.
+    """The membership state machine of one node."""
 
-    Args:
-        local: our own signed record.
-        member_list: empty.
-        timing: intervals.
-        seed: of the random choices of members, 0 <= seed < 2**63.
-        swarm_time: local time in seconds -> swarm time.
-        now: seconds, on the clock used by all later calls.
-    """
-
-    local: LocalRecord
-    member_list: MemberList
+    local: LocalRecord  # our own signed record
+    member_list: MemberList  # empty
     timing: Timing
-    seed: int
-    swarm_time: Callable[[float], float]
-    now: float
-    last_frame: dict[str, float] = field(default_factory=dict)
-    """Local time of each member's last frame."""
-    rtt_s: dict[str, float] = field(default_factory=dict)
-    """Last measured round-trip time to each member, seconds."""
+    seed: int  # of the random choices of members, 0 <= seed < 2**63
+    swarm_time: Callable[[float], float]  # local time in seconds -> swarm time
+    now: float  # seconds, on the clock used by all later calls
+    last_frame: dict[str, float] = field(default_factory=dict)  # local time of each member's last frame
+    rtt_s: dict[str, float] = field(default_factory=dict)  # last measured round-trip time to each member, seconds
     stopped: bool = False
     _dissemination: Dissemination = field(init=False)
     _sampler: Sampler = field(init=False)
@@ -127,7 +101,7 @@ class Detector:
         self._sync_at = self.now + self.timing.sync_s * self._sampler.draw()
 
     @property
-    def own(self) -> Record:
+    def own(self) -> wire.Record:
         """Our current record."""
         return self.local.record
 
@@ -143,21 +117,14 @@ class Detector:
         """Send Hello to a peer that was reached by address and may be unknown: how a node joins a swarm."""
         return [] if self.stopped else [self._hello(peer, now)]
 
-    def update_addresses(self, addresses: tuple[str, ...], now: float) -> list[Output]:
-        """Publish new addresses of ours."""
-        if self.stopped or addresses == self.own.addresses:
+    def update(self, now: float, **changes: object) -> list[Output]:
+        """Publish our record with these fields, `addresses` or `credential`, if they are new."""
+        if self.stopped or all(getattr(self.own, name) == value for name, value in changes.items()):
             return []
-        self._publish(self.local.update(addresses=addresses), now)
+        self._publish(self.local.update(**changes), now)
         return self.tick(now)
 
-    def update_credential(self, credential: bytes, now: float) -> list[Output]:
-        """Publish a new credential of ours."""
-        if self.stopped or credential == self.own.credential:
-            return []
-        self._publish(self.local.update(credential=credential), now)
-        return self.tick(now)
-
-    def admit(self, record: Record, source: str, now: float) -> list[Output]:
+    def admit(self, record: wire.Record, source: str, now: float) -> list[Output]:
         """Add a record that passed validation when `source` sent it, and whose credential has been verified since."""
         if self.stopped:
             return []
@@ -166,12 +133,8 @@ class Detector:
             out += self._sync(source, self.member_list.records, reply=True)
         return out + self.tick(now)
 
-    def revoke(self, revocation: Revocation, now: float) -> list[Output]:
-        """Apply and spread a revocation issued by this node.
-
-        Raises:
-            ValueError: the revocation is invalid.
-        """
+    def revoke(self, revocation: wire.Revocation, now: float) -> list[Output]:
+        """Apply and spread a revocation issued by this node. Raises ValueError: the revocation is invalid."""
         if self.stopped:
             return []
         return self._revoke((revocation,)) + self.tick(now)
@@ -182,7 +145,7 @@ class Detector:
             return []
         self._publish(self.local.update(status="left"), now)
         self.stopped = True
-        return [Send(peer, Farewell(self.own)) for peer in self._others()]
+        return [Send(peer, wire.Farewell(self.own)) for peer in self._others()]
 
     def connection_lost(self, peer: str, now: float) -> list[Output]:
         """The connection to `peer` broke or cannot be made: start or advance a probe."""
@@ -198,7 +161,7 @@ class Detector:
         """A frame of `peer` came on another lane: proof that it is alive."""
         return [] if self.stopped else self._mark_alive(peer, now)
 
-    def receive(self, peer: str, message: Control, now: float) -> list[Output]:
+    def receive(self, peer: str, message: wire.Control, now: float) -> list[Output]:
         """Process one message from `peer`, which the network has authenticated.
 
         Raises:
@@ -206,31 +169,31 @@ class Detector:
         """
         if self.stopped:
             return []
-        validate(peer, message, self.own.swarm, self.member_list)
+        self._validate(peer, message)
         out = self._mark_alive(peer, now)
         match message:
-            case Hello(record=record, view=digest):
+            case wire.Hello(record, digest):
                 out += self._merge((record,), now)
                 if self._may_read(peer):
                     out += self._sync(peer, self.member_list.records, reply=digest != self.member_list.digest)
                 out += self._explain((record,), peer)
-            case Probe(nonce=nonce, view=digest, rumors=rumors):
+            case wire.Probe(nonce, digest, _, rumors):
                 out += self._process_rumors(rumors, peer, now)
                 rumors = self._dissemination.take_rumors(1) if self._may_read(peer) else ()
-                answer = Acknowledge(nonce, self.member_list.digest, self.swarm_time(now), "", rumors)
-                out.append(Send(peer, answer))
-                out += self._compare_digests(digest, peer, now)
-            case Acknowledge(nonce=nonce, view=digest, swarm_time=theirs, peer=reached, rumors=rumors):
+                answer = wire.Acknowledge(nonce, self.member_list.digest, self.swarm_time(now), "", rumors)
+                out += [Send(peer, answer), *self._compare_digests(digest, peer, now)]
+            case wire.Acknowledge(nonce, digest, theirs, reached, rumors):
                 out += self._acknowledged(nonce, peer, reached, theirs, now)
                 out += self._process_rumors(rumors, peer, now)
                 out += self._compare_digests(digest, peer, now)
-            case ProbeFor(nonce=nonce, peer=target):
-                out += self._probe_for(peer, nonce, target, now)
-            case Spread(records=records, rumors=rumors):
+            case wire.ProbeFor(nonce, target):
+                known = self._present(peer) and self._present(target) and target != self.own.peer
+                out += [self._probe(target, now, (peer, nonce))] if known and self._probes.relays < MAX_RELAYS else []
+            case wire.Spread(records, rumors):
                 out += self._merge(records, now)
                 out += self._process_rumors(rumors, peer, now)
                 out += self._explain(records, peer)
-            case Sync(records=records, reply=reply):
+            case wire.Sync(records, reply):
                 out += self._merge(records, now, quiet=True)
                 out += self._dispute(records, peer)
                 out += self._explain(records, peer)
@@ -238,14 +201,14 @@ class Detector:
                     held = {record.peer: version_of(record) for record in records}
                     missing = [r for r in self.member_list.records if version_of(r) > held.get(r.peer, (-1, -1))]
                     out += self._sync(peer, missing, reply=False) if missing else []
-            case Farewell(record=record):
+            case wire.Farewell(record):
                 out += self._merge((record,), now)
-            case Revoked(revocations=revocations, known=known, reply=reply):
+            case wire.Revoked(revocations, digest, reply):
                 try:
                     out += self._revoke(revocations)
                 except ValueError as error:
                     raise RemoteProtocolError(peer, str(error)) from error
-                if reply and known != self.member_list.gate.digest and self._present(peer):
+                if reply and digest != self.member_list.gate.digest and self._present(peer):
                     out += self._send_revocations(peer, now, reply=not revocations)
         return out + self.tick(now)
 
@@ -273,13 +236,25 @@ class Detector:
             out += self._spread(now)
         return out
 
-    # --- probing ------------------------------------------------------------------------------------------
+    def _validate(self, peer: str, message: wire.Control) -> None:
+        """Raise if any part of a message is invalid, before any part of it is applied."""
+        match message:
+            case wire.Hello(record) | wire.Farewell(record):
+                if record.peer != peer:
+                    raise RemoteProtocolError(peer, "record_of_another")
+                if record.swarm != self.own.swarm:
+                    raise RemoteProtocolError(peer, "foreign_swarm")
+                self.member_list.validate((record,), peer)
+            case wire.Spread(records) | wire.Sync(records):
+                self.member_list.validate(records, peer)
+        if any(rumor.source != peer for rumor in getattr(message, "rumors", ())):
+            raise RemoteProtocolError(peer, "rumor_of_another")
 
     def _probe(self, peer: str, now: float, asker: tuple[str, int] | None = None) -> Send:
         nonce = self._probes.begin(peer, now, now + self.timing.timeout_s, asker)
         accusation = self._dissemination.rumor(peer)
         rumors = ((accusation,) if accusation else ()) + self._dissemination.take_rumors(1)
-        return Send(peer, Probe(nonce, self.member_list.digest, self.swarm_time(now), rumors))
+        return Send(peer, wire.Probe(nonce, self.member_list.digest, self.swarm_time(now), rumors))
 
     def _unanswered(self, probe: OpenProbe, now: float) -> list[Output]:
         member = self.member_list.members.get(probe.peer)
@@ -288,16 +263,10 @@ class Detector:
             probe.helpers = self._sampler.sample(trusted, self.timing.helpers)
             probe.until = now + 2 * self.timing.timeout_s
             if probe.helpers:
-                again = Send(probe.peer, Probe(probe.nonce, self.member_list.digest, self.swarm_time(now)))
-                return [again, *(Send(helper, ProbeFor(probe.nonce, probe.peer)) for helper in probe.helpers)]
+                again = Send(probe.peer, wire.Probe(probe.nonce, self.member_list.digest, self.swarm_time(now)))
+                return [again, *(Send(helper, wire.ProbeFor(probe.nonce, probe.peer)) for helper in probe.helpers)]
         self._probes.drop(probe)
         return self._suspect(probe.peer, now) if probe.asker is None else []
-
-    def _probe_for(self, asker: str, nonce: int, target: str, now: float) -> list[Output]:
-        known = self._present(asker) and self._present(target)
-        if not known or target == self.own.peer or self._probes.relays >= MAX_RELAYS:
-            return []
-        return [self._probe(target, now, asker=(asker, nonce))]
 
     def _acknowledged(self, nonce: int, peer: str, reached: str, theirs: float, now: float) -> list[Output]:
         probe = self._probes.answered(nonce, peer, reached)
@@ -309,18 +278,19 @@ class Detector:
             out.append(ClockSample(peer, theirs, self.rtt_s[peer]))
         if probe.asker is not None:
             asker, their_nonce = probe.asker
-            out.append(Send(asker, Acknowledge(their_nonce, self.member_list.digest, self.swarm_time(now), peer)))
+            out.append(Send(asker, wire.Acknowledge(their_nonce, self.member_list.digest, self.swarm_time(now), peer)))
         return out
-
-    # --- suspicion ----------------------------------------------------------------------------------------
 
     def _suspect(self, peer: str, now: float) -> list[Output]:
         out: list[Output] = [*self.member_list.suspect(peer, now)]
         if out:
-            self._dissemination.add_rumor(peer)
-            self._spread_at = now
+            self._spread_rumor(peer, now)
             self._suspects_at = min(self._suspects_at, now)
         return out
+
+    def _spread_rumor(self, peer: str, now: float) -> None:
+        self._dissemination.add_rumor(peer)
+        self._spread_at = now
 
     def _check_suspects(self, now: float) -> list[Output]:
         """Twice per timeout while there are suspects: probe them again, and declare those dead whose time is up.
@@ -335,15 +305,14 @@ class Detector:
                 out.append(self._probe(peer, now))
                 continue
             out += self.member_list.mark_dead(peer, now)
-            self._dissemination.add_rumor(peer)
-            self._spread_at = now
+            self._spread_rumor(peer, now)
             out += self._accuse(peer, now)
         self._suspects_at = now + self.timing.timeout_s / 2 if suspects else math.inf
         return out
 
-    def _process_rumors(self, rumors: Iterable[Rumor], source: str, now: float) -> list[Output]:
+    def _process_rumors(self, rumors: Iterable[wire.Rumor], source: str, now: float) -> list[Output]:
         out: list[Output] = []
-        newer: list[Record] = []
+        newer: list[wire.Record] = []
         for rumor in rumors:
             member = self.member_list.members.get(rumor.peer)
             ours = rumor.peer == self.own.peer
@@ -359,23 +328,22 @@ class Detector:
             elif now - self.last_frame.get(rumor.peer, -math.inf) >= self.timing.timeout_s:
                 out += self._suspect(rumor.peer, now)
         if newer:
-            out.append(Send(source, Spread(tuple(newer[:MAX_FRAME_RECORDS]))))
+            out.append(Send(source, wire.Spread(tuple(newer[:MAX_FRAME_RECORDS]))))
         return out
 
     def _refute(self, now: float) -> list[Output]:
         accusers = self.local.refute(now)
         self._publish(self.own, now)
-        return [Send(accuser, Spread((self.own,))) for accuser in accusers]
+        return [Send(accuser, wire.Spread((self.own,))) for accuser in accusers]
 
-    def _dispute(self, records: Iterable[Record], peer: str) -> list[Output]:
+    def _dispute(self, records: Iterable[wire.Record], peer: str) -> list[Output]:
         """Send our accusation of members that we believe dead to a peer that lists them, so that it probes them itself."""
-        rumors = []
+        rumors: list[wire.Rumor] = []
         for record in records:
             member = self.member_list.members.get(record.peer)
             if member is not None and member.status == "dead" and version_of(member.record) == version_of(record):
-                rumors.append(self._dissemination.rumor(record.peer))
-        doubts = tuple(rumor for rumor in rumors[:MAX_FRAME_RUMORS] if rumor is not None)
-        return [Send(peer, Spread((), doubts))] if doubts else []
+                rumors += filter(None, (self._dissemination.rumor(record.peer),))
+        return [Send(peer, wire.Spread((), tuple(rumors[:MAX_FRAME_RUMORS])))] if rumors else []
 
     def _accuse(self, peer: str, now: float) -> list[Output]:
         """Send a peer our accusation of it, so that it can refute; at most once per timeout."""
@@ -383,11 +351,9 @@ class Detector:
         if rumor is None or now < self._accused_at.get(peer, -math.inf) + self.timing.timeout_s:
             return []
         self._accused_at[peer] = now
-        return [Send(peer, Spread((), (rumor,)))]
+        return [Send(peer, wire.Spread((), (rumor,)))]
 
-    # --- dissemination and anti-entropy --------------------------------------------------------------------------
-
-    def _merge(self, records: Sequence[Record], now: float, *, quiet: bool = False) -> list[Output]:
+    def _merge(self, records: Sequence[wire.Record], now: float, *, quiet: bool = False) -> list[Output]:
         """Merge records and queue new ones for dissemination; with `quiet` not right after joining, when all are new to us only."""
         out: list[Output] = []
         alone = len(self.member_list.alive) == 1
@@ -399,11 +365,9 @@ class Detector:
                 continue
             before = self.member_list.members.get(record.peer)
             out += self.member_list.merge(record, now)
-            if self.member_list.members.get(record.peer) is not before and not (
-                quiet and (alone or now < self._quiet_until)
-            ):
-                self._dissemination.add_record(record.peer)
-                self._spread_at = now
+            changed = self.member_list.members.get(record.peer) is not before
+            if changed and not (quiet and (alone or now < self._quiet_until)):
+                self._spread_record(record.peer, now)
         if self.member_list.gate.changed():
             out += self.member_list.purge()
         if alone and any(isinstance(event, Joined) for event in out):
@@ -418,7 +382,7 @@ class Detector:
         self._spread_at = now + self.timing.timeout_s / 2 if self._dissemination and targets else math.inf
         if not records and not rumors:
             return []
-        return [Send(peer, Spread(records, rumors)) for peer in targets]
+        return [Send(peer, wire.Spread(records, rumors)) for peer in targets]
 
     def _anti_entropy(self, now: float) -> list[Output]:
         self.member_list.expire_tombstones(now)
@@ -431,38 +395,38 @@ class Detector:
         for peer in self._sampler.sample(others, 1):
             out += self._sync(peer, self.member_list.records, reply=True)
             if self.member_list.gate.revoked:
-                out.append(Send(peer, Revoked((), self.member_list.gate.digest, reply=True)))
+                out.append(Send(peer, wire.Revoked((), self.member_list.gate.digest, reply=True)))
         dead = sorted(peer for peer, member in self.member_list.members.items() if member.status == "dead")
         return out + [self._hello(peer, now) for peer in self._sampler.sample(dead, 1)]
 
     def _compare_digests(self, digest: bytes, peer: str, now: float) -> list[Output]:
         """On a different digest, Sync with a member or send Hello to an unknown peer; at most once per timeout."""
-        if digest == self.member_list.digest or now < self._mismatch_at + self.timing.timeout_s:
-            return []
-        if not self._may_read(peer):
+        recent = now < self._mismatch_at + self.timing.timeout_s
+        if digest == self.member_list.digest or recent or not self._may_read(peer):
             return []
         self._mismatch_at = now
         if not self._present(peer):
             return [self._hello(peer, now)]
         return self._sync(peer, self.member_list.records, reply=True)
 
-    def _sync(self, peer: str, records: Sequence[Record], *, reply: bool) -> list[Output]:
-        """Sync frames with the given records, MAX_FRAME_RECORDS each; the last one asks for the peer's records if `reply`."""
-        starts = range(0, len(records), MAX_FRAME_RECORDS)
-        last = len(starts) - 1
-        frames = (records[start : start + MAX_FRAME_RECORDS] for start in starts)
-        return [Send(peer, Sync(tuple(frame), reply and i == last)) for i, frame in enumerate(frames)]
-
-    # --- admission ------------------------------------------------------------------------------------------
+    def _sync(self, peer: str, records: Sequence[wire.Record], *, reply: bool) -> list[Output]:
+        """Sync frames with the given records; the last one asks for the peer's records if `reply`."""
+        return [Send(peer, wire.Sync(part, reply and last)) for part, last in _parts(records, MAX_FRAME_RECORDS)]
 
     def _may_read(self, peer: str) -> bool:
         """Whether this peer may be sent records and rumors."""
         return not self.member_list.gate.closed or peer in self.member_list.members
 
-    def _explain(self, records: Iterable[Record], peer: str) -> list[Send]:
-        return explain(self.member_list.gate, (record for record in records if record.peer != self.own.peer), peer)
+    def _explain(self, records: Iterable[wire.Record], peer: str) -> list[Send]:
+        """Proofs for a peer that listed members our gate rejects: revocations, and the records that used an invitation first."""
+        gate = self.member_list.gate
+        answers = [gate.answer(it) for it in records if it.peer != self.own.peer] if gate.closed else []
+        void = tuple(answer for answer in answers if isinstance(answer, wire.Revocation))[: wire.MAX_REVOCATIONS]
+        first = tuple(answer for answer in answers if isinstance(answer, wire.Record))[:MAX_FRAME_RECORDS]
+        out = [Send(peer, wire.Revoked(void, gate.digest))] if void else []
+        return out + ([Send(peer, wire.Spread(first))] if first else [])
 
-    def _revoke(self, revocations: Sequence[Revocation]) -> list[Output]:
+    def _revoke(self, revocations: Sequence[wire.Revocation]) -> list[Output]:
         """Apply new revocations and forward them, also to the members that they remove."""
         new = self.member_list.gate.revoke(revocations)
         if not new:
@@ -470,23 +434,28 @@ class Detector:
         self.member_list.gate.changed()
         removed = self.member_list.purge()
         others = self._others()
-        notice = Revoked(tuple(new), self.member_list.gate.digest)
+        notice = wire.Revoked(tuple(new), self.member_list.gate.digest)
         targets = [*self._sampler.sample(others, fan_out(len(others) + 1)), *(event.peer for event in removed)]
         return [*removed, *(Send(peer, notice) for peer in targets)]
 
     def _send_revocations(self, peer: str, now: float, *, reply: bool) -> list[Send]:
-        """Send all revocations; at most once per timeout."""
+        """Send all revocations, at most once per timeout; the last frame asks for the peer's own if `reply`."""
         if now < self._revocations_at + self.timing.timeout_s:
             return []
         self._revocations_at = now
-        return all_revoked(self.member_list.gate, peer, reply=reply)
+        gate = self.member_list.gate
+        return [
+            Send(peer, wire.Revoked(part, gate.digest, reply and last))
+            for part, last in _parts(gate.revoked, wire.MAX_REVOCATIONS)
+        ]
 
-    # --- own record and helpers ---------------------------------------------------------------------
-
-    def _publish(self, record: Record, now: float) -> None:
+    def _publish(self, record: wire.Record, now: float) -> None:
         """Merge and disseminate a new record of ours."""
         self.member_list.merge(record, now)
-        self._dissemination.add_record(record.peer)
+        self._spread_record(record.peer, now)
+
+    def _spread_record(self, peer: str, now: float) -> None:
+        self._dissemination.add_record(peer)
         self._spread_at = now
 
     def _mark_alive(self, peer: str, now: float) -> list[Output]:
@@ -498,7 +467,7 @@ class Detector:
         return self._accuse(peer, now) if member.status == "dead" else [*self.member_list.clear_suspicion(peer, now)]
 
     def _hello(self, peer: str, now: float) -> Send:
-        return Send(peer, Hello(self.own, self.member_list.digest, self.swarm_time(now)))
+        return Send(peer, wire.Hello(self.own, self.member_list.digest, self.swarm_time(now)))
 
     def _present(self, peer: str) -> bool:
         member = self.member_list.members.get(peer)
@@ -506,3 +475,9 @@ class Detector:
 
     def _others(self) -> list[str]:
         return [peer for peer in self.member_list.alive if peer != self.own.peer]
+
+
+def _parts(items: Sequence[T], size: int) -> list[tuple[tuple[T, ...], bool]]:
+    """At most `size` items each, and whether it is the last part; one empty part of no items."""
+    starts = range(0, max(1, len(items)), size)
+    return [(tuple(items[start : start + size]), start == starts[-1]) for start in starts]

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from starling.gossip.membership.member_list import Member, MemberList
 from starling.gossip.wire.schema import Record, Rumor
 
-SMALL_SWARM = 16
-"""Up to this many members, every update is sent to all of them at once."""
+SMALL_SWARM = 16  # up to this many members, every update is sent to all of them at once
 MAX_FRAME_RECORDS = 56
 """Records in one frame: the largest record is under 4.6 KB, so the frame stays below the control lane's 256 KiB."""
 MAX_FRAME_RUMORS = 64

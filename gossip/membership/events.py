@@ -8,45 +8,34 @@ from starling.gossip.wire.schema import Message
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class MemberEvent:
+    """What happened to one member."""
+
+    peer: str
+
+
+class Joined(MemberEvent):
     """The peer entered the alive set: it was unknown, dead or left before."""
 
-    peer: str
 
-
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(MemberEvent):
     """A live member has new addresses, or a suspicion of it was cleared. Its edges stay open."""
 
-    peer: str
 
-
-@dataclass(frozen=True, slots=True)
-class Suspected:
+class Suspected(MemberEvent):
     """The peer is suspected dead; it stays in the alive set until the suspicion times out."""
 
-    peer: str
 
-
-@dataclass(frozen=True, slots=True)
-class Died:
+class Died(MemberEvent):
     """The peer left the alive set without Farewell: its flows must be revoked."""
 
-    peer: str
 
-
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(MemberEvent):
     """The peer left the alive set with Farewell."""
 
-    peer: str
 
-
-@dataclass(frozen=True, slots=True)
-class Reborn:
+class Reborn(MemberEvent):
     """A known peer restarted with a newer incarnation: edges with the previous one are void."""
-
-    peer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,5 +55,4 @@ class Send:
     message: Message
 
 
-MemberEvent = Joined | Changed | Suspected | Died | Left | Reborn
 Output = MemberEvent | ClockSample | Send

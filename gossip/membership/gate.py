@@ -17,46 +17,34 @@ class Gate(Protocol):
     @property
     def closed(self) -> bool:
         """Whether members need a credential; if so, non-members are sent no records."""
-        ...
 
     @property
     def revoked(self) -> Sequence[Revocation]:
         """All known revocations, in the same order on every node."""
-        ...
 
     @property
     def digest(self) -> bytes:
         """Digest of `revoked`, 16 bytes."""
-        ...
 
     def fault(self, record: Record) -> str:
         """The fault of a record that no honest member forwards, in snake_case; "" if it has none."""
-        ...
 
     def admits(self, record: Record) -> bool:
         """Whether the peer may be a member now. A first valid record for an invitation may change the answer for other peers."""
-        ...
 
     def answer(self, record: Record) -> Revocation | Record | None:
         """Proof against a rejected peer for those that list it: its revocation, or the record that used its invitation first."""
-        ...
 
     def revoke(self, revocations: Sequence[Revocation]) -> list[Revocation]:
-        """Store revocations -> those that are new.
-
-        Raises:
-            ValueError: one is invalid, with the reason in snake_case; none was stored.
-        """
-        ...
+        """Store revocations -> those that are new. Raises ValueError: one is invalid, with the reason in snake_case; none was stored."""
 
     def changed(self) -> bool:
         """Whether a result of `admits` may have changed since the last call of this method."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class OpenGate:
-    """Admits every peer."""
+    """Admits every peer; nothing can be revoked."""
 
     closed: bool = False
     revoked: tuple[Revocation, ...] = ()
@@ -74,11 +62,7 @@ class OpenGate:
         """Always None."""
 
     def revoke(self, revocations: Sequence[Revocation]) -> list[Revocation]:
-        """Nothing can be revoked in an open swarm.
-
-        Raises:
-            ValueError: `revocations` is not empty.
-        """
+        """Raises ValueError if `revocations` is not empty."""
         if revocations:
             raise ValueError("nothing_to_revoke")
         return []

@@ -16,17 +16,11 @@ MAX_ACCUSERS = 64
 
 @dataclass(slots=True)
 class LocalRecord:
-    """The record of one member, as that member maintains it.
-
-    Args:
-        record: signed, status "alive".
-        sign: returns the record with its signature filled in.
-    """
+    """The record of one member, as that member maintains it; `sign` returns a record with its signature filled in."""
 
     record: Record
     sign: Callable[[Record], Record]
-    refute_at: float = math.inf
-    """Local time at which to refute an accusation; infinite without one."""
+    refute_at: float = math.inf  # local time at which to refute an accusation; infinite without one
     _refuted_at: float = -math.inf
     _accusers: set[str] = field(default_factory=set)
 

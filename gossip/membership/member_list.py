@@ -1,8 +1,8 @@
 """The member list of one node.
 
 Theory of operation. Each member signs a record of itself; of one peer's records the one with the larger (incarnation, version) wins, so the
-records form a join-semilattice: the result does not depend on the order or number of their arrivals. On top of it lies a node's own belief
-about each member, tied to the exact record it refers to:
+records form a join-semilattice: the result does not depend on the order or number of their arrivals. In addition a node has a belief about
+each member, tied to the exact record it refers to:
 
     alive ──suspect──▶ suspect ──mark_dead──▶ dead     a belief names (incarnation, version);
       ▲                  │  ▲                   │      any newer record voids it
@@ -34,8 +34,7 @@ MAX_MEMBERS = 4096
 TOMBSTONE_S = 3600.0
 
 Status = Literal["alive", "suspect", "dead", "left"]
-AddressQuota = tuple[str, int]
-"""The group that a peer's addresses belong to, and the largest number of members in it."""
+AddressQuota = tuple[str, int]  # the group that a peer's addresses belong to, and the largest number of members in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +63,14 @@ def _order(record: Record) -> tuple[int, int, bool, tuple[str, ...], bytes]:
 
 @dataclass(slots=True)
 class MemberList:
-    """Records and beliefs about all known peers.
+    """Records and beliefs about all known peers."""
 
-    Args:
-        verify: whether a record is signed by its peer, for this swarm.
-        gate: admission control.
-        address_quota: the group and capacity of a record's addresses; one group of max_members if not given.
-        max_members: capacity; beyond it a newcomer replaces the oldest tombstone, or is not added.
-        tombstone_s: how long dead and left members are kept.
-    """
-
-    verify: Callable[[Record], bool]
-    gate: Gate = field(default_factory=OpenGate)
+    verify: Callable[[Record], bool]  # whether a record is signed by its peer, for this swarm
+    gate: Gate = field(default_factory=OpenGate)  # admission control
     address_quota: Callable[[Record], AddressQuota] | None = None
-    max_members: int = MAX_MEMBERS
-    tombstone_s: float = TOMBSTONE_S
+    """The group and capacity of a record's addresses; one group of max_members if not given."""
+    max_members: int = MAX_MEMBERS  # capacity; beyond it a newcomer replaces the oldest tombstone, or is not added
+    tombstone_s: float = TOMBSTONE_S  # how long dead and left members are kept
     _members: dict[str, Member] = field(default_factory=dict)
     _cached: tuple[tuple[str, ...], bytes] | None = None
     _groups: dict[str, str] = field(default_factory=dict)
@@ -106,11 +98,7 @@ class MemberList:
         return tuple(member.record for _, member in sorted(self._members.items()) if member.status != "dead")
 
     def validate(self, records: Iterable[Record], source: str) -> None:
-        """Verify the signatures and credentials of those records that are newer than the stored ones.
-
-        Args:
-            records: of any peers.
-            source: the sender, which is named in the error.
+        """Verify the signatures and credentials of those records, from `source`, that are newer than the stored ones.
 
         Raises:
             RemoteProtocolError: "record_forged", or a fault that the gate finds and an honest sender would not have forwarded.
@@ -138,27 +126,15 @@ class MemberList:
 
     def suspect(self, peer: str, now: float) -> list[MemberEvent]:
         """Suspect an alive member in its current record; no effect on others."""
-        member = self._members.get(peer)
-        if member is None or member.status != "alive":
-            return []
-        self._put(Member(member.record, "suspect", now))
-        return [Suspected(peer)]
+        return self._believe(peer, "alive", "suspect", Suspected(peer), now)
 
     def clear_suspicion(self, peer: str, now: float) -> list[MemberEvent]:
         """Clear a suspicion after a frame from the member itself."""
-        member = self._members.get(peer)
-        if member is None or member.status != "suspect":
-            return []
-        self._put(Member(member.record, "alive", now))
-        return [Changed(peer)]
+        return self._believe(peer, "suspect", "alive", Changed(peer), now)
 
     def mark_dead(self, peer: str, now: float) -> list[MemberEvent]:
         """Declare a suspect dead; no effect on others."""
-        member = self._members.get(peer)
-        if member is None or member.status != "suspect":
-            return []
-        self._put(Member(member.record, "dead", now))
-        return [Died(peer)]
+        return self._believe(peer, "suspect", "dead", Died(peer), now)
 
     def expire_tombstones(self, now: float) -> None:
         """Drop tombstones older than `tombstone_s`."""
@@ -171,6 +147,13 @@ class MemberList:
         for peer, _ in gone:
             self._drop(peer)
         return [Died(peer) for peer, member in gone if member.present]
+
+    def _believe(self, peer: str, before: Status, after: Status, event: MemberEvent, now: float) -> list[MemberEvent]:
+        member = self._members.get(peer)
+        if member is None or member.status != before:
+            return []
+        self._put(Member(member.record, after, now))
+        return [event]
 
     def _drop(self, peer: str) -> None:
         member, group = self._members.pop(peer), self._groups.pop(peer, "")
@@ -217,6 +200,7 @@ def _difference(known: Member | None, member: Member) -> list[MemberEvent]:
     """Events of an accepted record."""
     peer = member.record.peer
     was_present = known is not None and known.present
+    updated = known is not None and (known.status == "suspect" or known.record.addresses != member.record.addresses)
     events: list[MemberEvent] = []
     if known is not None and member.record.incarnation > known.record.incarnation:
         events.append(Reborn(peer))
@@ -224,11 +208,6 @@ def _difference(known: Member | None, member: Member) -> list[MemberEvent]:
         events.append(Joined(peer))
     elif was_present and not member.present:
         events.append(Left(peer))
-    elif (
-        known is not None
-        and member.present
-        and not events
-        and (known.status == "suspect" or known.record.addresses != member.record.addresses)
-    ):
+    elif updated and member.present and not events:
         events.append(Changed(peer))
     return events

@@ -8,29 +8,20 @@ from dataclasses import dataclass, field
 
 from starling.gossip.membership.sampler import Sampler
 
-MAX_RELAYS = 64
-"""Largest number of open probes on behalf of others."""
+MAX_RELAYS = 64  # largest number of open probes on behalf of others
 
 
 @dataclass(slots=True)
 class OpenProbe:
-    """A probe without an answer yet.
-
-    Args:
-        nonce: number that the answer repeats.
-        peer: the target.
-        sent: local time of the first Probe.
-        until: local time at which it fails, or helpers are asked.
-        helpers: members asked to probe on our behalf; empty before that.
-        asker: the peer on whose behalf we probe, and its nonce; None for a probe of our own.
-    """
+    """A probe without an answer yet."""
 
     nonce: int
     peer: str
-    sent: float
-    until: float
-    helpers: tuple[str, ...] = ()
+    sent: float  # local time of the first Probe
+    until: float  # local time at which it fails, or helpers are asked
+    helpers: tuple[str, ...] = ()  # members asked to probe on our behalf; empty before that
     asker: tuple[str, int] | None = None
+    """The peer on whose behalf we probe, and its nonce; None for a probe of our own."""
 
 
 @dataclass(slots=True)
@@ -71,13 +62,7 @@ class Probes:
         del self._open[probe.nonce]
 
     def answered(self, nonce: int, sender: str, reached: str) -> OpenProbe | None:
-        """Close and return the probe that an Acknowledge answers; None if there is none.
-
-        Args:
-            nonce: of the Acknowledge.
-            sender: of the frame.
-            reached: the target a helper reports as reached, "" if the sender is the target itself.
-        """
+        """Close and return the probe that an Acknowledge answers, if any; `reached` is the target a helper names, "" from the target."""
         probe = self._open.get(nonce)
         if probe is None or probe.peer != (reached or sender) or (reached and sender not in probe.helpers):
             return None

@@ -10,11 +10,7 @@ from starling.gossip.seeds import derive
 
 @dataclass(slots=True)
 class Sampler:
-    """A reproducible sequence of draws.
-
-    Args:
-        seed: 0 <= seed < 2**63; equal seeds give equal sequences.
-    """
+    """A reproducible sequence of draws; 0 <= seed < 2**63."""
 
     seed: int
     _draws: int = 0

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from starling.gossip.api import Phase
+from starling.gossip.bounds import Positive
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.mix.averaging import Plain
+from starling.gossip.mix.base import MixerBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +23,14 @@ class Lead:
 
 
 @dataclass(frozen=True, slots=True)
-class A2Cid2:
+class A2Cid2(MixerBase):
     """Pairwise averaging in which x and its copy x̃ pull at each other, at rate η = 1/(2·√(χ1·χ2)).
 
         local step       x, x̃ −= lr·g
         after dt steps   (x, x̃) <- exp(dt·[[−η, η], [η, −η]])·(x, x̃)
         exchange         x += θ·v,   x̃ += √(χ1/χ2)·θ·v
 
-    An exchange is about x as it is after the pull at both ends, so one v changes both copies of both ends: Σ x and Σ x̃ are
+    x is exchanged as it is after the pull at both ends, so one v changes both copies of both ends: Σ x and Σ x̃ are
     kept. (The authors' code sends x before it, so that the two ends differ a little.) With θ = 1/2 these are the
     paper's α and α̃. Only one copy is exchanged.
 
@@ -43,11 +44,9 @@ class A2Cid2:
         chi2: χ2, likewise, in (0, χ1].
     """
 
-    chi1: float
-    chi2: float
-    edge: ClassVar[Plain] = Plain()
+    chi1: Positive = 1.0
+    chi2: Positive = 1.0
     asynchronous: ClassVar[bool] = True
-    static: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0.0 < self.chi1 < math.inf:
@@ -65,31 +64,15 @@ class A2Cid2:
         """α̃/α: how much more an exchange moves x̃ than x, >= 1."""
         return math.sqrt(self.chi1 / self.chi2)
 
-    def size(self, dim: int) -> int:
-        """One vector: the model."""
-        return dim
-
     def start(self, x: Tensor) -> Lead:
         """Both copies are alike."""
         return Lead(torch.zeros_like(x))
-
-    def correct(self, state: Lead, gradient: Tensor) -> tuple[Tensor, Lead]:
-        """The gradient itself."""
-        return gradient, state
 
     def publish(self, state: Lead, x: Tensor, phase: Phase) -> tuple[Tensor, Lead]:
         """The copies have pulled at each other for as long as the local steps took."""
         lead = state.lead * math.exp(-2.0 * self.eta * phase.local_steps)
         return x + (state.lead - lead) / 2.0, Lead(lead)
 
-    def shared(self, state: Lead, x: Tensor) -> Tensor:
-        """The model itself."""
-        return x
-
     def absorb(self, state: Lead, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Lead]:
         """The averaged model; the copy moves further than it."""
         return shared, Lead(state.lead + (self.ahead - 1.0) * (shared - x))
-
-    def corrected(self, state: Lead, flows: Tensor) -> Lead:
-        """There are no flows."""
-        return state

@@ -1,32 +1,44 @@
-"""A mixing algorithm that does nothing: what every other one may leave as it is.
+"""Plain averaging of models: DSGD, and the defaults of every other mixing algorithm.
 
 Shapes: d parameters.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from starling.gossip.api import Averaging, Gathering, Phase, Swapping
+from starling.gossip.api import Averaging, Gathering, Mixer, Phase, Swapping
 from starling.gossip.lazy_torch import Tensor
-from starling.gossip.mix.averaging import Plain
+
+
+@dataclass(frozen=True, slots=True)
+class PlainAveraging:
+    """x_i + θ·v and x_j − θ·v, without flows. Satisfies `starling.gossip.api.Averaging`."""
+
+    def size(self, shared: int) -> int:
+        """No state per edge."""
+        return 0
+
+    def gain(self, theta: float, ratio: float, phase: Phase) -> float:
+        """No flows."""
+        return 0.0
+
+    def flow(self, kept: Tensor, moved: Tensor) -> Tensor:
+        """Unchanged."""
+        return kept
 
 
 class MixerBase:
-    """Plain averages of the model after its local steps, no correction, no state: DSGD. Satisfies `starling.gossip.api.Mixer`."""
+    """Average the models after their local steps; no correction, no state. Satisfies `starling.gossip.api.Mixer`."""
 
     __slots__ = ()
     asynchronous: ClassVar[bool] = False
-    static: ClassVar[bool] = False
 
     @property
     def edge(self) -> Averaging | Swapping | Gathering:
-        """Differences that are averaged."""
-        return Plain()
-
-    def size(self, dim: int) -> int:
-        """One vector: the model."""
-        return dim
+        """Plain averaging."""
+        return PlainAveraging()
 
     def start(self, x: Tensor) -> Any:
         """No state."""
@@ -49,5 +61,17 @@ class MixerBase:
         return shared, state
 
     def corrected(self, state: Any, flows: Tensor) -> Any:
-        """There are no flows."""
+        """No flows."""
         return state
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The model (…, d) at the end of the last round."""
+
+    origin: Tensor
+
+
+def origin(mixer: Mixer, x: Tensor) -> Tensor:
+    """The shared vector (…, D) of a node that starts with the model x (…, d): a copy."""
+    return mixer.shared(mixer.start(x), x).clone()

@@ -1,4 +1,4 @@
-"""Mixing algorithms by name. Torch-free: a manifest is checked by what this table says."""
+"""Mixing algorithms by name. Torch-free: manifests are checked against this table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starling.gossip.catalogue import Catalogue, Entry
 
 @dataclass(frozen=True, slots=True)
 class MixerFacts:
-    """What is known of a mixing algorithm without building it. A test compares the table with the algorithms.
+    """Facts of a mixing algorithm, known without building it.
 
     Args:
         asynchronous: may run in clock pace.
@@ -33,35 +33,33 @@ class MixerFacts:
     rated: bool = False
 
 
+_MIX = "starling.gossip.mix"
 MIXERS: Catalogue[Mixer, MixerFacts] = Catalogue(
     "mix.kind",
     "starling.mixers",
     {
-        "pet": Entry("starling.gossip.mix.pet:Pet", MixerFacts(asynchronous=True, rated=True)),
-        "dsgd": Entry("starling.gossip.mix.dsgd:dsgd", MixerFacts(asynchronous=True)),
-        "gradient_tracking": Entry(
-            "starling.gossip.mix.gradient_tracking:gradient_tracking", MixerFacts(asynchronous=True)
-        ),
-        "k_gt": Entry("starling.gossip.mix.k_gt:KGt", MixerFacts(rated=True)),
-        "quasi_global": Entry("starling.gossip.mix.quasi_global:QuasiGlobal", MixerFacts(rated=True)),
-        "exact_diffusion": Entry("starling.gossip.mix.exact_diffusion:exact_diffusion", MixerFacts(static=True)),
-        "d2": Entry("starling.gossip.mix.exact_diffusion:d2", MixerFacts(static=True)),
-        "a2cid2": Entry("starling.gossip.mix.a2cid2:A2Cid2", MixerFacts(asynchronous=True)),
-        "choco": Entry("starling.gossip.mix.dsgd:choco", MixerFacts(static=True, swaps=True)),
-        "beer": Entry("starling.gossip.mix.gradient_tracking:beer", MixerFacts(static=True, swaps=True)),
-        "push_sum": Entry(
-            "starling.gossip.mix.push_sum:PushSum", MixerFacts(asynchronous=True, swaps=True, exact=True)
-        ),
-        "r_fast": Entry("starling.gossip.mix.r_fast:r_fast", MixerFacts(asynchronous=True, swaps=True, exact=True)),
-        "psgd": Entry("starling.gossip.mix.all_gather:psgd", MixerFacts(static=True, swaps=True)),
-        "outer": Entry("starling.gossip.mix.outer:Outer", MixerFacts()),
-        "gather": Entry("starling.gossip.mix.gather:Gather", MixerFacts(gathers=True)),
+        "pet": Entry(f"{_MIX}.pet:Pet", MixerFacts(asynchronous=True, rated=True)),
+        "dsgd": Entry(f"{_MIX}.dsgd:Dsgd", MixerFacts(asynchronous=True)),
+        "gradient_tracking": Entry(f"{_MIX}.gradient_tracking:GradientTracking", MixerFacts(asynchronous=True)),
+        "k_gt": Entry(f"{_MIX}.k_gt:KGt", MixerFacts(rated=True)),
+        "quasi_global": Entry(f"{_MIX}.quasi_global:QuasiGlobal", MixerFacts(rated=True)),
+        "exact_diffusion": Entry(f"{_MIX}.exact_diffusion:ExactDiffusion", MixerFacts(static=True)),
+        "d2": Entry(f"{_MIX}.exact_diffusion:D2", MixerFacts(static=True)),
+        "a2cid2": Entry(f"{_MIX}.a2cid2:A2Cid2", MixerFacts(asynchronous=True)),
+        "choco": Entry(f"{_MIX}.dsgd:Choco", MixerFacts(static=True, swaps=True)),
+        "beer": Entry(f"{_MIX}.gradient_tracking:Beer", MixerFacts(static=True, swaps=True)),
+        "push_sum": Entry(f"{_MIX}.push_sum:PushSum", MixerFacts(asynchronous=True, swaps=True, exact=True)),
+        "r_fast": Entry(f"{_MIX}.gradient_tracking:RFast", MixerFacts(asynchronous=True, swaps=True, exact=True)),
+        "psgd": Entry(f"{_MIX}.all_gather:Psgd", MixerFacts(static=True, swaps=True)),
+        "outer": Entry(f"{_MIX}.outer:Outer", MixerFacts()),
+        "gather": Entry(f"{_MIX}.gather:Gather", MixerFacts(gathers=True)),
         "defended_tracking": Entry(
-            "starling.gossip.mix.defended_tracking:DefendedTracking", MixerFacts(swaps=True, exact=True, symmetric=True)
+            f"{_MIX}.defended_tracking:DefendedTracking", MixerFacts(swaps=True, exact=True, symmetric=True)
         ),
     },
     MixerFacts(),
-    members=("edge", "size", "start", "correct", "publish", "shared", "absorb", "corrected"),
+    members=("edge", "start", "correct", "publish", "shared", "absorb", "corrected"),
+    supplied=("rule",),
 )
 
 
@@ -71,5 +69,5 @@ def swaps(edge: Averaging | Swapping | Gathering) -> TypeIs[Swapping]:
 
 
 def gathers(edge: Averaging | Swapping | Gathering) -> TypeIs[Gathering]:
-    """Whether nodes ask peers for their vectors and combine what they were told."""
+    """Whether nodes ask peers for their vectors and combine those received."""
     return hasattr(edge, "rule")

@@ -1,4 +1,4 @@
-"""Gradient tracking for swarms with liars: what a peer can do to a tracker is bounded by our own gradients, and fades.
+"""Gradient tracking for swarms with Byzantine members: the influence of a peer is bounded by our own gradients, and fades.
 
 Shapes: d parameters, D = 2d + 2 numbers of the shared vector: model, tracker, and the running means of two of our norms.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from starling.gossip.api import Phase
+from starling.gossip.bounds import NonNegative, ShareBelowOne
 from starling.gossip.lazy_torch import Tensor, torch
+from starling.gossip.mix.base import MixerBase
 
 _MEMORY = 0.9  # of the running means
 
@@ -22,10 +23,9 @@ class Bounded:
         y_i += w·clip(y_j − y_i, tracker_clip · min(‖g_i‖, ‖g_j‖ as j says))
         x_i += w·clip(x_j − x_i, step_clip · ‖our step‖)
 
-    Where both ends give the link one weight, what is done to their trackers are the same bits with opposite signs, so Σ y stays (in the
-    last bit two kinds of machine may differ over a norm). With thresholds of each end's own it would not, even among the honest: trackers
-    would follow something else than the mean gradient. What a peer claims can only lower our threshold. For models there is no such
-    sum. Nothing is kept of an edge: E = 0.
+    Where both ends give the link one weight, the changes of their trackers are the same bits with opposite signs, so Σ y stays (two
+    kinds of machine may differ in the last bit of a norm). With a threshold of each end's own, trackers of honest nodes would follow
+    something else than the mean gradient. A peer's claim can only lower our threshold. No state per edge: E = 0.
 
     Args:
         tracker_clip: >= 0; 0 is off.
@@ -34,12 +34,9 @@ class Bounded:
 
     tracker_clip: float
     step_clip: float
-    exact: ClassVar[bool] = True
-    static: ClassVar[bool] = False
-    symmetric: ClassVar[bool] = True
 
     def begin(self, origin: Tensor) -> Tensor:
-        """Nothing."""
+        """No state."""
         return origin[..., :0]
 
     def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
@@ -47,7 +44,7 @@ class Bounded:
         return mine
 
     def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
-        """To tell moves nobody."""
+        """No change."""
         return kept, torch.zeros_like(mine)
 
     def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -84,19 +81,18 @@ class Defended:
 
 
 @dataclass(frozen=True, slots=True)
-class DefendedTracking:
-    """Gradient tracking whose correction c_i = y_i − g_i, all that neighbors influence, is clipped, leaks and stays within a ball.
+class DefendedTracking(MixerBase):
+    """Gradient tracking whose correction c_i = y_i − g_i, all that neighbors influence, is clipped, leaks and is bounded.
 
         exchange    y_i += w·clip(y_j − y_i, tracker_clip · min(‖g_i‖, ‖g_j‖)),   x_i += w·clip(x_j − x_i, step_clip · s_i)
         after it    c_i <- (1 − tracker_leak)·(y_i − g_i), shortened to tracker_cap · ‖g_i‖;   y_i <- g_i + c_i
 
-    A tracker forgets nothing, so in plain gradient tracking one lie biases a swarm for ever, and no test tells it from an honest value
-    when data differ. Here a lie told once is (1 − leak)^t of itself after t rounds, and what a liar met in a share p of the rounds adds
-    up to is at most (1 − leak)/leak · p·w·clip·‖g_i‖. A leak of 1 would be DSGD. With all four at 0 it is `GradientTracking`, bit for bit.
-    Norms are running means of our own stochastic gradients' and steps': a peer cannot drive them up. Who restarts or joins begins
-    with c = 0.
+    In plain gradient tracking one false value biases a swarm for ever, and no test distinguishes it from an honest one when data differ.
+    Here it is (1 − leak)^t of itself after t rounds, and values of a peer met in a share p of the rounds add up to at most
+    (1 − leak)/leak · p·w·clip·‖g_i‖. A leak of 1 would be DSGD. With all four at 0 it is `GradientTracking`, bit for bit.
+    Norms are running means of our own stochastic gradients' and steps': a peer cannot raise them. A new node starts with c = 0.
 
-    Σ c stays 0 without a leak and while no cap is met; a leak shrinks all c alike, a cap does not: what that biases fades as lies do.
+    Σ c stays 0 without a leak and while no cap is met; a leak shrinks all c alike, a cap does not: its bias fades as false values do.
 
     Source: ours. Gradient tracking is that of Nedić, Olshevsky and Shi 2017 (arXiv:1607.03218); clipping about one's own vector that
     of He, Karimireddy and Jaggi 2022 (arXiv:2202.01545), and anchored to one's own steps as in the rule `sac`.
@@ -108,12 +104,10 @@ class DefendedTracking:
         step_clip: longest way that an exchange moves a model before it is weighted, in steps of our own, >= 0; 0 is off.
     """
 
-    tracker_clip: float = 0.25
-    tracker_leak: float = 0.2
-    tracker_cap: float = 1.0
-    step_clip: float = 3.0
-    asynchronous: ClassVar[bool] = False
-    static: ClassVar[bool] = False
+    tracker_clip: NonNegative = 0.25
+    tracker_leak: ShareBelowOne = 0.2
+    tracker_cap: NonNegative = 1.0
+    step_clip: NonNegative = 3.0
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.tracker_leak < 1.0:
@@ -127,10 +121,6 @@ class DefendedTracking:
     def edge(self) -> Bounded:
         """The clipped swaps."""
         return Bounded(self.tracker_clip, self.step_clip)
-
-    def size(self, dim: int) -> int:
-        """Model, tracker and two norms."""
-        return 2 * dim + 2
 
     def start(self, x: Tensor) -> Defended:
         """Zeros: the first local step sets y to the first gradient."""
@@ -163,10 +153,6 @@ class DefendedTracking:
                 correction = shortened(correction, self.tracker_cap * state.gradient)
             y = state.previous + correction
         return mixed, Defended(y, state.previous, mixed.clone(), state.gradient, state.step)
-
-    def corrected(self, state: Defended, flows: Tensor) -> Defended:
-        """There are no flows."""
-        return state
 
 
 def shortened(v: Tensor, tau: Tensor) -> Tensor:

@@ -1,30 +1,24 @@
-"""Plain decentralised SGD: average with neighbors, no correction. CHOCO: the same, of copies that compressed messages keep up.
+"""Decentralised SGD: average with neighbors, no correction. CHOCO-SGD: the same, of public copies.
 
 Shapes: d parameters.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
 
 from starling.gossip.api import Phase
+from starling.gossip.bounds import PositiveShare
 from starling.gossip.lazy_torch import Tensor
-from starling.gossip.mix.averaging import Plain
-from starling.gossip.mix.public_copies import Copies
+from starling.gossip.mix.base import MixerBase, Origin
+from starling.gossip.mix.public_copies import PublicCopies
 
 Order = Literal["atc", "awc"]
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """The model (…, d) at the end of the last round."""
-
-    origin: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Dsgd:
+class Dsgd(MixerBase):
     """DSGD. With z_i the model of node i after its local steps from x_i:
 
         atc, adapt then combine          x_i <- Σ_j w_ij z_j
@@ -39,63 +33,45 @@ class Dsgd:
 
     Args:
         order: "atc" or "awc".
-        edge: how models are averaged.
     """
 
     order: Order = "atc"
-    edge: Plain | Copies = field(default_factory=Plain)
+    asynchronous: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.order not in get_args(Order):
             raise ValueError(f"order must be one of {', '.join(get_args(Order))}, got {self.order!r}")
 
-    @property
-    def asynchronous(self) -> bool:
-        """As the edge allows."""
-        return not self.edge.static
-
-    @property
-    def static(self) -> bool:
-        """As the edge needs."""
-        return self.edge.static
-
-    def size(self, dim: int) -> int:
-        """One vector: the model."""
-        return dim
-
     def start(self, x: Tensor) -> Origin | None:
-        """Nothing, unless the model before the local steps is what exchanges are about."""
+        """Awc averages the model before its local steps."""
         return Origin(x.clone()) if self.order == "awc" else None
-
-    def correct(self, state: Origin | None, gradient: Tensor) -> tuple[Tensor, Origin | None]:
-        """The gradient itself."""
-        return gradient, state
-
-    def publish(self, state: Origin | None, x: Tensor, phase: Phase) -> tuple[Tensor, Origin | None]:
-        """As it is."""
-        return x, state
 
     def shared(self, state: Origin | None, x: Tensor) -> Tensor:
         """The model, after or before its local steps."""
         return x if state is None else state.origin
 
     def absorb(self, state: Origin | None, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Origin | None]:
-        """The averaged model, or what averaging changed in the old one added to the new one."""
+        """The averaged model; or the new model plus what averaging changed in the old one."""
         if state is None:
             return shared, None
         mixed = x + (shared - state.origin)
         return mixed, Origin(mixed.clone())
 
-    def corrected(self, state: Origin | None, flows: Tensor) -> Origin | None:
-        """There are no flows."""
-        return state
 
+@dataclass(frozen=True, slots=True)
+class Choco(MixerBase):
+    """CHOCO-SGD: DSGD of public copies.
 
-def dsgd(order: Order = "atc") -> Dsgd:
-    """DSGD."""
-    return Dsgd(order)
+    Args:
+        gamma: consensus step γ, in (0, 1].
+    """
 
+    gamma: PositiveShare = 0.02
 
-def choco(gamma: float) -> Dsgd:
-    """CHOCO-SGD: DSGD of public copies, with a consensus step γ in (0, 1]."""
-    return Dsgd(edge=Copies(gamma))
+    def __post_init__(self) -> None:
+        PublicCopies(self.gamma)
+
+    @property
+    def edge(self) -> PublicCopies:
+        """The copies."""
+        return PublicCopies(self.gamma)

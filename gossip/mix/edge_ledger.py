@@ -1,4 +1,4 @@
-"""What a node keeps per edge: flows that can be settled or revoked, or what a swapping edge remembers.
+"""State of a node per edge: flows that can be settled or revoked, or the memory of a swapping edge.
 
 Shapes: D numbers of the shared vector, E numbers kept per edge.
 """
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from starling.gossip.api import Averaging, Effect, Swapped, Swapping
 from starling.gossip.lazy_torch import Tensor, torch
 
-LEANING = 3.0
-"""Times the whole correction. An honest peer's flow is about as long; that of a liar that pushes steadily, ten times."""
+DOMINANT = 3.0
+"""Times the whole correction. An honest peer's flow is about as long; that of a steady Byzantine push, ten times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def average(edge: Averaging, ledger: Ledger, shared: Tensor, effects: Sequence[E
 def swap(
     edge: Swapping, kept: Mapping[str, Tensor], shared: Tensor, origin: Tensor, swaps: Sequence[Swapped]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Both halves of each swap in turn -> shared (D,), what is kept per edge. `origin` (D,) is what all nodes began with."""
+    """Both halves of each swap in turn -> shared (D,), memory per edge. `origin` (D,) is the shared vector of all nodes at first."""
     kept = dict(kept)
     for done in swaps:
         remembered = kept[done.peer] if done.peer in kept else edge.begin(origin)
@@ -83,7 +83,7 @@ def settle(ledger: Ledger, peer: str, most: int) -> Ledger:
 
 
 def revoke(ledger: Ledger, peer: str) -> Ledger:
-    """Delete c_ij, and what was settled with this peer."""
+    """Delete c_ij, and the settled flow of this peer."""
     return _ledger(
         ledger.rest,
         {p: flow for p, flow in ledger.flows.items() if p != peer},
@@ -91,12 +91,12 @@ def revoke(ledger: Ledger, peer: str) -> Ledger:
     )
 
 
-def leaned(before: Ledger, after: Ledger) -> bool:
-    """Whether what went with a revoked peer was far longer than the whole correction: what is left had come to lean against it.
+def dominated(before: Ledger, after: Ledger) -> bool:
+    """Whether the revoked flow was far longer than the whole correction: the remaining flows were compensating for it.
 
-    It would now push as hard the other way; to begin every edge anew, with no correction, errs by less.
+    They would now push as hard the other way; starting all edges again, without correction, errs by less.
     """
-    return bool((before.total - after.total).norm() > LEANING * before.total.norm())
+    return bool((before.total - after.total).norm() > DOMINANT * before.total.norm())
 
 
 def _ledger(rest: Tensor, flows: Mapping[str, Tensor], settled: Mapping[str, Tensor]) -> Ledger:

@@ -1,13 +1,14 @@
 """The arithmetic of one exchange, in the order in which it crosses the wire. The engine and the simulator both call it.
 
-    initiator   request   = ask(own values on a support)
-    responder   support, theirs = heard(request);  response, v = answer(own values there, theirs)
-    initiator   v = read(response)
+    initiator   request = encode_request(own values on a support)
+    responder   support, theirs = decode_request(request);  response, v = encode_response(own values there, theirs)
+    initiator   v = decode_response(response)
 
 Both ends then apply the same v, the initiator +v and the responder −v: what the quantiser and the clip took away was taken from
 both. All of it happens on the CPU, as v is defined by the response's bytes and not by some device's arithmetic.
 
-Where ends swap messages of their own instead, each says `tell` and hears `told`, and keeps both as the bytes say.
+Where ends swap messages of their own instead, each uses `encode_message` and `decode_message`, on its own message as well: what
+is kept is what the bytes say.
 
 Shapes: d coordinates of the shared vector, k of one exchange.
 """
@@ -31,7 +32,7 @@ _LARGEST = 1e30  # number in a message that is swapped, which nothing clips: sum
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ExchangeCodec:
     """What the swarm agreed on for every exchange.
 
     Args:
@@ -50,15 +51,15 @@ class Terms:
     low_rank: LowRank | None = None
     chunk: int = 0
 
-    def ask(self, shared: Tensor, support: Support, generator: Generator) -> bytes:
+    def encode_request(self, shared: Tensor, support: Support, generator: Generator) -> bytes:
         """The request's payload: the values of `shared` (d,) on the support."""
         return codec.encode_from(shared, support, self.request, generator)
 
-    def heard(self, payload: bytes, dim: int, dtype: torch.dtype) -> tuple[Support, Tensor]:
+    def decode_request(self, payload: bytes, dim: int, dtype: torch.dtype) -> tuple[Support, Tensor]:
         """Support and (k,) values of a request. Raises ValueError with a snake_case reason."""
         return codec.decode(payload, dim, dtype, (self.request,), self.low_rank, self.chunk)
 
-    def answer(
+    def encode_response(
         self,
         mine: Tensor,
         theirs: Tensor,
@@ -83,7 +84,7 @@ class Terms:
                 return payload, v
             difference, shrink = difference * shrink, shrink * shrink  # ends at 0 after a dozen turns at the latest
 
-    def read(
+    def decode_response(
         self, payload: bytes, support: Support, dim: int, dtype: torch.dtype, wish_limit: int = 0
     ) -> tuple[Tensor, Indices | None]:
         """The v (k,) of a response, and the responder's wish.
@@ -96,13 +97,13 @@ class Terms:
             raise ValueError("clip_norm_exceeded")
         return v, wish
 
-    def tell(self, message: Tensor | None, support: Support, generator: Generator) -> bytes:
+    def encode_message(self, message: Tensor | None, support: Support, generator: Generator) -> bytes:
         """The payload of a message (D,) that is swapped: its values on the support; nothing at all for None."""
         if message is None:
             return b""
         return codec.encode_from(message, support, self.response, generator)
 
-    def told(self, payload: bytes, dim: int, dtype: torch.dtype) -> Tensor | None:
+    def decode_message(self, payload: bytes, dim: int, dtype: torch.dtype) -> Tensor | None:
         """The message (dim,) of a payload, zero off its support, or None for nothing.
 
         Raises:

@@ -6,11 +6,12 @@ Shapes: d parameters, s numbers that a rule remembers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 from starling.gossip.api import Losses, Phase, Rule
-from starling.gossip.errors import BreakdownExceeded
+from starling.gossip.errors import BreakdownExceeded, ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
+from starling.gossip.mix.base import MixerBase
 from starling.gossip.seeds import derive
 
 
@@ -26,17 +27,10 @@ class Gathered:
 
 
 @dataclass(frozen=True, slots=True)
-class Pulls:
-    """Satisfies `starling.gossip.api.Gathering`."""
-
-    rule: Rule
-
-
-@dataclass(frozen=True, slots=True)
-class Gather:
+class Gather(MixerBase):
     """x_i <- R(z_i; z_j of the peers asked), with z the models after local steps. DSGD where R is the mean.
 
-    There is no correction and nothing is kept of a link: what a liar tells counts for one round only.
+    No correction and no state per edge: a Byzantine vector counts for one round only.
 
     Source: pull-based epidemic learning, RPEL, arXiv:2506.05579 (2025).
 
@@ -45,33 +39,34 @@ class Gather:
     """
 
     rule: Rule
-    asynchronous: ClassVar[bool] = False
-    static: ClassVar[bool] = False
+
+    @staticmethod
+    def check(agreed: Any) -> list[str]:
+        """Rules for the manifest; warnings."""
+        overlay, select = agreed.overlay, agreed.compress.select
+        if overlay.kind == "sticky":
+            raise ConfigError(
+                "overlay.kind: gather asks the neighbors of a round, and sticky edges have no rounds; try `--set overlay=pull`"
+            )
+        if overlay.average_every:
+            raise ConfigError(
+                f"overlay.average_every: an exact average has no defense, must be 0 with mix=gather, got {overlay.average_every}; "
+                "try `--set overlay.average_every=0`"
+            )
+        if select != "full":
+            raise ConfigError(
+                f"compress.select: gather combines whole models, must be full, got {select}; try `--set compress.select=full`"
+            )
+        return []
 
     @property
-    def edge(self) -> Pulls:
-        """The rule."""
-        return Pulls(self.rule)
-
-    def size(self, dim: int) -> int:
-        """One vector: the model."""
-        return dim
+    def edge(self) -> Gather:
+        """Itself. Satisfies `starling.gossip.api.Gathering`."""
+        return self
 
     def start(self, x: Tensor) -> Gathered:
         """Where the first round's local steps begin."""
         return Gathered(x.clone(), self.rule.start(x))
-
-    def correct(self, state: Gathered, gradient: Tensor) -> tuple[Tensor, Gathered]:
-        """The gradient itself."""
-        return gradient, state
-
-    def publish(self, state: Gathered, x: Tensor, phase: Phase) -> tuple[Tensor, Gathered]:
-        """As it is."""
-        return x, state
-
-    def shared(self, state: Gathered, x: Tensor) -> Tensor:
-        """The model."""
-        return x
 
     def absorb(self, state: Gathered, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Gathered]:
         """What came out of `combine` is the model now."""
@@ -81,19 +76,18 @@ class Gather:
         self,
         state: Gathered,
         shared: Tensor,
-        told: Tensor,
+        received: Tensor,
         present: Tensor,
         losses: Losses | None = None,
-        seats: Tensor | None = None,
+        slots: Tensor | None = None,
     ) -> tuple[Tensor, Gathered, Tensor | None]:
-        """The shared vector (…, D) after a round in which peers told (…, k, D), the new state, and (…, k) bool whom the rule held back, or
-        None where it does not say. Comes before `absorb`. Seats (…, k) are as in `Rule.combine`.
+        """The shared vector (…, D) combined with those `received` (…, k, D), the new state, and (…, k) bool: clipped or excluded, or None
+        where the rule does not say. Comes before `absorb`; arguments as in `Rule.combine`.
 
-        Where there are fewer peers than the rule needs, as after many have gone, nobody is listened to: a weaker rule would be none. Nor
-        where what comes out is not finite.
+        With fewer peers than the rule needs, or a result that is not finite, the own vector stays: a weaker rule would not protect it.
         """
         try:
-            combined, kept, held = self.rule.combine(state.kept, shared, told, present, state.origin, losses, seats)
+            combined, kept, held = self.rule.combine(state.kept, shared, received, present, state.origin, losses, slots)
         except BreakdownExceeded:
             return shared, state, None
         fine = torch.isfinite(combined).all(dim=-1, keepdim=True)
@@ -101,17 +95,13 @@ class Gather:
             combined, kept = torch.where(fine, combined, shared), torch.where(fine, kept, state.kept)
         return combined, Gathered(state.origin, kept), held
 
-    def corrected(self, state: Gathered, flows: Tensor) -> Gathered:
-        """There are no flows."""
-        return state
 
-
-def told_by(seed: int, peer: str, round: int) -> int:
-    """The seed that a node's message of a round is rounded by: whoever asks is told the same bytes.
+def message_seed(seed: int, peer: str, round: int) -> int:
+    """Seed of the rounding of a node's message in one round: all peers that ask receive the same bytes.
 
     Args:
         seed: the swarm's.
-        peer: who tells.
+        peer: the sender.
         round: >= 0.
     """
     return derive(seed, "told", peer, round)

@@ -1,16 +1,18 @@
-"""Textbook gradient tracking, with one tracker per node that travels beside the model.
+"""Gradient tracking, with one tracker per node that travels beside the model: DIGing, BEER, R-FAST.
 
 Shapes: d parameters.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from starling.gossip.api import Phase
+from starling.gossip.bounds import PositiveShare
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.mix.averaging import Plain
-from starling.gossip.mix.public_copies import Copies
+from starling.gossip.mix.base import MixerBase
+from starling.gossip.mix.public_copies import PublicCopies
 from starling.gossip.mix.running_sums import PullPush
 
 
@@ -23,34 +25,30 @@ class Tracker:
 
 
 @dataclass(frozen=True, slots=True)
-class GradientTracking:
+class GradientTracking(MixerBase):
     """DIGing with local steps, adapt then combine: y_i += g_i − (g_i before); step along y_i; mix x and y alike.
 
     Invariant: Σ_i y_i = Σ_i g_i with the gradients last seen, through every step and every antisymmetric exchange.
     A node that departs or restarts takes its share of that sum with it, and the others are biased for ever: textbook behaviour,
-    kept for comparison and for clusters where nobody leaves. `Pet` is the one to use among volunteers.
+    kept for comparison and for clusters where nodes do not leave. Use `Pet` among volunteers.
 
     Source: Nedić, Olshevsky and Shi 2017 (arXiv:1607.03218); local steps: Nguyen et al. 2022 (arXiv:2210.04757).
-
-    Args:
-        edge: how model and tracker are averaged.
     """
 
-    edge: Plain | Copies | PullPush = field(default_factory=Plain)
+    asynchronous: ClassVar[bool] = True
 
-    @property
-    def asynchronous(self) -> bool:
-        """As the edge allows."""
-        return not self.edge.static
-
-    @property
-    def static(self) -> bool:
-        """As the edge needs."""
-        return self.edge.static
-
-    def size(self, dim: int) -> int:
-        """Two vectors: model and tracker."""
-        return 2 * dim
+    @staticmethod
+    def check(agreed: Any) -> list[str]:
+        """Rules for the manifest; warnings."""
+        pace = agreed.pace
+        if agreed.mix.kind == "gradient_tracking" and pace.kind == "steps" and pace.local_steps > 1:
+            warning = (
+                "pace.local_steps: gradient_tracking is defined for 1 (Nedić et al. 2017, arXiv:1607.03218), with "
+                f"{pace.local_steps} its tracker follows a node's own samples and may learn far worse than no tracker; "
+                "try `--set mix=k_gt`, made for local steps"
+            )
+            return [warning]
+        return []
 
     def start(self, x: Tensor) -> Tracker:
         """Zeros: the first local step sets y to the first gradient."""
@@ -61,10 +59,6 @@ class GradientTracking:
         y = state.y + (gradient - state.previous)
         return y, Tracker(y, gradient.clone())
 
-    def publish(self, state: Tracker, x: Tensor, phase: Phase) -> tuple[Tensor, Tracker]:
-        """As it is."""
-        return x, state
-
     def shared(self, state: Tracker, x: Tensor) -> Tensor:
         """(…, 2d): x, then y."""
         return torch.cat((x, state.y), dim=-1)
@@ -74,22 +68,47 @@ class GradientTracking:
         mixed, y = shared.tensor_split(2, dim=-1)
         return mixed.clone(), Tracker(y.clone(), state.previous)
 
-    def corrected(self, state: Tracker, flows: Tensor) -> Tracker:
-        """There are no flows."""
-        return state
 
-
-def gradient_tracking() -> GradientTracking:
-    """DIGing."""
-    return GradientTracking()
-
-
-def beer(gamma: float) -> GradientTracking:
-    """BEER: gradient tracking of public copies, with a consensus step γ in (0, 1].
+@dataclass(frozen=True, slots=True)
+class Beer(GradientTracking):
+    """BEER: gradient tracking of public copies.
 
     Deviation: BEER takes the gradient before it averages, at the x that was compressed; here it is taken after, at the x that
     averaging led to, as everywhere in this package. Model and tracker are compressed as one vector.
 
     Source: Zhao et al. 2022 (arXiv:2201.13320).
+
+    Args:
+        gamma: consensus step γ, in (0, 1].
     """
-    return GradientTracking(Copies(gamma))
+
+    gamma: PositiveShare = 0.02
+    asynchronous: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        PublicCopies(self.gamma)
+
+    @property
+    def edge(self) -> PublicCopies:
+        """The copies."""
+        return PublicCopies(self.gamma)
+
+
+@dataclass(frozen=True, slots=True)
+class RFast(GradientTracking):
+    """R-FAST: models are pulled, trackers are pushed as running sums: survives lost and late messages, on directed overlays.
+
+    Invariant: Σ_i y_i + Σ_edges (given − seen) = Σ_i g_i with the gradients last seen, in spite of lost, late or repeated messages; so the
+    optimum is reached exactly. A node that goes takes y and what is on its way with it, and the others are biased for ever, unless
+    it first adds its y − g, with its give of 1, to one neighbor's.
+
+    Deviations. The paper keeps of y what a split leaves and steps along that: a rate that is smaller by the share kept, 1/(degree + 1)
+    for equal weights. Here a node steps along all of its y before it splits it, so rates are those of `GradientTracking`. The paper sends
+    the model as it was before the last averaging, here it is sent after the next step; and a model that was received counts once, not
+    again until a newer one comes.
+
+    Source: Zhu et al. 2023 (arXiv:2307.11617). With whole messages on a fixed overlay it is push-pull, Pu et al. 2021
+    (arXiv:1810.06653).
+    """
+
+    edge: ClassVar[PullPush] = PullPush()

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from starling.gossip.api import Phase
+from starling.gossip.bounds import Positive
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.mix.averaging import Plain
+from starling.gossip.mix.base import MixerBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Tracking:
 
 
 @dataclass(frozen=True, slots=True)
-class KGt:
+class KGt(MixerBase):
     """K local steps along g + c; then v = (x before − x)/(K·η_c) is mixed like x, and c += (mixed v) − v.
 
     Invariant: Σ_i c_i = 0 through every antisymmetric exchange, so the mean model follows the mean gradient. A node that
@@ -45,18 +45,11 @@ class KGt:
         eta_s: global step size, > 0: the share of a round's displacement that is kept. 1 keeps the model as it is.
     """
 
-    eta_s: float = 1.0
-    edge: ClassVar[Plain] = Plain()
-    asynchronous: ClassVar[bool] = False
-    static: ClassVar[bool] = False
+    eta_s: Positive = 1.0
 
     def __post_init__(self) -> None:
         if not 0.0 < self.eta_s < math.inf:
             raise ValueError(f"eta_s must be positive and finite, got {self.eta_s}")
-
-    def size(self, dim: int) -> int:
-        """Two vectors: model and mean direction."""
-        return 2 * dim
 
     def start(self, x: Tensor) -> Tracking:
         """No correction."""
@@ -83,7 +76,3 @@ class KGt:
         """The averaged model; c moves by what mixing changed in v."""
         mixed, v = shared.tensor_split(2, dim=-1)
         return mixed.clone(), Tracking(state.c + (v - state.v), mixed.clone(), v.clone())
-
-    def corrected(self, state: Tracking, flows: Tensor) -> Tracking:
-        """There are no flows."""
-        return state

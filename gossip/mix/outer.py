@@ -1,4 +1,4 @@
-"""Outer steps: many local steps, then one optimiser step of the swarm on how far they led.
+"""Outer steps: many local steps, then one optimiser step of the swarm on their displacement.
 
 Shapes: d parameters, F fragments, D = ⌈d/F⌉ coordinates that are averaged at a time.
 """
@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any
+
+import numpy as np
 
 from starling.gossip.api import Phase
+from starling.gossip.bounds import NonNegative, Positive, ShareBelowOne, Steps
+from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.mix.averaging import Plain
+from starling.gossip.mix.base import MixerBase
 
 _TINY = 1e-12
 
@@ -38,12 +42,12 @@ class Anchored:
 
 
 @dataclass(frozen=True, slots=True)
-class Outer:
+class Outer(MixerBase):
     """Local SGD's descendants by parameters. With Δ = mean model − anchor, over those that were averaged:
 
         push = lr·Δ/Λ − pull·(φ − mean anchor);   m <- μ·m + push;   φ <- φ + (push + μ·m, or m without nesterov)
 
-    and the model becomes keep·(model) + (1 − keep)·φ. What is averaged is a copy taken when the averaging began, so local steps may
+    and the model becomes keep·(model) + (1 − keep)·φ. Averages are of copies taken when the averaging began, so local steps may
     go on meanwhile; an overlay with global averages makes the mean exact, any other makes it the mean with neighbors.
 
         DiLoCo            lr .7, momentum .9, nesterov, exact averages             Douillard et al. 2023 (arXiv:2311.08105)
@@ -53,7 +57,7 @@ class Outer:
         FedAvg            lr 1, momentum 0, exact averages                         McMahan et al. 2017 (arXiv:1602.05629)
 
     CO2 names no constants for its penalty; ours is Λ = 1 + penalty·‖model now − model then‖/‖Δ‖, at most what the overlap undid.
-    With neighbors instead of exact averages large momentum drives anchors apart: `starling.gossip.mix.stability` has the bound.
+    With neighbors instead of exact averages large momentum drives anchors apart: `disagreement_factor` has the bound.
 
     Args:
         outer_lr: outer rate, > 0.
@@ -66,17 +70,14 @@ class Outer:
         outer_clip: bound of every |m| coordinate, in units of the model; 0 is off.
     """
 
-    outer_lr: float = 0.7
-    outer_momentum: float = 0.9
+    outer_lr: Positive = 0.7
+    outer_momentum: ShareBelowOne = 0.9
     nesterov: bool = True
-    pull: float = 0.0
-    fragments: int = 1
-    keep: float = 0.0
-    penalty: float = 0.0
-    outer_clip: float = 0.0
-    edge: ClassVar[Plain] = Plain()
-    asynchronous: ClassVar[bool] = False
-    static: ClassVar[bool] = False
+    pull: NonNegative = 0.0
+    fragments: Steps = 1
+    keep: ShareBelowOne = 0.0
+    penalty: NonNegative = 0.0
+    outer_clip: NonNegative = 0.0
 
     def __post_init__(self) -> None:
         if not 0.0 < self.outer_lr < math.inf:
@@ -91,22 +92,35 @@ class Outer:
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be >= 0 and finite, got {getattr(self, name)}")
 
-    def size(self, dim: int) -> int:
-        """One fragment, beside it that of the anchor where it is pulled."""
-        return -(-dim // self.fragments) * (2 if self.pull else 1)
+    @staticmethod
+    def check(agreed: Any) -> list[str]:
+        """Rules for the manifest; warnings."""
+        mix, overlay = agreed.mix, agreed.overlay
+        if overlay.average_every:
+            if overlay.kind != "alone":
+                raise ConfigError(
+                    f"overlay.kind: outer steps average by overlay.average_every, with no exchanges between, got {overlay.kind}; "
+                    "try `--set overlay.kind=alone`"
+                )
+            return []
+        pull = mix.pull or mix.outer_lr
+        factor = disagreement_factor(mix.outer_momentum, pull, nesterov=mix.nesterov)
+        if factor >= 1.0:
+            raise ConfigError(
+                f"mix.outer_momentum: {mix.outer_momentum:g} with {'mix.pull' if mix.pull else 'mix.outer_lr'} = {pull:g} and averages of "
+                f"pairs multiplies the variance of the nodes by {factor:.3g} a round, must be < 1 (docs/algorithms.md, outer steps); "
+                "try `--set mix.outer_momentum=0.5`, or exact averages: overlay=alone, average_every=1"
+            )
+        return []
 
     def start(self, x: Tensor) -> Anchored:
-        """Anchored where it begins."""
+        """Anchored at x."""
         first = self._cut(x, 0)
         turn = torch.zeros((*x.shape[:-1], 1), dtype=torch.int64, device=x.device)
         return Anchored(x.clone(), torch.zeros_like(x), first, first.clone(), first.clone(), turn)
 
-    def correct(self, state: Anchored, gradient: Tensor) -> tuple[Tensor, Anchored]:
-        """The gradient itself."""
-        return gradient, state
-
     def publish(self, state: Anchored, x: Tensor, phase: Phase) -> tuple[Tensor, Anchored]:
-        """Where an averaging begins, copy what it is about."""
+        """At the beginning of an averaging: copies of its fragment."""
         if not phase.first:
             return x, state
         own = self._cut(x, phase.turn)
@@ -126,10 +140,6 @@ class Outer:
         if self.pull:
             state = replace(state, mean_anchor=shared[..., d:].clone())
         return self._step(state, x) if phase.last else (x, state)
-
-    def corrected(self, state: Anchored, flows: Tensor) -> Anchored:
-        """There are no flows."""
-        return state
 
     def _step(self, state: Anchored, x: Tensor) -> tuple[Tensor, Anchored]:
         turn = int(state.turn.reshape(-1)[0])
@@ -161,3 +171,29 @@ class Outer:
     def _table(self, x: Tensor) -> Tensor:
         padded = torch.nn.functional.pad(x, (0, -x.shape[-1] % self.fragments))
         return padded.reshape(*padded.shape[:-1], -1, self.fragments)
+
+
+def disagreement_factor(momentum: float, pull: float, *, nesterov: bool = False) -> float:
+    """Factor of the variance of anchors per round of pairwise outer steps, in the long run; below 1 they converge. Torch-free.
+
+    Disagreement of anchors without gradients, over uniformly random pairs of many nodes: with z_i = (φ_i, m_i) and a partner j
+
+        push = −(g/2)·(φ_i − φ_j);   m' = a·m + push;   φ' = φ + m', or φ + push + a·m' with nesterov
+
+    so z_i' = P·z_i + q·φ_j and the covariance of independent, equally distributed nodes becomes P·C·Pᵀ + q·qᵀ·C_φφ. The factor is the
+    spectral radius of that map. Own calculation; heavy-ball values agree with the ranges measured for NoLoCo (arXiv:2506.10911).
+
+    Args:
+        momentum: a, in [0, 1).
+        pull: g, >= 0.
+        nesterov: look ahead.
+    """
+    a, half = momentum, pull / 2.0
+    m = np.array([-half, a])  # m' as a combination of (φ, m); + half · φ_j
+    push = np.array([-half, 0.0])
+    phi = np.array([1.0, 0.0]) + (push + a * m if nesterov else m)
+    step = np.array([phi, m])
+    partner = np.array([half + a * half if nesterov else half, half])
+    covariance = np.kron(step, step)
+    covariance[:, 0] += np.kron(partner, partner)
+    return float(np.abs(np.linalg.eigvals(covariance)).max())

@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from starling.gossip.lazy_torch import Tensor, torch
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
-    """x_i += γ·Σ_j w_ij·(x̂_j − x̂_i), where x̂ is what both ends of the edge hold for x: it moves by the decoded Q(x − x̂), never by x.
+class PublicCopies:
+    """x_i += γ·Σ_j w_ij·(x̂_j − x̂_i), where both ends of the edge hold the copy x̂ of x; it moves by the decoded Q(x − x̂), never by x.
     Satisfies `starling.gossip.api.Swapping`.
 
-    What Q drops stays in x − x̂ and is told later, so any contraction will do, if γ is small enough for it. With equal weights both ways
+    What Q drops stays in x − x̂ and is sent later, so any contraction will do if γ is small enough. With equal weights both ways
     the two changes are the same bits with opposite signs, so the mean is kept however wrong the copies are. They must be the same
-    at both ends, which takes swaps that happen at both or at neither: one lost message would set them apart for ever.
+    at both ends, so swaps happen at both or at neither: one lost message would make them differ for ever.
 
     Deviation: the paper has one copy of a node for all its neighbors and keeps only their weighted sum, which takes a fixed mixing
-    matrix and a network that loses nothing. Here each edge has its own two. With both of those and a Q without chance they are
-    the same; without them a copy is merely older, and memory is 2·D per edge instead of 2·D per node.
+    matrix and a network that loses nothing. Here each edge has its own two: 2·D per edge instead of 2·D per node.
 
     Source: Koloskova, Stich and Jaggi 2019 (arXiv:1902.00340).
 
@@ -32,34 +30,30 @@ class Copies:
     """
 
     gamma: float
-    exact: ClassVar[bool] = False
-    static: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0.0 < self.gamma <= 1.0 or not math.isfinite(self.gamma):
             raise ValueError(f"gamma must be in (0, 1], got {self.gamma}")
 
     def begin(self, origin: Tensor) -> Tensor:
-        """Both copies are what all nodes began with."""
+        """Both copies are the origin."""
         return torch.cat((origin, origin), dim=-1)
 
     def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
-        """How our vector differs from its copy."""
-        ours, _ = kept.tensor_split(2, dim=-1)
-        return mine - ours
+        """Difference of our vector from its copy."""
+        return mine - kept.tensor_split(2, dim=-1)[0]
 
     def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
-        """Our copy moves; we do not."""
+        """Our copy moves, our vector does not."""
         ours, theirs = kept.tensor_split(2, dim=-1)
         return torch.cat((ours + message, theirs), dim=-1), torch.zeros_like(mine)
 
     def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
-        """The peer's copy moves, and we move towards it from our own."""
+        """The peer's copy moves, and our vector by the difference of the copies."""
         ours, theirs = kept.tensor_split(2, dim=-1)
         theirs = theirs + message
         return torch.cat((ours, theirs), dim=-1), self.gamma * take * (theirs - ours)
 
     def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> Tensor:
-        """From ours to the peer's, as its copy has it."""
-        _, theirs = kept.tensor_split(2, dim=-1)
-        return theirs + message - mine
+        """From our vector to the peer's copy."""
+        return kept.tensor_split(2, dim=-1)[1] + message - mine

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from starling.gossip.api import Phase
 from starling.gossip.lazy_torch import Tensor, torch
+from starling.gossip.mix.base import MixerBase
 from starling.gossip.mix.running_sums import RunningSums
 
 FLOOR = 1e-3
@@ -30,8 +31,8 @@ class Weighted:
 
 
 @dataclass(frozen=True, slots=True)
-class PushSum:
-    """Stochastic gradient push: m_i −= lr·g_i(z_i); m and w are split alike among who listens; z_i = m_i/w_i.
+class PushSum(MixerBase):
+    """Stochastic gradient push: m_i −= lr·g_i(z_i); m and w are split alike among receivers; z_i = m_i/w_i.
 
     The weights a node gives need sum to 1, those it takes need not: any directed overlay will do. Σ m and Σ w are kept through
     every message lost or late (`RunningSums`), so the models meet in the mean. The local step moves z, by 1/w times the gradient's
@@ -49,11 +50,6 @@ class PushSum:
 
     edge: ClassVar[RunningSums] = RunningSums(FLOOR)
     asynchronous: ClassVar[bool] = True
-    static: ClassVar[bool] = False
-
-    def size(self, dim: int) -> int:
-        """The numerator and its weight."""
-        return dim + 1
 
     def start(self, x: Tensor) -> Weighted:
         """Weight 1."""
@@ -62,10 +58,6 @@ class PushSum:
     def correct(self, state: Weighted, gradient: Tensor) -> tuple[Tensor, Weighted]:
         """g/w, or nothing below the floor."""
         return torch.where(state.w < FLOOR, 0.0, gradient / state.w), state
-
-    def publish(self, state: Weighted, x: Tensor, phase: Phase) -> tuple[Tensor, Weighted]:
-        """As it is."""
-        return x, state
 
     def shared(self, state: Weighted, x: Tensor) -> Tensor:
         """(…, d + 1): numerator, then weight."""
@@ -77,7 +69,3 @@ class PushSum:
         wait = w < FLOOR
         z = torch.where(wait, x, m / torch.where(wait, 1.0, w))
         return z, Weighted(w, torch.where(wait, m - x * w, 0.0))
-
-    def corrected(self, state: Weighted, flows: Tensor) -> Weighted:
-        """There are no flows."""
-        return state

@@ -6,28 +6,25 @@ Shapes: d parameters.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 from starling.gossip.api import Phase
+from starling.gossip.bounds import ShareBelowOne
+from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.mix.averaging import Plain
+from starling.gossip.mix.base import MixerBase
 
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """Both (…, d).
-
-    Args:
-        m: momentum, gradient units.
-        origin: the model at the end of the last round.
-    """
+    """Momentum in gradient units, and the model at the end of the last round. Both (…, d)."""
 
     m: Tensor
     origin: Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class QuasiGlobal:
+class QuasiGlobal(MixerBase):
     """QG-DSGDm: local steps along g + β·m; m <- β·m + (1 − β)·(x before − x after mixing)/(K·η).
 
     Nothing beyond the model is exchanged. Where data differ the models still stay away from the optimum, nearer than with
@@ -40,18 +37,23 @@ class QuasiGlobal:
         beta: in [0, 1). 0: plain averaging.
     """
 
-    beta: float = 0.9
-    edge: ClassVar[Plain] = Plain()
-    asynchronous: ClassVar[bool] = False
-    static: ClassVar[bool] = False
+    beta: ShareBelowOne = 0.9
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.beta < 1.0:
             raise ValueError(f"beta must be in [0, 1), got {self.beta}")
 
-    def size(self, dim: int) -> int:
-        """One vector: the model."""
-        return dim
+    @staticmethod
+    def check(agreed: Any) -> list[str]:
+        """Rules for the manifest; warnings."""
+        optimizer = agreed.optimizer
+        if optimizer.kind != "sgd" or optimizer.momentum:
+            momentum = f" with {optimizer.momentum:g}" if optimizer.kind == "sgd" else ""
+            raise ConfigError(
+                f"optimizer.momentum: quasi_global brings its own (mix.beta), so sgd's must be 0, got {optimizer.kind}{momentum}; "
+                "try `--set optimizer.momentum=0`"
+            )
+        return []
 
     def start(self, x: Tensor) -> Moving:
         """No momentum."""
@@ -61,21 +63,9 @@ class QuasiGlobal:
         """The direction g + β·m."""
         return gradient + self.beta * state.m, state
 
-    def publish(self, state: Moving, x: Tensor, phase: Phase) -> tuple[Tensor, Moving]:
-        """As it is."""
-        return x, state
-
-    def shared(self, state: Moving, x: Tensor) -> Tensor:
-        """The model itself."""
-        return x
-
     def absorb(self, state: Moving, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Moving]:
-        """The averaged model; the momentum learns how far that is from the round's beginning."""
+        """The averaged model; the momentum takes up how far it is from the round's beginning."""
         if phase.local_steps == 0.0:
             return shared, Moving(state.m, shared.clone())
         went = (state.origin - shared) / (phase.local_steps * phase.lr)
         return shared, Moving(self.beta * state.m + (1.0 - self.beta) * went, shared.clone())
-
-    def corrected(self, state: Moving, flows: Tensor) -> Moving:
-        """There are no flows."""
-        return state

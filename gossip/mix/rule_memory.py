@@ -1,6 +1,6 @@
-"""Where a rule keeps what it knows of each of its peers: every peer has a seat, and whoever was absent longest gives up its own.
+"""Slots of a rule's memory, one per peer; a new peer takes over the slot of the peer absent longest.
 
-What a rule with `seats` > 0 remembers, (…, s), is as many equal parts, one for each seat; zeros are a seat of which nothing is known.
+The memory (…, s) of a rule with `memory_slots` > 0 is as many equal parts, one for each slot; an empty slot is zeros.
 
 Shapes: s numbers remembered.
 """
@@ -15,50 +15,40 @@ from starling.gossip.lazy_torch import Tensor, torch
 Peer = TypeVar("Peer", int, str)
 
 
-def seated(taken: Mapping[Peer, int], here: Sequence[Peer], seats: int) -> tuple[dict[Peer, int], tuple[int, ...]]:
-    """Who sits where after a round, the longest absent first, and the seats that newcomers were given, which are to be emptied.
+def assign_slots(
+    taken: Mapping[Peer, int], asked: Sequence[Peer], present: Sequence[bool], kept: Tensor, slots: int
+) -> tuple[dict[Peer, int], Tensor, Tensor]:
+    """One node's round -> slots of peers, the longest absent first; the memory (s,) with cleared slots for new peers; slots of `asked`.
 
     Args:
-        taken: before, in that order; not changed.
-        here: peers that told something, in order of peer id. If there are more than seats, the last of the newcomers stand.
-        seats: >= 1.
+        taken: slots before, in that order; not changed.
+        asked: k peers, in order of peer id.
+        present: which of them sent something. If they are more than slots, the last new ones get none.
+        kept: (s,) not changed.
+        slots: >= 1.
     """
-    after = {peer: seat for peer, seat in taken.items() if peer not in here}
+    here = [peer for peer, sent in zip(asked, present, strict=True) if sent]
+    absent = {peer: slot for peer, slot in taken.items() if peer not in here}
     stay = {peer: taken[peer] for peer in here if peer in taken}
-    free = sorted(set(range(seats)) - set(taken.values()), reverse=True)
+    free = sorted(set(range(slots)) - set(taken.values()), reverse=True)
     given: dict[Peer, int] = {}
     for peer in here:
-        if peer not in stay and (free or after):
-            given[peer] = free.pop() if free else after.pop(next(iter(after)))
-    return {**after, **stay, **given}, tuple(given.values())
-
-
-def sit(
-    taken: Mapping[Peer, int], asked: Sequence[Peer], present: Sequence[bool], kept: Tensor, seats: int
-) -> tuple[dict[Peer, int], Tensor, Tensor]:
-    """One node's round -> who sits where, what is remembered with nothing known of newcomers (s,), and the seats of those asked (k,).
-
-    Args:
-        taken: as in `seated`.
-        asked: k peers, in order of peer id.
-        present: which of them told something.
-        kept: (s,) not changed.
-        seats: >= 1.
-    """
-    after, given = seated(taken, [peer for peer, here in zip(asked, present, strict=True) if here], seats)
+        if peer not in stay and (free or absent):
+            given[peer] = free.pop() if free else absent.pop(next(iter(absent)))
+    after = {**absent, **stay, **given}
     places = torch.tensor([after.get(peer, -1) for peer in asked], dtype=torch.int64, device=kept.device)
-    return after, emptied(kept, seats, given), places
+    return after, cleared(kept, slots, given.values()), places
 
 
-def emptied(kept: Tensor, seats: int, which: Iterable[int]) -> Tensor:
-    """A copy of (…, s) in which nothing is known of some seats."""
+def cleared(kept: Tensor, slots: int, which: Iterable[int]) -> Tensor:
+    """A copy of the memory (…, s) with some slots empty."""
     kept = kept.clone()
-    for seat in which:
-        part(kept, seats, seat).zero_()
+    for slot in which:
+        slot_of(kept, slots, slot).zero_()
     return kept
 
 
-def part(kept: Tensor, seats: int, seat: int) -> Tensor:
-    """(…, s/seats) what is remembered of one seat, a view."""
-    size = kept.shape[-1] // seats
-    return kept[..., seat * size : (seat + 1) * size]
+def slot_of(kept: Tensor, slots: int, slot: int) -> Tensor:
+    """(…, s/slots) one slot of the memory, a view."""
+    size = kept.shape[-1] // slots
+    return kept[..., slot * size : (slot + 1) * size]

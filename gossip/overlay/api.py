@@ -1,4 +1,4 @@
-"""The shape of an overlay. Apart from `starling.gossip.api`, which names torch, so that the daemon's half may import it.
+"""The shape of an overlay, and what kinds have in common. Apart from `starling.gossip.api`, which names torch.
 
 Shapes: n members, ranks 0 … n − 1.
 """
@@ -15,33 +15,52 @@ class Overlay(Protocol):
     @property
     def symmetric(self) -> bool:
         """W equals its transpose in every round."""
-        ...
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
         """Weights rank gives to what it receives from others in this round: {other rank: w > 0}; its own is 1 − Σ.
 
-        Args:
-            rank: 0 <= rank < n.
-            n: members, >= 1. Raises ValueError where the kind is undefined for n.
-            round: >= 0.
+        Raises ValueError where the kind is undefined for n members.
         """
-        ...
 
     def period(self, n: int) -> int | None:
         """Rounds after which the sequence repeats; None if it does not."""
-        ...
+
+
+class Static:
+    """W is the same in every round."""
+
+    __slots__ = ()
+
+    def period(self, n: int) -> int:
+        """1."""
+        return 1
+
+
+class Aperiodic:
+    """W is drawn anew in every round."""
+
+    __slots__ = ()
+
+    def period(self, n: int) -> None:
+        """Never repeats."""
+        return
 
 
 @runtime_checkable
 class Circulant(Protocol):
     """An overlay that looks the same from every rank: rank i receives from i + s mod n with weight w_s.
 
-    Its columns are its rows mirrored, so a link's other direction costs nothing to find.
+    Its columns are its rows mirrored, so the other direction of a link costs nothing to find.
     """
+
+    __slots__ = ()
 
     def shifts(self, n: int, round: int) -> Mapping[int, float]:
         """{s: w_s}, 0 < s < n."""
-        ...
+
+    def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
+        """One entry per shift."""
+        return {(rank + shift) % n: weight for shift, weight in self.shifts(n, round).items()}
 
 
 def doublings(n: int) -> int:

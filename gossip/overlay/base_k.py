@@ -1,8 +1,7 @@
-"""The base-(k+1) overlay: exact averaging in O(log n) rounds for every n, with at most k peers per round. And its parts.
+"""The base-(k+1) overlay and its parts: exact averaging in O(log n) rounds for every n, with at most k peers per round.
 
-Theory of operation. A *hyper-hypercube* over m positions, m = f_1 · f_2 · …, all f <= k+1, writes a position in that
-mixed radix and averages over one digit per round: every round is a set of cliques, and after all digits everyone holds
-the mean.
+Theory of operation. A *hyper-hypercube* over m positions, m = f_1 · f_2 · …, all f <= k+1, writes a position in that mixed radix and
+averages over one digit per round: every round is a set of cliques, and after all digits everyone holds the mean.
 
 If n has larger prime factors, the *simple* schedule splits the ranks by the base-(k+1) digits of n into groups, largest
 first; group l is `count` blocks of `block` = (k+1)^p ranks. Three phases:
@@ -11,9 +10,8 @@ first; group l is `count` blocks of `block` = (k+1)^p ranks. Three phases:
      with the weight that makes the group's mean and the mean of the rest both equal the mean of all;
   3. a group that has met the rest averages within its blocks, while the next groups meet.
 
-The *full* schedule cuts the ranks into P parts of q, where P takes all small prime factors of n: parts run the simple
-schedule side by side, then ranks of equal position run a hyper-hypercube across the parts. The shorter of the two is
-used.
+The *full* schedule cuts the ranks into P parts of q, where P takes all small prime factors of n: parts run the simple schedule side by
+side, then ranks of equal position run a hyper-hypercube across the parts. The shorter of the two is used.
 
 Exact only from round 0 of a period: all who use it must share the round counter and the member list.
 
@@ -33,6 +31,8 @@ from functools import lru_cache
 from math import prod
 from typing import ClassVar
 
+from starling.gossip.bounds import Degree
+
 
 @dataclass(frozen=True, slots=True)
 class BaseK:
@@ -42,99 +42,53 @@ class BaseK:
         k: most peers a node meets in one round, >= 1.
     """
 
-    k: int
+    k: Degree = 1
     symmetric: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check(self.k)
+        if self.k < 1:
+            raise ValueError(f"k must be >= 1, got {self.k}")
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """At most k entries; `round` is taken modulo the period."""
-        plan = _plan(n, self.k)
+        """At most k entries; `round` is taken modulo the period. Raises as `period`."""
+        plan = self._schedule(n)
         return plan.row(rank, round % plan.length) if plan.length else {}
 
     def period(self, n: int) -> int:
         """Length of the schedule: at most 2 log_{k+1}(n) + 2."""
-        return max(1, _plan(n, self.k).length)
+        return max(1, self._schedule(n).length)
+
+    def _schedule(self, n: int) -> _Simple | _Full:
+        return _shorter(n, self.k)
 
 
 @dataclass(frozen=True, slots=True)
-class SimpleBaseK:
-    """The simple schedule alone: exact for every n like `BaseK`, often longer, never shorter.
+class SimpleBaseK(BaseK):
+    """The simple schedule alone: exact for every n like `BaseK`, often longer, never shorter."""
 
-    Args:
-        k: most peers a node meets in one round, >= 1.
-    """
-
-    k: int
-    symmetric: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        _check(self.k)
-
-    def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """At most k entries; `round` is taken modulo the period."""
-        plan = _simple(n, self.k)
-        return plan.row(rank, round % plan.length) if plan.length else {}
-
-    def period(self, n: int) -> int:
-        """Length of the schedule: at most 2 log_{k+1}(n) + 2."""
-        return max(1, _simple(n, self.k).length)
+    def _schedule(self, n: int) -> _Simple:
+        return _simple(n, self.k)
 
 
 @dataclass(frozen=True, slots=True)
-class HyperHypercube:
+class HyperHypercube(BaseK):
     """The k-peer hyper-hypercube alone: exact in one period from any round on, its rounds in any order.
 
-    Defined where all prime factors of n are at most k + 1.
-
-    Args:
-        k: most peers a node meets in one round, >= 1.
+    Defined where all prime factors of n are at most k + 1; the period is the fewest factors in 2 … k + 1 with product n.
     """
 
-    k: int
-    symmetric: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        _check(self.k)
-
-    def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """At most k entries: the others of a clique.
-
-        Raises:
-            ValueError: n has a prime factor above k + 1.
-        """
-        factors = self._factors(n)
-        return _clique(rank, factors, round % len(factors)) if factors else {}
-
-    def period(self, n: int) -> int:
-        """Number of factors, the fewest in 2 … k + 1 with product n.
-
-        Raises:
-            ValueError: n has a prime factor above k + 1.
-        """
-        return max(1, len(self._factors(n)))
-
-    def _factors(self, n: int) -> tuple[int, ...]:
-        factors = _factors(n, self.k)
-        if factors is None:
+    def _schedule(self, n: int) -> _Simple:
+        """Raises ValueError where n has a prime factor above k + 1."""
+        if _factors(n, self.k) is None:
             raise ValueError(
                 f"hyper_hypercube with k = {self.k} needs members whose prime factors are at most k + 1 = {self.k + 1}, "
                 f"got {n} (Takezawa et al. 2023, arXiv:2305.11420); base_k takes any number"
             )
-        return factors
-
-
-def _check(k: int) -> None:
-    if k < 1:
-        raise ValueError(f"k must be >= 1, got {k}")
+        return _simple(n, self.k)
 
 
 def _clique(position: int, factors: tuple[int, ...], digit: int, unit: int = 1) -> dict[int, float]:
-    """The others that share all but one digit with `position`.
-
-    Digits are in the radices `factors`, the lowest worth `unit`.
-    """
+    """The others that share all but one digit with `position`; digits in the radices `factors`, the lowest worth `unit`."""
     stride = unit * prod(factors[:digit])
     size = factors[digit]
     first = position - position // stride % size * stride
@@ -144,12 +98,7 @@ def _clique(position: int, factors: tuple[int, ...], digit: int, unit: int = 1) 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Ranks start … start + count·block − 1: one digit of n.
-
-    Args:
-        inner: radices of the whole group.
-        radices: radices of one block, all k+1.
-    """
+    """Ranks start … start + count·block − 1: one digit of n; radices of the whole group, and of one block, all k+1."""
 
     start: int
     count: int
@@ -167,7 +116,6 @@ class _Simple:
 
     @property
     def length(self) -> int:
-        """Rounds of all three phases."""
         first = self.groups[0]
         return len(first.inner) + (1 + len(first.radices) if len(self.groups) > 1 else 0)
 
@@ -175,16 +123,12 @@ class _Simple:
         mine = max(g for g, group in enumerate(self.groups) if group.start <= rank)
         group = self.groups[mine]
         meeting = round - len(self.groups[0].inner)
-        if meeting < 0:
-            if not group.inner:
-                return {}
-            return _shifted(_clique(rank - group.start, group.inner, round % len(group.inner)), group.start)
-        if mine < meeting:
-            digit = meeting - mine - 1
-            if digit >= len(group.radices):
-                return {}
-            return _shifted(_clique(rank - group.start, group.radices, digit), group.start)
-        return self._meet(rank, mine, meeting) if meeting < len(self.groups) - 1 else {}
+        if mine >= meeting >= 0:
+            return self._meet(rank, mine, meeting) if meeting < len(self.groups) - 1 else {}
+        radices = group.inner if meeting < 0 else group.radices
+        digit = round % max(1, len(radices)) if meeting < 0 else meeting - mine - 1
+        clique = _clique(rank - group.start, radices, digit) if digit < len(radices) else {}
+        return _shifted(clique, group.start)
 
     def _meet(self, rank: int, mine: int, meeting: int) -> dict[int, float]:
         """Phase 2: group `meeting` with everything after it; `mine` is one of those."""
@@ -207,7 +151,6 @@ class _Full:
 
     @property
     def length(self) -> int:
-        """Rounds within the parts and across them."""
         return self.part.length + len(self.across)
 
     def row(self, rank: int, round: int) -> dict[int, float]:
@@ -222,7 +165,7 @@ def _shifted(row: dict[int, float], start: int) -> dict[int, float]:
 
 
 @lru_cache(maxsize=64)
-def _plan(n: int, k: int) -> _Simple | _Full:
+def _shorter(n: int, k: int) -> _Simple | _Full:
     """The shorter schedule; the simple one if equal."""
     simple = _simple(n, k)
     q = _rough_part(n, k)
@@ -239,19 +182,15 @@ def _simple(n: int, k: int) -> _Simple:
     whole = _factors(n, k)
     if whole is not None:
         return _Simple(n, (_Group(0, 1, n, whole, ()),))
-    base = k + 1
-    powers = [1]
-    while powers[-1] * base <= n:
-        powers.append(powers[-1] * base)
     groups: list[_Group] = []
     start = 0
-    for p in reversed(range(len(powers))):
-        block = powers[p]
+    for p in reversed(range(n.bit_length())):
+        block = (k + 1) ** p
         count = (n - start) // block
         if count:
             inner = _factors(count * block, k)
             assert inner is not None
-            groups.append(_Group(start, count, block, inner, (base,) * p))
+            groups.append(_Group(start, count, block, inner, (k + 1,) * p))
             start += count * block
     return _Simple(n, tuple(groups))
 

@@ -1,9 +1,8 @@
 """Unpredictable salts of the ranks: a signature of the founder for each epoch.
 
-An epoch is `overlay.rerank_every` rounds, throughout which members keep their ranks. If its salt were a hash of public data, the
-order of every epoch could be computed in advance, and an attacker could generate peer ids until one becomes a victim's neighbor in a chosen
-epoch. So the founder signs the epoch's number, and a hash of that signature goes into the salt: only the founder can compute it, and
-everybody can verify it.
+An epoch is `overlay.rerank_every` rounds, throughout which members keep their ranks. If its salt were a hash of public data, an attacker
+could compute all orders in advance and generate peer ids until one becomes a victim's neighbor in a chosen epoch. So the founder signs the
+epoch's number, and a hash of that signature goes into the salt: only the founder can compute it, and all members can verify it.
 
     epoch 0          the swarm's own salt, which is public
     epoch e          the beacon of e + 1 is published when the founder enters e
@@ -40,13 +39,7 @@ def body(swarm: str, epoch: int) -> bytes:
 
 
 def signed(swarm: str, epoch: int, sign: Callable[[bytes], bytes]) -> Beacon:
-    """The founder's beacon of an epoch.
-
-    Args:
-        swarm: swarm id.
-        epoch: >= 1.
-        sign: Ed25519 of the founder.
-    """
+    """The founder's beacon of an epoch >= 1 of a swarm; `sign` is the founder's Ed25519."""
     return Beacon(epoch, sign(body(swarm, epoch)))
 
 
@@ -57,14 +50,7 @@ def value(beacon: Beacon) -> bytes:
 
 @dataclass(slots=True)
 class Beacons:
-    """The newest beacons a node knows.
-
-    Args:
-        swarm: swarm id.
-        founder: who signs.
-        verify: whether a peer signed a message.
-        limit: most beacons kept; the oldest epoch goes first.
-    """
+    """The newest beacons a node knows, at most `limit`; `verify` says whether a peer signed a message."""
 
     swarm: str
     founder: str
@@ -80,38 +66,20 @@ class Beacons:
         return epoch in self._held
 
     def salt(self, salt: bytes, epoch: int) -> bytes:
-        """The salt of an epoch's ranks; without its beacon the predictable one.
-
-        Args:
-            salt: the swarm's.
-            epoch: >= 0.
-        """
+        """The salt of an epoch's ranks, from the swarm's; without the epoch's beacon the predictable one."""
         beacon = self._held.get(epoch)
         return salt_of(salt, epoch, b"" if beacon is None else value(beacon))
 
     def wants(self, beacon: Beacon, now: int) -> bool:
-        """Whether a beacon is worth verifying: of a known range of epochs, and not stored already.
-
-        Args:
-            beacon: as received.
-            now: our current epoch.
-        """
+        """Whether a beacon is worth verifying: not stored yet, of an epoch that may be stored while ours is `now`."""
         if not 1 <= beacon.epoch <= now + AHEAD or self._held.get(beacon.epoch) == beacon:
             return False
         return beacon.epoch in self._held or len(self._held) < self.limit or beacon.epoch > min(self._held)
 
     def take(self, sender: str, beacon: Beacon, now: int) -> bool:
-        """Verify and store a beacon -> whether it is new, and to be forwarded.
+        """Verify and store a beacon from `sender` -> whether it is new, and to be forwarded. `now` as in `wants`.
 
-        The first one of an epoch is kept, even if the founder signed another.
-
-        Args:
-            sender: named in the error.
-            beacon: as received.
-            now: as in `wants`.
-
-        Raises:
-            RemoteProtocolError: beacon_forged.
+        The first one of an epoch is kept, even if the founder signed another. Raises RemoteProtocolError: beacon_forged.
         """
         if not self.wants(beacon, now):
             return False
@@ -125,5 +93,5 @@ class Beacons:
         return True
 
     def since(self, epoch: int) -> tuple[Beacon, ...]:
-        """Those of an epoch and of the AHEAD after it, as far as they are known, in order."""
+        """The known ones of an epoch and of the AHEAD after it, in order."""
         return tuple(self._held[at] for at in range(epoch, epoch + AHEAD + 1) if at in self._held)

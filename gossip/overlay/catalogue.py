@@ -17,8 +17,8 @@ OVERLAYS: Catalogue[Overlay, None] = Catalogue(
         kind: Entry(f"starling.gossip.overlay.{where}")
         for kind, where in {
             "ring": "static:Ring",
-            "grid": "grid:Grid",
-            "torus": "grid:Torus",
+            "grid": "static:Grid",
+            "torus": "static:Torus",
             "static_exponential": "static:StaticExponential",
             "erdos_renyi": "random_graph:ErdosRenyi",
             "half_random": "random_graph:HalfRandom",
@@ -34,35 +34,27 @@ OVERLAYS: Catalogue[Overlay, None] = Catalogue(
             "random_matching": "one_peer:RandomMatching",
             "od_equi_dyn": "equitopo:DirectedEquiDyn",
             "ou_equi_dyn": "equitopo:UndirectedEquiDyn",
-            "rendezvous": "rendezvous:Rendezvous",
+            "rendezvous": "one_peer:Rendezvous",
             "sticky": "sticky:Sticky",
             "pull": "pull:Pull",
         }.items()
     },
     members=("symmetric", "row", "period"),
+    supplied=("seed", "weights"),
 )
 WEIGHTS = (*RULES, "lazy")
 """What `overlay.weights` may say: `lazy` for every kind, a rule for those where degrees differ."""
 
 
 def overlay(
-    kind: str, k: int, seed: int, *, average_every: int = 0, overlap: bool = False, weights: str | None = None,
-    trusted: bool = False, **params: Any,
+    kind: str, k: int, seed: int, *, average_every: int = 0, average_k: int | None = None, overlap: bool = False,
+    weights: str | None = None, trusted: bool = False, **params: Any,
 ) -> Overlay:  # fmt: skip
-    """The overlay of a manifest. Of `k` and `seed` a kind gets what it takes; of the others it must take what is given.
+    """The overlay of a manifest; the arguments are the keys of its section `overlay`, None is the default.
 
-    Args:
-        kind: a name in OVERLAYS, or "module:Class".
-        k: base_k, simple_base_k, hyper_hypercube, pull, sweeps of periodic averaging: most peers of a node in one round, >= 1.
-        seed: root of shared chance, 0 <= seed < 2**63.
-        average_every: H > 0: an exact global average by a sweep after every H rounds with local steps. 0: none.
-        overlap: local steps go on during a sweep. Needs average_every.
-        weights: a name in WEIGHTS; None: the kind's own rule.
-        trusted: the machine's owner agrees to import what "module:Class" names.
-        **params: the kind's own, e.g. factor, basis or eta; None: its default.
-
-    Raises:
-        ConfigError: unknown kind, a parameter it does not take, or a value it refuses.
+    Of `k` and `seed`, the swarm's root seed, a kind gets what it takes; it must take those of `params`, e.g. factor, basis or eta.
+    `trusted`: the machine's owner agrees to import what "module:Class" names. Raises ConfigError: unknown kind, a parameter it does
+    not take, or a value it refuses.
     """
     constructor = OVERLAYS.load(kind, trusted=trusted)
     taken = OVERLAYS.parameters(kind, trusted=trusted)
@@ -81,20 +73,12 @@ def overlay(
         if overlap:
             raise ConfigError("overlay.overlap: there is nothing to overlap with while overlay.average_every = 0")
         return part
-    sweeps = {"inner": part, "every": average_every, "k": k, "overlap": overlap}
+    sweeps = {"inner": part, "every": average_every, "k": average_k or k, "overlap": overlap}
     return construct("overlay", "periodic", Periodic, sweeps)
 
 
 def check(part: Overlay, n: int) -> None:
-    """Whether an overlay is defined for n members.
-
-    Args:
-        part: from `overlay`.
-        n: members, >= 1.
-
-    Raises:
-        ConfigError: its kind is undefined for n, or its k is larger than the number of other members.
-    """
+    """Raise ConfigError if the overlay's kind is undefined for n members, or its k is larger than the number of other members."""
     match part:
         case Periodic(inner=inner, k=k):
             _check_k(k, n)

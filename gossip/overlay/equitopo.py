@@ -1,15 +1,14 @@
-"""The EquiTopo family: a few random shifts mix as fast as the exponential graph, whatever n.
+"""The EquiTopo family: a few random shifts mix as fast as the exponential graph, for every n.
 
 The basis graph A(u) links rank i to i + u mod n with weight (n − 1)/n and keeps 1/n. The static kinds average M basis
 graphs of random shifts, the dynamic ones draw one a round and apply it with weight eta.
 
-Source: Song et al. 2022, "Communication-Efficient Topologies for Decentralized Learning with O(1) Consensus Rate"
-(arXiv:2210.07881).
+Source: Song et al. 2022, "Communication-Efficient Topologies for Decentralized Learning with O(1) Consensus Rate" (arXiv:2210.07881).
 
 Deviations: a draw of shifts that leaves more than 0.8 of a disagreement is drawn again, because with about ln n shifts
 one in twenty is not even connected; eta is 1/2 where the published code has 1, which all but swaps models.
 
-Shapes: n members, ranks 0 … n − 1, W a mixing matrix, J = 11ᵀ/n.
+Shapes: n members, ranks 0 … n − 1, W a mixing matrix, J = 11ᵀ/n. `seed` is the root seed of the swarm, 0 <= seed < 2**63.
 """
 
 from __future__ import annotations
@@ -23,148 +22,97 @@ from typing import ClassVar
 
 import numpy as np
 
+from starling.gossip.bounds import AtLeastOne, PositiveShare
+from starling.gossip.overlay.api import Aperiodic, Circulant, Static
 from starling.gossip.seeds import derive
 
-MOST_LEFT = 0.8
-"""‖W − J‖₂ up to which a draw of static shifts is good enough."""
-DRAWS = 64
-"""Draws before a number of shifts is called too small for n."""
+MOST_LEFT = 0.8  # ‖W − J‖₂ up to which a draw of static shifts is good enough
+DRAWS = 64  # draws before a number of shifts is called too small for n
 
 
 @dataclass(frozen=True, slots=True)
-class DirectedEquiStatic:
+class DirectedEquiStatic(Circulant, Static):
     """Rank i receives from i + u for M shifts u, the same in every round. Directed, degree at most M.
 
     ‖W − J‖₂ is about 0.65 for M = 2 ln n and at most MOST_LEFT.
 
     Args:
-        seed: root seed of the swarm, 0 <= seed < 2**63.
         basis: shifts M, >= 1; None: ⌈2 ln n⌉.
     """
 
     seed: int
-    basis: int | None = None
+    basis: AtLeastOne | None = None
     symmetric: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _check_basis(self.basis)
+        if self.basis is not None and self.basis < 1:
+            raise ValueError(f"basis must be >= 1, got {self.basis}")
 
     def shifts(self, n: int, round: int) -> Mapping[int, float]:
-        """At most M.
-
-        Raises:
-            ValueError: M is too small for n.
-        """
-        return _static(self.seed, n, self.basis, both_ways=False)
-
-    def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """At most M entries."""
-        return {(rank + shift) % n: weight for shift, weight in self.shifts(n, round).items()}
-
-    def period(self, n: int) -> int:
-        """1."""
-        return 1
+        """At most M, or 2M if symmetric. Raises ValueError: M is too small for n."""
+        return _static(self.seed, n, self.basis, both_ways=self.symmetric)
 
 
 @dataclass(frozen=True, slots=True)
-class UndirectedEquiStatic:
+class UndirectedEquiStatic(DirectedEquiStatic):
     """Rank i and i ± u for M shifts u, the same in every round. Symmetric, degree at most 2M.
 
     ‖W − J‖₂ is about 0.55 for M = 2 ln n and at most MOST_LEFT.
-
-    Args:
-        seed: root seed of the swarm, 0 <= seed < 2**63.
-        basis: shifts M, >= 1; None: ⌈2 ln n⌉.
     """
 
-    seed: int
-    basis: int | None = None
     symmetric: ClassVar[bool] = True
 
+
+class _Weighted(Aperiodic):
+    __slots__ = ()
+    eta: float
+
     def __post_init__(self) -> None:
-        _check_basis(self.basis)
-
-    def shifts(self, n: int, round: int) -> Mapping[int, float]:
-        """At most 2M.
-
-        Raises:
-            ValueError: M is too small for n.
-        """
-        return _static(self.seed, n, self.basis, both_ways=True)
-
-    def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """At most 2M entries."""
-        return {(rank + shift) % n: weight for shift, weight in self.shifts(n, round).items()}
-
-    def period(self, n: int) -> int:
-        """1."""
-        return 1
+        if not 0.0 < self.eta <= 1.0:
+            raise ValueError(f"eta must be in (0, 1], got {self.eta}")
 
 
 @dataclass(frozen=True, slots=True)
-class DirectedEquiDyn:
+class DirectedEquiDyn(Circulant, _Weighted):
     """In each round rank i receives from i + u, one shift u for all, uniform in 1 … n − 1: (1 − eta) I + eta A(u).
 
-    The expected squared disagreement about halves per round for eta = 1/2, whatever n; for eta = 1 it hardly shrinks.
+    The expected squared disagreement about halves per round for eta = 1/2, for every n; for eta = 1 it hardly shrinks.
 
     Args:
-        seed: root seed of the swarm, 0 <= seed < 2**63.
         eta: in (0, 1].
     """
 
     seed: int
-    eta: float = 0.5
+    eta: PositiveShare = 0.5
     symmetric: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _check_eta(self.eta)
 
     def shifts(self, n: int, round: int) -> Mapping[int, float]:
         """One."""
         return {_shift(self.seed, n, round): self.eta * (n - 1) / n} if n > 1 else {}
 
-    def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """One entry."""
-        return {(rank + shift) % n: weight for shift, weight in self.shifts(n, round).items()}
-
-    def period(self, n: int) -> None:
-        """Never repeats."""
-        return
-
 
 @dataclass(frozen=True, slots=True)
-class UndirectedEquiDyn:
+class UndirectedEquiDyn(_Weighted):
     """In each round a matching along one random shift u: from a random rank onwards i meets i + u if both are still free.
 
     About 88 % of the members are matched, so that a random matching does as well at the same cost.
 
     Args:
-        seed: root seed of the swarm, 0 <= seed < 2**63.
         eta: in (0, 1]; the weight is eta (n − 1)/n.
     """
 
     seed: int
-    eta: float = 0.5
+    eta: PositiveShare = 0.5
     symmetric: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        _check_eta(self.eta)
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
         """One entry, or none for an idle node."""
         partner = _walk(self.seed, n, round)[rank]
         return {partner: self.eta * (n - 1) / n} if partner != rank else {}
 
-    def period(self, n: int) -> None:
-        """Never repeats."""
-        return
-
 
 def left(shifts: Mapping[int, float], n: int) -> float:
-    """‖W − J‖₂ of the doubly stochastic circulant W with these weights beside the diagonal.
-
-    A circulant is normal: its largest eigenvalue beside 1 says it, and its eigenvalues are the transform of a row.
-    """
+    """‖W − J‖₂ of the doubly stochastic circulant W with these weights beside the diagonal: normal, so its largest eigenvalue but 1."""
     if n == 1:
         return 0.0
     row = np.zeros(n)
@@ -219,13 +167,3 @@ def _walk(seed: int, n: int, round: int) -> list[int]:
             if partners[i] == i and partners[j] == j:
                 partners[i], partners[j] = j, i
     return partners
-
-
-def _check_basis(basis: int | None) -> None:
-    if basis is not None and basis < 1:
-        raise ValueError(f"basis must be >= 1, got {basis}")
-
-
-def _check_eta(eta: float) -> None:
-    if not 0.0 < eta <= 1.0:
-        raise ValueError(f"eta must be in (0, 1], got {eta}")

@@ -1,6 +1,6 @@
 """Cost and mixing speed of overlays, and spectral conditions of mixing algorithms: for checks, tables and plots, not used during training.
 
-Everything is computed from rows. Functions that build W as a dense array say so; they are for up to about a thousand members.
+Everything is computed from rows. Functions marked "Dense" build W as an array; they are for up to about a thousand members.
 
 Shapes: n members, ranks 0 … n − 1; e weights > 0 beside the diagonal; W (n, n) float64, W[i, j] is the weight that i gives to what it
 receives from j; J = 11ᵀ/n.
@@ -22,25 +22,16 @@ from starling.gossip.seeds import derive
 Matrix = NDArray[np.float64]
 Values = NDArray[np.float64]
 
-EXACT = 1e-12
-"""‖∏W − J‖ up to which an average counts as exact: rounding of double precision, and nothing that is left by design."""
+EXACT = 1e-12  # ‖∏W − J‖ up to which an average counts as exact: rounding of double precision
 D2_BOUND = -1.0 / 3.0
-"""Lower bound of λ_min(W) for D². Tang et al. 2018 (arXiv:1803.07068). An even ring is at the bound, where D² is still stable; it is
-accepted up to rounding."""
+"""Lower bound of λ_min(W) for D². Tang et al. 2018 (arXiv:1803.07068). An even ring is at the bound; D² is still stable there."""
 LEAP = 1e-3
-"""Share that no single round of an overlay that only contracts gets below, so that what does is exact by design."""
+"""No single round of an overlay that only contracts leaves less than this share; one that does is exact by design."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """All rows of one round's W, sparse.
-
-    Args:
-        n: members.
-        to: (e,) rank that receives, ascending.
-        source: (e,) rank it receives from.
-        weight: (e,) float64.
-    """
+    """All rows of one round's W, sparse: rank `to` (e,), ascending, receives from `source` (e,) with `weight` (e,)."""
 
     n: int
     to: NDArray[np.int64]
@@ -76,36 +67,23 @@ class Degree:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What happens to values that are only mixed.
+    """Values that are only mixed, after 0, 1, … rounds."""
 
-    Args:
-        consensus_error: (rounds + 1,) mean squared deviation from the mean, relative to the start's.
-        messages_per_node: (rounds + 1,) sent by a node up to then, on average.
-    """
-
-    consensus_error: Values
-    messages_per_node: Values
+    consensus_error: Values  # mean squared deviation from the mean, relative to the start's
+    messages_per_node: Values  # sent by a node up to then, on average
 
 
 def rows(overlay: Overlay, n: int, round: int) -> Rows:
-    """All rows of one round.
-
-    Raises:
-        ValueError: the overlay's kind is undefined for n.
-    """
-    asked = [overlay.row(rank, n, round) for rank in range(n)]
-    to = np.repeat(np.arange(n), np.array([len(row) for row in asked], dtype=np.int64))
-    source = np.array([other for row in asked for other in row], dtype=np.int64)
-    weight = np.array([w for row in asked for w in row.values()], dtype=np.float64)
+    """All rows of one round. Raises ValueError: the overlay's kind is undefined for n."""
+    all_rows = [overlay.row(rank, n, round) for rank in range(n)]
+    to = np.repeat(np.arange(n), np.array([len(row) for row in all_rows], dtype=np.int64))
+    source = np.array([other for row in all_rows for other in row], dtype=np.int64)
+    weight = np.array([w for row in all_rows for w in row.values()], dtype=np.float64)
     return Rows(n, to, source, weight)
 
 
 def matrix(overlay: Overlay, n: int, round: int) -> Matrix:
-    """W (n, n) of one round; the diagonal is 1 minus the rest of the row.
-
-    Raises:
-        ValueError: the overlay's kind is undefined for n.
-    """
+    """W (n, n) of one round; the diagonal is 1 minus the rest of the row. Raises ValueError: the overlay's kind is undefined for n."""
     return rows(overlay, n, round).dense()
 
 
@@ -119,13 +97,8 @@ def residual(W: Matrix) -> float:
     return float(np.linalg.norm(W - 1.0 / len(W), ord=2))
 
 
-def spectral_gap(W: Matrix) -> float:
-    """1 − ‖W − J‖₂; for symmetric W 1 − max(|λ₂|, |λ_n|)."""
-    return 1.0 - residual(W)
-
-
 def sequence(overlay: Overlay, n: int, count: int, start: int = 0) -> Iterator[Rows]:
-    """`count` rounds from `start` on; a period that comes again is asked for once."""
+    """`count` rounds from `start` on; the rounds of a period are computed once."""
     period = overlay.period(n)
     if period is None or period >= count:
         yield from (rows(overlay, n, t) for t in range(start, start + count))
@@ -158,13 +131,7 @@ def start(seed: int, n: int) -> Values:
 
 
 def walk(overlay: Overlay, x: Values, count: int) -> Walk:
-    """Mix `x` for `count` rounds.
-
-    Args:
-        overlay: which; rows must sum to 1.
-        x: (n,) or (n, s), not all equal.
-        count: rounds, >= 0.
-    """
+    """Mix `x`, (n,) or (n, s) and not all equal, for `count` rounds."""
     errors, sent = [spread(x)], [0.0]
     for each in sequence(overlay, len(x), count):
         x = each.apply(x)
@@ -187,20 +154,15 @@ def left(overlay: Overlay, n: int, count: int, start: int = 0) -> float:
 def gap(overlay: Overlay, n: int, count: int) -> float:
     """Spectral gap per round of `count` rounds, 1 − ‖∏W − J‖₂^(1/count): 1 if they average exactly by design. Dense.
 
-    For one round of a static overlay it is the spectral gap of W. It is taken over fewer rounds where all disagreement decays to
-    EXACT before.
+    For one round of a static overlay it is the spectral gap of W. Taken over fewer rounds where all disagreement decays to EXACT before.
     """
-    P = np.eye(n)
-    used = 0
-    for each in sequence(overlay, n, count):
-        further = each.dense() @ P
-        now = float(np.linalg.norm(further - 1.0 / n))
-        if now <= EXACT:
-            if now <= LEAP * float(np.linalg.norm(P - 1.0 / n)):
+    used, P, before = 0, np.eye(n), math.inf
+    for done, (product, norm) in enumerate(_products(overlay, n, count)):
+        if norm <= EXACT:
+            if norm <= LEAP * before:
                 return 1.0
             break
-        P = further
-        used += 1
+        used, P, before = done, product, norm
     return 1.0 - math.pow(residual(P), 1.0 / used)
 
 
@@ -209,21 +171,25 @@ def finite_time(overlay: Overlay, n: int, most: int) -> int | None:
 
     By design: one round takes ‖∏W − J‖_F to EXACT and below LEAP of what it was. Any overlay that mixes gets to EXACT in time.
     """
-    P = np.eye(n)
-    before = float(np.linalg.norm(P - 1.0 / n))
-    if before <= EXACT:
-        return 0
-    for done, each in enumerate(sequence(overlay, n, most), 1):
-        P = each.dense() @ P
-        now = float(np.linalg.norm(P - 1.0 / n))
-        if now <= EXACT:
-            return done if now <= LEAP * before else None
-        before = now
+    before = math.inf
+    for done, (_, norm) in enumerate(_products(overlay, n, most)):
+        if norm <= EXACT:
+            return done if norm <= LEAP * before else None
+        before = norm
     return None
 
 
+def _products(overlay: Overlay, n: int, count: int) -> Iterator[tuple[Matrix, float]]:
+    """∏W and ‖∏W − J‖_F after 0, 1, … `count` rounds."""
+    P = np.eye(n)
+    yield P, float(np.linalg.norm(P - 1.0 / n))
+    for each in sequence(overlay, n, count):
+        P = each.dense() @ P
+        yield P, float(np.linalg.norm(P - 1.0 / n))
+
+
 def phases(overlay: Overlay, n: int, count: int) -> tuple[float, ...]:
-    """What `count` rounds leave if begun in round 0, 1, … `count` − 1: whether it matters to be in phase. Dense."""
+    """What `count` rounds leave if begun in round 0, 1, … `count` − 1: how much the phase matters. Dense."""
     return tuple(left(overlay, n, count, start) for start in range(count))
 
 
@@ -240,15 +206,7 @@ def contraction(overlay: Overlay, n: int, samples: int) -> float:
 
 
 def check_static(W: Matrix, *, lazy: bool) -> None:
-    """Raise unless exact diffusion (lazy) or D² can use this matrix in every round.
-
-    Args:
-        W: rows sum to 1.
-        lazy: (I + W)/2 is applied, whose eigenvalues are never below the bound.
-
-    Raises:
-        ValueError: W is not symmetric, or λ_min(W) < −1/3 where it matters; with the value and the source.
-    """
+    """Raise ValueError unless D², or exact diffusion, which applies (I + W)/2 (`lazy`), can use this matrix in every round."""
     if np.abs(W - W.T).max() > EXACT:
         raise ValueError(
             "needs a symmetric mixing matrix (Yuan et al. 2019, arXiv:1702.05122): this overlay is directed"
@@ -270,9 +228,7 @@ def chi(rates: NDArray[np.float64]) -> tuple[float, float]:
         rates: (n, n) symmetric, >= 0, n >= 2: exchanges with weight 1/2 between i and j per unit of time. Of an overlay
             and per round: twice the mean of W over a period. The diagonal is ignored.
 
-    Raises:
-        ValueError: the pairs that meet do not connect all.
-
+    Raises ValueError if the pairs that exchange do not connect all.
     Source: Nabli, Belilovsky and Oyallon 2023 (arXiv:2306.08289).
     """
     between = rates - np.diag(np.diag(rates))

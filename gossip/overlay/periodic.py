@@ -3,17 +3,14 @@
 Theory of operation. A sweep is one period of the base-(k+1) overlay, L rounds, whose mixing matrices multiply to J.
 Position c in a cycle (`round` modulo its length):
 
-    overlap off   H + L − 1 rounds. Local steps while c < H; exchanges of the inner overlay while c < H − 1, then the
-                  sweep, whose first round ends the last round with local steps. So a cycle has H rounds of local steps,
-                  and nothing happens to the models between the rounds of a sweep: it is an exact all-reduce.
-    overlap on    max(H, L) rounds, local steps in all of them; the last L are the sweep. What is learned during a sweep is
-                  averaged only by the rest of it.
+    overlap off   H + L − 1 rounds. Local steps while c < H; exchanges of the inner overlay while c < H − 1, then the sweep, whose first
+                  round ends the last round with local steps. So models change by nothing else during a sweep: an exact all-reduce.
+    overlap on    max(H, L) rounds, local steps in all of them; the last L are the sweep, and average later local steps only in part.
 
-Inner rounds are counted on their own, so that the inner overlay never skips one. A lone member has a sweep of one round in
-which nothing is exchanged. Exact only without joins and leaves within a sweep: the members' number sets its length.
+Inner rounds are counted on their own, so that the inner overlay never skips one. A lone member has a sweep of one empty round. Exact only
+without joins and leaves within a sweep: the number of members sets its length.
 
-With an inner overlay this is Gossip-PGA, Chen et al. 2021 (arXiv:2105.09080); with `Alone` it is local SGD, Stich 2019
-(arXiv:1805.09767).
+With an inner overlay this is Gossip-PGA, Chen et al. 2021 (arXiv:2105.09080); with `Alone` it is local SGD, Stich 2019 (arXiv:1805.09767).
 
 Shapes: n members, ranks 0 … n − 1, H rounds of local steps in a cycle, L rounds of a sweep, J = 11ᵀ/n.
 """
@@ -30,38 +27,24 @@ from starling.gossip.overlay.base_k import BaseK
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a round is for.
+    """What a round is for."""
 
-    Args:
-        local: local steps are done in it.
-        first: its exchanges begin a sweep: what a node holds now is what gets averaged.
-        last: its exchanges complete a sweep: what a node holds afterwards is the average.
-    """
-
-    local: bool
-    first: bool
-    last: bool
+    local: bool  # local steps are done in it
+    first: bool  # its exchanges begin a sweep: what a node holds now is what gets averaged
+    last: bool  # its exchanges complete a sweep: what a node holds afterwards is the average
 
 
-ORDINARY = Stage(local=True, first=True, last=True)
-"""A round by itself, as all are without periodic averaging."""
+ORDINARY = Stage(local=True, first=True, last=True)  # a round by itself, as all are without periodic averaging
 
 
 @dataclass(frozen=True, slots=True)
 class Periodic:
-    """`inner`, and an exact average by a sweep of base-(k+1) once a cycle.
+    """`inner`, and an exact average by a sweep of base-(k+1) once a cycle."""
 
-    Args:
-        inner: overlay of the rounds before the sweep.
-        every: H, rounds with local steps in a cycle, >= 1.
-        k: most peers a node meets in a round of the sweep, >= 1.
-        overlap: local steps go on during the sweep.
-    """
-
-    inner: Overlay
-    every: int
-    k: int = 1
-    overlap: bool = False
+    inner: Overlay  # overlay of the rounds before the sweep
+    every: int  # H, rounds with local steps in a cycle, >= 1
+    k: int = 1  # most peers a node meets in a round of the sweep, >= 1
+    overlap: bool = False  # local steps go on during the sweep
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -94,12 +77,7 @@ class Periodic:
         return None if inner is None else self.cycle(n) * (inner // math.gcd(inner, before))
 
     def stage(self, n: int, round: int) -> Stage:
-        """What this round is for. Before a sweep nothing begins or is complete.
-
-        Args:
-            n: members, >= 1.
-            round: >= 0.
-        """
+        """What this round is for, of n members. Before a sweep nothing begins or is complete."""
         position, cycle = round % self.cycle(n), self.cycle(n)
         return Stage(
             local=self.overlap or position < self.every,
@@ -109,13 +87,7 @@ class Periodic:
 
 
 def stage(overlay: Overlay, n: int, round: int) -> Stage:
-    """What this round is for; ORDINARY unless the overlay is Periodic.
-
-    Args:
-        overlay: any.
-        n: members, >= 1.
-        round: >= 0.
-    """
+    """What this round is for, of n members; ORDINARY unless the overlay is Periodic."""
     return overlay.stage(n, round) if isinstance(overlay, Periodic) else ORDINARY
 
 

@@ -1,7 +1,4 @@
-"""Pulling from random peers: each round every node draws a few others; a peer cannot influence who pulls from it.
-
-Shapes: n members, ranks 0 … n − 1.
-"""
+"""Pulling from random peers: each round every node draws a few others; a peer cannot influence who pulls from it."""
 
 from __future__ import annotations
 
@@ -10,13 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from starling.gossip.bounds import Degree
+from starling.gossip.overlay.api import Aperiodic
 from starling.gossip.seeds import derive
 
 _WORD = 8  # bytes of a draw: wide enough for an almost uniform remainder
 
 
 @dataclass(frozen=True, slots=True)
-class Pull:
+class Pull(Aperiodic):
     """Each rank pulls from k others, drawn uniformly without replacement in every round; all models have weight 1/(k + 1).
 
     Rows sum to 1, columns only in expectation: a peer drawn more often in a round counts more in it. So the average of all drifts
@@ -26,12 +25,11 @@ class Pull:
     Source: pull-based epidemic robust learning, RPEL, arXiv:2506.05579 (2025).
 
     Args:
-        seed: root seed of the swarm, 0 <= seed < 2**63.
         k: peers pulled from in a round, >= 1.
     """
 
     seed: int
-    k: int
+    k: Degree = 1
     symmetric: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -48,7 +46,3 @@ class Pull:
             drawn = int.from_bytes(stream[_WORD * place : _WORD * (place + 1)], "little") % (last + 1)
             chosen[last if drawn in chosen else drawn] = None
         return {other + (other >= rank): 1.0 / (k + 1) for other in chosen}
-
-    def period(self, n: int) -> None:
-        """Never repeats."""
-        return

@@ -4,7 +4,7 @@ Every node draws the whole graph, the same one, and keeps the last few; a draw t
 
 Source: Erdős and Rényi 1959, "On random graphs I" (connectivity from p = ln n / n on).
 
-Shapes: n members, ranks 0 … n − 1.
+Shapes: n members, ranks 0 … n − 1. `seed` is the root seed of the swarm, 0 <= seed < 2**63.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from starling.gossip.overlay.weights import checked, edge_weight
+from starling.gossip.bounds import Positive, WeightRule
+from starling.gossip.overlay.api import Static
+from starling.gossip.overlay.weights import DegreeWeighted, edge_weight
 from starling.gossip.seeds import derive
 
-MOST_HALF = 4096
-"""Members of the largest half-random graph: its n²/4 edges are held in memory, 34 MB."""
+MOST_HALF = 4096  # members of the largest half-random graph: its n²/4 edges are held in memory, 34 MB
 
 
 @dataclass(frozen=True, slots=True)
-class ErdosRenyi:
+class ErdosRenyi(DegreeWeighted, Static):
     """Each pair is an edge with probability p = (1 + factor) ln n / n: about (1 + factor) ln n neighbors.
 
     The spectral gap does not shrink with n: about 0.2 for factor 1.
 
     Args:
-        seed: root seed of the swarm, 0 <= seed < 2**63.
         factor: > 0. At 0 and below, large graphs are not connected.
         weights: a rule of `starling.gossip.overlay.weights`.
     """
 
     seed: int
-    factor: float = 1.0
-    weights: str = "metropolis_hastings"
+    factor: Positive = 1.0
+    weights: WeightRule = "metropolis_hastings"
 
     def __post_init__(self) -> None:
         if not 0.0 < self.factor < math.inf:
@@ -47,57 +47,31 @@ class ErdosRenyi:
                 f"factor must be > 0, got {self.factor}: with p <= ln n / n a large graph is not connected "
                 "(Erdős and Rényi 1959)"
             )
-        checked(self.weights)
-
-    @property
-    def symmetric(self) -> bool:
-        """Unless weights are uniform."""
-        return self.weights != "uniform"
+        DegreeWeighted.__post_init__(self)
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
         """About (1 + factor) ln n entries, at least one for n > 1."""
         return _row(_graph(self.seed, n, _share(n, self.factor)), rank, self.weights)
 
-    def period(self, n: int) -> int:
-        """1."""
-        return 1
-
 
 @dataclass(frozen=True, slots=True)
-class HalfRandom:
+class HalfRandom(DegreeWeighted, Static):
     """Each pair is an edge with probability 1/2: about n/2 neighbors, and a spectral gap that grows towards 1.
 
     Args:
-        seed: root seed of the swarm, 0 <= seed < 2**63.
         weights: a rule of `starling.gossip.overlay.weights`.
     """
 
     seed: int
-    weights: str = "metropolis_hastings"
-
-    def __post_init__(self) -> None:
-        checked(self.weights)
-
-    @property
-    def symmetric(self) -> bool:
-        """Unless weights are uniform."""
-        return self.weights != "uniform"
+    weights: WeightRule = "metropolis_hastings"
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """About n/2 entries.
-
-        Raises:
-            ValueError: n > MOST_HALF.
-        """
+        """About n/2 entries. Raises ValueError: n > MOST_HALF."""
         if n > MOST_HALF:
             raise ValueError(
                 f"half_random takes at most {MOST_HALF} members, got {n}: it holds n²/4 edges; take erdos_renyi"
             )
         return _row(_graph(self.seed, n, 1 << 31), rank, self.weights)
-
-    def period(self, n: int) -> int:
-        """1."""
-        return 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,7 @@ def ranked(members: Iterable[str], salt: bytes) -> tuple[str, ...]:
 
 
 def ranked_at(members: Iterable[str], salt: bytes, round: int, every: int) -> tuple[str, ...]:
-    """The order of `round` where members are reranked every `every` rounds, which bounds how long any two stay neighbors.
-
-    Args:
-        members: as in `ranked`.
-        salt: of the first `every` rounds; later ones derive theirs from it and their number.
-        round: >= 0.
-        every: rounds of one order; 0: it never changes.
-    """
+    """The order of `round` where members are reranked every `every` rounds, 0: never. It bounds how long any two stay neighbors."""
     return ranked(members, salt_of(salt, epoch_of(round, every)))
 
 
@@ -39,13 +32,7 @@ def epoch_of(round: int, every: int) -> int:
 
 
 def salt_of(salt: bytes, epoch: int, value: bytes = b"") -> bytes:
-    """The salt of an epoch; of epoch 0 it is `salt` itself.
-
-    Args:
-        salt: the swarm's.
-        epoch: >= 0.
-        value: of the epoch's beacon (`starling.gossip.overlay.beacon`); without, anybody can work the salt out for ever.
-    """
+    """The salt of an epoch, from the swarm's, which is that of epoch 0, and the `value` of its beacon; without it the salt is public."""
     return hashlib.blake2b(epoch.to_bytes(8, "little") + value + salt, digest_size=16).digest() if epoch else salt
 
 

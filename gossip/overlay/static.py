@@ -1,20 +1,30 @@
 """Overlays that are the same in every round.
 
-Shapes: n members, ranks 0 … n − 1, tau = ⌈log2 n⌉.
+Shapes: n members, ranks 0 … n − 1, tau = ⌈log2 n⌉. On a grid of r × c members rank = row · c + column, with r the divisor of n nearest
+to its root from below. A prime n has no such divisor but 1: then the grid is a path and the torus a ring, as slow as those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
-from starling.gossip.overlay.api import doublings
+from starling.gossip.bounds import WeightRule
+from starling.gossip.overlay.api import Circulant, Static, doublings
+from starling.gossip.overlay.weights import DegreeWeighted, edge_weight
+
+
+def _evenly(others: Collection[int]) -> dict[int, float]:
+    """Equal weights for all and ourselves: Metropolis–Hastings where all degrees are equal."""
+    return dict.fromkeys(sorted(others), 1.0 / (1 + len(others)))
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
-    """Rank i and its two neighbors i ± 1 mod n, each with weight 1/3 (Metropolis–Hastings).
+class Ring(Static):
+    """Rank i and its two neighbors i ± 1 mod n, each with weight 1/3; 1/2 for n = 2.
 
     Spectral gap (2/3)(1 − cos(2π/n)), about 13/n²: the slowest connected overlay, and the cheapest to reason about.
     """
@@ -22,17 +32,12 @@ class Ring:
     symmetric: ClassVar[bool] = True
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """Two entries; one of weight 1/2 for n = 2, none for n = 1."""
-        others = {(rank + 1) % n, (rank - 1) % n} - {rank}
-        return dict.fromkeys(sorted(others), 1.0 / (1 + len(others)))
-
-    def period(self, n: int) -> int:
-        """1."""
-        return 1
+        """Two entries; fewer for n < 3."""
+        return _evenly({(rank + 1) % n, (rank - 1) % n} - {rank})
 
 
 @dataclass(frozen=True, slots=True)
-class StaticExponential:
+class StaticExponential(Circulant, Static):
     """Rank i receives from i + 2^j mod n for every j < tau, each with weight 1/(tau + 1). Directed.
 
     Spectral gap 2/(tau + 1) for even n, larger for odd n.
@@ -46,18 +51,10 @@ class StaticExponential:
         tau = doublings(n)
         return {1 << j: 1.0 / (tau + 1) for j in range(tau)}
 
-    def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """Tau entries."""
-        return {(rank + shift) % n: weight for shift, weight in self.shifts(n, round).items()}
-
-    def period(self, n: int) -> int:
-        """1."""
-        return 1
-
 
 @dataclass(frozen=True, slots=True)
-class Complete:
-    """Complete graph, weight 1/n: the exact average in one round, at n − 1 messages a node."""
+class Complete(Static):
+    """Complete graph, weight 1/n: the exact average in one round, at n − 1 messages per node."""
 
     symmetric: ClassVar[bool] = True
 
@@ -65,14 +62,10 @@ class Complete:
         """N − 1 entries."""
         return {other: 1.0 / n for other in range(n) if other != rank}
 
-    def period(self, n: int) -> int:
-        """1."""
-        return 1
-
 
 @dataclass(frozen=True, slots=True)
-class Alone:
-    """No edges: for local SGD between global averages (`starling.gossip.overlay.periodic`), and as the zero of a table."""
+class Alone(Static):
+    """No edges: for local SGD between global averages (`starling.gossip.overlay.periodic`), and as a baseline."""
 
     symmetric: ClassVar[bool] = True
 
@@ -80,6 +73,53 @@ class Alone:
         """Empty."""
         return {}
 
-    def period(self, n: int) -> int:
-        """1."""
-        return 1
+
+@lru_cache(maxsize=64)
+def sides(n: int) -> tuple[int, int]:
+    """(r, c): r · c = n, r <= c, as near to each other as n allows; (1, n) for a prime n."""
+    r = math.isqrt(n)
+    while n % r:
+        r -= 1
+    return r, n // r
+
+
+@dataclass(frozen=True, slots=True)
+class Grid(DegreeWeighted, Static):
+    """Rank i and its up to four neighbors on the grid, no wrap-around. A path for prime n.
+
+    Spectral gap of order 1/n for a square grid, 1/n² for a path.
+
+    Args:
+        weights: a rule of `starling.gossip.overlay.weights`; "uniform" is not symmetric, as nodes at the border have fewer neighbors.
+    """
+
+    weights: WeightRule = "metropolis_hastings"
+
+    def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
+        """Two to four entries; fewer on a path or for n < 4."""
+        r, c = sides(n)
+        largest = min(2, r - 1) + min(2, c - 1)
+        mine = self._around(rank, r, c)
+        return {other: edge_weight(self.weights, len(mine), len(self._around(other, r, c)), largest) for other in mine}
+
+    @staticmethod
+    def _around(rank: int, r: int, c: int) -> list[int]:
+        i, j = divmod(rank, c)
+        steps = ((rank - c, i > 0), (rank - 1, j > 0), (rank + 1, j < c - 1), (rank + c, i < r - 1))
+        return [other for other, exists in steps if exists]
+
+
+@dataclass(frozen=True, slots=True)
+class Torus(Static):
+    """The grid with its borders joined: every rank has four neighbors at weight 1/5 if r, c >= 3. A ring for prime n.
+
+    Spectral gap of order 1/n for a square torus.
+    """
+
+    symmetric: ClassVar[bool] = True
+
+    def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
+        """Four entries; fewer where r < 3."""
+        r, c = sides(n)
+        i, j = divmod(rank, c)
+        return _evenly({(i + 1) % r * c + j, (i - 1) % r * c + j, i * c + (j + 1) % c, i * c + (j - 1) % c} - {rank})

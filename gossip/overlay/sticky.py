@@ -13,12 +13,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from starling.gossip.bounds import Degree
 from starling.gossip.overlay.api import doublings
 from starling.gossip.overlay.ranks import ranked
 from starling.gossip.seeds import derive
 
-SPARE_EDGES = 2
-"""Edges beyond the degree that a node keeps rather than disturb a peer."""
+DEGREE = 6
+SPARE_EDGES = 2  # edges beyond the degree that a node keeps rather than disturb a peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,11 @@ class Sticky:
     for pairwise exchanges, defined for every n, with the same few peers all the time.
 
     Args:
-        seed: root seed of the swarm, 0 <= seed < 2**63: where the pairings of each distance begin.
+        degree: clock pace: edges a node keeps.
     """
 
     seed: int
+    degree: Degree = DEGREE
     symmetric: ClassVar[bool] = True
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
@@ -73,32 +75,27 @@ def rings(me: str, alive: Collection[str], count: int, salt: bytes) -> tuple[tup
 class StickyEdges:
     """A node's lasting edges, changed as little as possible under churn. No clock, no messages.
 
-    Theory of operation. Every member computes ⌈degree/2⌉ rings over the living from the same salt; its targets are the
-    peers beside it in any of them, so if j is a target of i, i is one of j. The union of a few random rings has a
-    spectral gap that does not shrink with n, and a join or leave changes one place in each ring. If all members fit
-    into the degree, all are targets.
+    Theory of operation. Every member computes ⌈degree/2⌉ rings over the alive members from the same salt; its targets are the peers beside
+    it in any of them, so being a target is mutual. The union of a few random rings has a spectral gap that does not shrink with n, and a
+    join or leave changes one place in each ring. If all members fit into the degree, all are targets.
 
-    Targets always get an edge; the first ring alone keeps the graph connected. An edge to a peer that is no longer a
-    target stays while the peer lives; only beyond `degree` + SPARE_EDGES edges are such edges closed, those first whose peers are
-    farthest in the rings, as near ones become targets again when a peer in between leaves. With members at rest
-    only targets are opened and none is closed, so opening and closing come to an end.
+    Targets always get an edge; the first ring alone keeps the graph connected. An edge to a peer that is no longer a target stays while
+    the peer is alive; only beyond `degree` + SPARE_EDGES edges are such edges closed, the farthest in the rings first, as near ones become
+    targets again when a peer in between leaves. Without churn only targets are opened and none is closed, so this terminates.
 
-    The other end decides as well: the shell calls `accept` when a peer opens an edge and `drop` when one refuses or closes
-    it. A peer that is no longer alive is forgotten without being named: a dead peer's flow is revoked, not settled.
+    The other end decides as well: the shell calls `accept` when a peer opens an edge and `drop` when one refuses or closes it. A peer that
+    is no longer alive is dropped without being returned: a dead peer's flow is revoked, not settled.
 
     Source of the rings: Law and Siu 2003, "Distributed Construction of Random Expander Networks".
-
-    Args:
-        degree: edges to aim for, >= 1; an odd one aims for one more, since a ring gives two.
-        salt: of the swarm and its epoch, so that a peer cannot choose its neighbors.
     """
 
-    degree: int
-    salt: bytes
+    degree: int  # edges to aim for, >= 1; an odd one aims for one more, since a ring gives two
+    salt: bytes  # of the swarm and its epoch, so that a peer cannot choose its neighbors
     _edges: set[str] = field(default_factory=set)
     _alive: frozenset[str] = frozenset()
     _rings: tuple[tuple[str, ...], ...] = ()
-    _targets: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    """Peers this node would choose without history, the first ring's first. As of the last update."""
 
     def __post_init__(self) -> None:
         if self.degree < 1:
@@ -109,32 +106,22 @@ class StickyEdges:
         """Peers with an edge, sorted."""
         return tuple(sorted(self._edges))
 
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """Peers this node would choose had it no history, the first ring's first. As of the last update."""
-        return self._targets
-
     def update(self, me: str, alive: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Members came or went, or edges were refused: what to do about it.
+        """React to joins, leaves and refused edges; `alive` are the peers that `me` may have an edge to.
 
-        Args:
-            me: this node.
-            alive: peers that an edge may lead to.
-
-        Returns:
-            (open, close): peers to open an edge to, most wanted first, and peers whose edge to close in order.
+        -> peers to open an edge to, most wanted first, and peers whose edge to close in order
         """
-        self._look(me, frozenset(alive) - {me})
+        self._rank(me, frozenset(alive) - {me})
         self._edges &= self._alive
-        opened = tuple(peer for peer in self._targets if peer not in self._edges)
+        opened = tuple(peer for peer in self.targets if peer not in self._edges)
         self._edges.update(opened)
         closed = self._excess()
         self._edges.difference_update(closed)
         return opened, closed
 
     def accept(self, peer: str) -> bool:
-        """A living peer opened an edge to us: True if we hold it from now on."""
-        if peer in self._edges or peer in self._targets or len(self._edges) < self.degree + SPARE_EDGES:
+        """A peer that is alive opened an edge to us -> whether we hold it from now on."""
+        if peer in self._edges or peer in self.targets or len(self._edges) < self.degree + SPARE_EDGES:
             self._edges.add(peer)
             return True
         return False
@@ -143,26 +130,26 @@ class StickyEdges:
         """The other end refused or closed the edge."""
         self._edges.discard(peer)
 
-    def _look(self, me: str, alive: frozenset[str]) -> None:
-        """Recompute rings and targets if the living changed."""
+    def _rank(self, me: str, alive: frozenset[str]) -> None:
+        """Recompute rings and targets if the alive set changed."""
         if alive == self._alive:
             return
         self._alive = alive
         self._rings = rings(me, alive, (self.degree + 1) // 2, self.salt)
         beside = [peer for ring in self._rings for peer in (ring[1:2] + ring[-1:]) if peer != me]
         everyone = self._rings[0][1:] if len(alive) <= self.degree else ()
-        self._targets = tuple(dict.fromkeys((*beside, *everyone)))
+        self.targets = tuple(dict.fromkeys((*beside, *everyone)))
 
     def _excess(self) -> tuple[str, ...]:
-        """Strangers beyond what is kept, furthest first: by the fewest seats between us in any ring, then by id."""
+        """Edges to other peers than targets beyond what is kept, furthest first: by the fewest seats between us in any ring, then by id."""
         excess = len(self._edges) - self.degree - SPARE_EDGES
         if excess <= 0:
             return ()
         n = len(self._alive) + 1
-        strangers = self._edges.difference(self._targets)
-        away = dict.fromkeys(strangers, n)
+        others = self._edges.difference(self.targets)
+        away = dict.fromkeys(others, n)
         for ring in self._rings:
             for seat, peer in enumerate(ring):
-                if peer in strangers:
+                if peer in others:
                     away[peer] = min(away[peer], seat, n - seat)
-        return tuple(sorted(strangers, key=lambda peer: (-away[peer], peer))[:excess])
+        return tuple(sorted(others, key=lambda peer: (-away[peer], peer))[:excess])

@@ -7,40 +7,38 @@ The diagonal of W is 1 minus the rest of the row.
     uniform               1/(1 + own degree): rows sum to 1, columns do not; with pulled models the limit is a mean in which
                           well-connected nodes count more
 
-Source: Xiao, Boyd and Lall 2005, "A Scheme for Robust Distributed Sensor Fusion Based on Average Consensus" (max-degree
-and Metropolis weights).
+Source: Xiao, Boyd and Lall 2005, "A Scheme for Robust Distributed Sensor Fusion Based on Average Consensus".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import get_args
 
+from starling.gossip.bounds import WeightRule, check_bounds
 from starling.gossip.overlay.api import Overlay
 
-RULES = ("metropolis_hastings", "max_degree", "uniform")
+RULES: tuple[WeightRule, ...] = get_args(WeightRule)
 
 
-def checked(rule: str) -> str:
-    """Return a rule's name if it is known.
+class DegreeWeighted:
+    """An overlay whose field `weights` names a rule."""
 
-    Raises:
-        ValueError: it is not one of RULES.
-    """
-    if rule not in RULES:
-        raise ValueError(f"weights must be one of {', '.join(RULES)}, got {rule!r}")
-    return rule
+    __slots__ = ()
+    weights: WeightRule
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+    @property
+    def symmetric(self) -> bool:
+        """Unless weights are uniform."""
+        return self.weights != "uniform"
 
 
 def edge_weight(rule: str, mine: int, theirs: int, largest: int) -> float:
-    """Mixing weight that a node gives to what it receives over an edge.
-
-    Args:
-        rule: one of RULES.
-        mine: degree of the node, without itself.
-        theirs: degree of the neighbor.
-        largest: largest degree in the graph.
-    """
+    """Mixing weight that a node of degree `mine` gives to a neighbor of degree `theirs`, where `largest` is the graph's largest."""
     match rule:
         case "metropolis_hastings":
             degree = max(mine, theirs)
@@ -57,9 +55,6 @@ class Lazy:
 
     The spectral gap of (I + W)/2 is half of 1 − λ₂, and finite-time exactness is lost.
     Source: Yuan et al. 2019, "Exact Diffusion for Distributed Optimization and Learning" (arXiv:1702.05122).
-
-    Args:
-        overlay: W.
     """
 
     overlay: Overlay

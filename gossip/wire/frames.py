@@ -27,16 +27,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(lane: Lane, peer: str, frame: bytes | bytearray) -> Any:
-    """The message in a frame.
-
-    Args:
-        lane: which messages are allowed.
-        peer: who sent it, for the error.
-        frame: as received.
-
-    Raises:
-        RemoteProtocolError: too long, not msgpack, nested or sized beyond the bounds, or not a message of this lane.
-    """
+    """The message in a frame of `peer`; RemoteProtocolError if it is not msgpack, beyond the bounds, or no message of this lane."""
     limit = MAX_FRAME_BYTES[lane]
     if len(frame) > limit:
         raise RemoteProtocolError(peer, "frame_too_long")

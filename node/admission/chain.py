@@ -2,28 +2,29 @@
 
     founder ─ link ─▶ holder ─ link ─▶ holder ─ …   a link: (invitee, depth left, quota, not after, number), signed by the holder before
 
-An invitation names its invitee: a peer id, or a *bearer key*, whose private half travels with the invite. The node that uses it signs its
-own peer id with it and is the holder from then on; so a chain that is read on the wire is of no use to another peer. `number` counts an
-inviter's invitations and is below its quota (the founder has none), so no member can invite more than its quota: two peers with the same
-inviter and number are one invitation used twice, which every node can see, and for which the inviter is penalised.
+An invitation names its invitee by a public key: a peer's, or a *bearer key* whose private half travels with the invite. The node that uses
+a bearer key signs its own peer id with it and is the holder from then on; so a chain that is read on the wire is of no use to another peer.
+`number` counts an inviter's invitations and is below its quota (the founder has none), so no member can invite more than its quota: two
+peers with the same inviter and number are one invitation used twice, which every node can see, and for which the inviter is penalised.
 
-A holder may invite while it has depth left; what it gives on has less. Nothing outlives `not_after_ms` of any link above it.
+A holder may invite while it has depth left, and passes on less. Nothing outlives `not_after_ms` of any link above it.
 
 Every function is pure: keys and the time are arguments. Sizes: a link is under 225 bytes, a chain has at most 8.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, TypeVar
 
-import msgpack
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from starling.gossip.wire.schema import MAX_CREDENTIAL_BYTES
+from starling.node.config.admission import Invitations
+from starling.node.config.schema import Manifest
 from starling.node.identity import Identity, peer_id_of, public_key_of, verify
 
 T = TypeVar("T")
@@ -36,8 +37,19 @@ _KEY = 32
 _SIGNATURE = 64
 
 
-class Packed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A link as it lies in a credential: keys instead of peer ids."""
+class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One invitation. Its fields are checked when it is decoded.
+
+    Args:
+        invitee: public key of the invitee, or a bearer key; 32 bytes.
+        depth: how many more links may follow, 0 to 7.
+        quota: how many the holder may invite, 0 to 64.
+        not_after_ms: unix time in ms at which it ends.
+        number: which of its inviter's invitations it is, from 0.
+        signature: the inviter's.
+        bound: public key of the node that uses a bearer key; b"" if there is none.
+        bound_signature: the bearer key's, over `bound`.
+    """
 
     invitee: Annotated[bytes, Meta(min_length=_KEY, max_length=_KEY)]
     depth: Annotated[int, Meta(ge=0, lt=MAX_LINKS)]
@@ -45,58 +57,26 @@ class Packed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     not_after_ms: Annotated[int, Meta(ge=0, le=2**53)]
     number: Annotated[int, Meta(ge=0, lt=MAX_NUMBER)]
     signature: Annotated[bytes, Meta(min_length=_SIGNATURE, max_length=_SIGNATURE)]
-    bound: Annotated[bytes, Meta(max_length=_KEY)]
-    bound_signature: Annotated[bytes, Meta(max_length=_SIGNATURE)]
-
-
-PackedChain = Annotated[tuple[Packed, ...], Meta(max_length=MAX_LINKS)]
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One invitation.
-
-    Args:
-        invitee: peer id of the invitee, or of a bearer key.
-        depth: how many more links may follow, 0 to 7.
-        quota: how many the holder may invite, 0 to 64.
-        not_after_ms: unix time in ms at which it ends.
-        number: which of its inviter's invitations it is, from 0.
-        signature: the inviter's.
-        bound: peer id of the node that uses a bearer key; "" if there is none.
-        bound_signature: the bearer key's, over `bound`.
-    """
-
-    invitee: str
-    depth: int
-    quota: int
-    not_after_ms: int
-    number: int
-    signature: bytes
-    bound: str = ""
+    bound: bytes = b""
     bound_signature: bytes = b""
+
+    def __post_init__(self) -> None:
+        if (len(self.bound), len(self.bound_signature)) not in {(0, 0), (_KEY, _SIGNATURE)}:
+            raise ValueError("half a binding")
 
     @property
     def holder(self) -> str:
         """Peer id of the member it admits."""
-        return self.bound or self.invitee
+        return peer_id_of(self.bound or self.invitee)
 
 
-Chain = tuple[Link, ...]
-Slot = tuple[str, int]
-"""(inviter, number): one invitation, whichever node uses it."""
+Chain = Annotated[tuple[Link, ...], Meta(max_length=MAX_LINKS)]
+Slot = tuple[str, int]  # (inviter, number): one invitation, whichever node uses it
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the swarm agreed on about invitations.
-
-    Args:
-        swarm: its id.
-        founder: peer id.
-        depth: longest chain.
-        quota: most that a member may invite.
-    """
+    """The swarm's rules of invitations: `depth`, the longest chain, and `quota`, the most that a member may invite."""
 
     swarm: str
     founder: str
@@ -104,22 +84,20 @@ class Terms:
     quota: int
 
 
+def terms_of(manifest: Manifest, swarm: str) -> Terms:
+    """What a swarm agreed on about invitations."""
+    admission = manifest.admission
+    agreed = Invitations(**admission.params()) if admission.kind == "invite" else Invitations()
+    return Terms(swarm, manifest.founder, agreed.depth, agreed.quota)
+
+
 def invite(
-    inviter: Identity,
-    above: Chain,
-    terms: Terms,
-    *,
-    invitee: str,
-    number: int,
-    not_after_ms: int,
-    quota: int | None = None,
-) -> Chain:
+    inviter: Identity, above: Chain, terms: Terms, *, invitee: str, number: int, not_after_ms: int, quota: int | None = None
+) -> Chain:  # fmt: skip
     """A chain with one more invitation.
 
     Args:
-        inviter: the founder, or the holder of `above`.
-        above: the inviter's own chain; empty for the founder.
-        terms: of the swarm.
+        inviter: the founder, or the holder of `above`, which is empty for the founder.
         invitee: peer id, or that of a bearer key.
         number: a number not used before, from 0; below the quota unless the founder invites.
         not_after_ms: when it ends.
@@ -130,31 +108,29 @@ def invite(
     """
     depth = (above[-1].depth if above else terms.depth) - 1
     quota = terms.quota if quota is None else quota
-    link = Link(invitee, depth, quota if depth > 0 else 0, not_after_ms, number, b"")
+    link = Link(public_key_of(invitee), depth, quota if depth > 0 else 0, not_after_ms, number, b"")
     chain = (*above, replace(link, signature=inviter.sign(_signed(terms.swarm, inviter.peer_id, link))))
     check(chain, terms)
     return chain
 
 
 def bind(chain: Chain, bearer: bytes, holder: str, swarm: str) -> Chain:
-    """The chain with its last invitation bound to the node that uses it.
+    """The chain with its last invitation, of a bearer key, bound to the node that uses it.
 
     Args:
-        chain: ends with the invitation of a bearer key.
-        bearer: the private half of that key, 32 bytes.
-        holder: peer id of the node that uses it.
-        swarm: swarm id.
+        bearer: the private half of the key, 32 bytes.
+        holder: peer id of the node.
     """
     *above, last = chain
-    signature = Identity.from_seed(bearer).sign(_binding(swarm, last.invitee, holder))
-    return (*above, replace(last, bound=holder, bound_signature=signature))
+    key = public_key_of(holder)
+    signature = Identity.from_seed(bearer).sign(_binding(swarm, last.invitee, key))
+    return (*above, replace(last, bound=key, bound_signature=signature))
 
 
 def check(chain: Chain, terms: Terms) -> None:
-    """Whether each invitation was the inviter's to give, and every signature fits. Time and revocations are others' business.
+    """Check that each invitation was the inviter's to give, and every signature; not the time and revocations.
 
-    Raises:
-        ValueError: the reason in snake_case; honest nodes never forward such a chain.
+    Raises ValueError: the reason in snake_case; honest nodes never forward such a chain.
     """
     if not chain:
         raise ValueError("chain_empty")
@@ -168,9 +144,8 @@ def check(chain: Chain, terms: Terms) -> None:
             raise ValueError("chain_beyond_quota")
         if not verify(inviter, link.signature, _signed(terms.swarm, inviter, link)):
             raise ValueError("chain_signature")
-        if link.bound and not verify(
-            link.invitee, link.bound_signature, _binding(terms.swarm, link.invitee, link.bound)
-        ):
+        binding = _binding(terms.swarm, link.invitee, link.bound)
+        if link.bound and not verify(peer_id_of(link.invitee), link.bound_signature, binding):
             raise ValueError("chain_binding")
         depth, quota, inviter = link.depth, link.quota, link.holder
     members = [terms.founder, *(link.holder for link in chain)]
@@ -179,7 +154,7 @@ def check(chain: Chain, terms: Terms) -> None:
 
 
 def slots(chain: Chain, founder: str) -> tuple[Slot, ...]:
-    """Which invitations the chain is made of."""
+    """The invitations of the chain."""
     holders = (founder, *(link.holder for link in chain))
     return tuple((inviter, link.number) for inviter, link in zip(holders, chain, strict=False))
 
@@ -194,65 +169,26 @@ def not_after_ms(chain: Chain) -> int:
     return min(link.not_after_ms for link in chain)
 
 
-def pack(chain: Chain) -> tuple[Packed, ...]:
-    """As it lies in a credential."""
-    return tuple(
-        Packed(public_key_of(k.invitee), k.depth, k.quota, k.not_after_ms, k.number, k.signature,
-               public_key_of(k.bound) if k.bound else b"", k.bound_signature)
-        for k in chain
-    )  # fmt: skip
-
-
-def unpack(packed: Sequence[Packed]) -> Chain:
-    """What `pack` made.
-
-    Raises:
-        ValueError: a binding without its signature, or the other way round.
-    """
-    if any((len(k.bound), len(k.bound_signature)) not in {(0, 0), (_KEY, _SIGNATURE)} for k in packed):
-        raise ValueError("half a binding")
-    return tuple(
-        Link(peer_id_of(k.invitee), k.depth, k.quota, k.not_after_ms, k.number, k.signature,
-             peer_id_of(k.bound) if k.bound else "", k.bound_signature)
-        for k in packed
-    )  # fmt: skip
-
-
-def to_bytes(chain: Chain) -> bytes:
-    """A chain on its own."""
-    return encode(pack(chain))
-
-
 def from_bytes(raw: bytes) -> Chain:
-    """The chain in bytes.
-
-    Raises:
-        ValueError: "chain_malformed": these are not the bytes of one.
-    """
+    """The chain in bytes. Raises ValueError: "chain_malformed": these are not the bytes of one."""
     try:
-        return unpack(decode(raw, PackedChain))
+        return decode(raw, Chain)
     except ValueError as error:
         raise ValueError("chain_malformed") from error
 
 
 def encode(plain: object) -> bytes:
-    """The one encoding of plain values."""
-    packed: bytes = msgpack.packb(msgspec.to_builtins(plain, builtin_types=(bytes,)), use_bin_type=True)
-    return packed
+    """The canonical encoding (msgpack) of plain values and structs."""
+    return msgspec.msgpack.encode(plain)
 
 
 def decode(raw: bytes, kind: type[T]) -> T:
-    """What `encode` made, checked against its type.
-
-    Raises:
-        ValueError: these are not the bytes that `encode` makes of such a thing.
-    """
+    """What `encode` made, checked against its type. Raises ValueError: not the canonical encoding of a `kind`."""
     if len(raw) > MAX_CREDENTIAL_BYTES:
         raise ValueError("too long")
     try:
-        plain = msgpack.unpackb(raw, raw=False, max_array_len=MAX_LINKS, max_map_len=0, max_ext_len=0)
-        value = msgspec.convert(plain, type=kind, strict=True)
-    except (ValueError, msgpack.UnpackException, RecursionError, msgspec.ValidationError) as error:
+        value = msgspec.msgpack.decode(raw, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError("not the encoding of such a thing") from error
     if encode(value) != raw:
         raise ValueError("another encoding")
@@ -260,9 +196,9 @@ def decode(raw: bytes, kind: type[T]) -> T:
 
 
 def _signed(swarm: str, inviter: str, link: Link) -> bytes:
-    names = swarm, public_key_of(inviter), public_key_of(link.invitee)
-    return _INVITATION + encode((*names, link.depth, link.quota, link.not_after_ms, link.number))
+    terms = link.depth, link.quota, link.not_after_ms, link.number
+    return _INVITATION + encode((swarm, public_key_of(inviter), link.invitee, *terms))
 
 
-def _binding(swarm: str, bearer: str, holder: str) -> bytes:
-    return _BEARER + encode((swarm, public_key_of(bearer), public_key_of(holder)))
+def _binding(swarm: str, bearer: bytes, holder: bytes) -> bytes:
+    return _BEARER + encode((swarm, bearer, holder))

@@ -1,4 +1,4 @@
-"""What a record carries to show that its peer may be a member: msgpack [operator, ticket, chain], or nothing at all.
+"""The credential in a record, which shows that its peer may be a member: msgpack [operator, ticket, chain], or nothing at all.
 
     ticket   [epoch, nonce]: a proof of work (starling.node.admission.work)
     chain    invitations from the founder to the peer (starling.node.admission.chain)
@@ -9,7 +9,6 @@ and one swarm only, so no node can use another's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -17,32 +16,20 @@ from msgspec import Meta
 
 from starling.gossip.wire.schema import MAX_CREDENTIAL_BYTES, Counter
 from starling.node.admission import chain as chains
-from starling.node.admission.chain import Chain, PackedChain
+from starling.node.admission.chain import Chain
 
 MAX_OPERATOR = 64
 
 
 class Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A proof of work.
-
-    Args:
-        epoch: the epoch it was made for.
-        nonce: what was found.
-    """
+    """A proof of work: the epoch it was made for, and the nonce that was found."""
 
     epoch: Counter
     nonce: Counter
 
 
-class _Packed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    operator: Annotated[str, Meta(max_length=MAX_OPERATOR)]
-    ticket: Ticket | None
-    chain: PackedChain
-
-
-@dataclass(frozen=True, slots=True)
-class Credential:
-    """All that a peer shows.
+class Credential(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Everything that a peer presents.
 
     Args:
         operator: who runs the node, unverified; "" for none.
@@ -50,7 +37,7 @@ class Credential:
         chain: invitations, the founder's first; empty for none.
     """
 
-    operator: str = ""
+    operator: Annotated[str, Meta(max_length=MAX_OPERATOR)] = ""
     ticket: Ticket | None = None
     chain: Chain = ()
 
@@ -59,34 +46,25 @@ NOTHING = Credential()
 
 
 def encode(credential: Credential) -> bytes:
-    """The bytes for a record; b"" for nothing.
-
-    Raises:
-        ValueError: an operator that is not printable, or too many bytes.
-    """
+    """The bytes for a record; b"" for nothing. Raises ValueError: an operator that is not printable, or too many bytes."""
     if credential == NOTHING:
         return b""
     if len(credential.operator) > MAX_OPERATOR or not credential.operator.isprintable():
         raise ValueError(f"operator: must be at most {MAX_OPERATOR} printable characters, got {credential.operator!r}")
-    packed = chains.encode(_Packed(credential.operator, credential.ticket, chains.pack(credential.chain)))
-    if len(packed) > MAX_CREDENTIAL_BYTES:
+    raw = chains.encode(credential)
+    if len(raw) > MAX_CREDENTIAL_BYTES:
         raise ValueError(
-            f"a credential has at most {MAX_CREDENTIAL_BYTES} bytes, got {len(packed)}; use a shorter operator"
+            f"a credential has at most {MAX_CREDENTIAL_BYTES} bytes, got {len(raw)}; use a shorter operator"
         )
-    return packed
+    return raw
 
 
 def decode(raw: bytes) -> Credential:
-    """The credential in a record.
-
-    Raises:
-        ValueError: "credential_malformed": not the encoding of one.
-    """
+    """The credential in a record. Raises ValueError: "credential_malformed": not the encoding of one."""
     if not raw:
         return NOTHING
     try:
-        packed = chains.decode(raw, _Packed)
-        credential = Credential(packed.operator, packed.ticket, chains.unpack(packed.chain))
+        credential = chains.decode(raw, Credential)
         if credential == NOTHING or not credential.operator.isprintable():
             raise ValueError("another encoding, or an operator that cannot be shown")  # noqa: TRY301
     except ValueError as error:

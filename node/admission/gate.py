@@ -1,17 +1,15 @@
 """The admission gate: decides which records may be members of one swarm; satisfies `starling.gossip.membership.gate.Gate`.
 
-Theory of operation. A record that comes here is signed by its peer. Its credential, if it is one at all, is in one of these states:
+Theory of operation. A record that comes here is signed by its peer. Its credential is in one of these states:
 
     false      no honest member can have sent it: malformed, missing, wrongly signed, work found wrong
     unproven   a proof of work that has not been evaluated yet: not admitted, but added to `unproven` to be evaluated
-    lapsed     it was good once or may be elsewhere: expired, revoked, of another epoch, or second with an invitation for one
+    lapsed     it was good once or may be elsewhere: expired, revoked, of another epoch, or the second use of one invitation
     good       admitted
 
 Between peers that use one invitation the lower peer id is kept, not the one seen first: first differs from node to node, and members must
-agree on the list. That both exist is kept as evidence against the inviter. The node itself is always in its own list; `standing` says
-what others think of it.
-
-The time is an argument of the constructor: a function, so that the core which asks need not know that credentials end.
+agree on the list. That both exist is recorded as evidence against the inviter. The node itself is always in its own list; `standing` is
+how others see it. The time is a function given at construction, so that the membership core need not know that credentials end.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from typing import Literal, TypeVar
 
 from starling.gossip.wire.schema import Record, Revocation
 from starling.node.admission import chain as chains
-from starling.node.admission.chain import Slot, Terms
+from starling.node.admission.chain import Slot
 from starling.node.admission.credential import NOTHING, Credential, Ticket, decode
 from starling.node.admission.revocations import Revocations
 from starling.node.admission.work import Puzzle
@@ -41,12 +39,7 @@ State = Literal["good", "unproven", "lapsed", "false"]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a credential is worth now.
-
-    Args:
-        state: see above.
-        reason: in snake_case, why it is not good; "" if it is.
-    """
+    """State of a credential now (see above), and the reason in snake_case why it is not good; "" if it is."""
 
     state: State
     reason: str = ""
@@ -57,14 +50,9 @@ GOOD = Standing("good")
 
 @dataclass(frozen=True, slots=True)
 class Overuse:
-    """One invitation in two hands: both records are signed by their peers and carry it.
+    """One invitation used by two peers: both records are signed by their peers and carry it.
 
-    Args:
-        inviter: the member that answers for it.
-        number: which of its invitations.
-        kept: the record that counts.
-        other: the one that does not.
-        signed_twice: the inviter signed one of it for each of them. If not, one line was used by two: the inviter's, or stolen on its way.
+    `kept` is the record that counts. `signed_twice`: the inviter signed it once for each; else both used one invite line, shared or stolen.
     """
 
     inviter: str
@@ -76,14 +64,7 @@ class Overuse:
 
 @dataclass(slots=True)
 class Gatekeeper:
-    """The gate of one node.
-
-    Args:
-        manifest: of the swarm, for its admission rules and founder.
-        swarm: its id.
-        me: own peer id.
-        unix_s: the time.
-    """
+    """The gate of one node `me`, by the admission rules of the swarm's manifest; `unix_s` is the time."""
 
     manifest: Manifest
     swarm: str
@@ -100,16 +81,12 @@ class Gatekeeper:
     _changed: bool = False
 
     def __post_init__(self) -> None:
-        admission = self.manifest.admission
-        terms = Terms(self.swarm, self.manifest.founder, admission.depth, admission.quota)
-        self.revocations = Revocations(terms)
+        self.revocations = Revocations(chains.terms_of(self.manifest, self.swarm))
         self._puzzle = puzzle_of(self.manifest, self.swarm)
-
-    # --- what the membership core asks ----------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
-        """Whether anything is asked of members."""
+        """Whether members need a credential."""
         return self.manifest.admission.kind != "open" or self._puzzle is not None
 
     @property
@@ -144,10 +121,9 @@ class Gatekeeper:
         return self._before(record) if standing == GOOD else None
 
     def revoke(self, revocations: Sequence[Revocation]) -> list[Revocation]:
-        """Take in revocations -> those that are new.
+        """Add revocations -> those that are new.
 
-        Raises:
-            ValueError: one is none, or this swarm has no invitations; then nothing was taken in.
+        Raises ValueError: one is invalid, or this swarm has no invitations; then none was added.
         """
         if revocations and self.manifest.admission.kind != "invite":
             raise ValueError("nothing_to_revoke")
@@ -160,13 +136,11 @@ class Gatekeeper:
         changed, self._changed = self._changed, False
         return changed
 
-    # --- what the shell asks ----------------------------------------------------------------------------------
-
     def prove(self, record: Record, *, good: bool) -> None:
         """The work in a record was evaluated."""
         ticket = self.credential(record).ticket
         if ticket is not None:
-            _keep(self._proven, (record.peer, ticket), good)
+            keep(self._proven, (record.peer, ticket), good, MAX_KEPT)
 
     def standing(self, record: Record) -> Standing:
         """Standing of a record's credential now, regardless of rivals for the same invitation."""
@@ -186,7 +160,7 @@ class Gatekeeper:
         return self.standing(record) == GOOD and self._before(record) is not None
 
     def credential(self, record: Record) -> Credential:
-        """What a record carries; nothing, if that is malformed."""
+        """The credential of a record; an empty one if that is malformed."""
         parsed = self._parse(record)
         return NOTHING if isinstance(parsed, str) else parsed
 
@@ -195,8 +169,6 @@ class Gatekeeper:
         chain = self.credential(record).chain
         return chains.inviters(chain, self.manifest.founder) if self.manifest.admission.kind == "invite" else ()
 
-    # --- inside -----------------------------------------------------------------------------------------------
-
     def _parse(self, record: Record) -> Credential | str:
         key = record.peer, hashlib.blake2b(record.credential, digest_size=16).digest()
         known = self._parsed.get(key)
@@ -204,11 +176,11 @@ class Gatekeeper:
             return known
         parsed = self._examine(record)
         if not isinstance(parsed, str):
-            _keep(self._parsed, key, parsed)
+            keep(self._parsed, key, parsed, MAX_KEPT)
         return parsed
 
     def _examine(self, record: Record) -> Credential | str:
-        """What never changes about a credential: its form and its signatures."""
+        """Check the form and the signatures of a credential, which never change."""
         try:
             credential = decode(record.credential)
             if self.manifest.admission.kind == "invite" and record.peer != self.manifest.founder:
@@ -240,7 +212,7 @@ class Gatekeeper:
         proven = self._proven.get((peer, ticket))
         if proven is None:
             return Standing("unproven", "work_unproven")
-        _keep(self._proven, (peer, ticket), proven)
+        keep(self._proven, (peer, ticket), proven, MAX_KEPT)
         return GOOD if proven else Standing("false", "work_forged")
 
     def _claims(self, record: Record) -> bool:
@@ -252,7 +224,7 @@ class Gatekeeper:
         rival = first if first is not None and first.peer != record.peer and self.standing(first) == GOOD else None
         may = rival is None or record.peer < rival.peer
         if may:
-            _keep(self._first, slot, record)
+            keep(self._first, slot, record, MAX_KEPT)
         if rival is not None:
             self._changed = self._changed or may
             if slot not in self.overused and len(self.overused) < MAX_OVERUSED:
@@ -278,16 +250,16 @@ class Gatekeeper:
 
 
 def puzzle_of(manifest: Manifest, swarm: str) -> Puzzle | None:
-    """What work the swarm asks for; None if it asks for none."""
+    """The proof of work that the swarm requires, if any."""
     admission = manifest.admission
     if admission.kind != "open" or not admission.bits:
         return None
     return Puzzle(swarm, admission.bits, admission.memory_kib, admission.epoch_s)
 
 
-def _keep(memory: dict[K, V], key: K, value: V) -> None:
-    """Remember, as the most recent; the oldest gives way."""
-    memory.pop(key, None)
-    memory[key] = value
-    if len(memory) > MAX_KEPT:
-        del memory[next(iter(memory))]
+def keep(entries: dict[K, V], key: K, value: V, limit: int) -> None:
+    """Add an entry as the most recent; of more than `limit` the oldest is dropped."""
+    entries.pop(key, None)
+    entries[key] = value
+    if len(entries) > limit:
+        del entries[next(iter(entries))]

@@ -1,9 +1,9 @@
-"""An invite: one string that is all one needs to join. A prefix, and the base58 of msgpack and a checksum.
+"""An invite: one string that suffices to join. A prefix, and the base58 of msgpack and a checksum.
 
     starling1:   [swarm id, addresses]                      to a swarm that asks for no invitation
     starling2:   [swarm id, addresses, chain, bearer key]   with an invitation (node.admission.chain); a holder of the key may use it, once
 
-The checksum is against slips of the pen, not against forgery: what the string leads to is checked by the swarm id, a hash.
+The checksum detects copying errors, not forgery: the manifest found through it is checked against the swarm id, a hash.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, field
 
 import base58
-import msgpack
+import msgspec
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.wire.schema import MAX_ADDRESSES
@@ -64,18 +64,14 @@ def encode(invite: Invite) -> str:
     prefix = PREFIX
     if invite.chain:
         prefix = INVITED
-        plain += [chains.to_bytes(invite.chain), invite.bearer]
-    packed = msgpack.packb(plain, use_bin_type=True)
+        plain += [chains.encode(invite.chain), invite.bearer]
+    packed = msgspec.msgpack.encode(plain)
     text: str = base58.b58encode(packed + _checksum(prefix, packed)).decode()
     return prefix + text
 
 
 def decode(text: str) -> Invite:
-    """The invite in a string.
-
-    Raises:
-        ConfigError: in one line: not an invite, damaged, or of a newer version.
-    """
+    """The invite in a string. Raises ConfigError: in one line: not an invite, damaged, or of a newer version."""
     text = text.strip()
     version = _ANY_VERSION.match(text)
     if version is None or len(text) > _MAX_TEXT:
@@ -89,7 +85,7 @@ def decode(text: str) -> Invite:
         )
     try:
         return _unpack(version[0], text[len(PREFIX) :])
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+    except (ValueError, msgspec.DecodeError) as error:
         raise ConfigError(
             "invite: is damaged, some characters are missing or changed; copy it again, a member prints it with `starling invite`"
         ) from error
@@ -100,17 +96,10 @@ def _unpack(prefix: str, text: str) -> Invite:
     packed, checksum = raw[:-_CHECKSUM_BYTES], raw[-_CHECKSUM_BYTES:]
     if checksum != _checksum(prefix, packed):
         raise ValueError("the checksum does not fit")
-    swarm, bootstrap, *invited = msgpack.unpackb(packed, raw=False, max_array_len=MAX_ADDRESSES)
-    if not isinstance(swarm, str) or not isinstance(bootstrap, list):
-        raise TypeError("not a swarm id and a list of addresses")
     if prefix == PREFIX:
-        if invited:
-            raise ValueError("more than a swarm id and a list of addresses")
-        return Invite(swarm, tuple(bootstrap))
-    chain, bearer = invited
-    if not isinstance(chain, bytes) or not isinstance(bearer, bytes):
-        raise TypeError("not an invitation and a key")
-    return Invite(swarm, tuple(bootstrap), chains.from_bytes(chain), bearer)
+        return Invite(*msgspec.msgpack.decode(packed, type=tuple[str, tuple[str, ...]]))
+    swarm, bootstrap, chain, bearer = msgspec.msgpack.decode(packed, type=tuple[str, tuple[str, ...], bytes, bytes])
+    return Invite(swarm, bootstrap, chains.from_bytes(chain), bearer)
 
 
 def _checksum(prefix: str, packed: bytes) -> bytes:

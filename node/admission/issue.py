@@ -1,7 +1,7 @@
-"""Giving out invitations, each number once, and taking one up. The only part of admission that touches files: `issued/` of a run directory.
+"""Issue invitations, each number once, and accept one. The only part of admission that touches files: `issued/` of a run directory.
 
-A file per number, made exclusively, so two commands at once cannot give the same number; in it the invite as it was given out. A number may
-be given again when its invitation has ended.
+A file per number, made exclusively, so two commands at once cannot issue the same number; it holds the invite. A number may be issued again
+when its invitation has ended.
 """
 
 from __future__ import annotations
@@ -16,21 +16,14 @@ from starling.node.admission import chain as chains
 from starling.node.admission import invite as invites
 from starling.node.admission.chain import MAX_NUMBER, Chain, Terms
 from starling.node.admission.invite import Invite
-from starling.node.config.schema import Manifest
-from starling.node.identity import Identity, public_key_of
+from starling.node.identity import Identity, peer_id_of, public_key_of
 
 _ASK = "ask a member for the line that `starling invite` prints, then `starling join INVITE`"
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """An invitation that was given out.
-
-    Args:
-        invite: what to hand on.
-        number: which of ours it is.
-        left: how many more this node may issue; None for the founder, who has no limit.
-    """
+    """An invitation that was issued: its number, and how many more this node may issue (`left`; None for the founder)."""
 
     invite: Invite
     number: int
@@ -43,15 +36,11 @@ class Issued:
 
 
 def take_up(invite: Invite | None, identity: Identity) -> Chain:
-    """The invitation in an invite, bound to this node; empty if there is none.
-
-    Raises:
-        ConfigError: it is for another peer.
-    """
+    """The invitation in an invite, bound to this node; empty if there is none. Raises ConfigError: it is for another peer."""
     if invite is None or not invite.chain:
         return ()
     if invite.bearer:
-        if Identity.from_seed(invite.bearer).peer_id != invite.chain[-1].invitee:
+        if Identity.from_seed(invite.bearer).peer_id != peer_id_of(invite.chain[-1].invitee):
             raise ConfigError(f"invite: its key does not fit its invitation; {_ASK}")
         return chains.bind(invite.chain, invite.bearer, identity.peer_id, invite.swarm)
     if invite.chain[-1].holder != identity.peer_id:
@@ -59,21 +48,14 @@ def take_up(invite: Invite | None, identity: Identity) -> Chain:
     return invite.chain
 
 
-def terms_of(manifest: Manifest, swarm: str) -> Terms:
-    """What a swarm agreed on about invitations."""
-    return Terms(swarm, manifest.founder, manifest.admission.depth, manifest.admission.quota)
-
-
 def give(
     folder: Path, terms: Terms, inviter: Identity, above: Chain, bootstrap: tuple[str, ...], *, days: float, now_s: float, peer: str = ""
 ) -> Issued:  # fmt: skip
-    """A new invitation, noted in `folder`.
+    """A new invitation, recorded in `folder`.
 
     Args:
         folder: `issued` of the inviter's run directory.
-        terms: of the swarm.
-        inviter: the founder, or the holder of `above`.
-        above: the inviter's own chain; empty for the founder.
+        inviter: the founder, or the holder of `above`, which is empty for the founder.
         bootstrap: addresses for the invite.
         days: how long it lasts, > 0.
         now_s: unix time.

@@ -27,35 +27,22 @@ _DIGEST_BYTES = 16
 
 
 def revoke(who: Identity, chain: Chain, terms: Terms) -> Revocation:
-    """The last invitation of a chain, revoked.
+    """Revoke the last invitation of a chain, as the founder or as a peer above the last holder.
 
-    Args:
-        who: identity of the founder, or of a peer above the last holder.
-        chain: down to the invitation.
-        terms: of the swarm.
-
-    Raises:
-        ValueError: in snake_case: there is no such invitation, or it is not theirs to revoke ("revoked_by_another").
+    Raises ValueError: in snake_case: there is no such invitation, or it is not theirs to revoke ("revoked_by_another").
     """
     chains.check(chain, terms)
     slot = chains.slots(chain, terms.founder)[-1]
-    revocation = Revocation(chains.to_bytes(chain), who.peer_id, who.sign(_signed(terms.swarm, slot)))
-    check(revocation, terms)
+    revocation = Revocation(chains.encode(chain), who.peer_id, who.sign(_signed(terms.swarm, slot)))
+    check(revocation, chain, terms)
     return revocation
 
 
-def check(revocation: Revocation, terms: Terms) -> Chain:
-    """The chain that is void from its last link on.
+def check(revocation: Revocation, chain: Chain, terms: Terms) -> None:
+    """Check a revocation of the last invitation of `chain`, which is that of the revocation, decoded.
 
-    Raises:
-        ValueError: why it is invalid, in snake_case.
+    Raises ValueError: why it is invalid, in snake_case.
     """
-    chain = chains.from_bytes(revocation.chain)
-    _check(revocation, chain, terms)
-    return chain
-
-
-def _check(revocation: Revocation, chain: Chain, terms: Terms) -> None:
     chains.check(chain, terms)
     if revocation.by not in chains.inviters(chain, terms.founder):
         raise ValueError("revoked_by_another")
@@ -77,39 +64,23 @@ class _Held:
 
 @dataclass(slots=True)
 class Revocations:
-    """All that one node knows.
-
-    Args:
-        terms: of the swarm.
-    """
+    """The revocations that one node knows, under the swarm's terms."""
 
     terms: Terms
+    listed: tuple[Revocation, ...] = ()
+    """Sorted by slot, the same order at every node."""
+    digest: bytes = bytes(_DIGEST_BYTES)
+    """Of the void slots."""
     _held: dict[Slot, _Held] = field(default_factory=dict)
-    _listed: tuple[Revocation, ...] = ()
-    _digest: bytes = bytes(_DIGEST_BYTES)
-
-    @property
-    def listed(self) -> tuple[Revocation, ...]:
-        """Sorted by slot, the same order at every node."""
-        return self._listed
-
-    @property
-    def digest(self) -> bytes:
-        """Of the void slots."""
-        return self._digest
 
     def add(self, revocations: Iterable[Revocation], now_ms: int) -> list[Revocation]:
-        """Take them in -> those that are new and stay.
-
-        Raises:
-            ValueError: one is none; then nothing was taken in.
-        """
+        """Add revocations -> those that are new and stay. Raises ValueError: one is invalid; then none was added."""
         fresh: list[_Held] = []
         for revocation in revocations:
             chain = chains.from_bytes(revocation.chain)
             path = chains.slots(chain, self.terms.founder)
             if not path or path[-1] not in self._held:
-                _check(revocation, chain, self.terms)  # expensive, so only for unknown ones
+                check(revocation, chain, self.terms)  # expensive, so only for unknown ones
                 fresh.append(_Held(revocation, chain, path[-1], path[0]))
         if not fresh:
             return []
@@ -120,11 +91,8 @@ class Revocations:
 
     def voids(self, chain: Chain) -> Revocation | None:
         """The revocation of one of a chain's invitations, the one nearest to the founder; None if all are valid."""
-        for slot in chains.slots(chain, self.terms.founder):
-            held = self._held.get(slot)
-            if held is not None:
-                return held.revocation
-        return None
+        held = (self._held.get(slot) for slot in chains.slots(chain, self.terms.founder))
+        return next((each.revocation for each in held if each is not None), None)
 
     def _trim(self, now_ms: int) -> None:
         branches: Counter[Slot] = Counter()
@@ -138,9 +106,9 @@ class Revocations:
                     continue
             kept[each.slot] = each
         self._held = kept
-        self._listed = tuple(kept[slot].revocation for slot in sorted(kept))
+        self.listed = tuple(kept[slot].revocation for slot in sorted(kept))
         encoded = chains.encode([list(slot) for slot in sorted(kept)])
-        self._digest = hashlib.blake2b(encoded, digest_size=_DIGEST_BYTES).digest()
+        self.digest = hashlib.blake2b(encoded, digest_size=_DIGEST_BYTES).digest()
 
 
 def _signed(swarm: str, slot: Slot) -> bytes:

@@ -8,14 +8,13 @@ A ticket is for one peer, one swarm and one epoch of `epoch_s` of unix time. It 
 to the middle of the next, so a member has half an epoch for the next one. Memory per try keeps graphics cards from being
 a thousand times faster than the rest. Checking costs one try, where finding costs 2**bits of them on average.
 
-Nothing unpredictable goes into it, so tickets of later epochs can be made in advance, at the same cost each.
+Its input is predictable, so tickets of later epochs can be made in advance, at the same cost each.
 
 Source: Biryukov, Dinu, Khovratovich 2016 (argon2, RFC 9106); hashcash, Back 2002. Parameters: one pass, one lane.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
@@ -28,10 +27,9 @@ _DIGEST_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Puzzle:
-    """What a swarm asks of strangers.
+    """The proof of work that a swarm requires.
 
     Args:
-        swarm: its id.
         bits: zero bits, 1 to 24.
         memory_kib: of one try, >= 8.
         epoch_s: seconds of an epoch.
@@ -69,21 +67,7 @@ class Puzzle:
         return self.solved_by(self.digest(peer, ticket))
 
 
-def search(
-    puzzle: Puzzle, peer: str, epoch: int, nonces: range, digest: Callable[[str, Ticket], bytes] | None = None
-) -> Ticket | None:
-    """The first good ticket among some nonces, if there is one.
-
-    Args:
-        puzzle: what is asked.
-        peer: for whom.
-        epoch: for when.
-        nonces: which to try, one evaluation each.
-        digest: evaluates; the puzzle's own, if not given.
-    """
-    evaluate = digest or puzzle.digest
-    for nonce in nonces:
-        ticket = Ticket(epoch, nonce)
-        if puzzle.solved_by(evaluate(peer, ticket)):
-            return ticket
-    return None
+def search(puzzle: Puzzle, peer: str, epoch: int, nonces: range) -> Ticket | None:
+    """The first good ticket of a peer and an epoch among some nonces, at one evaluation each; None if there is none."""
+    tickets = (Ticket(epoch, nonce) for nonce in nonces)
+    return next((ticket for ticket in tickets if puzzle.is_solved(peer, ticket)), None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
@@ -19,11 +19,15 @@ from starling.node.cli import completion
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 DEFAULT_DIR = Path("starling-node")
+PATH = click.Path(path_type=Path)
 PIPE_WIDTH = 200  # columns of a table that is not written to a terminal: wide enough that no line folds
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Document = TypeVar("Document", bound=msgspec.Struct)
 
 
 # --- options ----------------------------------------------------------------------------------------------------
@@ -46,33 +50,32 @@ def dir_option(command: Command) -> Command:
     return with_directory  # type: ignore[return-value]  # same callback, one parameter more on the command line
 
 
-def preset_option(command: Command) -> Command:
-    """`--preset NAME`, given to the command as `preset: str | None`."""
-    return click.option(
-        "--preset",
-        metavar="vouched|open",
-        help="Start from the values for known members, or for strangers; see docs/robustness.md.",
-        shell_complete=completion.presets,
-    )(command)
+preset_option = click.option(
+    "--preset", metavar="vouched|open", shell_complete=completion.names("starling.node.config.presets:PRESETS"),
+    help="Start from the values for known members, or for strangers; see docs/robustness.md.",
+)  # fmt: skip
+"""`--preset NAME`, given to the command as `preset: str | None`."""
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON for programs; schemas are in docs/schemas."
+)
+"""`--json`, given to the command as `as_json: bool`."""
+
+
+def dir_and_json(command: Command) -> Command:
+    """Both, for commands that look at a node."""
+    return dir_option(json_option(command))
 
 
 def set_option(*parts: str, help: str) -> Callable[[Command], Command]:
-    """`--set KEY=VALUE`, given to the command as `assignments: tuple[str, ...]`.
-
-    Args:
-        parts: whose keys are completed: manifest, node, scenario.
-        help: for `--help`.
-    """
+    """`--set KEY=VALUE` of these parts (manifest, node, scenario), given to the command as `assignments: tuple[str, ...]`."""
     return click.option(
         "--set", "assignments", multiple=True, metavar="KEY=VALUE", help=help, shell_complete=completion.keys(*parts)
     )
 
 
-def json_option(command: Command) -> Command:
-    """`--json`, given to the command as `as_json: bool`."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help="Print JSON for programs; schemas are in docs/schemas."
-    )(command)
+def file_option(*names: str, help: str) -> Callable[[Command], Command]:
+    """An option that names a file."""
+    return click.option(*names, metavar="FILE", type=PATH, help=help)
 
 
 # --- printing ---------------------------------------------------------------------------------------------------
@@ -81,6 +84,11 @@ def json_option(command: Command) -> Command:
 def say(text: str) -> None:
     """A line for people, on standard error."""
     click.echo(text, err=True)
+
+
+def result(document: Document, as_json: bool, for_people: Callable[[Document], object]) -> None:
+    """Print what a command found: as JSON, or by `for_people`."""
+    emit(document) if as_json else for_people(document)
 
 
 def emit(document: msgspec.Struct) -> None:
@@ -111,6 +119,39 @@ def console(*, stderr: bool = False) -> Console:
     return Console(
         stderr=stderr, width=None if stream.isatty() else PIPE_WIDTH, highlight=False, color_system=colors,
     )  # fmt: skip
+
+
+def table(columns: Iterable[str], rows: Iterable[Sequence[str | Text]], *, fold: bool = False) -> Table:
+    """A table without lines; strings are printed as they are.
+
+    A column is aligned to the right if ">" comes before its heading. `fold`: long headings and cells are continued on the next line, but
+    for those of the first column.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for number, name in enumerate(columns):
+        shown.add_column(
+            name.removeprefix(">"), justify="right" if name.startswith(">") else "left", overflow="fold",
+            no_wrap=not (fold and number),
+        )  # fmt: skip
+    for row in rows:
+        shown.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return shown
+
+
+def listing(rows: Mapping[str, str]) -> Table:
+    """A name and its value on each line."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table.grid(padding=(0, 2))
+    shown.add_column(style="dim", no_wrap=True)
+    shown.add_column(overflow="fold")
+    for name, text in rows.items():
+        shown.add_row(Text(name), Text(text))
+    return shown
 
 
 def discard_output() -> None:

@@ -1,11 +1,12 @@
 """`starling completion`: the script a shell reads, and what may come next at a cursor.
 
 click answers the script's questions. Two things are ours: bash breaks words at `:` and `=`, which our words contain (`3:alie`,
-`mix=dsgd`), so here it is handed the line instead; and values are looked up where they are, without torch and without waiting for long.
+`mix=dsgd`), so its script passes the whole line; and values are looked up without torch and without waiting for long.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -21,11 +22,11 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from starling.node.cli.help import Command
+from starling.node.cli.help import command
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_STARLING_COMPLETE"
-PEERS_S = 0.5  # to ask the running node for its peers: a person waits at the TAB key
+PEERS_S = 0.5  # for the running node to list its peers: a person waits at the TAB key
 RECORD = "record.jsonl"
 NODE_FILES = ("node.toml", "control.sock", RECORD)
 
@@ -52,8 +53,9 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
 
+@add_completion_class
 class Bash(BashComplete):
-    """Bash from 4.4 on."""
+    """Bash from 4.4 on, in the place of click's own."""
 
     source_template = BASH
 
@@ -67,27 +69,15 @@ class Bash(BashComplete):
     def format_completion(self, item: CompletionItem[str]) -> str:
         """Without what bash takes for words of their own, as it puts the answer behind those."""
         _, incomplete = self.get_completion_args()
-        breaks = [
-            at + 1
-            for at, letter in enumerate(incomplete)
-            if letter in ":=" and letter in os.environ.get("COMP_BREAKS", "")
-        ]
-        start = breaks[-1] if breaks and item.value.startswith(incomplete[: breaks[-1]]) else 0
-        return f"{item.type},{item.value[start:]}"
+        breaks = os.environ.get("COMP_BREAKS", "")
+        start = max((incomplete.rfind(letter) + 1 for letter in ":=" if letter in breaks), default=0)
+        return f"{item.type},{item.value[start if item.value.startswith(incomplete[:start]) else 0 :]}"
 
 
-def register() -> None:
-    """Before click is asked: our bash in the place of its own."""
-    add_completion_class(Bash)
-
-
-@click.command(
-    cls=Command,
-    examples=(
-        ('eval "$(starling completion bash)"', "in ~/.bashrc"),
-        ("starling completion zsh > ~/.zfunc/_starling", "where ~/.zfunc is in fpath before compinit"),
-        ("starling completion fish > ~/.config/fish/completions/starling.fish", ""),
-    ),
+@command(
+    ('eval "$(starling completion bash)"', "in ~/.bashrc"),
+    ("starling completion zsh > ~/.zfunc/_starling", "where ~/.zfunc is in fpath before compinit"),
+    ("starling completion fish > ~/.config/fish/completions/starling.fish", ""),
 )
 @click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
@@ -95,7 +85,6 @@ def completion(shell: str) -> None:
 
     It completes commands, options, run directories, presets, attacks, settings, and the peers that the running node knows.
     """
-    register()
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(click.get_current_context().find_root().command, {}, "starling", VARIABLE).source(), nl=False)
@@ -105,29 +94,36 @@ def completion(shell: str) -> None:
 
 
 class RunDirectory(click.Path):
-    """A directory that holds a node; completed by those there are, below the one typed too."""
+    """A directory that holds a node; completed by those there are, also within the one typed, else as any directory."""
+
+    otherwise = "dir"
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
 
     def shell_complete(self, ctx: Context, param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
-        """Run directories, else any directory."""
-        found = [str(path) for path in _directories(incomplete) if _holds_node(path)]
-        return [*map(CompletionItem, sorted(found))] or [CompletionItem(incomplete, type="dir")]
+        """Paths that begin with `incomplete`."""
+        found = {str(path) for folder in _directories(incomplete) for path in self.candidates(folder)}
+        return [*map(CompletionItem, sorted(found))] or [CompletionItem(incomplete, type=self.otherwise)]
+
+    def candidates(self, folder: Path) -> Iterator[Path]:
+        """What `folder` offers."""
+        if any((folder / name).exists() for name in NODE_FILES):
+            yield folder
 
 
-class Watchable(click.Path):
-    """What the terminal UI can show: run directories, folders of a demo, recorded runs."""
+class Watchable(RunDirectory):
+    """What the terminal UI can show: run directories, folders of a demo, recorded runs; completed else as any file."""
 
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
+    otherwise = "file"
 
-    def shell_complete(self, ctx: Context, param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
-        """Those that are here, else any file."""
-        folders = list(_directories(incomplete))
-        found = {str(path) for path in folders if _holds_node(path) or any(path.glob("node-*"))}
-        found |= {str(path / RECORD) for path in folders if (path / RECORD).exists()}
-        return [*map(CompletionItem, sorted(found))] or [CompletionItem(incomplete, type="file")]
+    def candidates(self, folder: Path) -> Iterator[Path]:
+        """What `folder` offers."""
+        yield from super().candidates(folder)
+        if any(folder.glob("node-*")):
+            yield folder
+        if (folder / RECORD).exists():
+            yield folder / RECORD
 
 
 def _directories(incomplete: str) -> Iterator[Path]:
@@ -143,29 +139,28 @@ def _directories(incomplete: str) -> Iterator[Path]:
         return
 
 
-def _holds_node(path: Path) -> bool:
-    return any((path / name).exists() for name in NODE_FILES)
-
-
 def _matching(values: Iterable[str], incomplete: str, kind: str = "plain") -> list[CompletionItem[str]]:
-    return [CompletionItem(value, type=kind) for value in values if value.startswith(incomplete)]
+    return [CompletionItem(value, type=kind) for value in sorted(values) if value.startswith(incomplete)]
 
 
-def presets(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Names of presets."""
-    from starling.node.config.presets import PRESETS
+def names(table: str) -> Lookup:
+    """Names of a "module:TABLE", imported when they are asked for."""
 
-    return _matching(sorted(PRESETS), incomplete)
+    def look_up(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
+        module, _, attribute = table.partition(":")
+        return _matching(getattr(importlib.import_module(module), attribute), incomplete)
+
+    return look_up
 
 
 def attacks(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """N:ATTACK: the attacks, once a number stands there."""
+    """N:ATTACK: the attacks, after a number and its colon."""
     from starling.robust.attacks.catalogue import ATTACKS
 
     count, colon, _ = incomplete.partition(":")
     if not colon:
         return [CompletionItem(f"{count or 1}:", type=_OPEN)]
-    return _matching((f"{count}:{name}" for name in sorted(ATTACKS)), incomplete)
+    return _matching((f"{count}:{name}" for name in ATTACKS), incomplete)
 
 
 def peers(ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
@@ -182,36 +177,23 @@ def peers(ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionIt
     return [CompletionItem(peer.peer, help=peer.state) for peer in known if incomplete.lstrip("…") in peer.peer]
 
 
-def overlays(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Kinds of overlays."""
-    from starling.gossip.overlay.catalogue import OVERLAYS
-
-    return _matching(sorted(OVERLAYS), incomplete)
-
-
-def tasks(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Built-in tasks."""
-    from starling.node.tasks.catalogue import TASKS
-
-    return _matching(sorted(TASKS), incomplete)
-
-
 def keys(*parts: str) -> Lookup:
     """KEY= of the settings files that are named: manifest, node, scenario."""
 
     def look_up(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
-        from starling.node.config.schema import Manifest, NodeConfig, Section
+        from starling.node.config.parts import Section
+        from starling.node.config.schema import Manifest, NodeConfig
         from starling.node.simulate.schema import Scenario
 
         kinds: dict[str, type[Section]] = {"manifest": Manifest, "node": NodeConfig, "scenario": Scenario}
         known = {key for part in parts for key in _dotted(kinds[part](), "")}
-        return _matching((f"{key}=" for key in sorted(known)), incomplete, _OPEN)
+        return _matching((f"{key}=" for key in known), incomplete, _OPEN)
 
     return look_up
 
 
 def _dotted(section: Any, prefix: str) -> Iterator[str]:
-    from starling.node.config.schema import Section
+    from starling.node.config.parts import PartSection, Section, catalogue_of
 
     for name in section.__struct_fields__:
         value = getattr(section, name)
@@ -219,7 +201,10 @@ def _dotted(section: Any, prefix: str) -> Iterator[str]:
             yield from _dotted(value, f"{prefix}{name}.")
         else:
             yield prefix + name
+    for part in section.PARTS if isinstance(section, PartSection) else ():
+        catalogue = catalogue_of(section.BASE, part)
+        yield from (prefix + key.name for name in catalogue.built_in for key in catalogue.keys_of(name) or ())
 
 
 _OPEN = "open" if os.environ.get(VARIABLE, "").startswith("bash") else "plain"
-"""A value to be continued: bash puts no space behind it."""
+"""A value to be continued: bash adds no space after it."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from starling.gossip.errors import ConfigError
-from starling.node.cli.common import dir_option, emit, json_option, preset_option
+from starling.node.cli.common import PATH, dir_and_json, emit, preset_option, say
 from starling.node.cli.help import Group
-from starling.node.config.schema import Manifest, NodeConfig, Section
+from starling.node.config.parts import Section
+from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.status.control import typed
 
 PARTS = ("manifest", "node", "scenario")
@@ -22,17 +22,17 @@ def check(manifest: Manifest) -> None:
     """Print what may not be meant on standard error.
 
     Raises:
-        ConfigError: it cannot work, as far as can be told without torch. The engine checks the task's parameters.
+        ConfigError: it cannot work, as far as that is known without torch. The engine checks the task's parameters.
     """
     from starling.node.config import manifest as manifests
 
     for warning in manifests.check(manifest):
-        click.echo(f"note: {warning}", err=True)
+        say(f"note: {warning}")
 
 
 @click.group(cls=Group)
 def manifest() -> None:
-    """Show or check a swarm's manifest."""
+    """Show, check or convert a swarm's manifest."""
 
 
 @manifest.command(
@@ -42,9 +42,8 @@ def manifest() -> None:
         ("starling manifest show examples/digits.toml", "a file with every default filled in"),
     ),
 )
-@click.argument("file", metavar="[MANIFEST.toml]", required=False, type=click.Path(path_type=Path))
-@dir_option
-@json_option
+@click.argument("file", metavar="[MANIFEST.toml]", required=False, type=PATH)
+@dir_and_json
 def show_manifest(file: Path | None, run_dir: Path, as_json: bool) -> None:
     """Print a manifest, every key with its meaning.
 
@@ -78,37 +77,56 @@ def show_manifest(file: Path | None, run_dir: Path, as_json: bool) -> None:
 
 
 @manifest.command("check", examples=(("starling manifest check examples/digits.toml", "before you found"),))
-@click.argument("file", metavar="MANIFEST.toml", type=click.Path(path_type=Path))
+@click.argument("file", metavar="MANIFEST.toml", type=PATH)
 def check_manifest(file: Path) -> None:
     """Check a manifest file.
 
     Checks keys, values, rules between them, the signature if there is one, and that each `module:name` can be imported here, which runs
     the module. The task's parameters are checked by `found`, a whole task by `starling task check`.
     """
-    from starling.node.config import kinds, presets
     from starling.node.config import manifest as manifests
+    from starling.node.config import parts, presets
 
     checked = presets.load(Manifest, file)
     try:
         check(checked)
         if checked.signature:
             manifests.verify(checked)
-        for key, name in kinds.names(checked).items():
+        for key, name in parts.names(checked).items():
             if ":" in name:
                 _import(key, name)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
     signed = f"founded as {manifests.swarm_id(checked)}" if checked.signature else "not founded yet"
-    click.echo(f"{file}: no error found, {signed}", err=True)
+    say(f"{file}: no error found, {signed}")
+
+
+@manifest.command(
+    "convert", examples=(("starling manifest convert OLD.toml > NEW.toml", "a manifest or scenario of format 1"),)
+)
+@click.argument("file", metavar="OLD.toml", type=click.Path(path_type=Path))
+def convert_manifest(file: Path) -> None:
+    """Print a manifest or scenario of format 1 with today's keys.
+
+    Comments and a signature are lost: what was founded with format 1 has to be founded again, as another swarm.
+    """
+    import tomli_w
+
+    from starling.node.cli.format1 import converted
+    from starling.node.config import toml
+
+    try:
+        new, notes = converted(toml.read(file))
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    click.echo(tomli_w.dumps(new), nl=False)
 
 
 def _import(key: str, name: str) -> None:
-    """Import the module of a `module:name` in a process of its own.
-
-    Raises:
-        ConfigError: it cannot be imported.
-    """
-    command = [sys.executable, "-P", "-m", "starling.node.engine.import_check", str(Path.cwd()), key, name]
+    """Import the module of a `module:name` in a process of its own; ConfigError if that fails."""
+    command = [sys.executable, "-P", "-m", "starling.node.engine.own_code", str(Path.cwd()), key, name]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ConfigError((done.stderr.strip().splitlines() or [f"importing {name!r} failed"])[-1])
@@ -133,8 +151,7 @@ def config() -> None:
     shell_complete=lambda _c, _p, begun: [part for part in PARTS if part.startswith(begun)],
 )  # fmt: skip
 @preset_option
-@dir_option
-@json_option
+@dir_and_json
 def show_config(part: str | None, preset: str | None, run_dir: Path, as_json: bool) -> None:
     """Print every setting with its meaning: those of the node in --dir, or the defaults where there is none.
 
@@ -142,7 +159,10 @@ def show_config(part: str | None, preset: str | None, run_dir: Path, as_json: bo
 
     scenario prints the defaults of what `starling simulate` reads. --preset prints a manifest, or scenario, that begins with those values.
     """
-    from starling.node.config import presets
+    import msgspec
+
+    from starling.node.cli.documents import ShownConfig
+    from starling.node.config import presets, toml
     from starling.node.simulate.schema import Scenario
     from starling.node.storage.run_dir import RunDir
 
@@ -152,37 +172,24 @@ def show_config(part: str | None, preset: str | None, run_dir: Path, as_json: bo
         raise ConfigError(
             f"--preset: is about a manifest or a scenario, got {part}; try `starling config show manifest --preset {preset}`"
         )
-    begun = presets.asked(preset, ())
-    begins = "defaults" if preset is None else f"preset {preset}"
-    if part == "scenario":
-        scenario = presets.load(Scenario, assignments=begun)
-        _print_parts({"scenario": (f"A scenario: what `starling simulate` reads ({begins})", scenario)}, as_json)
-        return
-    agreed_on = "The manifest: what a swarm agrees on"
-    if preset is not None:
-        _print_parts({"manifest": (f"{agreed_on} ({begins})", presets.load(Manifest, assignments=begun))}, as_json)
-        return
-    place, parts = RunDir(run_dir), dict[str, tuple[str, Section]]()
-    held = place.config_file.exists()
-    if part != "node":
+    parts = [part] if part else ["manifest"] if preset else ["manifest", "node"]
+    begun, begins = presets.asked(preset, ()), "defaults" if preset is None else f"preset {preset}"
+    place = RunDir(run_dir)
+    held = part != "scenario" and preset is None and place.config_file.exists()
+    shown: dict[str, tuple[str, Section]] = {}
+    if "scenario" in parts:
+        heading = f"A scenario: what `starling simulate` reads ({begins})"
+        shown["scenario"] = (heading, presets.load(Scenario, assignments=begun))
+    if "manifest" in parts:
         agreed = place.read_manifest() if held else None
-        origin = place.manifest_file if agreed else "defaults; the swarm's own is not here yet" if held else "defaults"
-        parts["manifest"] = (f"{agreed_on} ({origin})", agreed or Manifest())
-    if part != "manifest":
-        origin = place.config_file if held else "defaults"
-        parts["node"] = (f"The node's own settings ({origin})", place.read_config() if held else NodeConfig())
-    _print_parts(parts, as_json)
-
-
-def _print_parts(parts: Mapping[str, tuple[str, Section]], as_json: bool) -> None:
-    """TOML below a heading each, or one JSON object."""
-    import msgspec
-
-    from starling.node.cli.documents import ShownConfig
-    from starling.node.config import toml
-
+        origin = place.manifest_file if agreed else "defaults; the swarm's own is not here yet" if held else begins
+        heading = f"The manifest: what a swarm agrees on ({origin})"
+        shown["manifest"] = (heading, agreed or presets.load(Manifest, assignments=begun))
+    if "node" in parts:
+        heading = f"The node's own settings ({place.config_file if held else 'defaults'})"
+        shown["node"] = (heading, place.read_config() if held else NodeConfig())
     if as_json:
-        emit(ShownConfig(**{name: msgspec.to_builtins(section) for name, (_, section) in parts.items()}))
-        return
-    texts = (f"# {heading}\n{toml.render(section)}" for heading, section in parts.values())
-    click.echo("\n".join(texts), nl=False)
+        emit(ShownConfig(**{name: msgspec.to_builtins(section) for name, (_, section) in shown.items()}))
+    else:
+        texts = (f"# {heading}\n{toml.render(section)}" for heading, section in shown.values())
+        click.echo("\n".join(texts), nl=False)

@@ -1,6 +1,6 @@
 """`starling demo`: a swarm of real node processes on this machine, watched while it learns, summed up in a table.
 
-Standard output is the table, or one JSON object. Progress goes to the terminal UI where a terminal is, else to standard error.
+Standard output is the table, or one JSON object. Progress goes to the terminal UI if there is a terminal, else to standard error.
 """
 
 from __future__ import annotations
@@ -15,56 +15,57 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import UNSET
 
 from starling.gossip.errors import ConfigError
 from starling.node.cli import completion
-from starling.node.cli.common import console, emit_plain, is_lively, json_option, preset_option
-from starling.node.cli.help import Command, meant
-from starling.node.cli.progress import Display, Terminal, on_stderr
+from starling.node.cli.common import (
+    PATH,
+    console,
+    is_lively,
+    json_option,
+    preset_option,
+    result,
+    say,
+    set_option,
+    table,
+)
+from starling.node.cli.help import command, meant
+from starling.node.cli.progress import Terminal, on_stderr
 from starling.node.config.schema import Manifest
 
 if TYPE_CHECKING:
-    from starling.node.demo.swarm import Demo, Plan
+    from starling.node.demo.summary import DemoNode, DemoSummary
+    from starling.node.demo.swarm import Plan
 
 ROUNDS = 400  # some fifteen seconds: long enough for a killed node to be missed, restarted and at par again
 LOOPBACK = ("membership.probe_s=0.5", "membership.timeout_s=0.25", "membership.suspicion_s=1.0")  # no link here is slow
-PATH_TASKS = ("images", "text")  # they learn from files
 GROUP = re.compile(r"(?P<count>\d{1,6}):(?P<attack>\w+)")
 SHARE = re.compile(r"(?P<node>\d{1,6})@(?P<fraction>\d*\.?\d+)")
 HELP = "see `starling demo --help`"
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        ("starling demo", "eight nodes, shown live"),
-        ("starling demo --nodes 4 --kill 2@0.3 --join-late 0.4", "one is killed and comes back, one comes late"),
-        ("starling demo --nodes 8 --preset open --byzantine 1:sign_flip", "strangers, one of them Byzantine"),
-        ("starling demo --nodes 4 --rounds 60 --json", "one JSON object, for a program"),
-    ),
+@command(
+    ("starling demo", "eight nodes, shown live"),
+    ("starling demo --nodes 4 --kill 2@0.3 --join-late 0.4", "one is killed and comes back, one comes late"),
+    ("starling demo --nodes 8 --preset open --byzantine 1:sign_flip", "strangers, one of them Byzantine"),
+    ("starling demo --nodes 4 --rounds 60 --json", "one JSON object, for a program"),
 )
-@click.option("--nodes", type=int, default=8, show_default=True, help="How many nodes, at least 2.")
+@click.option("--nodes", type=int, default=8, help="How many nodes, at least 2.")
 @click.option(
-    "--task",
-    default="digits",
-    show_default=True,
-    help="A built-in task or module:function.",
-    shell_complete=completion.tasks,
-)
+    "--task", default="digits", help="A built-in task or module:function.",
+    shell_complete=completion.names("starling.node.catalogues:TASKS"),
+)  # fmt: skip
 @click.option("--rounds", type=int, help=f"Length of the run in rounds; default: {ROUNDS}.")
 @click.option("--seconds", type=float, help="Length of the run in seconds instead.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of all shared chance.")
-@click.option(
-    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any key of `starling config show manifest`.",
-    shell_complete=completion.keys("manifest"),
-)  # fmt: skip
+@click.option("--seed", type=int, default=0, help="Of all shared random numbers.")
+@set_option("manifest", help="Any key of `starling config show manifest`.")
 @click.option(
     "--kill", "kills", multiple=True, metavar="I@FRACTION", help="Kill node I at this fraction of the run; it restarts."
 )
 @click.option(
-    "--byzantine", "liars", multiple=True, metavar="N:ATTACK",
+    "--byzantine", multiple=True, metavar="N:ATTACK", shell_complete=completion.attacks,
     help="The last N nodes are Byzantine, e.g. 3:sign_flip (docs/attacks.md); more than once for several attacks.",
-    shell_complete=completion.attacks,
 )  # fmt: skip
 @click.option(
     "--ban-at", type=float, metavar="FRACTION",
@@ -73,16 +74,10 @@ HELP = "see `starling demo --help`"
 @preset_option
 @click.option("--join-late", type=float, metavar="FRACTION", help="One more node joins at this fraction of the run.")
 @json_option
-@click.option(
-    "--dir", "folder", metavar="DIR", type=click.Path(path_type=Path), help="Keep the nodes' directories here."
-)
+@click.option("--dir", "folder", metavar="DIR", type=PATH, help="Keep the nodes' directories here.")
 @click.option("--record", is_flag=True, help="Every node writes a record.jsonl in --dir, which `starling tui` replays.")
 @click.option("--no-tui", is_flag=True, help="A progress bar instead of the terminal UI.")
-def demo(
-    nodes: int, task: str, rounds: int | None, seconds: float | None, seed: int, assignments: tuple[str, ...],
-    kills: tuple[str, ...], liars: tuple[str, ...], ban_at: float | None, preset: str | None, join_late: float | None, as_json: bool,
-    folder: Path | None, record: bool, no_tui: bool,
-) -> int:  # fmt: skip
+def demo(as_json: bool, no_tui: bool, **options: Any) -> int:
     """Run a swarm of real nodes on loopback and watch it learn.
 
     Data are cut into as many parts as there are nodes, plus one with --join-late: compare such runs with each other only.
@@ -90,36 +85,30 @@ def demo(
     are listed as members, so that none has to be invited or to prove work; --set admission.kind says otherwise.
 
     text is cut by_file unless --set partition says otherwise. quadratic, diagonal and logistic have one problem per node. images
-    and text need --set task.params.path=PATH.
+    and text need --set task.path=PATH.
     """
     from starling.node.demo.swarm import Demo
+    from starling.node.storage.run_dir import RunDir
 
-    plan = make_plan(
-        nodes, task, rounds, seconds, seed, assignments, kills, join_late, folder, preset=preset, liars=liars,
-        ban_at=ban_at, record=record,
-    )  # fmt: skip
+    plan = make_plan(**options)
+    failed: dict[int, str] = {}
     try:
         with _signals(), Demo(plan) as running:
-            click.echo(f"starting {plan.nodes} nodes in {running.folder}", err=True)
+            say(f"starting {plan.nodes} nodes in {running.folder}")
             ui = not (as_json or no_tui) and sys.stdin.isatty() and is_lively(sys.stdout) and is_lively(sys.stderr)
-            with _display(running, ui=ui) as display:
-                table = running.run(display.show)
-            failed = [
-                (n, running.members[n])
-                for n, row in enumerate(table["nodes"])
-                if row["state"] == "failed" and not row["byzantine"]
-            ]
-            for number, member in failed:
-                click.echo(f"starling: node {number} failed: {member.run_dir.last_words()}", err=True)
+            with Terminal(running.folder) if ui else on_stderr() as display:
+                summary = running.run(display.show)
+            for number, row in enumerate(summary.nodes):
+                if row.state == "failed" and not row.byzantine:
+                    failed[number] = RunDir(running.members[number].run_dir).last_words()
     except KeyboardInterrupt:
-        click.echo("starling: interrupted, all nodes are gone", err=True)
+        say("starling: interrupted, all nodes are gone")
         return 130
-    if as_json:
-        emit_plain(table)
-    else:
-        _print(table)
-    if folder is not None:
-        click.echo(f"kept in {folder}", err=True)
+    for number, words in failed.items():
+        say(f"starling: node {number} failed: {words}")
+    result(summary, as_json, _print)
+    if plan.folder is not None:
+        say(f"kept in {plan.folder}")
     return 1 if failed else 0
 
 
@@ -127,14 +116,14 @@ def demo(
 
 
 def make_plan(
-    nodes: int, task: str, rounds: int | None, seconds: float | None, seed: int, assignments: Sequence[str], kills: Sequence[str],
-    join_late: float | None, folder: Path | None, *, preset: str | None = None, liars: Sequence[str] = (), ban_at: float | None = None,
-    record: bool = False,
+    *, nodes: int = 8, task: str = "digits", rounds: int | None = None, seconds: float | None = None, seed: int = 0,
+    assignments: Sequence[str] = (), kills: Sequence[str] = (), byzantine: Sequence[str] = (), ban_at: float | None = None,
+    preset: str | None = None, join_late: float | None = None, folder: Path | None = None, record: bool = False,
 ) -> Plan:  # fmt: skip
-    """The plan that the options ask for. What `--set` says goes before what is derived from other options.
+    """The plan that the command's options ask for. `--set` overrides what is derived from other options.
 
     Raises:
-        ConfigError: they cannot be had, or not together.
+        ConfigError: a value is out of bounds, or two exclude each other.
     """
     from starling.node.cli.config import check
     from starling.node.config import presets
@@ -158,37 +147,37 @@ def make_plan(
         )
     if ban_at is not None and not 0 <= ban_at < 1:
         raise ConfigError(f"--ban-at: must be >= 0 and < 1, a share of the run, got {ban_at:g}; try `--ban-at 0.4`")
-    if ban_at is not None and not liars:
+    if ban_at is not None and not byzantine:
         raise ConfigError(
             f"--ban-at: bans Byzantine nodes, and there are none; try `starling demo --byzantine 1:sign_flip --ban-at {ban_at:g}`"
         )
     if record and folder is None:
         raise ConfigError("--record: needs --dir, where the records stay; try `starling demo --record --dir my-demo`")
-    planned = tuple(_kill(text, nodes) for text in kills)
-    byzantine = _byzantine(liars, nodes)
+    kill = tuple(_kill(text, nodes) for text in kills)
+    attackers = _byzantine(byzantine, nodes)
     parts = nodes + (join_late is not None)
     wished = presets.load(Manifest, assignments=presets.asked(preset, (f"task={task}", *assignments)))
     kind = wished.task.kind
     derived = [f"task={task}", f"seed={seed}", f"pace.quorum={nodes}", f"partition.shards={parts}", *LOOPBACK]
     derived += [] if wished.preset == presets.CUSTOM else ["admission.kind=allow"]  # all of them are ours
     derived += ["partition=by_file"] if kind == "text" else []
-    derived += [f"task.params.nodes={parts}"] if kind in PER_NODE_TASKS else []
+    derived += [f"task.nodes={parts}"] if kind in PER_NODE_TASKS else []
     if seconds is None:
         derived.append(f"pace.rounds={rounds or ROUNDS}")
     else:
         derived += ["pace.rounds=0", "optimizer.schedule=constant"]  # an end by the clock gives no schedule to aim at
     manifest = presets.load(Manifest, assignments=presets.asked(preset, (*derived, *assignments)))
-    _check(manifest, nodes, seconds)
+    _check_manifest(manifest, nodes, seconds)
     check(manifest)
     check_members(manifest, nodes)
     return Plan(
-        manifest=manifest, nodes=nodes, seconds=seconds, kill=planned, join_late=join_late, byzantine=byzantine, ban_at=ban_at,
-        folder=folder, record=record,
+        manifest=manifest, nodes=nodes, seconds=seconds, kill=kill, join_late=join_late, byzantine=attackers,
+        ban_at=ban_at, folder=folder, record=record,
     )  # fmt: skip
 
 
 def _byzantine(texts: Sequence[str], nodes: int) -> tuple[tuple[int, str], ...]:
-    """Who lies how: the last nodes, in the order of the options."""
+    """(node, attack) of the last nodes, in the order of the options."""
     from starling.robust.attacks.catalogue import ATTACKS
 
     attacks: list[str] = []
@@ -223,8 +212,10 @@ def _kill(text: str, nodes: int) -> tuple[int, float]:
     return node, fraction
 
 
-def _check(manifest: Manifest, nodes: int, seconds: float | None) -> None:
+def _check_manifest(manifest: Manifest, nodes: int, seconds: float | None) -> None:
     """What only a demo needs of a manifest."""
+    from starling.node.simulate.schema import PATH_TASKS
+
     pace = manifest.pace
     if pace.rounds == 0 and seconds is None:
         raise ConfigError("pace.rounds: 0 is endless, but a demo ends; try `starling demo --seconds 60`")
@@ -234,81 +225,60 @@ def _check(manifest: Manifest, nodes: int, seconds: float | None) -> None:
         )
     if pace.quorum > nodes:
         raise ConfigError(f"pace.quorum: must be <= --nodes = {nodes}, got {pace.quorum}; try `--nodes {pace.quorum}`")
-    path = manifest.task.params.get("path", "")
+    path = str(manifest.task.params().get("path", ""))
     if manifest.task.kind in PATH_TASKS and not path:
-        raise ConfigError(
-            f"task.params.path: {manifest.task.kind} learns from files, got none; try `--set task.params.path=PATH`"
-        )
-    if path and not Path(str(path)).expanduser().exists():
-        raise ConfigError(f"task.params.path: {str(path)!r} does not exist; look with `ls {Path(str(path)).parent}`")
+        raise ConfigError(f"task.path: {manifest.task.kind} learns from files, got none; try `--set task.path=PATH`")
+    if path and not Path(path).expanduser().exists():
+        raise ConfigError(f"task.path: {path!r} does not exist; look with `ls {Path(path).parent}`")
 
 
 # --- showing it -------------------------------------------------------------------------------------------------
 
 
-def _display(running: Demo, *, ui: bool) -> Display:
-    if ui:
-        return Terminal(running.folder)
-    return on_stderr()
-
-
-def _print(table: dict[str, Any]) -> None:
-    """Nodes, then what it comes to."""
-    from rich.table import Table
+def _print(summary: DemoSummary) -> None:
+    """Nodes, then the figures of the whole."""
     from rich.text import Text
 
     from starling.node.status import format as show
 
-    metric = table["metric"] or "value"
-    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for name in ("peer", "state"):
-        shown.add_column(name, no_wrap=True)
-    for name in ("rounds", "steps", metric.replace("_", " "), "sent", "received", "exchanges"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    for row in table["nodes"]:
-        notes = [
-            row["state"],
-            *(
-                word
-                for word, key in (("Byzantine", "byzantine"), ("resumed", "rejoined"), ("late", "joined_late"))
-                if row.get(key)
-            ),
-        ]
-        shown.add_row(
-            show.short(row["peer"]),
-            Text(", ".join(notes), style="" if row["state"] in {"done", "banned"} else "bold red"),
-            show.count(row.get("rounds")),
-            show.count(row.get("local_steps")),
-            show.figure(row.get("value")),
-            show.size(row.get("bytes_sent")),
-            show.size(row.get("bytes_received")),
-            show.count(row.get("exchanges", {}).get("committed")),
-        )
-    each, dense = table["bytes_per_exchange"], table["dense_bytes"]
-    ban = table["ban"]
-    before = (
-        f"before the ban in round {show.count(ban['round'])}: mean {show.figure(ban['mean'])}, min {show.figure(ban['min'])}\n"
-        if ban
-        else ""
-    )
+    metric, each, dense = summary.metric or "value", summary.bytes_per_exchange, summary.dense_bytes
+    columns = ("peer", "state", ">rounds", ">steps", f">{show.metric(metric)}", ">sent", ">received", ">exchanges")
+    before = ""
+    if (ban := summary.ban) is not None:
+        before = f"before the ban in round {show.count(ban.round)}: mean {show.figure(ban.mean)}, min {show.figure(ban.min)}\n"
     less = f", {dense / each:.1f} times less than dense" if each and dense else ""
-    out = console()
-    out.print(shown)
-    out.print(
-        Text(
-            f"\n{metric}: mean {show.figure(table['mean'])}, min {show.figure(table['min'])}, max {show.figure(table['max'])}\n"
-            f"{before}"
-            f"consensus distance {show.small(table['consensus_distance'])}\n"
-            f"{show.size(each)} a node and exchange{less} ({show.size(dense)})\n"
-            f"{table['rounds']:,} rounds in {table['wall_s']:.1f} s"
-        ),
-        soft_wrap=True,
+    figures = Text(
+        f"\n{metric}: mean {show.figure(summary.mean)}, min {show.figure(summary.min)}, max {show.figure(summary.max)}\n"
+        f"{before}"
+        f"consensus distance {show.small(summary.consensus_distance)}\n"
+        f"{show.size(each)} a node and exchange{less} ({show.size(dense)})\n"
+        f"{summary.rounds:,} rounds in {summary.wall_s:.1f} s"
     )
+    out = console()
+    out.print(table(columns, map(_row, summary.nodes)))
+    out.print(figures, soft_wrap=True)
+
+
+def _row(node: DemoNode) -> list[str | Any]:
+    from rich.text import Text
+
+    from starling.node.status import format as show
+
+    marks = {"Byzantine": node.byzantine, "resumed": node.rejoined, "late": node.joined_late}
+    notes = ", ".join([node.state, *(mark for mark, given in marks.items() if given)])
+    row = [show.short(node.peer), Text(notes, style="" if node.state in {"done", "banned"} else "bold red")]
+    if node.rounds is UNSET:
+        return [*row, *[show.MISSING] * 6]
+    figures: Any = node
+    return [
+        *row, show.count(figures.rounds), show.count(figures.local_steps), show.figure(figures.value),
+        show.size(figures.bytes_sent), show.size(figures.bytes_received), show.count(figures.exchanges.committed),
+    ]  # fmt: skip
 
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """SIGTERM and a closed terminal end the demo in order, as Ctrl-C does; a second Ctrl-C does not disturb the tidying up."""
+    """SIGTERM and a closed terminal end the demo in order, as Ctrl-C does; a second Ctrl-C does not interrupt the clean-up."""
     ours = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def stop(number: int, _frame: FrameType | None) -> None:

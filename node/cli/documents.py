@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from starling.kernels.schema import Case, RuleCase
-from starling.node.status.snapshot import Exchanges, PeerStatus
+from starling.node.status.snapshot import PeerStatus
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
@@ -33,15 +33,6 @@ class Peers(Document, frozen=True):
     """This node's own id."""
     swarm: str
     peers: tuple[PeerStatus, ...]
-
-
-class Evaluation(Document, frozen=True):
-    """`starling eval --json`."""
-
-    metric: str
-    value: float | None
-    """On held-out data; null if nothing was measured yet."""
-    round: int | None
 
 
 class Verdict(Document, frozen=True):
@@ -69,35 +60,6 @@ class Exported(Document, frozen=True):
     bytes: int
 
 
-class Invited(Document, frozen=True):
-    """`starling invite --json`."""
-
-    invite: str
-    """The line that others join by."""
-    swarm: str
-    bootstrap: tuple[str, ...]
-    """Addresses in it."""
-    number: int | None = None
-    """Of the invitation, for `starling revoke`; null where members need none."""
-    until: str | None = None
-    """The day it ends, YYYY-MM-DD."""
-    peer: str | None = None
-    """The only peer that can use it; null: the first that does."""
-    left: int | None = None
-    """Invitations this node has still to give; null: as many as it likes."""
-
-
-class Founded(Document, frozen=True):
-    """`starling found --json`, once the node listens. It goes on running."""
-
-    name: str
-    swarm: str
-    peer: str
-    directory: str
-    addresses: tuple[str, ...]
-    invite: str
-
-
 class Joined(Document, frozen=True):
     """`starling join --json`, once the node listens. It goes on running."""
 
@@ -105,6 +67,13 @@ class Joined(Document, frozen=True):
     peer: str
     directory: str
     addresses: tuple[str, ...]
+
+
+class Founded(Joined, frozen=True):
+    """`starling found --json`, once the node listens. It goes on running."""
+
+    name: str
+    invite: str
 
 
 class Record(Document, frozen=True):
@@ -137,54 +106,6 @@ class ShownConfig(Document, frozen=True):
     scenario: dict[str, Any] | UnsetType = UNSET
 
 
-# --- demo -------------------------------------------------------------------------------------------------------
-
-
-class DemoBan(msgspec.Struct, frozen=True, kw_only=True):
-    """The honest nodes just before `--ban-at`."""
-
-    round: int | None
-    after_s: float
-    mean: float | None
-    min: float | None
-
-
-class DemoNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One node of a demo. One that never answered has only the first three."""
-
-    peer: str
-    state: Literal["done", "left", "killed", "banned", "failed"]
-    byzantine: bool
-    rounds: int | UnsetType = UNSET
-    local_steps: int | UnsetType = UNSET
-    value: float | UnsetType | None = UNSET
-    bytes_sent: int | UnsetType = UNSET
-    bytes_received: int | UnsetType = UNSET
-    exchanges: Exchanges | UnsetType = UNSET
-    rejoined: bool | UnsetType = UNSET
-    """It resumed an earlier life's state."""
-    joined_late: bool | UnsetType = UNSET
-
-
-class DemoSummary(Document, frozen=True):
-    """`starling demo --json`. mean, min, max and consensus_distance are of the honest nodes that are done."""
-
-    swarm: str
-    wall_s: float
-    rounds: int
-    metric: str
-    mean: float | None
-    min: float | None
-    max: float | None
-    ban: DemoBan | None
-    consensus_distance: float | None
-    bytes_per_exchange: float | None
-    """Payload that one node sends in one exchange."""
-    dense_bytes: int
-    """What it would be if the vector went as it is."""
-    nodes: tuple[DemoNode, ...]
-
-
 # --- research ---------------------------------------------------------------------------------------------------
 
 
@@ -201,7 +122,7 @@ class Rules(Document, frozen=True):
 
 
 class Degree(msgspec.Struct, frozen=True, kw_only=True):
-    """Peers that a member hears."""
+    """Peers that a member receives from."""
 
     largest: int
     mean: float
@@ -231,7 +152,7 @@ class OverlayFacts(Document, frozen=True):
     expected_contraction: float | None
     chi_rounds: tuple[float, float] | None
     edges: tuple[tuple[int, int, float], ...]
-    """(who hears, whom, mixing weight) in the round asked for."""
+    """(receiver, sender, mixing weight) in the round asked for."""
 
 
 class Walk(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,6 +179,6 @@ class OverlaySampling(Document, frozen=True):
     k: int
     rounds: int
     more_than_b: tuple[float, ...]
-    """Chance that more than b of those asked are bad, b from 0 on."""
+    """Probability that more than b of the sampled peers are Byzantine, b from 0 on."""
     most: int
     never_half: int | None

@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import click
 
-from starling.gossip.errors import ConfigError, GossipError
-from starling.node.cli.common import say
-from starling.node.cli.help import Command
+from starling.gossip.errors import ConfigError, GossipError, closest
+from starling.node.cli.common import PATH, say
+from starling.node.cli.help import command
 from starling.node.status.control import typed
 
+SUFFIX = ".toml"
 
-@click.command(
-    cls=Command,
-    examples=(
-        ("starling examples", "their names, and what each shows"),
-        ("starling examples digits", "print one"),
-        ("starling examples simulate-digits --copy my-scenario.toml", "a file to edit"),
-    ),
+
+@command(
+    ("starling examples", "their names, and what each shows"),
+    ("starling examples digits", "print one"),
+    ("starling examples simulate-digits --copy my-scenario.toml", "a file to edit"),
 )
-@click.argument("name", required=False, shell_complete=lambda _c, _p, begun: _names(begun))
-@click.option("--copy", "target", metavar="FILE", type=click.Path(path_type=Path), help="Write it to this new file.")
+@click.argument(
+    "name", required=False, shell_complete=lambda _c, _p, begun: [each for each in names() if each.startswith(begun)]
+)
+@click.option("--copy", "target", metavar="FILE", type=PATH, help="Write it to this new file.")
 def examples(name: str | None, target: Path | None) -> None:
     """List the example files, or print one.
 
     `starling found --example NAME` takes a manifest as it is, `starling simulate` a copy of a scenario.
     """
-    from starling.node import examples as shipped
-
     if name is None:
         if target is not None:
             raise ConfigError("--copy: needs the name of an example; try `starling examples digits --copy digits.toml`")
-        width = max(map(len, shipped.names()))
-        for each in shipped.names():
-            click.echo(f"{each.ljust(width)}  {shipped.purpose(each)}")
+        width = max(map(len, names()))
+        for each in names():
+            click.echo(f"{each.ljust(width)}  {purpose(each)}")
         return
-    text = shipped.find(name).read_text()
+    text = find(name).read_text()
     if target is None:
         click.echo(text, nl=False)
         return
@@ -51,7 +52,26 @@ def examples(name: str | None, target: Path | None) -> None:
     say(f"wrote {target}; try `starling {command} {typed(target)}`")
 
 
-def _names(begun: str) -> list[str]:
-    from starling.node import examples as shipped
+def names() -> list[str]:
+    """All examples, without their suffix."""
+    files = resources.files("starling").joinpath("examples").iterdir()
+    return sorted(file.name.removesuffix(SUFFIX) for file in files if file.name.endswith(SUFFIX))
 
-    return [name for name in shipped.names() if name.startswith(begun)]
+
+def find(name: str) -> Traversable:
+    """The file of an example.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    known, wanted = names(), name.removesuffix(SUFFIX)
+    if wanted not in known:
+        close = closest(wanted, known)
+        hint = f", did you mean {close}?" if close else ""
+        raise ConfigError(f"example {name!r} is unknown{hint}; there are {', '.join(known)}; see `starling examples`")
+    return resources.files("starling").joinpath("examples", wanted + SUFFIX)
+
+
+def purpose(name: str) -> str:
+    """The first line of the example: what it shows."""
+    return find(name).read_text().partition("\n")[0].removeprefix("#").strip()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
 
-Example = tuple[str, str]
-"""A command line as one types it, and what it is for."""
+from starling.gossip.errors import closest
+
+Example = tuple[str, str]  # a command line as one types it, and what it is for
 
 
 class Command(click.Command):
@@ -28,6 +28,13 @@ class Command(click.Command):
         """Examples, as they are typed: never wrapped."""
         super().format_epilog(ctx, formatter)
         write_examples(self.examples, formatter)
+
+
+def command(
+    *examples: Example, name: str | None = None, **options: Any
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """`click.command` that makes a `Command` with these examples."""
+    return click.command(name, cls=Command, examples=examples, **options)
 
 
 class Group(click.Group):
@@ -51,8 +58,8 @@ class Group(click.Group):
 
 def meant(word: str, known: Iterable[str], before: str = "") -> str:
     """`, did you mean …?` with the closest of `known`; "" if none is close."""
-    close = difflib.get_close_matches(word, sorted(known), n=1)
-    return f", did you mean `{before}{close[0]}`?" if close else ""
+    close = closest(word, known)
+    return f", did you mean `{before}{close}`?" if close else ""
 
 
 def write_examples(examples: Sequence[Example], formatter: click.HelpFormatter) -> None:

@@ -12,7 +12,7 @@ import stat
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -20,8 +20,8 @@ import click
 import msgspec
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node.cli.common import console, dir_option, discard_output, emit_plain, json_option
-from starling.node.cli.help import Command
+from starling.node.cli.common import console, dir_and_json, discard_output, emit_plain
+from starling.node.cli.help import command
 from starling.node.status.control import typed
 from starling.node.status.log_line import LOG_NAME, log_line
 from starling.node.status.record import earlier
@@ -35,31 +35,17 @@ STYLES = {"warning": "yellow", "error": "bold red", "critical": "bold red"}
 Line = dict[str, Any]
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        ("starling logs --dir starling-2", f"the last {LAST} events"),
-        ("starling logs -f --level warning", "warnings and errors as they come; Ctrl-C ends it"),
-        ("starling logs -n 100000 --json", "everything that is kept, for a program"),
-    ),
+@command(
+    ("starling logs --dir starling-2", f"the last {LAST} events"),
+    ("starling logs -f --level warning", "warnings and errors as they come; Ctrl-C ends it"),
+    ("starling logs -n 100000 --json", "everything that is kept, for a program"),
 )
 @click.option(
     "-f", "--follow", is_flag=True, help="Go on as the log grows, through restarts of the node; Ctrl-C ends it."
 )
-@click.option(
-    "-n",
-    "count",
-    type=click.IntRange(0),
-    default=LAST,
-    show_default=True,
-    metavar="N",
-    help="Begin with the last N events.",
-)
-@click.option(
-    "--level", type=click.Choice(LEVELS), default="info", show_default=True, help="Leave out events below this level.",
-)  # fmt: skip
-@dir_option
-@json_option
+@click.option("-n", "count", type=click.IntRange(0), default=LAST, metavar="N", help="Begin with the last N events.")
+@click.option("--level", type=click.Choice(LEVELS), default="info", help="Leave out events below this level.")
+@dir_and_json
 def logs(follow: bool, count: int, level: str, run_dir: Path, as_json: bool) -> None:
     """Print the log of the node in --dir, whether it runs or not.
 
@@ -68,15 +54,14 @@ def logs(follow: bool, count: int, level: str, run_dir: Path, as_json: bool) -> 
     path = _log_of(run_dir)
     if not follow and not path.exists() and not earlier(path).exists():
         raise GossipError(f"{run_dir} has no log yet; start the node with `starling run --dir {typed(run_dir)}`")
-    wanted, say = frozenset(LEVELS[LEVELS.index(level) :]), _printer(as_json)
+    show = _printer(as_json)
     try:
-        with Reader(path) as reader:
-            for event in deque((event for event in reader.read() if event.get("level") in wanted), maxlen=count):
-                say(event)
+        with Reader(path, LEVELS[LEVELS.index(level) :]) as reader:
+            for event in deque(reader.read(), maxlen=count):
+                show(event)
             while follow and _is_read():
                 for event in reader.read():
-                    if event.get("level") in wanted:
-                        say(event)
+                    show(event)
     except KeyboardInterrupt:
         return
     except BrokenPipeError:  # `| head`
@@ -84,14 +69,10 @@ def logs(follow: bool, count: int, level: str, run_dir: Path, as_json: bool) -> 
 
 
 class Reader:
-    """Events of a log as they are written, each once.
+    """Events of a log as they are written, each once, of these levels. The file need not be there yet."""
 
-    Args:
-        path: log.jsonl; it need not be there yet.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, levels: Collection[str] = LEVELS) -> None:
+        self._path, self._levels = path, levels
         self._file: IO[bytes] | None = None
         self._before: IO[bytes] | None = None  # kept open, so that no new file gets its number
         self._rest = b""
@@ -117,33 +98,29 @@ class Reader:
             following = self._next()
             if following is None:
                 return
-            yield from self._lines()  # written after we had come to the end, before the file was renamed
+            yield from self._lines()  # written after the end was reached, before the file was renamed
             if not self._open(following):
                 return
 
     def _lines(self) -> Iterator[Line]:
         assert self._file is not None
-        if os.fstat(self._file.fileno()).st_size < self._file.tell():  # somebody emptied it
+        if os.fstat(self._file.fileno()).st_size < self._file.tell():  # it was emptied
             self._file.seek(0)
             self._rest = b""
         while chunk := self._file.read(1 << 20):
             *lines, self._rest = (self._rest + chunk).split(b"\n")
             for line in lines:
                 event = _event(line)
-                if event is not None:
+                if event.get("level") in self._levels:
                     yield event
 
     def _next(self) -> Path | None:
-        """The file after the one that we have come to the end of; None: there is none yet."""
-        assert self._file is not None
-        ours = _identity(os.fstat(self._file.fileno()))
-        before = None if self._before is None else _identity(os.fstat(self._before.fileno()))
-        older, newest = _identity_of(earlier(self._path)), _identity_of(self._path)
+        """The file after the one that was read to its end; None: there is none yet."""
+        ours, before, newest, older = map(_identity, (self._file, self._before, self._path, earlier(self._path)))
         if newest == ours:
             return None
-        # Two rotations since we looked: what was written between them is in the older file.
-        skipped = older not in {None, ours, before}
-        return earlier(self._path) if skipped else self._path
+        # After two rotations since the last read, what was written between them is in the older file.
+        return self._path if older in {None, ours, before} else earlier(self._path)
 
     def _open(self, path: Path) -> bool:
         try:
@@ -158,30 +135,27 @@ class Reader:
         return True
 
 
-def _identity(of: os.stat_result) -> tuple[int, int]:
-    return of.st_dev, of.st_ino
-
-
-def _identity_of(path: Path) -> tuple[int, int] | None:
+def _identity(file: IO[bytes] | Path | None) -> tuple[int, int] | None:
+    """Device and inode of an open file, or of a path if a file is there."""
+    if file is None:
+        return None
     try:
-        return _identity(path.stat())
+        found = file.stat() if isinstance(file, Path) else os.fstat(file.fileno())
     except OSError:
         return None
+    return found.st_dev, found.st_ino
 
 
-def _event(line: bytes) -> Line | None:
+def _event(line: bytes) -> Line:
+    """Empty for a line that is none."""
     try:
         return msgspec.json.decode(line, type=Line)
     except (msgspec.DecodeError, RecursionError):
-        return None
+        return {}
 
 
 def _log_of(run_dir: Path) -> Path:
-    """Where the log is, or will be.
-
-    Raises:
-        ConfigError: there is no such directory, or it is a demo's.
-    """
+    """Where the log is, or will be; ConfigError if there is no such directory, or it is a demo's."""
     if not run_dir.is_dir():
         raise ConfigError(
             f"--dir: {run_dir} is no directory; a node begins with `starling join INVITE --dir {typed(run_dir)}`"
@@ -205,7 +179,7 @@ def _is_read() -> bool:
         time.sleep(POLL_S)
         return True
     waiting = select.poll()
-    waiting.register(sys.stdout.fileno(), 0)  # errors are told without asking
+    waiting.register(sys.stdout.fileno(), 0)  # errors are always reported
     return not waiting.poll(POLL_S * 1000.0)
 
 
@@ -216,13 +190,13 @@ def _printer(as_json: bool) -> Callable[[Line], None]:
 
     out = console()
 
-    def say(event: Line) -> None:
+    def show(event: Line) -> None:
         at = event.get("time")
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if isinstance(at, float | int) else "–"
         style = STYLES.get(str(event.get("level")), "")
         out.print(Text(log_line(event, when, _figure), style=style), soft_wrap=True)
 
-    return say
+    return show
 
 
 def _figure(value: object) -> str:

@@ -27,51 +27,43 @@ from starling.node.status.control import ControlError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# group -> name -> where it is, and its line in --help
+# group -> name -> where it is in starling.node.cli, and its line in --help
 GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "Run a node": {
-            "demo": ("starling.node.cli.demo:demo", "Run a local swarm of real nodes and watch it learn."),
-            "join": ("starling.node.cli.run:join", "Join a swarm by its invite."),
-            "run": ("starling.node.cli.run:run", "Run the node of a run directory again."),
-            "leave": ("starling.node.cli.run:leave", "Leave the swarm in order and stop the running node."),
-            "export": ("starling.node.cli.model:export", "Write the model to a safetensors file."),
+            "demo": ("demo:demo", "Run a local swarm of real nodes and watch it learn."),
+            "join": ("run:join", "Join a swarm by its invite."),
+            "run": ("run:run", "Run the node of a run directory again."),
+            "leave": ("run:leave", "Leave the swarm in order and stop the running node."),
+            "export": ("model:export", "Write the model to a safetensors file."),
         },
         "Look": {
-            "status": ("starling.node.cli.look:status", "Show a node's state, problems first."),
-            "peers": ("starling.node.cli.look:peers", "List the members a running node knows."),
-            "tui": ("starling.node.cli.look:terminal", "Watch nodes, a demo or a recorded run in the terminal."),
-            "logs": ("starling.node.cli.logs:logs", "Print a node's log; -f goes on as it grows."),
-            "eval": ("starling.node.cli.model:evaluate", "Evaluate a node's model on held-out data."),
+            "status": ("look:status", "Show a node's state, problems first."),
+            "peers": ("look:peers", "List the members a running node knows."),
+            "tui": ("look:terminal", "Watch nodes, a demo or a recorded run in the terminal."),
+            "logs": ("logs:logs", "Print a node's log; -f goes on as it grows."),
+            "eval": ("model:evaluate", "Evaluate a node's model on held-out data."),
         },
         "Found and invite": {
-            "found": ("starling.node.cli.run:found", "Found a swarm: sign a manifest and print the invite."),
-            "invite": ("starling.node.cli.members:invite", "Print an invite to the running node's swarm."),
-            "revoke": ("starling.node.cli.members:revoke", "Remove a member with all whom it invited."),
-            "examples": ("starling.node.cli.examples:examples", "List, print or copy example files."),
-            "manifest": ("starling.node.cli.config:manifest", "Show or check a swarm's manifest."),
-            "task": ("starling.node.cli.task:task", "Check a task of your own before nodes run it."),
-            "config": ("starling.node.cli.config:config", "Show every setting with its meaning."),
+            "found": ("run:found", "Found a swarm: sign a manifest and print the invite."),
+            "invite": ("members:invite", "Print an invite to the running node's swarm."),
+            "revoke": ("members:revoke", "Remove a member with all members below it."),
+            "examples": ("examples:examples", "List, print or copy example files."),
+            "manifest": ("config:manifest", "Show, check or convert a swarm's manifest."),
+            "task": ("task:task", "Check a task of your own before nodes run it."),
+            "config": ("config:config", "Show every setting with its meaning."),
         },
         "Trust": {
-            "ban": ("starling.node.cli.members:ban", "Refuse a peer."),
-            "unban": ("starling.node.cli.members:unban", "Undo a ban, or trust."),
-            "trust": ("starling.node.cli.members:trust", "Never refuse a peer."),
+            "ban": ("members:ban", "Refuse a peer."),
+            "unban": ("members:unban", "Undo a ban, or trust."),
+            "trust": ("members:trust", "Never refuse a peer."),
         },
         "Research": {
-            "simulate": (
-                "starling.node.cli.research.simulate:simulate",
-                "Simulate swarms of thousands of nodes, and sweeps of them.",
-            ),
-            "overlay": ("starling.node.cli.research.overlay:overlay", "Draw, measure and compare overlays."),
-            "bench": ("starling.node.cli.research.bench:bench", "Measure how fast this machine encodes and combines."),
+            "simulate": ("research.simulate:simulate", "Simulate swarms of thousands of nodes, and sweeps of them."),
+            "overlay": ("research.overlay:overlay", "Draw, measure and compare overlays."),
+            "bench": ("research.bench:bench", "Measure how fast this machine encodes and combines."),
         },
-        "Your shell": {
-            "completion": (
-                "starling.node.cli.completion:completion",
-                "Print the completion script of bash, zsh or fish.",
-            ),
-        },
+        "Your shell": {"completion": ("completion:completion", "Print the completion script of bash, zsh or fish.")},
     }
 )
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -105,7 +97,7 @@ class LazyGroup(Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(module), attribute)
+        command = getattr(importlib.import_module(f"starling.node.cli.{module}"), attribute)
         assert isinstance(command, click.Command)
         return command
 
@@ -132,7 +124,7 @@ class LazyGroup(Group):
         return [CompletionItem(name, help=text) for name, text in named]
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(
     None, "-v", "-V", "--version", package_name="starling-swarm", prog_name="starling", message="%(prog)s %(version)s"
 )
@@ -144,22 +136,11 @@ def starling() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        arguments: instead of the process's own.
-
-    Returns:
-        The exit code.
-    """
+    """Run one command, by default of the process's own arguments -> the exit code."""
     if "_STARLING_COMPLETE" in os.environ:
-        from starling.node.cli import completion
-
-        completion.register()
+        importlib.import_module("starling.node.cli.completion")  # with the bash that click shall use
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(
-            stream, io.TextIOWrapper
-        ):  # a latin-1 pipe gets `?` for what it cannot hold, instead of a traceback
+        if isinstance(stream, io.TextIOWrapper):  # a latin-1 pipe gets `?` instead of a traceback
             stream.reconfigure(errors="replace")
     try:
         outcome = starling.main(
@@ -176,20 +157,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(error)
     except BaseExceptionGroup as group:
         # A trio nursery wraps what ended it, Ctrl-C too.
-        if group.subgroup(KeyboardInterrupt) is not None:
+        leaves = _leaves(group)
+        if any(isinstance(error, KeyboardInterrupt) for error in leaves):
             return 130
-        ours, others = group.split((GossipError, ControlError))
-        if ours is None or others is not None:
+        if not all(isinstance(error, GossipError | ControlError) for error in leaves):
             raise
-        return max(_failed(error) for error in _leaves(ours))
+        return max(map(_failed, leaves))
     return outcome if isinstance(outcome, int) else 0
 
 
 def _misused(error: click.ClickException) -> int:
     """One line: what click objects to, and where the options are explained."""
     context = error.ctx if isinstance(error, click.UsageError) else None
-    said = " ".join(error.format_message().split()).removesuffix(".")
-    click.echo(f"starling: {said}; see `{context.command_path if context else 'starling'} --help`", err=True)
+    objection = " ".join(error.format_message().split()).removesuffix(".")
+    click.echo(f"starling: {objection}; see `{context.command_path if context else 'starling'} --help`", err=True)
     return error.exit_code
 
 
@@ -198,12 +179,9 @@ def _failed(error: BaseException) -> int:
     return 2 if isinstance(error, ConfigError) else 1
 
 
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    return [
-        leaf
-        for error in group.exceptions
-        for leaf in (_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
-    ]
+def _leaves(error: BaseException) -> list[BaseException]:
+    inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return [leaf for each in inner for leaf in _leaves(each)] or [error]
 
 
 if __name__ == "__main__":

@@ -8,55 +8,47 @@ import click
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.node.attach import Attached
-from starling.node.cli.common import dir_option, emit, json_option, say
-from starling.node.cli.documents import Evaluation, Exported
-from starling.node.cli.help import Command
-from starling.node.cli.progress import Slow
+from starling.node.cli.common import PATH, dir_and_json, emit, result, say
+from starling.node.cli.documents import Exported
+from starling.node.cli.help import command
+from starling.node.cli.progress import slow
 from starling.node.cli.run import existing
 from starling.node.status.control import typed
 
 SUFFIX = ".safetensors"
 
 
-@click.command(
-    "eval",
-    cls=Command,
-    examples=(
-        ("starling eval --dir starling-2 --json", ""),
-        ("starling eval --dir starling-2 --data my-test.npz", "on your own test data"),
-    ),
+@command(
+    ("starling eval --dir starling-2 --json", ""),
+    ("starling eval --dir starling-2 --data my-test.npz", "on your own test data"),
+    name="eval",
 )
 @click.option(
     "--data",
     metavar="PATH",
     help="Evaluate on this: its test split, or all of an .npz file that has none. Default: held-out data.",
 )
-@dir_option
-@json_option
+@dir_and_json
 def evaluate(data: str | None, run_dir: Path, as_json: bool) -> None:
     """Evaluate the model of a running, finished or stopped node."""
     measured = None if data is None else existing("--data", data)
-    with Slow("evaluating"):
+    with slow("evaluating"):
         found = Attached(run_dir).evaluate(measured)
     if as_json:
-        emit(Evaluation(metric=found.metric, value=found.value, round=found.round))
+        emit(found)
         return
     if found.value is None:
         raise GossipError(f"the node in {run_dir} has not evaluated its model yet; try again")
     click.echo(f"{found.metric or 'value'} {found.value:.6g} in round {found.round}")
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        ("starling export mine.safetensors --dir starling-2", ""),
-        ("starling export mine.safetensors --dir starling-2 --force", "replace an older one"),
-    ),
+@command(
+    ("starling export mine.safetensors --dir starling-2", ""),
+    ("starling export mine.safetensors --dir starling-2 --force", "replace an older one"),
 )
-@click.argument("file", metavar="FILE.safetensors", type=click.Path(path_type=Path))
+@click.argument("file", metavar="FILE.safetensors", type=PATH)
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
-@dir_option
-@json_option
+@dir_and_json
 def export(file: Path, force: bool, run_dir: Path, as_json: bool) -> None:
     """Write the model of a running, finished or stopped node to a safetensors file."""
     target = file.expanduser().resolve()
@@ -70,10 +62,7 @@ def export(file: Path, force: bool, run_dir: Path, as_json: bool) -> None:
         raise ConfigError(
             f"export: {file} exists; name another file, or replace it with `starling export {typed(file)} --force`"
         )
-    with Slow(f"writing {target.name}"):
+    with slow(f"writing {target.name}"):
         Attached(run_dir).export(target)
     size = target.stat().st_size
-    if as_json:
-        emit(Exported(file=str(target), bytes=size))
-    else:
-        say(f"wrote {target} ({size:,} bytes)")
+    result(Exported(file=str(target), bytes=size), as_json, lambda _: say(f"wrote {target} ({size:,} bytes)"))

@@ -8,51 +8,42 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import click
 
 from starling.node.cli.common import console, is_lively
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, ProgressColumn
 
 LINE_S = 5.0  # between lines where no terminal draws a bar
 PATIENCE_S = 1.0  # before a person is shown what takes so long
 CLOSE_S = 0.8  # for the terminal UI to restore the terminal
 
 
-class Display(Protocol):
-    """Where progress is shown. A context manager that leaves the terminal as it was."""
+class Display:
+    """Where progress is shown: here nowhere. A context manager that leaves the terminal as it was."""
 
     def __enter__(self) -> Self:
         """Nothing is shown before the first `show`."""
-        ...
+        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Take it away."""
-        ...
+    def __exit__(self, *raised: object) -> None:
+        """Remove it from the terminal."""
 
     def show(self, fraction: float, line: str) -> None:
-        """Show how far the run is, and one line about it; called several times a second."""
-        ...
+        """Show how far the run is, 0 to 1, and one line about it; called several times a second."""
 
 
-class Lines:
+class Lines(Display):
     """A line every few seconds, for logs."""
 
     def __init__(self) -> None:
         self._next = 0.0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Lines stay."""
 
     def show(self, fraction: float, line: str) -> None:
         """Print it if it is time."""
@@ -61,25 +52,16 @@ class Lines:
             click.echo(f"{fraction:4.0%}  {line}", err=True)
 
 
-class Bar:
+class Bar(Display):
     """A progress bar on standard error."""
 
     def __init__(self) -> None:
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, TaskProgressColumn
 
-        columns = (
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}", markup=False),
-        )
-        self._bar = Progress(*columns, console=console(stderr=True), transient=True)
+        self._bar = _progress(BarColumn(), TaskProgressColumn())
         self._task = self._bar.add_task("", total=1.0)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._bar.stop()
 
     def show(self, fraction: float, line: str) -> None:
@@ -88,12 +70,12 @@ class Bar:
         self._bar.update(self._task, completed=fraction, description=line)
 
 
-def on_stderr() -> Display:
-    """A bar where a terminal reads, else lines."""
-    return Bar() if is_lively(sys.stderr) else Lines()
+def on_stderr(otherwise: type[Display] = Lines) -> Display:
+    """A bar if standard error is a terminal."""
+    return Bar() if is_lively(sys.stderr) else otherwise()
 
 
-class Terminal:
+class Terminal(Display):
     """The terminal UI as a process of its own on our terminal; a bar after a person has closed it.
 
     Args:
@@ -105,15 +87,17 @@ class Terminal:
         self._bar = Bar()
         self._ui: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Self:
-        self._bar.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close(interrupted=kind is KeyboardInterrupt)
-        self._bar.__exit__(kind, error, trace)
+    def __exit__(self, *raised: object) -> None:
+        """SIGINT, upon which the UI restores the terminal; a second one, as after a Ctrl-C, would stop it from doing so."""
+        if self._ui is not None:
+            grace_s = CLOSE_S if KeyboardInterrupt in raised else 0.0
+            for patience_s, action in ((grace_s, signal.SIGINT), (CLOSE_S, signal.SIGKILL)):
+                try:
+                    self._ui.wait(patience_s)
+                except subprocess.TimeoutExpired:
+                    self._ui.send_signal(action)
+            self._ui.wait()
+        self._bar.__exit__(*raised)
 
     def show(self, fraction: float, line: str) -> None:
         """Open the UI, or move the bar if it was closed."""
@@ -124,79 +108,36 @@ class Terminal:
         elif self._ui.poll() is not None:
             self._bar.show(fraction, line)
 
-    def _close(self, *, interrupted: bool) -> None:
-        """SIGINT, upon which the UI restores the terminal; a second one would stop it from doing so.
 
-        Args:
-            interrupted: a Ctrl-C has reached it already, if it came from this terminal.
-        """
-        if self._ui is None:
-            return
-        for patience_s, action in ((CLOSE_S if interrupted else 0.0, signal.SIGINT), (CLOSE_S, signal.SIGKILL)):
-            try:
-                self._ui.wait(patience_s)
-            except subprocess.TimeoutExpired:
-                self._ui.send_signal(action)
-        self._ui.wait()
+@contextmanager
+def slow(what: str) -> Iterator[None]:
+    """Around work that may take longer than a second: a terminal then shows what it is, and for how long it has run."""
+    shown: list[Progress] = []
 
+    def show() -> None:
+        from rich.progress import SpinnerColumn
 
-class Slow:
-    """Around work that may take longer than a second: a terminal then shows what it is, and for how long it has run.
+        spinner = _progress(SpinnerColumn())
+        spinner.add_task(what)
+        spinner.start()
+        shown.append(spinner)
 
-    Args:
-        what: under way, for a person.
-    """
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._lock = threading.Lock()
-        self._timer: threading.Timer | None = None
-        self._shown: Progress | None = None
-
-    def __enter__(self) -> Self:
-        if is_lively(sys.stderr):
-            self._timer = threading.Timer(PATIENCE_S, self._show)
-            self._timer.daemon = True
-            self._timer.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            if self._shown is not None:
-                self._shown.stop()
-
-    def _show(self) -> None:
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        with self._lock:
-            if self._timer is None:  # it has just ended
-                return
-            columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-            self._shown = Progress(*columns, console=console(stderr=True), transient=True)
-            self._shown.add_task(self._what)
-            self._shown.start()
+    timer = threading.Timer(PATIENCE_S, show)
+    timer.daemon = True
+    if is_lively(sys.stderr):
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if timer.ident is not None:
+            timer.join()
+        for spinner in shown:
+            spinner.stop()
 
 
-class Steps:
-    """A bar over steps whose number is known, where a terminal reads; else nothing."""
+def _progress(*columns: ProgressColumn) -> Progress:
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-    def __init__(self, total: int) -> None:
-        self._total = max(total, 1)
-        self._done = 0
-        self._bar = Bar() if is_lively(sys.stderr) else None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.__exit__()
-
-    def begin(self, what: str) -> None:
-        """The next step."""
-        if self._bar is not None:
-            self._bar.show(self._done / self._total, f"{self._done + 1}/{self._total}  {what}")
-        self._done += 1
+    words = (TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    return Progress(*columns, *words, console=console(stderr=True), transient=True)

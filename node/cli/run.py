@@ -8,17 +8,17 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from starling.gossip.errors import ConfigError
-from starling.node.cli.common import dir_option, emit, json_option, preset_option, say, set_option
-from starling.node.cli.help import Command
-from starling.node.cli.progress import Slow
+from starling.node.cli.common import PATH, dir_option, emit, json_option, preset_option, say, set_option
+from starling.node.cli.help import command
+from starling.node.cli.progress import slow
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.status.control import typed
 
@@ -27,100 +27,94 @@ if TYPE_CHECKING:
 
 DEVICES = {"gpu": "cuda"}  # other names of devices
 HOST_PORT = re.compile(r"(?:(?P<host>[\w.-]*|\[[0-9a-fA-F:]*\]|\*):)?(?P<port>\d{1,5})")
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class Flags(TypedDict):
-    """The options that stand for keys of node.toml, as click gives them."""
-
-    data: str | None
-    device: str | None
-    shard: str | None
-    up: str | None
-    down: str | None
-    listen: tuple[str, ...]
-    announce: tuple[str, ...]
-    assignments: tuple[str, ...]
-
-
-def node_options(command: Function) -> Function:
-    """Options for the volunteer's own settings, and the run directory."""
-    options = (
-        click.option(
-            "--data", metavar="PATH", help="Your own data, a file or a folder. Default: the task's built-in data."
-        ),
-        click.option("--device", metavar="auto|cpu|cuda|mps", help="Where to train; auto takes the fastest device."),
-        click.option("--up", metavar="RATE", help="Upload cap: 10mbit, 2MB (a second). 0 is no cap."),
-        click.option("--down", metavar="RATE", help="Download cap."),
-        click.option(
-            "--listen", multiple=True, metavar="MULTIADDR", help="Where to accept connections: /ip4/0.0.0.0/tcp/4001."
-        ),
-        click.option(
-            "--announce", multiple=True, metavar="MULTIADDR", help="Addresses to give to peers instead, behind a NAT."
-        ),
-        click.option("--shard", metavar="I", help="Which shard of the built-in data; -1 derives it from the peer id."),
-        set_option("manifest", "node", help="Any key of `config show`."),
-        dir_option,
-        json_option,
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+NODE_OPTIONS = (
+    click.option(
+        "--data", metavar="PATH", help="Your own data, a file or a folder. Default: the task's built-in data."
+    ),
+    click.option("--device", metavar="auto|cpu|cuda|mps", help="Where to train; auto takes the fastest device."),
+    click.option("--up", metavar="RATE", help="Upload cap: 10mbit, 2MB (a second). 0 is no cap."),
+    click.option("--down", metavar="RATE", help="Download cap."),
+    click.option(
+        "--listen", multiple=True, metavar="MULTIADDR", help="Where to accept connections: /ip4/0.0.0.0/tcp/4001."
+    ),
+    click.option(
+        "--announce", multiple=True, metavar="MULTIADDR", help="Addresses to give to peers instead, behind a NAT."
+    ),
+    click.option("--shard", metavar="I", help="Which shard of the built-in data; -1 derives it from the peer id."),
+    set_option("manifest", "node", help="Any key of `config show`."),
+    dir_option,
+    json_option,
+)
+"""Options for the volunteer's own settings, and the run directory."""
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        ("starling found --example digits", "the invite is all of standard output"),
-        (
-            "starling found --preset open --set task=digits --set pace.rounds=500 --listen /ip4/0.0.0.0/tcp/4001",
-            "for strangers",
-        ),
+def node_options(command: Callable[..., int]) -> Callable[..., int]:
+    """All of NODE_OPTIONS."""
+    return reduce(lambda made, option: option(made), reversed(NODE_OPTIONS), command)
+
+
+@command(
+    ("starling found --example digits", "the invite is all of standard output"),
+    (
+        "starling found --preset open --set task=digits --set pace.rounds=500 --listen /ip4/0.0.0.0/tcp/4001",
+        "for strangers",
     ),
 )
-@click.argument("file", metavar="[MANIFEST.toml]", required=False, type=click.Path(path_type=Path))
+@click.argument("file", metavar="[MANIFEST.toml]", required=False, type=PATH)
 @click.option("--example", metavar="NAME", help="Start from a manifest of `starling examples` instead of a file.")
 @preset_option
 @node_options
 def found(
-    file: Path | None, example: str | None, preset: str | None, run_dir: Path, as_json: bool, **flags: Unpack[Flags]
-) -> int:
+    file: Path | None, example: str | None, preset: str | None, assignments: tuple[str, ...], run_dir: Path, as_json: bool,
+    **flags: Any,
+) -> int:  # fmt: skip
     """Found a swarm: sign a manifest, start its first node and print the invite.
 
     Without a file the manifest has its defaults, which --set changes: starling found --set task=digits --set pace.rounds=500.
     Standard output is the invite alone. Ctrl-C stops the node; `starling run` starts it again.
     """
     from starling.node import operate
+    from starling.node.attach import make_invite
     from starling.node.cli.config import check
+    from starling.node.cli.documents import Founded
+    from starling.node.cli.examples import find
+    from starling.node.cli.members import describe
     from starling.node.config import presets
 
     if example is not None:
-        file = _example(file, example)
-    ours, theirs = _split(flags["assignments"])
+        if file is not None:
+            raise ConfigError(f"--example: excludes MANIFEST.toml, got {file} and {example}; give one")
+        file = Path(str(find(example)))
+    ours, theirs = _split(assignments)
     manifest = presets.load(Manifest, file, presets.asked(preset, theirs))
     check(manifest)
-    flags["assignments"] = ours
-    config = _configured(NodeConfig(), flags)
+    config = _configured(NodeConfig(), ours, **flags)
+
+    def on_listening(addresses: tuple[str, ...]) -> None:
+        say(f"founded {manifest.name} ({swarm}) in {place.path}; others join with `starling join` and this invite:")
+        made = make_invite(place, swarm, addresses)
+        describe(made, place.path)
+        if as_json:
+            emit(Founded(name=manifest.name, invite=made.invite, **_listening(place, swarm, addresses)))
+        else:
+            click.echo(made.invite)
+
     with operate.undone_if_refused(run_dir):
         place, swarm = operate.found(run_dir, manifest, config)
         _say_if_watched(f"founding {manifest.name} in {place.path}")
-        return _start(place, on_listening=partial(_print_founded, manifest.name, swarm, place, as_json=as_json))
+        return _start(place, on_listening=on_listening)
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        ("starling join INVITE", "take part, with a shard of the task's own data"),
-        (
-            "starling join INVITE --data my-photos --up 10mbit --dir photos-node",
-            "with your data, and a cap on what is sent",
-        ),
+@command(
+    ("starling join INVITE", "take part, with a shard of the task's own data"),
+    (
+        "starling join INVITE --data my-photos --up 10mbit --dir photos-node",
+        "with your data, and a cap on what is sent",
     ),
 )
 @click.argument("invite")
 @node_options
-def join(invite: str, run_dir: Path, as_json: bool, **flags: Unpack[Flags]) -> int:
+def join(invite: str, assignments: tuple[str, ...], run_dir: Path, as_json: bool, **flags: Any) -> int:
     """Join a swarm by its invite.
 
     In the directory of a node of that swarm: continue it with the options given now. Ctrl-C stops the node; `starling run` starts
@@ -129,31 +123,31 @@ def join(invite: str, run_dir: Path, as_json: bool, **flags: Unpack[Flags]) -> i
     from starling.node import operate
     from starling.node.admission import invite as invites
     from starling.node.attach import Attached
+    from starling.node.cli.documents import Joined
     from starling.node.storage.run_dir import RunDir
 
     invited = invites.decode("".join(invite.split()).strip("<>\"'`"))
-    ours, theirs = _split(flags["assignments"])
+    ours, theirs = _split(assignments)
     if theirs:
         raise ConfigError(
             f"--set: {theirs[0].partition('=')[0]!r} is no key of a node; those of the manifest are signed by the founder. A node sets "
             f"{', '.join(NodeConfig.__struct_fields__)}; see `starling config show node`"
         )
-    flags["assignments"] = ours
     if Attached(run_dir).running:
         raise ConfigError(
             f"--dir: a node is running in {run_dir}; see `starling status --dir {typed(run_dir)}`, or name another directory"
         )
     held = RunDir(run_dir)
-    config = _configured(held.read_config() if held.config_file.exists() else NodeConfig(), flags)
+    config = _configured(held.read_config() if held.config_file.exists() else NodeConfig(), ours, **flags)
     with operate.undone_if_refused(run_dir):
         place = operate.join(run_dir, invited, config)
-        say(
-            f"joining {invited.swarm} in {place.path}; look with `starling status --dir {typed(run_dir)}`, stop with Ctrl-C"
+        say(f"joining {invited.swarm} in {place.path}; {_look(run_dir)}")
+        return _start(
+            place, on_listening=lambda at: emit(Joined(**_listening(place, invited.swarm, at))) if as_json else None
         )
-        return _start(place, on_listening=partial(_print_joined, invited.swarm, place) if as_json else None)
 
 
-@click.command(cls=Command, examples=(("starling run --dir starling-2", "where it stopped, after a crash too"),))
+@command(("starling run --dir starling-2", "where it stopped, after a crash too"))
 @dir_option
 @click.option(
     "--until-stdin-closes", is_flag=True, help="End also when standard input is closed, for a parent program."
@@ -163,17 +157,17 @@ def run(run_dir: Path, until_stdin_closes: bool) -> int:
     from starling.node.storage.run_dir import RunDir
 
     place = RunDir.existing(run_dir)
-    _say_if_watched(f"starting in {place.path}; look with `starling status --dir {typed(run_dir)}`, stop with Ctrl-C")
+    _say_if_watched(f"starting in {place.path}; {_look(run_dir)}")
     return _start(place, until_stdin_closes=until_stdin_closes)
 
 
-@click.command(cls=Command, examples=(("starling leave --dir starling-2", ""),))
+@command(("starling leave --dir starling-2", ""))
 @dir_option
 def leave(run_dir: Path) -> None:
     """Send a farewell to the swarm, save and stop. `starling run` comes back."""
     from starling.node.attach import Attached
 
-    with Slow("leaving"):
+    with slow("leaving"):
         Attached(run_dir).leave()
     say(f"left; come back with `starling run --dir {typed(run_dir)}`")
 
@@ -181,43 +175,32 @@ def leave(run_dir: Path) -> None:
 # --- settings ---------------------------------------------------------------------------------------------------
 
 
-def _example(file: Path | None, name: str) -> Path:
-    """The file of an example manifest."""
-    from starling.node import examples
-
-    if file is not None:
-        raise ConfigError(f"--example: excludes MANIFEST.toml, got {file} and {name}; give one")
-    return Path(str(examples.find(name)))
-
-
 def _split(assignments: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """`--set`s of node.toml, and all others: the two have no key in common."""
-    heads = [(assignment.partition("=")[0].partition(".")[0].strip(), assignment) for assignment in assignments]
-    known = NodeConfig.__struct_fields__
-    return tuple(a for head, a in heads if head in known), tuple(a for head, a in heads if head not in known)
+    ours: dict[bool, list[str]] = {True: [], False: []}
+    for each in assignments:
+        ours[each.partition("=")[0].partition(".")[0].strip() in NodeConfig.__struct_fields__].append(each)
+    return tuple(ours[True]), tuple(ours[False])
 
 
-def _configured(config: NodeConfig, flags: Flags) -> NodeConfig:
+def _configured(
+    config: NodeConfig, assignments: tuple[str, ...], *, data: str | None, device: str | None, up: str | None, down: str | None,
+    listen: tuple[str, ...], announce: tuple[str, ...], shard: str | None,
+) -> NodeConfig:  # fmt: skip
     """`config` with the options' values; paths made absolute, so that `run` works from any directory."""
     from starling.node.config import toml
 
-    device, shard = flags["device"], flags["shard"]
     plain = [] if device is None else [f"device={DEVICES.get(device, device)}"]
     plain += [] if shard is None else [f"shard={shard}"]
-    config = toml.apply_set(config, [*flags["assignments"], *plain])
-    given: dict[str, Any] = {}
-    if flags["listen"]:
-        given["listen"] = tuple(_multiaddr("--listen", text) for text in flags["listen"])
-    if flags["announce"]:
-        given["announce"] = tuple(_multiaddr("--announce", text) for text in flags["announce"])
-    if flags["up"] is not None:
-        given["up_bytes_per_s"] = _rate("--up", flags["up"])
-    if flags["down"] is not None:
-        given["down_bytes_per_s"] = _rate("--down", flags["down"])
-    if flags["data"] is not None:
-        given["data"] = flags["data"]
-    config = msgspec.structs.replace(config, **given)
-    return msgspec.structs.replace(config, data=str(existing("--data", config.data))) if config.data else config
+    config = toml.apply_set(config, [*assignments, *plain])
+    given = {
+        "listen": tuple(_multiaddr("--listen", text) for text in listen) or None,
+        "announce": tuple(_multiaddr("--announce", text) for text in announce) or None,
+        "up_bytes_per_s": None if up is None else _rate("--up", up),
+        "down_bytes_per_s": None if down is None else _rate("--down", down),
+        "data": str(existing("--data", data or config.data)) if data or config.data else None,
+    }
+    return msgspec.structs.replace(config, **{key: value for key, value in given.items() if value is not None})
 
 
 def existing(option: str, path: str) -> Path:
@@ -253,9 +236,8 @@ def _multiaddr(option: str, text: str) -> str:
     if text.startswith("/"):
         return text
     match = HOST_PORT.fullmatch(text.strip())
-    host, port = ("0.0.0.0", "4001") if match is None else (match["host"] or "0.0.0.0", match["port"])  # noqa: S104 - a suggestion
-    if host == "*":
-        host = "0.0.0.0"  # noqa: S104
+    host, port = ("", "4001") if match is None else (match["host"] or "", match["port"])
+    host = "0.0.0.0" if host in {"", "*"} else host  # noqa: S104 - a suggestion
     kind = "ip6" if host.startswith("[") else "ip4" if re.fullmatch(r"[\d.]+", host) else "dns4"
     raise ConfigError(
         f"{option}: must be a multiaddr, got {text!r}; try `{option} /{kind}/{host.strip('[]') or '::'}/tcp/{port}`"
@@ -268,15 +250,7 @@ def _multiaddr(option: str, text: str) -> str:
 def _start(
     place: RunDir, *, until_stdin_closes: bool = False, on_listening: Callable[[tuple[str, ...]], None] | None = None
 ) -> int:
-    """Run the node to its end. What the engine refuses gets the command to look with, if it names none.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        ConfigError: a setting is wrong.
-        GossipError: the node cannot go on.
-    """
+    """Run the node to its end -> exit code. What the engine refuses gets the command to look with, if it names none."""
     from starling.node.daemon import main as daemon
 
     try:
@@ -287,26 +261,16 @@ def _start(
         raise ConfigError(f"{error}; see `starling config show`") from error
 
 
-def _print_founded(name: str, swarm: str, place: RunDir, addresses: tuple[str, ...], *, as_json: bool) -> None:
-    from starling.node.cli.documents import Founded
-    from starling.node.cli.members import make_invite
-    from starling.node.identity import Identity
-
-    say(f"founded {name} ({swarm}) in {place.path}; others join with `starling join` and this invite:")
-    invite = make_invite(place, swarm, addresses).invite
-    if as_json:
-        peer, directory = Identity.load_or_create(place.key).peer_id, str(place.path)
-        emit(Founded(name=name, swarm=swarm, peer=peer, directory=directory, addresses=addresses, invite=invite))
-    else:
-        click.echo(invite)
-
-
-def _print_joined(swarm: str, place: RunDir, addresses: tuple[str, ...]) -> None:
-    from starling.node.cli.documents import Joined
+def _listening(place: RunDir, swarm: str, addresses: tuple[str, ...]) -> dict[str, Any]:
+    """Fields of `documents.Joined`."""
     from starling.node.identity import Identity
 
     peer = Identity.load_or_create(place.key).peer_id
-    emit(Joined(swarm=swarm, peer=peer, directory=str(place.path), addresses=addresses))
+    return {"swarm": swarm, "peer": peer, "directory": str(place.path), "addresses": addresses}
+
+
+def _look(run_dir: Path) -> str:
+    return f"look with `starling status --dir {typed(run_dir)}`, stop with Ctrl-C"
 
 
 def _say_if_watched(text: str) -> None:

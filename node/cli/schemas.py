@@ -5,6 +5,7 @@ Made from the types that are encoded, so they cannot say anything else; a test n
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from collections.abc import Mapping
@@ -14,9 +15,11 @@ from typing import Any, get_args
 
 import msgspec
 
+from starling.gossip.catalogue import Scalar
+from starling.node import attach
 from starling.node.cli import documents
 from starling.node.config import toml
-from starling.node.config.schema import Scalar
+from starling.node.demo.summary import DemoSummary
 from starling.node.simulate import results
 from starling.node.simulate.schema import Scenario
 from starling.node.status import snapshot
@@ -28,11 +31,11 @@ TYPES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
         "bench-codec": documents.Codecs,
         "bench-rules": documents.Rules,
         "config-show": documents.ShownConfig,
-        "demo": documents.DemoSummary,
-        "eval": documents.Evaluation,
+        "demo": DemoSummary,
+        "eval": attach.Evaluation,
         "export": documents.Exported,
         "found": documents.Founded,
-        "invite": documents.Invited,
+        "invite": attach.Invited,
         "join": documents.Joined,
         "logs": documents.Record,
         "manifest-show": documents.ShownManifest,
@@ -53,11 +56,7 @@ VERSIONS: Mapping[str, int] = MappingProxyType({"status": snapshot.VERSION, "sim
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The schema of one command's JSON.
-
-    Args:
-        name: a key of TYPES.
-    """
+    """The schema of one command's JSON; `name` is a key of TYPES."""
     shown: Any = TYPES[name] if name != "simulate" else _Simulated
     (named,), parts = msgspec.json.schema_components((shown,), ref_template="#/$defs/{name}")
     every = {cls.__name__: cls for cls in _structs(shown)}
@@ -92,7 +91,7 @@ class _Simulated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _unwrap(top: dict[str, Any], parts: dict[str, Any]) -> None:
-    """What `results.document` makes of an outcome: `wall_s` moves under `wall`."""
+    """What `results.to_json` makes of an outcome: `wall_s` moves under `wall`."""
     run = parts.pop("_Run")
     del run["properties"]["wall_s"]
     run["required"].remove("wall_s")
@@ -104,6 +103,8 @@ def _complete(definition: dict[str, Any], cls: type[msgspec.Struct]) -> None:
     """All keys are printed, defaults too, but for those that are left unset. Numbers that are not finite are printed as null."""
     fields = msgspec.structs.fields(cls)
     definition.pop("additionalProperties", None)  # a later version may say more
+    if "description" in definition:  # Python 3.13 strips a docstring's indentation, older ones do not
+        definition["description"] = inspect.cleandoc(definition["description"])
     always = [field.encode_name for field in fields if msgspec.UnsetType not in get_args(field.type)]
     tag = cls.__struct_config__.tag_field
     definition["required"] = always if tag is None else [tag, *always]
@@ -111,7 +112,7 @@ def _complete(definition: dict[str, Any], cls: type[msgspec.Struct]) -> None:
         stated = definition["properties"][field.encode_name]
         stated.pop("default", None)
         if meaning := toml.meanings(cls).get(field.name):
-            stated.setdefault("description", " ".join(meaning))
+            stated["description"] = " ".join(meaning)
 
 
 def _structs(kind: Any) -> set[type[msgspec.Struct]]:
@@ -130,11 +131,7 @@ def _structs(kind: Any) -> set[type[msgspec.Struct]]:
 
 
 def write(folder: Path) -> list[Path]:
-    """A file for each command; others of that folder are left alone.
-
-    Raises:
-        OSError: it cannot be written there.
-    """
+    """A file for each command; others of that folder are left alone."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name in TYPES:

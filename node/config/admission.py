@@ -1,49 +1,96 @@
-"""Checks of a manifest's admission section. Torch-free."""
+"""Kinds of admission: their keys, and what a manifest may say. Torch-free."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from starling.gossip.catalogue import Catalogue, Entry
 from starling.gossip.errors import ConfigError
-from starling.node.config.schema import AdmissionSection
 from starling.node.identity import public_key_of
 
-KIB_PER_S = 1 << 20  # what argon2id fills with one lane on an ordinary core, about 1 GiB a second
-LONG_S = 600.0
-EPOCH_SHARE = 16
-"""Work may take so small a part of an epoch: even six times as long as on average, it is done before the last ticket ends."""
+_KIB_PER_S = 1 << 20  # what argon2id fills with one lane on an ordinary core, about 1 GiB a second
+_LONG_S = 600.0
+_EPOCH_SHARE = 16  # part of an epoch that work may take: even six times the average ends before the last ticket does
+_HERE = "starling.node.config.admission"
 
 
-def check(admission: AdmissionSection) -> list[str]:
-    """Warnings, one line each.
+@dataclass(frozen=True, slots=True)
+class ProofOfWork:
+    """Open admission.
 
-    Raises:
-        ConfigError: no node could be a member, or a proof of work would expire before it is found.
+    Args:
+        bits: difficulty, 2**bits tries on average; 0 asks for no work.
+        memory_kib: memory of one try of argon2id.
+        epoch_s: seconds for which a proof of work is valid.
     """
-    for peer in admission.members:
-        try:
-            public_key_of(peer)
-        except ValueError as error:
+
+    bits: Annotated[int, Meta(ge=0, le=24)] = 0
+    memory_kib: Annotated[int, Meta(ge=8, le=65536)] = 8192
+    epoch_s: Annotated[float, Meta(ge=60)] = 21600.0
+
+    @staticmethod
+    def check(agreed: Any) -> list[str]:
+        """Refuse work that would expire before it is done; warn of much."""
+        admission = agreed.admission
+        if not admission.bits:
+            return []
+        takes_s = 2**admission.bits * admission.memory_kib / _KIB_PER_S
+        work = f"admission.bits: {admission.bits} bits of {admission.memory_kib} KiB"
+        longest_s = admission.epoch_s / _EPOCH_SHARE
+        if takes_s > longest_s:
+            affordable = max(1, int(longest_s * _KIB_PER_S / admission.memory_kib).bit_length() - 1)
             raise ConfigError(
-                f"admission.members: must be peer ids, got {peer!r}; a node prints its own with `starling status --json`"
-            ) from error
-    return _work(admission) if admission.kind == "open" and admission.bits else []
+                f"{work} take a core about {takes_s:,.0f} s, must be within a sixteenth of admission.epoch_s = {admission.epoch_s:g}; "
+                f"try `--set admission.bits={affordable}`"
+            )
+        return [f"{work} take every member about {takes_s / 60:.0f} min an epoch"] if takes_s > _LONG_S else []
 
 
-def expected_s(admission: AdmissionSection) -> float:
-    """Seconds that one core needs for a ticket, on average."""
-    return float(2**admission.bits) * admission.memory_kib / KIB_PER_S
+@dataclass(frozen=True, slots=True)
+class Invitations:
+    """Admission by invitation.
+
+    Args:
+        depth: longest chain from the founder to a member.
+        quota: members that an invited member may invite; the founder has no limit.
+    """
+
+    depth: Annotated[int, Meta(ge=1, le=8)] = 2
+    quota: Annotated[int, Meta(ge=0, le=64)] = 3
 
 
-def _work(admission: AdmissionSection) -> list[str]:
-    takes = expected_s(admission)
-    work = f"admission.bits: {admission.bits} bits of {admission.memory_kib} KiB"
-    if takes > admission.epoch_s / EPOCH_SHARE:
-        raise ConfigError(
-            f"{work} take a core about {takes:,.0f} s, must be within a sixteenth of admission.epoch_s = {admission.epoch_s:g}; "
-            f"try `--set admission.bits={_affordable(admission)}`"
-        )
-    return [f"{work} take every member about {takes / 60:.0f} min an epoch"] if takes > LONG_S else []
+@dataclass(frozen=True, slots=True)
+class AllowList:
+    """Admission of the listed.
+
+    Args:
+        members: peer ids; the founder is one anyway.
+    """
+
+    members: Annotated[tuple[Annotated[str, Meta(max_length=128)], ...], Meta(max_length=256)] = ()
+
+    @staticmethod
+    def check(agreed: Any) -> list[str]:
+        """Refuse what is no peer id."""
+        for peer in agreed.admission.members:
+            try:
+                public_key_of(peer)
+            except ValueError as error:
+                raise ConfigError(
+                    f"admission.members: must be peer ids, got {peer!r}; a node prints its own with `starling status --json`"
+                ) from error
+        return []
 
 
-def _affordable(admission: AdmissionSection) -> int:
-    tries = admission.epoch_s / EPOCH_SHARE * KIB_PER_S / admission.memory_kib
-    return max(1, int(tries).bit_length() - 1)
+ADMISSIONS: Catalogue[Any, None] = Catalogue(
+    "admission.kind",
+    "",
+    {
+        "open": Entry(f"{_HERE}:ProofOfWork"),
+        "invite": Entry(f"{_HERE}:Invitations"),
+        "allow": Entry(f"{_HERE}:AllowList"),
+    },
+)

@@ -1,4 +1,4 @@
-"""Consent to attack: a node lies to its swarm only if its owner says so twice, and then says so itself wherever it is looked at."""
+"""Consent to attack: a node is Byzantine only if its owner sets two keys, and then says so in its status and events."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from starling.robust.attacks.catalogue import ATTACKS
 
 
 def check(config: NodeConfig) -> None:
-    """Whether the node may start with what it is told about attacks.
+    """Whether the node may start with its keys about attacks.
 
     Raises:
-        ConfigError: an attack that is not there, or one without `attack_agreed`, or parameters of none.
+        ConfigError: an unknown attack, one without `attack_agreed`, or parameters of none.
     """
     if not config.attack:
         if config.attack_params:
@@ -36,7 +36,7 @@ def known(name: str, key: str = "attack") -> None:
 
 
 def warning(config: NodeConfig) -> str | None:
-    """What everybody who looks at the node should know first; None: it is honest."""
+    """First line of the status of a Byzantine node; None: it is honest."""
     if not config.attack:
         return None
     return f"Byzantine on purpose: this node lies to its swarm (attack = {config.attack}); honest again without `attack` in node.toml"

@@ -1,7 +1,7 @@
 """Names in a manifest that stand for code, and the consent of this machine's owner to import it. Torch-free.
 
-A manifest is written by somebody else. Built-in parts and those of installed packages need no consent; "module:Class" may name anything
-importable, and task.params.path any file.
+A manifest is another person's. Built-in parts and those of installed packages need no consent; "module:Class" may name anything
+importable, and task.path any file.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import importlib.util
 import sys
 
 from starling.gossip.errors import ConfigError
-from starling.node.config.kinds import names
-from starling.node.config.schema import Manifest, NodeConfig, Section
+from starling.node.config.parts import Section, names
+from starling.node.config.schema import Manifest, NodeConfig
 
 
 def names_code(manifest: Manifest) -> list[str]:
@@ -32,9 +32,10 @@ def check(manifest: Manifest, config: NodeConfig) -> None:
             raise ConfigError(
                 f"{key}: this swarm wants to run {name!r} of your installation; join with --set trust=true if you agree"
             )
-    if "path" in manifest.task.params and not config.data:
+    path = manifest.task.params().get("path")
+    if path is not None and not config.data:
         raise ConfigError(
-            f"task.params.path: this swarm wants to read {manifest.task.params['path']!r} on your machine; join with --data PATH of "
+            f"task.path: this swarm wants to read {path!r} on your machine; join with --data PATH of "
             "your own, or with --set trust=true if you agree"
         )
 
@@ -50,12 +51,13 @@ def find(config: Section, folder: str) -> None:
         ConfigError: there is no such module; the message says where it was looked for.
     """
     for key, name in names(config).items():
-        if ":" in name:
-            find_module(key, name, folder)
+        find_module(key, name, folder)
 
 
 def find_module(key: str, name: str, folder: str) -> None:
     """`find` for one name, of which `key` is in the message."""
+    if ":" not in name:
+        return
     top = name.partition(":")[0].split(".")[0]
     if folder and folder not in sys.path:
         sys.path.append(folder)

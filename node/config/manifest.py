@@ -1,7 +1,7 @@
-"""A swarm's manifest: founded and signed by one, identified by its hash, checked by everybody who takes it in.
+"""A swarm's manifest: signed by its founder, identified by its hash, checked by every node that reads it.
 
 Canonical bytes are the msgpack of all fields, defaults included, keys sorted: one manifest has one byte string, and its hash is the
-swarm id. So whoever holds an invite can take the manifest from anyone.
+swarm id. So a node with an invite can get the manifest from any peer.
 """
 
 from __future__ import annotations
@@ -13,39 +13,26 @@ from typing import Any
 import msgpack
 import msgspec
 
-from starling.gossip.compress.catalogue import QUANTIZERS, SELECTORS
+from starling.gossip.compress.catalogue import QUANTIZERS
 from starling.gossip.errors import ConfigError, RemoteProtocolError
 from starling.gossip.mix.catalogue import MIXERS
-from starling.gossip.mix.stability import disagreement_factor
 from starling.gossip.seeds import derive
 from starling.node import identity
-from starling.node.config import admission, consent, kinds, presets, robustness, toml
+from starling.node.config import consent, parts, presets, robustness
 from starling.node.config.overlay import overlay_of
-from starling.node.config.schema import Manifest, MixSection, OverlaySection
+from starling.node.config.schema import Manifest
 from starling.node.identity import Identity
 
 MAX_BYTES = 64 << 10
 _MAX_ITEMS = 256  # of any list: room for them is made at once, and they may lie a thousand deep in each other
 _ID_BYTES = 20
 _SIGN_DOMAIN = b"starling/manifest/1\0"
-# Keys of `mix` that came later; their defaults must stay.
-_LATER = (
-    "tracker_clip", "tracker_leak", "tracker_cap", "step_clip", "feedback_beta", "feedback_control", "feedback_momentum", "params",
-)  # fmt: skip
-_KNOWN_KAPPA = 0.3
 _SOME = 16  # members, a number for which every overlay exists: one that stands still for so many does for all
 
 
 def to_bytes(manifest: Manifest) -> bytes:
-    """Canonical bytes. Keys that came later are left out where they have their default, so that swarms keep their ids."""
-    plain, mix = msgspec.to_builtins(manifest), MixSection()
-    for key in _LATER:
-        if plain["mix"][key] == getattr(mix, key):
-            del plain["mix"][key]
-    for section in ("optimizer", "overlay", "robust"):
-        if not plain[section]["params"]:
-            del plain[section]["params"]
-    packed: bytes = msgpack.packb(_sorted(plain), use_bin_type=True)
+    """Canonical bytes."""
+    packed: bytes = msgpack.packb(_sorted(msgspec.to_builtins(manifest)), use_bin_type=True)
     return packed
 
 
@@ -58,8 +45,8 @@ def found(manifest: Manifest, founder: Identity, now_ms: int) -> Manifest:
     """The manifest with founder, time and signature filled in.
 
     Args:
-        manifest: what the swarm shall be.
-        founder: who signs.
+        manifest: of the swarm.
+        founder: signs it.
         now_ms: unix time.
 
     Raises:
@@ -96,10 +83,10 @@ def from_bytes(raw: bytes, swarm: str, peer: str) -> Manifest:
     Args:
         raw: as received.
         swarm: the swarm id asked for.
-        peer: who sent it.
+        peer: the sender.
 
     Raises:
-        RemoteProtocolError: these are not the bytes the id stands for, or not a signed manifest.
+        RemoteProtocolError: bytes with another hash, or not a signed manifest.
         ConfigError: the right bytes, but of another version, or `check` objects.
     """
     if len(raw) > MAX_BYTES or _hash(raw) != swarm:
@@ -111,7 +98,7 @@ def from_bytes(raw: bytes, swarm: str, peer: str) -> Manifest:
     if not isinstance(plain, dict):
         raise RemoteProtocolError(peer, "manifest_not_msgpack")
     try:
-        manifest = toml.convert(plain, Manifest, whole=True)
+        manifest = parts.convert(plain, Manifest)
     except ConfigError as error:
         raise _another_version(str(error)) from error
     if to_bytes(manifest) != raw:
@@ -124,22 +111,8 @@ def from_bytes(raw: bytes, swarm: str, peer: str) -> Manifest:
     return manifest
 
 
-def from_toml(text: str) -> Manifest:
-    """A manifest from TOML text, keys and values checked; keys that it does not give are those of its preset.
-
-    Raises:
-        ConfigError: in one line, what is wrong.
-    """
-    return presets.from_toml(text, Manifest)
-
-
-def to_toml(manifest: Manifest) -> str:
-    """TOML with all fields, from which `from_toml` makes the same manifest."""
-    return toml.to_toml(manifest)
-
-
 def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
-    """Rules between fields.
+    """Rules between fields. Those of one part are `check` of its class.
 
     Args:
         manifest: keys and values checked by themselves.
@@ -152,14 +125,11 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
         ConfigError: it cannot work.
     """
     optimizer, mix, pace, timing = manifest.optimizer, manifest.mix, manifest.pace, manifest.membership
-    overlay, facts = manifest.overlay, MIXERS.facts(manifest.mix.kind, trusted=trusted)
-    kinds.check_names(manifest)
-    kinds.check_values(manifest)
     if not manifest.name.isprintable():
         raise ConfigError(f"name: must be printable, got {manifest.name!r}; try `--set name=starling`")
-    if optimizer.kind != "sgd" and facts.rated and optimizer.correction_lr == 0.0:
+    if optimizer.kind != "sgd" and MIXERS.facts(mix.kind, trusted=trusted).rated and optimizer.correction_lr is None:
         raise ConfigError(
-            f"optimizer.correction_lr: must be > 0 with optimizer={optimizer.kind} and mix={mix.kind}, got 0; "
+            f"optimizer.correction_lr: needs a value with optimizer={optimizer.kind} and mix={mix.kind}; "
             "try `--set optimizer.correction_lr=0.5`"
         )
     if pace.min_wait_s > pace.max_wait_s:
@@ -173,37 +143,29 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
             f"else a live member has no time to refute; try `--set membership.suspicion_s={4 * timing.timeout_s:g}`"
         )
     presets.check(manifest)
+    warnings, judged = robustness.warnings(manifest), ["admission.kind"]
     if trusted or not consent.names_code(manifest):
-        _check_algorithm(manifest, trusted=trusted)
+        _check_parts(manifest, trusted=trusted)
         robustness.check(manifest, trusted=trusted)
-    warnings = robustness.doubts(manifest) + admission.check(manifest.admission)
-    if pace.kind == "clock" and overlay.kind != "sticky":
+        judged += ["mix.kind", "overlay.kind", "compress.select", *(["robust.rule"] if mix.kind == "gather" else [])]
+    for key in judged:
+        section, _, field = key.partition(".")
+        chosen = getattr(manifest, section)
+        warnings += parts.catalogue_of(chosen, field).warnings(getattr(chosen, field), manifest, trusted=trusted)
+    if pace.kind == "clock" and manifest.overlay.kind != "sticky":
         warnings.append(
-            f"overlay.kind: {overlay.kind} only names who meets in clock pace, the weight is mix.theta = {mix.theta:g} and nobody "
-            "waits for a round; `--set overlay=sticky` is made for it"
-        )
-    if overlay.kind == "hypercube":
-        warnings.append(
-            "overlay.kind: hypercube is defined for 2, 4, 8, 16 … members only; `--set overlay=base_k` takes any number"
+            f"overlay.kind: {manifest.overlay.kind} only names neighbors in clock pace, the weight is mix.theta = {mix.theta:g} and "
+            "there are no rounds; `--set overlay=sticky` is made for it"
         )
     if pace.rounds == 0 and optimizer.schedule != "constant":
         warnings.append(
             f"optimizer.schedule: {optimizer.schedule} has no end to aim at in an endless run, lr stays constant"
         )
-    if mix.kind == "gradient_tracking" and pace.kind == "steps" and pace.local_steps > 1:
-        warnings.append(
-            f"pace.local_steps: gradient_tracking is defined for 1 (Nedić et al. 2017, arXiv:1607.03218), with {pace.local_steps} its "
-            "tracker follows a node's own samples and may learn far worse than no tracker; try `--set mix=k_gt`, made for local steps"
-        )
-    if mix.kind == "pet" and mix.kappa > _KNOWN_KAPPA:
-        warnings.append(
-            f"mix.kappa: {mix.kappa:g} is above {_KNOWN_KAPPA:g}, the largest known to be stable; try `--set mix.kappa=0.3`"
-        )
     return warnings
 
 
-def _check_algorithm(manifest: Manifest, *, trusted: bool) -> None:
-    """Whether mixing algorithm, overlay, pace and codecs go together.
+def _check_parts(manifest: Manifest, *, trusted: bool) -> None:
+    """Whether mixing algorithm, overlay, pace and codecs agree, as far as facts of the catalogues say.
 
     Raises:
         ConfigError: they do not, and why.
@@ -244,46 +206,6 @@ def _check_algorithm(manifest: Manifest, *, trusted: bool) -> None:
         raise ConfigError(
             f"overlay.weights: uniform weights sum to 1 only one way, which is for push_sum and r_fast, got mix={mix.kind}; "
             "try `--set overlay.weights=metropolis_hastings`"
-        )
-    if mix.kind == "quasi_global" and (manifest.optimizer.kind != "sgd" or manifest.optimizer.momentum):
-        raise ConfigError(
-            f"optimizer.momentum: quasi_global brings its own (mix.beta), so sgd's must be 0, got {manifest.optimizer.kind} with "
-            f"{manifest.optimizer.momentum:g}; try `--set optimizer.momentum=0`"
-        )
-    if mix.kind == "psgd" and overlay.kind != "complete":
-        raise ConfigError(
-            f"overlay.kind: psgd sends every update to everybody, got {overlay.kind}; try `--set overlay.kind=complete`"
-        )
-    drawn = (
-        []
-        if compress.select != "budget" and not SELECTORS.facts(compress.select, trusted=trusted).random
-        else [compress.select]
-    )
-    drawn += [compress.response] if QUANTIZERS.facts(compress.response, trusted=trusted).random else []
-    if mix.kind == "psgd" and mix.feedback in {"ef21", "ef21_sgdm", "econtrol"} and drawn:
-        raise ConfigError(
-            f"mix.feedback: {mix.feedback} adds up messages, so replicas drift apart unless all peers are told the same, but "
-            f"{' and '.join(drawn)} draw; try `--set compress.select=top_k --set compress.response=fp16`, or mix.feedback=ef"
-        )
-    if mix.kind == "outer":
-        _check_outer(mix, overlay)
-
-
-def _check_outer(mix: MixSection, overlay: OverlaySection) -> None:
-    if overlay.average_every:
-        if overlay.kind != "alone":
-            raise ConfigError(
-                f"overlay.kind: outer steps average by overlay.average_every, so nobody meets between, got {overlay.kind}; "
-                "try `--set overlay.kind=alone`"
-            )
-        return
-    pull = mix.pull or mix.outer_lr
-    factor = disagreement_factor(mix.outer_momentum, pull, nesterov=mix.nesterov)
-    if factor >= 1.0:
-        raise ConfigError(
-            f"mix.outer_momentum: {mix.outer_momentum:g} with {'mix.pull' if mix.pull else 'mix.outer_lr'} = {pull:g} and averages of "
-            f"pairs multiplies the variance of the nodes by {factor:.3g} a round, must be < 1 (docs/algorithms.md, outer steps); "
-            "try `--set mix.outer_momentum=0.5`, or exact averages: overlay=alone, average_every=1"
         )
 
 

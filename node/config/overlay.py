@@ -23,11 +23,10 @@ def overlay_of(manifest: Manifest, *, trusted: bool = True) -> Overlay:
     Raises:
         ConfigError: parameters that its kind does not take, or refuses.
     """
-    section = manifest.overlay
+    section, params = manifest.overlay, manifest.overlay.params()
     return catalogue.overlay(
-        section.kind, section.k, manifest.seed, average_every=section.average_every, overlap=section.overlap,
-        weights=section.weights or None, factor=section.factor or None, basis=section.basis or None, eta=section.eta or None,
-        trusted=trusted, **section.params,
+        section.kind, params.pop("k", 1), manifest.seed, average_every=section.average_every, average_k=section.average_k,
+        overlap=section.overlap, weights=section.weights, trusted=trusted, **params,
     )  # fmt: skip
 
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from msgspec.inspect import StructType
+
+from starling.gossip.catalogue import Scalar
 from starling.gossip.errors import ConfigError
-from starling.node.config import kinds, toml
-from starling.node.config.schema import Scalar, Section
+from starling.node.config import toml
+from starling.node.config.parts import Section, convert, fields_of, typed
 
 S = TypeVar("S", bound=Section)
 
@@ -43,16 +47,16 @@ class Key:
 
     Args:
         name: dotted, e.g. "overlay.k".
-        value: what the preset sets it to where nobody else does.
+        value: what the preset sets it to where a file and `--set` do not.
         limit: how far it may differ; None: as one likes.
     """
 
     name: str
-    value: Scalar
+    value: Scalar | None
     limit: Limit | None = None
 
 
-def _one_of(*values: Scalar) -> Limit:
+def _one_of(*values: Scalar | None) -> Limit:
     return Limit(" or ".join(_shown(value) for value in values), lambda value: value in values)
 
 
@@ -68,7 +72,7 @@ def _shown(value: object) -> str:
     """For people: names as they are, other text in quotes and without what a terminal obeys."""
     if isinstance(value, str):
         return value if value.isidentifier() and value.isascii() else json.dumps(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else "null" if value is None else str(value)
 
 
 PRESETS: Mapping[str, tuple[Key, ...]] = MappingProxyType(
@@ -82,13 +86,13 @@ PRESETS: Mapping[str, tuple[Key, ...]] = MappingProxyType(
             Key("admission.kind", "invite", _one_of("invite", "allow")),
         ),
         "open": (
-            Key("bad_share", 0.2, _at_least(0.2)),
+            Key("byzantine_fraction", 0.2, _at_least(0.2)),
             Key("mix.kind", "gather", _one_of("gather")),
             Key("overlay.kind", "pull", _one_of("pull")),
             Key("overlay.k", 6, _at_least(6, ("robust.rule", "cs_nnm"))),
             Key("robust.rule", "cs_nnm", _one_of("cs_nnm", "sac")),
-            Key("robust.b", 2, _at_least(2, ("robust.rule", "cs_nnm"))),
-            Key("robust.before", "", _one_of("")),
+            Key("robust.f", 2, _at_least(2, ("robust.rule", "cs_nnm"))),
+            Key("robust.before", None, _one_of(None)),
             Key("robust.kappa", 3.0, _between(3, 4, ("robust.rule", "sac"))),
             Key("compress.select", "full", _one_of("full")),
             Key("compress.response", "fp16"),
@@ -118,7 +122,7 @@ def load(kind: type[S], file: Path | None = None, assignments: Sequence[str] = (
     """
     raw = toml.read(file) if file is not None else {}
     try:
-        begun = toml.convert(filled(raw, _named(raw, assignments), kind), kind)
+        begun = convert(filled(raw, _named(raw, assignments), kind), kind)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}" if file is not None else str(error)) from error
     return toml.apply_set(begun, assignments)
@@ -140,16 +144,6 @@ def asked(preset: str | None, assignments: Sequence[str]) -> tuple[str, ...]:
     return (*(() if preset is None else (f"preset={preset}",)), *assignments)
 
 
-def from_toml(text: str, kind: type[S]) -> S:
-    """As `load`, from text alone.
-
-    Raises:
-        ConfigError: not TOML, or a wrong key or value.
-    """
-    raw = toml.parse(text)
-    return toml.convert(filled(raw, _named(raw), kind), kind)
-
-
 def filled(raw: Mapping[str, Any], preset: str, kind: type[Section]) -> dict[str, Any]:
     """Plain settings with the preset's values for keys that are not there; as they are for "custom". `raw` is not changed.
 
@@ -159,20 +153,22 @@ def filled(raw: Mapping[str, Any], preset: str, kind: type[Section]) -> dict[str
         kind: sections that it does not have are left out.
     """
     full: dict[str, Any] = {name: dict(value) if isinstance(value, dict) else value for name, value in raw.items()}
-    for key in PRESETS.get(preset, ()):
-        head, _, tail = key.name.partition(".")
-        if head not in kind.__struct_fields__:
-            continue
-        if not tail:
-            full.setdefault(head, key.value)
-        elif isinstance(section := full.setdefault(head, {}), dict):
-            section.setdefault(tail, key.value)
-    given = {f"{name}.{key}" for name, value in raw.items() if isinstance(value, dict) for key in value}
-    kinds.drop_untaken(full, kind(), lambda key: key not in given)
+    chosen = PRESETS.get(preset, ())
+    for own in (False, True):  # of a section's own keys first, as they say which other keys there are
+        for key in chosen:
+            head, _, tail = key.name.partition(".")
+            if head not in kind.__struct_fields__:
+                continue
+            section = full.setdefault(head, {} if tail else key.value)
+            base = fields_of(kind)[head].type
+            if isinstance(base, StructType) and isinstance(section, dict):
+                of_parts = typed(base.cls, section) if own else base.cls
+                if tail in fields_of(of_parts):
+                    section.setdefault(tail, key.value)
     return full
 
 
-def check(chosen: Section) -> None:
+def check(chosen: Any) -> None:
     """Whether settings keep the promise of the preset they name, as far as they have its keys.
 
     Args:
@@ -181,28 +177,22 @@ def check(chosen: Section) -> None:
     Raises:
         ConfigError: a key that protects is set less strictly than the preset allows.
     """
-    preset: str = _get(chosen, "preset")
+    preset: str = chosen.preset
     for key in PRESETS.get(preset, ()):
         if key.limit is None or key.name.partition(".")[0] not in chosen.__struct_fields__:
             continue
-        limit, value = key.limit, _get(chosen, key.name)
-        if limit.where is not None and _get(chosen, limit.where[0]) != limit.where[1]:
+        limit = key.limit
+        if limit.where is not None and attrgetter(limit.where[0])(chosen) != limit.where[1]:
             continue
-        if not limit.holds(value):
+        if not limit.holds(value := attrgetter(key.name)(chosen)):
             raise ConfigError(
                 f"{key.name}: must be {limit.words} with preset={preset}, got {_shown(value)}; "
                 f"try `--set {key.name}={_shown(key.value)}`, or preset=custom, which promises nothing"
             )
-    k, b = _get(chosen, "overlay.k"), _get(chosen, "robust.b")
-    if preset == "open" and _get(chosen, "robust.rule") == "cs_nnm" and 3 * b < k:
-        raise ConfigError(
-            f"robust.b: must be at least a third of overlay.k = {k} with preset=open, got {b}: "
-            f"more bad ones are drawn at times than their share says (docs/robustness.md); try `--set robust.b={-(-k // 3)}`"
-        )
-
-
-def _get(chosen: Section, name: str) -> Any:
-    value: Any = chosen
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
+    if preset == "open" and chosen.robust.rule == "cs_nnm":
+        k, f = chosen.overlay.k, chosen.robust.f
+        if 3 * f < k:
+            raise ConfigError(
+                f"robust.f: must be at least a third of overlay.k = {k} with preset=open, got {f}: a sample may hold more Byzantine "
+                f"members than their fraction (docs/robustness.md); try `--set robust.f={-(-k // 3)}`"
+            )

@@ -1,4 +1,4 @@
-"""Whether what a manifest says of liars holds together: who is pulled from, the rule, and the share of bad members. Torch-free."""
+"""Whether a manifest's overlay, rule and fraction of Byzantine members agree. Torch-free."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from starling.node.config.schema import Manifest, RobustSection
 from starling.robust import breakdown
 from starling.robust.catalogue import RULES
 
-_DEAR_KIB = 1024
+_EXPENSIVE_KIB = 1024
 _ANY = 1000  # peers, more than any rule needs
 _MOST_K = 32
 
 
 def check(manifest: Manifest, *, trusted: bool = False) -> None:
-    """Whether pulling, rule and the share of bad members go together.
+    """Whether pulling, the rule and the fraction of Byzantine members agree.
 
     Args:
         manifest: of the swarm.
@@ -27,72 +27,52 @@ def check(manifest: Manifest, *, trusted: bool = False) -> None:
     Raises:
         ConfigError: they do not, and why.
     """
-    mix, overlay, select = manifest.mix, manifest.overlay, manifest.compress.select
+    mix, overlay, fraction = manifest.mix, manifest.overlay, manifest.byzantine_fraction
     if not MIXERS.facts(mix.kind, trusted=trusted).gathers:
         if overlay.kind == "pull":
             raise ConfigError(
-                f"overlay.kind: who is pulled from learns nothing in return, which only mix=gather stands, got mix={mix.kind}; "
+                f"overlay.kind: a peer that is pulled from gets nothing in return, which only mix=gather allows, got mix={mix.kind}; "
                 "try `--set preset=open`"
             )
-        if manifest.bad_share:
+        if fraction:
             raise ConfigError(
-                f"bad_share: mix={mix.kind} has no rule that stands bad members, must be 0, got {manifest.bad_share:g}; "
+                f"byzantine_fraction: mix={mix.kind} has no rule against Byzantine members, must be 0, got {fraction:g}; "
                 "try `--set preset=open`"
             )
         return
-    if overlay.kind == "sticky":
-        raise ConfigError(
-            "overlay.kind: gather asks whom the overlay names in a round, and sticky edges have no rounds; try `--set overlay=pull`"
-        )
-    if overlay.average_every:
-        raise ConfigError(
-            f"overlay.average_every: an exact average takes in every liar, must be 0 with mix=gather, got {overlay.average_every}; "
-            "try `--set overlay.average_every=0`"
-        )
-    if select != "full":
-        raise ConfigError(
-            f"compress.select: gather combines whole models, must be full, got {select}; try `--set compress.select=full`"
-        )
     if overlay.kind == "pull":
         check_rule(manifest, overlay.k)
         return
-    check_rule(
-        msgspec.structs.replace(manifest, bad_share=0.0), _ANY
-    )  # how many a node meets depends on the number of members
-    if manifest.bad_share > (most := RULES.facts(manifest.robust.rule, trusted=trusted).share):
+    # how many neighbors a node has depends on the number of members
+    check_rule(msgspec.structs.replace(manifest, byzantine_fraction=0.0), _ANY)
+    if fraction > (most := RULES.facts(manifest.robust.rule, trusted=trusted).share):
         raise ConfigError(
-            f"bad_share: {manifest.robust.rule} stands at most {most:g}, got {manifest.bad_share:g}; try `--set bad_share={most:g}`"
+            f"byzantine_fraction: {manifest.robust.rule} tolerates at most {most:g}, got {fraction:g}; "
+            f"try `--set byzantine_fraction={most:g}`"
         )
 
 
-def doubts(manifest: Manifest) -> list[str]:
-    """What is allowed among those who trust each other."""
+def warnings(manifest: Manifest) -> list[str]:
+    """What is allowed among members that trust each other."""
     mix, admission = manifest.mix, manifest.admission
-    if mix.kind != "gather":
-        warnings = (
-            []
-            if mix.clip_norm
-            else ["mix.clip_norm: 0 is off, so one lying peer can ruin the model; for members you trust only"]
+    if mix.kind == "gather":
+        if manifest.preset == "open" and admission.kind == "open" and admission.memory_kib < _EXPENSIVE_KIB:
+            return [
+                f"admission.memory_kib: {admission.memory_kib} makes new identities cheap on a GPU; `--set admission.memory_kib=8192`"
+            ]
+        return []
+    found = []
+    if not mix.clip_norm:
+        found.append("mix.clip_norm: 0 is off, so one Byzantine peer can ruin the model; for members you trust only")
+    if manifest.robust != RobustSection():
+        found.append(
+            f"robust: has no effect with mix={mix.kind}; `--set preset=open` shows the keys that take effect together"
         )
-        if manifest.robust != RobustSection():
-            warnings.append(f"robust: has no effect with mix={mix.kind}; `--set preset=open` shows what goes with it")
-        return warnings
-    warnings = []
-    if manifest.robust.rule == "mean":
-        warnings.append("robust.rule: one liar among those asked ruins a mean; `--set robust.rule=cs_nnm`")
-    if manifest.robust.rule == "foolsgold":
-        warnings.append(
-            "robust.rule: foolsgold finds clones alone, any other liar ruins the model; `--set robust.rule=cs_nnm`"
-        )
-    if manifest.preset == "open" and admission.kind == "open" and admission.memory_kib < _DEAR_KIB:
-        warnings.append(
-            f"admission.memory_kib: {admission.memory_kib} makes new identities cheap on a GPU; `--set admission.memory_kib=8192`"
-        )
-    return warnings
+    return found
 
 
 def check_rule(manifest: Manifest, k: int) -> None:
-    """Whether the rule stands `bad_share`, and the b it is set for, where a node is told k models a round.
+    """Whether the rule tolerates `byzantine_fraction`, and the f it is set for, where a node receives k models a round.
 
     Raises:
         ConfigError: it does not, and what to try.
@@ -106,8 +86,18 @@ def check_rule(manifest: Manifest, k: int) -> None:
 
 def _objection(manifest: Manifest, k: int) -> str:
     robust = manifest.robust
+    keys = robust.params("before") if robust.before else {}
+    keys |= robust.params("rule")
     try:
-        breakdown.check(robust.rule, k, robust.b, manifest.bad_share, robust.before, robust.bucket, trusted=True)
+        breakdown.check(
+            robust.rule,
+            k,
+            keys.get("f", 0),
+            manifest.byzantine_fraction,
+            robust.before,
+            keys.get("bucket", 1),
+            trusted=True,
+        )
     except ValueError as error:
         return str(error)
     return ""
@@ -115,15 +105,16 @@ def _objection(manifest: Manifest, k: int) -> str:
 
 def _changes(manifest: Manifest, k: int) -> Iterator[tuple[str, Manifest, int]]:
     """Changes of one key, and what they make of the manifest and of k; the one to be preferred comes first."""
-    for b in reversed(range(_MOST_K)):
-        yield f"robust.b={b}", _with(manifest, b=b), k
+    robust = manifest.robust
+    for f in reversed(range(_MOST_K if "f" in robust.__struct_fields__ else 0)):
+        yield f"robust.f={f}", _with(manifest, f=f), k
     for more in range(k + 1, _MOST_K + 1):
         yield f"overlay.k={more}", manifest, more
     for rule in ("cs_nnm", "sac"):
         yield f"robust.rule={rule}", _with(manifest, rule=rule), k
-    for share in (0.3, 0.2, 0.1, 0.0):
-        yield f"bad_share={share:g}", msgspec.structs.replace(manifest, bad_share=share), k
+    for fraction in (0.3, 0.2, 0.1, 0.0):
+        yield f"byzantine_fraction={fraction:g}", msgspec.structs.replace(manifest, byzantine_fraction=fraction), k
 
 
 def _with(manifest: Manifest, **changes: object) -> Manifest:
-    return msgspec.structs.replace(manifest, robust=msgspec.structs.replace(manifest.robust, **changes))
+    return msgspec.structs.replace(manifest, robust=manifest.robust.changed(**changes))

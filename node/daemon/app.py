@@ -4,14 +4,13 @@
                                                                                               │
     members ─▶ a late joiner's model ─▶ quorum ─▶ training ─▶ finished ─▶ linger ─▶ leave ◀───┘
 
-`Node.phase` holds what exists now, so that nothing is optional within a phase; whoever looks at a node (status, commands) matches on it.
+`Node.phase` holds what exists now, so that nothing is optional within a phase; status and commands match on it.
 The same object runs in production (`starling.node.daemon.main`: libp2p, an engine process, a control socket) and in simulation
 (`starling.node.simulate.virtual`: memory network, inline engine, virtual time).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from starling.node.daemon.membership.bootstrap import Bootstrap
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.running import RunningNode
 from starling.node.daemon.state.transfer import Transfer
-from starling.node.daemon.trust.peer_policy import NodeReporter, PeerPolicy
+from starling.node.daemon.trust.peer_policy import Enforcement, PeerPolicy
 from starling.node.net.api import Network
 from starling.node.rpc import calls
 
@@ -42,24 +41,7 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """Peers can reach this node; the manifest is being fetched. Enforces bans and quarantines on the network alone."""
-
-    network: Network
-
-    def refuse(self, peer: str, until: float) -> None:
-        """Close connections of `peer` and refuse it until `until` on trio's clock."""
-        self.network.refuse(peer, until)
-
-    def cut(self, peer: str) -> None:
-        """Nothing was contributed yet."""
-
-    def inviter_of(self, peer: str) -> str:
-        """Not known yet."""
-        return ""
-
-    def known(self) -> Collection[str]:
-        """No members are known yet."""
-        return ()
+    """Peers can reach this node; the manifest is being fetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,47 +56,26 @@ Phase = Starting | Joining | Opening | RunningNode
 
 
 class Node:
-    """One node, running once.
-
-    Args:
-        setup: its network, engine, settings and files.
-        events: takes events.
-    """
+    """One node, running once."""
 
     def __init__(self, setup: NodeSetup, events: Events) -> None:
         self.setup = setup
         self.events = events
-        self.progress = Progress(events.changed)
-        self.policy = PeerPolicy(
-            me=setup.identity.peer_id, events=events, unix_time=setup.unix_time, keep=setup.keep_decisions
-        )  # fmt: skip
+        self.progress = Progress(events.changes.notify)
+        self.policy = PeerPolicy(setup.identity.peer_id, events, setup.unix_time, setup.keep_decisions)
         self.policy.resume(setup.decisions)
         self.transactions = Transactions(setup.unix_time)
         self.began = trio.current_time()
         self.phase: Phase = Starting()
-        self._report = NodeReporter(events, self.policy)
+        self.network: Network | None = None
+        """None until it is open."""
         self._listening = trio.Event()
         self._ready = trio.Event()
         self._stop = trio.Event()
 
     @property
-    def network(self) -> Network | None:
-        """None until it is open."""
-        match self.phase:
-            case Starting():
-                return None
-            case Joining(network=network):
-                return network
-            case Opening(context=context) | RunningNode(context=context):
-                return context.network
-
-    @property
     def running(self) -> RunningNode:
-        """The node with all of its services.
-
-        Raises:
-            GossipError: it is still starting.
-        """
+        """The node with all of its services. Raises GossipError: it is still starting."""
         if not isinstance(self.phase, RunningNode):
             raise GossipError("the node is still starting")
         return self.phase
@@ -122,18 +83,16 @@ class Node:
     async def run(self) -> None:
         """Live until the run is finished and its linger over, or until `stop`.
 
-        Raises:
-            ConfigError: the person's input is wrong.
-            GossipError: the node cannot go on, or its model could not be saved at the end.
+        Raises ConfigError: the person's input is wrong; GossipError: the node cannot go on, or its model could not be saved at the end.
         """
         attack_consent.check(self.setup.config)
-        async with self.setup.open_network(self._report) as network, trio.open_nursery() as nursery:
-            joining = self.phase = Joining(network)
+        async with self.setup.open_network(self.policy) as network, trio.open_nursery() as nursery:
+            self.network, self.phase = network, Joining()
             self._listening.set()
             self.events.event("listening", f"listening on {', '.join(network.addresses)}", addresses=network.addresses)
-            if (lies := attack_consent.warning(self.setup.config)) is not None:
-                self.events.event("byzantine", lies, level="warning", attack=self.setup.config.attack)
-            self.policy.enforce(joining)
+            if (warning := attack_consent.warning(self.setup.config)) is not None:
+                self.events.event("byzantine", warning, level="warning", attack=self.setup.config.attack)
+            self.policy.enforce(Enforcement(network.refuse))
             nursery.start_soon(self._leave_when_stopped, nursery.cancel_scope)
             await self._live(network, nursery)
             await self._leave()
@@ -160,15 +119,11 @@ class Node:
         return self.running.context.network.addresses
 
     async def _live(self, network: Network, nursery: trio.Nursery) -> None:
-        setup, report = self.setup, self._report
+        setup, report = self.setup, self.policy
         bootstrap = Bootstrap(setup.config.bootstrap, setup.known, setup.remember, report)
         transfer = Transfer(network=network, report=report, manifest=self._manifest_bytes)
         await nursery.start(transfer.serve)
         manifest = await self._agree(network, transfer, bootstrap)
-        admission = Admission(
-            manifest=manifest, swarm=setup.swarm, identity=setup.identity, store=setup.admission, operator=setup.config.operator,
-            unix_s=setup.unix_time, report=report,
-        )  # fmt: skip
         engine = EngineSupervisor(
             start=setup.start_engine, opening=_opening(setup, manifest), silence_s=setup.config.engine_timeout_s, report=report
         )  # fmt: skip
@@ -176,6 +131,7 @@ class Node:
             setup.identity, setup.config, manifest, setup.swarm, int(setup.unix_time() * 1000), network, engine, report,
             setup.unix_time,
         )  # fmt: skip
+        admission = Admission(context, setup.admission)
         self.phase = Opening(context, engine)
         nursery.start_soon(engine.serve)
         await admission.obtain()
@@ -183,7 +139,8 @@ class Node:
         running = self.phase = RunningNode(
             context, engine, opened, admission, bootstrap, transfer, self.policy, self.progress, self.transactions
         )
-        self.policy.enforce(running)
+        members = running.membership
+        self.policy.enforce(Enforcement(network.refuse, running.cut, running.inviter_of, lambda: members.table))
         self._ready.set()
         await running.serve(nursery)
         await running.train(setup.export)
@@ -217,20 +174,19 @@ class Node:
         finished = self.progress.state == "finished"
         self.progress.enter("leaving")
         if isinstance(self.phase, RunningNode):
-            await self.phase.leave(save=not finished)
+            await self.phase.leave(finished=finished)
         self.events.event("left", "left the swarm in order")
 
 
 def check_agreed(manifest: Manifest, config: NodeConfig, *, ours: bool) -> None:
-    """Whether this node may, and can, run what a manifest names.
+    """Check that this node may, and can, run the code that a manifest names, which has been checked as far as possible without it.
 
     Args:
-        manifest: checked as far as that goes without importing what it names.
-        config: the node's own.
+        manifest, config: the swarm's and the node's.
         ours: this node founded the swarm: its owner wrote the manifest.
 
     Raises:
-        ConfigError: the owner has not agreed, a part is not found, or it does not go with the rest.
+        ConfigError: the owner has not agreed, a part is not found, or it is incompatible with the rest.
     """
     if not ours:
         consent.check(manifest, config)
@@ -241,8 +197,8 @@ def check_agreed(manifest: Manifest, config: NodeConfig, *, ours: bool) -> None:
 
 
 def _code(config: NodeConfig) -> str:
-    """The folder in which code that the manifest names is looked for; "" without the owner's consent."""
-    return str(Path.cwd()) if config.trust else ""
+    """The folder in which code of the manifest and of the owner's attack is looked for; "" without consent to either."""
+    return str(Path.cwd()) if config.trust or config.attack_agreed else ""
 
 
 def _opening(setup: NodeSetup, manifest: Manifest) -> calls.Open:

@@ -1,4 +1,4 @@
-"""What a node is built from: `NodeSetup` holds what differs between production and simulation, `NodeContext` what services share."""
+"""What a node is built from: `NodeSetup` differs between production and simulation, `NodeContext` is shared by all services."""
 
 from __future__ import annotations
 
@@ -39,14 +39,11 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionStore:
-    """A node's credentials, and what it knows of others' from an earlier run.
+    """A node's credentials, and the revocations of an earlier run; `keep_*` store new ones for the next.
 
     Args:
         chain: its chain of invitations; empty for none.
-        revoked: revocations known from an earlier run.
-        keep_revoked: called with all revocations whenever they change, to store them for the next run.
         ticket: the proof of work of an earlier run, if any.
-        keep_ticket: called with each new one.
         offload: runs proof-of-work evaluations.
     """
 
@@ -63,22 +60,16 @@ class NodeSetup:
     """How a node gets its network, its engine and its files.
 
     Args:
-        identity: its key.
-        config: the volunteer's settings.
-        manifest: the swarm's agreement, or None to fetch it by `swarm` from the bootstrap peers.
-        swarm: swarm id.
+        manifest: the swarm's agreement; None: fetched by `swarm`, the swarm id, from the bootstrap peers.
         checkpoint: path of the checkpoint file; "" for none.
         export: path of the final model; "" for none.
         open_network: opens the network, which reports peers' faults to the reporter given.
-        start_engine: opens one engine.
         unix_time: seconds since 1970, for people and incarnations.
         keep_manifest: called with a fetched manifest, to store it.
         known: addresses of members of an earlier run, tried like bootstrap peers.
         remember: called with addresses of some members now and then, to store them for the next run.
-        decisions: bans and trust of earlier runs, times in unix seconds.
-        keep_decisions: called with the bans and trust in force whenever they change.
-        admission: the node's credentials and what it knows of others'.
-        usage: resources the node uses, given the engine's process id; nothing in simulation, which has no process of its own.
+        decisions: bans and trust of earlier runs, times in unix seconds; `keep_decisions` is called with all whenever they change.
+        usage: resources the node uses, given the engine's process id; none in simulation, which has no process of its own.
     """
 
     identity: Identity
@@ -101,18 +92,11 @@ class NodeSetup:
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """What every service of one running node may use.
+    """What every service of one running node may use, beside the parts of its `NodeSetup`.
 
     Args:
-        identity: the node's key.
-        config: the volunteer's settings.
-        manifest: the swarm's agreement.
-        swarm: swarm id.
         incarnation: unix time in ms of this start; later starts have higher ones.
-        network: frames to and from peers.
-        engine: trains, encodes and mixes.
         report: takes events and peers' faults.
-        unix_time: seconds since 1970.
     """
 
     identity: Identity

@@ -1,4 +1,4 @@
-"""Events of a node: written to the log, kept for the status; and counts of peers' faults.
+"""Events of a node, for the log and the status; and counts of peers' faults.
 
 Everything here is bounded, because peers choose how often they are at fault: 50 events, 4,096 peers with faults, 32 reasons each.
 A fault is an event when its count reaches a power of two, so that a flood of n faults makes log n lines.
@@ -9,15 +9,29 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from structlog.typing import FilteringBoundLogger
+import trio
 
 from starling.node.interfaces import Level
 from starling.node.status.snapshot import Event
+from starling.node.storage.log import NodeLog
 
 MAX_EVENTS = 50
 MAX_TEXT = 300
 MAX_PEERS = 4096
 MAX_REASONS = 32
+
+
+class Changes:
+    """Wakes every task that waits for the next change of the node's status."""
+
+    def __init__(self) -> None:
+        self.event = trio.Event()
+        """Set at the next change, and then replaced: take it before reading the status, so that no change is missed."""
+
+    def notify(self) -> None:
+        """The status has changed."""
+        self.event.set()
+        self.event = trio.Event()
 
 
 class Events:
@@ -26,15 +40,13 @@ class Events:
     Args:
         log: gets every event, with its fields; None keeps no log, as in simulation.
         clock: unix time in seconds.
-        changed: called after every event.
     """
 
-    def __init__(
-        self, log: FilteringBoundLogger | None, *, clock: Callable[[], float], changed: Callable[[], object] = lambda: None
-    ) -> None:  # fmt: skip
+    def __init__(self, log: NodeLog | None, *, clock: Callable[[], float]) -> None:
         self._log = log
         self._clock = clock
-        self.changed = changed
+        self.changes = Changes()
+        """Notified after every event."""
         self._recent: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._faults: dict[str, dict[str, int]] = {}
 
@@ -53,39 +65,24 @@ class Events:
         return sum(self._faults.get(peer, {}).values())
 
     def event(self, name: str, text: str, *, level: Level = "info", **fields: object) -> None:
-        """Add an event.
-
-        Args:
-            name: in snake_case.
-            text: one line for a person.
-            level: how serious it is.
-            fields: for the log.
-        """
+        """Add an event: its name in snake_case, one line for a person, and fields for the log."""
         line = _one_line(text)
         self._recent.append(Event(time_s=self._clock(), name=name, text=line, level=level))
         if self._log is not None:
-            write = {"info": self._log.info, "warning": self._log.warning, "error": self._log.error}[level]
-            write(name, text=line, **fields)
-        self.changed()
+            self._log.write(level, name, text=line, **fields)
+        self.changes.notify()
 
     def line(self, name: str, fields: Mapping[str, object]) -> None:
         """Write to the log file only: for what is too frequent for the status and the terminal."""
         if self._log is not None:
-            self._log.debug(name, **fields)
+            self._log.write("debug", name, **fields)
 
     def fault(self, peer: str, reason: str) -> None:
         """Count a peer's protocol fault; counts of 1, 2, 4, 8 … are events."""
         count = self._count(peer, reason)
         if count & (count - 1) == 0:
-            times = "" if count == 1 else f", {count} times"
-            self.event(
-                "peer_fault",
-                f"{peer} broke the protocol: {reason}{times}",
-                level="warning",
-                peer=peer,
-                reason=reason,
-                count=count,
-            )
+            text = f"{peer} broke the protocol: {reason}" + ("" if count == 1 else f", {count} times")
+            self.event("peer_fault", text, level="warning", peer=peer, reason=reason, count=count)
 
     def _count(self, peer: str, reason: str) -> int:
         reasons = self._faults.pop(peer, {})
@@ -99,7 +96,6 @@ class Events:
 
 
 def _one_line(text: str) -> str:
-    """Text as it may be shown on a terminal: one line, no control characters, bounded."""
-    words = " ".join(text.split())
-    clean = "".join(character if character.isprintable() else "·" for character in words)
+    """Text that is safe on a terminal: one line, no control characters, bounded."""
+    clean = "".join(character if character.isprintable() else "·" for character in " ".join(text.split()))
     return clean if len(clean) <= MAX_TEXT else clean[: MAX_TEXT - 1] + "…"

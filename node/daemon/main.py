@@ -15,13 +15,11 @@ import trio
 
 from starling.gossip.errors import ConfigError
 from starling.node.admission.issue import take_up
-from starling.node.config.manifest import swarm_id
 from starling.node.config.schema import NodeConfig
 from starling.node.daemon.app import Node
 from starling.node.daemon.context import AdmissionStore, NodeSetup
 from starling.node.daemon.engine.client import open_engine
 from starling.node.daemon.events import Events
-from starling.node.daemon.observe.changes import Changes
 from starling.node.daemon.observe.control_commands import carry_out
 from starling.node.daemon.observe.control_server import ControlServer
 from starling.node.daemon.observe.final import FinalWriter, first_error
@@ -40,18 +38,18 @@ Listening = Callable[[tuple[str, ...]], None]
 
 
 def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Listening | None = None) -> int:
-    """Run the node in `run_dir` until it has finished, is told to leave, or gets a signal (SIGINT, SIGTERM, SIGHUP).
+    """Run the node in `run_dir` until it has finished, its owner ends it, or a signal comes (SIGINT, SIGTERM, SIGHUP).
 
     Args:
         run_dir: holds node.toml, and manifest.toml or an invite.
-        until_stdin_closes: also end when standard input does: a parent's way not to leave orphans.
+        until_stdin_closes: also end when standard input does, so that a parent leaves no orphans.
         on_listening: called with our addresses once peers can reach us and the engine has taken the manifest and the data.
 
     Returns:
         The exit status of the process: 0, or 129 after a SIGHUP, as a shell reports a command whose terminal was closed.
 
     Raises:
-        ConfigError: something in the directory is wrong.
+        ConfigError: a file of the directory is missing or wrong.
         GossipError: the node cannot go on.
     """
     config = run_dir.read_config()
@@ -59,37 +57,20 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: List
     manifest, invite = run_dir.read_manifest(), run_dir.read_invite()
     if manifest is None and invite is None:
         raise ConfigError(f"--dir: {run_dir.path} holds no manifest and no invite; start with `starling join INVITE`")
-    swarm = swarm_id(manifest) if manifest is not None else invite.swarm if invite is not None else ""
     with open_log(run_dir.path, peer_id=identity.peer_id, run_id=f"{time.time_ns() // 1_000_000:x}") as log:
-        changes = Changes()
-        events = Events(log, clock=time.time, changed=changes.notify)
+        events = Events(log, clock=time.time)
         setup = NodeSetup(
-            identity=identity,
-            config=config,
-            manifest=manifest,
-            swarm=swarm,
-            checkpoint=str(run_dir.checkpoint),
-            export=str(run_dir.model),
-            open_network=partial(_open_network, identity, config, run_dir),
-            start_engine=open_engine,
-            unix_time=time.time,
-            keep_manifest=run_dir.write_manifest,
-            known=run_dir.known_peers(),
-            remember=run_dir.remember_peers,
-            decisions=run_dir.known_decisions(),
-            keep_decisions=run_dir.keep_decisions,
-            usage=ResourceMonitor(run_dir.path).sample,
+            identity=identity, config=config, manifest=manifest, swarm=run_dir.swarm(), checkpoint=str(run_dir.checkpoint),
+            export=str(run_dir.model), open_network=partial(_open_network, identity, config, run_dir), start_engine=open_engine,
+            unix_time=time.time, keep_manifest=run_dir.write_manifest, known=run_dir.known_peers(), remember=run_dir.remember_peers,
+            decisions=run_dir.known_decisions(), keep_decisions=run_dir.keep_decisions, usage=ResourceMonitor(run_dir.path).sample,
             admission=AdmissionStore(
-                take_up(invite, identity),
-                run_dir.known_revoked(),
-                run_dir.keep_revoked,
-                run_dir.known_ticket(),
-                run_dir.keep_ticket,
+                take_up(invite, identity), run_dir.known_revoked(), run_dir.keep_revoked, run_dir.known_ticket(), run_dir.keep_ticket
             ),
-        )
+        )  # fmt: skip
         gc.freeze()  # otherwise a full collection walks over all modules and blocks the event loop for 70 ms
         try:
-            return trio.run(_run, setup, events, changes, run_dir, until_stdin_closes, on_listening)
+            return trio.run(_run, setup, events, run_dir, until_stdin_closes, on_listening)
         except BaseExceptionGroup as group:
             raise first_error(group) from group
 
@@ -98,17 +79,17 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: List
 async def _open_network(
     identity: Identity, config: NodeConfig, run_dir: RunDir, report: Reporter
 ) -> AsyncIterator[Network]:
-    """Listen where the config says; the port of the last run is tried first, so that invites stay valid after a restart."""
+    """Listen on the config's addresses, first with the port of the last run, so that invites stay valid after a restart."""
     opened = partial(
         open_network, identity.seed, announce=config.announce, limits=config.limits, report=report,
         up_bytes_per_s=config.up_bytes_per_s, down_bytes_per_s=config.down_bytes_per_s,
     )  # fmt: skip
-    kept = run_dir.with_kept_port(config.listen)
+    last = run_dir.with_kept_port(config.listen)
     async with AsyncExitStack() as stack:
         try:
-            network = await stack.enter_async_context(opened(listen=kept))
+            network = await stack.enter_async_context(opened(listen=last))
         except ConfigError:
-            if kept == config.listen:
+            if last == config.listen:
                 raise
             report.event("port_taken", "the port of the last run is taken; listening on another", level="warning")
             network = await stack.enter_async_context(opened(listen=config.listen))
@@ -118,20 +99,15 @@ async def _open_network(
 
 
 async def _run(
-    setup: NodeSetup,
-    events: Events,
-    changes: Changes,
-    run_dir: RunDir,
-    until_stdin_closes: bool,
-    on_listening: Listening | None,
-) -> int:
+    setup: NodeSetup, events: Events, run_dir: RunDir, until_stdin_closes: bool, on_listening: Listening | None
+) -> int:  # fmt: skip
     node = Node(setup, events)
     snapshot = partial(take_snapshot, node)
-    final = FinalWriter(run_dir, node.progress, snapshot, changes)
+    final = FinalWriter(run_dir, node.progress, snapshot, events.changes)
     signals: list[int] = []
     async with trio.open_nursery() as nursery:
         try:
-            await nursery.start(ControlServer(run_dir.path, snapshot, partial(carry_out, node), changes).run)
+            await nursery.start(ControlServer(run_dir.path, snapshot, partial(carry_out, node), events.changes).run)
         except OSError as error:
             events.event("no_control_socket", f"no control socket in {run_dir.path}: {error.strerror}", level="error")
         run_dir.drop_final()
@@ -144,7 +120,7 @@ async def _run(
         if setup.config.metrics.listen:
             from starling.node.daemon.observe.metrics import MetricsService  # noqa: PLC0415 — its library is large, and rarely needed
 
-            nursery.start_soon(MetricsService(setup.config.metrics, snapshot, events).serve)
+            nursery.start_soon(MetricsService(setup.config.metrics.listen, snapshot, events).serve)
         if on_listening is not None:
             nursery.start_soon(_announce, node, on_listening)
         with final:

@@ -10,8 +10,8 @@ from typing import Literal
 
 from msgspec import structs
 
-from starling.node.status.curve import Curve
-from starling.node.status.figures import EngineFigures
+from starling.node.status.record import Curve
+from starling.node.status.snapshot import EngineFigures
 
 RATE_OVER = 16  # rounds
 
@@ -19,23 +19,13 @@ State = Literal["starting", "joining", "training", "waiting", "finished", "leavi
 
 
 class Rate:
-    """How fast a count rises: over all time, and over the time spent on it alone, both over the same last few samples.
-
-    Args:
-        window: number of samples the rate is taken over, >= 1.
-    """
+    """How fast a count rises: over all time, and over the time spent on it alone, both over the same last `window` >= 1 samples."""
 
     def __init__(self, window: int = RATE_OVER) -> None:
         self._samples: deque[tuple[float, int, float]] = deque(maxlen=window + 1)
 
     def add(self, now: float, count: int, busy_s: float = 0.0) -> None:
-        """Add a sample; a count that fell starts afresh.
-
-        Args:
-            now: seconds, monotonic.
-            count: so far.
-            busy_s: seconds spent on the count so far.
-        """
+        """Add a sample: the count at a monotonic time, and seconds spent on it so far. A count that fell starts afresh."""
         if self._samples and count < self._samples[-1][1]:
             self._samples.clear()
         self._samples.append((now, count, busy_s))
@@ -60,7 +50,7 @@ class Rate:
 
 @dataclass(slots=True)
 class Computed:
-    """Work of this process: without what a checkpoint or a peer's model brought along, and without rounds that were skipped."""
+    """Work of this process: without that of a checkpoint or a peer's model, and without rounds that were skipped."""
 
     rounds: int = 0
     steps: int = 0

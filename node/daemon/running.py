@@ -1,32 +1,38 @@
-"""A node with all of its services: members, exchanges, training. Made when the engine has opened the task."""
+"""A node with all of its services: members, exchanges, training. Constructed when the engine has opened the task."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from contextlib import suppress
+from itertools import count
 
 import trio
 
 from starling.gossip.errors import EngineError
 from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.overlay.api import Overlay
+from starling.gossip.overlay.sticky import DEGREE, StickyEdges
 from starling.gossip.seeds import derive
 from starling.gossip.wire.schema import Beacon, BeaconQuery
 from starling.node.config.overlay import overlay_of
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.engine.supervisor import EngineSupervisor
 from starling.node.daemon.exchange.history import Transactions
+from starling.node.daemon.exchange.pull_service import PulledExchange
+from starling.node.daemon.exchange.service import Exchange
 from starling.node.daemon.membership.admission import Admission
-from starling.node.daemon.membership.beacon import MemberOrder
+from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.bootstrap import Bootstrap
-from starling.node.daemon.membership.service import Membership, Overheard
+from starling.node.daemon.membership.neighbors import Neighbors, OverlayNeighbors, RandomNeighbors
+from starling.node.daemon.membership.service import Membership, OtherControl
 from starling.node.daemon.progress import Progress
-from starling.node.daemon.services import beacon_service, exchange_services
 from starling.node.daemon.state.model_sync import ModelSync, disjoint
 from starling.node.daemon.state.transfer import Transfer
 from starling.node.daemon.training import Training
+from starling.node.daemon.trust.equivocation import EquivocationDetector
 from starling.node.daemon.trust.peer_policy import PeerPolicy
-from starling.node.interfaces import TaskStatus
 from starling.node.rpc import calls
 
 FAREWELL_S = 0.7  # for the farewell to all members
@@ -38,18 +44,12 @@ SETTLE_S = 3.0  # a joiner looks for members for so long before it starts alone
 
 
 class RunningNode:
-    """One node's services. Satisfies `starling.node.daemon.trust.peer_policy.Enforcement`.
+    """One node's services.
 
     Args:
-        context: what services share.
         engine: the context's engine, with its restarts.
-        opened: what it said when it opened the task.
-        admission: who may be a member, and our own credential.
-        bootstrap: addresses to begin with.
-        transfer: gives and takes models.
-        policy: reputation of peers.
-        progress: written by training.
-        transactions: records exchanges for the status.
+        opened: its reply when it opened the task.
+        admission, bootstrap, transfer, policy, progress, transactions: services that exist from the node's start.
     """
 
     def __init__(
@@ -64,73 +64,106 @@ class RunningNode:
         self._bootstrap = bootstrap
         self.transfer = transfer
         self._progress = progress
+        self._export = ""
+        self._saved_committed = 0  # exchanges, at the last save
         self._cut: dict[str, None] = {}  # peers whose contribution is to be deleted, in order
         self._cut_added = trio.Event()
-        self.membership = Membership(context, clock, admission)
-        self.beacons = beacon_service(context, self.membership)
-        self.order = MemberOrder(self.membership, context.swarm, self.beacons)
-        self.exchange, self.neighbors, self.equivocation = exchange_services(
-            context, self.membership, overlay, self.order, policy, progress, transactions
-        )
+        self.membership = Membership(context, clock, admission, self._member_changed)
+        self.beacons = BeaconService(context, self.membership)
+        self.exchange: Exchange | PulledExchange
+        self.neighbors: Neighbors
+        self.equivocation: EquivocationDetector | None = None  # only where models are signed
+        if MIXERS.facts(context.manifest.mix.kind, trusted=True).gathers:
+            self._open_pulled(overlay, transactions)
+        else:
+            self._open_pairwise(overlay, transactions)
         self._model_sync = ModelSync(transfer=transfer, engine=engine, report=context.report)
         self.training = Training(
-            context,
-            engine,
-            self.membership,
-            overlay,
-            self.neighbors,
-            self.order,
-            self.exchange,
-            clock,
-            progress,
-            self._fetch,
-        )
-        engine.before_resuming(self.exchange.reset_all)
+            context, engine, self.membership, overlay, self.neighbors, self.beacons, self.exchange, clock, progress, self._fetch
+        )  # fmt: skip
+        engine.reset = self.exchange.reset_all
         context.network.expect("exchange", PAYLOAD_BYTES_PER_PARAMETER * opened.parameters + PAYLOAD_BYTES)
         progress.figures, progress.round = opened.figures, opened.round
         transfer.expect(opened)
 
-    # --- life ----------------------------------------------------------------------------------------------------
+    def _open_pairwise(self, overlay: Overlay, transactions: Transactions) -> None:
+        context, members, numbers = self.context, self.membership, count(1)
+        manifest = context.manifest
+        sticky = (
+            StickyEdges(manifest.overlay.params().get("degree", DEGREE), context.swarm.encode())
+            if manifest.pace.kind == "clock"
+            else None
+        )
+        self.neighbors = named = OverlayNeighbors(overlay, lambda: members.members, context.me, self.beacons.salt)
+        self.exchange = Exchange(
+            context, members, lambda: self._fresh(next(numbers)), directions=named.directions, noted=self.policy.noted,
+            transactions=transactions, sticky=sticky,
+        )  # fmt: skip
+
+    def _open_pulled(self, overlay: Overlay, transactions: Transactions) -> None:
+        context, members = self.context, self.membership
+        section, me = context.manifest.overlay, context.me
+        self.equivocation = EquivocationDetector(context, members, self._progress)
+        self.exchange = PulledExchange(
+            context, members, first=self._fresh(1), attested=self.equivocation.attested, noted=self.policy.noted,
+            transactions=transactions,
+        )  # fmt: skip
+        self.neighbors = (
+            RandomNeighbors(
+                lambda: members.members, me, section.k, members.prefixes, context.manifest.admission.per_prefix, self.policy.allows,
+                context.identity.seed, context.incarnation,
+            )
+            if section.kind == "pull"
+            else OverlayNeighbors(overlay, lambda: members.members, me, self.beacons.salt, rows=True)
+        )  # fmt: skip
+
+    def _fresh(self, number: int) -> int:
+        """A number that no earlier incarnation of an edge is likely to have had."""
+        return derive(number, "inc", self.context.me, int(self.context.unix_time() * 1e6)) >> 3
 
     async def serve(self, nursery: trio.Nursery) -> None:
         """Start all services in `nursery`; returns when they serve."""
-        await nursery.start(self.membership.serve, self._overheard)
+        await nursery.start(self.membership.serve, self._route)
         await nursery.start(self.exchange.serve)
         for service in (self.equivocation, self.beacons):
             if service is not None:
                 await nursery.start(service.serve)
-        await nursery.start(self._follow_members)
         nursery.start_soon(self._cut_contributions)
         nursery.start_soon(self._bootstrap.watch, self.membership)
         nursery.start_soon(self.membership.join, self._bootstrap.addresses)
 
     async def train(self, export: str) -> None:
-        """Catch up with the swarm, train until the manifest's rounds are done, save, and linger.
-
-        Args:
-            export: path of the final model; "" for none.
-        """
+        """Catch up with the swarm, train until the manifest's rounds are done, save (the model to `export` unless ""), and linger."""
         context, training = self.context, self.training
         start_round = await self._start_round()
         self.transfer.give(self.engine, self.membership.may_read)
         await training.quorum(begun=start_round > 0)
         await training.run(start_round)
+        self._export, self._saved_committed = export, self.exchange.stats.committed
         await training.save(export)
         self._progress.enter("finished")
         done = self._progress.round
         context.report.event("finished", f"all {context.manifest.pace.rounds} rounds done", round=done)
         await trio.sleep(context.config.linger_s)
-        if training.cannot_save:  # disk space may have been freed meanwhile
-            await training.save(export)
+        await self._save_again()
 
-    async def leave(self, *, save: bool) -> None:
-        """Say farewell to the members and, if `save`, write the last checkpoint; within FAREWELL_S + LAST_SAVE_S."""
+    async def leave(self, *, finished: bool) -> None:
+        """Say farewell to the members and write the last checkpoint; within FAREWELL_S + LAST_SAVE_S."""
         with trio.CancelScope(shield=True):
             with trio.move_on_after(FAREWELL_S):
                 await self.membership.leave()
-            if save:
-                with trio.move_on_after(LAST_SAVE_S):
-                    await self.training.save()
+            with trio.move_on_after(LAST_SAVE_S):
+                await (self._save_again() if finished else self.training.save())
+
+    async def _save_again(self) -> None:
+        """Save if that failed before, as disk space may have been freed, or if a late acknowledgement has committed an exchange since."""
+        committed = self.exchange.stats.committed
+        if committed > self._saved_committed and self.context.manifest.pace.kind == "steps":
+            with suppress(EngineError):
+                await self.engine.call(calls.Mix(self._progress.round - 1))
+        if committed > self._saved_committed or self.training.cannot_save:
+            self._saved_committed = committed
+            await self.training.save(self._export)
 
     async def _start_round(self) -> int:
         """The round to start at: the checkpoint's, or that of a model fetched from members who are further."""
@@ -149,7 +182,7 @@ class RunningNode:
                 continue
             if opened.resumed or not self._model_sync.contradicted:
                 break
-            await trio.sleep(pause)  # more members may come, or the liars be banned
+            await trio.sleep(pause)  # more members may come, or the Byzantine ones be banned
             pause = min(2 * pause, 60.0)
         self._progress.joined_late = start > opened.round and not opened.resumed
         return start
@@ -162,25 +195,13 @@ class RunningNode:
         order = disjoint(others, lambda peer: {*membership.prefixes(peer), self.inviter_of(peer)} - {""})
         return await self._model_sync.fetch(order, newer_than)
 
-    # --- messages and members -----------------------------------------------------------------------------
+    def _route(self, peer: str, message: OtherControl) -> None:
+        if isinstance(message, Beacon | BeaconQuery):
+            self.beacons.receive(peer, message)
+        elif self.equivocation is not None:
+            self.equivocation.receive(peer, message)
 
-    def _overheard(self, peer: str, message: Overheard) -> None:
-        """A control message that is not about membership."""
-        match message:
-            case Beacon() | BeaconQuery():
-                if self.beacons is not None:
-                    self.beacons.receive(peer, message)
-            case _:
-                if self.equivocation is not None:
-                    self.equivocation.receive(peer, message)
-
-    async def _follow_members(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
-        events = self.membership.subscribe()
-        task_status.started()
-        async for event in events:
-            await self._member(event)
-
-    async def _member(self, event: MemberEvent) -> None:
+    def _member_changed(self, event: MemberEvent) -> None:
         report = self.context.report
         match event:
             case Joined(peer=peer):
@@ -200,13 +221,7 @@ class RunningNode:
                 return
         if self.equivocation is not None:
             self.equivocation.forget(peer)
-        await self.exchange.revoke(peer)
-
-    # --- enforcing verdicts -------------------------------------------------------------------------------
-
-    def refuse(self, peer: str, until: float) -> None:
-        """Close connections of `peer` and refuse it until `until` on trio's clock; -inf admits it again."""
-        self.context.network.refuse(peer, until)
+        self.cut(peer)
 
     def cut(self, peer: str) -> None:
         """Delete soon what a peer contributed to the correction."""
@@ -214,13 +229,9 @@ class RunningNode:
         self._cut_added.set()
 
     def inviter_of(self, peer: str) -> str:
-        """The member that answers for a peer it invited; "" for none, and for the founder, whose guests could else have it banned."""
+        """The inviter that answers for a peer; "" for none, and for the founder, who could else be banned through its invitees."""
         inviter = self.membership.inviter_of(peer)
         return inviter if inviter is not None and inviter != self.context.manifest.founder else ""
-
-    def known(self) -> Collection[str]:
-        """Peer ids of all members known, present or gone."""
-        return self.membership.table
 
     async def _cut_contributions(self) -> None:
         async with trio.open_nursery() as nursery:

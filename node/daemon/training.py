@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 import trio
 from msgspec import structs
@@ -21,131 +22,131 @@ from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.overlay.api import Overlay
 from starling.gossip.overlay.periodic import stage, turn
 from starling.gossip.overlay.sticky import StickyEdges
+from starling.node.config.schema import PaceSection
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.engine.supervisor import EngineSupervisor
-from starling.node.daemon.exchange.api import Meetings
+from starling.node.daemon.exchange.pull_service import PulledExchange
 from starling.node.daemon.exchange.service import Exchange
-from starling.node.daemon.membership.beacon import MemberOrder
+from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.neighbors import Members, Neighbors
 from starling.node.daemon.progress import Progress
 from starling.node.rpc import calls
-from starling.node.status.figures import EngineFigures
+from starling.node.status.snapshot import EngineFigures
 
 CLOCK_PATIENCE_S = 10.0  # for a peer that knows the swarm's time
 RECOVERY_ROUNDS = 10  # in which a node that was late and keeps up returns to all of its local steps
 STABLE_S = 0.5  # the member list must be unchanged for so long before round 0
 
 
+@dataclass(slots=True)
 class Training:
     """One node's training loop.
 
     Args:
         context: the node's.
         engine: the context's engine, with its restarts.
-        membership: who is here.
         overlay: built from the manifest.
         neighbors: neighbors and mixing weights by round.
         order: digest of the members and their order, which both ends of an exchange must agree on.
         exchange: does a round's exchanges; in clock pace they are pairwise.
-        clock: the swarm clock, fed by membership.
-        progress: updated as training goes on.
         fetch: takes over a peer's model if it is past the given round -> its round, or None.
     """
 
-    def __init__(
-        self, context: NodeContext, engine: EngineSupervisor, membership: Members, overlay: Overlay, neighbors: Neighbors,
-        order: MemberOrder, exchange: Meetings, clock: SwarmClock, progress: Progress,
-        fetch: Callable[[int], Awaitable[int | None]],
-    ) -> None:  # fmt: skip
-        self._context = context
-        self._me = context.me
-        self._manifest = context.manifest
-        self._report = context.report
-        self._engine = engine
-        self._membership = membership
-        self._overlay = overlay
-        self._neighbors = neighbors
-        self._order = order
-        self._exchange = exchange
-        self._clock = clock
-        self._progress = progress
-        self._fetch = fetch
-        self._local_steps = self._manifest.pace.local_steps  # of the next round in steps pace
-        self._began = trio.current_time()
-        self._saved_at = -math.inf  # so that the first round is saved at once, and a node that dies early resumes too
-        self.cannot_save = ""
-        """Why the last attempt to save failed; "" if it succeeded."""
-        self.edges: StickyEdges | None = None
-        """Clock pace with sticky edges: the edges this node holds."""
+    context: NodeContext
+    engine: EngineSupervisor
+    members: Members
+    overlay: Overlay
+    neighbors: Neighbors
+    order: BeaconService
+    exchange: Exchange | PulledExchange
+    clock: SwarmClock
+    progress: Progress
+    fetch: Callable[[int], Awaitable[int | None]]
+    cannot_save: str = ""
+    """Why the last attempt to save failed; "" if it succeeded."""
+    edges: StickyEdges | None = None
+    """Clock pace with sticky edges: the edges this node holds."""
+    _local_steps: int = field(init=False)  # of the next round in steps pace
+    _began: float = field(default_factory=trio.current_time)
+    _saved_at: float = -math.inf  # so that the first round is saved at once, and a node that dies early resumes too
+
+    def __post_init__(self) -> None:
+        self._local_steps = self.pace.local_steps
+
+    @property
+    def pace(self) -> PaceSection:
+        """The manifest's."""
+        return self.context.manifest.pace
+
+    @property
+    def patience(self) -> int:
+        """Rounds that a node may lag and still go on with its own model."""
+        return self.pace.ramp_rounds
 
     async def quorum(self, *, begun: bool) -> None:
         """Wait until enough members are here and their list is stable; a node whose training has begun goes on alone."""
-        needed = 1 if begun else self._manifest.pace.quorum
-        self._progress.enter("waiting")
+        needed = 1 if begun else self.pace.quorum
+        self.progress.enter("waiting")
         announced = False
-        view, since = self._membership.view, trio.current_time()
+        view, since = self.members.view, trio.current_time()
         while True:
             now = trio.current_time()
-            if self._membership.view != view:
-                view, since = self._membership.view, now
-            if len(self._membership.members) >= needed and (needed == 1 or now - since >= STABLE_S):
+            if self.members.view != view:
+                view, since = self.members.view, now
+            if len(self.members.members) >= needed and (needed == 1 or now - since >= STABLE_S):
                 break
             if not announced:
-                self._report.event("waiting_for_quorum", f"waiting for {needed} members before the first round")
+                self.context.report.event("waiting_for_quorum", f"waiting for {needed} members before the first round")
                 announced = True
             await trio.sleep(0.05)
-        if self._manifest.pace.kind == "clock":
+        if self.pace.kind == "clock":
             await self._synchronise()
 
     async def _synchronise(self) -> None:
         """Slots are counted from the quorum: the member with the lowest id starts the swarm clock, the others adopt it."""
         give_up_at = trio.current_time() + CLOCK_PATIENCE_S
-        while self._clock.time(trio.current_time()) < 0.0:
-            if self._me == min(self._membership.members) or trio.current_time() >= give_up_at:
-                self._clock.patience_s = 0.0
+        while self.clock.time(trio.current_time()) < 0.0:
+            if self.context.me == min(self.members.members) or trio.current_time() >= give_up_at:
+                self.clock.patience_s = 0.0
             else:
                 await trio.sleep(0.05)
 
     async def run(self, start_round: int) -> None:
         """Train from `start_round` until the manifest's rounds are done (for ever if 0)."""
-        self._progress.round = start_round
-        self._progress.speed.add(
-            trio.current_time(), self._progress.figures.local_steps, self._progress.computed.seconds
-        )
-        self._progress.enter("training")
-        if self._manifest.pace.kind == "steps":
+        self.progress.round = start_round
+        self.progress.speed.add(trio.current_time(), self.progress.figures.local_steps, self.progress.computed.seconds)
+        self.progress.enter("training")
+        if self.pace.kind == "steps":
             await self._steps(start_round)
         else:
             await self._slots(start_round)
-        while self._progress.value_round != self._progress.round:
+        while self.progress.value_round != self.progress.round:
             try:
                 await self.evaluate()
             except EngineError as error:
                 await self.recover(error)
             await trio.sleep(0.01)  # an evaluation on the owner's command may be in progress
 
-    # --- steps pace ---------------------------------------------------------------------------------------
-
     async def _steps(self, start: int) -> None:
-        pace, current = self._manifest.pace, start
+        pace, current = self.pace, start
         while pace.rounds == 0 or current < pace.rounds:
             try:
                 ahead = await self._one_round(current)
                 following = await self._jump(current, ahead)
                 self._fit(following - current)
-                self._progress.round = current = following
+                self.progress.round = current = following
             except EngineError as error:
                 await self.recover(error)
 
     async def _one_round(self, round: int) -> int:
-        pace = self._manifest.pace
-        self._progress.current = round
-        self._exchange.computing(round, self._neighbors.weights(round), self._order.digest(round))
-        trained = await self._engine.call(self._grant(round))
+        pace = self.pace
+        self.progress.current = round
+        self.exchange.computing(round, self.neighbors.weights(round), self.order.digest(round))
+        trained = await self.engine.call(self._grant(round))
         assert isinstance(trained, calls.Trained), trained
         self._update(trained)
-        outcome = await self._exchange.round(round, self._neighbors.weights(round), self._order.digest(round))
-        self._measured(structs.replace(trained.figures, loss=None, distance=outcome.distance))
+        outcome = await self.exchange.round(round, self.neighbors.weights(round), self.order.digest(round))
+        self._measure(structs.replace(trained.figures, loss=None, distance=outcome.distance))
         if (round + 1) % pace.evaluate_every == 0 or round + 1 == pace.rounds:
             await self.evaluate()
         await self._save_when_due()
@@ -153,17 +154,17 @@ class Training:
 
     def _grant(self, round: int) -> calls.Train:
         """The round's local steps, none where it belongs to a sweep of averaging."""
-        n = len(self._membership.members)
-        now = stage(self._overlay, n, round)
+        n = len(self.members.members)
+        now = stage(self.overlay, n, round)
         steps = self._local_steps if now.local else 0
-        return calls.Train(round, steps, now.first, now.last, turn(self._overlay, n, round))
+        return calls.Train(round, steps, now.first, now.last, turn(self.overlay, n, round))
 
     async def _jump(self, current: int, ahead: int) -> int:
         """The round after `current`, given that peers are at `ahead`; a long jump needs a model of theirs.
 
         The round is then `ahead`, however long the download took: a node that fetched again until no peer was ahead might never begin.
         """
-        following, last = current + 1, self._manifest.pace.rounds
+        following, last = current + 1, self.pace.rounds
         far = following + self.patience
         if ahead > far and await self.catch_up(following, far) <= far:
             return following  # no peer that claims so has a model of that round
@@ -175,7 +176,7 @@ class Training:
         Otherwise a node that is several times slower would be late for every exchange and train alone. The gain stays that of all K
         local steps, so the correction errs to the small side.
         """
-        most = self._manifest.pace.local_steps
+        most = self.pace.local_steps
         if passed > 1:
             self._local_steps = max(1, self._local_steps // passed)
         else:
@@ -183,116 +184,101 @@ class Training:
 
     async def catch_up(self, round: int, newer_than: int) -> int:
         """Replace a stale model by a peer's, if that is past `newer_than`, and delete every flow. -> its round, else `round`"""
-        fetched = await self._fetch(newer_than)
+        fetched = await self.fetch(newer_than)
         if fetched is None:
             return round
-        await self._exchange.reset_all()
-        self._progress.round = fetched
+        await self.exchange.reset_all()
+        self.progress.round = fetched
         return fetched
 
-    @property
-    def patience(self) -> int:
-        """Rounds that a node may lag and still go on with its own model."""
-        return self._manifest.pace.ramp_rounds
-
-    # --- clock pace ---------------------------------------------------------------------------------------
-
     async def _slots(self, start: int) -> None:
-        pace, exchange = self._manifest.pace, self._exchange
+        pace, exchange = self.pace, self.exchange
         assert isinstance(exchange, Exchange), "the manifest check allows no pulled exchanges in clock pace"
         edges = exchange.sticky
         assert edges is not None, "they were made for clock pace"
-        self.edges = edges if self._manifest.overlay.kind == "sticky" else None
+        self.edges = edges if self.context.manifest.overlay.kind == "sticky" else None
         slot = start
         while pace.rounds == 0 or slot < pace.rounds:
             try:
-                self._progress.current = slot
-                trained = await self._engine.call(calls.Free(on=True, round=slot))
+                self.progress.current = slot
+                trained = await self.engine.call(calls.Free(on=True, round=slot))
                 assert isinstance(trained, calls.Trained), trained
                 self._update(trained, slot)
                 with trio.move_on_after(pace.slot_s):
-                    await self._meet(exchange, edges, slot)
+                    await self._contact(exchange, edges, slot)
                 if (slot + 1) % pace.evaluate_every == 0:
                     await self.evaluate()
                 await self._save_when_due()
             except EngineError as error:
                 await self.recover(error)
-            await trio.sleep_until(self._clock.next_slot_at(trio.current_time(), pace.slot_s))
-            slot = max(slot + 1, self._clock.slot(trio.current_time(), pace.slot_s))
-        await self._engine.call(calls.Free(on=False, round=slot))
+            await trio.sleep_until(self.clock.next_slot_at(trio.current_time(), pace.slot_s))
+            slot = max(slot + 1, self.clock.slot(trio.current_time(), pace.slot_s))
+        await self.engine.call(calls.Free(on=False, round=slot))
 
-    async def _meet(self, exchange: Exchange, edges: StickyEdges, slot: int) -> None:
+    async def _contact(self, exchange: Exchange, edges: StickyEdges, slot: int) -> None:
         """One contact: the next of our edges, or this slot's partners where the overlay is a schedule."""
-        members = self._membership.members
-        if self._manifest.overlay.kind == "sticky":
-            _opened, closed = edges.update(self._me, members)
+        members = self.members.members
+        if self.context.manifest.overlay.kind == "sticky":
+            _opened, closed = edges.update(self.context.me, members)
             for peer in closed:
                 await exchange.settle(peer)
             await exchange.contact_next(edges.peers, slot)
             return
-        for peer in self._neighbors.weights(slot):
+        for peer in self.neighbors.weights(slot):
             await exchange.contact(peer, slot)
-
-    # --- both ---------------------------------------------------------------------------------------------
 
     async def recover(self, error: EngineError) -> None:
         """The engine is lost: report it and wait for the next one."""
-        self._report.event("engine_lost", str(error), level="warning", round=self._progress.round)
-        await self._engine.ready()
+        self.context.report.event("engine_lost", str(error), level="warning", round=self.progress.round)
+        await self.engine.ready()
 
     async def evaluate(self) -> None:
         """Evaluate the model on held-out data."""
-        evaluated = await self._engine.call(calls.Evaluate())
+        evaluated = await self.engine.call(calls.Evaluate())
         if isinstance(evaluated, calls.Evaluated):
-            self._progress.value, self._progress.value_round = evaluated.value, self._progress.round
-            self._progress.values.add(self._progress.round, self._elapsed(), evaluated.value)
-            metric, done = self._metric, self._progress.round
-            self._report.event(
+            progress, opened = self.progress, self.engine.opened
+            done, metric = progress.round, opened.metric if opened is not None else "value"
+            progress.value, progress.value_round = evaluated.value, done
+            progress.values.add(done, self._elapsed(), evaluated.value)
+            self.context.report.event(
                 "evaluated", f"{metric} {evaluated.value:.4g} after round {done}",
                 round=done, metric=metric, value=evaluated.value, loss=evaluated.loss, samples=evaluated.samples,
             )  # fmt: skip
 
-    @property
-    def _metric(self) -> str:
-        opened = self._engine.opened
-        return opened.metric if opened is not None else "value"
-
     async def save(self, export: str = "") -> None:
-        """Write the checkpoint and, if `export` is a path, the model; a failure is reported once and kept in `cannot_save`."""
+        """Write the checkpoint and, if `export` is a path, the model; a failure is reported once and stays in `cannot_save`."""
         self._saved_at = trio.current_time()
         try:
-            done = await self._engine.call(calls.Save(export))
+            done = await self.engine.call(calls.Save(export))
             reason = done.reason if isinstance(done, calls.Refused) else ""
         except EngineError as error:
             reason = str(error)
         if reason and not self.cannot_save:
-            self._report.event("cannot_save", reason, level="error")
+            self.context.report.event("cannot_save", reason, level="error")
         elif self.cannot_save and not reason:
-            self._report.event("saves_again", "checkpoints can be written again")
+            self.context.report.event("saves_again", "checkpoints can be written again")
         self.cannot_save = reason
 
     async def _save_when_due(self) -> None:
-        if trio.current_time() - self._saved_at >= self._context.config.checkpoint_s:
+        if trio.current_time() - self._saved_at >= self.context.config.checkpoint_s:
             await self.save()
 
     def _update(self, trained: calls.Trained, round: int | None = None) -> None:
-        progress = self._progress
+        progress = self.progress
         steps = trained.figures.local_steps - progress.figures.local_steps
         progress.round = (trained.round if round is None else round) + 1
         progress.computed.add(max(0, steps), trained.seconds)
         progress.speed.add(trio.current_time(), trained.figures.local_steps, progress.computed.seconds)
-        self._measured(trained.figures)
+        self._measure(trained.figures)
         if trained.halted and trained.halted != progress.halted:
-            self._report.event(
-                "data_at_rest",
-                f"this node's data are no longer used for training: {trained.halted}; it still takes part in exchanges",
-                level="warning",
-                round=progress.round,
+            text = (
+                f"this node's data are no longer used for training: {trained.halted}; it still takes part in exchanges"
             )
+            self.context.report.event("data_at_rest", text, level="warning", round=progress.round)
         progress.halted = trained.halted
 
-    def _measured(self, figures: EngineFigures) -> None:
-        progress = self._progress
+    def _measure(self, figures: EngineFigures) -> None:
+        progress = self.progress
         progress.measured(figures)
         for curve, value in ((progress.losses, figures.loss), (progress.distances, figures.distance)):
             if value is not None:

@@ -10,28 +10,29 @@ Shapes: n nodes, d parameters.
 from __future__ import annotations
 
 import math
-import os
 import shutil
-import signal
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from statistics import fmean, median
+from typing import Self
 
-import numpy as np
 from msgspec import structs
 
+from starling.gossip.catalogue import Scalar
 from starling.gossip.errors import ConfigError, GossipError
 from starling.gossip.wire.schema import MAX_ADDRESSES
-from starling.node.admission.invite import Invite
-from starling.node.admission.issue import give, terms_of
-from starling.node.config.manifest import found
-from starling.node.config.schema import LimitsSection, Manifest, NodeConfig, RecordSection, Scalar
-from starling.node.demo.process import Member
+from starling.node import attach, operate
+from starling.node.admission import invite as invites
+from starling.node.background import Node
+from starling.node.config.schema import LimitsSection, Manifest, NodeConfig, RecordSection
+from starling.node.demo.summary import DemoBan, DemoNode, DemoSummary, NodeState
 from starling.node.identity import Identity
+from starling.node.status.control import ControlError
+from starling.node.status.snapshot import StatusSnapshot
 from starling.node.storage.run_dir import RunDir
 
 POLL_S = 0.25
@@ -45,34 +46,69 @@ NOTICE_S = 15.0  # … or after this long if they did not
 
 WHY_BANNED = "a demo bans its Byzantine nodes"
 
-NodeState = Literal["done", "killed", "left", "failed", "banned"]
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run.
+    """What to run. `join_late` and `ban_at` are fractions of the run."""
 
-    Args:
-        manifest: task, algorithm and pace; `rounds` = 0 with `seconds` set.
-        nodes: n, >= 2.
-        seconds: stop after so long instead of after the manifest's rounds.
-        kill: (node, fraction of the run) pairs: SIGKILL, then a restart from the checkpoint.
-        join_late: fraction of the run at which one more node joins, or None.
-        byzantine: (node, attack) pairs.
-        ban_at: fraction of the run at which the owner of every other node bans those, or None.
-        folder: where run directories go; None for a temporary one that is deleted.
-        record: every node keeps a record of its run, for `folder`.
-    """
+    manifest: Manifest  # task, algorithm and pace; `rounds` = 0 with `seconds` set
+    nodes: int = 8  # >= 2
+    seconds: float | None = None  # stop after so long instead of after the manifest's rounds
+    kill: tuple[tuple[int, float], ...] = ()  # (node, fraction of the run): SIGKILL, then a restart from the checkpoint
+    join_late: float | None = None  # when one more node joins
+    byzantine: tuple[tuple[int, str], ...] = ()  # (node, attack)
+    ban_at: float | None = None  # when the owner of every other node bans those
+    folder: Path | None = None  # of run directories; None: a temporary one that is deleted
+    record: bool = False  # every node keeps a record of its run
 
-    manifest: Manifest
-    nodes: int = 8
-    seconds: float | None = None
-    kill: tuple[tuple[int, float], ...] = ()
-    join_late: float | None = None
-    byzantine: tuple[tuple[int, str], ...] = ()
-    ban_at: float | None = None
-    folder: Path | None = None
-    record: bool = False
+
+class Member(Node):
+    """A node of the demo: its number, directory and id, and its attack, "" for an honest node."""
+
+    def __init__(self, index: int, run_dir: Path, peer: str, attack: str = "") -> None:
+        super().__init__(run_dir)
+        self.index, self.peer, self.attack = index, peer, attack
+        self.snapshot: StatusSnapshot | None = None  # its last status
+        self.killed_at: float | None = None  # time.monotonic() when it was killed, None while it should run
+        self.reborn = False  # it was killed and started again
+        self.banned: set[str] = set()  # peers that its owner has banned
+
+    @property
+    def finished(self) -> bool:
+        """It has done all of its rounds."""
+        return self.snapshot is not None and self.snapshot.state == "finished"
+
+    @property
+    def down(self) -> bool:
+        """Its process has ended."""
+        return self.process is None or self.process.poll() is not None
+
+    def poll(self) -> None:
+        """Read the status if it answers."""
+        if not self.down:
+            with suppress(ControlError):
+                self.snapshot = self.status()
+
+    def does(self, op: str, **fields: object) -> bool:
+        """Send a request, as its owner would -> whether it was carried out; the node may start or end just now."""
+        try:
+            self.ask(op, **fields)
+        except ControlError:
+            return False
+        return True
+
+    def ban(self, peer: str) -> None:
+        """What `starling ban` does, as soon as it is possible: a node that does not listen yet has no connections to refuse."""
+        listening = self.snapshot is not None and bool(self.snapshot.addresses)
+        if listening and peer not in self.banned and self.does("ban", peer=peer, why=WHY_BANNED):
+            self.banned.add(peer)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self.process is not None
+        self.process.kill()
+        self.stop()
+        self.killed_at = time.monotonic()
 
 
 @dataclass(slots=True)
@@ -85,9 +121,7 @@ class Demo:
     bootstrap: tuple[str, ...] = ()
     folder: Path = Path()
     began: float = 0.0
-    ended: float = 0.0
-    ban: dict[str, Any] | None = None
-    """Round and accuracy when the Byzantine nodes were banned."""
+    before_ban: DemoBan | None = None
 
     def __enter__(self) -> Self:
         self.folder = self.plan.folder or Path(tempfile.mkdtemp(prefix="starling-demo-"))
@@ -100,18 +134,21 @@ class Demo:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._take_down()
+        """Close every node's standard input, wait, then kill what is left."""
+        for member in self.members:
+            if member.process is not None and member.process.stdin is not None:
+                member.process.stdin.close()
+        deadline = time.monotonic() + GRACE_S
+        for member in self.members:
+            member.stop(max(0.0, deadline - time.monotonic()))
         unexplained = isinstance(error, GossipError) and not isinstance(error, ConfigError)  # the logs say more
         if self.plan.folder is None and not unexplained:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     # --- the run ------------------------------------------------------------------------------------------
 
-    def run(self, progress: Callable[[float, str], None]) -> dict[str, Any]:
-        """Run to the end and return the table as plain data.
-
-        Args:
-            progress: called with the fraction done and one line, several times a second.
+    def run(self, progress: Callable[[float, str], None]) -> DemoSummary:
+        """Run to the end; `progress` is called with the fraction done and one line, several times a second.
 
         Raises:
             GossipError: no node could be started or the swarm made no progress.
@@ -120,62 +157,47 @@ class Demo:
         self._found()
         for index in range(1, self.plan.nodes):
             self._join(index)
-        self._wait_until_up(progress)
+        self._wait_until_training(progress)
         for fraction in self._watch():
             progress(min(fraction, 1.0), self._line())
-        self._collect()
-        self.ended = time.monotonic()
-        return self._table()
+        for member in self.members:
+            if not member.finished:  # one that ends just now: its row has its last status
+                member.does("evaluate")
+                member.does("export", path=str(RunDir(member.run_dir).model))
+            member.poll()
+        return self._summary(time.monotonic() - self.began)
 
     def _found(self) -> None:
-        first = self._prepare(0)
-        identity = Identity.load_or_create(first.run_dir.key)
         manifest, admission = self.plan.manifest, self.plan.manifest.admission
         if admission.kind == "allow" and not admission.members:
-            everybody = range(self.plan.nodes + (self.plan.join_late is not None))
-            listed = structs.replace(admission, members=tuple(self._peer(index) for index in everybody))
-            manifest = structs.replace(manifest, admission=listed)
-        manifest = found(manifest, identity, int(time.time() * 1000))
-        self.swarm = first.run_dir.write_manifest(manifest)
-        first.start()
-        self.bootstrap = self._addresses(first)
+            members = tuple(map(self._peer, range(self.plan.nodes + (self.plan.join_late is not None))))
+            manifest = structs.replace(manifest, admission=admission.changed(members=members))
+        founder = self._member(0)
+        _, self.swarm = operate.found(founder.run_dir, manifest, self._config(0))
+        self.bootstrap = founder.start().wait_until_up(START_S).addresses
 
-    def _join(self, index: int, *, late: bool = False) -> None:
-        member = self._prepare(index, bootstrap=self.bootstrap)
-        member.joined_late = late
-        member.run_dir.write_invite(self._invite(member))
+    def _join(self, index: int) -> None:
+        """With an invitation by the founder, if the swarm asks for one."""
+        line = attach.make_invite(RunDir(self.members[0].run_dir), self.swarm, self.bootstrap).invite
+        member = self._member(index)
+        operate.join(member.run_dir, invites.decode(line), self._config(index))
         member.start()
 
-    def _invite(self, member: Member) -> Invite:
-        """With an invitation by the founder, if the swarm asks for one."""
-        place = self.members[0].run_dir
-        manifest = place.read_manifest()
-        assert manifest is not None
-        if manifest.admission.kind != "invite":
-            return Invite(self.swarm, self.bootstrap)
-        founder, terms = Identity.load_or_create(place.key), terms_of(manifest, self.swarm)
-        return give(
-            place.issued, terms, founder, (), self.bootstrap, days=30.0, now_s=time.time(), peer=member.peer
-        ).invite
+    def _member(self, index: int) -> Member:
+        folder, attack = self.folder / f"node-{index}", dict(self.plan.byzantine).get(index, "")
+        self.members.append(Member(index, folder, self._peer(index), attack))
+        return self.members[-1]
 
-    def _prepare(self, index: int, bootstrap: tuple[str, ...] = ()) -> Member:
-        run_dir = RunDir.create(self.folder / f"node-{index}")
-        count = self.plan.nodes + 2
-        attack = dict(self.plan.byzantine).get(index, "")
-        crew: dict[str, Scalar] = (
-            {"crew": ",".join(self._peer(bad) for bad, _ in self.plan.byzantine)} if attack else {}
-        )
-        config = NodeConfig(
-            listen=("/ip4/127.0.0.1/tcp/0",), bootstrap=bootstrap, device="cpu", trust=True,
-            shard=index % self.plan.manifest.partition.shards,
-            threads=1, checkpoint_s=2.0, linger_s=3600.0, limits=LimitsSection(connections=4 * count, connections_per_ip=4 * count),
+    def _config(self, index: int) -> NodeConfig:
+        plan, connections = self.plan, 4 * (self.plan.nodes + 2)
+        attack = dict(plan.byzantine).get(index, "")
+        crew: dict[str, Scalar] = {"crew": ",".join(self._peer(bad) for bad, _ in plan.byzantine)} if attack else {}
+        return NodeConfig(
+            listen=("/ip4/127.0.0.1/tcp/0",), device="cpu", trust=True, shard=index % plan.manifest.partition.shards, threads=1,
+            checkpoint_s=2.0, linger_s=3600.0, limits=LimitsSection(connections=connections, connections_per_ip=connections),
             attack=attack, attack_params=crew, attack_agreed=bool(attack),
-            record=RecordSection(every_s=RECORD_S if self.plan.record else 0.0),
+            record=RecordSection(every_s=RECORD_S if plan.record else 0.0),
         )  # fmt: skip
-        run_dir.write_config(config)
-        member = Member(index, run_dir, self._peer(index), attack=attack)
-        self.members.append(member)
-        return member
 
     def _peer(self, index: int) -> str:
         """A node's peer id; it gets its key if it has none yet."""
@@ -185,39 +207,22 @@ class Demo:
     def _honest(self) -> list[Member]:
         return [member for member in self.members if not member.attack]
 
-    def _addresses(self, member: Member) -> tuple[str, ...]:
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline:
-            member.poll()
-            if member.snapshot is not None and member.snapshot.addresses:
-                return member.snapshot.addresses
-            if member.down:
-                raise member.why_not_started()
-            time.sleep(0.05)
-        raise GossipError(f"the first node was not listening after {START_S:.0f} s; see {member.run_dir.output}")
-
-    def _living_addresses(self) -> tuple[str, ...]:
-        """One address of each node that runs, as many as an invite holds."""
-        statuses = [m.snapshot.addresses for m in self.members if m.snapshot is not None and not m.down]
-        return tuple(addresses[0] for addresses in statuses if addresses)[:MAX_ADDRESSES]
-
-    def _wait_until_up(self, progress: Callable[[float, str], None]) -> None:
-        patience = START_S + EACH_S * len(self.members)
-        deadline = time.monotonic() + patience
+    def _wait_until_training(self, progress: Callable[[float, str], None]) -> None:
+        patience_s = START_S + EACH_S * len(self.members)
+        deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
             for member in self.members:
                 member.poll()
-                if member.down:
-                    raise member.why_not_started()
-            up = sum(member.snapshot is not None and member.snapshot.state == "training" for member in self.members)
-            progress(0.0, f"starting {len(self.members)} nodes: {up} training")
-            if any(m.snapshot is not None and m.snapshot.state in {"training", "finished"} for m in self.members):
+                member.raise_if_ended()
+            states = [snapshot.state for snapshot in _statuses(self.members)]
+            progress(0.0, f"starting {len(self.members)} nodes: {states.count('training')} training")
+            if {"training", "finished"} & set(states):
                 return
             time.sleep(POLL_S)
-        raise GossipError(f"no node was training after {patience:.0f} s; see {self.folder}/node-*/output.log")
+        raise GossipError(f"no node was training after {patience_s:.0f} s; see {self.folder}/node-*/output.log")
 
     def _watch(self) -> Iterator[float]:
-        """Yields the fraction done until every living node has finished."""
+        """Yields the fraction done until every honest node that runs has finished."""
         training_since = moved_at = time.monotonic()
         kills, late, steps = list(self.plan.kill), self.plan.join_late, -1
         while True:
@@ -233,15 +238,16 @@ class Demo:
             yield fraction
             for index, at in [kill for kill in kills if fraction >= kill[1]]:
                 kills.remove((index, at))
-                self._kill(self.members[index])
+                self.members[index].kill()
             for member in self.members:
                 self._revive(member, now)
             if self.plan.ban_at is not None and fraction >= self.plan.ban_at:
                 self._ban()
             if late is not None and fraction >= late:
                 late = None
-                self.bootstrap = self._living_addresses() or self.bootstrap
-                self._join(len(self.members), late=True)
+                addresses = (snapshot.addresses[0] for snapshot in _statuses(self.members) if snapshot.addresses)
+                self.bootstrap = tuple(addresses)[:MAX_ADDRESSES] or self.bootstrap
+                self._join(len(self.members))
             if self.plan.seconds is not None:
                 if now - training_since >= self.plan.seconds:
                     return
@@ -252,102 +258,72 @@ class Demo:
     def _fraction(self, elapsed_s: float) -> float:
         if self.plan.seconds is not None:
             return elapsed_s / self.plan.seconds
-        rounds = [m.snapshot.round for m in self._honest if m.snapshot is not None and not m.down]
-        return float(np.median(rounds)) / self.plan.manifest.pace.rounds if rounds else 0.0
+        return median(self._rounds() or [0]) / self.plan.manifest.pace.rounds
 
-    def _kill(self, member: Member) -> None:
-        assert member.process is not None
-        member.process.send_signal(signal.SIGKILL)
-        member.process.wait()
-        assert member.process.stdin is not None
-        member.process.stdin.close()
-        member.killed_at = time.monotonic()
+    def _rounds(self) -> list[int]:
+        return [snapshot.round for snapshot in _statuses(self._honest)]
 
     def _revive(self, member: Member, now: float) -> None:
         """Restart a killed node once the others have noticed that it is gone."""
         if member.killed_at is None:
             return
-        gone = now - member.killed_at
-        noticed = all(
-            not any(p.peer == member.peer and p.state in {"alive", "suspect"} for p in other.snapshot.peers)
-            for other in self.members
-            if other is not member and other.snapshot is not None and not other.down
-        )
-        if (noticed and gone > REBIRTH_S) or gone > NOTICE_S:
+        others = _statuses(each for each in self.members if each is not member)
+        rows = (row for snapshot in others for row in snapshot.peers if row.peer == member.peer)
+        gone_s, noticed = now - member.killed_at, all(row.state not in {"alive", "suspect"} for row in rows)
+        if (noticed and gone_s > REBIRTH_S) or gone_s > NOTICE_S:
             member.killed_at, member.reborn = None, True
             member.start()
 
     def _ban(self) -> None:
-        """What `starling ban` does, by the owner of every honest node; repeated for nodes that could not be asked, or came later."""
-        if self.ban is None:
+        """`starling ban` by the owner of every honest node; repeated for nodes that did not answer, or joined later."""
+        if self.before_ban is None:
             for member in self._honest:
-                member.ask("evaluate")
+                member.does("evaluate")
                 member.poll()
-            statuses = [m.snapshot for m in self._honest if m.snapshot is not None and not m.down]
-            values = [snapshot.value for snapshot in statuses if snapshot.value is not None]
-            self.ban = {
-                "round": int(np.median([snapshot.round for snapshot in statuses])) if statuses else None,
-                "after_s": round(time.monotonic() - self.began, 3),
-                "mean": sum(values) / len(values) if values else None,
-                "min": min(values, default=None),
-            }
+            values, rounds = _values(_statuses(self._honest)), self._rounds()
+            self.before_ban = DemoBan(
+                round=int(median(rounds)) if rounds else None, after_s=round(time.monotonic() - self.began, 3),
+                mean=fmean(values) if values else None, min=min(values, default=None),
+            )  # fmt: skip
         for member in self._honest:
             for other in self.members:
                 if other.attack:
-                    member.ban(other.peer, WHY_BANNED)
+                    member.ban(other.peer)
 
     def _is_banned(self, member: Member) -> bool:
-        """Every honest node that can be asked shuts it out for good, or for an hour and more."""
-        statuses = [m.snapshot for m in self._honest if m.snapshot is not None and not m.down]
+        """Every honest node that answers has banned it."""
+        statuses = _statuses(self._honest)
         return bool(statuses) and all(
             any(row.peer == member.peer and row.standing == "ban" for row in snapshot.peers) for snapshot in statuses
         )
 
     def _line(self) -> str:
-        alive = [m for m in self.members if not m.down and m.snapshot is not None]
-        statuses = [m.snapshot for m in alive if m.snapshot is not None and not m.attack]
-        values = [snapshot.value for snapshot in statuses if snapshot.value is not None]
-        rounds = [snapshot.round for snapshot in statuses]
-        metric = next((m.snapshot.metric for m in alive if m.snapshot is not None and m.snapshot.metric), "value")
-        mean = f"{metric} {sum(values) / len(values):.3f}" if values else f"{metric} –"
-        bad = len(alive) - len(statuses)
-        lying = f" ({bad} Byzantine{', banned' if self.ban else ''})" if bad else ""
-        return f"{len(alive)} nodes{lying}, round {int(np.median(rounds)) if rounds else 0}, {mean}"
+        statuses, honest = _statuses(self.members), _statuses(self._honest)
+        values, bad = _values(honest), len(statuses) - len(honest)
+        metric = next((snapshot.metric for snapshot in statuses if snapshot.metric), "value")
+        mean = f"{fmean(values):.3f}" if values else "–"
+        byzantine = f" ({bad} Byzantine{', banned' if self.before_ban else ''})" if bad else ""
+        return f"{len(statuses)} nodes{byzantine}, round {int(median(self._rounds() or [0]))}, {metric} {mean}"
 
     # --- the end ------------------------------------------------------------------------------------------
 
-    def _collect(self) -> None:
-        """Have every node evaluate and export, then read its last status."""
-        for member in self.members:
-            if not member.finished:  # one that ends just now: its row says what it last said
-                member.ask("evaluate")
-                member.ask("export", path=str(member.run_dir.model))
-            member.poll()
-
-    def _table(self) -> dict[str, Any]:
-        rows = [self._row(member) for member in self.members]
-        statuses = [m.snapshot for m in self.members if m.snapshot is not None]
+    def _summary(self, wall_s: float) -> DemoSummary:
+        statuses = [member.snapshot for member in self.members if member.snapshot is not None]
         if not statuses:
             raise GossipError("no node answered")
-        honest = [row for row in rows if row["state"] == "done" and not row["byzantine"]]
-        values = [row["value"] for row in honest if row["value"] is not None]
-        committed = sum(s.exchanges.committed for s in statuses)
-        return {
-            "swarm": self.swarm,
-            "wall_s": round(self.ended - self.began, 3),
-            "rounds": max((m.snapshot.round for m in self._honest if m.snapshot is not None), default=0),
-            "metric": statuses[0].metric,
-            "mean": sum(values) / len(values) if values else None,
-            "min": min(values, default=None),
-            "max": max(values, default=None),
-            "ban": self.ban,
-            "consensus_distance": self._consensus_distance(),
-            "bytes_per_exchange": sum(s.payload_bytes for s in statuses) / committed if committed else None,
-            "dense_bytes": 4 * (statuses[0].parameters or 0),
-            "nodes": rows,
-        }
+        rows = tuple(map(self._row, self.members))
+        done = [row.value for row in rows if row.state == "done" and not row.byzantine]
+        values = [value for value in done if isinstance(value, float)]
+        committed = sum(status.exchanges.committed for status in statuses)
+        return DemoSummary(
+            swarm=self.swarm, wall_s=round(wall_s, 3), metric=statuses[0].metric, nodes=rows, ban=self.before_ban,
+            rounds=max((m.snapshot.round for m in self._honest if m.snapshot is not None), default=0),
+            mean=fmean(values) if values else None, min=min(values, default=None), max=max(values, default=None),
+            consensus_distance=self._consensus_distance(), dense_bytes=4 * (statuses[0].parameters or 0),
+            bytes_per_exchange=sum(s.payload_bytes for s in statuses) / committed if committed else None,
+        )  # fmt: skip
 
-    def _row(self, member: Member) -> dict[str, Any]:
+    def _row(self, member: Member) -> DemoNode:
         status = member.snapshot
         state: NodeState = "failed"
         back = status is not None and status.state in {"training", "finished"}
@@ -359,50 +335,32 @@ class Demo:
             state = "done"
         elif status is not None and (status.state == "leaving" or (member.attack and not member.down)):
             state = "left"  # the run does not wait for Byzantine nodes
-        named = {"peer": member.peer, "state": state, "byzantine": bool(member.attack)}
+        row = DemoNode(peer=member.peer, state=state, byzantine=bool(member.attack))
         if status is None:
-            return named
-        return {
-            **named,
-            "rounds": status.round,
-            "local_steps": status.local_steps,
-            "value": status.value,
-            "bytes_sent": status.bytes_sent,
-            "bytes_received": status.bytes_received,
-            "exchanges": {
-                "committed": status.exchanges.committed,
-                "aborted": status.exchanges.aborted,
-                "busy": status.exchanges.busy,
-                "timeout": status.exchanges.timeout,
-            },
-            "rejoined": status.rejoined,
-            "joined_late": status.joined_late,
-        }
+            return row
+        return structs.replace(
+            row, rounds=status.round, local_steps=status.local_steps, value=status.value, bytes_sent=status.bytes_sent,
+            bytes_received=status.bytes_received, exchanges=status.exchanges, rejoined=status.rejoined, joined_late=status.joined_late,
+        )  # fmt: skip
 
     def _consensus_distance(self) -> float | None:
         """Ξ of the honest nodes' exported models: Ξ² = mean_i ‖x_i − x̄‖²."""
-        from safetensors.numpy import load_file  # noqa: PLC0415 - only needed at the very end
+        import numpy as np  # noqa: PLC0415 - only needed at the very end
+        from safetensors.numpy import load_file  # noqa: PLC0415
 
-        vectors = []
-        for member in self._honest:
-            if not member.down and member.run_dir.model.exists():
-                tensors = load_file(member.run_dir.model)
-                vectors.append(np.concatenate([tensors[name].ravel().astype(np.float64) for name in sorted(tensors)]))
+        files = [RunDir(member.run_dir).model for member in self._honest if not member.down]
+        models = (load_file(file) for file in files if file.exists())
+        vectors = [np.concatenate([x[name].ravel().astype(np.float64) for name in sorted(x)]) for x in models]
         if len(vectors) < 2:
             return None
         stacked = np.stack(vectors)
         return math.sqrt(float(((stacked - stacked.mean(0)) ** 2).sum(1).mean()))
 
-    def _take_down(self) -> None:
-        """Close every node's standard input, wait, then kill what is left."""
-        running = [m.process for m in self.members if m.process is not None and m.process.poll() is None]
-        for process in running:
-            assert process.stdin is not None
-            process.stdin.close()
-        deadline = time.monotonic() + GRACE_S
-        for process in running:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+
+def _statuses(members: Iterable[Member]) -> list[StatusSnapshot]:
+    """Of those that run."""
+    return [member.snapshot for member in members if member.snapshot is not None and not member.down]
+
+
+def _values(statuses: Iterable[StatusSnapshot]) -> list[float]:
+    return [status.value for status in statuses if status.value is not None]

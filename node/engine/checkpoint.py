@@ -1,10 +1,10 @@
-"""Checkpoints on disk: what a node needs to go on after a restart, the newest and the one before it.
+"""Checkpoints on disk: the newest and the one before it.
 
-The file is replaced by renaming, so at every instant one whole checkpoint lies there. A damaged or foreign one is never
-overwritten: the one before it is read instead, or the node says in one line what to do.
+The file is replaced by renaming, so that there is always a whole one. A damaged or foreign one is never overwritten: the one before it is
+read instead, or the node says in one line what to do.
 
-Kept: the model with its buffers, optimiser state, round, local steps, what a rule knows of each peer. Not kept: the rest of the mixer's
-state. A restart voids every edge (the peers delete their flows as well, since the node comes back with a new incarnation), so flows start
+Saved: the model with its buffers, optimiser state, round, local steps, a rule's memory of each peer. Not saved: the rest of the mixer's
+state. A restart voids every edge (the peers delete their flows as well, since the node returns with a new incarnation), so flows start
 from zero; a tracker starts from its next gradient.
 """
 
@@ -23,17 +23,14 @@ from starling.node.config.schema import Manifest
 from starling.node.engine import tensor_file
 
 KIND = "checkpoint"
+_PROBLEMS = {
+    "kind": "holds something else than a checkpoint", "swarm": "belongs to another swarm", "schema": "holds another model",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What is kept.
-
-    Args:
-        round: the one to do next.
-        local_steps: done since the beginning of this node's training.
-        tensors: "x" (d,), the optimiser's and the model's buffers.
-    """
+    """The round to do next, local steps done so far, and tensors: "x" (d,), the optimiser's and the model's buffers."""
 
     round: int
     local_steps: int
@@ -41,7 +38,7 @@ class Checkpoint:
 
 
 def swarm_of(manifest: Manifest) -> str:
-    """What a checkpoint remembers of its swarm: a digest of the whole manifest."""
+    """Digest of the whole manifest."""
     return hashlib.sha256(msgspec.json.encode(manifest, order="deterministic")).hexdigest()
 
 
@@ -49,24 +46,19 @@ class Checkpoints:
     """The checkpoint file of one node.
 
     Args:
-        path: the newest; the one before it has `.previous` appended, and a bad one that was set aside `.bad`.
-        swarm: identifies the manifest; a checkpoint of another swarm is foreign.
-        schema: digest of parameter names and shapes; likewise.
+        path: the newest; the one before it has `.previous` appended, a bad one that was set aside `.bad`.
+        swarm: digest of the manifest. A checkpoint with another is foreign, and so for
+        schema: digest of parameter names and shapes.
     """
 
     def __init__(self, path: Path, *, swarm: str, schema: str) -> None:
         self._path = path
         self._previous = path.with_name(path.name + ".previous")
-        self._swarm = swarm
-        self._schema = schema
+        self._identity: dict[str, str | int] = {"kind": KIND, "swarm": swarm, "schema": schema}
         self._good = False  # the newest file is one we have read or written
 
     def load(self) -> Checkpoint | None:
-        """The newest readable checkpoint; None if there is no file at all.
-
-        Raises:
-            ConfigError: there are files, but none is a checkpoint of this node.
-        """
+        """The newest readable checkpoint; None if there is no file. Raises ConfigError if no file is a checkpoint of this node."""
         problems = []
         for path in (self._path, self._previous):
             try:
@@ -85,15 +77,8 @@ class Checkpoints:
         return None
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Replace the newest; the newest becomes the previous.
-
-        Raises:
-            OSError: it could not be written. What lay there still does.
-        """
-        facts: dict[str, str | int] = {
-            "kind": KIND, "swarm": self._swarm, "schema": self._schema,
-            "round": checkpoint.round, "local_steps": checkpoint.local_steps,
-        }  # fmt: skip
+        """Replace the newest, which becomes the previous; after an OSError both are unchanged."""
+        facts = {**self._identity, "round": checkpoint.round, "local_steps": checkpoint.local_steps}
         temporary = tensor_file.write(self._path, tensor_file.pack(checkpoint.tensors, facts))
         if self._path.exists():
             self._path.replace(self._previous if self._good else self._path.with_name(self._path.name + ".bad"))
@@ -103,12 +88,9 @@ class Checkpoints:
 
     def _read(self, path: Path) -> Checkpoint:
         tensors, facts = tensor_file.unpack(path.read_bytes())
-        if facts.get("kind") != KIND:
-            raise ValueError("holds something else than a checkpoint")
-        if facts.get("swarm") != self._swarm:
-            raise ValueError("belongs to another swarm")
-        if facts.get("schema") != self._schema:
-            raise ValueError("holds another model")
+        for key, problem in _PROBLEMS.items():
+            if facts.get(key) != self._identity[key]:
+                raise ValueError(problem)
         turn, local_steps = facts.get("round"), facts.get("local_steps")
         if type(turn) is not int or type(local_steps) is not int or min(turn, local_steps) < 0:
             raise ValueError("does not say how far it is")

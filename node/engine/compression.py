@@ -12,14 +12,13 @@ import torch
 from starling.gossip.api import Quantizer, Selector
 from starling.gossip.catalogue import construct
 from starling.gossip.compress.budget import plan
-from starling.gossip.compress.catalogue import SELECTORS, by_code, quantizer
+from starling.gossip.compress.catalogue import BUDGET, SELECTORS, by_code, quantizer
 from starling.gossip.compress.select.coordinates import Mask, kept
 from starling.gossip.compress.select.dct import DctTopK
 from starling.gossip.compress.select.layers import layers_of
 from starling.gossip.compress.select.low_rank import LowRank, matrices_of
-from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.vector import Layout
-from starling.node.config.kinds import BUDGET
 from starling.node.config.schema import CompressSection, Manifest
 from starling.robust.clip import clip
 
@@ -29,12 +28,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def parts(layout: Layout, dim: int) -> Mapping[str, Any]:
-    """What selectors may want to know of a shared vector (dim,) that consists of whole models, side by side; else nothing.
-
-    Args:
-        layout: of a model.
-        dim: D.
-    """
+    """Facts for selectors about a shared vector (dim,) that consists of whole models of `layout`, side by side; else none."""
     copies, rest = divmod(dim, layout.dim)
     if rest:
         return _NOTHING
@@ -45,12 +39,8 @@ def parts(layout: Layout, dim: int) -> Mapping[str, Any]:
     }
 
 
-def terms(manifest: Manifest, dtype: torch.dtype, facts: Mapping[str, Any] = _NOTHING) -> Terms:
-    """What the swarm agreed on for every exchange. `facts` as in `selection`.
-
-    Raises:
-        ConfigError: a codec that is neither built in nor installed here, or two that share a code.
-    """
+def exchange_codec(manifest: Manifest, dtype: torch.dtype, facts: Mapping[str, Any] = _NOTHING) -> ExchangeCodec:
+    """The codec of all exchanges; `facts` as in `selection`. Raises ConfigError if a quantizer is not installed or two share a code."""
     section = manifest.compress
     codecs = {name: quantizer(name, dtype, trusted=True) for name in (section.request, section.response)}
     by_code(codecs)
@@ -58,29 +48,25 @@ def terms(manifest: Manifest, dtype: torch.dtype, facts: Mapping[str, Any] = _NO
     low_rank = None
     if section.select == "low_rank":
         low_rank = construct("compress", "low_rank", LowRank, _given(section, facts))
-    chunk = section.chunk
+    chunk = 0
     if section.select == "dct_top_k":
         chunk = construct("compress", "dct_top_k", DctTopK, _given(section, facts)).chunk
-    return Terms(request, response, manifest.mix.clip_norm, clip, low_rank, chunk)
+    return ExchangeCodec(request, response, manifest.mix.clip_norm, clip, low_rank, chunk)
 
 
 def selection(
     section: CompressSection, request: Quantizer, response: Quantizer, facts: Mapping[str, Any] = _NOTHING
 ) -> Selection:
-    """How the coordinates of an exchange are chosen.
+    """How the coordinates of an exchange are chosen. Raises ConfigError for an unknown selector or value.
 
     Args:
-        section: of the manifest. Of its keys a selector gets those its constructor takes; one of a package `params` as well.
-        request: codec of what the initiator sends.
-        response: codec of what the responder sends.
-        facts: further arguments for constructors that take them, by name; see `parts`.
-
-    Raises:
-        ConfigError: a selector that is neither built in nor installed here, or a value it refuses.
+        section: of the manifest, with the selector's keys.
+        request, response: codecs of the two messages.
+        facts: further arguments for constructors that take them; see `parts`.
     """
 
     def limit(budget_bytes: int) -> int:
-        return min((limit for limit in (budget_bytes, section.budget_bytes) if limit > 0), default=0)
+        return min((limit for limit in (budget_bytes, section.budget_bytes or 0) if limit > 0), default=0)
 
     def within(budget_bytes: int, dim: int) -> Selector:
         return Mask(plan(limit(budget_bytes), dim, request, response))
@@ -102,13 +88,11 @@ def selection(
     given = _given(section, facts)
     if section.select == "drift_top_k":
         given["ratio"] = section.ratio / 2.0  # the other half is for the other end's wishes
-    if section.select not in SELECTORS.built_in:
-        given |= section.params
     selector = SELECTORS.build("compress", section.select, given, trusted=True)
     return lambda _budget_bytes, _dim: selector
 
 
 def _given(section: CompressSection, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The selector's arguments, from the section or from the facts; 0 in the section leaves it its own default."""
+    """The selector's arguments: its keys, and of the facts those that its constructor takes."""
     taken = SELECTORS.parameters(section.select, trusted=True)
-    return {key: value for key in taken if (value := getattr(section, key, 0) or facts.get(key))}
+    return section.params() | {key: value for key, value in facts.items() if key in taken}

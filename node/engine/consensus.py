@@ -1,9 +1,9 @@
-"""How far peers' models are from ours, estimated from exchanges that take place anyway: nothing is sent for it.
+"""The distance of peers' models from ours, estimated from exchanges that take place anyway.
 
-    the end that answers    has both ends' values: the difference, before it is clipped and rounded
-    the end that asked      has the difference as it is applied: no longer than the clip, rounded by the codec
-    swapped messages        the difference they imply, if any (`starling.gossip.api.Swapping.difference`)
-    gathered vectors        the vectors
+    responder           has both ends' values: the difference, before it is clipped and rounded
+    initiator           has the difference as it is applied: clipped, and rounded by the codec
+    swapped messages    the difference they imply, if any (`starling.gossip.api.Swapping.difference`)
+    pulled vectors      the vectors
 
 Shapes: d parameters, D numbers of the shared vector, k of one exchange.
 """
@@ -21,26 +21,25 @@ from torch import Tensor
 from starling.gossip.compress.support import Blocks, Full, Indices, Support
 
 PEERS = 5
-"""Peers that a figure is of, at least: where a round has fewer exchanges, those of the rounds before count as well."""
+"""Fewest peers of a figure: where a round has fewer exchanges, those of earlier rounds count as well."""
 MOST = 64
-"""Peers that a figure is of, at most."""
+"""Most peers of a figure."""
 
 
 @dataclass(slots=True)
 class ConsensusDistance:
     """The consensus distance as one node sees it: the median over peers of the root mean square difference per parameter.
 
-    A median, since a Byzantine vector may be arbitrarily long: while most peers are honest, the figure is that of an honest one.
-    Of an even number the lower one, so that one of two cannot blow it up. Where an exchange is about a sample of the coordinates, the mean
-    is that of the sample: unbiased for masks, which choose without looking; too large for selectors that look for what has moved
-    (drift_top_k) and biased either way for those that look for large values or directions (top_k, dct_top_k, low_rank).
+    While most peers are honest, the median lies among theirs, however long a Byzantine vector is; of an even number it is the lower one.
+    For an exchange of some of the coordinates the mean is over these: unbiased for masks, too large for drift_top_k, and biased either way
+    for top_k, dct_top_k and low_rank.
     """
 
     _fresh: dict[str, float] = field(default_factory=dict)  # since the last figure
     _older: dict[str, float] = field(default_factory=dict)  # of other peers, the newest last
 
     def record(self, peer: str, apart: float | None) -> None:
-        """Record the root mean square difference of an exchange with a peer; None where the exchange does not show it."""
+        """Record the root mean square difference of an exchange with a peer; None: unknown."""
         if apart is None or math.isnan(apart):
             return
         self._older.pop(peer, None)
@@ -49,13 +48,13 @@ class ConsensusDistance:
             del self._fresh[next(iter(self._fresh))]
 
     def record_vectors(self, peers: Sequence[str], vectors: Tensor, present: Tensor, own: Tensor) -> None:
-        """Record pulled vectors (k, D), in the order of `peers`, where present (k,). Ours is `own` (D,)."""
+        """Record pulled vectors (k, D) of `peers` where present (k,); ours is `own` (D,)."""
         for place, peer in enumerate(peers):
             if bool(present[place]):
                 self.record(peer, rms(vectors[place] - own))
 
     def figure(self) -> float | None:
-        """The figure, >= 0; None if nothing was noted since the last one, or it is no number."""
+        """The figure, >= 0; None if nothing was recorded since the last one, or it is infinite."""
         if not self._fresh:
             return None
         missing = max(0, PEERS - len(self._fresh))
@@ -71,7 +70,7 @@ class ConsensusDistance:
         self._older.pop(peer, None)
 
     def forget_all(self) -> None:
-        """Our model is another one."""
+        """Our model was replaced."""
         self._fresh, self._older = {}, {}
 
 
@@ -83,17 +82,7 @@ def rms(difference: Tensor) -> float | None:
 
 
 def of_model(values: Tensor, support: Support, dim: int, model: int) -> Tensor | None:
-    """Of values (k,) on a support those about the model.
-
-    Args:
-        values: in the support's order.
-        support: of the shared vector.
-        dim: D.
-        model: how many numbers of it are the model: they come first.
-
-    Returns:
-        A view; None where the numbers of the support are of model and tracker alike.
-    """
+    """A view of the values (k,) on a support that belong to the model, the first `model` of D = `dim`; None where they are mixed."""
     match support:
         case _ if model >= dim:
             return values

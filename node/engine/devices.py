@@ -1,4 +1,4 @@
-"""Which device the model lives on, and how busy it is."""
+"""The device of the model, and its utilisation."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ from starling.gossip.errors import ConfigError
 
 
 def device(wanted: str) -> str:
-    """The device to use for auto, cpu, cuda or mps; auto takes the fastest there is.
-
-    Raises:
-        ConfigError: it is not there.
-    """
+    """The device to use for auto, cpu, cuda or mps; auto takes the fastest there is. Raises ConfigError if it is not there."""
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if wanted == "auto":
         return next(name for name, there in present.items() if there)
@@ -33,12 +29,7 @@ def device(wanted: str) -> str:
 
 @dataclass(slots=True)
 class Gpu:
-    """What is known of the GPU that the model lives on, looked at once a second at most.
-
-    Args:
-        device: as `device` gave it.
-        clock: seconds.
-    """
+    """Utilisation and memory of the model's GPU, measured once a second at most."""
 
     device: str
     clock: Callable[[], float]
@@ -46,10 +37,7 @@ class Gpu:
     _at: float = -math.inf
 
     def look(self) -> tuple[float | None, int | None]:
-        """Share of the last moments in which it was busy, with whatever, 0 to 1, and bytes of its memory that torch takes here.
-
-        None where there is no such GPU. The share needs nvidia-ml-py, and is None without.
-        """
+        """GPU utilisation of all processes, 0 to 1 (None without nvidia-ml-py), and bytes reserved by torch; None, None without a GPU."""
         if self.device == "cuda" and not 0.0 <= self.clock() - self._at < 1.0:
             self._at = self.clock()
             self._seen = _busy(), torch.cuda.memory_reserved()

@@ -9,13 +9,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from starling.gossip.mix.edge_ledger import Ledger
 from starling.node.engine.byzantine import open_session
 from starling.node.engine.privacy.csprng import Csprng, Entropy
 from starling.node.engine.session import Session
@@ -26,8 +24,8 @@ class Engine:
     """Opens once, then answers.
 
     Args:
-        clock: seconds, monotonic: `Trained.seconds` is measured with it.
-        entropy: for random numbers that peers cannot predict; a test may pass its own, to draw the same noise twice.
+        clock: seconds, monotonic, for `Trained.seconds`.
+        entropy: of the CSPRNG; a test may pass its own.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter, entropy: Entropy = os.urandom) -> None:
@@ -42,29 +40,23 @@ class Engine:
 
     @property
     def session(self) -> Session:
-        """What Open made. For simulations, checks and tests."""
+        """For simulations, checks and tests."""
         assert self._session is not None
         return self._session
 
     @property
     def vector(self) -> Tensor:
-        """(d,) a copy of the model as it is. For simulations and tests: a daemon asks by calls."""
+        """(d,) a copy of the model. For simulations and tests, as the next; a daemon asks by calls."""
         assert self._session is not None
         return self._session.learner.x.clone()
 
     @property
-    def ledger(self) -> Ledger:
-        """The flows of all edges. For simulations and tests."""
-        assert self._session is not None
-        return self._session.learner.ledger
-
-    @property
     def undone(self) -> int:
-        """Local steps taken back so far. For simulations and tests."""
+        """Local steps undone so far."""
         return 0 if self._session is None else self._session.learner.undone
 
     def step(self) -> calls.Trained | calls.Evaluated | None:
-        """One slice while `busy`: one local step, or a batch of an evaluation. The reply to Train or Evaluate if that was its last."""
+        """One slice while `busy`: a local step, or a batch of an evaluation -> the reply to Train or Evaluate if that was its last."""
         assert self._session is not None
         return self._session.step()
 
@@ -75,13 +67,14 @@ class Engine:
                 return self._open(request)
             if self._session is None:
                 raise LocalProtocolError("the engine is not open")  # noqa: TRY301 — answered like any other call out of turn
-            return _HANDLERS[type(request)](self._session, request)
+            reply: calls.Reply | None = getattr(self._session, str(request.__struct_config__.tag))(request)
         except ConfigError as error:
             return calls.Refused("config", str(error))
         except RemoteProtocolError as error:
             return calls.Refused("peer", error.reason)
         except LocalProtocolError as error:
             return calls.Refused("state", str(error))
+        return reply
 
     def _open(self, request: calls.Open) -> calls.Opened:
         if self._session is not None:
@@ -90,46 +83,3 @@ class Engine:
             torch.set_num_threads(request.threads)
         self._session = open_session(request, self._clock, Csprng(self._entropy))
         return self._session.opened
-
-
-def _evaluate(session: Session, _call: calls.Request) -> None:
-    session.evaluate()
-
-
-def _consider(session: Session, call: calls.Consider) -> calls.Reply:
-    try:
-        return session.consider(call)
-    except ValueError as error:
-        return calls.Refused("peer", str(error))
-
-
-def _written(write: Callable[[], calls.Done]) -> calls.Done | calls.Refused:
-    try:
-        return write()
-    except OSError as error:
-        name = f"{error.filename}: " if error.filename else ""
-        return calls.Refused("disk", f"{name}{error.strerror or error}; training goes on, free some space (df -h)")
-
-
-# Methods are looked up on the object, never on `Session`: a ByzantineSession may stand in for one.
-_HANDLERS: dict[type[calls.Call], Callable[[Session, Any], calls.Reply | None]] = {
-    calls.Train: lambda session, call: session.train(call),
-    calls.Free: lambda session, call: session.free(call),
-    calls.Offer: lambda session, call: session.offer(call),
-    calls.Answer: lambda session, call: session.answer(call),
-    calls.Apply: lambda session, call: session.apply(call),
-    calls.Commit: lambda session, call: session.commit(call),
-    calls.Drop: lambda session, call: session.drop(call),
-    calls.Publish: lambda session, call: session.publish(call),
-    calls.VerifyUpdate: lambda session, call: session.verify_update(call),
-    calls.Mix: lambda session, call: session.mix(call),
-    calls.Settle: lambda session, call: session.settle(call),
-    calls.Revoke: lambda session, call: session.revoke(call),
-    calls.Evaluate: _evaluate,
-    calls.Save: lambda session, call: _written(lambda: session.save(call)),
-    calls.Snapshot: lambda session, _call: session.snapshot(),
-    calls.ReadChunk: lambda session, call: session.read_chunk(call),
-    calls.Consider: _consider,
-    calls.Agree: lambda session, _call: session.agree(),
-    calls.Stop: lambda session, _call: _written(session.close),
-}

@@ -1,10 +1,9 @@
-"""One node's model and all that moves it: local steps and the mixing algorithm. Knows no calls, rounds only for the schedule.
+"""One node's model, changed by local steps and by the mixing algorithm.
 
-A local step that would leave a number that is not finite is undone: loss and direction are looked at before the step, the parameters
-after it. So no NaN is ever sent to a peer, and a faulty batch costs one step.
+A local step that would leave a number that is not finite is undone: loss and direction are checked before the step, the parameters after
+it. So no NaN is ever sent to a peer, and a faulty batch costs one step.
 
-Determinism: on one machine, with the same number of threads, equal manifest, node label and exchanges give the same bits. Other
-thread counts or devices add in another order.
+On one machine, with the same number of threads, equal manifest, node label and exchanges give the same bits.
 
 Shapes: d parameters.
 """
@@ -15,6 +14,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +25,29 @@ from starling.gossip.api import Effect, Losses, Phase, Swapped
 from starling.gossip.compress.support import Full
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix import edge_ledger
-from starling.gossip.mix.averaging import Plain
+from starling.gossip.mix.base import PlainAveraging, origin
 from starling.gossip.mix.catalogue import MIXERS, gathers, swaps
 from starling.gossip.mix.edge_ledger import Ledger
 from starling.gossip.mix.gather import Gather, Gathered
-from starling.gossip.mix.rule_memory import emptied, part, sit
+from starling.gossip.mix.rule_memory import assign_slots, cleared, slot_of
 from starling.gossip.rng import generator
 from starling.gossip.vector import bind, layout
+from starling.node.catalogues import task
 from starling.node.config import consent
 from starling.node.config.schema import Manifest
 from starling.node.engine.devices import device
-from starling.node.engine.mixing import mixer
+from starling.node.engine.mixing import mixer, settled_edges
 from starling.node.engine.optimizers import correction_lr, optimizer, ramp, schedule
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.privacy.dp_sgd import PrivateGradients
 from starling.node.engine.rehearsal import calling, rehearse
 from starling.node.rpc.calls import Open
 from starling.node.tasks.api import Source
-from starling.node.tasks.catalogue import task
-from starling.node.tasks.evaluate import Progress, Result, evaluate
-from starling.node.tasks.statistics import BATCHES, comparing, estimate, tracking
+from starling.node.tasks.evaluate import BATCHES, Result, comparing, estimate, evaluate, tracking
 
 EVALUATION_BATCH = 256  # held-out samples of a slice: about the work of a local step
 _X = "x"
-PLAIN = Plain()
+PLAIN = PlainAveraging()
 _OPTIMIZER = "optimizer."
 _KNOWN = "known."
 _BUFFER = "buffer."
@@ -56,15 +55,7 @@ SPENT = ".privacy.json"  # beside the checkpoint, which ends in something else
 
 
 class Learner:
-    """Model, data, optimiser, mixer.
-
-    Args:
-        opening: what to learn, from what.
-        csprng: random numbers that peers cannot predict.
-
-    Raises:
-        ConfigError: the manifest or the node's settings ask for what is not there.
-    """
+    """Model, data, optimiser, mixer. Raises ConfigError if the manifest or the node's settings cannot be used on this machine."""
 
     def __init__(self, opening: Open, csprng: Csprng) -> None:
         manifest = opening.manifest
@@ -72,7 +63,7 @@ class Learner:
         self._node = opening.node
         kind = manifest.task.kind
         consent.find(manifest, opening.code)
-        self.task = calling(kind, "making the task", lambda: task(kind, manifest.task.params))
+        self.task = calling(kind, "making the task", lambda: task(kind, manifest.task.params()))
         self.device = device(opening.device)
         path = Path(opening.data) if opening.data else None
         source = Source(path, manifest.partition, opening.shard, manifest.seed)
@@ -93,11 +84,11 @@ class Learner:
                 opening.privacy, manifest, self.task, self._model, self.layout, self.data, csprng=csprng, path=ledger
             )
         self.mixer = mixer(manifest)
-        self.origin = self.mixer.shared(self.mixer.start(self.x), self.x).clone()
+        self.origin = origin(self.mixer, self.x)
         self.state: Any = None
         self.ledger = edge_ledger.opened(self.origin)
         self.kept: dict[str, Tensor] = {}
-        self._seats: dict[str, int] = {}  # of peers that a rule remembers
+        self._slots: dict[str, int] = {}  # of peers that a rule remembers
         self._begin()
         self._optimizer = optimizer(manifest.optimizer, self.x)
         self._schedule = schedule(manifest.optimizer, manifest.pace.rounds)
@@ -108,8 +99,6 @@ class Learner:
         self.local_steps = 0
         self.undone = 0
         self.correction_lr = _correction_lr(manifest)
-
-    # --- local steps --------------------------------------------------------------------------------------
 
     def local_step(self, round: int) -> float | None:
         """One step at the rate of `round` -> its loss, nan if it looked at no data, or None if it was undone.
@@ -144,14 +133,14 @@ class Learner:
         return value, math.isfinite(value)
 
     def _learn_privately(self, private: PrivateGradients) -> tuple[float, bool]:
-        """A noised gradient -> the mean loss of its samples. The step is taken whatever it is: it must not depend on the data."""
+        """A noised gradient -> the mean loss of its samples. Whether the step is taken must not depend on the data."""
         gradient, value = private.gradient()
         self._gradient.copy_(gradient)
         return value, True
 
     @property
     def epsilon(self) -> float | None:
-        """ε that this node's data have cost so far; None without differential privacy."""
+        """ε used so far; None without differential privacy."""
         return None if self.private is None else self.private.accountant.epsilon()
 
     @property
@@ -160,12 +149,12 @@ class Learner:
         return "" if self.private is None else self.private.accountant.problem
 
     def mark_good(self) -> None:
-        """Remember the model as the one to go back to when a step leaves the finite numbers."""
+        """Keep the model as the one to restore when a step leaves the finite numbers."""
         self._good.copy_(self.x)
         self._good_buffers = _copied(self._buffers)
 
     def _reset_buffers(self) -> None:
-        """A step that is undone leaves nothing in the buffers, which a forward pass may change."""
+        """Undo the changes of a forward pass."""
         for name, buffer in self._good_buffers.items():
             self._buffers[name].copy_(buffer)
 
@@ -175,27 +164,25 @@ class Learner:
             ramped = ramp(max(0, round - self._joined_at), self._manifest.pace.ramp_rounds)
         return self._schedule.at(round) * ramped
 
-    # --- mixing -------------------------------------------------------------------------------------------
-
     def phase(self, round: int, local_steps: float) -> Phase:
-        """Where `round` is, at its rate of learning."""
+        """The phase of `round`, with its learning rate."""
         rate = self._lr(round)
         lr = self.correction_lr * (rate / self._manifest.optimizer.lr) if rate else self.correction_lr
         return Phase(round, local_steps, lr)
 
     def publish(self, phase: Phase) -> None:
-        """Local steps are done."""
+        """Let the mixer act after local steps."""
         before = self.x.clone()
         x, self.state = self.mixer.publish(self.state, before, phase)
         if x is not before:
             self.x.copy_(x)
 
     def shared(self) -> Tensor:
-        """(D,) what exchanges are about, as it is now; changes with the model where it is the model."""
+        """(D,) the vector that is exchanged; changes with the model where it is the model."""
         return self.mixer.shared(self.state, self.x)
 
     def absorb(self, done: Sequence[Effect | Swapped], phase: Phase) -> None:
-        """Add what was committed, in the given order; in steps pace once a round, whether anything was committed or not."""
+        """Add committed effects in the given order; in steps pace once a round, also if there are none."""
         shared = self.shared()
         swapped = [swap for swap in done if isinstance(swap, Swapped)]
         if swapped:
@@ -208,33 +195,26 @@ class Learner:
         self.x.copy_(x)
 
     def gather(self, asked: Sequence[str], received: Tensor, present: Tensor, phase: Phase) -> Tensor | None:
-        """Combine our vector with those pulled from peers, instead of `absorb`. -> (k,) bool: clipped or excluded; None: unknown
-
-        Args:
-            asked: k peers, in order of peer id.
-            received: (k, D) theirs, undefined where absent.
-            present: (k,) bool.
-            phase: as in `absorb`.
-        """
+        """Combine our vector with those of peers, as `PullExchange.received` gives them -> (k,) bool: excluded; None: unknown."""
         assert isinstance(self.mixer, Gather)
         shared, held = self.shared(), None
         if len(present):
-            taken, before, seats = self._seated(self.mixer.rule.seats, asked, present)
-            combined, state, held = self.mixer.combine(before, shared, received, present, self._losses(), seats)
-            if _finite(combined):  # else the received vectors are unusable, and our own stays
-                shared, self.state, self._seats = combined, state, taken
+            taken, before, slots = self._assigned(self.mixer.rule.memory_slots, asked, present)
+            combined, state, held = self.mixer.combine(before, shared, received, present, self._losses(), slots)
+            if _finite(combined):  # else our own vector stays
+                shared, self.state, self._slots = combined, state, taken
         x, self.state = self.mixer.absorb(self.state, self.x.clone(), shared, phase)
         self.x.copy_(x)
         return held
 
-    def _seated(
+    def _assigned(
         self, count: int, asked: Sequence[str], present: Tensor
     ) -> tuple[dict[str, int], Gathered, Tensor | None]:
         """Slots of peers in the rule's memory, the state with empty slots for new peers, and the slots of `asked`."""
         if not count:
-            return self._seats, self.state, None
-        taken, kept, seats = sit(self._seats, asked, present.tolist(), self.state.kept, count)
-        return taken, replace(self.state, kept=kept), seats
+            return self._slots, self.state, None
+        taken, kept, slots = assign_slots(self._slots, asked, present.tolist(), self.state.kept, count)
+        return taken, replace(self.state, kept=kept), slots
 
     def _losses(self) -> Losses | None:
         """Losses of models on the batch of the last local step. None with differential privacy: losses would reveal the data."""
@@ -255,7 +235,7 @@ class Learner:
         return losses
 
     def flow_only(self, done: Effect | Swapped) -> Effect:
-        """Book an effect's flow, or what a swap leaves on its edge, ahead of its round -> what is left to do to the vector."""
+        """Update the state of an effect's edge ahead of its round -> the effect that remains for the vector."""
         shared = torch.zeros_like(self.origin)
         if isinstance(done, Effect):
             self._book([done], shared)
@@ -275,18 +255,18 @@ class Learner:
     def settle(self, peer: str) -> None:
         """The edge was closed in order."""
         self.kept.pop(peer, None)
-        self._correct(edge_ledger.settle(self.ledger, peer, self._manifest.mix.settled_edges))
+        self._correct(edge_ledger.settle(self.ledger, peer, settled_edges(self._manifest)))
 
     def revoke(self, peer: str) -> bool:
-        """The peer is gone, and the rule forgets it. -> whether the remaining flows compensated for the revoked one"""
+        """The peer is gone, from the rule's memory as well. -> whether the remaining flows compensated for the revoked one"""
         self.kept.pop(peer, None)
-        if peer in self._seats:
+        if peer in self._slots:
             assert isinstance(self.mixer, Gather)
-            kept = emptied(self.state.kept, self.mixer.rule.seats, [self._seats.pop(peer)])
+            kept = cleared(self.state.kept, self.mixer.rule.memory_slots, [self._slots.pop(peer)])
             self.state = replace(self.state, kept=kept)
         before = self.ledger
         self._correct(edge_ledger.revoke(before, peer))
-        return edge_ledger.leaned(before, self.ledger)
+        return edge_ledger.dominated(before, self.ledger)
 
     def _correct(self, changed: Ledger) -> None:
         self.ledger = changed
@@ -296,18 +276,12 @@ class Learner:
         """Start the mixer anew, without edges."""
         self.state = self.mixer.start(self.x.clone())
         self.ledger = edge_ledger.opened(self.origin)
-        self.kept, self._seats = {}, {}
+        self.kept, self._slots = {}, {}
 
-    # --- looking and keeping ------------------------------------------------------------------------------
-
-    def evaluation(self) -> Iterator[Progress | Result]:
+    def evaluation(self) -> Iterator[Result | None]:
         """Slices of an evaluation of the model as it is now; training may go on meanwhile."""
-        return self._evaluate(copy.deepcopy(self._model))
-
-    def _evaluate(self, model: nn.Module) -> Iterator[Progress | Result]:
-        for _ in self._statistics(model):
-            yield Progress(0)
-        yield from evaluate(self.task, model, self.data, EVALUATION_BATCH)
+        model = copy.deepcopy(self._model)
+        return chain(self._statistics(model), evaluate(self.task, model, self.data, EVALUATION_BATCH))
 
     def _statistics(self, model: nn.Module) -> Iterator[None]:
         """Estimate a model's normalisation statistics from this node's training data, a batch at a time."""
@@ -319,67 +293,56 @@ class Learner:
         """What a checkpoint keeps."""
         memory = {_OPTIMIZER + name: tensor for name, tensor in self._optimizer.state_dict().items()}
         known = {}
-        if self._seats:
+        if self._slots:
             assert isinstance(self.mixer, Gather)
             known = {
-                _KNOWN + peer: part(self.state.kept, self.mixer.rule.seats, seat).clone()
-                for peer, seat in self._seats.items()
+                _KNOWN + peer: slot_of(self.state.kept, self.mixer.rule.memory_slots, slot).clone()
+                for peer, slot in self._slots.items()
             }
         buffers = {_BUFFER + name: buffer for name, buffer in self._buffers.items()}
         return {_X: self.x, **memory, **known, **buffers}
 
     def restore(self, tensors: Mapping[str, Tensor], local_steps: int) -> None:
-        """Go on from what `tensors` gave, with a mixer that starts anew but for what its rule knows of peers.
-
-        Raises:
-            ValueError: they are not of this model and optimiser; nothing changed.
-        """
+        """Resume from a checkpoint; of the mixer only its rule's memory is kept. If a ValueError is raised nothing has changed."""
         self.check(tensors.get(_X))
-        buffers = {k.removeprefix(_BUFFER): t for k, t in tensors.items() if k.startswith(_BUFFER)}
+        buffers, memory, known = (_named(tensors, prefix) for prefix in (_BUFFER, _OPTIMIZER, _KNOWN))
         if {name: (b.shape, b.dtype) for name, b in buffers.items()} != {
             name: (b.shape, b.dtype) for name, b in self._buffers.items()
         }:
             raise ValueError("holds other buffers than the model has")
-        self._optimizer.load({k.removeprefix(_OPTIMIZER): t for k, t in tensors.items() if k.startswith(_OPTIMIZER)})
+        self._optimizer.load(memory)
         for name, buffer in buffers.items():
             self._buffers[name].copy_(buffer)
         self._replace(tensors[_X])
         self.local_steps = local_steps
-        self._recall({k.removeprefix(_KNOWN): t for k, t in tensors.items() if k.startswith(_KNOWN)})
+        self._recall(known)
 
     def _recall(self, known: Mapping[str, Tensor]) -> None:
         """Give the peers of a checkpoint their slots in the rule's memory."""
-        if not known or not isinstance(self.mixer, Gather) or not (seats := self.mixer.rule.seats):
+        if not known or not isinstance(self.mixer, Gather) or not (slots := self.mixer.rule.memory_slots):
             return
         kept = self.state.kept.clone()
-        for seat, (peer, history) in enumerate(sorted(known.items())[:seats]):
-            place = part(kept, seats, seat)
+        for slot, (peer, history) in enumerate(sorted(known.items())[:slots]):
+            place = slot_of(kept, slots, slot)
             if history.shape == place.shape:
-                self._seats[peer] = seat
+                self._slots[peer] = slot
                 place.copy_(history)
         self.state = replace(self.state, kept=kept)
 
     def install(self, x: Tensor, round: int) -> None:
-        """Take over another node's model in `round`: empty memory, no flows, and a rate that climbs from there.
-
-        Raises:
-            ValueError: it is not a model of ours; nothing changed.
-        """
+        """Take over another node's model in `round`: empty memory, no flows, and a rate that climbs from there."""
         self.check(x)
         self._optimizer = optimizer(self._manifest.optimizer, self.x)
         self._joined_at = round
         self._replace(x)
 
     def beginning(self) -> Tensor:
-        """(d,) where training began, at every node."""
+        """(d,) the initial model, equal at every node."""
         model = self.task.model(generator(self._manifest.seed, "model")).to(self.device)
         return bind(model, self.layout)[0]
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The model as `load_state_dict` takes it: parameters, those that are not trained, and buffers, with statistics estimated anew.
-
-        Copies: tied parameters appear under each of their names.
-        """
+        """A copy of the model as `load_state_dict` takes it, with normalisation statistics estimated anew."""
         model = self._model
         if tracking(model):
             model = copy.deepcopy(model)
@@ -393,11 +356,7 @@ class Learner:
         self._begin()
 
     def check(self, x: Tensor | None) -> None:
-        """Whether it is a model of ours.
-
-        Raises:
-            ValueError: it is not, in a few words.
-        """
+        """Raises ValueError unless it is a finite model of our shape and dtype."""
         if x is None or x.shape != self.x.shape or x.dtype != self.x.dtype:
             raise ValueError("holds another model")
         if not _finite(x):
@@ -408,16 +367,20 @@ def _correction_lr(manifest: Manifest) -> float:
     """Eta_c of the gain, at the schedule's highest rate in every round.
 
     Where lr decays, differences and their noise shrink with it; a gain that grew as 1/lr would keep the noise of the corrections as
-    large as it was. Measured on the digits, one label group a node, 10 % masks, K = 2: worst node .969 and .967 (two seeds) with the
-    highest rate, .858 and .958 with the current one; whole vectors do not care.
+    large as it was (decision 4 has measurements).
     """
     section = manifest.optimizer
     unasked = (
         section.kind != "sgd"
-        and section.correction_lr == 0.0
+        and section.correction_lr is None
         and not MIXERS.facts(manifest.mix.kind, trusted=True).rated
     )
     return section.lr if unasked else correction_lr(section, section.lr)
+
+
+def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those whose names begin with the prefix, named without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _copied(named: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,10 +1,10 @@
-"""A run directory's model without its node: `starling eval --data`, and `eval` and `export` where no node runs, start this program.
+"""The model of a run directory without its node. Started by `starling eval --data`, and by `eval` and `export` where no node runs.
 
     python -m starling.node.engine.offline export DIR FILE
-    python -m starling.node.engine.offline evaluate DIR MODEL [DATA]
+    python -m starling.node.engine.offline evaluate DIR MODEL [DATA]    MODEL is exported first if it does not exist
 
 `export` writes the model of the last checkpoint to FILE. `evaluate` prints {"metric", "value", "round"} of the safetensors file
-MODEL, on the task's held-out data or on DATA. Nothing in DIR is changed. Exit 2 and one line on standard error: wrong input.
+MODEL, on the task's held-out data or on DATA. DIR is not changed. Wrong input: exit 2 and one line on standard error.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import torch
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
+from starling.node.catalogues import task
 from starling.node.config import manifest as manifests
-from starling.node.config.schema import Manifest, PrivacySection
+from starling.node.config.schema import Manifest, NodeConfig, PrivacySection
 from starling.node.engine import tensor_file
 from starling.node.engine.devices import device
 from starling.node.engine.engine import Engine
@@ -30,7 +31,6 @@ from starling.node.identity import Identity
 from starling.node.rpc import calls
 from starling.node.storage.run_dir import RunDir
 from starling.node.tasks.api import Sampled, Source
-from starling.node.tasks.catalogue import task
 from starling.node.tasks.evaluate import Result, evaluate
 from starling.node.tasks.files import names_in_npz
 
@@ -38,15 +38,8 @@ BATCH = 256  # held-out samples at a time
 
 
 def export(run_dir: Path, file: Path) -> None:
-    """Write the model of the last checkpoint as a node would.
-
-    Raises:
-        ConfigError: there is no checkpoint, or it cannot be used.
-        OSError: the file cannot be written.
-    """
-    place = RunDir.existing(run_dir)
-    manifest, config = _manifest(place), place.read_config()
-    me = Identity.load_or_create(place.key).peer_id
+    """Write the model of the last checkpoint as a node would. Raises ConfigError if there is no usable one, or OSError."""
+    place, manifest, config, me, shard = _settings(run_dir)
     if not place.checkpoint.exists():
         raise ConfigError(f"--dir: {run_dir} has no model yet; start the node with `starling run --dir {run_dir}`")
     with tempfile.TemporaryDirectory() as folder:
@@ -54,8 +47,8 @@ def export(run_dir: Path, file: Path) -> None:
         shutil.copyfile(place.checkpoint, copied)
         engine = Engine()
         opening = calls.Open(
-            manifest=manifest, data=config.data, shard=manifests.shard_of(manifest, config.shard, me), device=config.device,
-            threads=config.threads, checkpoint=str(copied), node=me, privacy=PrivacySection(),
+            manifest=manifest, data=config.data, shard=shard, device=config.device, threads=config.threads, checkpoint=str(copied),
+            node=me, privacy=PrivacySection(),
         )  # fmt: skip
         for call in (opening, calls.Save(str(file))):
             reply = engine.handle(call)
@@ -64,19 +57,15 @@ def export(run_dir: Path, file: Path) -> None:
 
 
 def measure(run_dir: Path, model: Path, data: Path | None) -> dict[str, Any]:
-    """The task's metric of a model file.
+    """The task's metric of a model file. Raises ConfigError if the model or the data cannot be used.
 
     Args:
         run_dir: for the manifest and the node's settings.
         model: as `starling export` writes it.
-        data: measured instead of the node's held-out data. Whole, where it is an .npz file without a test split (x_test).
-
-    Raises:
-        ConfigError: the model or the data cannot be used.
+        data: used instead of the node's held-out data; all samples of an .npz file without a test split (x_test).
     """
-    place = RunDir.existing(run_dir)
-    manifest, config = _manifest(place), place.read_config()
-    learned = task(manifest.task.kind, manifest.task.params)
+    _, manifest, config, _, shard = _settings(run_dir)
+    learned = task(manifest.task.kind, manifest.task.params())
     on = device(config.device)
     network = learned.model(generator(manifest.seed, "model")).to(on)
     try:
@@ -85,7 +74,6 @@ def measure(run_dir: Path, model: Path, data: Path | None) -> dict[str, Any]:
     except (ValueError, RuntimeError) as error:
         raise ConfigError(f"{model}: is not a model of this swarm: {' '.join(str(error).split())}") from error
     path = data or (Path(config.data) if config.data else None)
-    shard = manifests.shard_of(manifest, config.shard, Identity.load_or_create(place.key).peer_id)
     held: Any = learned.data(Source(path, manifest.partition, shard, manifest.seed), on)
     if data is not None and data.suffix == ".npz" and "x_test" not in names_in_npz(data) and isinstance(held, Sampled):
         held = _Whole(held)
@@ -107,13 +95,15 @@ class _Whole:
         yield from self._data.held_out(size)
 
 
-def _manifest(place: RunDir) -> Manifest:
-    manifest = place.read_manifest()
+def _settings(run_dir: Path) -> tuple[RunDir, Manifest, NodeConfig, str, int]:
+    """-> also the node's peer id and shard."""
+    place = RunDir.existing(run_dir)
+    manifest, config, me = place.read_manifest(), place.read_config(), Identity.load_or_create(place.key).peer_id
     if manifest is None:
         raise ConfigError(
             f"--dir: {place.path} has no manifest yet; start the node with `starling run --dir {place.path}`"
         )
-    return manifest
+    return place, manifest, config, me, manifests.shard_of(manifest, config.shard, me)
 
 
 def main(arguments: list[str]) -> int:
@@ -122,6 +112,8 @@ def main(arguments: list[str]) -> int:
         case ["export", run_dir, file]:
             export(Path(run_dir), Path(file))
         case ["evaluate", run_dir, model, *data]:
+            if not Path(model).exists():
+                export(Path(run_dir), Path(model))
             out = measure(Path(run_dir), Path(model), Path(data[0]) if data else None)
             sys.stdout.write(json.dumps(out) + "\n")
         case _:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,14 +25,11 @@ NOT_BY_ROWS = frozenset({"adafactor", "asgd"})
 
 
 class Optimizer:
-    """A torch optimiser of one flat vector.
+    """A torch optimiser of one flat vector. Raises ConfigError if it cannot step a vector from a gradient alone (LBFGS, SparseAdam, Muon).
 
     Args:
         make: parameters -> the optimiser.
-        like: (d,) a vector whose shape, dtype and device the state takes.
-
-    Raises:
-        ConfigError: it cannot take a step on a vector from a gradient alone (LBFGS, SparseAdam, Muon).
+        like: (d,) gives the state's shape, dtype and device.
     """
 
     def __init__(self, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], like: Tensor) -> None:
@@ -47,13 +44,7 @@ class Optimizer:
         self._template = _tensors(tried, trial)
 
     def step(self, x: Tensor, direction: Tensor, lr: float) -> None:
-        """Change x (d,) in place.
-
-        Args:
-            x: parameters, detached from autograd.
-            direction: (d,) the corrected gradient; not modified.
-            lr: this step's rate, >= 0.
-        """
+        """Change x (d,), detached from autograd, in place along the corrected gradient (d,), at a rate lr >= 0."""
         self._parameter.data, self._parameter.grad = x, direction
         for group in self._optimizer.param_groups:
             group["lr"] = lr
@@ -65,11 +56,7 @@ class Optimizer:
         return _tensors(self._optimizer, self._parameter)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take over the state of a checkpoint.
-
-        Raises:
-            ValueError: it is not the state of such an optimiser for such a vector; nothing changed.
-        """
+        """Take over the state of a checkpoint; ValueError if it does not fit, and nothing changed."""
         if state and state.keys() != self._template.keys():
             raise ValueError(f"optimizer state has {sorted(state)}, needed are {sorted(self._template)}")
         for name, tensor in state.items():
@@ -83,7 +70,7 @@ class Optimizer:
             self.share({name: tensor.clone().to(self._template[name].device) for name, tensor in state.items()})
 
     def share(self, state: Mapping[str, Tensor]) -> None:
-        """Use these tensors themselves as the state: every step changes them in place. For simulations of many nodes in one array."""
+        """Use these tensors as the state, changed in place by every step. For simulations of many nodes in one array."""
         self._optimizer.state[self._parameter] = dict(state)
 
 
@@ -92,16 +79,8 @@ def _tensors(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[
 
 
 def optimizer(section: OptimizerSection, like: Tensor) -> Optimizer:
-    """The manifest's optimiser with empty state for vectors like `like` (d,).
-
-    Raises:
-        ConfigError: an unknown name, or a parameter that it does not take.
-    """
-    given: dict[str, Any] = dict(section.params)
-    if section.kind == "sgd":
-        given |= {"momentum": section.momentum}
-    if section.weight_decay or section.kind in {"sgd", "adamw"}:
-        given |= {"weight_decay": section.weight_decay}
+    """The manifest's optimiser with empty state for vectors like `like` (d,); ConfigError for an unknown name or parameter."""
+    given = section.params()
     if "beta_1" in given or "beta_2" in given:
         given["betas"] = (given.pop("beta_1", 0.9), given.pop("beta_2", 0.999))
 
@@ -115,16 +94,10 @@ def optimizer(section: OptimizerSection, like: Tensor) -> Optimizer:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The rate in each round: it climbs linearly during warm-up, then goes down to floor · lr at the end of the run.
+    """The rate in each round: linear warm-up to lr, then decay to floor · lr at the end of the run; lr throughout an endless run.
 
-    It is never 0, because the gain of the correction divides by it. An endless run (rounds = 0) stays at lr.
-
-    Args:
-        kind: how it goes down.
-        lr: highest rate, > 0.
-        rounds: length of the run, >= 0.
-        warmup: share of the rounds that is warm-up, in [0, 1).
-        floor: in (0, 1].
+    It is never 0, because the gain of the correction divides by it: lr > 0, floor in (0, 1]. `warmup` is a share of the rounds, in [0, 1);
+    0 rounds are an endless run.
     """
 
     kind: Literal["constant", "cosine", "linear"]
@@ -153,31 +126,22 @@ def schedule(section: OptimizerSection, rounds: int) -> Schedule:
 
 
 def ramp(rounds_since_join: int, ramp_rounds: int) -> float:
-    """Factor in (0, 1] on a late joiner's rate: its model is young in the swarm, and its memory is empty.
-
-    Args:
-        rounds_since_join: >= 0.
-        ramp_rounds: rounds until the full rate; 0 is at once.
-    """
+    """Factor in (0, 1] on a late joiner's rate, 1 after `ramp_rounds` >= 0: its optimiser's memory is empty."""
     return 1.0 if ramp_rounds == 0 else min(1.0, (rounds_since_join + 1) / ramp_rounds)
 
 
 def correction_lr(section: OptimizerSection, lr: float) -> float:
     """eta_c of the tracking gain κ·p / (K·eta_c): how far a constant unit gradient moves a coordinate in one local step.
 
-    For sgd that is lr / (1 − momentum). For others it depends on the gradients' size, so that the manifest has to say it.
+    For sgd that is lr / (1 − momentum). For others it depends on the gradients' size, so that the manifest has to give it.
 
-    Args:
-        section: a correction_lr above 0 is taken as it is.
-        lr: the schedule's rate now, without a late joiner's ramp: both ends of an edge must mean the same.
-
-    Raises:
-        ConfigError: another one than sgd without a value.
+    A configured value > 0 is used as it is; `lr` is without a late joiner's ramp: equal at both ends of an edge.
     """
-    if section.correction_lr > 0.0:
+    if section.correction_lr is not None:
         return section.correction_lr
     if section.kind != "sgd":
         raise ConfigError(
-            f"optimizer.correction_lr: {section.kind} needs a value > 0, a typical lr / (sqrt(v) + eps), got 0"
+            f"optimizer.correction_lr: {section.kind} needs a value > 0, a typical lr / (sqrt(v) + eps), got none"
         )
-    return lr / (1.0 - section.momentum)
+    rate: float = lr / (1.0 - section.momentum)
+    return rate

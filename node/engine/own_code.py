@@ -1,10 +1,21 @@
-"""What to say when the owner's own code raises."""
+"""Code that a manifest names: imported on trial, and described where it raises. `starling manifest check` starts this program.
+
+    python -P -m starling.node.engine.own_code FOLDER KEY MODULE:NAME
+
+Exit 2 and one line on standard error if the module cannot be imported. What it prints goes there too.
+"""
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
+
+from starling.gossip.errors import ConfigError
+from starling.node.config import consent
 
 _PATHS = sysconfig.get_paths()
 _ELSEWHERE = tuple(
@@ -14,17 +25,42 @@ _LONGEST = 300  # characters of an error's own text
 
 
 def describe(error: BaseException) -> str:
-    """One line: what was raised, and the last line of the owner's own code on the way there."""
+    """One line: the error, and the last line of the owner's own code in its traceback."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
-    said = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST].rstrip(": ")
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST].rstrip(": ")
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _is_installed(frame.filename)] or frames
     if not own:
-        return said
+        return text
     frame = own[-1]
-    return f"{said} ({frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line})"
+    return f"{text} ({frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line})"
 
 
 def _is_installed(filename: str) -> bool:
     return filename.startswith("<") or str(Path(filename).resolve()).startswith(_ELSEWHERE)
+
+
+def check(key: str, kind: str, folder: str) -> None:
+    """Import the module of `module:name`, searched in `folder` after installed packages, and find the name in it.
+
+    Raises:
+        ConfigError: not found or importing fails, with the key, file and line.
+    """
+    consent.find_module(key, kind, folder)
+    name, _, attribute = kind.partition(":")
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        raise ConfigError(f"{key}: importing {name!r} failed: {describe(error)}") from error
+    if not callable(getattr(module, attribute, None)):
+        raise ConfigError(f"{key}: {module.__file__} has no class or function {attribute!r}")
+
+
+if __name__ == "__main__":
+    os.dup2(2, 1)
+    try:
+        check(sys.argv[2], sys.argv[3], sys.argv[1])
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)

@@ -1,4 +1,4 @@
-"""A person's own task, tried once on a copy of the model: what it would get wrong in the first round is said before it."""
+"""A trial of the owner's own task on a copy of the model, so that its errors are reported before the first round."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ T = TypeVar("T")
 
 
 def rehearse(kind: str, task: Task, model: nn.Module, data: Data, batch_size: int) -> None:
-    """One batch, its loss and gradient, and the score of some held-out samples. Nothing given is changed.
-
-    Raises:
-        ConfigError: one of them raises or gives something else than the protocol says; the message names file and line.
-    """
+    """Try batch, loss, gradient and score, without side effects. Raises ConfigError with file and line of what is wrong."""
     tried = copy.deepcopy(model)
     with torch.random.fork_rng(devices=[]):
         tried.train()
@@ -41,24 +37,20 @@ def rehearse(kind: str, task: Task, model: nn.Module, data: Data, batch_size: in
 
 
 def calling(kind: str, what: str, call: Callable[[], T]) -> T:
-    """What `call` returns.
-
-    Raises:
-        ConfigError: it raised; the message has the reason, file and line.
-    """
+    """The result of `call`; ConfigError with reason, file and line if it raises."""
     try:
         return call()
     except GossipError:
         raise
-    except Exception as error:  # somebody else's code may raise anything
+    except Exception as error:  # the owner's code may raise anything
         raise ConfigError(f"task.kind: {kind!r}: {what} failed: {describe(error)}") from error
 
 
 def check_loss(kind: str, loss: Any) -> None:
     """Raises ConfigError unless `loss` is a scalar tensor with a gradient."""
     if not isinstance(loss, Tensor) or loss.shape != () or not loss.requires_grad:
-        said = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-        raise ConfigError(f"task.kind: {kind!r}: loss() must return a scalar tensor with a gradient, got {said}")
+        given = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        raise ConfigError(f"task.kind: {kind!r}: loss() must return a scalar tensor with a gradient, got {given}")
 
 
 def check_score(kind: str, score: Any) -> None:

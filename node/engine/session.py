@@ -1,9 +1,9 @@
-"""An opened engine: which call does what to the learner, and when.
+"""An opened engine: what each call does to the learner, and when.
 
-steps   Train does a round's local steps and freezes the shared vector; exchanges read the frozen one and their effects gather until
-        Mix adds them in order of peer id. An answer committed later than its round's Mix (its Ack was lost) is added at the next.
+steps   Train does a round's local steps and freezes the shared vector; exchanges read the frozen one, and Mix adds their effects in
+        order of peer id. An answer committed later than its round's Mix (its Ack was lost) is added at the next.
         Where vectors are pulled, Publish encodes the frozen one, VerifyUpdate keeps those of peers, and Mix combines them.
-clock   Free lets training run; exchanges read the live vector and their effects are added at once, between two local steps.
+clock   Free lets training run; exchanges read the live vector, and their effects are added at once, between two local steps.
 
 Shapes: d parameters.
 """
@@ -15,27 +15,29 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median_low
 
 from torch import Tensor
 
 from starling.gossip.api import Effect, Phase, Swapped
-from starling.gossip.errors import ConfigError, LocalProtocolError
+from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from starling.gossip.mix.catalogue import gathers, swaps
 from starling.node.engine import tensor_file
 from starling.node.engine.checkpoint import Checkpoint, Checkpoints, swarm_of
 from starling.node.engine.consensus import ConsensusDistance
 from starling.node.engine.devices import Gpu
 from starling.node.engine.learner import Learner
-from starling.node.engine.model_candidates import ModelCandidates
 from starling.node.engine.pairwise_exchange import Exchanges
 from starling.node.engine.privacy.csprng import Csprng
-from starling.node.engine.pull_exchange import Gathering
+from starling.node.engine.pull_exchange import PullExchange
 from starling.node.rpc import calls
-from starling.node.status.figures import EngineFigures
-from starling.node.tasks.evaluate import Progress, Result
+from starling.node.status.snapshot import EngineFigures
+from starling.node.tasks.evaluate import Result
+from starling.robust import model_agreement
 
 _AVERAGED = 0.1  # weight of the newest in the mean number of local steps between exchanges
 _MODEL = "model"
+MAX_CANDIDATES = 3  # models of peers held at a time
 
 
 @dataclass(slots=True)
@@ -64,12 +66,7 @@ class _Tally:
 
 
 class Session:
-    """What the engine is between Open and Stop.
-
-    Args:
-        opening: the first call.
-        clock: seconds, for how long things took.
-        csprng: random numbers that peers cannot predict.
+    """The engine between Open and Stop. A call is answered by the method that has its tag as a name.
 
     Raises:
         ConfigError: the manifest, the node's settings or the checkpoint cannot be used.
@@ -83,13 +80,9 @@ class Session:
         self._sent_noise = _sent_noise(opening, swapped=swaps(learner.mixer.edge))
         self._distances = ConsensusDistance()
         self._gpu = Gpu(learner.device, clock)
-        self.exchanges = Exchanges(
-            opening.manifest, node=opening.node, origin=learner.origin, layout=learner.layout, mixer=learner.mixer,
-            correction_lr=learner.correction_lr, remembered=lambda: learner.kept,
-            distances=self._distances,
-        )  # fmt: skip
-        self.gathering = Gathering(
-            self.exchanges.terms, node=opening.node, seed=opening.manifest.seed, origin=learner.origin
+        self.exchanges = Exchanges(opening.manifest, opening.node, learner, self._distances)
+        self.pulls = PullExchange(
+            self.exchanges.codec, node=opening.node, seed=opening.manifest.seed, origin=learner.origin
         )
         self._schema = learner.layout.digest
         self._checkpoints = None
@@ -101,17 +94,18 @@ class Session:
             )
             resumed = self._resume(self._checkpoints.load(), opening.checkpoint)
         self._tally = _Tally(clock())
-        self._left = 0  # local steps of a granted round
+        self._left = 0  # local steps of the granted round
         self._granted = calls.Train(0, 0)
         self._free = False
         self._frozen: Tensor | None = None
-        self._gathered: list[Effect | Swapped] = []
-        self._evaluation: Iterator[Progress | Result] | None = None
+        self._committed: list[Effect | Swapped] = []  # since the last Mix, in steps pace
+        self._evaluation: Iterator[Result | None] | None = None
         self._evaluate_next = True
         self._mean_gap = self._pace.local_steps / 2.0  # mean local steps between any two exchanges of ours
         self._last_exchange = learner.local_steps
         self._held = (0, b"")
-        self._candidates = ModelCandidates(learner.beginning)
+        self._candidates: dict[str, tuple[int, Tensor]] = {}  # round and model (d,) that a late joiner fetched, by peer
+        self._joining_turn = 0
         self.opened = calls.Opened(
             learner.layout.dim, self._schema, learner.task.metric, learner.task.higher_is_better, learner.device,
             learner.data.samples, resumed, self._round, EngineFigures(learner.local_steps, epsilon=learner.epsilon),
@@ -127,8 +121,6 @@ class Session:
         self._round = checkpoint.round
         return True
 
-    # --- work, a slice at a time --------------------------------------------------------------------------
-
     @property
     def busy(self) -> bool:
         """There is a slice to do."""
@@ -142,7 +134,10 @@ class Session:
         """One local step or one slice of an evaluation, in turn if both are wanted."""
         if self._evaluation is not None and (self._evaluate_next or not self._computing):
             self._evaluate_next = False
-            return self._measure(self._evaluation)
+            if (result := next(self._evaluation)) is None:
+                return None
+            self._evaluation = None
+            return calls.Evaluated(result.value, result.loss, result.samples)
         self._evaluate_next = True
         self._tally.note(self.learner.local_step(self._round))
         if self._free:
@@ -150,14 +145,6 @@ class Session:
             return None
         self._left -= 1
         return self._freeze() if self._left == 0 else None
-
-    def _measure(self, evaluation: Iterator[Progress | Result]) -> calls.Evaluated | None:
-        match next(evaluation):
-            case Result(value, loss, samples):
-                self._evaluation = None
-                return calls.Evaluated(value, loss, samples)
-            case Progress():
-                return None
 
     def _freeze(self) -> calls.Trained:
         self.learner.publish(self._phase)
@@ -181,10 +168,8 @@ class Session:
         return calls.Trained(self._round, figures, now - tally.began, tally.undone, learner.halted)
 
     def _as_sent(self, vector: Tensor) -> Tensor:
-        """(D,) as it is sent, a noised copy. Both ends of an exchange use the noised one, so the sum of both vectors stays."""
+        """(D,) a copy, with noise if asked for. Both ends of an exchange use it, so the sum of both vectors stays."""
         return self._csprng.noised(vector, self._sent_noise) if self._sent_noise else vector.clone()
-
-    # --- calls: pace --------------------------------------------------------------------------------------
 
     def train(self, call: calls.Train) -> calls.Trained | None:
         """Start a round; its reply comes out of `step`."""
@@ -205,68 +190,53 @@ class Session:
         return self._trained(self._distances.figure())
 
     def mix(self, call: calls.Mix) -> calls.Done:
-        """Add what gathered, and thaw. What was committed after the last Mix (its Ack was lost) counts without another Train."""
+        """Add what was committed, and thaw. What was committed after the last round's Mix counts without another Train."""
         self._must_rest()
-        if self._frozen is None and self._gathered:
+        if self._frozen is None and self._committed:
             self.train(calls.Train(call.round, 0))
-        held = self.thaw(call.asked)
+        excluded = self.thaw(call.asked)
         self._round = call.round + 1
-        return calls.Done(held=held, distance=self._distances.figure())
+        return calls.Done(clipped_or_excluded=excluded, distance=self._distances.figure())
 
     def thaw(self, asked: Sequence[str] = ()) -> tuple[str, ...] | None:
         """Combine what was committed or received since the last Mix. -> of peers in `asked`, those the rule excluded, if it says so"""
         if self._frozen is None:
             return None
-        held, order = None, sorted(asked)
+        excluded, order = None, sorted(asked)
         self._frozen = None
-        gathered, self._gathered = self._gathered, []
+        committed, self._committed = self._committed, []
         if gathers(self.learner.mixer.edge):
-            told, present = self.gathering.told(asked)
-            self.gathering.forget_all()
-            self._distances.record_vectors(order, told, present, self.learner.shared())
-            held = self.learner.gather(order, told, present, self._phase)
+            received, present = self.pulls.received(asked)
+            self.pulls.forget_all()
+            self._distances.record_vectors(order, received, present, self.learner.shared())
+            excluded = self.learner.gather(order, received, present, self._phase)
         else:
-            gathered.sort(key=lambda done: done.peer)  # stable: each peer's in order
-            self.learner.absorb(gathered, self._phase)
+            committed.sort(key=lambda done: done.peer)  # stable: each peer's in order
+            self.learner.absorb(committed, self._phase)
         self.learner.mark_good()
-        if held is None:
+        if excluded is None:
             return None
-        return tuple(peer for peer, back in zip(order, held.tolist(), strict=True) if back)
-
-    # --- calls: pulled exchanges --------------------------------------------------------------------------
+        return tuple(peer for peer, bad in zip(order, excluded.tolist(), strict=True) if bad)
 
     def publish(self, call: calls.Publish) -> calls.Published:
         """The frozen vector, encoded for all who pull it."""
-        return self.publish_vector(call, self.readable())
+        return self.pulls.publish(call, self.vector_for(""))
 
-    def publish_vector(self, call: calls.Publish, vector: Tensor) -> calls.Published:
-        """The same for another vector (D,)."""
-        return self.gathering.publish(call, vector)
-
-    def verify_update(self, call: calls.VerifyUpdate) -> calls.Done:
+    def verify(self, call: calls.VerifyUpdate) -> calls.Done:
         """A peer's vector. It counts at the Mix of this round, whichever round it is from."""
         if self._frozen is None:
-            raise LocalProtocolError("what peers tell counts between the end of Train and Mix")
-        self.gathering.verify(call)
+            raise LocalProtocolError("updates are received between the end of Train and Mix")
+        self.pulls.verify(call)
         return calls.Done()
-
-    # --- calls: exchanges ---------------------------------------------------------------------------------
 
     def offer(self, call: calls.Offer) -> calls.Offered:
         """Initiator's values."""
-        return self.offer_vector(call, self.readable())
-
-    def offer_vector(self, call: calls.Offer, vector: Tensor) -> calls.Offered:
-        """The same of another vector (D,)."""
-        return self.exchanges.offer(call, vector, local_steps=self._local_steps, exclusive=self._pace.kind == "clock")
+        vector, steps = self.vector_for(call.peer), self._local_steps
+        return self.exchanges.offer(call, vector, local_steps=steps, exclusive=self._pace.kind == "clock")
 
     def answer(self, call: calls.Answer) -> calls.Answered:
         """Responder's difference."""
-        return self.answer_vector(call, self.readable())
-
-    def answer_vector(self, call: calls.Answer, vector: Tensor) -> calls.Answered:
-        """The same of another vector (D,)."""
-        return self.exchanges.answer(call, vector, exclusive=self._pace.kind == "clock")
+        return self.exchanges.answer(call, self.vector_for(call.peer), exclusive=self._pace.kind == "clock")
 
     def apply(self, call: calls.Apply) -> calls.Done:
         """Initiator's commit."""
@@ -289,29 +259,14 @@ class Session:
         return calls.Done()
 
     def revoke(self, call: calls.Revoke) -> calls.Done:
-        """The peer is gone. What it committed stays in the model; its flow and what was received from it since the last Mix are deleted."""
-        self.gathering.forget(call.peer)
-        self.exchanges.forget(call.peer)
-        self._distances.forget(call.peer)
+        """The peer is gone. What it committed stays in the model; its flow and its vector since the last Mix are deleted."""
+        for kept in (self.exchanges, self.pulls, self._distances):
+            kept.forget(call.peer)
         self._book_now(call.peer)
-        return calls.Done(leaned=self.learner.revoke(call.peer))
+        return calls.Done(dominated=self.learner.revoke(call.peer))
 
-    @property
-    def frozen(self) -> bool:
-        """Exchanges read a frozen vector: steps pace, between the end of Train and Mix."""
-        return self._frozen is not None
-
-    @property
-    def round(self) -> int:
-        """The one to do next, or under way."""
-        return self._round
-
-    def readable(self) -> Tensor:
-        """(D,) the vector that exchanges read now.
-
-        Raises:
-            LocalProtocolError: steps pace, and none is frozen.
-        """
+    def vector_for(self, peer: str) -> Tensor:
+        """(D,) the vector for an exchange with `peer`; "": for all that pull it. Raises LocalProtocolError if none is frozen."""
         if self._pace.kind == "clock":
             shared = self.learner.shared()
             return self._as_sent(shared) if self._sent_noise else shared
@@ -320,9 +275,9 @@ class Session:
         return self._frozen
 
     def take(self, done: Effect | Swapped) -> calls.Done:
-        """Add what an exchange does to our vector: at the next Mix in steps pace, else at once."""
+        """Add the effect of a committed exchange: at the next Mix in steps pace, else at once."""
         if self._pace.kind == "steps":
-            self._gathered.append(done)
+            self._committed.append(done)
         else:
             steps = self.learner.local_steps
             phase = self.learner.phase(self._round, float(steps - self._last_exchange))
@@ -333,123 +288,104 @@ class Session:
         return calls.Done(clipped, clip=1.0 if isinstance(done, Effect) and not clipped else None)
 
     def _book_now(self, peer: str) -> None:
-        """Before a peer's flow is settled or deleted, what has gathered must be in it, or it would grow anew at Mix."""
-        self._gathered = [self.learner.flow_only(done) if done.peer == peer else done for done in self._gathered]
+        """Add a peer's committed effects to its flow before that is settled or deleted, or it would grow anew at Mix."""
+        self._committed = [self.learner.flow_only(done) if done.peer == peer else done for done in self._committed]
 
     @property
     def _local_steps(self) -> float:
-        """K of the gain. In clock pace it is measured: local steps from one exchange that we initiate to the next.
+        """K of the gain. In clock pace it is measured: local steps between two exchanges that we initiate, about every second one.
 
-        Of our exchanges we initiate about every second one; the other end initiates the rest. A gap that is longer than usual counts in
-        full, as the models had that long to part; so the gain errs to the small side.
+        A gap that is longer than usual counts in full, as the models had that long to part; so the gain errs to the small side.
         """
         if self._pace.kind == "steps":
             return float(self._pace.local_steps)
         return max(1.0, 2.0 * self._mean_gap, float(self.learner.local_steps - self._last_exchange))
 
-    # --- calls: looking and keeping -----------------------------------------------------------------------
-
-    def evaluate(self) -> None:
+    def evaluate(self, _call: calls.Evaluate) -> None:
         """Start an evaluation of the model as it is now; its reply comes out of `step`."""
         if self._evaluation is not None:
             raise LocalProtocolError("an evaluation is under way")
         self._evaluation = self.learner.evaluation()
 
-    def save(self, call: calls.Save) -> calls.Done:
-        """Write the checkpoint, and the model alone if asked.
+    def save(self, call: calls.Save) -> calls.Done | calls.Refused:
+        """Write the checkpoint, and the model alone if asked."""
+        return self._write(call.export)
 
-        Raises:
-            OSError: it could not be written.
-        """
+    def stop(self, _call: calls.Stop) -> calls.Done | calls.Refused:
+        """Write everything for the last time."""
+        return self._write("", last=True)
+
+    def _write(self, export: str, *, last: bool = False) -> calls.Done | calls.Refused:
         learner = self.learner
-        if self._checkpoints is not None:
-            self._checkpoints.save(Checkpoint(self._round, learner.local_steps, learner.tensors()))
-        if call.export:
-            path = Path(call.export)
-            facts: dict[str, str | int] = {"kind": "export", "round": self._round, "schema": self._schema.hex()}
-            tensor_file.write(path, tensor_file.pack(learner.state_dict(), facts)).replace(path)
+        try:
+            if self._checkpoints is not None:
+                self._checkpoints.save(Checkpoint(self._round, learner.local_steps, learner.tensors()))
+            if export:
+                facts: dict[str, str | int] = {"kind": "export", "round": self._round, "schema": self._schema.hex()}
+                tensor_file.write(Path(export), tensor_file.pack(learner.state_dict(), facts)).replace(export)
+            if last and learner.private is not None:
+                learner.private.accountant.write()
+        except OSError as error:
+            name = f"{error.filename}: " if error.filename else ""
+            return calls.Refused("disk", f"{name}{error.strerror or error}; training goes on, free some space (df -h)")
         return calls.Done()
 
-    def close(self) -> calls.Done:
-        """Write everything for the last time.
-
-        Raises:
-            OSError: it could not be written.
-        """
-        saved = self.save(calls.Save())
-        if self.learner.private is not None:
-            self.learner.private.accountant.write()
-        return saved
-
-    def snapshot(self) -> calls.Held:
-        """Hold the model as it is; the one held before is let go."""
+    def snapshot(self, _call: calls.Snapshot) -> calls.Held:
+        """Hold a copy of the model for `read`, instead of the one before."""
         facts: dict[str, str | int] = {"kind": _MODEL, "round": self._round, "schema": self._schema.hex()}
         data = tensor_file.pack({"x": self._as_sent(self.learner.x)}, facts)
         self._held = (self._held[0] + 1, data)
         return calls.Held(self._held[0], len(data), hashlib.sha256(data).digest(), self._round, self._schema)
 
-    def read_chunk(self, call: calls.ReadChunk) -> calls.ChunkRead:
+    def read(self, call: calls.ReadChunk) -> calls.ChunkRead:
         """Bytes of the held snapshot."""
         held, data = self._held
         return calls.ChunkRead(data[call.offset : call.offset + call.length] if call.snapshot == held else b"")
 
     def consider(self, call: calls.Consider) -> calls.Done:
-        """Hold a fetched model.
-
-        Raises:
-            ValueError: it is none of ours. The message is a snake_case reason.
-        """
-        self._candidates.add(call.peer, call.round, self._model_in(call.state), call.turn)
-        return calls.Done()
-
-    def agree(self) -> calls.Agreed:
-        """Take over what the models held agree on; every edge starts anew.
-
-        Raises:
-            LocalProtocolError: none is held, or a round is under way.
-        """
-        self._must_rest()
-        agreed, model = self._candidates.take()
-        if model is not None:
-            self._take_over(model, agreed.round)
-        return agreed
-
-    def _model_in(self, state: bytes) -> Tensor:
-        """(d,) the model in a snapshot.
-
-        Raises:
-            ValueError: it is none of ours. The message is a snake_case reason.
-        """
+        """Hold a fetched model; RemoteProtocolError if it does not fit."""
         try:
-            tensors, facts = tensor_file.unpack(state)
+            tensors, facts = tensor_file.unpack(call.state)
         except ValueError as error:
-            raise ValueError("state_damaged") from error
+            raise RemoteProtocolError(call.peer, "state_damaged") from error
         if facts.get("kind") != _MODEL or facts.get("schema") != self._schema.hex() or tensors.keys() != {"x"}:
-            raise ValueError("state_of_another_model")
+            raise RemoteProtocolError(call.peer, "state_of_another_model")
         try:
             self.learner.check(tensors["x"])
         except ValueError as error:
-            raise ValueError("state_unusable") from error
-        return tensors["x"]
+            raise RemoteProtocolError(call.peer, "state_unusable") from error
+        if call.turn != self._joining_turn:
+            self._candidates, self._joining_turn = {}, call.turn
+        if len(self._candidates) >= MAX_CANDIDATES and call.peer not in self._candidates:
+            raise LocalProtocolError(f"{MAX_CANDIDATES} models are held already")
+        self._candidates[call.peer] = (call.round, tensors["x"])
+        return calls.Done()
+
+    def agree(self, _call: calls.Agree) -> calls.Agreed:
+        """Take over what the models held agree on; every edge starts anew. Raises LocalProtocolError if none is held."""
+        self._must_rest()
+        if not self._candidates:
+            raise LocalProtocolError("no model is held")
+        peers = sorted(self._candidates)
+        rounds, models = zip(*(self._candidates[peer] for peer in peers), strict=True)
+        self._candidates = {}
+        agreement = model_agreement.agree(models, self.learner.beginning().to(models[0].device), rounds)
+        at = median_low(rounds[i] for i in agreement.cluster) if agreement.cluster else 0
+        if agreement.state is not None:
+            self.learner.install(agreement.state, at)
+            for kept in (self.exchanges, self.pulls, self._distances):
+                kept.forget_all()
+            self._frozen, self._committed, self._round = None, [], at
+        names = (tuple(peers[i] for i in which) for which in (agreement.cluster, agreement.outside))
+        return calls.Agreed(at, *names)
 
     def _must_rest(self) -> None:
         if self._left > 0:
             raise LocalProtocolError("local steps of the round are left to do")
 
-    def _take_over(self, model: Tensor, round: int) -> None:
-        self.learner.install(model, round)
-        self.exchanges.forget_all()
-        self.gathering.forget_all()
-        self._distances.forget_all()
-        self._frozen, self._gathered, self._round = None, [], round
-
 
 def _sent_noise(opening: calls.Open, *, swapped: bool) -> float:
-    """Standard deviation of the noise on vectors that are sent.
-
-    Raises:
-        ConfigError: the mixing algorithm sends increments, on which noise would add up.
-    """
+    """Standard deviation of the noise on vectors sent. Raises ConfigError if increments are sent, on which noise would add up."""
     if opening.privacy.exchange_noise and swapped:
         raise ConfigError(
             f"privacy.exchange_noise: must be 0 with mix.kind = {opening.manifest.mix.kind!r}, whose messages add up, "

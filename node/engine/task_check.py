@@ -1,4 +1,4 @@
-"""`starling task check`: a task is run as a node runs it, and what is wrong is said step by step.
+"""`starling task check`: run a task as a node runs it, and report step by step what is wrong.
 
     python -P -m starling.node.engine.task_check FOLDER KIND [DATA]
 
@@ -21,9 +21,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from starling.gossip.catalogue import Scalar
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
-from starling.node.config.schema import Manifest, PartitionSection, Scalar, TaskSection
+from starling.node.config.schema import Manifest, PartitionSection, TaskSection
 from starling.node.engine.engine import Engine
 from starling.node.engine.rehearsal import calling
 from starling.node.rpc import calls
@@ -35,13 +36,7 @@ STEPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one step showed.
-
-    Args:
-        step: open, model, batch, step, score, export or reload.
-        fine: it went as it must.
-        text: figures, or what is wrong.
-    """
+    """Of one step (open, model, batch, step, score, export, reload): `text` has figures, or what is wrong."""
 
     step: str
     fine: bool
@@ -52,14 +47,12 @@ def check(kind: str, *, params: Mapping[str, Scalar] | None = None, data: str = 
     """Open a node's engine on the task, train, evaluate, export and reload. The first step that fails is the last.
 
     Args:
-        kind: as `task.kind`.
-        params: as `task.params`.
+        kind, params: as `task.kind` and the other keys of the section `task`.
         data: path of the owner's data; "" for the task's built-in ones.
-        code: folder in which the task's module is looked for after installed packages.
+        code: folder searched for the task's module after installed packages.
     """
-    manifest = Manifest(
-        seed=1, task=TaskSection(kind=kind, params=dict(params or {})), partition=PartitionSection(shards=1)
-    )
+    keys: dict[str, Any] = {"kind": kind, **(params or {})}
+    manifest = Manifest(seed=1, task=TaskSection(**keys), partition=PartitionSection(shards=1))
     findings: list[Finding] = []
     with tempfile.TemporaryDirectory() as folder:
         for step, run in _steps(manifest, data, code, Path(folder)):
@@ -94,13 +87,11 @@ def _opened(engine: Engine, opening: calls.Open) -> str:
 
 def _same_model(manifest: Manifest, task: Task) -> str:
     one, other = (_model(task, manifest).state_dict() for _ in range(2))
-    differing = [
-        name for name, value in one.items() if isinstance(value, Tensor) and not torch.equal(value, other[name])
-    ]
-    if differing:
-        raise ConfigError(
-            f"model() gives another model each time ({differing[0]}): nodes would begin apart; draw from its `generator` alone"
-        )
+    for name, value in one.items():
+        if isinstance(value, Tensor) and not torch.equal(value, other[name]):
+            raise ConfigError(
+                f"model() gives another model each time ({name}): nodes would begin apart; draw from its `generator` alone"
+            )
     return f"{len(one)} tensors, equal at every start"
 
 
@@ -158,12 +149,12 @@ def _reloaded(engine: Engine, manifest: Manifest, file: Path) -> str:
     model = _model(learner.task, manifest)
     model.load_state_dict(safetensors.torch.load_file(file))
     *_, result = evaluate(learner.task, model, learner.data, 256)
-    said = _ask(engine, calls.Evaluate())
+    evaluated = _ask(engine, calls.Evaluate())
     assert isinstance(result, Result)
-    assert isinstance(said, calls.Evaluated)
-    if abs(result.loss - said.loss) > 1e-3 * (1.0 + abs(said.loss)):
+    assert isinstance(evaluated, calls.Evaluated)
+    if abs(result.loss - evaluated.loss) > 1e-3 * (1.0 + abs(evaluated.loss)):
         raise ConfigError(
-            f"the reloaded model has loss {result.loss:.6g}, the exported one {said.loss:.6g}: "
+            f"the reloaded model has loss {result.loss:.6g}, the exported one {evaluated.loss:.6g}: "
             "something that it computes with is neither a parameter nor a buffer"
         )
     return f"load_state_dict is strict, {learner.task.metric} {result.value:.4g} again"

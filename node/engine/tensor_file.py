@@ -1,7 +1,6 @@
-"""Named tensors and a few facts as one checksummed blob: safetensors, with the facts and a SHA-256 in its JSON header.
+"""Named tensors and a few facts in the safetensors format, with the facts and a SHA-256 in its JSON header.
 
-Checkpoints on disk and snapshots for peers are such blobs. Any safetensors reader opens them; nothing in them is code.
-Equal contents give equal bytes.
+Used for checkpoints on disk and snapshots for peers. Any safetensors reader opens them. Equal contents give equal bytes.
 """
 
 from __future__ import annotations
@@ -23,29 +22,20 @@ _LENGTH_BYTES = 8
 
 
 def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> bytes:
-    """The blob.
-
-    Args:
-        tensors: name -> any shape and dtype.
-        facts: small things to know beside them.
-    """
-    held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {"format": FORMAT, "facts": dict(facts), "sha256": _checksum(held, facts)}
-    blob: bytes = safetensors.torch.save(held, metadata={_KEY: json.dumps(header, sort_keys=True)})
-    return blob
+    """The bytes of a file with tensors of any shape and dtype, and facts."""
+    packed = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = {"format": FORMAT, "facts": dict(facts), "sha256": _checksum(packed, facts)}
+    data: bytes = safetensors.torch.save(packed, metadata={_KEY: json.dumps(header, sort_keys=True)})
+    return data
 
 
-def unpack(blob: bytes) -> tuple[dict[str, Tensor], dict[str, str | int]]:
-    """Tensors on the CPU, and facts.
-
-    Raises:
-        ValueError: not a blob of ours, of another format, or damaged. The message is a few words for a person.
-    """
+def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, str | int]]:
+    """Tensors on the CPU, and facts. Raises ValueError if it is no such file, of another format, or damaged, as a short message says."""
     try:
-        length = int.from_bytes(blob[:_LENGTH_BYTES], "little")
-        header = json.loads(json.loads(blob[_LENGTH_BYTES : _LENGTH_BYTES + length])["__metadata__"][_KEY])
+        length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+        header = json.loads(json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length])["__metadata__"][_KEY])
         version, facts, checksum = header["format"], header["facts"], header["sha256"]
-        tensors = safetensors.torch.load(blob)
+        tensors = safetensors.torch.load(data)
     except (ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError) as error:
         raise ValueError("cut short, or not written by Starling") from error
     if version != FORMAT:
@@ -55,7 +45,7 @@ def unpack(blob: bytes) -> tuple[dict[str, Tensor], dict[str, str | int]]:
     return tensors, facts
 
 
-def write(path: Path, blob: bytes) -> Path:
+def write(path: Path, data: bytes) -> Path:
     """Write beside `path` and flush to the disk -> the temporary file, ready to be renamed to `path`.
 
     Raises:
@@ -64,7 +54,7 @@ def write(path: Path, blob: bytes) -> Path:
     temporary = path.with_name(f".{path.name}.writing")
     try:
         with temporary.open("wb") as file:
-            file.write(blob)
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
     except OSError:

@@ -60,65 +60,46 @@ class Network(Protocol):
     @property
     def peer_id(self) -> str:
         """Our own id."""
-        ...
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """Multiaddrs with /p2p/ID under which others may dial us."""
-        ...
 
     @property
     def traffic(self) -> Mapping[str, Traffic]:
         """Per peer."""
-        ...
 
     @property
     def total_traffic(self) -> Traffic:
         """With all peers since the start, also those no longer remembered; never decreases."""
-        ...
 
     def origin(self, peer: str) -> str:
         """The public address prefix of a peer's newest connection; "" for a private address or no connection."""
-        ...
 
     def inbound(self, lane: Lane) -> trio.MemoryReceiveChannel[Inbound]:
         """Frames of one lane. Bounded (`limits.inbox_frames` per peer): when full the newest is dropped and counted."""
-        ...
 
     def events(self) -> trio.MemoryReceiveChannel[Connected | Disconnected]:
         """Opened and closed connections. Bounded: when full the oldest events are dropped."""
-        ...
 
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
         """Remember where a peer can be dialled (replaces what was known; invalid addresses are ignored)."""
-        ...
 
     def expect(self, lane: Lane, frame_bytes: int) -> None:
         """Set the longest frame of a lane; a longer one is refused when its length is read."""
-        ...
 
     async def dial(self, address: str) -> str:
-        """Connect to a multiaddr with /p2p/ID and return the peer id.
-
-        Raises:
-            PeerUnreachable: with the reason in one line.
-        """
-        ...
+        """Connect to a multiaddr with /p2p/ID and return the peer id. Raises PeerUnreachable with the reason in one line."""
 
     async def send(self, peer: str, lane: Lane, frame: bytes) -> None:
         """Hand over one frame, dialling if needed. Returning does not mean that it arrived.
 
         The caller sets the deadline. A cancelled send loses at most this frame and those behind it on the lane.
-
-        Raises:
-            PeerUnreachable: no known address answers, or the connection broke.
+        Raises PeerUnreachable if no known address answers, or the connection broke.
         """
-        ...
 
     async def disconnect(self, peer: str) -> None:
         """Close every connection to a peer; it may connect again, which `refuse` prevents."""
-        ...
 
     def refuse(self, peer: str, until: float) -> None:
         """Drop and refuse everything of `peer` until `until` on trio's clock."""
-        ...

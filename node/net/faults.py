@@ -17,12 +17,7 @@ DEFAULT_DELAY_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """The frame arrives.
-
-    Args:
-        after_s: seconds under way, >= 0.
-        bytes_per_s: rate of this directed link; frames queue behind one another.
-    """
+    """The frame arrives after `after_s` >= 0 and, on a link with a rate, behind earlier ones."""
 
     after_s: float = DEFAULT_DELAY_S
     bytes_per_s: float = inf

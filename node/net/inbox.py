@@ -1,4 +1,4 @@
-"""Inbound queues: frames, bounded per peer and taken from peers in turn, and connection events."""
+"""Inbound queues of a node: frames by lane, bounded per peer and taken from peers in turn, and connection events."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from collections import deque
 
 import trio
 
-from starling.gossip.wire.schema import MAX_FRAME_BYTES, Lane
+from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES, Lane
 from starling.node.net.api import Connected, Disconnected, Inbound
+
+MAX_EVENTS = 1024
 
 
 class Inbox:
     """Received frames of one lane. A noisy peer fills its own queue and does not delay other peers.
 
-    Args:
-        lane: whose frames these are.
-        frames: most frames queued for one peer; then the newest is dropped. All queued frames together never exceed
-            two of the largest that the lane allows.
+    At most `frames` are queued for one peer; then the newest is dropped. All together never exceed two of the largest that the lane allows.
     """
 
     def __init__(self, lane: Lane, frames: int) -> None:
@@ -27,7 +26,7 @@ class Inbox:
         self._sender, self.channel = trio.open_memory_channel[Inbound](0)
 
     def put(self, inbound: Inbound) -> bool:
-        """Queue a frame. -> False if there is no room for it"""
+        """Queue a frame. -> whether there is room"""
         queue = self._queues.get(inbound.peer)
         waiting = 0 if queue is None else len(queue)
         if waiting >= self._frames or len(inbound.frame) > self._spare_bytes:
@@ -58,18 +57,24 @@ class Inbox:
                     self._arrived = trio.Event()
 
 
-class EventQueue:
-    """Opened and closed connections. When full the oldest is dropped, since the newest describe the present.
+class Inboxes:
+    """The part of a `Network` that is equal for all: id, addresses and queues, with at most `frames` of a peer and lane."""
 
-    Args:
-        size: most events queued.
-    """
+    def __init__(self, peer_id: str, addresses: tuple[str, ...], frames: int) -> None:
+        self.peer_id, self.addresses = peer_id, addresses
+        self._inboxes = {lane: Inbox(lane, frames) for lane in LANES}
+        self._sender, self._events = trio.open_memory_channel[Connected | Disconnected](MAX_EVENTS)
+        self._oldest = self._events.clone()
 
-    def __init__(self, size: int = 1024) -> None:
-        self._sender, self.channel = trio.open_memory_channel[Connected | Disconnected](size)
-        self._oldest = self.channel.clone()
+    def inbound(self, lane: Lane) -> trio.MemoryReceiveChannel[Inbound]:
+        """Frames of one lane."""
+        return self._inboxes[lane].channel
 
-    def put(self, event: Connected | Disconnected) -> None:
+    def events(self) -> trio.MemoryReceiveChannel[Connected | Disconnected]:
+        """Opened and closed connections. When full the oldest is dropped, since the newest describe the present."""
+        return self._events
+
+    def announce(self, event: Connected | Disconnected) -> None:
         """Add an event, dropping the oldest if the queue is full."""
         try:
             self._sender.send_nowait(event)
@@ -78,6 +83,6 @@ class EventQueue:
             self._sender.send_nowait(event)
 
     def close(self) -> None:
-        """End the channel after the queued events."""
+        """End the events after those queued."""
         self._sender.close()
         self._oldest.close()

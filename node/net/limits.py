@@ -13,29 +13,20 @@ import trio
 
 from starling.robust.sampling import prefix_of
 
-ORIGIN_SHARE = 4
-"""One public address prefix has at most 1/ORIGIN_SHARE of a node's connections."""
+ORIGIN_SHARE = 4  # one public address prefix has at most 1/ORIGIN_SHARE of a node's connections
 
 
 def origin_of(host: str) -> str:
-    """The IPv4 /24 or IPv6 /48 prefix of a public address; "" for any other, which no prefix limit applies to.
-
-    Raises:
-        ValueError: not an address.
-    """
+    """The IPv4 /24 or IPv6 /48 prefix of a public address; "" for others, which have no prefix limit. ValueError: no address."""
     address = ipaddress.ip_address(host.partition("%")[0])
     return prefix_of(f"/ip{address.version}/{address}") or ""
 
 
 @dataclass(slots=True)
 class TokenBucket:
-    """A token bucket: `rate` tokens per second are added, at most `burst` are kept; it starts full.
+    """`rate` > 0 tokens per second are added, at most `burst` > 0 are kept; it starts full.
 
     Source: the leaky bucket as a meter (Turner 1986), as in RFC 2697.
-
-    Args:
-        rate: tokens per second, > 0.
-        burst: most tokens held, > 0.
     """
 
     rate: float
@@ -54,7 +45,7 @@ class TokenBucket:
             self._at = now
 
     def take(self, amount: float, now: float) -> bool:
-        """Take `amount` >= 0 tokens if there are so many. -> whether there were"""
+        """Take `amount` >= 0 tokens -> whether there were enough; else none is taken."""
         self._refill(now)
         if amount > self._tokens:
             return False
@@ -62,7 +53,7 @@ class TokenBucket:
         return True
 
     def give_back(self, amount: float) -> None:
-        """Return tokens that were not needed."""
+        """Return unused tokens."""
         self._tokens = min(self.burst, self._tokens + amount)
 
     def borrow(self, amount: float, now: float) -> float:
@@ -73,11 +64,7 @@ class TokenBucket:
 
 
 class Pacer:
-    """Delays bytes to keep them under a rate: over any t seconds at most rate · (t + 1/8) bytes and one piece pass.
-
-    Args:
-        bytes_per_s: the cap; 0 is none.
-    """
+    """Delays bytes to keep them under a cap (0: none): over any t seconds at most cap · (t + 1/8) bytes and one piece pass."""
 
     _BURST_S = 0.125
     _PIECE_BYTES = (4 << 10, 256 << 10)

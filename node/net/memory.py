@@ -1,11 +1,7 @@
 """A network in memory and virtual time, for whole nodes under `MockClock(autojump_threshold=0)`.
 
-A hub holds the peers, the connections between them and the frames under way. A frame belongs to the connection it was
-sent on: when that is gone (crash, disconnect, refusal) so is the frame. Faults are rules, see `starling.node.net.faults`; rules
-apply to dials as well, which try three times. Frame rates are not limited here: virtual time has no load to shed.
-
-One system task delivers and one per node and lane hands out, so that joining needs no nursery: they live as long
-as the trio run and never raise.
+A frame is lost with the connection it was sent on (crash, disconnect, refusal). Faults are rules, see `starling.node.net.faults`; they
+apply to dials as well, which try three times. Frame rates are not limited. System tasks deliver frames, so that joining needs no nursery.
 """
 
 from __future__ import annotations
@@ -19,11 +15,11 @@ from types import MappingProxyType
 import trio
 
 from starling.gossip.errors import LocalProtocolError, PeerUnreachable
-from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES, Lane
+from starling.gossip.wire.schema import MAX_FRAME_BYTES, Lane
 from starling.node.config.schema import LimitsSection
 from starling.node.net.api import Connected, Disconnected, Inbound, Traffic
 from starling.node.net.faults import DEFAULT_DELAY_S, Deliver, Drop, Rule, delay
-from starling.node.net.inbox import EventQueue, Inbox
+from starling.node.net.inbox import Inboxes
 
 DIAL_TRIES = 3
 DIAL_PATIENCE_S = 0.3
@@ -42,22 +38,13 @@ class _Connection:
     last_due: dict[tuple[str, Lane], float] = field(default_factory=dict)
 
 
-@dataclass(slots=True, order=True)
-class _UnderWay:
-    due: float
-    number: int
-    connection: _Connection = field(compare=False)
-    dst: str = field(compare=False)
-    inbound: Inbound = field(compare=False)
-
-
 class MemoryHub:
     """All peers of a simulated network and the connections between them.
 
     Args:
-        rules: (src, dst, now) -> Deliver | Drop | None, asked in order for every frame; the first answer wins. The list
-            `rules` may be changed while the network runs, and `origins`, the public prefixes of peers that are to have one.
-        seed: of the small delay (0.5 to 1.5 ms) of frames no rule has an opinion on.
+        rules: (src, dst, now) -> Deliver | Drop | None; for each frame the first that decides. The list `rules` may be changed at
+            any time, and so may `origins`, public prefixes of peers.
+        seed: of the delay, 0.5 to 1.5 ms, of frames that no rule decides.
     """
 
     def __init__(self, rules: Iterable[Rule] = (), seed: int = 0) -> None:
@@ -66,17 +53,12 @@ class MemoryHub:
         self._usually = delay(DEFAULT_DELAY_S, DEFAULT_DELAY_S / 2, seed)
         self._peers: dict[str, MemoryNetwork] = {}
         self._connections: dict[frozenset[str], _Connection] = {}
-        self._under_way: list[_UnderWay] = []
+        self._under_way: list[tuple[float, int, _Connection, str, Inbound]] = []  # due, number, …, destination, frame
         self._number = 0
         self._changed: trio.Event | None = None
 
     def join(self, peer_id: str, limits: LimitsSection | None = None) -> MemoryNetwork:
-        """A place in the network for a peer that has none.
-
-        Args:
-            peer_id: its id.
-            limits: only `inbox_frames` counts here.
-        """
+        """Connect a new peer; of its limits only `inbox_frames` is used."""
         if peer_id in self._peers:
             raise ValueError(f"{peer_id} is on this network already")
         if self._changed is None:
@@ -86,20 +68,20 @@ class MemoryHub:
         return network
 
     def crash(self, peer_id: str) -> None:
-        """The peer is gone from one moment to the next: its connections vanish, its own network is dead."""
+        """End a peer at once, with its connections."""
         network = self._peers.pop(peer_id)
-        for key in sorted((key for key in self._connections if peer_id in key), key=sorted):
-            self._sever(key)
+        for one, other in sorted(sorted(key) for key in self._connections if peer_id in key):
+            self.sever(one, other)
         network.stop()
 
     def restart(self, peer_id: str) -> MemoryNetwork:
-        """Connect a peer that starts afresh; if it is still connected, it crashes first."""
+        """Connect a peer anew; if it is still connected, it crashes first."""
         if peer_id in self._peers:
             self.crash(peer_id)
         return self.join(peer_id)
 
     def fate(self, src: str, dst: str) -> Deliver | Drop:
-        """What happens to a frame sent now."""
+        """Of a frame sent now."""
         now = trio.current_time()
         for rule in self.rules:
             fate = rule(src, dst, now)
@@ -113,22 +95,14 @@ class MemoryHub:
 
     def sever(self, one: str, other: str) -> None:
         """End the connection between two peers, if there is one; frames under way are lost."""
-        self._sever(frozenset((one, other)))
-
-    def _sever(self, key: frozenset[str]) -> None:
-        if self._connections.pop(key, None) is None:
+        if self._connections.pop(frozenset((one, other)), None) is None:
             return
-        one, other = sorted(key)
-        for peer, far in ((one, other), (other, one)):
+        for peer, far in sorted(((one, other), (other, one))):
             if peer in self._peers:
-                self._peers[peer].event(Disconnected(far))
+                self._peers[peer].announce(Disconnected(far))
 
     async def connection(self, src: str, dst: str) -> _Connection:
-        """The connection between two peers, made if there is none.
-
-        Raises:
-            PeerUnreachable: the peer is absent or refuses, or the rules drop the dial.
-        """
+        """The connection between two peers, made if needed; PeerUnreachable if `dst` is absent, refuses, or rules drop the dial."""
         key = frozenset((src, dst))
         if src == dst:
             raise PeerUnreachable(dst, "that is this node itself")
@@ -148,17 +122,13 @@ class MemoryHub:
                 raise PeerUnreachable(dst, "refused")
             if key not in self._connections:
                 self._connections[key] = _Connection()
-                self._peers[src].event(Connected(dst))
-                self._peers[dst].event(Connected(src))
+                self._peers[src].announce(Connected(dst))
+                self._peers[dst].announce(Connected(src))
             return self._connections[key]
         raise PeerUnreachable(dst, "no answer")
 
     async def carry(self, src: str, dst: str, lane: Lane, frame: bytes) -> None:
-        """Put a frame under way; waits while the link is busy with earlier ones.
-
-        Raises:
-            PeerUnreachable: there is no connection, and none can be made.
-        """
+        """Send a frame, after earlier ones on a slow link; PeerUnreachable as `connection`."""
         connection = await self.connection(src, dst)
         fate = self.fate(src, dst)
         if isinstance(fate, Drop):
@@ -170,33 +140,31 @@ class MemoryHub:
         connection.last_due[src, lane] = due
         await trio.sleep_until(start)
         self._number += 1
-        heappush(self._under_way, _UnderWay(due, self._number, connection, dst, Inbound(src, lane, frame)))
+        heappush(self._under_way, (due, self._number, connection, dst, Inbound(src, lane, frame)))
         assert self._changed is not None
         self._changed.set()
 
     async def _deliver(self) -> None:
         assert self._changed is not None
         while True:
-            with trio.move_on_at(self._under_way[0].due if self._under_way else inf):
+            with trio.move_on_at(self._under_way[0][0] if self._under_way else inf):
                 await self._changed.wait()
             self._changed = trio.Event()
-            while self._under_way and self._under_way[0].due <= trio.current_time():
-                arrived = heappop(self._under_way)
-                if self._connections.get(frozenset((arrived.inbound.peer, arrived.dst))) is arrived.connection:
-                    self._peers[arrived.dst].arrive(arrived.inbound)
+            while self._under_way and self._under_way[0][0] <= trio.current_time():
+                *_, connection, dst, inbound = heappop(self._under_way)
+                if self._connections.get(frozenset((inbound.peer, dst))) is connection:
+                    self._peers[dst].arrive(inbound)
 
 
-class MemoryNetwork:
+class MemoryNetwork(Inboxes):
     """One peer's place on a hub; satisfies `starling.node.net.api.Network`. Made by `MemoryHub.join`."""
 
     def __init__(self, hub: MemoryHub, peer_id: str, limits: LimitsSection) -> None:
+        super().__init__(peer_id, (address_of(peer_id),), limits.inbox_frames)
         self._hub = hub
-        self._peer_id = peer_id
         self._known: set[str] = set()
         self._refused: dict[str, float] = {}
         self._traffic: dict[str, Traffic] = {}
-        self._events = EventQueue()
-        self._inboxes = {lane: Inbox(lane, limits.inbox_frames) for lane in LANES}
         self._alive = trio.CancelScope()
         trio.lowlevel.spawn_system_task(self._hand_out)
 
@@ -205,16 +173,6 @@ class MemoryNetwork:
             async with trio.open_nursery() as nursery:
                 for inbox in self._inboxes.values():
                     nursery.start_soon(inbox.run)
-
-    @property
-    def peer_id(self) -> str:
-        """Our own id."""
-        return self._peer_id
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """The one memory address."""
-        return (address_of(self._peer_id),)
 
     @property
     def traffic(self) -> Mapping[str, Traffic]:
@@ -228,15 +186,7 @@ class MemoryNetwork:
 
     def origin(self, peer: str) -> str:
         """The address prefix that the hub gives a connected peer."""
-        return self._hub.origins.get(peer, "") if self._hub.connected(self._peer_id, peer) else ""
-
-    def inbound(self, lane: Lane) -> trio.MemoryReceiveChannel[Inbound]:
-        """Frames of one lane, at most `inbox_frames` of a peer."""
-        return self._inboxes[lane].channel
-
-    def events(self) -> trio.MemoryReceiveChannel[Connected | Disconnected]:
-        """Connections coming and going."""
-        return self._events.channel
+        return self._hub.origins.get(peer, "") if self._hub.connected(self.peer_id, peer) else ""
 
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
         """A peer can be dialled if one of the addresses is its memory address."""
@@ -246,66 +196,53 @@ class MemoryNetwork:
             self._known.discard(peer)
 
     def expect(self, lane: Lane, frame_bytes: int) -> None:
-        """Nothing to do: here a frame is whole before it is sent."""
+        """Ignored: frames are not assembled here."""
 
     async def dial(self, address: str) -> str:
-        """Connect to a memory address and return the peer id.
-
-        Raises:
-            PeerUnreachable: no such peer, refused, or the rules let no dial through.
-        """
+        """Connect to a memory address -> the peer id; PeerUnreachable as `MemoryHub.connection`."""
         peer = address.rpartition("/")[2]
         if address != address_of(peer):
             raise PeerUnreachable(address, "not a memory address with /p2p/ID")
-        await self._hub.connection(self._peer_id, peer)
+        await self._hub.connection(self.peer_id, peer)
         self._known.add(peer)
         return peer
 
     async def send(self, peer: str, lane: Lane, frame: bytes) -> None:
-        """Put a frame under way.
-
-        Raises:
-            LocalProtocolError: the frame is longer than the lane allows.
-            PeerUnreachable: not connected, and it cannot be dialled.
-        """
+        """Send a frame; LocalProtocolError if it is too long, PeerUnreachable if there is no connection and none can be made."""
         if len(frame) > MAX_FRAME_BYTES[lane]:
             raise LocalProtocolError(f"{len(frame)} bytes exceed MAX_FRAME_BYTES[{lane!r}]")
         await trio.lowlevel.checkpoint()
-        if peer not in self._known and not self._hub.connected(self._peer_id, peer):
+        if peer not in self._known and not self._hub.connected(self.peer_id, peer):
             raise PeerUnreachable(peer, "no known address")
-        await self._hub.carry(self._peer_id, peer, lane, frame)
+        await self._hub.carry(self.peer_id, peer, lane, frame)
         self._traffic_of(peer).bytes_sent += len(frame)
 
     async def disconnect(self, peer: str) -> None:
         """Close the connection to a peer."""
-        self._hub.sever(self._peer_id, peer)
+        self._hub.sever(self.peer_id, peer)
         await trio.lowlevel.checkpoint()
 
     def refuse(self, peer: str, until: float) -> None:
-        """Keep a peer out until then."""
+        """Close and reject connections of a peer until then."""
         self._refused[peer] = until
-        self._hub.sever(self._peer_id, peer)
+        self._hub.sever(self.peer_id, peer)
 
     def refuses(self, peer: str) -> bool:
-        """Whether the peer is kept out now."""
+        """Whether the peer is refused now."""
         return trio.current_time() < self._refused.get(peer, -inf)
 
     def arrive(self, inbound: Inbound) -> None:
-        """A frame reached us; for the hub."""
+        """Receive a frame; for the hub."""
         traffic = self._traffic_of(inbound.peer)
         if self._inboxes[inbound.lane].put(inbound):
             traffic.bytes_received += len(inbound.frame)
         else:
             traffic.frames_dropped += 1
 
-    def event(self, event: Connected | Disconnected) -> None:
-        """A connection came or went; for the hub."""
-        self._events.put(event)
-
     def stop(self) -> None:
         """End every channel; for the hub."""
         self._alive.cancel()
-        self._events.close()
+        self.close()
 
     def _traffic_of(self, peer: str) -> Traffic:
         return self._traffic.setdefault(peer, Traffic())

@@ -1,4 +1,4 @@
-"""The words between daemon and engine: each call is a request with exactly one reply. Torch-free, so that the daemon can import it.
+"""The calls between daemon and engine: each is a request with exactly one reply. Torch-free, so that the daemon can import it.
 
 The engine does one local step at a time while training is granted and looks for calls in between, so that a call waits for at
 most one local step. In steps pace a granted round's `Train` is answered when its steps are done; then the vector is frozen and
@@ -9,8 +9,11 @@ Shapes: d parameters.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import msgspec
 
+from starling.gossip.catalogue import Scalar
 from starling.gossip.exchange.calls import (
     Answer,
     Answered,
@@ -29,8 +32,9 @@ from starling.gossip.exchange.calls import (
     Settle,
     VerifyUpdate,
 )
-from starling.node.config.schema import Manifest, PrivacySection, Scalar
-from starling.node.status.figures import EngineFigures
+from starling.node.config.parts import convert
+from starling.node.config.schema import Manifest, PrivacySection
+from starling.node.status.snapshot import EngineFigures
 
 __all__ = [
     "Agree", "Agreed", "Answer", "Answered", "Apply", "Call", "ChunkRead", "Commit", "Consider", "Done", "Drop", "Evaluate",
@@ -43,19 +47,23 @@ class Open(Call, frozen=True, tag="open"):
     """First call: build task, data, model, mixer; resume from `checkpoint` if the file exists. -> Opened
 
     Args:
-        manifest: what the swarm agreed on.
+        manifest: the swarm's agreement, a `Manifest`.
         data: the volunteer's own data or "".
         shard: part of built-in data.
         device: auto, cpu, cuda, mps.
         threads: torch threads, 0 = torch's choice.
         checkpoint: path of the checkpoint file.
-        node: stable label of this node (peer id): seeds its own chance.
-        privacy: what this node's data may reveal.
-        attack, attack_params: how it lies; "" for not at all.
-        code: folder in which a `module:Class` of the manifest is looked for after installed packages; "" without the owner's consent.
+        node: stable label of this node (peer id): seeds its generators.
+        privacy: limits on what this node's data may reveal.
+        attack, attack_params: how it misbehaves; "" for not at all.
+        code: folder in which a `module:Class` of the manifest, or of `attack`, is looked for after installed packages; "" without the
+            owner's consent.
     """
 
-    manifest: Manifest
+    if TYPE_CHECKING:
+        manifest: Manifest
+    else:
+        manifest: Any
     data: str
     shard: int
     device: str
@@ -66,6 +74,12 @@ class Open(Call, frozen=True, tag="open"):
     attack: str = ""
     attack_params: dict[str, Scalar] = msgspec.field(default_factory=dict)
     code: str = ""
+
+    def __post_init__(self) -> None:
+        """Types of sections depend on the parts they name, which msgspec alone cannot decode."""
+        plain: Any = self.manifest
+        if isinstance(plain, dict):
+            msgspec.structs.force_setattr(self, "manifest", convert(plain, Manifest))
 
 
 class Opened(Call, frozen=True, tag="opened"):
@@ -103,8 +117,8 @@ class Trained(Call, frozen=True, tag="trained"):
         round: theirs.
         figures: after them; the distance in clock pace only, in steps pace it is in Done.
         seconds: they took.
-        undone: of them that left the finite numbers and were taken back.
-        halted: why this node learns from its data no more; "" while it does.
+        undone: steps that produced non-finite numbers and were reverted.
+        halted: why this node's data are no longer used; "" while they are.
     """
 
     round: int
@@ -125,7 +139,7 @@ class Mix(Call, frozen=True, tag="mix"):
     """Steps pace: add the gathered effects to the vector in canonical order and thaw. -> Done
 
     Args:
-        asked: whom we asked for vectors, whether they told or not: who is absent keeps its place.
+        asked: peers that were sent requests, with or without a response: an absent vector keeps its place.
     """
 
     round: int
@@ -179,7 +193,7 @@ class ChunkRead(Call, frozen=True, tag="chunk"):
 
 
 class Consider(Call, frozen=True, tag="consider"):
-    """Hold a fetched model (digest already checked) until Agree. -> Done, or Refused if it is none of ours, or a fourth
+    """Hold a fetched model (digest already checked) until Agree. -> Done, or Refused if it has another schema, or is a fourth
 
     Args:
         turn: models of another turn are held no more.
@@ -192,16 +206,16 @@ class Consider(Call, frozen=True, tag="consider"):
 
 
 class Agree(Call, frozen=True, tag="agree"):
-    """Make one of the models held and install it, if enough of them go together (`starling.robust.model_agreement`). -> Agreed"""
+    """Make one of the models held and install it, if enough of them agree (`starling.robust.model_agreement`). -> Agreed"""
 
 
 class Agreed(Call, frozen=True, tag="agreed"):
-    """What came of it; the models are held no more.
+    """The result; the models are held no more.
 
     Args:
         round: of the installed model.
-        peers: whose models it was made of; none: nothing was installed.
-        outside: peers that no honest member can be, from what they offered.
+        peers: those whose models were combined; none: nothing was installed.
+        outside: peers that offered a model no honest member can have.
     """
 
     round: int
@@ -214,19 +228,6 @@ class Stop(Call, frozen=True, tag="stop"):
 
 
 Request = (
-    Open
-    | Train
-    | Free
-    | EdgeCall
-    | Publish
-    | VerifyUpdate
-    | Mix
-    | Evaluate
-    | Save
-    | Snapshot
-    | ReadChunk
-    | Consider
-    | Agree
-    | Stop
-)
+    Open | Train | Free | EdgeCall | Publish | VerifyUpdate | Mix | Evaluate | Save | Snapshot | ReadChunk | Consider | Agree | Stop
+)  # fmt: skip
 Reply = Opened | Trained | Offered | Answered | Published | Evaluated | Held | ChunkRead | Agreed | Done | Refused

@@ -14,7 +14,7 @@ import struct
 
 import msgspec
 
-from starling.gossip.errors import LocalProtocolError
+from starling.gossip.errors import ConfigError, LocalProtocolError
 from starling.node.rpc.calls import Call, Reply, Request
 
 HEADER = struct.Struct(">I")
@@ -22,7 +22,7 @@ MAX_FRAME_BYTES = 1 << 30  # one dense float32 vector of 268 M parameters
 
 
 class Failed(Call, frozen=True, tag="failed"):
-    """The engine's last words, with call id 0: it broke down and ends. `message` is one line for a person."""
+    """The engine's last message, with call id 0: it failed and ends. `message` is one line for a person."""
 
     message: str
 
@@ -33,11 +33,7 @@ _REPLIES = msgspec.msgpack.Decoder(tuple[int, Reply | Failed])
 
 
 def encode(call_id: int, message: Call) -> bytearray:
-    """A whole frame, its length in front; a payload is copied once.
-
-    Raises:
-        LocalProtocolError: longer than MAX_FRAME_BYTES.
-    """
+    """A whole frame, its length in front; a payload is copied once. Raises LocalProtocolError: longer than MAX_FRAME_BYTES."""
     frame = bytearray(HEADER.size)
     _ENCODER.encode_into((call_id, message), frame, HEADER.size)
     count = len(frame) - HEADER.size
@@ -48,11 +44,7 @@ def encode(call_id: int, message: Call) -> bytearray:
 
 
 def body_bytes(header: bytes | bytearray) -> int:
-    """How many bytes follow a header.
-
-    Raises:
-        LocalProtocolError: more than MAX_FRAME_BYTES.
-    """
+    """How many bytes follow a header. Raises LocalProtocolError: more than MAX_FRAME_BYTES."""
     length: int = HEADER.unpack(header)[0]
     if length > MAX_FRAME_BYTES:
         raise LocalProtocolError(f"a frame of {length} bytes exceeds {MAX_FRAME_BYTES}")
@@ -60,23 +52,15 @@ def body_bytes(header: bytes | bytearray) -> int:
 
 
 def decode_request(body: bytes | bytearray) -> tuple[int, Request]:
-    """Call id and request.
-
-    Raises:
-        LocalProtocolError: not a request.
-    """
+    """Call id and request. Raises LocalProtocolError: not a request."""
     try:
         return _REQUESTS.decode(body)
-    except (ValueError, msgspec.DecodeError, RecursionError) as error:
+    except (ConfigError, ValueError, msgspec.DecodeError, RecursionError) as error:
         raise LocalProtocolError(f"not a request: {error}") from error
 
 
 def decode_reply(body: bytes | bytearray) -> tuple[int, Reply | Failed]:
-    """Call id and reply.
-
-    Raises:
-        LocalProtocolError: not a reply.
-    """
+    """Call id and reply. Raises LocalProtocolError: not a reply."""
     try:
         return _REPLIES.decode(body)
     except (ValueError, msgspec.DecodeError, RecursionError) as error:
@@ -101,15 +85,11 @@ class Pipe:
         return bool(self._poll.poll(0))
 
     def send(self, call_id: int, message: Call) -> None:
-        """Write one frame. Raises OSError when nobody reads any more."""
+        """Write one frame. Raises OSError when the other end is closed."""
         self._socket.sendall(encode(call_id, message))
 
     def receive(self) -> tuple[int, Request]:
-        """Wait for one request.
-
-        Raises:
-            EOFError: the other end closed, or died in the middle of a frame.
-        """
+        """Wait for one request. Raises EOFError: the other end closed, or died in the middle of a frame."""
         return decode_request(self._read(body_bytes(self._read(HEADER.size))))
 
     def _read(self, count: int) -> bytearray:

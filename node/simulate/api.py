@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from starling.gossip.errors import ConfigError
-from starling.node.config import presets, toml
+from starling.node.config import toml
 from starling.node.config.assignments import assignments
 from starling.node.simulate import rules, sweep
 from starling.node.simulate.executors import Processes
@@ -53,7 +53,11 @@ def simulate(
         "task": task, "mix": mix, "overlay": overlay, "simulate.nodes": nodes, "pace.rounds": rounds, "simulate.engine": engine,
         "sweep.seeds": seeds, "preset": preset, **(set or {}),
     }  # fmt: skip
-    begun, cells = _read(scenario, assignments(given))
+    if isinstance(scenario, Scenario):
+        begun = toml.apply_set(scenario, assignments(given))
+        cells = sweep.cells(begun)
+    else:
+        begun, cells = sweep.read(None if scenario is None else Path(scenario), assignments(given))
     rules.check(cells)
     with ExitStack() as stack:
         if executor is None and jobs > 1:
@@ -65,15 +69,3 @@ def simulate(
     if not runs.finished:
         raise runs.failed[0].failure.error()
     return runs
-
-
-def _read(
-    scenario: Scenario | str | Path | None, assignments: Sequence[str]
-) -> tuple[Scenario, tuple[sweep.Cell, ...]]:
-    if isinstance(scenario, Scenario):
-        begun = toml.apply_set(scenario, assignments)
-        return begun, sweep.cells(begun)
-    if scenario is not None:
-        return sweep.read(Path(scenario), assignments)
-    begun = presets.load(Scenario, None, assignments)
-    return begun, sweep.cells(begun, lambda more: presets.load(Scenario, None, (*assignments, *more)))

@@ -1,20 +1,22 @@
-"""Both engines behind one function, and what of a scenario only they can check."""
+"""Both engines behind one function, and the checks of a scenario that need torch."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.gossip.rng import generator
+from starling.node.catalogues import task
 from starling.node.engine.mixing import mixer
 from starling.node.simulate import build
-from starling.node.simulate.matrix import attackers
+from starling.node.simulate.matrix import byzantine
 from starling.node.simulate.matrix import run as matrix
-from starling.node.simulate.matrix.torch_task import layout_of
+from starling.node.simulate.matrix.problem import layout_of
 from starling.node.simulate.results import Outcome, Progress
 from starling.node.simulate.schema import Scenario, manifest
 from starling.node.simulate.virtual import run as virtual
-from starling.node.tasks.catalogue import task
 
 
 def check(scenario: Scenario) -> None:
@@ -25,19 +27,13 @@ def check(scenario: Scenario) -> None:
     """
     agreed = manifest(scenario)
     if scenario.simulate.model:
-        learned, mixing = task(agreed.task.kind, agreed.task.params), mixer(agreed)
-        layout = layout_of(learned.model(generator(agreed.seed, "model")))
-        dim = mixing.size(layout.dim)
-        build.selector(scenario, build.codecs(agreed, layout, dim), mixing.edge, layout, dim)
-        attackers.attack(scenario.attack)
+        model = task(agreed.task.kind, agreed.task.params()).model(generator(agreed.seed, "model"))
+        build.exchange(scenario, agreed, mixer(agreed), layout_of(model))
+        byzantine.attack(scenario.attack)
 
 
 def simulate(scenario: Scenario, progress: Progress) -> Outcome:
-    """One run.
-
-    Args:
-        scenario: without a sweep, checked.
-        progress: told as rounds pass.
+    """One run of a checked scenario without a sweep; `progress` is called as rounds pass.
 
     Raises:
         ConfigError: the task or its data cannot be had.
@@ -48,20 +44,15 @@ def simulate(scenario: Scenario, progress: Progress) -> Outcome:
     try:
         return run(scenario, progress)
     except BaseExceptionGroup as group:  # of a trio nursery
-        ours = group.subgroup(GossipError)
-        if ours is None:
+        ours = [error for error in _leaves(group) if isinstance(error, GossipError)]
+        if not ours:
             raise
-        raise _first(ours) from group
+        raise next((error for error in ours if isinstance(error, ConfigError)), ours[0]) from group
 
 
-def _first(group: BaseExceptionGroup[GossipError]) -> GossipError:
-    """A person's mistake if there is one, else whatever came first."""
-    leaves = list(_leaves(group))
-    return next((error for error in leaves if isinstance(error, ConfigError)), leaves[0])
-
-
-def _leaves(group: BaseExceptionGroup[GossipError]) -> list[GossipError]:
-    found: list[GossipError] = []
-    for error in group.exceptions:
-        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return found
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error

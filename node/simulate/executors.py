@@ -28,27 +28,36 @@ Report = tuple[int, int, str]
 """Number of a run, rounds done, one line."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lane:
+    """A pool of one process, and both ends of the pipe that brings its progress and keeps it alive."""
+
+    pool: ProcessPoolExecutor
+    link: connection.Connection
+    theirs: connection.Connection
+
+    def close(self, *, wait: bool) -> None:
+        """The process ends at once."""
+        self.link.close()
+        self.pool.shutdown(wait=wait, cancel_futures=True)
+
+
 class Processes(Executor):
     """Up to `jobs` processes, each the only one of a pool of its own: one that dies takes only its own run with it.
 
-    Processes are started by `spawn` and kept for later runs. They end when this object is shut down, and by themselves if the process
-    that made it is killed. Ctrl-C reaches only the process that made it.
-
-    Args:
-        jobs: processes at most, >= 1.
-        threads: of numeric libraries in each.
+    Processes are started by `spawn`, with `threads` threads of numeric libraries, and kept for later runs. They end when this object is
+    shut down, and by themselves if the process that made it is killed. Ctrl-C reaches only the process that made it.
     """
 
     def __init__(self, jobs: int, threads: int = 1) -> None:
-        self._context = get_context("spawn")
-        self._threads = threads
+        self._threads, self._closed, self._lock = threads, False, threading.Lock()
         self._idle: queue.LifoQueue[_Lane | None] = queue.LifoQueue()
         self._lanes: list[_Lane] = []
-        self._lock = threading.Lock()
-        self._closed = False
         for _ in range(jobs):
             self._idle.put(None)
-        self._submitters = ThreadPoolExecutor(jobs, initializer=_block_interrupts)
+        # signals are blocked in these threads and in the processes that they start: Ctrl-C reaches all processes of a terminal's command
+        mask = (signal.SIG_BLOCK, {signal.SIGINT})
+        self._submitters = ThreadPoolExecutor(jobs, initializer=signal.pthread_sigmask, initargs=mask)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """As every executor. A process that dies makes its future raise GossipError."""
@@ -58,12 +67,11 @@ class Processes(Executor):
         """End all processes at once: what they are computing is lost."""
         with self._lock:
             self._closed = True
-            lanes = list(self._lanes)
-        for lane in lanes:
+        for lane in self._lanes:
             lane.link.close()
         self._submitters.shutdown(wait=wait, cancel_futures=True)
-        for lane in lanes:
-            lane.pool.shutdown(wait=wait, cancel_futures=True)
+        for lane in self._lanes:
+            lane.close(wait=wait)
 
     def reports(self) -> list[Report]:
         """Progress since the last call."""
@@ -86,53 +94,32 @@ class Processes(Executor):
             lane.theirs.close()  # the process has it now
             return future.result()
         except BrokenExecutor as error:
-            if lane is not None:
-                self._forget(lane)
-                lane = None
+            with self._lock:
+                if lane in self._lanes and not self._closed:
+                    self._lanes.remove(lane)
+                    lane.close(wait=False)
+            lane = None
             raise GossipError(DIED) from error
         finally:
             self._idle.put(lane)
 
     def _start(self) -> _Lane:
-        ours, theirs = self._context.Pipe(duplex=True)
-        pool = ProcessPoolExecutor(
-            1, mp_context=self._context, initializer=worker.initialise, initargs=(theirs, self._threads)
-        )
-        lane = _Lane(pool, ours, theirs)
+        context = get_context("spawn")
+        ours, theirs = context.Pipe(duplex=True)
+        args = (theirs, self._threads)
+        lane = _Lane(ProcessPoolExecutor(1, context, worker.initialise, args), ours, theirs)
         with self._lock:
             if self._closed:
                 raise BrokenExecutor("shut down")
             self._lanes.append(lane)
         return lane
 
-    def _forget(self, lane: _Lane) -> None:
-        with self._lock:
-            if lane in self._lanes and not self._closed:
-                self._lanes.remove(lane)
-                lane.link.close()
-                lane.pool.shutdown(wait=False)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Lane:
-    """A pool of one process, and both ends of the pipe that brings its progress and keeps it alive."""
-
-    pool: ProcessPoolExecutor
-    link: connection.Connection
-    theirs: connection.Connection
-
-
-def _block_interrupts() -> None:
-    """In this thread, and in the processes that it starts: Ctrl-C in a terminal reaches all processes of the command."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-
 
 @contextmanager
 def cluster(address: str) -> Iterator[Executor]:
-    """The workers of a dask cluster, each of which needs this package installed. Progress is known only run by run.
+    """The workers of the dask cluster whose scheduler is at `address`, e.g. "tcp://10.0.0.1:8786"; each needs this package installed.
 
-    Args:
-        address: of the scheduler, e.g. "tcp://10.0.0.1:8786".
+    Progress is known only run by run.
 
     Raises:
         ConfigError: dask.distributed is not installed, or there is no scheduler.

@@ -1,4 +1,4 @@
-"""What is known of a swarm at one moment: the same figures for both engines.
+"""Figures of a swarm at one moment: the same for both engines.
 
 Shapes: n living nodes, d parameters.
 """
@@ -9,37 +9,25 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from starling.gossip.reference import consensus_distance
 from starling.node.simulate.matrix.problem import Problem
-from starling.node.simulate.results import Row
+from starling.node.simulate.results import Outcome, Row, reached
 
 NOT_FINITE = "not_finite"
-"""What a ValueError says where numbers have left the finite ones; the core says the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What it took so far: virtual time, and per node that ever was the bytes sent and exchanges committed."""
-
-    seconds: float
-    bytes_per_node: float
-    exchanges_per_node: float
+"""What a ValueError says where numbers are no longer finite, as in the core."""
 
 
 @dataclass(slots=True)
 class Measure:
-    """Rows of one run.
+    """Rows of one run."""
 
-    Args:
-        problem: knows the metric; None without a model: then the metric is Ξ² over what it was at first.
-        sample: nodes measured where measuring is not cheap, evenly spread; 0: all.
-    """
-
-    problem: Problem | None
-    sample: int
+    problem: Problem | None  # knows the metric; None without a model: then the metric is Ξ² over what it was at first
+    sample: int  # nodes measured where measuring is not cheap, evenly spread; 0: all
     rows: list[Row] = field(default_factory=list)
     _first: float = 0.0
 
@@ -48,51 +36,49 @@ class Measure:
         """Its name."""
         return "consensus_error" if self.problem is None else self.problem.metric
 
-    @property
-    def higher_is_better(self) -> bool:
-        """Which way it improves."""
-        return self.problem is not None and self.problem.higher_is_better
+    def add(
+        self, round: int, x: Tensor, alive: Sequence[int], *, seconds: float, sent_bytes: int, exchanges: int, nodes: int
+    ) -> None:  # fmt: skip
+        """One evaluation of the models x (n, d) of the honest rows `alive`, ascending, after `round` rounds.
 
-    def add(self, round: int, cost: Cost, x: Tensor, alive: Sequence[int]) -> None:
-        """One evaluation after `round` rounds of the models x (n, d) of the rows `alive` (n), ascending; of the honest alone.
+        `sent_bytes` and `exchanges`, counted at each end, are sums so far over the `nodes` that ever were.
 
         Raises:
             ValueError: "not_finite": the swarm has diverged; there is no row.
         """
-        apart = consensus_distance(x.double())
+        distance = consensus_distance(x.double())
+        loss = success = None
         if self.problem is None:
-            self._first = self._first or apart
-            error = (apart / self._first) ** 2 if self._first else 0.0
-            row = _row(round, cost, len(alive), apart, error, None, [error])
+            self._first = self._first or distance
+            mean_model = (distance / self._first) ** 2 if self._first else 0.0
+            values = [mean_model]
         else:
-            value, loss = self.problem.score(x.mean(0), alive)
-            sampled = x[self._sampled(len(alive))]
-            values = self.problem.values(sampled, alive)
-            row = _row(round, cost, len(alive), apart, value, loss, values, self.problem.success(sampled))
-        if not all(
-            math.isfinite(figure) for figure in (row.loss or 0.0, row.mean_model, row.min, row.mean, row.max, apart)
-        ):
+            mean_model, loss = self.problem.score(x.mean(0), alive)
+            everyone = self.problem.cheap or not 0 < self.sample < len(alive)
+            sampled = x if everyone else x[torch.arange(self.sample) * len(alive) // self.sample]
+            values, success = self.problem.values(sampled, alive), self.problem.success(sampled)
+        row = Row(
+            round=round, seconds=seconds, bytes_per_node=sent_bytes / nodes, exchanges_per_node=exchanges / nodes, alive=len(alive),
+            loss=loss, mean_model=mean_model, mean=sum(values) / len(values), min=min(values),
+            max=max(values), consensus_distance=distance, attack_success=success,
+        )  # fmt: skip
+        if not all(map(math.isfinite, (row.loss or 0.0, mean_model, row.min, row.mean, row.max, distance))):
             raise ValueError(NOT_FINITE)
         self.rows.append(row)
+
+    def outcome(
+        self, *, parameters: int, byzantine: NDArray[np.bool_], counts: dict[str, int], diverged: int | None, undone: int,
+        target: float, wall_s: float,
+    ) -> Outcome:  # fmt: skip
+        """What the run found; arguments as of `Outcome`, `byzantine` (N,)."""
+        higher = self.problem is not None and self.problem.higher_is_better
+        return Outcome(
+            metric=self.metric, higher_is_better=higher, parameters=parameters, rows=tuple(self.rows),
+            counts=counts, undone=undone, diverged=diverged, bad=tuple(np.flatnonzero(byzantine).tolist()),
+            target=reached(self.rows, target, higher_is_better=higher), wall_s=wall_s,
+        )  # fmt: skip
 
     def line(self) -> str:
         """The latest in a few words."""
         row = self.rows[-1]
         return f"{self.metric.replace('_', ' ')} {row.mean:.4g}, {row.alive} nodes"
-
-    def _sampled(self, count: int) -> slice | Tensor:
-        assert self.problem is not None
-        if self.problem.cheap or not 0 < self.sample < count:
-            return slice(None)
-        return torch.arange(self.sample) * count // self.sample
-
-
-def _row(
-    round: int, cost: Cost, alive: int, apart: float, mean_model: float, loss: float | None, values: Sequence[float],
-    attack_success: float | None = None,
-) -> Row:  # fmt: skip
-    return Row(
-        round=round, seconds=cost.seconds, bytes_per_node=cost.bytes_per_node, exchanges_per_node=cost.exchanges_per_node,
-        alive=alive, loss=loss, mean_model=mean_model, mean=sum(values) / len(values), min=min(values), max=max(values),
-        consensus_distance=apart, attack_success=attack_success,
-    )  # fmt: skip

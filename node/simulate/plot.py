@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, stdev
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from starling.gossip.errors import ConfigError
@@ -16,10 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LABELS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {"rounds": ("rounds", ""), "bytes": ("bytes sent by a node", "B"), "seconds": ("virtual seconds", "s")}
-)
-"""Name of an axis -> what stands below it, and its unit."""
+_LABELS = {"rounds": ("rounds", ""), "bytes": ("bytes sent by a node", "B"), "seconds": ("virtual seconds", "s")}
 SUFFIXES = (".png", ".svg", ".pdf")
 _COLOURS = 10
 _STYLES = ("solid", "dashed", "dotted", "dashdot")
@@ -42,14 +38,14 @@ def check(path: Path | None) -> None:
 def figure(
     finished: Sequence[Finished], title: str, target: float, *, x: str | None = None, group: Sequence[str] = ()
 ) -> Figure:
-    """The picture.
+    """The picture of at least one run.
 
     Args:
-        finished: at least one run.
-        title: above it.
+        finished: the runs.
+        title: above the panels.
         target: a line across it; 0 is none.
         x: a name in `results.AXES`; None: a panel for each.
-        group: keys of labels that lines are told apart by, all else is averaged; empty: all that vary but the seed.
+        group: see `results.variants`.
 
     Raises:
         ConfigError: `x` or `group` names nothing that is there.
@@ -64,9 +60,8 @@ def figure(
     lines = variants(finished, group)
     columns = -(-len(lines) // _LEGEND_LINES)
     wide = _PANEL_INCHES * len(panels) * (1.6 if x else 1.0) + (_LEGEND_INCHES * columns if len(lines) > 1 else 0.0)
-    picture = Figure(
-        figsize=(wide, max(4.2, 1.0 + _LINE_INCHES * min(len(lines), _LEGEND_LINES))), layout="constrained"
-    )
+    high = max(4.2, 1.0 + _LINE_INCHES * min(len(lines), _LEGEND_LINES))
+    picture = Figure(figsize=(wide, high), layout="constrained")
     outcome, colours = finished[0].outcome, colormaps["tab10"]
     positive = all(row.min > 0.0 for run in finished for row in run.outcome.rows)
     for number, name in enumerate(panels):
@@ -78,7 +73,7 @@ def figure(
             axes.axhline(target, linestyle=":", color="grey")
         if not outcome.higher_is_better and positive:
             axes.set_yscale("log")
-        below, unit = LABELS[name]
+        below, unit = _LABELS[name]
         axes.set_xlabel(below)
         axes.xaxis.set_major_formatter(EngFormatter(unit=unit))
         axes.grid(visible=True, alpha=0.25)
@@ -104,9 +99,8 @@ def _line(
     axes.plot(across, means, label=label or None, color=colour, linestyle=style, linewidth=1.4)
     if len(runs) > 1:
         spread = [stdev(each) for each in values]
-        low = [
-            max(mean - sd, min(each)) for mean, sd, each in zip(means, spread, values, strict=True)
-        ]  # a logarithm needs > 0
+        # a logarithmic axis needs > 0
+        low = [max(mean - sd, min(each)) for mean, sd, each in zip(means, spread, values, strict=True)]
         high = [mean + sd for mean, sd in zip(means, spread, strict=True)]
         axes.fill_between(across, low, high, alpha=0.15, color=colour, linewidth=0.0)
 

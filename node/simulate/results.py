@@ -1,6 +1,6 @@
 """What a simulation found, and how it is written down. Torch-free: the command line reads it.
 
-Equal scenarios give equal bytes of JSON and CSV but for the key "wall", which holds what a clock on the wall says.
+Equal scenarios give equal bytes of JSON and CSV but for the key "wall", which holds times of this machine's clock.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from typing import Any
 
 import msgspec
 
+from starling.gossip.catalogue import Scalar
 from starling.gossip.errors import ConfigError
-from starling.node.config.schema import Scalar
 
 SEED = "simulate.seed"
 """The label that tells repetitions of one variant apart."""
 VERSION = 1
 """Of the JSON: raised when a reader of the one before would misread. New keys do not raise it."""
+Progress = Callable[[int, str], None]
+"""Called with the rounds done and one line about them."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One evaluation.
+    """One evaluation. With Byzantine nodes all but the costs is about the honest alone.
 
     Args:
         round: rounds done.
@@ -36,8 +38,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         mean, min, max: metric over the nodes evaluated.
         consensus_distance: Ξ, Ξ² = mean over living nodes of ‖x_i − x̄‖².
         attack_success: how often the nodes evaluated do what an attack wants of them; null where that cannot be counted.
-
-    Where some nodes lie, all but the costs is about the honest alone.
     """
 
     round: int
@@ -72,8 +72,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         rows: evaluations, the first before any round.
         counts: exchanges and nodes, by what became of them.
         undone: local steps taken back because a number was not finite.
-        diverged: rounds after which models or figures had become so; null if they had not. The rows end before.
-        bad: numbers of the nodes that lie.
+        diverged: rounds after which models or figures were no longer finite; null if they always were. The rows end before.
+        bad: numbers of the Byzantine nodes.
         target: where it was reached; null if it was not, or none is set.
         wall_s: how long it took on this machine.
     """
@@ -109,72 +109,63 @@ def reached(rows: Sequence[Row], target: float, *, higher_is_better: bool) -> Re
     return None
 
 
-def document(scenario: dict[str, Any], finished: Sequence[Finished], planned: int) -> dict[str, Any]:
-    """The JSON of one or more runs.
+def to_json(scenario: dict[str, Any], finished: Sequence[Finished], planned: int) -> bytes:
+    """The JSON of runs, in the sweep's order, of a scenario given as settings; fewer than `planned` after an interruption.
 
-    Args:
-        scenario: as settings.
-        finished: runs, in the sweep's order.
-        planned: how many there were to be: fewer are there after an interruption.
+    Numbers that are not finite become null.
     """
     runs = []
     for run in finished:
-        plain = msgspec.to_builtins(run.outcome)
-        plain["wall"] = {"seconds": plain.pop("wall_s")}
-        runs.append({"labels": run.labels, **plain})
-    return {"version": VERSION, "scenario": scenario, "planned": planned, "runs": runs}
-
-
-def to_json(found: dict[str, Any]) -> bytes:
-    """Numbers that are not finite become null."""
-    return msgspec.json.encode(found)
+        outcome = msgspec.to_builtins(run.outcome)
+        outcome["wall"] = {"seconds": outcome.pop("wall_s")}
+        runs.append({"labels": run.labels, **outcome})
+    return msgspec.json.encode({"version": VERSION, "scenario": scenario, "planned": planned, "runs": runs})
 
 
 def to_csv(finished: Sequence[Finished]) -> str:
-    """One line an evaluation, labels first; nothing a clock on the wall says."""
-    keys = list(dict.fromkeys(key for run in finished for key in run.labels))
-    fields = Row.__struct_fields__
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow((*keys, "metric", *fields))
+    """One line an evaluation, labels first; nothing of this machine's clock."""
+    keys, fields = _keys(finished), Row.__struct_fields__
+    lines: list[Sequence[object]] = [(*keys, "metric", *fields)]
     for run in finished:
         labels = [run.labels.get(key, "") for key in keys]
-        for row in run.outcome.rows:
-            values = (getattr(row, field) for field in fields)
-            writer.writerow((*labels, run.outcome.metric, *("" if value is None else value for value in values)))
-    return text.getvalue()
+        lines += [(*labels, run.outcome.metric, *msgspec.structs.astuple(row)) for row in run.outcome.rows]
+    return _csv(lines)
 
 
 def to_csv_over_seeds(finished: Sequence[Finished], group: Sequence[str] = ()) -> str:
     """One line per variant and evaluation: number of runs, then mean and standard deviation of every field over them.
 
-    Args:
-        finished: runs. Of a variant whose runs differ in length, as when one diverged, the evaluations that all have.
-        group: see `variants`.
+    Where the runs of a variant differ in length, as when one diverged, only the evaluations that all have. `group` is that of `variants`.
     """
     keys = list(group) or varying(finished)
     fields = [name for name in Row.__struct_fields__ if name != "round"]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        (*keys, "metric", "round", "runs", *(f"{name}_{what}" for name in fields for what in ("mean", "sd")))
-    )
+    columns = (f"{name}_{what}" for name in fields for what in ("mean", "sd"))
+    lines: list[Sequence[object]] = [(*keys, "metric", "round", "runs", *columns)]
     for _, runs in variants(finished, group):
         labels = [runs[0].labels.get(key, "") for key in keys]
         for rows in zip(*(run.outcome.rows for run in runs), strict=False):
-            cells = (_mean_sd([getattr(row, name) for row in rows]) for name in fields)
-            writer.writerow(
-                (*labels, runs[0].outcome.metric, rows[0].round, len(rows), *(cell for pair in cells for cell in pair))
-            )
+            figures = (figure for name in fields for figure in _mean_sd([getattr(row, name) for row in rows]))
+            lines.append((*labels, runs[0].outcome.metric, rows[0].round, len(rows), *figures))
+    return _csv(lines)
+
+
+def _csv(lines: Iterable[Sequence[object]]) -> str:
+    """None is empty."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
     return text.getvalue()
 
 
-def _mean_sd(values: Sequence[float | None]) -> tuple[object, object]:
-    """Mean and sample standard deviation, empty where there is none."""
+def _mean_sd(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Mean and sample standard deviation, None where there is none."""
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
-        return "", ""
-    return fmean(known), stdev(known) if len(known) > 1 else ""
+        return None, None
+    return fmean(known), stdev(known) if len(known) > 1 else None
+
+
+def _keys(finished: Iterable[Finished]) -> list[str]:
+    return list(dict.fromkeys(key for run in finished for key in run.labels))
 
 
 def check_group(labels: Iterable[Mapping[str, Scalar]], group: Sequence[str]) -> None:
@@ -192,23 +183,17 @@ def check_group(labels: Iterable[Mapping[str, Scalar]], group: Sequence[str]) ->
 
 def varying(finished: Sequence[Finished]) -> list[str]:
     """Keys whose labels differ between runs, but for the seed."""
-    keys = dict.fromkeys(key for run in finished for key in run.labels if key != SEED)
-    return [key for key in keys if len({run.labels.get(key) for run in finished}) > 1]
+    return [key for key in _keys(finished) if key != SEED and len({run.labels.get(key) for run in finished}) > 1]
 
 
 def variants(finished: Sequence[Finished], group: Sequence[str] = ()) -> list[tuple[str, list[Finished]]]:
-    """Runs that belong together, with a short title: the values of the keys that tell them apart.
-
-    Args:
-        finished: runs.
-        group: keys that tell them apart; empty: all that vary but the seed.
+    """Runs grouped by the values of the keys `group`, each with these values as a short title. Empty: all that vary but the seed.
 
     Raises:
         ConfigError: a key of `group` is no label of the runs.
     """
     check_group((run.labels for run in finished), group)
-    keys = list(group) or varying(finished)
-    groups: dict[tuple[Scalar, ...], list[Finished]] = {}
+    keys, groups = group or varying(finished), dict[tuple[Scalar, ...], list[Finished]]()
     for run in finished:
         groups.setdefault(tuple(run.labels.get(key, "") for key in keys), []).append(run)
     return [(", ".join(map(_short, values)), runs) for values, runs in groups.items()]
@@ -216,7 +201,3 @@ def variants(finished: Sequence[Finished], group: Sequence[str] = ()) -> list[tu
 
 def _short(value: Scalar) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-Progress = Callable[[int, str], None]
-"""Told the rounds done and one line about them."""

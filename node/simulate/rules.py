@@ -19,10 +19,7 @@ WHOLE_NODES = 64  # of engine = virtual: each costs some milliseconds of computi
 
 
 def check(cells: tuple[Cell, ...]) -> list[str]:
-    """Rules between fields, for every run.
-
-    Returns:
-        Warnings, one line each, without repetition.
+    """Check the rules between fields of every run -> warnings, one line each, without repetition.
 
     Raises:
         ConfigError: one run cannot be had; of several, the line says which.
@@ -58,6 +55,7 @@ def check_one(scenario: Scenario) -> list[str]:
         raise ConfigError(f"faults.join: must bring at most 1000000 nodes in all, got {joiners(scenario)}")
     _check_task(scenario)
     consent.find(scenario, str(Path.cwd()))
+    consent.find_module("attack.kind", scenario.attack.kind, str(Path.cwd()))
     presets.check(scenario)
     warnings = manifests.check(manifest(scenario), trusted=True)
     _check_members(scenario)
@@ -76,11 +74,11 @@ def check_one(scenario: Scenario) -> list[str]:
 
 def _check_task(scenario: Scenario) -> None:
     """Files that are not there are missed before all runs, not in the middle of them."""
-    kind, path = scenario.task.kind, str(scenario.task.params.get("path", ""))
+    kind, path = scenario.task.kind, str(scenario.task.params().get("path", ""))
     if kind in PATH_TASKS and not path:
-        raise ConfigError(f"task.params.path: {kind} learns from files, got none; try `--set task.params.path=PATH`")
+        raise ConfigError(f"task.path: {kind} learns from files, got none; try `--set task.path=PATH`")
     if path and not Path(path).expanduser().exists():
-        raise ConfigError(f"task.params.path: {path!r} does not exist; look with `ls {Path(path).parent}`")
+        raise ConfigError(f"task.path: {path!r} does not exist; look with `ls {Path(path).parent}`")
 
 
 def _check_members(scenario: Scenario) -> None:
@@ -120,7 +118,7 @@ def _check_whole(scenario: Scenario) -> None:
 
 
 def _check_attack(scenario: Scenario) -> list[str]:
-    """Who lies is there, and does what it can here; a warning where they are more than the swarm is meant to stand."""
+    """The attackers exist and their attack is possible here -> warnings."""
     attack, nodes = scenario.attack, scenario.simulate.nodes
     if attack.kind:
         ATTACKS.check(attack.kind, "attack.kind")
@@ -153,15 +151,15 @@ def _check_attack(scenario: Scenario) -> list[str]:
             f"attack.kind: {attack.kind} lies about the tracker, which mix={scenario.mix.kind} does not tell; "
             "try `--set mix.kind=gradient_tracking`"
         )
-    if scenario.bad_share and bad > scenario.bad_share * nodes:
+    if scenario.byzantine_fraction and bad > scenario.byzantine_fraction * nodes:
         return [
-            f"attack: {bad} of {nodes} nodes are bad, more than bad_share = {scenario.bad_share:g} is meant to stand"
+            f"attack: {bad} of {nodes} nodes are bad, more than byzantine_fraction = {scenario.byzantine_fraction:g} is meant to stand"
         ]
     return []
 
 
 def detection_s(scenario: Scenario) -> float:
-    """Seconds until the members have noticed a crash: a probe that meets the dead, its timeout, and the time to refute.
+    """Seconds until the members detect a crash: a probe of the dead, its timeout, and the time to refute.
 
     Each member probes one other in `probe_s`, so that the dead is probed with probability 1 − 1/e in each such period.
     Source: Das, Gupta and Motivala 2002, SWIM (doi:10.1109/DSN.2002.1028914), section 3.2.

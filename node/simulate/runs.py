@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,7 @@ _LOOK_S = 0.2  # between two looks at the progress of runs
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A run without an outcome, and why.
-
-    Args:
-        labels: what sets it apart.
-        failure: the reason.
-    """
+    """A run without an outcome: its labels, and why."""
 
     labels: dict[str, Any]
     failure: Failure
@@ -95,8 +91,7 @@ class Runs:
 
     def to_json(self) -> str:
         """As `starling simulate --json` prints it; docs/schemas/simulate.json is its schema."""
-        document = results.document(msgspec.to_builtins(self.scenario), self.finished, self.planned)
-        return results.to_json(document).decode()
+        return results.to_json(msgspec.to_builtins(self.scenario), self.finished, self.planned).decode()
 
     def to_csv(self) -> str:
         """One line per evaluation."""
@@ -105,27 +100,21 @@ class Runs:
 
 @dataclass(slots=True)
 class Sweep:
-    """Runs under way.
-
-    Args:
-        cells: what to run.
-        executor: computes it; None: this process, one run after the other. The caller shuts it down.
-        show: called with progress.
-    """
+    """Runs under way."""
 
     cells: Sequence[Cell]
-    executor: Executor | None = None
+    executor: Executor | None = None  # None: this process, one run after the other. The caller shuts it down
     show: Show | None = None
     finished: dict[int, Finished] = field(default_factory=dict)
     failed: dict[int, Failed] = field(default_factory=dict)
     _rounds: dict[int, int] = field(default_factory=dict)  # done, by number of the run
 
     def check(self) -> None:
-        """Look at all runs before the first begins, as far as needs torch.
+        """Check all runs before the first begins, as far as needs torch.
 
         Raises:
             ConfigError: one of them cannot be had.
-            GossipError: looking failed.
+            GossipError: checking failed.
         """
         self._show("starting")
         executor, scenarios = self.executor, [cell.scenario for cell in self.cells]
@@ -146,12 +135,13 @@ class Sweep:
 
     def runs(self, scenario: Scenario) -> Runs:
         """What there is, in the order of the sweep."""
-        finished = tuple(run for _, run in sorted(self.finished.items()))
-        return Runs(scenario, len(self.cells), finished, tuple(run for _, run in sorted(self.failed.items())))
+        finished = tuple(self.finished[number] for number in sorted(self.finished))
+        failed = tuple(self.failed[number] for number in sorted(self.failed))
+        return Runs(scenario, len(self.cells), finished, failed)
 
     def _local(self) -> Iterator[tuple[int, Outcome | Failure]]:
         for number, cell in enumerate(self.cells):
-            yield number, worker.run(number, cell.scenario, lambda done, line: self._advanced(number, done, line))  # noqa: B023
+            yield number, worker.run(number, cell.scenario, partial(self._advanced, number))
 
     def _submitted(self, executor: Executor) -> Iterator[tuple[int, Outcome | Failure]]:
         waiting: dict[Future[Outcome | Failure], int] = {
@@ -169,11 +159,10 @@ class Sweep:
         self._show(line, number)
 
     def _show(self, line: str, number: int | None = None) -> None:
-        if self.show is None:
-            return
-        total = sum(cell.scenario.pace.rounds for cell in self.cells)
-        title = "" if number is None else self.cells[number].title
-        self.show(sum(self._rounds.values()) / total, f"{title}: {line}" if title else line)
+        if self.show is not None:
+            total = sum(cell.scenario.pace.rounds for cell in self.cells)
+            title = "" if number is None else self.cells[number].title
+            self.show(sum(self._rounds.values()) / total, f"{title}: {line}" if title else line)
 
 
 def _outcome(future: Future[Outcome | Failure]) -> Outcome | Failure:

@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from starling.gossip.bounds import AtLeastOne, Count, NonNegative, Positive, Share
+from starling.gossip.catalogue import Scalar
+from starling.node.config.parts import Section
 from starling.node.config.schema import (
-    AtLeastOne,
-    BadShare,
+    ByzantineFraction,
     CompressSection,
-    Count,
     Manifest,
     MembershipSection,
     MixSection,
@@ -22,24 +23,15 @@ from starling.node.config.schema import (
     OverlaySection,
     PaceSection,
     PartitionSection,
-    Positive,
     Preset,
     RobustSection,
-    Scalar,
-    Section,
     TaskSection,
 )
 
-NonNegative = Annotated[float, Meta(ge=0)]
-Share = Annotated[float, Meta(ge=0, le=1)]
-
 _SIGMAS = 5.0
 PATH_TASKS = ("images", "text")  # they learn from files
-PER_NODE_TASKS = (
-    "quadratic",
-    "diagonal",
-    "logistic",
-)  # every node has a problem of its own, drawn for `task.params.nodes` of them
+PER_NODE_TASKS = ("quadratic", "diagonal", "logistic")
+"""Tasks with a problem for each node, drawn for `task.nodes` of them."""
 
 
 class SimulateSection(Section, frozen=True):
@@ -140,27 +132,28 @@ class Scenario(Section, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=64)] = "scenario"
     """For people, and the title of a plot."""
     simulate: SimulateSection = SimulateSection()
-    task: TaskSection = TaskSection()
-    partition: ShardsSection = ShardsSection()
-    optimizer: OptimizerSection = OptimizerSection()
-    mix: MixSection = MixSection()
-    overlay: OverlaySection = OverlaySection()
-    compress: CompressSection = CompressSection()
+    task: TaskSection = msgspec.field(default_factory=TaskSection)
+    partition: ShardsSection = msgspec.field(default_factory=ShardsSection)
+    optimizer: OptimizerSection = msgspec.field(default_factory=OptimizerSection)
+    mix: MixSection = msgspec.field(default_factory=MixSection)
+    overlay: OverlaySection = msgspec.field(default_factory=OverlaySection)
+    compress: CompressSection = msgspec.field(default_factory=CompressSection)
     pace: PaceSection = PaceSection()
     membership: MembershipSection = MembershipSection()
-    robust: RobustSection = RobustSection()
+    robust: RobustSection = msgspec.field(default_factory=RobustSection)
     faults: FaultsSection = FaultsSection()
     attack: AttackSection = AttackSection()
     network: NetworkSection = NetworkSection()
     sweep: SweepSection = SweepSection()
     preset: Preset = "custom"
     """vouched, open: what a manifest of that preset says, for all keys that this file does not give; docs/robustness.md lists them."""
-    bad_share: BadShare = 0.0
-    """The share of bad members that this swarm is meant to stand; more than its rule does is refused. `attack` says how many there are."""
+    byzantine_fraction: ByzantineFraction = 0.0
+    """Fraction of Byzantine members that the swarm is meant to tolerate; more than its rule tolerates is refused. `attack` says how many
+    there are."""
 
 
 def without_faults(scenario: Scenario) -> bool:
-    """Nothing is lost, nobody crashes, comes, goes or is slow, and nobody lies: then no exchange may miss its deadline."""
+    """No loss, churn, straggler or attack: then no exchange may miss its deadline."""
     return (
         msgspec.structs.replace(scenario.faults, tries=FaultsSection().tries) == FaultsSection()
         and not scenario.attack.kind
@@ -168,7 +161,7 @@ def without_faults(scenario: Scenario) -> bool:
 
 
 def joiners(scenario: Scenario) -> int:
-    """Most nodes that will join, but for a chance of one in millions: rows and shards are kept for them, later ones find none."""
+    """Most nodes that will join, with a probability of all but one in millions: rows and shards are reserved for them."""
     faults, rounds = scenario.faults, scenario.pace.rounds
     during = max(0, min(rounds, faults.churn_until or rounds) - faults.churn_from)
     whole, rest = divmod(faults.join, 1.0)
@@ -177,19 +170,18 @@ def joiners(scenario: Scenario) -> int:
 
 
 def manifest(scenario: Scenario) -> Manifest:
-    """What the swarm of a scenario agrees on. All nodes begin together, so that the quorum is everybody.
+    """What the swarm of a scenario agrees on. All nodes begin together, so that the quorum is all of them.
 
-    It names no preset, whose promise is about admission too: of simulated nodes nobody is turned away.
+    It names no preset, which is about admission too: no simulated node is refused.
     """
     nodes = scenario.simulate.nodes
     parts = scenario.partition.shards or nodes + joiners(scenario)
     task = scenario.task
-    if task.kind in PER_NODE_TASKS and "nodes" not in task.params:
-        task = msgspec.structs.replace(task, params=dict[str, Scalar](task.params) | {"nodes": parts})
-    cut = {key: getattr(scenario.partition, key) for key in PartitionSection.__struct_fields__}
-    partition = PartitionSection(**(cut | {"shards": parts}))
+    if task.kind in PER_NODE_TASKS and "nodes" not in task.params():
+        task = task.changed(nodes=parts)
+    partition = PartitionSection(**msgspec.to_builtins(scenario.partition) | {"shards": parts})
     return Manifest(
         name=scenario.name, seed=scenario.simulate.seed, task=task, partition=partition, optimizer=scenario.optimizer, mix=scenario.mix,
         overlay=scenario.overlay, compress=scenario.compress, membership=scenario.membership, robust=scenario.robust,
-        bad_share=scenario.bad_share, pace=msgspec.structs.replace(scenario.pace, quorum=nodes),
+        byzantine_fraction=scenario.byzantine_fraction, pace=msgspec.structs.replace(scenario.pace, quorum=nodes),
     )  # fmt: skip

@@ -1,8 +1,9 @@
-"""From one scenario with a grid to the runs it stands for."""
+"""From one scenario with a grid to its runs."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from starling.gossip.catalogue import Scalar
 from starling.gossip.errors import ConfigError
 from starling.node.config import presets, toml
-from starling.node.config.schema import Scalar
 from starling.node.simulate.results import SEED
 from starling.node.simulate.schema import Scenario, SweepSection
 
@@ -22,15 +23,10 @@ _PRESET = "preset"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run of a sweep.
+    """One run of a sweep."""
 
-    Args:
-        labels: what sets it apart from the others: dotted key -> value. Empty where there is one run only.
-        scenario: with an empty sweep.
-    """
-
-    labels: Mapping[str, Scalar]
-    scenario: Scenario
+    labels: Mapping[str, Scalar]  # what sets it apart: dotted key -> value; empty where there is one run only
+    scenario: Scenario  # with an empty sweep
 
     @property
     def title(self) -> str:
@@ -38,57 +34,49 @@ class Cell:
         return ", ".join(f"{key} = {value}" for key, value in self.labels.items())
 
 
-def read(file: Path, assignments: Sequence[str] = ()) -> tuple[Scenario, tuple[Cell, ...]]:
-    """What a file says, and all its runs.
-
-    Args:
-        file: TOML.
-        assignments: as `--set` takes them; "preset=open" is one.
+def read(file: Path | None, given: Sequence[str] = ()) -> tuple[Scenario, tuple[Cell, ...]]:
+    """The scenario of a TOML file, None: of the defaults, with what is `given` as `--set` takes it, "preset=open" too; and its runs.
 
     Raises:
         ConfigError: unreadable, not TOML, or as `cells`.
     """
-    scenario = presets.load(Scenario, file, assignments)
-    return scenario, cells(scenario, lambda more: presets.load(Scenario, file, (*assignments, *more)))
+    scenario = presets.load(Scenario, file, given)
+    return scenario, cells(scenario, lambda more: presets.load(Scenario, file, (*given, *more)))
 
 
 def cells(scenario: Scenario, again: Callable[[Sequence[str]], Scenario] | None = None) -> tuple[Cell, ...]:
     """All runs, the last key of the file changing fastest and seeds fastest of all.
 
-    Args:
-        scenario: with the sweep.
-        again: assignments -> the scenario, had they been given as well. A preset in the grid gives values to the keys that nobody gave,
-            which a scenario no longer tells from others. None: such a preset is a name and no more.
+    `again` makes the scenario anew with more assignments: a preset in the grid gives values to the keys that were not given, which a
+    scenario no longer knows. Without it such a preset is only a name.
 
     Raises:
         ConfigError: an unknown key, a value it does not take, or too many runs.
     """
-    axes = [_axis(key, values) for key, values in _flat(scenario.sweep.grid, "")]
+    axes = [_axis(key, values) for key, values in flat(scenario.sweep.grid, "")]
     if scenario.sweep.seeds:
         axes.append([{SEED: seed} for seed in scenario.sweep.seeds])
-    count = 1
-    for axis in axes:
-        count *= len(axis)
+    count = math.prod(map(len, axes))
     if count > MAX_CELLS:
         raise ConfigError(f"sweep: must be at most {MAX_CELLS} runs, got {count}; try fewer values")
     found = []
     for combination in itertools.product(*axes):
         labels = {key: value for part in combination for key, value in part.items()}
-        assignments = [_assignment(*item) for item in labels.items()]
+        given = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in labels.items()]
         try:
             begun = scenario if again is None or _PRESET not in labels else again([f"{_PRESET}={labels[_PRESET]}"])
             alone = msgspec.structs.replace(begun, sweep=SweepSection())
-            found.append(Cell(labels, toml.apply_set(alone, assignments)))
+            found.append(Cell(labels, toml.apply_set(alone, given)))
         except ConfigError as error:
             raise ConfigError(f"sweep.grid: {error}") from error
     return tuple(found)
 
 
-def _flat(grid: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def flat(grid: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     """Unquoted dotted keys are tables to TOML."""
     for key, value in grid.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
@@ -112,8 +100,3 @@ def _axis(key: str, values: object) -> list[dict[str, Scalar]]:
                 raise ConfigError(f"sweep.grid: {name}: a sweep cannot change itself; use keys of the other sections")
         axis.append(dict(zip(names, together, strict=True)))
     return axis
-
-
-def _assignment(key: str, value: Scalar) -> str:
-    """As `--set` takes it."""
-    return f"{key}={str(value).lower() if isinstance(value, bool) else value}"

@@ -1,4 +1,4 @@
-"""What an executor runs: one simulation, or the checks that need torch. Torch-free until called, so that whoever submits stays so.
+"""What an executor runs: one simulation, or the checks that need torch. Torch-free until called, so that the submitter stays so.
 
 In a process of `starling.node.simulate.executors.Processes` progress goes through the pipe that `initialise` was given.
 """
@@ -10,31 +10,26 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node.simulate.results import Outcome
+from starling.node.simulate.results import Outcome, Progress
 from starling.node.simulate.schema import Scenario
 
 _PAUSE_S = 0.1  # between two reports of one run
-_ENGINES = "starling.node.simulate.engines"  # imports torch
 _link: list[Connection] = []  # of this process, set once by `initialise`
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a run has no outcome.
+    """Why a run has no outcome."""
 
-    Args:
-        reason: one line.
-        config: the settings are to blame, as a ConfigError is.
-    """
-
-    reason: str
-    config: bool = False
+    reason: str  # one line
+    config: bool = False  # the settings are to blame, as a ConfigError is
 
     def error(self) -> GossipError:
         """As an exception."""
@@ -42,11 +37,9 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def initialise(link: Connection, threads: int) -> None:
-    """Prepare a worker process. It ends at once when the other end of `link` is closed, whatever it is computing.
+    """Prepare a worker process, with `threads` threads of numeric libraries.
 
-    Args:
-        link: duplex; (run number, rounds done, one line) is sent.
-        threads: of numeric libraries.
+    It sends (run number, rounds done, one line) to `link`, and ends at once when the other end is closed, even while computing.
     """
     os.environ["OMP_NUM_THREADS"] = str(threads)  # read when torch is imported, which has not happened yet
     os.dup2(2, 1)  # a library that prints must not write into the output of the command
@@ -61,54 +54,39 @@ def _end_with(link: Connection) -> None:
 
 def check(scenarios: Sequence[Scenario]) -> Failure | None:
     """Whether all runs can be had, as far as needs torch; the first reason why not."""
-
-    def look(engines: Any) -> None:
-        for scenario in scenarios:
-            engines.check(scenario)
-
-    failure: Failure | None = _guarded(look)
-    return failure
+    failures = (_guarded("check", scenario) for scenario in scenarios)
+    return next((failure for failure in failures if failure is not None), None)
 
 
-def run(number: int, scenario: Scenario, report: Callable[[int, str], None] | None = None) -> Outcome | Failure:
-    """One run.
+def run(number: int, scenario: Scenario, report: Progress | None = None) -> Outcome | Failure:
+    """One run of a checked scenario without a sweep; `number` is its place in the sweep, for progress.
 
-    Args:
-        number: of the run, for progress.
-        scenario: without a sweep, checked.
-        report: called with rounds done and one line after every round; None: the pipe of this process, if it has one.
+    Progress goes to `report` after every round, or else through the pipe of this process, if it has one.
     """
-    if report is None:
-        report = _Throttled(number, _link[0]) if _link else _silent
-    outcome: Outcome | Failure = _guarded(lambda engines: engines.simulate(scenario, report))
+    outcome: Outcome | Failure = _guarded("simulate", scenario, report or _throttled(number))
     return outcome
 
 
-def _guarded(work: Callable[[Any], Any]) -> Any:
-    """The work's result, or its failure: exceptions of many types do not survive pickling."""
+def _guarded(name: str, *arguments: object) -> Any:
+    """The result of a function of `engines`, or its failure: exceptions of many types do not survive pickling."""
     try:
-        return work(importlib.import_module(_ENGINES))
+        return getattr(importlib.import_module("starling.node.simulate.engines"), name)(*arguments)  # imports torch
     except GossipError as error:
         return Failure(str(error), isinstance(error, ConfigError))
     except Exception as error:  # noqa: BLE001 — a run is reported as failed, the others go on
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{os.path.basename(frame.filename)}:{frame.lineno}"  # noqa: PTH119 — a name, not a path
+        where = f"{Path(frame.filename).name}:{frame.lineno}"
         return Failure(" ".join(f"{type(error).__name__}: {error} ({where})".split()))
 
 
-def _silent(round: int, line: str) -> None:
-    """No progress."""
+def _throttled(number: int) -> Progress:
+    """Progress of one run through this process's pipe, sent ten times a second at most."""
+    next_s = 0.0
 
+    def report(round: int, line: str) -> None:
+        nonlocal next_s
+        if _link and time.monotonic() >= next_s:
+            next_s = time.monotonic() + _PAUSE_S
+            _link[0].send((number, round, line))
 
-class _Throttled:
-    """Progress of one run, sent ten times a second at most."""
-
-    def __init__(self, number: int, link: Connection) -> None:
-        self._number = number
-        self._link = link
-        self._next_s = 0.0
-
-    def __call__(self, round: int, line: str) -> None:
-        if time.monotonic() >= self._next_s:
-            self._next_s = time.monotonic() + _PAUSE_S
-            self._link.send((self._number, round, line))
+    return report

@@ -86,32 +86,33 @@ def connect(run_dir: Path) -> socket.socket:
     try:
         with socket_address(run_dir) as address:
             connection.connect(address)
-    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
-        connection.close()
-        raise NotRunning(run_dir) from error
-    except BlockingIOError as error:
-        connection.close()
-        raise ControlError(f"the node in {run_dir} is too busy to answer; try again") from error
     except OSError as error:
         connection.close()
+        match error:
+            case FileNotFoundError() | ConnectionRefusedError() | NotADirectoryError():
+                raise NotRunning(run_dir) from error
+            case BlockingIOError():
+                raise ControlError(f"the node in {run_dir} is too busy to answer; try again") from error
         raise ControlError(f"cannot reach the node in {run_dir}: {error.strerror}") from error
     return connection
 
 
-class Watch:
-    """A running node's snapshots as they come. Never blocks unless asked to: fit for a UI's own loop.
+class _Lines:
+    """A connection on which one request was written, and answers are read line by line. Closed before a ControlError is raised."""
 
-    Args:
-        run_dir: the node's run directory.
-
-    Raises:
-        ControlError: it cannot be reached.
-    """
-
-    def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
-        self._lines = _Lines(run_dir)
-        self._lines.send({"op": "watch"})
+    def __init__(self, run_dir: Path, request: dict[str, object]) -> None:
+        line = json.dumps(request).encode() + b"\n"
+        if len(line) > MAX_REQUEST_BYTES:
+            raise ControlError(f"a request has at most {MAX_REQUEST_BYTES} bytes, this one {len(line)}")
+        self._run_dir, self._buffer, self._socket = run_dir, bytearray(), connect(run_dir)
+        self._socket.settimeout(STATUS_S)
+        try:
+            self._socket.sendall(line)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # a refusal may be waiting to be read: `receive` raises it
+        except OSError as error:
+            raise self._failed(f"does not accept requests: {error}") from error
+        self._socket.setblocking(False)
 
     def __enter__(self) -> Self:
         return self
@@ -119,85 +120,9 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def poll(self, timeout_s: float = 0.0) -> StatusSnapshot | None:
-        """The newest snapshot that arrived since the last call; None if there is none within `timeout_s`.
-
-        Raises:
-            ControlError: the node went away, refused, or has another version.
-        """
-        lines = self._lines.receive(timeout_s)
-        return _snapshot(lines[-1]) if lines else None
-
     def close(self) -> None:
         """Close the connection."""
-        self._lines.close()
-
-
-def watch(run_dir: Path) -> Iterator[StatusSnapshot]:
-    """Snapshots of the node in `run_dir` for as long as it runs.
-
-    Raises:
-        ControlError: it cannot be reached, went away, or sent nothing for ten seconds.
-    """
-    with Watch(run_dir) as connection:
-        while True:
-            snapshot = connection.poll(STATUS_S)
-            if snapshot is None:
-                raise ControlError(f"the node in {run_dir} sent nothing for {STATUS_S:.0f} s")
-            yield snapshot
-
-
-def status(run_dir: Path) -> StatusSnapshot:
-    """One snapshot of the node in `run_dir`.
-
-    Raises:
-        ControlError: it cannot be reached or did not answer within ten seconds.
-    """
-    return _snapshot(_ask(run_dir, {"op": "status"}, STATUS_S))
-
-
-def request(run_dir: Path, op: str, *, timeout_s: float = REPLY_S, **fields: object) -> dict[str, object]:
-    """Have the node in `run_dir` do something and wait for the answer.
-
-    Args:
-        run_dir: the node's run directory.
-        op: leave, stop, evaluate, export, revoke, ban, unban or trust.
-        timeout_s: longest wait for the answer.
-        fields: of the operation; export takes `path`, the last four `peer`, ban also `for_s` and `why`.
-
-    Returns:
-        The fields of the answer.
-
-    Raises:
-        ControlError: it cannot be reached, refused, or did not answer in time.
-    """
-    answer = _answer(_ask(run_dir, {"op": op, **fields}, timeout_s), run_dir)
-    return {key: value for key, value in answer.items() if key != "ok"}
-
-
-class _Lines:
-    """A connection that is written one request and read line by line."""
-
-    def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
-        self._socket = connect(run_dir)
-        self._buffer = bytearray()
-
-    def send(self, message: dict[str, object]) -> None:
-        line = json.dumps(message).encode() + b"\n"
-        if len(line) > MAX_REQUEST_BYTES:
-            self.close()
-            raise ControlError(f"a request has at most {MAX_REQUEST_BYTES} bytes, this one {len(line)}")
-        self._socket.setblocking(True)
-        self._socket.settimeout(STATUS_S)
-        try:
-            self._socket.sendall(line)
-        except OSError as error:
-            # A refusal may be waiting to be read: `receive` raises it.
-            if not isinstance(error, BrokenPipeError | ConnectionResetError):
-                self.close()
-                raise ControlError(f"the node in {self._run_dir} does not accept requests: {error}") from error
-        self._socket.setblocking(False)
+        self._socket.close()
 
     def receive(self, timeout_s: float) -> list[bytes]:
         """Complete lines; empty if none was complete within `timeout_s`."""
@@ -210,11 +135,14 @@ class _Lines:
             if end >= 0:
                 lines = bytes(self._buffer[:end]).split(b"\n")
                 del self._buffer[: end + 1]
-                self._raise_refusal(lines)
+                for line in lines:
+                    if line.startswith(b'{"ok":false'):
+                        self.close()
+                        reason = _answer(line, self._run_dir).get("error", "the node refused without a reason")
+                        raise ControlError(str(reason))
                 return lines
             if ended:
-                self.close()
-                raise ControlError(f"the node in {self._run_dir} went away")
+                raise self._failed("went away")
         return []
 
     def _read(self) -> bool:
@@ -223,33 +151,74 @@ class _Lines:
             while chunk := self._socket.recv(CHUNK_BYTES):
                 self._buffer += chunk
                 if len(self._buffer) > MAX_REPLY_BYTES:
-                    self.close()
-                    raise ControlError(
-                        f"the node in {self._run_dir} sends a line of more than {MAX_REPLY_BYTES >> 20} MiB"
-                    )
+                    raise self._failed(f"sends a line of more than {MAX_REPLY_BYTES >> 20} MiB")
         except BlockingIOError:
             return False
         except OSError:
             return True
         return True
 
-    def _raise_refusal(self, lines: list[bytes]) -> None:
-        for line in lines:
-            if line.startswith(b'{"ok":false'):
-                self.close()
-                raise ControlError(str(_answer(line, self._run_dir).get("error", "the node refused without a reason")))
+    def _failed(self, what: str) -> ControlError:
+        self.close()
+        return ControlError(f"the node in {self._run_dir} {what}")
 
-    def close(self) -> None:
-        self._socket.close()
+
+class Watch(_Lines):
+    """A running node's snapshots as they come. Never blocks unless asked to: fit for a UI's own loop.
+
+    Raises:
+        ControlError: it cannot be reached.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        super().__init__(run_dir, {"op": "watch"})
+
+    def poll(self, timeout_s: float = 0.0) -> StatusSnapshot | None:
+        """The newest snapshot that arrived since the last call; None if there is none within `timeout_s`.
+
+        Raises:
+            ControlError: the node went away, refused, or has another version.
+        """
+        lines = self.receive(timeout_s)
+        return _snapshot(lines[-1]) if lines else None
+
+
+def watch(run_dir: Path) -> Iterator[StatusSnapshot]:
+    """Snapshots of the node in `run_dir` for as long as it runs.
+
+    Raises:
+        ControlError: it cannot be reached, went away, or sent nothing for ten seconds.
+    """
+    with Watch(run_dir) as connection:
+        while (snapshot := connection.poll(STATUS_S)) is not None:
+            yield snapshot
+    raise ControlError(f"the node in {run_dir} sent nothing for {STATUS_S:.0f} s")
+
+
+def status(run_dir: Path) -> StatusSnapshot:
+    """One snapshot of the node in `run_dir`.
+
+    Raises:
+        ControlError: it cannot be reached or did not answer within ten seconds.
+    """
+    return _snapshot(_ask(run_dir, {"op": "status"}, STATUS_S))
+
+
+def request(run_dir: Path, op: str, *, timeout_s: float = REPLY_S, **fields: object) -> dict[str, object]:
+    """Have the node in `run_dir` do something -> the fields of its answer.
+
+    leave, stop and evaluate take no fields, export `path`, revoke, ban, unban and trust `peer`, ban also `for_s` and `why`.
+
+    Raises:
+        ControlError: it cannot be reached, refused, or did not answer in time.
+    """
+    answer = _answer(_ask(run_dir, {"op": op, **fields}, timeout_s), run_dir)
+    return {key: value for key, value in answer.items() if key != "ok"}
 
 
 def _ask(run_dir: Path, message: dict[str, object], timeout_s: float) -> bytes:
-    connection = _Lines(run_dir)
-    try:
-        connection.send(message)
+    with _Lines(run_dir, message) as connection:
         lines = connection.receive(timeout_s)
-    finally:
-        connection.close()
     if not lines:
         raise ControlError(f"the node in {run_dir} did not answer within {timeout_s:.0f} s")
     return lines[0]

@@ -13,11 +13,11 @@ from rich.cells import cell_len, set_cell_size
 from starling.node.status.snapshot import Exchanges, Transfer
 
 MISSING: Final = "–"
-ID_PREFIX: Final = "12D3KooW"
-"""All ids of Ed25519 keys begin so."""
+ID_PREFIX: Final = "12D3KooW"  # all ids of Ed25519 keys begin so
 ID_WIDTH: Final = 8
 NAME_WIDTH: Final = 12
 SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
+UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def count(value: int | None) -> str:
@@ -69,11 +69,10 @@ def duration(seconds: float | None) -> str:
     if seconds is None or not math.isfinite(seconds):
         return MISSING
     whole = max(0, int(seconds))
-    for larger, smaller, names in ((86400, 3600, ("d", "h")), (3600, 60, ("h", "min")), (60, 1, ("min", "s"))):
-        if whole >= larger:
-            first, rest = divmod(whole, larger)
-            second = rest // smaller
-            return f"{first} {names[0]} {second} {names[1]}" if second else f"{first} {names[0]}"
+    for (unit, name), (smaller, smaller_name) in itertools.pairwise(UNITS):
+        if whole >= unit:
+            first, second = whole // unit, whole % unit // smaller
+            return f"{first} {name} {second} {smaller_name}" if second else f"{first} {name}"
     return f"{whole} s"
 
 
@@ -81,10 +80,8 @@ def age(seconds: float | None) -> str:
     """The largest unit alone, for a narrow column."""
     if seconds is None or not math.isfinite(seconds):
         return MISSING
-    for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= unit:
-            return f"{int(seconds // unit)} {name}"
-    return f"{max(0, int(seconds))} s"
+    whole = max(0, int(seconds))
+    return next((f"{whole // unit} {name}" for unit, name in UNITS if whole >= unit), "0 s")
 
 
 def latency(seconds: float | None) -> str:
@@ -113,29 +110,15 @@ def short(text: str, width: int = ID_WIDTH) -> str:
     if cell_len(text) <= width:
         return text
     head = 0 if text.startswith(ID_PREFIX) else (width - 1) // 2
-    return f"{set_cell_size(text, head).rstrip()}…{_end(text, width - 1 - head)}"
-
-
-def _end(text: str, width: int) -> str:
-    """As much of the end as fits into so many cells."""
-    start = len(text)
-    while start and cell_len(text[start - 1 :]) <= width:
-        start -= 1
-    return text[start:]
+    end = set_cell_size(text[::-1], width - 1 - head).rstrip()[::-1]
+    return f"{set_cell_size(text, head).rstrip()}…{end}"
 
 
 def labels(texts: Mapping[str, str], width: int = NAME_WIDTH) -> dict[str, str]:
     """Short names for all that are shown together; no two are equal.
 
-    Names are cut to `width` cells and peer ids to ID_WIDTH; those that would look alike keep as much more as tells them apart. Texts that
-    are equal even in full, or differ in unprintable characters alone, are numbered.
-
-    Args:
-        texts: key -> name or peer id.
-        width: cells, >= 4.
-
-    Returns:
-        key -> label.
+    Names are cut to `width` cells, >= 4, and peer ids to ID_WIDTH; those that would look alike keep as much more as tells them apart.
+    Texts that are equal even in full, or differ in unprintable characters alone, are numbered.
     """
     found: dict[str, str] = {}
     left = dict(sorted(texts.items()))

@@ -13,13 +13,7 @@ HIDDEN: Final = ("time", "level", "event", "text", "peer_id", "run_id")
 
 
 def log_line(event: Mapping[str, object], when: str, figure: Callable[[object], str] = str) -> str:
-    """When, what, and the other fields in brackets; without control characters.
-
-    Args:
-        event: fields of a line of the file.
-        when: its time, for a person.
-        figure: how a field's value is written.
-    """
+    """When, what, and the other fields of an event in brackets, written by `figure`; without control characters."""
     mark, name = MARKS.get(str(event.get("level")), "  "), event.get("event", "–")
     words = f"{name}: {event['text']}" if "text" in event else str(name)
     fields = " ".join(f"{key}={figure(value)}" for key, value in event.items() if key not in HIDDEN)

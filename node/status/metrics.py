@@ -10,9 +10,10 @@ of them, those with most exchanges committed, which a stranger must earn; all ot
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, get_args, get_type_hints
+from typing import Final, NamedTuple, get_args, get_type_hints
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -20,16 +21,14 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import CollectorRegistry
 
-from starling.node.status.snapshot import Exchanges, Exported, PeerStatus, Resources, StatusSnapshot
+from starling.node.status.snapshot import PeerStatus, Resources, StatusSnapshot
 
-MAX_PEERS: Final = 16
-"""With series of their own."""
+MAX_PEERS: Final = 16  # with series of their own
 PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 STATES: Final[tuple[str, ...]] = get_args(get_type_hints(StatusSnapshot)["state"])
 PEER_STATES: Final[tuple[str, ...]] = get_args(get_type_hints(PeerStatus)["state"])
-OUTCOMES: Final = Exchanges.__struct_fields__
 
 _COMPUTED: Final[tuple[tuple[str, str, Callable[[StatusSnapshot], float]], ...]] = (
     ("starling_healthy", "1 when the node has no problem, else 0; /healthz says which.", lambda s: s.problem is None),
@@ -37,31 +36,35 @@ _COMPUTED: Final[tuple[tuple[str, str, Callable[[StatusSnapshot], float]], ...]]
 )  # fmt: skip
 
 
-def exported(struct: type[msgspec.Struct]) -> dict[str, Exported]:
-    """Metrics declared on the fields of a struct, by field."""
+class Declared(NamedTuple):
+    """A metric that a field declares by `snapshot.gauge` or `counter`."""
+
+    field: str
+    kind: str
+    name: str
+    text: str
+    zero_is_absent: bool
+
+
+def declared(struct: type[msgspec.Struct]) -> tuple[Declared, ...]:
+    """Metrics of a struct, in the order of its fields."""
     hints = get_type_hints(struct, include_extras=True)
     metadata = ((name, each) for name in struct.__struct_fields__ for each in getattr(hints[name], "__metadata__", ()))
-    return {name: each for name, each in metadata if isinstance(each, Exported)}
+    return tuple(
+        Declared(field=name, text=each.description or "", **each.extra)
+        for name, each in metadata if isinstance(each, msgspec.Meta) and each.extra
+    )  # fmt: skip
 
 
-_OF_NODE: Final = exported(StatusSnapshot)
-_OF_MACHINE: Final = exported(Resources)
-_OF_PEER: Final = exported(PeerStatus)
+_OF_NODE: Final = declared(StatusSnapshot)
+_OF_MACHINE: Final = declared(Resources)
+_OF_PEER: Final = declared(PeerStatus)
 
 
 def exposition(snapshot: StatusSnapshot, accept: str = "") -> tuple[bytes, str]:
-    """The answer to a scrape.
-
-    Args:
-        snapshot: the state of the node.
-        accept: the scraper's Accept header: OpenMetrics where it is named, else the older text format.
-
-    Returns:
-        (body, content type)
-    """
-    families = _Families(tuple(_collected(snapshot)))
+    """The answer to a scrape: body and content type; OpenMetrics where the Accept header names it, else the older text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(families)
+    registry.register(_Families(snapshot))
     if "application/openmetrics-text" in accept:
         body: bytes = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]
         return body, OPEN
@@ -78,13 +81,10 @@ def health(snapshot: StatusSnapshot) -> tuple[bool, str]:
 class _Families:
     """Satisfies the library's Collector."""
 
-    found: tuple[Metric, ...]
+    snapshot: StatusSnapshot
 
     def collect(self) -> Iterable[Metric]:
-        return self.found
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
+        return _collected(self.snapshot)
 
 
 def _collected(snapshot: StatusSnapshot) -> Iterator[Metric]:
@@ -93,52 +93,33 @@ def _collected(snapshot: StatusSnapshot) -> Iterator[Metric]:
         "algorithm": snapshot.algorithm, "overlay": snapshot.overlay, "device": snapshot.device or "",
     }  # fmt: skip
     yield InfoMetricFamily("starling_node", "Who this node is and what it trains.", about)
-    for name, doc, of in _COMPUTED:
-        yield GaugeMetricFamily(name, doc, of(snapshot))
-    for struct, fields in ((snapshot, _OF_NODE), (snapshot.resources, _OF_MACHINE)):
-        for field, metric in fields.items():
-            if (value := getattr(struct, field)) is not None and (value or not metric.zero_is_absent):
-                family = _family(metric)
-                family.add_metric([], value)
-                yield family
+    for name, text, of in _COMPUTED:
+        yield _family("gauge", name, text, of(snapshot))
+    for struct, metrics in ((snapshot, _OF_NODE), (snapshot.resources, _OF_MACHINE)):
+        for metric in metrics:
+            if (value := getattr(struct, metric.field)) is not None and (value or not metric.zero_is_absent):
+                yield _family(metric.kind, metric.name, metric.text, value)
     if snapshot.value is not None:
-        value_of = GaugeMetricFamily("starling_value", "Last evaluation on held-out data.", labels=["metric"])
-        value_of.add_metric([snapshot.metric], snapshot.value)
-        yield value_of
-    yield _counted("starling_state", "1 for the state that the node is in, 0 for all others.", "state", {
-        each: each == snapshot.state for each in STATES
-    })  # fmt: skip
-    yield _counted("starling_peers", "Known peers by their state.", "state", {
-        each: sum(peer.state == each for peer in snapshot.peers) for each in PEER_STATES
-    })  # fmt: skip
-    ends = CounterMetricFamily(
-        "starling_exchanges", "Exchanges by how they ended, both ends counted.", labels=["outcome"]
-    )
-    for outcome in OUTCOMES:
-        ends.add_metric([outcome], getattr(snapshot.exchanges, outcome))
-    yield ends
-    yield from _of_peers(snapshot.peers)
-
-
-def _counted(name: str, doc: str, label: str, values: dict[str, float]) -> Metric:
-    family = GaugeMetricFamily(name, doc, labels=[label])
-    for each, value in values.items():
-        family.add_metric([each], value)
-    return family
-
-
-def _of_peers(peers: tuple[PeerStatus, ...]) -> Iterator[Metric]:
-    """Of the peers with most committed exchanges; trusted ones first."""
-    met = (peer for peer in peers if peer.committed or peer.trusted)
+        value_of = {snapshot.metric: snapshot.value}
+        yield _family("gauge", "starling_value", "Last evaluation on held-out data.", value_of, "metric")
+    states = {each: each == snapshot.state for each in STATES}
+    yield _family("gauge", "starling_state", "1 for the state that the node is in, 0 for all others.", states, "state")
+    known: Counter[str] = Counter(peer.state for peer in snapshot.peers)
+    of_peers = {state: known[state] for state in PEER_STATES}
+    yield _family("gauge", "starling_peers", "Known peers by their state.", of_peers, "state")
+    ends = msgspec.structs.asdict(snapshot.exchanges)
+    yield _family("counter", "starling_exchanges", "Exchanges by how they ended, both ends counted.", ends, "outcome")
+    met = (peer for peer in snapshot.peers if peer.committed or peer.trusted)
     best = heapq.nlargest(MAX_PEERS, met, key=lambda peer: (peer.trusted, peer.committed, peer.peer))
-    for field, metric in _OF_PEER.items():
-        family = _family(metric, "peer")
-        for peer in best:
-            if (value := getattr(peer, field)) is not None:
-                family.add_metric([peer.peer], value)
-        yield family
+    for metric in _OF_PEER:
+        values = {peer.peer: value for peer in best if (value := getattr(peer, metric.field)) is not None}
+        yield _family(metric.kind, metric.name, metric.text, values, "peer")
 
 
-def _family(metric: Exported, *labels: str) -> CounterMetricFamily | GaugeMetricFamily:
-    family = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    return family(metric.name, metric.help, labels=labels)
+def _family(kind: str, name: str, text: str, values: float | Mapping[str, float], label: str = "") -> Metric:
+    """One value, or one for each value of a label."""
+    family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+    made = family(name, text, labels=[label] if label else [])
+    for each, value in values.items() if isinstance(values, Mapping) else [("", values)]:
+        made.add_metric([each] if label else [], value)
+    return made

@@ -1,6 +1,6 @@
 """A recorded run: one status snapshot per line, JSON, in which curves, events and transactions hold only what is new.
 
-A leaf: imports nothing of Starling but `starling.node.status.snapshot` and `starling.node.status.curve`.
+A leaf: imports nothing of Starling but `starling.node.status.snapshot`.
 `starling.node.daemon.observe.recorder` writes such files, the terminal UI replays them, and pandas
 reads them: `pandas.read_json("record.jsonl", lines=True)`.
 
@@ -11,26 +11,24 @@ renamed to NAME.1 and another is begun, with a whole line; `load` reads both.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
 from msgspec import structs
 
-from starling.node.status.curve import Curve
 from starling.node.status.snapshot import Point, StatusSnapshot, decode, encode
 
 RECORD_NAME: Final = "record.jsonl"
-MAX_LINE_BYTES: Final = 16 << 20
-"""A snapshot of 4,096 peers has some 2 MiB."""
-MAX_KEPT: Final = 50
-"""Events, and transactions, as in a snapshot."""
+MAX_LINE_BYTES: Final = 16 << 20  # a snapshot of 4,096 peers has some 2 MiB
+MAX_POINTS: Final = 240  # of a curve
+MAX_KEPT: Final = 50  # events, and transactions, as in a snapshot
 CURVES: Final = ("loss_curve", "value_curve", "distance_curve")
-LISTS: Final = ("events", "transactions")
-"""Fields of a snapshot that grow at their end."""
+LISTS: Final = ("events", "transactions")  # fields of a snapshot that grow at their end
 
 T = TypeVar("T")
-Points = tuple[Point, ...]
 
 
 def earlier(path: Path) -> Path:
@@ -38,32 +36,61 @@ def earlier(path: Path) -> Path:
     return path.with_name(path.name + ".1")
 
 
+class Curve:
+    """A curve of any length in at most `limit` points: the first, the last, and evenly spaced ones between.
+
+    Every `stride`-th point offered is kept; when they become too many, every second one is dropped and the stride doubles. Memory
+    is bounded, and what remains is always the offered sequence at one stride.
+
+    Args:
+        limit: most points returned, >= 4.
+    """
+
+    def __init__(self, limit: int = MAX_POINTS) -> None:
+        if limit < 4:
+            raise ValueError(f"limit must be >= 4, got {limit}")
+        self._limit = limit
+        self._stride = 1
+        self._offered = 0
+        self._kept: list[Point] = []
+        self._last: Point | None = None
+
+    def add(self, round: int, time_s: float, value: float) -> None:
+        """Offer a point, `time_s` after the start. A value that is not finite is left out: JSON has no such numbers."""
+        if not math.isfinite(value):
+            return
+        self._last = Point(round, time_s, value)
+        if self._offered % self._stride == 0:
+            self._kept.append(self._last)
+            if len(self._kept) == self._limit:
+                self._kept = self._kept[::2]
+                self._stride *= 2
+        self._offered += 1
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """Oldest first."""
+        if self._last is None or self._kept[-1] is self._last:
+            return tuple(self._kept)
+        return (*self._kept, self._last)
+
+
 # --- writing ------------------------------------------------------------------------------------------------
 
 
 def line(before: StatusSnapshot | None, now: StatusSnapshot) -> bytes:
-    """The line that follows the one of `before`, newline included.
-
-    Args:
-        before: the whole snapshot that was written last; None where a file begins.
-        now: a whole snapshot. One of another start of the node is written whole.
-    """
+    """The line that follows the one of `before`, newline included: whole where a file begins (None), or the node was started again."""
     if before is None or _is_restart(before, now):
         return encode(now)
-    new = {name: _later(getattr(before, name), getattr(now, name)) for name in CURVES}
-    new |= {name: _appended(getattr(before, name), getattr(now, name)) for name in LISTS}
+    new = {name: _appended(getattr(before, name), getattr(now, name)) for name in LISTS}
+    for name in CURVES:  # thinned as they grow, so a point is identified by its time and not by its place
+        last_s = max((point.time_s for point in getattr(before, name)), default=-math.inf)
+        new[name] = tuple(point for point in getattr(now, name) if point.time_s > last_s)
     return encode(structs.replace(now, **new))
 
 
-def _is_restart(before: StatusSnapshot, now: StatusSnapshot) -> bool:
-    return now.uptime_s < before.uptime_s or now.peer != before.peer
-
-
-def _later(before: Points, now: Points) -> Points:
-    """Curves are thinned as they grow, so points are told apart by their time and not by their place."""
-    if not before:
-        return now
-    return tuple(point for point in now if point.time_s > before[-1].time_s)
+def _is_restart(before: StatusSnapshot | None, now: StatusSnapshot) -> bool:
+    return before is None or now.uptime_s < before.uptime_s or now.peer != before.peer
 
 
 def _appended(before: tuple[T, ...], now: tuple[T, ...]) -> tuple[T, ...]:
@@ -79,13 +106,10 @@ def _appended(before: tuple[T, ...], now: tuple[T, ...]) -> tuple[T, ...]:
 
 
 def load(path: Path) -> list[StatusSnapshot]:
-    """The snapshots of a record, whole again, oldest first; at least one.
+    """The snapshots of a `record.jsonl`, whole again, oldest first; at least one.
 
     Curves, events and transactions are those since the node's start, bounded as in a snapshot. What was written before the file was begun
     anew (NAME.1) comes first, if it is there. A torn last line is left out.
-
-    Args:
-        path: a `record.jsonl`.
 
     Raises:
         ValueError: it cannot be read, or is no record; one line that names the file.
@@ -104,9 +128,9 @@ def load(path: Path) -> list[StatusSnapshot]:
 
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[StatusSnapshot]:
-    number = 0
-    while text := file.readline(MAX_LINE_BYTES + 1):
-        number += 1
+    for number in itertools.count(1):
+        if not (text := file.readline(MAX_LINE_BYTES + 1)):
+            return
         if len(text) > MAX_LINE_BYTES:
             raise ValueError(f"{path}: line {number} has more than {MAX_LINE_BYTES >> 20} MiB, so this is no record")
         try:
@@ -119,30 +143,21 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[StatusSnapshot]:
 
 
 def _whole(lines: Iterator[StatusSnapshot]) -> Iterator[StatusSnapshot]:
-    """Complete every line of one file with the lines before it."""
-    before, so_far = None, _SoFar()
+    """Every line completed by those of the same start before it; as records are long, unchanged fields are the same objects."""
+    before: StatusSnapshot | None = None
+    curves: dict[str, Curve] = {}
+    so_far: dict[str, tuple[Any, ...]] = {}
     for now in lines:
-        if before is not None and _is_restart(before, now):
-            so_far = _SoFar()
+        if _is_restart(before, now):
+            curves = {name: Curve() for name in CURVES}
+            so_far = dict.fromkeys((*CURVES, *LISTS), ())
         before = now
-        yield so_far.whole(now)
-
-
-class _SoFar:
-    """The sum of the lines of one start of a node."""
-
-    def __init__(self) -> None:
-        self._curves = {name: Curve() for name in CURVES}
-        self._so_far: dict[str, tuple[Any, ...]] = dict.fromkeys((*CURVES, *LISTS), ())
-
-    def whole(self, now: StatusSnapshot) -> StatusSnapshot:
-        """The next snapshot, whole. A field to which it adds nothing is the same object as before, as records are long."""
-        for name, curve in self._curves.items():
+        for name, curve in curves.items():
             if new := getattr(now, name):
                 for point in new:
                     curve.add(point.round, point.time_s, point.value)
-                self._so_far[name] = curve.points
+                so_far[name] = curve.points
         for name in LISTS:
             if new := getattr(now, name):
-                self._so_far[name] = (*self._so_far[name], *new)[-MAX_KEPT:]
-        return structs.replace(now, **self._so_far)
+                so_far[name] = (*so_far[name], *new)[-MAX_KEPT:]
+        yield structs.replace(now, **so_far)

@@ -1,33 +1,27 @@
 """The status of a node: one immutable snapshot, JSON on a unix socket. A leaf: imports nothing of Starling.
 
-Missing is None, never 0. Times are seconds; rates are per second; sizes are bytes. New fields are appended with a default.
+Missing is None, never 0. Times are seconds; rates are per second; sizes are bytes. New fields are appended with a default. `gauge` and
+`counter` declare the Prometheus metric of a field, which `starling.node.status.metrics` finds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """How Prometheus sees a field, as metadata of its annotation; `starling.node.status.metrics` walks the fields.
+def gauge(name: str, text: str, *, zero_is_absent: bool = False) -> Meta:
+    """A metric that may fall: its name without `starling_`, with its unit, and one line for Prometheus and the JSON Schema."""
+    return Meta(description=text, extra={"kind": "gauge", "name": f"starling_{name}", "zero_is_absent": zero_is_absent})
 
-    Args:
-        kind: a counter only rises, and `_total` is added to its name.
-        name: with its unit.
-        help: one line.
-        zero_is_absent: 0 means that there is none.
-    """
 
-    kind: Literal["counter", "gauge"]
-    name: str
-    help: str
-    zero_is_absent: bool = False
+def counter(name: str, text: str) -> Meta:
+    """A metric that only rises; Prometheus adds `_total` to its name."""
+    return Meta(description=text, extra={"kind": "counter", "name": f"starling_{name}", "zero_is_absent": False})
 
 
 class Exchanges(msgspec.Struct, frozen=True):
@@ -48,46 +42,26 @@ class PeerStatus(msgspec.Struct, frozen=True):
     """This node has an edge with it."""
     round: int | None = None
     """Last round seen from it."""
-    rtt_s: Annotated[
-        float | None, Exported("gauge", "starling_peer_rtt_seconds", "Time of a probe to this peer and back.")
-    ] = None
-    bytes_sent: Annotated[
-        int, Exported("counter", "starling_peer_bytes_sent", "Bytes of frames sent to this peer.")
-    ] = 0
-    bytes_received: Annotated[
-        int, Exported("counter", "starling_peer_bytes_received", "Bytes of frames received from this peer.")
-    ] = 0
-    committed: Annotated[
-        int, Exported("counter", "starling_peer_exchanges_committed", "Exchanges committed with this peer.")
-    ] = 0
+    rtt_s: Annotated[float | None, gauge("peer_rtt_seconds", "Time of a probe to this peer and back.")] = None
+    bytes_sent: Annotated[int, counter("peer_bytes_sent", "Bytes of frames sent to this peer.")] = 0
+    bytes_received: Annotated[int, counter("peer_bytes_received", "Bytes of frames received from this peer.")] = 0
+    committed: Annotated[int, counter("peer_exchanges_committed", "Exchanges committed with this peer.")] = 0
     faults: int = 0
     last_seen_s: float | None = None
     """Seconds since the last message from it, at the time of the snapshot."""
     addresses: tuple[str, ...] = ()
     standing: Literal["probation", "active", "quarantine", "ban"] = "probation"
     """Derived from its behaviour."""
-    score: Annotated[
-        float, Exported("gauge", "starling_peer_score", "Decayed faults of this peer; higher is worse.")
-    ] = 0.0
-    """Decayed faults; higher is worse."""
+    score: Annotated[float, gauge("peer_score", "Decayed faults of this peer; higher is worse.")] = 0.0
     contribution: float = 0.0
     """Decayed count of committed exchanges, up to 20; higher is better."""
     staleness: Annotated[
-        float | None,
-        Exported(
-            "gauge", "starling_peer_staleness_ratio", "Share of recent exchanges that this peer did not answer, 0 to 1."
-        ),
+        float | None, gauge("peer_staleness_ratio", "Share of recent exchanges that this peer did not answer, 0 to 1.")
     ] = None
-    """Share of recent exchanges that it did not answer."""
     clipped: Annotated[
         float | None,
-        Exported(
-            "gauge",
-            "starling_peer_clipped_ratio",
-            "Share of recent exchanges in which what this peer sent was clipped, 0 to 1.",
-        ),
+        gauge("peer_clipped_ratio", "Share of recent exchanges whose vector from this peer was clipped, 0 to 1."),
     ] = None
-    """Share of recent exchanges in which what it sent was clipped."""
     trusted: bool = False
     """By this node's owner."""
     shut_out_s: float | None = None
@@ -121,21 +95,12 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
 class Resources(msgspec.Struct, frozen=True):
     """Use of the machine by both processes of this node together."""
 
-    cpu: Annotated[float | None, Exported("gauge", "starling_cpu_cores", "Cores kept busy by both processes.")] = None
+    cpu: Annotated[float | None, gauge("cpu_cores", "Cores kept busy by both processes.")] = None
     """Cores in use, mean since the last snapshot: 0.5 is half of one."""
-    memory_bytes: Annotated[int | None, Exported("gauge", "starling_resident_memory_bytes", "Of both processes.")] = (
-        None
-    )
-    """Resident."""
-    disk_bytes: Annotated[int | None, Exported("gauge", "starling_disk_bytes", "Of the run directory.")] = None
-    """Of the run directory."""
-    gpu: Annotated[
-        float | None, Exported("gauge", "starling_gpu_busy_ratio", "GPU utilisation by all processes, 0 to 1.")
-    ] = None
-    """GPU utilisation by all processes, 0 to 1."""
-    gpu_memory_bytes: Annotated[
-        int | None, Exported("gauge", "starling_gpu_memory_bytes", "Of the GPU, taken by this node.")
-    ] = None
+    memory_bytes: Annotated[int | None, gauge("resident_memory_bytes", "Of both processes.")] = None
+    disk_bytes: Annotated[int | None, gauge("disk_bytes", "Of the run directory.")] = None
+    gpu: Annotated[float | None, gauge("gpu_busy_ratio", "GPU utilisation by all processes, 0 to 1.")] = None
+    gpu_memory_bytes: Annotated[int | None, gauge("gpu_memory_bytes", "Of the GPU, taken by this node.")] = None
 
 
 class Transaction(msgspec.Struct, frozen=True):
@@ -183,7 +148,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     """The swarm's name."""
     time_s: float
     """Unix time at which this was taken."""
-    uptime_s: Annotated[float, Exported("gauge", "starling_uptime_seconds", "Since the start.")]
+    uptime_s: Annotated[float, gauge("uptime_seconds", "Since the start.")]
     state: Literal["starting", "joining", "training", "waiting", "finished", "leaving", "failed"]
     problem: str | None = None
     """What is wrong, with the next command to try; None when nothing is."""
@@ -193,50 +158,32 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     higher_is_better: bool = True
     algorithm: str = ""
     overlay: str = ""
-    parameters: Annotated[int | None, Exported("gauge", "starling_parameters", "Scalars in the model.")] = None
+    parameters: Annotated[int | None, gauge("parameters", "Scalars in the model.")] = None
     """d, scalars in the model."""
     device: str | None = None
-    round: Annotated[int, Exported("gauge", "starling_round", "Rounds done.")] = 0
-    """Rounds done."""
+    round: Annotated[int, gauge("round", "Rounds done.")] = 0
     rounds: Annotated[
-        int,
-        Exported(
-            "gauge", "starling_rounds", "Length of the run in rounds; absent where it is endless.", zero_is_absent=True
-        ),
+        int, gauge("rounds", "Length of the run in rounds; absent where it is endless.", zero_is_absent=True)
     ] = 0
     """0: endless."""
     local_steps: Annotated[
-        int,
-        Exported(
-            "counter", "starling_local_steps", "Optimizer steps done; goes on from the checkpoint after a restart."
-        ),
+        int, counter("local_steps", "Optimizer steps done; goes on from the checkpoint after a restart.")
     ] = 0
-    steps_per_s: Annotated[
-        float | None, Exported("gauge", "starling_steps_per_second", "Local steps per second of computing time.")
-    ] = None
+    steps_per_s: Annotated[float | None, gauge("steps_per_second", "Local steps per second of computing time.")] = None
     """Local steps per second of computing time, over the last 16 rounds."""
-    loss: Annotated[float | None, Exported("gauge", "starling_loss", "Mean training loss of the last round.")] = None
-    """Mean training loss of the last round."""
+    loss: Annotated[float | None, gauge("loss", "Mean training loss of the last round.")] = None
     value: float | None = None
     """Last evaluation on held-out data."""
-    value_round: Annotated[
-        int | None, Exported("gauge", "starling_value_round", "Round of the last evaluation on held-out data.")
-    ] = None
-    members: Annotated[int, Exported("gauge", "starling_members", "Members believed alive, this node included.")] = 1
-    """Members believed alive, this one included."""
-    bytes_sent: Annotated[int, Exported("counter", "starling_bytes_sent", "Bytes of frames sent to peers.")] = 0
-    bytes_received: Annotated[
-        int, Exported("counter", "starling_bytes_received", "Bytes of frames received from peers.")
-    ] = 0
-    payload_bytes: Annotated[
-        int, Exported("counter", "starling_payload_bytes_sent", "Payload bytes sent in committed exchanges.")
-    ] = 0
-    """Payload bytes sent in committed exchanges."""
+    value_round: Annotated[int | None, gauge("value_round", "Round of the last evaluation on held-out data.")] = None
+    members: Annotated[int, gauge("members", "Members believed alive, this node included.")] = 1
+    bytes_sent: Annotated[int, counter("bytes_sent", "Bytes of frames sent to peers.")] = 0
+    bytes_received: Annotated[int, counter("bytes_received", "Bytes of frames received from peers.")] = 0
+    payload_bytes: Annotated[int, counter("payload_bytes_sent", "Payload bytes sent in committed exchanges.")] = 0
     up_bytes_per_s: float | None = None
     down_bytes_per_s: float | None = None
     exchanges: Exchanges = Exchanges()
     engine_restarts: Annotated[
-        int, Exported("counter", "starling_engine_restarts", "Engine processes that died or hung and were replaced.")
+        int, counter("engine_restarts", "Engine processes that died or hung and were replaced.")
     ] = 0
     rejoined: bool = False
     """This start resumed an earlier one's state."""
@@ -251,44 +198,27 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     """The last 50."""
     epsilon: Annotated[
         float | None,
-        Exported(
-            "gauge",
-            "starling_privacy_epsilon",
-            "Privacy loss of this node's data (differential privacy); absent without noise.",
-        ),
+        gauge("privacy_epsilon", "Privacy loss of this node's data (differential privacy); absent without noise."),
     ] = None
-    """Privacy loss of this node's data so far (differential privacy); None where steps are not noised."""
-    delta: Annotated[float | None, Exported("gauge", "starling_privacy_delta", "Of that epsilon.")] = None
-    """Of that epsilon."""
+    delta: Annotated[float | None, gauge("privacy_delta", "Of that epsilon.")] = None
     byzantine: Annotated[
-        bool,
-        Exported("gauge", "starling_byzantine", "1 when this node attacks its swarm because its owner asked it to."),
+        bool, gauge("byzantine", "1 when this node attacks its swarm because its owner asked it to.")
     ] = False
     """It attacks its swarm because its owner asked it to; `problem` says how."""
     up_limit_bytes_per_s: Annotated[
-        int | None,
-        Exported("gauge", "starling_up_limit_bytes_per_second", "The owner's cap on what is sent; absent without."),
+        int | None, gauge("up_limit_bytes_per_second", "The owner's cap on what is sent; absent without.")
     ] = None
-    """The owner's cap on what is sent; None: none."""
     down_limit_bytes_per_s: Annotated[
-        int | None,
-        Exported(
-            "gauge", "starling_down_limit_bytes_per_second", "The owner's cap on what is received; absent without."
-        ),
+        int | None, gauge("down_limit_bytes_per_second", "The owner's cap on what is received; absent without.")
     ] = None
     resources: Resources = Resources()
     paced_per_s: Annotated[
-        float | None,
-        Exported("gauge", "starling_paced_steps_per_second", "Local steps per second, waiting for peers included."),
+        float | None, gauge("paced_steps_per_second", "Local steps per second, waiting for peers included.")
     ] = None
     """Local steps per second of all time, waiting for peers included, over the same rounds as `steps_per_s`: never above it."""
     distance: Annotated[
         float | None,
-        Exported(
-            "gauge",
-            "starling_consensus_distance",
-            "Root mean square per parameter of the difference to a peer, median of them.",
-        ),
+        gauge("consensus_distance", "Root mean square per parameter of the difference to a peer, median of them."),
     ] = None
     """Consensus distance as this node measures it: root mean square per parameter of its difference to a peer, the median over its peers in
     the last exchanges. Only exchanged coordinates count, so selectors that favour large changes overestimate it."""
@@ -304,6 +234,21 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     """Under way, the longest first; 16 at most."""
     activity: str = ""
     """What the node is doing while it does not train yet, e.g. "starting the engine (importing torch)"; "" otherwise."""
+
+
+class EngineFigures(msgspec.Struct, frozen=True):
+    """What the engine measures, carried whole to the status. Names are those of `StatusSnapshot` and `Resources`.
+
+    The loss is the mean of the local steps since the last figures: None without a step, nan if none has a loss, as where a step left
+    the finite numbers, or no data are used any more.
+    """
+
+    local_steps: int = 0  # done since the beginning of this node's training
+    loss: float | None = None
+    epsilon: float | None = None  # privacy loss so far, at privacy.delta; None where steps are not noised
+    distance: float | None = None  # as in the exchanges since the last figures; None where none showed it
+    gpu: float | None = None  # utilisation by all processes, 0 to 1; None where there is no GPU, or it is not known
+    gpu_memory_bytes: int | None = None  # taken by the engine; None likewise
 
 
 def encode(snapshot: StatusSnapshot) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -14,9 +14,9 @@ from starling.robust.reputation import Decision
 MAX_DECISIONS = 4096
 
 
-class _Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
     peer: Annotated[str, Meta(min_length=1, max_length=128)]
-    kind: str
+    kind: Literal["ban", "trust"]
     until: float | None = None
     bans: Annotated[int, Meta(ge=0, le=2**32)] = 0
     why: Annotated[str, Meta(max_length=300)] = ""
@@ -24,31 +24,19 @@ class _Kept(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def encode(decisions: Iterable[Decision]) -> str:
     """The file's text; an end that never comes is left out."""
-    kept = [
-        _Kept(it.peer, it.kind, it.until if math.isfinite(it.until) else None, it.bans, it.why[:300])
+    stored = [
+        _Stored(it.peer, it.kind, it.until if math.isfinite(it.until) else None, it.bans, it.why[:300])
         for it in decisions
     ]
-    return "".join(
-        ["[\n", ",\n".join(f" {msgspec.json.encode(it).decode()}" for it in kept), "\n]\n"] if kept else ["[]\n"]
-    )
+    return "[\n" + ",\n".join(f" {msgspec.json.encode(it).decode()}" for it in stored) + "\n]\n" if stored else "[]\n"
 
 
 def decode(text: str) -> tuple[Decision, ...]:
-    """The decisions in a file's text.
-
-    Raises:
-        ValueError: it is none; in a few words.
-    """
+    """The decisions in a file's text. Raises ValueError: it is not a file of decisions."""
     try:
-        kept = msgspec.json.decode(text, type=Annotated[list[_Kept], Meta(max_length=MAX_DECISIONS)])
+        stored = msgspec.json.decode(text, type=Annotated[list[_Stored], Meta(max_length=MAX_DECISIONS)])
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
-    decisions = []
-    for it in kept:
-        if it.kind == "ban":
-            decisions.append(Decision(it.peer, "ban", math.inf if it.until is None else it.until, it.bans, it.why))
-        elif it.kind == "trust":
-            decisions.append(Decision(it.peer, "trust"))
-        else:
-            raise ValueError(f"kind must be ban or trust, got {it.kind!r}")
-    return tuple(decisions)
+    return tuple(
+        Decision(it.peer, it.kind, math.inf if it.until is None else it.until, it.bans, it.why) for it in stored
+    )

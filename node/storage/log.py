@@ -11,100 +11,66 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO, cast
+from typing import TextIO
 
 import msgspec
-import structlog
-from structlog.typing import FilteringBoundLogger
 
 from starling.node.status.log_line import LOG_NAME, log_line
 from starling.node.status.record import earlier
-from starling.node.status.snapshot import Exchanges
 
 MAX_LOG_BYTES = 8 << 20
 
-EventDict = MutableMapping[str, object]
 
+class NodeLog:
+    """The log of one run. Made by `open_log`."""
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Cumulative figures of a node since its start.
+    def __init__(self, lines: _Lines, terminal: TextIO | None, bound: dict[str, object]) -> None:
+        self._lines = lines
+        self._terminal = terminal
+        self._bound = bound
 
-    Args:
-        at_s: of a clock that only rises.
-        round: rounds done, including those of a checkpoint or a peer's model.
-        rounds, steps: done by this process.
-        computed_s: spent in local steps.
-        loss: mean training loss of the last round.
-        exchanges: how they ended.
-        bytes_sent, bytes_received: of frames.
-        distance: consensus distance as this node sees it.
-    """
+    def write(self, level: str, name: str, **fields: object) -> None:
+        """Write one event; fields that JSON does not know are written as Python shows them.
 
-    at_s: float
-    round: int = 0
-    rounds: int = 0
-    steps: int = 0
-    computed_s: float = 0.0
-    loss: float | None = None
-    exchanges: Exchanges = Exchanges()  # noqa: RUF009 — frozen
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    distance: float | None = None
-
-
-def round_fields(before: Totals, now: Totals) -> dict[str, object]:
-    """The fields of the event `round`: figures since the previous line. docs/observing.md explains each."""
-    computing_s = now.computed_s - before.computed_s
-    return {
-        "round": now.round,
-        "rounds": now.rounds - before.rounds,
-        "loss": now.loss,
-        "distance": now.distance,
-        "steps": now.steps - before.steps,
-        "computing_s": round(computing_s, 4),
-        "waiting_s": round(max(0.0, now.at_s - before.at_s - computing_s), 4),
-        **{name: getattr(now.exchanges, name) - getattr(before.exchanges, name) for name in Exchanges.__struct_fields__},
-        "bytes_sent": max(0, now.bytes_sent - before.bytes_sent),  # a network forgets unknown peers after a while
-        "bytes_received": max(0, now.bytes_received - before.bytes_received),
-    }  # fmt: skip
+        Args:
+            level: debug, info, warning or error.
+            name: of the event, in snake_case.
+            fields: `text` is for a person.
+        """
+        now = time.time()
+        record = {"time": now, "level": level, "event": name, **self._bound, **fields}
+        self._lines.write(msgspec.json.encode(record, enc_hook=repr).decode() + "\n")
+        if self._terminal is not None and level != "debug":
+            with suppress(OSError):  # the terminal was closed: the file goes on
+                when = time.strftime("%H:%M:%S", time.localtime(now))
+                self._terminal.write(log_line(record, when) + "\n")
+                self._terminal.flush()
 
 
 @contextmanager
 def open_log(
     run_dir: Path, *, peer_id: str, run_id: str, stderr: TextIO | None = None, max_bytes: int = MAX_LOG_BYTES
-) -> Iterator[FilteringBoundLogger]:
-    """The logger of this run; closed at the end of the block.
+) -> Iterator[NodeLog]:
+    """The log of this run; closed at the end of the block.
 
     If the file cannot be written, that is reported once on stderr; the run goes on and every line tries again.
 
     Args:
-        run_dir: directory of `log.jsonl`.
-        peer_id, run_id: bound to every line of the file.
+        peer_id, run_id: in every line of the file.
         stderr: where a person may read; None: this process's. Gets lines only while it is a terminal.
         max_bytes: at which the file is rotated.
     """
     terminal = sys.stderr if stderr is None else stderr
     lines = _Lines(run_dir / LOG_NAME, max_bytes, terminal)
-    sink = _Sink(lines, terminal if terminal.isatty() else None)
-    logger = cast(
-        "FilteringBoundLogger",
-        structlog.wrap_logger(
-            _Discard(),
-            wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-            processors=[structlog.processors.add_log_level, structlog.processors.format_exc_info, sink],
-            cache_logger_on_first_use=False,
-        ),
-    ).bind(peer_id=peer_id, run_id=run_id)
-    libraries = _Libraries(logging.WARNING, sink=sink, bound={"peer_id": peer_id, "run_id": run_id})
+    bound: dict[str, object] = {"peer_id": peer_id, "run_id": run_id}
+    libraries = _Libraries(NodeLog(lines, None, bound))
     root = logging.getLogger()
     root.addHandler(libraries)
     try:
-        yield logger
+        yield NodeLog(lines, terminal if terminal.isatty() else None, bound)
     finally:
         root.removeHandler(libraries)
         lines.close()
@@ -136,12 +102,9 @@ class _Lines:
             self.close()
             if not self._failed:
                 self._failed = True
+                text = f"starling: cannot write the log {self._path}: {error.strerror}; going on without it"
                 with suppress(OSError):
-                    print(
-                        f"starling: cannot write the log {self._path}: {error.strerror}; going on without it",
-                        file=self._complain,
-                        flush=True,
-                    )
+                    print(text, file=self._complain, flush=True)
 
     def close(self) -> None:
         if self._file is not None:
@@ -150,44 +113,13 @@ class _Lines:
             self._file = None
 
 
-class _Sink:
-    """The last processor: writes the event and hands structlog nothing to print."""
-
-    def __init__(self, lines: _Lines, terminal: TextIO | None) -> None:
-        self._lines = lines
-        self._terminal = terminal
-
-    def __call__(self, logger: object, method: str, event: EventDict) -> str:
-        now = time.time()
-        record = {"time": now, "level": event.pop("level", method), "event": event.pop("event", ""), **event}
-        self._lines.write(msgspec.json.encode(record, enc_hook=repr).decode() + "\n")
-        if self._terminal is not None and record["level"] != "debug":
-            with suppress(OSError):  # the terminal was closed: the file goes on
-                when = time.strftime("%H:%M:%S", time.localtime(now))
-                self._terminal.write(log_line(record, when) + "\n")
-                self._terminal.flush()
-        return ""
-
-
-class _Discard:
-    """structlog's output logger; unused, as the sink has written already."""
-
-    def msg(self, message: str) -> None:
-        """Nothing."""
-
-    debug = info = warning = error = critical = msg
-
-
 class _Libraries(logging.Handler):
     """Warnings of libraries, as events of our own file."""
 
-    def __init__(self, level: int, *, sink: _Sink, bound: dict[str, str]) -> None:
-        super().__init__(level)
-        self._sink = _Sink(sink._lines, None)  # noqa: SLF001 - the same file, no terminal
-        self._bound = bound
+    def __init__(self, log: NodeLog) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one."""
-        level = record.levelname.lower()
-        fields: EventDict = {"event": "library", "level": level, "library": record.name, "text": record.getMessage()}
-        self._sink(None, level, {**fields, **self._bound})
+        self._log.write(record.levelname.lower(), "library", library=record.name, text=record.getMessage())

@@ -1,8 +1,8 @@
 """The run directory: every file a node reads or writes, by name. Nothing is written outside of it.
 
 node.toml          the volunteer's own settings (NodeConfig)
-manifest.toml      what the swarm agreed on; fetched on the first run after `join`
-invite             swarm id and bootstrap addresses, until the manifest is here; the node's own invitation where one is needed
+manifest.toml      the swarm's agreement; fetched on the first run after `join`
+invite             swarm id and bootstrap addresses, for fetching the manifest; the node's own invitation where one is needed
 issued/            invitations that this node has given out, by number
 identity.key       Ed25519 private key, mode 0600
 decisions.json     peers that this node or its owner banned or trusts
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -38,7 +37,6 @@ from starling.node.storage.bans import decode, encode
 from starling.robust.reputation import Decision
 
 
-@dataclass(frozen=True, slots=True)
 class RunDir:
     """Paths in one run directory.
 
@@ -46,15 +44,28 @@ class RunDir:
         path: the directory.
     """
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "node.toml"
+        self.manifest_file = path / "manifest.toml"
+        self.invite_file = path / "invite"
+        self.issued = path / "issued"
+        self.key = path / "identity.key"
+        self.checkpoint = path / "checkpoint.safetensors"
+        self.model = path / "model.safetensors"
+        """The model alone, exported when the run is finished."""
+        self.output = path / "output.log"
+        """Printed by a demo's node."""
+        self._decisions_file = path / "decisions.json"
+        self._final_file = path / final.FINAL_NAME
+        self._peers_file = path / "peers"
+        self._port_file = path / "port"
+        self._revoked_file = path / "revoked"
+        self._ticket_file = path / "ticket"
 
     @classmethod
     def create(cls, path: Path) -> Self:
-        """Make the directory if it is missing.
-
-        Raises:
-            ConfigError: it cannot be made or is a file.
-        """
+        """Make the directory if it is missing. Raises ConfigError: it cannot be made or is a file."""
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -63,57 +74,12 @@ class RunDir:
 
     @classmethod
     def existing(cls, path: Path) -> Self:
-        """A directory that holds a node.
-
-        Raises:
-            ConfigError: it does not.
-        """
+        """A directory that holds a node. Raises ConfigError: it does not."""
         run_dir = cls(path.resolve())
         if not run_dir.config_file.exists():
-            raise ConfigError(
-                f"--dir: {path} holds no node; start one with `starling found MANIFEST.toml` or `starling join INVITE`"
-            )
+            start = "start one with `starling found MANIFEST.toml` or `starling join INVITE`"
+            raise ConfigError(f"--dir: {path} holds no node; {start}")
         return run_dir
-
-    @property
-    def config_file(self) -> Path:
-        """node.toml."""
-        return self.path / "node.toml"
-
-    @property
-    def manifest_file(self) -> Path:
-        """manifest.toml."""
-        return self.path / "manifest.toml"
-
-    @property
-    def invite_file(self) -> Path:
-        """The invite it was joined with."""
-        return self.path / "invite"
-
-    @property
-    def issued(self) -> Path:
-        """Folder of the invitations that this node issued."""
-        return self.path / "issued"
-
-    @property
-    def key(self) -> Path:
-        """identity.key."""
-        return self.path / "identity.key"
-
-    @property
-    def checkpoint(self) -> Path:
-        """checkpoint.safetensors."""
-        return self.path / "checkpoint.safetensors"
-
-    @property
-    def model(self) -> Path:
-        """The model alone, exported when the run is finished."""
-        return self.path / "model.safetensors"
-
-    @property
-    def output(self) -> Path:
-        """What a demo's node printed."""
-        return self.path / "output.log"
 
     def with_kept_port(self, listen: tuple[str, ...]) -> tuple[str, ...]:
         """`listen` with port 0 replaced by the one that was picked in an earlier run, if there was one."""
@@ -121,9 +87,7 @@ class RunDir:
             port = int(self._port_file.read_text())
         except (OSError, ValueError):
             return listen
-        return tuple(
-            f"{address.removesuffix('/0')}/{port}" if address.endswith("/tcp/0") else address for address in listen
-        )
+        return tuple(f"{it.removesuffix('/0')}/{port}" if it.endswith("/tcp/0") else it for it in listen)
 
     def keep_port(self, addresses: tuple[str, ...]) -> None:
         """Remember the port of our first address; a directory that cannot be written is no reason to stop."""
@@ -132,19 +96,11 @@ class RunDir:
                 self._port_file.write_text(addresses[0].split("/tcp/")[1].split("/")[0] + "\n")
 
     def keep_decisions(self, kept: tuple[Decision, ...]) -> None:
-        """Store bans and trust.
-
-        Raises:
-            ConfigError: the file cannot be written.
-        """
+        """Store bans and trust. Raises ConfigError: the file cannot be written."""
         self._write(self._decisions_file, encode(kept))
 
     def known_decisions(self) -> tuple[Decision, ...]:
-        """Bans and trust of earlier runs.
-
-        Raises:
-            ConfigError: the file is damaged; without it all bans would end.
-        """
+        """Bans and trust of earlier runs. Raises ConfigError: the file is damaged; without it all bans would end."""
         path = self._decisions_file
         try:
             return decode(path.read_text()) if path.exists() else ()
@@ -182,12 +138,12 @@ class RunDir:
     def keep_ticket(self, ticket: Ticket) -> None:
         """Keep a proof of work, for a restart within its time."""
         with suppress(ConfigError):
-            self._write(self.path / "ticket", f"{ticket.epoch} {ticket.nonce}\n")
+            self._write(self._ticket_file, f"{ticket.epoch} {ticket.nonce}\n")
 
     def known_ticket(self) -> Ticket | None:
         """The last proof of work; it is checked again before it is shown."""
         try:
-            epoch, nonce = (self.path / "ticket").read_text()[:64].split()
+            epoch, nonce = self._ticket_file.read_text()[:64].split()
             return msgspec.convert((int(epoch), int(nonce)), type=Ticket)
         except (OSError, ValueError):
             return None
@@ -195,39 +151,19 @@ class RunDir:
     def keep_final(self, status: FinalStatus) -> None:
         """Write final.json; a directory that cannot be written is no reason to fail at the end."""
         with suppress(ConfigError):
-            self._write(self.path / final.FINAL_NAME, final.encode(status))
+            self._write(self._final_file, final.encode(status))
 
     def drop_final(self) -> None:
-        """Remove final.json: a run begins, and if it is killed the last one's end must not be taken for its own."""
+        """Remove final.json, so that it is not taken for the result of the run that begins, should that be killed."""
         with suppress(OSError):
-            (self.path / final.FINAL_NAME).unlink(missing_ok=True)
-
-    @property
-    def _revoked_file(self) -> Path:
-        return self.path / "revoked"
-
-    @property
-    def _decisions_file(self) -> Path:
-        return self.path / "decisions.json"
-
-    @property
-    def _peers_file(self) -> Path:
-        return self.path / "peers"
-
-    @property
-    def _port_file(self) -> Path:
-        return self.path / "port"
+            self._final_file.unlink(missing_ok=True)
 
     def write_config(self, config: NodeConfig) -> None:
         """Store the volunteer's settings."""
         self._write(self.config_file, toml.to_toml(config))
 
     def read_config(self) -> NodeConfig:
-        """The volunteer's settings.
-
-        Raises:
-            ConfigError: the file is missing or wrong.
-        """
+        """The volunteer's settings. Raises ConfigError: the file is missing or wrong."""
         return toml.load(self.config_file, NodeConfig)
 
     def write_manifest(self, manifest: Manifest) -> str:
@@ -236,11 +172,7 @@ class RunDir:
         return manifests.swarm_id(manifest)
 
     def read_manifest(self) -> Manifest | None:
-        """The manifest, verified; None if it is not here yet.
-
-        Raises:
-            ConfigError: the file is wrong or its signature is.
-        """
+        """The manifest, verified; None if it is not here yet. Raises ConfigError: the file is wrong or its signature is."""
         if not self.manifest_file.exists():
             return None
         manifest = toml.load(self.manifest_file, Manifest)
@@ -252,11 +184,7 @@ class RunDir:
         self._write(self.invite_file, invites.encode(invite) + "\n")
 
     def read_invite(self) -> Invite | None:
-        """The invite; None for the founder.
-
-        Raises:
-            ConfigError: it is damaged or cannot be read.
-        """
+        """The invite; None for the founder. Raises ConfigError: it is damaged or cannot be read."""
         try:
             text = self.invite_file.read_text()
         except FileNotFoundError:
@@ -271,8 +199,7 @@ class RunDir:
     def swarm(self) -> str:
         """The id of the swarm this node belongs to, "" if none is written down.
 
-        Raises:
-            ConfigError: the manifest or the invite is damaged.
+        Raises ConfigError: the manifest or the invite is damaged.
         """
         manifest = self.read_manifest()
         if manifest is not None:

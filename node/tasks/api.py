@@ -14,12 +14,12 @@ from starling.node.config.schema import PartitionSection
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a node's samples come from.
+    """Of a node's samples.
 
     Args:
         path: the volunteer's own data, or None for the task's built-in data.
         partition: how built-in data are cut.
-        shard: which part is ours, 0 <= shard < partition.shards.
+        shard: our part, 0 <= shard < partition.shards.
         seed: of the cut: equal on all nodes.
     """
 
@@ -35,15 +35,12 @@ class Data(Protocol):
     @property
     def samples(self) -> int:
         """Training samples held here."""
-        ...
 
     def batch(self, size: int, generator: Generator) -> Any:
         """A random training batch in the form `Task.loss` takes. The generator lives on the CPU."""
-        ...
 
     def held_out(self, size: int) -> Iterator[Any]:
         """The test split in batches, always in the same order, equal on all nodes with built-in data."""
-        ...
 
 
 @runtime_checkable
@@ -53,45 +50,33 @@ class Sampled(Protocol):
     @property
     def units(self) -> int:
         """Samples that can be drawn, no two of which have a part in common."""
-        ...
 
     def take(self, index: Tensor) -> Any:
         """Those samples, (m,) int64 on the CPU in [0, units), as `Task.loss` takes them: tensors with a leading m, or tuples of such."""
-        ...
 
 
 class Task(Protocol):
-    """A named, frozen dataclass whose fields are the manifest's `task.params`."""
+    """A named, frozen dataclass whose fields are the keys in the manifest's section `task`."""
 
     @property
     def metric(self) -> str:
         """accuracy, bits_per_byte, error …"""
-        ...
 
     @property
     def higher_is_better(self) -> bool:
         """Which way the metric improves."""
-        ...
 
     def model(self, generator: Generator) -> nn.Module:
         """A fresh model, all of its chance from `generator`: every node starts with the same one.
 
-        Trainable parameters are exchanged; buffers stay on the node (`starling.node.tasks.statistics`).
+        Trainable parameters are exchanged; buffers stay on the node (`starling.node.tasks.evaluate`).
         """
-        ...
 
     def data(self, source: Source, device: str) -> Data:
-        """Load and cut.
-
-        Raises:
-            ConfigError: the path is missing or not what this task reads.
-        """
-        ...
+        """Load and cut. Raises ConfigError if the path is missing or not what this task reads."""
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Scalar training loss."""
-        ...
 
     def score(self, model: nn.Module, batch: Any) -> tuple[float, float, int]:
         """(sum of the metric, sum of the loss, samples) over a held-out batch."""
-        ...

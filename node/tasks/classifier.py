@@ -13,21 +13,17 @@ from torch.nn import functional
 
 from starling.gossip.errors import ConfigError
 from starling.node.tasks.api import Source
-from starling.node.tasks.labelled import Examples, LabelledData, labelled
-
-Batch = tuple[Tensor, Tensor]
+from starling.node.tasks.labelled import Batch, Classification, Examples, LabelledData, labelled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Classifier:
+class Classifier(Classification):
     """Satisfies `starling.node.tasks.api.Task`; see `task` for the fields."""
 
     make: Callable[[], nn.Module]
     train: Examples
     test: Examples | None
     criterion: Callable[[Tensor, Tensor], Tensor]
-    metric: str = "accuracy"
-    higher_is_better: bool = True
 
     def model(self, generator: Generator) -> nn.Module:
         """A fresh model; torch's global generator is seeded from `generator` for it, and restored."""
@@ -36,11 +32,7 @@ class Classifier:
             return self.make()
 
     def data(self, source: Source, device: str) -> LabelledData:
-        """A shard of the training samples.
-
-        Raises:
-            ConfigError: a path is given: the data are in the task.
-        """
+        """A shard of the training samples. Raises ConfigError if a path is given: the data are in the task."""
         if source.path is not None:
             raise ConfigError(f"data: this task brings its own data and reads no files, got {source.path}")
         return labelled(source, self.train, self.test, device)

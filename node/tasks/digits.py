@@ -12,21 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Generator, Tensor, nn
+from torch import Generator, nn
 
 from starling.gossip.errors import ConfigError
 from starling.node.tasks.api import Source
 from starling.node.tasks.checks import choice, whole
 from starling.node.tasks.files import read_npz
-from starling.node.tasks.labelled import (
-    Batch,
-    Examples,
-    LabelledData,
-    check_labels,
-    classification_loss,
-    classification_score,
-    labelled,
-)
+from starling.node.tasks.labelled import Classification, Examples, LabelledData, check_labels, labelled
 from starling.node.tasks.networks import classifier
 
 SIDE = 8
@@ -40,7 +32,7 @@ TRAINING = 1437
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Digits:
+class Digits(Classification):
     """Which digit is it? With the 64-unit MLP d = 4,810.
 
     A volunteer's own data are an .npz file with x: (n, 64) or (n, 8, 8), 0 to 16, and y: (n,), 0 to 9.
@@ -60,38 +52,16 @@ class Digits:
         object.__setattr__(self, "network", model)
         object.__setattr__(self, "hidden", hidden)
 
-    @property
-    def metric(self) -> str:
-        """Share of test images named right."""
-        return "accuracy"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """It is."""
-        return True
-
     def model(self, generator: Generator) -> nn.Module:
         """A fresh classifier with He initialisation."""
         return classifier(self.network, (1, SIDE, SIDE), self.hidden, CLASSES, generator)
 
     def data(self, source: Source, device: str) -> LabelledData:
-        """Our shard of the built-in digits, or all of the volunteer's own file.
-
-        Raises:
-            ConfigError: the volunteer's file is missing or not an .npz with fitting x and y.
-        """
-        if source.path is None:
-            train, test = built_in()
-            return labelled(source, self._shaped(train), self._shaped(test), device)
-        return labelled(source, self._shaped(own(source.path)), None, device)
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean cross-entropy."""
-        return classification_loss(model, batch)
-
-    def score(self, model: nn.Module, batch: Batch) -> tuple[float, float, int]:
-        """(right, summed cross-entropy, samples)."""
-        return classification_score(model, batch)
+        """Our shard of the built-in digits, or all of the volunteer's own. Raises ConfigError if their file does not fit."""
+        if source.path is not None:
+            return labelled(source, self._shaped(_own(source.path)), None, device)
+        train, test = built_in()
+        return labelled(source, self._shaped(train), self._shaped(test), device)
 
     def _shaped(self, examples: Examples) -> Examples:
         shape = (-1, 1, SIDE, SIDE) if self.network == "cnn" else (-1, PIXELS)
@@ -99,7 +69,7 @@ class Digits:
 
 
 def built_in() -> tuple[Examples, Examples]:
-    """The digits as training split (1,437) and test split (360), in one fixed shuffled order."""
+    """Training split (1,437) and test split (360) of the digits, in one fixed shuffled order."""
     rows = np.loadtxt(DATA, dtype=np.int64, delimiter=",")
     rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).numpy()]
     examples = Examples(_normalised(rows[:, :PIXELS]), rows[:, PIXELS])
@@ -107,12 +77,7 @@ def built_in() -> tuple[Examples, Examples]:
     return examples.take(order[:TRAINING]), examples.take(order[TRAINING:])
 
 
-def own(path: Path) -> Examples:
-    """A volunteer's digits.
-
-    Raises:
-        ConfigError: the file is missing or not an .npz with fitting x and y.
-    """
+def _own(path: Path) -> Examples:
     arrays = read_npz(path, ("x", "y"))
     x = arrays["x"]
     if x.shape[1:] not in ((PIXELS,), (SIDE, SIDE)) or x.dtype.kind not in "uif":

@@ -1,4 +1,4 @@
-"""Arrays from files on disk, parsed strictly: sizes are checked before memory is taken, and nothing is ever unpickled.
+"""Arrays from files on disk, parsed strictly: sizes are checked before memory is allocated, and nothing is ever unpickled.
 
 Formats: IDX as MNIST uses it (http://yann.lecun.com/exdb/mnist: magic 0 0 type rank, big-endian sizes, data), plain or
 gzipped, and NumPy's .npz (a zip of .npy files, NEP 1).
@@ -12,7 +12,8 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,17 +25,7 @@ from starling.gossip.errors import ConfigError
 MAX_BYTES = 4 << 30
 """Largest array read, uncompressed: a file that claims more is refused before anything is allocated."""
 
-BAD_FILE = (
-    OSError,
-    EOFError,
-    ValueError,
-    TypeError,
-    RuntimeError,
-    NotImplementedError,
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-)
+BAD_FILE = (OSError, EOFError, ValueError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error)
 """What gzip, zipfile and NumPy raise on damaged, truncated, encrypted or foreign files."""
 
 IDX_UINT8 = 0x08
@@ -49,20 +40,12 @@ NPY_HEADER = re.compile(
 
 
 def read_idx(path: Path, rank: int) -> NDArray[np.uint8]:
-    """One IDX file of unsigned bytes.
+    """One IDX file of unsigned bytes with `rank` dimensions, gzipped if its name ends in .gz.
 
-    Args:
-        path: the file; gzipped if its name ends in .gz.
-        rank: dimensions it must have: 3 for images, 1 for labels.
-
-    Raises:
-        ConfigError: the file is missing, or is not exactly what its header says.
+    Raises ConfigError if the file is missing, or is not exactly what its header says.
     """
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            return _idx(file, rank)
-    except BAD_FILE as error:
-        raise ConfigError(f"{path}: not a readable IDX file: {error}") from error
+    with _reading(path, "IDX"), gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        return _idx(file, rank)
 
 
 def _idx(file: IO[bytes] | gzip.GzipFile, rank: int) -> NDArray[np.uint8]:
@@ -82,38 +65,30 @@ def _idx(file: IO[bytes] | gzip.GzipFile, rank: int) -> NDArray[np.uint8]:
 
 
 def read_npz(path: Path, needed: Collection[str], optional: Collection[str] = ()) -> dict[str, NDArray[Any]]:
-    """Named arrays of an .npz file; other entries are not read.
+    """Arrays of an .npz file by name; those not `needed` or `optional` are not read.
 
-    Args:
-        path: the file.
-        needed: names that must be there.
-        optional: names read if they are there.
-
-    Raises:
-        ConfigError: the file is missing or damaged, lacks a name, or holds objects instead of numbers or strings.
+    Raises ConfigError if the file is missing or damaged, lacks a name, or holds objects instead of numbers or strings.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = {info.filename for info in archive.infolist()}
-            if missing := sorted(name for name in needed if f"{name}.npy" not in names):
-                raise ConfigError(f"{path}: has no array {missing[0]!r}, needed are {', '.join(sorted(needed))}")
-            found = [name for name in (*needed, *optional) if f"{name}.npy" in names]
-            return {name: _npy(archive, archive.getinfo(f"{name}.npy")) for name in found}
-    except BAD_FILE as error:
-        raise ConfigError(f"{path}: not a readable .npz file: {error}") from error
+    with _reading(path, ".npz"), zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        if missing := sorted(name for name in needed if f"{name}.npy" not in names):
+            raise ConfigError(f"{path}: has no array {missing[0]!r}, needed are {', '.join(sorted(needed))}")
+        found = [name for name in (*needed, *optional) if f"{name}.npy" in names]
+        return {name: _npy(archive, archive.getinfo(f"{name}.npy")) for name in found}
 
 
 def names_in_npz(path: Path) -> frozenset[str]:
-    """Names of the arrays in an .npz file.
+    """Names of the arrays in an .npz file; ConfigError if it is missing or damaged."""
+    with _reading(path, ".npz"), zipfile.ZipFile(path) as archive:
+        return frozenset(name.removesuffix(".npy") for name in archive.namelist())
 
-    Raises:
-        ConfigError: the file is missing or damaged.
-    """
+
+@contextmanager
+def _reading(path: Path, form: str) -> Iterator[None]:
     try:
-        with zipfile.ZipFile(path) as archive:
-            return frozenset(name.removesuffix(".npy") for name in archive.namelist())
+        yield
     except BAD_FILE as error:
-        raise ConfigError(f"{path}: not a readable .npz file: {error}") from error
+        raise ConfigError(f"{path}: not a readable {form} file: {error}") from error
 
 
 def _npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:

@@ -41,15 +41,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Predicts the next byte at every position.
-
-    Args:
-        context: longest sequence, in bytes.
-        width: w, a multiple of heads.
-        layers: blocks.
-        heads: attention heads.
-        generator: all of its chance.
-    """
+    """Predicts the next byte at every position of at most `context` bytes, with `layers` blocks; initialised from `generator`."""
 
     def __init__(self, context: int, width: int, layers: int, heads: int, generator: Generator) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Images from files: MNIST and whatever comes in its format, or arrays in an .npz file."""
+"""Images from files: the IDX format of MNIST, or arrays in an .npz file."""
 
 from __future__ import annotations
 
@@ -8,31 +8,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Generator, Tensor, nn
+from torch import Generator, nn
 
 from starling.gossip.errors import ConfigError
 from starling.node.tasks.api import Source
 from starling.node.tasks.checks import choice, whole
 from starling.node.tasks.files import names_in_npz, read_idx, read_npz
-from starling.node.tasks.labelled import (
-    Batch,
-    Examples,
-    LabelledData,
-    check_labels,
-    classification_loss,
-    classification_score,
-    labelled,
-)
+from starling.node.tasks.labelled import Classification, Examples, LabelledData, check_labels, labelled
 from starling.node.tasks.networks import classifier
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Images:
+class Images(Classification):
     """Which class is in the image?
 
     Data are a folder with `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and, for the test split, the same with
     `t10k` (each plain or with .gz), or an .npz file with x_train, y_train, x_test, y_test, or with x and y. Bytes are taken as
-    shares of 255, floats as they are. An .npz may say whose each sample is, for a cut by_key: key_train, or key beside x.
+    shares of 255, floats as they are. An .npz may have the owner of each sample, for a cut by_key: key_train, or key beside x.
     Without a test split one sample in ten is held out.
 
     Args:
@@ -54,69 +46,31 @@ class Images:
     classes: int
 
     def __init__(
-        self,
-        model: str = "mlp",
-        path: str = "",
-        hidden: int = 128,
-        height: int = 28,
-        width: int = 28,
-        channels: int = 1,
+        self, model: str = "mlp", path: str = "", hidden: int = 128, height: int = 28, width: int = 28, channels: int = 1,
         classes: int = 10,
-    ) -> None:
+    ) -> None:  # fmt: skip
         choice("model", model, ("mlp", "cnn"))
-        whole("hidden", hidden, 1, 1 << 16)
-        whole("height", height, 1, 1024)
-        whole("width", width, 1, 1024)
-        whole("channels", channels, 1, 16)
-        whole("classes", classes, 2, 1 << 16)
-        values = {
-            "path": str(path),
-            "hidden": hidden,
-            "height": height,
-            "width": width,
-            "channels": channels,
-            "classes": classes,
-        }
-        for name, value in ({"network": model} | values).items():
+        object.__setattr__(self, "network", model)
+        object.__setattr__(self, "path", str(path))
+        for name, value, low, high in (
+            ("hidden", hidden, 1, 1 << 16), ("height", height, 1, 1024), ("width", width, 1, 1024),
+            ("channels", channels, 1, 16), ("classes", classes, 2, 1 << 16),
+        ):  # fmt: skip
+            whole(name, value, low, high)
             object.__setattr__(self, name, value)
-
-    @property
-    def metric(self) -> str:
-        """Share of test images named right."""
-        return "accuracy"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """It is."""
-        return True
 
     def model(self, generator: Generator) -> nn.Module:
         """A fresh classifier with He initialisation."""
-        return classifier(
-            self.network, (self.channels, self.height, self.width), self.hidden, self.classes, generator
-        )  # fmt: skip
+        shape = (self.channels, self.height, self.width)
+        return classifier(self.network, shape, self.hidden, self.classes, generator)
 
     def data(self, source: Source, device: str) -> LabelledData:
-        """Our shard of the built-in images, or all of the volunteer's own.
-
-        Raises:
-            ConfigError: no path is given, or what is there cannot be read as images of this size.
-        """
+        """Our shard of the built-in images, or all of the volunteer's own. Raises ConfigError if there are no images of this size."""
         path = source.path or (Path(self.path).expanduser() if self.path else None)
         if path is None:
-            raise ConfigError(
-                "task.params.path: images needs a folder or an .npz file; set it, or start with --data PATH"
-            )
+            raise ConfigError("task.path: images needs a folder or an .npz file; set it, or start with --data PATH")
         train, test = self._folder(path) if path.is_dir() else self._npz(path)
         return labelled(source, train, test, device)
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean cross-entropy."""
-        return classification_loss(model, batch)
-
-    def score(self, model: nn.Module, batch: Batch) -> tuple[float, float, int]:
-        """(right, summed cross-entropy, samples)."""
-        return classification_score(model, batch)
 
     def _folder(self, folder: Path) -> tuple[Examples, Examples | None]:
         train = self._pair(folder, "train")
@@ -140,7 +94,7 @@ class Images:
     def _examples(self, where: str, x: NDArray[Any], y: NDArray[Any], keys: NDArray[Any] | None) -> Examples:
         shape = (self.height, self.width) if self.channels == 1 else (self.height, self.width, self.channels)
         if x.shape[1:] != shape:
-            raise ConfigError(f"{where}: images must be of shape {shape}, as task.params says, got {x.shape[1:]}")
+            raise ConfigError(f"{where}: images must be of shape {shape}, as [task] says, got {x.shape[1:]}")
         if x.dtype.kind == "f":
             with np.errstate(over="ignore"):
                 x = x.astype(np.float32)

@@ -1,13 +1,13 @@
-"""Samples with one label each: what the classification tasks share.
+"""Labelled samples, and what the classification tasks share.
 
 Shapes: n samples, m samples of a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ class Examples:
     Args:
         x: (n, …) uint8, taken as shares of 255, or float32.
         y: (n,) int64 labels.
-        keys: (n,) whose sample each is, for a cut by_key; None if nobody's.
+        keys: (n,) owner of each sample, for a cut by_key; None: unknown.
     """
 
     x: NDArray[Any]
@@ -48,7 +48,7 @@ class Examples:
 
 @dataclass(frozen=True, slots=True)
 class LabelledData:
-    """One node's share on the device; satisfies `starling.node.tasks.api.Data`. Bytes stay bytes until a batch is made."""
+    """One node's share on the device; satisfies `starling.node.tasks.api.Data` and `Sampled`. Bytes stay bytes until a batch is made."""
 
     x: Tensor
     y: Tensor
@@ -66,7 +66,7 @@ class LabelledData:
 
     @property
     def units(self) -> int:
-        """Training samples that can be drawn one by one: all."""
+        """All training samples."""
         return self.samples
 
     def take(self, index: Tensor) -> Batch:
@@ -80,14 +80,56 @@ class LabelledData:
             yield _floats(x), y
 
 
+@dataclass(frozen=True, slots=True)
+class Poisoned:
+    """Labelled samples as an attacker learns from them, by (x, y, classes) -> batch; the held-out ones are not changed."""
+
+    data: LabelledData
+    classes: int
+    change: Callable[[Tensor, Tensor, int], Batch]
+
+    @property
+    def samples(self) -> int:
+        """Training samples held here."""
+        return self.data.samples
+
+    def batch(self, size: int, generator: Generator) -> Batch:
+        """The honest draw, changed."""
+        return self.change(*self.data.batch(size, generator), self.classes)
+
+    def held_out(self, size: int) -> Iterator[Batch]:
+        """The test split in order."""
+        return self.data.held_out(size)
+
+
+class Classification:
+    """Metric, loss and score of the built-in classification tasks."""
+
+    __slots__ = ()
+    metric: ClassVar[str] = "accuracy"
+    higher_is_better: ClassVar[bool] = True
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross-entropy, in nats."""
+        x, y = batch
+        return cross_entropy(model(x), y)
+
+    def score(self, model: nn.Module, batch: Batch) -> tuple[float, float, int]:
+        """(correct predictions, summed cross-entropy, samples)."""
+        x, y = batch
+        logits = model(x)
+        right = (logits.argmax(dim=1) == y).sum()
+        return float(right), float(cross_entropy(logits, y, reduction="sum")), y.numel()
+
+
 def labelled(source: Source, train: Examples, test: Examples | None, device: str) -> LabelledData:
-    """Take our part: all of a volunteer's own data, else our shard of the built-in ones.
+    """One node's part: all of a volunteer's own data, else its shard of the built-in ones.
 
     Args:
-        source: says whose data these are and how they are cut.
+        source: path of own data or None, partition and shard.
         train: all training samples.
-        test: the test split; None holds out one sample in ten, the same on every node that reads the same data.
-        device: where the tensors go.
+        test: the test split; None holds out one sample in ten, equal on all nodes with the same data.
+        device: of the tensors.
 
     Raises:
         ConfigError: there are too few samples, or these data cannot be cut that way.
@@ -107,30 +149,12 @@ def placed(train: Examples, test: Examples, device: str) -> LabelledData:
 
 
 def check_labels(where: str, y: NDArray[Any], samples: int, classes: int) -> NDArray[np.int64]:
-    """Labels as int64.
-
-    Raises:
-        ConfigError: they are not `samples` whole numbers in [0, classes).
-    """
+    """Labels as int64. Raises ConfigError if they are not `samples` whole numbers in [0, classes)."""
     if y.shape != (samples,) or y.dtype.kind not in "ui":
         raise ConfigError(f"{where}: labels must be {samples} whole numbers, got {y.dtype} of shape {y.shape}")
     if int(y.min()) < 0 or int(y.max()) >= classes:
         raise ConfigError(f"{where}: labels must be in [0, {classes}), got {y.min()} to {y.max()}")
     return y.astype(np.int64)
-
-
-def classification_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Mean cross-entropy of the batch, in nats."""
-    x, y = batch
-    return cross_entropy(model(x), y)
-
-
-def classification_score(model: nn.Module, batch: Batch) -> tuple[float, float, int]:
-    """(labels that were right, summed cross-entropy, samples)."""
-    x, y = batch
-    logits = model(x)
-    right = (logits.argmax(dim=1) == y).sum()
-    return float(right), float(cross_entropy(logits, y, reduction="sum")), y.numel()
 
 
 def _hold_out(examples: Examples) -> tuple[Examples, Examples]:

@@ -1,15 +1,14 @@
 """How samples are cut into shards: pure functions from labels or keys to one array of sample numbers per shard.
 
-Every function here keeps three promises. Each sample lies in exactly one shard; no shard is empty (and none of a Dirichlet cut
-holds less than `floor(n, s)`), for which surplus is moved out of the largest shards and never copied; and the same arguments
-give the same cut on every machine.
+Each sample lies in exactly one shard. No shard is empty, and none of a Dirichlet cut has fewer than `floor(n, s)` samples: surplus is
+moved out of the largest shards, never copied. Equal arguments give equal cuts on every machine. More shards than samples: ValueError.
 
 Shapes: n samples, s shards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,33 +29,15 @@ def floor(samples: int, shards: int) -> int:
 
 
 def iid(samples: int, shards: int, seed: int) -> list[Indices]:
-    """Shuffle and cut evenly: every shard looks like the whole.
-
-    Args:
-        samples: n >= shards.
-        shards: s >= 1.
-        seed: root seed of the cut.
-
-    Raises:
-        ValueError: fewer samples than shards.
-    """
+    """Shuffle and cut evenly: every shard looks like the whole."""
     _check(samples, shards)
     return _level(np.array_split(_chance(seed, "iid").permutation(samples), shards), 1)
 
 
 def dirichlet(labels: Sequence[int] | Indices, shards: int, alpha: float, seed: int) -> list[Indices]:
-    """Cut each label's samples by proportions drawn from Dirichlet(alpha).
+    """Cut each label's samples by proportions drawn from Dirichlet(alpha), alpha > 0: small is different, large is iid.
 
     Source: Hsu, Qi and Brown 2019 (arXiv:1909.06335); as in most later work, proportions are drawn per label over shards.
-
-    Args:
-        labels: (n,) one label a sample.
-        shards: s >= 1.
-        alpha: > 0; small is different, large is iid.
-        seed: root seed of the cut.
-
-    Raises:
-        ValueError: fewer samples than shards.
     """
     _check(len(labels), shards)
     chance = _chance(seed, "dirichlet")
@@ -70,47 +51,23 @@ def dirichlet(labels: Sequence[int] | Indices, shards: int, alpha: float, seed: 
 
 
 def by_label(labels: Sequence[int] | Indices, shards: int, seed: int) -> list[Indices]:
-    """The most different cut: label number l goes whole to shard l mod s; with more shards than labels, labels are split.
-
-    Args:
-        labels: (n,) one label a sample.
-        shards: s >= 1.
-        seed: root seed of the cut.
-
-    Raises:
-        ValueError: fewer samples than shards.
-    """
+    """The most different cut: label number l goes whole to shard l mod s; with more shards than labels, labels are split."""
     _check(len(labels), shards)
     chance = _chance(seed, "by_label")
     return _level(_deal([chance.permutation(group) for group in _groups(labels)], shards), 1)
 
 
 def by_file(files: Sequence[int] | Indices, shards: int) -> list[Indices]:
-    """File number f goes whole to shard f mod s; with more shards than files, a file is split into contiguous ranges.
-
-    Args:
-        files: (n,) the file that each sample comes from, counted in the order of names.
-        shards: s >= 1.
-
-    Raises:
-        ValueError: fewer samples than shards.
-    """
+    """File number f of `files` (n,) goes whole to shard f mod s; with more shards than files, a file is split into contiguous ranges."""
     _check(len(files), shards)
     return _level(_deal(_groups(files), shards), 1)
 
 
 def by_key(keys: Sequence[int | str] | NDArray[np.generic], shards: int, seed: int) -> list[Indices]:
-    """Samples of one key (a speaker, an author, a device) stay together, and shards come out as even as keys allow.
+    """Samples of one key (a speaker, an author, a device) stay together, and shards are as even as keys allow.
 
     The largest key goes first, each to the shard that has least. With more shards than keys, the largest keys are halved.
-
-    Args:
-        keys: (n,) one key a sample, all numbers or all strings.
-        shards: s >= 1.
-        seed: root seed of the cut: decides which shard gets which keys.
-
-    Raises:
-        ValueError: fewer samples than shards.
+    `keys` (n,) are all numbers or all strings; the seed decides which shard gets which.
     """
     _check(len(keys), shards)
     groups = _groups(keys)
@@ -126,53 +83,34 @@ def by_key(keys: Sequence[int | str] | NDArray[np.generic], shards: int, seed: i
 
 
 def cut(
-    section: PartitionSection,
-    samples: int,
-    seed: int,
-    *,
-    labels: Indices | None = None,
-    files: Indices | None = None,
-    keys: NDArray[np.generic] | None = None,
-) -> list[Indices]:
-    """Cut as the manifest says.
+    section: PartitionSection, samples: int, seed: int, *,
+    labels: Indices | None = None, files: Indices | None = None, keys: NDArray[np.generic] | None = None,
+) -> list[Indices]:  # fmt: skip
+    """Cut as the manifest says. Raises ConfigError if the kind needs what these data do not have, or there are more shards than samples.
 
     Args:
-        section: kind, alpha and shards.
-        samples: n.
-        seed: root seed of the cut.
-        labels: (n,) if the data have labels.
-        files: (n,) if the data come as files.
-        keys: (n,) if samples belong to someone.
-
-    Raises:
-        ConfigError: the kind needs what these data do not have, or there are more shards than samples.
+        section, samples, seed: kind, alpha and shards; n; root seed of the cut.
+        labels, files, keys: (n,) if the data have labels, come as files, or samples have owners.
     """
-    known = {"iid"}
-    known |= {"dirichlet", "by_label"} if labels is not None else set()
-    known |= {"by_file"} if files is not None else set()
-    known |= {"by_key"} if keys is not None else set()
-    if section.kind not in known:
-        raise ConfigError(f"partition.kind: these data cannot be cut {section.kind}, choose {', '.join(sorted(known))}")
+    shards = section.shards
+    cuts: dict[str, Callable[[], list[Indices]]] = {"iid": lambda: iid(samples, shards, seed)}
+    if labels is not None:
+        cuts["dirichlet"] = lambda: dirichlet(labels, shards, section.alpha, seed)
+        cuts["by_label"] = lambda: by_label(labels, shards, seed)
+    if files is not None:
+        cuts["by_file"] = lambda: by_file(files, shards)
+    if keys is not None:
+        cuts["by_key"] = lambda: by_key(keys, shards, seed)
+    if section.kind not in cuts:
+        raise ConfigError(f"partition.kind: these data cannot be cut {section.kind}, choose {', '.join(sorted(cuts))}")
     try:
-        if section.kind == "dirichlet" and labels is not None:
-            return dirichlet(labels, section.shards, section.alpha, seed)
-        if section.kind == "by_label" and labels is not None:
-            return by_label(labels, section.shards, seed)
-        if section.kind == "by_file" and files is not None:
-            return by_file(files, section.shards)
-        if section.kind == "by_key" and keys is not None:
-            return by_key(keys, section.shards, seed)
-        return iid(samples, section.shards, seed)
+        return cuts[section.kind]()
     except ValueError as error:
         raise ConfigError(f"partition.shards: {error}") from error
 
 
 def take(parts: list[Indices], shard: int) -> Indices:
-    """The part that is ours.
-
-    Raises:
-        ConfigError: there is no such part.
-    """
+    """One of the parts; ConfigError if there is no such shard."""
     if not 0 <= shard < len(parts):
         raise ConfigError(f"shard: must be in [0, {len(parts)}), the manifest's partition.shards, got {shard}")
     return parts[shard]

@@ -1,4 +1,4 @@
-"""Text from files, byte by byte: a small GPT learns to predict the next one.
+"""Text from files, byte by byte, for a small GPT.
 
 Shapes: m sequences of a batch, t = context + 1 bytes of a window.
 """
@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -25,10 +26,9 @@ from starling.node.tasks.partition import Indices, cut, take
 
 MAX_FILES = 4096
 MAX_WINDOWS = 512
-"""Held-out windows, spread evenly over all held-out text: an evaluation stays a matter of seconds."""
-
+"""Held-out windows, spread evenly over all held-out text, so that an evaluation takes seconds."""
 BLOCK_WINDOWS = 8
-"""Windows in a block, the unit in which text is cut into shards: long enough to hold a thought, short enough to deal evenly."""
+"""Windows in a block, the unit in which text is cut into shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,31 +54,29 @@ class TextData:
 
     def batch(self, size: int, generator: Generator) -> Tensor:
         """(size, t) int64: windows that begin anywhere but never span two stretches."""
-        draw = torch.randint(int(self.windows[-1]), (size,), generator=generator)
-        stretch = torch.searchsorted(self.windows, draw, right=True)
-        before = torch.where(stretch > 0, self.windows[stretch - 1], 0)
-        begin = (self.begins[stretch] + draw - before).to(self.text.device)
-        window = torch.arange(self.test.shape[1], device=self.text.device)
-        return self.text[begin[:, None] + window].long()
+        return self._read(self.windows, torch.randint(int(self.windows[-1]), (size,), generator=generator), 1)
 
     @property
     def units(self) -> int:
-        """Windows side by side within stretches: no byte is in two of them."""
-        return int(self._side_by_side()[-1])
+        """Disjoint windows, side by side within stretches."""
+        return int(self._disjoint()[-1])
 
     def take(self, index: Tensor) -> Tensor:
-        """Those of the windows side by side, (m, t) int64."""
-        totals = self._side_by_side()
-        stretch = torch.searchsorted(totals, index, right=True)
-        before = torch.where(stretch > 0, totals[stretch - 1], 0)
-        window = torch.arange(self.test.shape[1])
-        begin = self.begins[stretch] + (index - before) * window.numel()
-        return self.text[(begin[:, None] + window).to(self.text.device)].long()
+        """Those of the disjoint windows, (m, t) int64."""
+        return self._read(self._disjoint(), index, self.test.shape[1])
 
-    def _side_by_side(self) -> Tensor:
-        """(r,) running total of the windows side by side within stretches."""
+    def _disjoint(self) -> Tensor:
+        """(r,) running total of the disjoint windows within stretches."""
         windows = torch.diff(self.windows, prepend=self.windows.new_zeros(1))
         return torch.cumsum((windows + self.test.shape[1] - 1) // self.test.shape[1], 0)
+
+    def _read(self, totals: Tensor, index: Tensor, apart: int) -> Tensor:
+        """Windows (m,), counted over all stretches by `totals` (r,), that begin `apart` bytes after one another."""
+        stretch = torch.searchsorted(totals, index, right=True)
+        before = torch.where(stretch > 0, totals[stretch - 1], 0)
+        begin = (self.begins[stretch] + (index - before) * apart).to(self.text.device)
+        window = torch.arange(self.test.shape[1], device=self.text.device)
+        return self.text[begin[:, None] + window].long()
 
     def held_out(self, size: int) -> Iterator[Tensor]:
         """(≤ size, t) int64, in order."""
@@ -88,11 +86,11 @@ class TextData:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Which byte comes next?
+    """Prediction of the next byte.
 
     Data are one file, or a folder whose *.txt files are read in the order of their names. The last tenth of each file is held
-    out. Cut by_file, a file goes whole to one shard, or is split into contiguous ranges if there are more shards than files;
-    cut iid, short blocks of all files are dealt at random.
+    out. Partition by_file gives each shard whole files, or contiguous ranges if there are more shards than files; iid deals
+    short blocks of all files at random.
 
     Args:
         path: the built-in text, at the same place on every node; a volunteer's own comes before it.
@@ -107,6 +105,8 @@ class Text:
     width: int = 128
     layers: int = 4
     heads: int = 4
+    metric: ClassVar[str] = "bits_per_byte"
+    higher_is_better: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         whole("context", self.context, 1, 1 << 16)
@@ -116,29 +116,15 @@ class Text:
         if self.width % self.heads:
             raise ValueError(f"width: must be a multiple of heads = {self.heads}, got {self.width}")
 
-    @property
-    def metric(self) -> str:
-        """Cross-entropy in bits."""
-        return "bits_per_byte"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """No: 8 is knowing nothing, good English is about 1."""
-        return False
-
     def model(self, generator: Generator) -> nn.Module:
         """A fresh transformer."""
         return Gpt(self.context, self.width, self.layers, self.heads, generator)
 
     def data(self, source: Source, device: str) -> TextData:
-        """Our shard of the built-in text, or all of the volunteer's own.
-
-        Raises:
-            ConfigError: no path is given, nothing readable is there, or it is too short for the context.
-        """
+        """Our shard of the built-in text, or all of the volunteer's own. Raises ConfigError if it is missing or too short."""
         path = source.path or (Path(self.path).expanduser() if self.path else None)
         if path is None:
-            raise ConfigError("task.params.path: text needs a file or a folder; set it, or start with --data PATH")
+            raise ConfigError("task.path: text needs a file or a folder; set it, or start with --data PATH")
         files = _open(path)
         ends = [len(file) - len(file) // 10 for file in files]
         test = self._test(path, files, ends)

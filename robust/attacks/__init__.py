@@ -1,1 +1,1 @@
-"""Ways to lie, for experiments and tests."""
+"""Byzantine behaviours, for experiments and tests."""

@@ -1,10 +1,11 @@
-"""The interface of attacks: what an attacker knows, and what it sends to whom. For experiments: its owner must ask twice.
+"""The interface of attacks: what an attacker knows, and what it sends to whom. For experiments: the owner of a node must consent twice.
 
 Shapes: d parameters, h honest vectors, r receivers, c attackers, m samples.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -16,48 +17,29 @@ Target: TypeAlias = Literal["vector", "data", "tracker", "wire"]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What an attacker knows in one round when it crafts its messages.
+    """The knowledge of an attacker in one round, when it crafts its messages.
 
     All vectors are models, or trackers where the attack's target is the tracker. On a whole node the attacker knows its own vector and
     those received from peers in the last rounds.
-
-    Args:
-        own: (d,) its honest vector.
-        before: (d,) its vector before its local steps.
-        start: (d,) the vector that all nodes began with.
-        honest: (h, d) honest vectors of this round that it knows, h >= 1; all in a simulation.
-        members: (h,) int64, a number of each honest node that does not change from round to round.
-        receivers: (r, d) the receivers' own vectors, as far as it knows.
-        index: (r,) int64, the receivers' numbers, as in `members`.
-        gradient: (d,) estimate of the mean honest gradient, of any length: uphill.
-        round: counted from 0.
-        rounds: of the run; 0 where it has no end.
-        bad: attackers, >= 1, this one included.
-        nodes: all nodes, attackers included.
-        seed: what the attackers agreed on beforehand.
-        tau: (r,) threshold of each receiver's rule, where the rule has one and it is known.
-        crew: (c, d) the attackers' honest vectors, in an order they agree on; None: each knows its own only.
-        gradients: (h, d) honest gradients of this round, where known; attacks on trackers take their scale from them.
-        links: (h, h) mean mixing weights between the honest over a period of the overlay, where known.
     """
 
-    own: Tensor
-    before: Tensor
-    start: Tensor
-    honest: Tensor
-    members: Tensor
-    receivers: Tensor
-    index: Tensor
-    gradient: Tensor
-    round: int
-    rounds: int
-    bad: int
-    nodes: int
-    seed: int
-    tau: Tensor | None = None
-    crew: Tensor | None = None
-    gradients: Tensor | None = None
-    links: Tensor | None = None
+    own: Tensor  # (d,) its honest vector
+    before: Tensor  # (d,) its vector before its local steps
+    start: Tensor  # (d,) the common initial vector
+    honest: Tensor  # (h, d) honest vectors of this round that it knows, h >= 1; all in a simulation
+    members: Tensor  # (h,) int64, a number of each honest node that does not change from round to round
+    receivers: Tensor  # (r, d) the receivers' own vectors, as far as known
+    index: Tensor  # (r,) int64, the receivers' numbers, as in `members`
+    gradient: Tensor  # (d,) estimate of the mean honest gradient, of any length: uphill
+    round: int  # counted from 0
+    rounds: int  # of the run; 0 for an endless one
+    attackers: int  # >= 1, this one included
+    nodes: int  # all nodes, attackers included
+    seed: int  # shared by the attackers
+    tau: Tensor | None = None  # (r,) threshold of each receiver's rule, if it has one and it is known
+    crew: Tensor | None = None  # (c, d) the attackers' honest vectors, in a common order; None: each knows its own only
+    gradients: Tensor | None = None  # (h, d) honest gradients, if known; the scale of attacks on trackers
+    links: Tensor | None = None  # (h, h) mean mixing weights between the honest over a period, if known
 
 
 class Attack(Protocol):
@@ -68,13 +50,30 @@ class Attack(Protocol):
         """Where it acts.
 
         vector: `craft` instead of the vector. tracker: `craft` instead of the tracker, the model is honest. data: `Poison.poison` on every
-        batch, then `craft`. wire: `Distort.distort` on every payload; `craft` is what a receiver without checks would read.
+        batch, then `craft`. wire: `Distort.distort` on every payload; `craft` gives what a receiver without checks would decode.
         """
         ...
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """(r, d) the message to each receiver, and the new state. Inputs are not modified; the messages may be a view (expanded)."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """An attack without state. Satisfies `Attack`.
+
+    Args:
+        message: -> (d,) the same to all receivers, or (r, d).
+        targets: as in `Attack`.
+    """
+
+    message: Callable[[Scene, Generator], Tensor]
+    targets: Target = "vector"
+
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
+        """As `Attack.craft`."""
+        return self.message(scene, generator).expand_as(scene.receivers), memory
 
 
 class Poison(Attack, Protocol):
@@ -84,7 +83,7 @@ class Poison(Attack, Protocol):
         """Inputs (m, …) and labels (m,) int64 in [0, classes) -> what the attacker learns from instead.
 
         Raises:
-            ValueError: the attack names a class that is not there.
+            ValueError: the attack names a class that the task does not have.
         """
         ...
 

@@ -1,176 +1,135 @@
-"""Attacks that send one vector to all: made of the mean of the honest, or of the attacker's own.
+"""Attacks that send one vector to all receivers (Gaussian noise: one distribution), made of the honest mean or of the attacker's own.
 
-Shapes: d parameters, h honest vectors, r receivers.
+Shapes: d parameters, h honest vectors.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+from msgspec import Meta
+
+from starling.gossip.bounds import Count, Share, check_bounds
+from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Generator, Tensor, torch
-from starling.robust.attacks.api import Scene, Target
-from starling.robust.attacks.statistics import deviation, mean, to_all
+from starling.robust.attacks.api import Attack, Formula, Scene, Target
+from starling.robust.attacks.catalogue import ATTACKS
+from starling.robust.attacks.statistics import deviation, mean, not_negative, positive
 
-MEMORY = 16  # vectors that an attacker may keep
+MEMORY = 16  # vectors that an attacker may store
 
 
-@dataclass(frozen=True, slots=True)
-class SignFlip:
-    """−μ with the mean μ of the honest; or, of updates, before − (own − before): its own step, backwards.
+def sign_flip(update: bool = False) -> Formula:
+    """−μ with the honest mean μ; or, of updates, before − (own − before): its own step, backwards.
 
     Source: for models byzfl (2024); for updates Li et al. 2019, RSA (arXiv:1811.03761).
 
     Args:
-        update: turn its own step around instead.
+        update: reverse its own step instead.
     """
-
-    update: bool = False
-    targets: ClassVar[Target] = "vector"
-
-    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
-        """The same to all."""
-        message = 2 * scene.before - scene.own if self.update else -mean(scene.honest)
-        return to_all(message, scene), memory
+    return Formula(lambda scene, _: 2 * scene.before - scene.own if update else -mean(scene.honest))
 
 
-@dataclass(frozen=True, slots=True)
-class Gaussian:
-    """μ + N(0, s²) in every coordinate, s = scale · mean of σ + floor; σ is the honest vectors' standard deviation, by coordinate.
-
-    Another draw for each receiver.
+def gaussian(scale: float = 3.0, floor: float = 0.1) -> Formula:
+    """μ + N(0, s²) in every coordinate, s = scale · mean of σ + floor, drawn for each receiver; σ is the honest standard deviation.
 
     Args:
         scale: of the honest spread, >= 0.
         floor: noise where the honest agree, >= 0.
     """
+    not_negative("scale", scale)
+    not_negative("floor", floor)
 
-    scale: float = 3.0
-    floor: float = 0.1
-    targets: ClassVar[Target] = "vector"
-
-    def __post_init__(self) -> None:
-        _not_negative("scale", self.scale)
-        _not_negative("floor", self.floor)
-
-    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
-        """Draws r · d numbers."""
-        spread = self.scale * deviation(scene.honest).mean() + self.floor
+    def message(scene: Scene, generator: Generator) -> Tensor:
+        spread = scale * deviation(scene.honest).mean() + floor
         noise = torch.randn(scene.receivers.shape, generator=generator).to(scene.own)
-        return mean(scene.honest) + spread * noise, memory
+        return mean(scene.honest) + spread * noise
+
+    return Formula(message)
 
 
-@dataclass(frozen=True, slots=True)
-class Zero:
+def zero() -> Formula:
     """0 in every coordinate."""
-
-    targets: ClassVar[Target] = "vector"
-
-    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
-        """The same to all."""
-        return to_all(torch.zeros_like(scene.own), scene), memory
+    return Formula(lambda scene, _: torch.zeros_like(scene.own))
 
 
-@dataclass(frozen=True, slots=True)
-class InnerProduct:
-    """−epsilon · μ: the mean of all then has a negative inner product with μ, if the attackers are many enough or epsilon large.
+def ipm(epsilon: float = 0.1) -> Formula:
+    """Inner product manipulation: −epsilon · μ, so that the mean of all has a negative inner product with μ.
 
-    Source: Xie, Koyejo and Gupta 2019, Fall of Empires (arXiv:1903.03936). epsilon = 0.1 is "IPM"; 10 is "FoE", far beyond 0.
+    That takes enough attackers, or a large epsilon.
+
+    Source: Xie, Koyejo and Gupta 2019, Fall of Empires (arXiv:1903.03936).
 
     Args:
         epsilon: > 0.
     """
-
-    epsilon: float
-    targets: ClassVar[Target] = "vector"
-
-    def __post_init__(self) -> None:
-        if not self.epsilon > 0:
-            raise ValueError(f"epsilon must be > 0, got {self.epsilon}")
-
-    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
-        """The same to all."""
-        return to_all(-self.epsilon * mean(scene.honest), scene), memory
+    positive("epsilon", epsilon)
+    return Formula(lambda scene, _: -epsilon * mean(scene.honest))
 
 
-def ipm(epsilon: float = 0.1) -> InnerProduct:
-    """−0.1 μ: a pull to 0 that stays near."""
-    return InnerProduct(epsilon)
+def foe(epsilon: float = 10.0) -> Formula:
+    """Fall of Empires: `ipm` with a large epsilon, far on the other side of 0."""
+    return ipm(epsilon)
 
 
-def foe(epsilon: float = 10.0) -> InnerProduct:
-    """−10 μ: far on the other side of 0."""
-    return InnerProduct(epsilon)
+def free_rider(noise: float = 0.0) -> Formula:
+    """The result of its last mixing, without a step of its own, plus N(0, noise²) so that it is no exact echo.
+
+    Args:
+        noise: standard deviation, >= 0.
+    """
+    not_negative("noise", noise)
+
+    def message(scene: Scene, generator: Generator) -> Tensor:
+        return scene.before + noise * torch.randn(scene.own.shape, generator=generator).to(scene.own)
+
+    return Formula(message)
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
     """Its vector of `lag` rounds ago, signed and well-formed; the common initial vector for lag = 0 or before round `lag`.
 
+    The state is (round, own vector) of the last `lag` rounds.
+
     Args:
         lag: rounds, in [0, 15].
     """
 
-    lag: int = 0
+    lag: Annotated[int, Meta(ge=0, lt=MEMORY)] = 0
     targets: ClassVar[Target] = "vector"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.lag < MEMORY:
-            raise ValueError(f"lag must be in [0, {MEMORY}), got {self.lag}")
+        check_bounds(self)
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
-        """The same to all. Remembers (round, own vector) of the last `lag` rounds."""
+        """As `Attack.craft`."""
         held: tuple[tuple[int, Tensor], ...] = memory or ()
         old = [vector for sent, vector in held if sent <= scene.round - self.lag]
         message = old[-1] if old else scene.start
         if self.lag and (not held or held[-1][0] < scene.round):
             held = (*held, (scene.round, scene.own.clone()))[-self.lag - 1 :]
-        return to_all(message, scene), held
-
-
-@dataclass(frozen=True, slots=True)
-class FreeRider:
-    """What came out of its last mixing, without any step of its own, plus N(0, noise²) so that it does not look like an echo.
-
-    Args:
-        noise: standard deviation, >= 0.
-    """
-
-    noise: float = 0.0
-    targets: ClassVar[Target] = "vector"
-
-    def __post_init__(self) -> None:
-        _not_negative("noise", self.noise)
-
-    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
-        """The same to all. Draws d numbers."""
-        noise = torch.randn(scene.own.shape, generator=generator).to(scene.own)
-        return to_all(scene.before + self.noise * noise, scene), memory
+        return message.expand_as(scene.receivers), held
 
 
 @dataclass(frozen=True, slots=True)
 class _Imitated:
-    """State of a mimic: the node it copies, or the search for it.
+    """State of a mimic."""
 
-    Args:
-        axis: (d,) along which the honest differ most, so far.
-        seen: rounds looked at.
-        sums: of each honest node's number the sum of its projections.
-        chosen: number of the one, None while looking.
-    """
-
-    axis: Tensor
-    seen: int
-    sums: dict[int, float]
-    chosen: int | None
+    axis: Tensor  # (d,) estimate of the axis of largest honest variance
+    seen: int  # rounds of the search so far
+    sums: dict[int, float]  # of each honest node's number the sum of its projections
+    chosen: int | None  # number of the imitated node, None during the search
 
 
 @dataclass(frozen=True, slots=True)
 class Mimic:
-    """The vector of one honest node, always the same one: its data count more than those of others.
+    """The vector of one honest node, always the same one: its data get more weight than those of others.
 
-    In the first `warmup` rounds attackers look for the axis along which the honest differ most, a step of power iteration a round; then
-    they take the node furthest along it. Without warm-up it is the first they know. In rounds without its vector, μ is sent.
+    In the first `warmup` rounds attackers estimate the axis of largest honest variance, by one step of power iteration a round; then
+    they take the node furthest along it. Without warm-up it is the first they know, which is also sent during the search. In rounds
+    without its vector μ is sent.
 
     Source: Karimireddy, He and Jaggi 2022, Byzantine-robust learning on heterogeneous datasets via bucketing (arXiv:2006.09365), B.
 
@@ -178,28 +137,27 @@ class Mimic:
         warmup: rounds, >= 0.
     """
 
-    warmup: int = 0
+    warmup: Count = 0
     targets: ClassVar[Target] = "vector"
 
     def __post_init__(self) -> None:
-        if self.warmup < 0:
-            raise ValueError(f"warmup must be >= 0, got {self.warmup}")
+        check_bounds(self)
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
-        """The same to all; the first one's vector while it looks. Draws d numbers in the first round of a warm-up."""
+        """As `Attack.craft`. Draws d numbers in the first round of a warm-up."""
         held: _Imitated | None = memory
         if held is None:
             axis = torch.randn(scene.own.shape, generator=generator).to(scene.own) if self.warmup else scene.own[:0]
             held = _Imitated(axis, 0, {}, None if self.warmup else int(scene.members[0]))
         chosen = held.chosen
         if chosen is None:
-            held = self._look(held, scene)
+            held = self._search(held, scene)
             chosen = held.chosen if held.chosen is not None else int(scene.members[0])
         rows = (scene.members == chosen).nonzero().flatten()
         message = scene.honest[rows[0]] if len(rows) else mean(scene.honest)
-        return to_all(message, scene), held
+        return message.expand_as(scene.receivers), held
 
-    def _look(self, held: _Imitated, scene: Scene) -> _Imitated:
+    def _search(self, held: _Imitated, scene: Scene) -> _Imitated:
         away = scene.honest - mean(scene.honest)
         turned = away.T @ (away @ held.axis)
         axis = turned / turned.norm() if turned.norm() > 0 else held.axis / held.axis.norm()
@@ -213,6 +171,38 @@ class Mimic:
         return _Imitated(axis, seen, sums, chosen)
 
 
-def _not_negative(name: str, value: float) -> None:
-    if not value >= 0:
-        raise ValueError(f"{name} must be >= 0, got {value}")
+@dataclass(frozen=True, slots=True)
+class Sleeper:
+    """Honest until a share of the run is over, then another attack, so that reputation does not help. Always honest in an endless run.
+
+    Args:
+        attack: from then on.
+        after: share of the rounds, in [0, 1].
+    """
+
+    attack: Attack
+    after: Share
+    targets: ClassVar[Target] = "vector"
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
+        """As `Attack.craft`: its own vector, later the attack's."""
+        if scene.rounds == 0 or scene.round < int(self.after * scene.rounds):
+            return scene.own.expand_as(scene.receivers), memory
+        return self.attack.craft(memory, scene, generator)
+
+
+def sleeper(attack: str = "foe", after: float = 0.5) -> Sleeper:
+    """`Sleeper` with an attack by name.
+
+    Raises:
+        ConfigError: there is no such attack on vectors.
+    """
+    ATTACKS.check(attack, "attack_params.attack")
+    if attack == "sleeper" or ATTACKS.facts(attack).targets != "vector":
+        raise ConfigError(
+            f"attack_params.attack: must be another attack on vectors, got {attack!r}; see docs/attacks.md"
+        )
+    return Sleeper(ATTACKS.build("attack_params", attack, {}), after)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from starling.gossip.catalogue import Catalogue, Entry
 from starling.robust.attacks.api import Attack, Target
@@ -19,41 +21,31 @@ class AttackFacts:
     targets: Target = "vector"
 
 
+_WHERE: Mapping[Target, Mapping[str, str]] = MappingProxyType({
+    "vector": {
+        "sign_flip": "broadcast:sign_flip", "gaussian": "broadcast:gaussian", "zero": "broadcast:zero", "alie": "stealth:alie",
+        "ipm": "broadcast:ipm", "foe": "broadcast:foe", "mimic": "broadcast:Mimic", "min_max": "stealth:min_max",
+        "min_sum": "stealth:min_sum", "dissensus": "per_receiver:dissensus", "spectral": "per_receiver:spectral",
+        "sleeper": "broadcast:sleeper", "equivocation": "per_receiver:equivocation", "stale": "broadcast:Stale",
+        "free_rider": "broadcast:free_rider", "era": "per_receiver:edge_riding", "era_max": "per_receiver:edge_riding_max",
+    },
+    "data": {"label_flip": "data:LabelFlip", "backdoor": "data:Backdoor", "clones": "data:Clones"},
+    "tracker": {
+        "tracker_const": "tracker:constant", "tracker_neg": "tracker:negative", "tracker_rand": "tracker:rand",
+        "tracker_small": "tracker:small", "tracker_one_shot": "tracker:one_shot",
+    },
+    "wire": {
+        "nan": "wire:nan", "huge": "wire:huge", "bomb": "wire:bomb", "bad_indices": "wire:bad_indices",
+        "wrong_length": "wire:wrong_length", "wrong_dtype": "wire:wrong_dtype",
+    },
+})  # fmt: skip
 ATTACKS: Catalogue[Attack, AttackFacts] = Catalogue(
     "attack",
     "starling.attacks",
     {
-        "sign_flip": Entry("starling.robust.attacks.broadcast:SignFlip", AttackFacts("vector")),
-        "gaussian": Entry("starling.robust.attacks.broadcast:Gaussian", AttackFacts("vector")),
-        "zero": Entry("starling.robust.attacks.broadcast:Zero", AttackFacts("vector")),
-        "alie": Entry("starling.robust.attacks.stealth:Alie", AttackFacts("vector")),
-        "ipm": Entry("starling.robust.attacks.broadcast:ipm", AttackFacts("vector")),
-        "foe": Entry("starling.robust.attacks.broadcast:foe", AttackFacts("vector")),
-        "mimic": Entry("starling.robust.attacks.broadcast:Mimic", AttackFacts("vector")),
-        "min_max": Entry("starling.robust.attacks.stealth:MinMax", AttackFacts("vector")),
-        "min_sum": Entry("starling.robust.attacks.stealth:MinSum", AttackFacts("vector")),
-        "dissensus": Entry("starling.robust.attacks.per_receiver:Dissensus", AttackFacts("vector")),
-        "spectral": Entry("starling.robust.attacks.per_receiver:Spectral", AttackFacts("vector")),
-        "sleeper": Entry("starling.robust.attacks.sleeper:sleeper", AttackFacts("vector")),
-        "equivocation": Entry("starling.robust.attacks.per_receiver:Equivocation", AttackFacts("vector")),
-        "stale": Entry("starling.robust.attacks.broadcast:Stale", AttackFacts("vector")),
-        "free_rider": Entry("starling.robust.attacks.broadcast:FreeRider", AttackFacts("vector")),
-        "era": Entry("starling.robust.attacks.per_receiver:EdgeRiding", AttackFacts("vector")),
-        "era_max": Entry("starling.robust.attacks.per_receiver:EdgeRidingMax", AttackFacts("vector")),
-        "label_flip": Entry("starling.robust.attacks.data:LabelFlip", AttackFacts("data")),
-        "backdoor": Entry("starling.robust.attacks.data:Backdoor", AttackFacts("data")),
-        "clones": Entry("starling.robust.attacks.data:Clones", AttackFacts("data")),
-        "tracker_const": Entry("starling.robust.attacks.tracker:TrackerConst", AttackFacts("tracker")),
-        "tracker_neg": Entry("starling.robust.attacks.tracker:TrackerNeg", AttackFacts("tracker")),
-        "tracker_rand": Entry("starling.robust.attacks.tracker:rand", AttackFacts("tracker")),
-        "tracker_small": Entry("starling.robust.attacks.tracker:small", AttackFacts("tracker")),
-        "tracker_one_shot": Entry("starling.robust.attacks.tracker:one_shot", AttackFacts("tracker")),
-        "nan": Entry("starling.robust.attacks.wire:nan", AttackFacts("wire")),
-        "huge": Entry("starling.robust.attacks.wire:huge", AttackFacts("wire")),
-        "bomb": Entry("starling.robust.attacks.wire:bomb", AttackFacts("wire")),
-        "bad_indices": Entry("starling.robust.attacks.wire:bad_indices", AttackFacts("wire")),
-        "wrong_length": Entry("starling.robust.attacks.wire:wrong_length", AttackFacts("wire")),
-        "wrong_dtype": Entry("starling.robust.attacks.wire:wrong_dtype", AttackFacts("wire")),
+        name: Entry(f"starling.robust.attacks.{where}", AttackFacts(target))
+        for target, names in _WHERE.items()
+        for name, where in names.items()
     },
     AttackFacts(),
     members=("targets", "craft"),

@@ -6,11 +6,15 @@ Shapes: d parameters, r receivers, m samples.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+from msgspec import Meta
+
+from starling.gossip.bounds import AtLeastOne, Count, NonNegative, PositiveShare, check_bounds
 from starling.gossip.lazy_torch import Generator, Tensor, torch
 from starling.robust.attacks.api import Scene, Target
-from starling.robust.attacks.statistics import to_all
+
+_Label = Annotated[int, Meta(ge=-1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,23 +25,24 @@ class LabelFlip:
 
     Args:
         source: class whose labels are changed; −1: all classes.
-        target: what they become; −1 with source = −1.
+        target: their new label; −1 with source = −1.
     """
 
-    source: int = -1
-    target: int = -1
+    source: _Label = -1
+    target: _Label = -1
     targets: ClassVar[Target] = "data"
 
     def __post_init__(self) -> None:
-        if (self.source < 0) != (self.target < 0) or min(self.source, self.target) < -1:
+        check_bounds(self)
+        if (self.source < 0) != (self.target < 0):
             raise ValueError(f"source and target must both be classes or both be -1, got {self.source}, {self.target}")
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """The vector it trained, to all."""
-        return to_all(scene.own, scene), memory
+        return scene.own.expand_as(scene.receivers), memory
 
     def poison(self, inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """Other labels, the same inputs."""
+        """As `Poison.poison`."""
         if self.source < 0:
             return inputs, classes - 1 - labels
         return inputs, _renamed(labels, self.source, self.target, classes)
@@ -61,38 +66,31 @@ class Backdoor:
         boost: >= 0; 0: honest nodes per attacker, which is enough against a mean of all.
     """
 
-    target: int = 0
-    share: float = 0.5
-    width: int = 4
+    target: Count = 0
+    share: PositiveShare = 0.5
+    width: AtLeastOne = 4
     value: float = 1.0
-    boost: float = 1.0
+    boost: NonNegative = 1.0
     targets: ClassVar[Target] = "data"
 
     def __post_init__(self) -> None:
-        if self.target < 0:
-            raise ValueError(f"target must be >= 0, got {self.target}")
-        if not 0.0 < self.share <= 1.0:
-            raise ValueError(f"share must be in (0, 1], got {self.share}")
-        if self.width < 1:
-            raise ValueError(f"width must be >= 1, got {self.width}")
-        if not self.boost >= 0.0:
-            raise ValueError(f"boost must be >= 0, got {self.boost}")
+        check_bounds(self)
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
-        """Its step, made longer, to all."""
-        boost = self.boost or (scene.nodes - scene.bad) / scene.bad
-        return to_all(scene.before + boost * (scene.own - scene.before), scene), memory
+        """Its step, lengthened, to all."""
+        boost = self.boost or (scene.nodes - scene.attackers) / scene.attackers
+        return (scene.before + boost * (scene.own - scene.before)).expand_as(scene.receivers), memory
 
     def poison(self, inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """Some inputs with the trigger."""
-        _exists(self.target, classes)
+        """As `Poison.poison`."""
+        _check_class(self.target, classes)
         count = max(1, round(self.share * len(labels)))
         inputs, labels = self.triggered(inputs, count), labels.clone()
         labels[:count] = self.target
         return inputs, labels
 
     def triggered(self, inputs: Tensor, count: int) -> Tensor:
-        """(m, …) with the trigger on the first `count` samples: how often these are named `target` is the attack's success."""
+        """(m, …) with the trigger on the first `count` samples. The share of these classified as `target` is the attack's success."""
         marked = inputs.clone()
         marked.view(len(inputs), -1)[:count, : self.width] = self.value
         return marked
@@ -100,38 +98,35 @@ class Backdoor:
 
 @dataclass(frozen=True, slots=True)
 class Clones:
-    """Sybils: all attackers learn `source` as `target` and all send the vector of the first of them.
-
-    Where they do not know of each other each sends its own.
+    """Sybils: all attackers learn `source` as `target` and send the vector of the first of them, or each its own without contact.
 
     Args:
         source: class.
         target: class.
     """
 
-    source: int = 1
-    target: int = 7
+    source: Count = 1
+    target: Count = 7
     targets: ClassVar[Target] = "data"
 
     def __post_init__(self) -> None:
-        if min(self.source, self.target) < 0:
-            raise ValueError(f"source and target must be >= 0, got {self.source}, {self.target}")
+        check_bounds(self)
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """The same to all."""
-        return to_all(scene.own if scene.crew is None else scene.crew[0], scene), memory
+        return (scene.own if scene.crew is None else scene.crew[0]).expand_as(scene.receivers), memory
 
     def poison(self, inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """Other labels, the same inputs."""
+        """As `Poison.poison`."""
         return inputs, _renamed(labels, self.source, self.target, classes)
 
 
 def _renamed(labels: Tensor, source: int, target: int, classes: int) -> Tensor:
-    _exists(source, classes)
-    _exists(target, classes)
+    _check_class(source, classes)
+    _check_class(target, classes)
     return torch.where(labels == source, target, labels)
 
 
-def _exists(label: int, classes: int) -> None:
+def _check_class(label: int, classes: int) -> None:
     if label >= classes:
         raise ValueError(f"class {label} must be < {classes}, which is how many this task has")

@@ -1,6 +1,6 @@
-"""What attackers compute of the honest vectors.
+"""Functions of the honest vectors that attacks use, and bounds of parameters.
 
-Shapes: d parameters, h honest vectors, r receivers.
+Shapes: d parameters, h honest vectors.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.rng import generator
 from starling.robust.attacks.api import Scene
 
-_NOTHING = 1e-9  # a direction shorter than this is none
+TINY = 1e-12
+_LEAST_GRADIENT = 1e-9  # a shorter gradient has no direction
 
 
 def mean(honest: Tensor) -> Tensor:
@@ -22,11 +23,6 @@ def deviation(honest: Tensor) -> Tensor:
     return honest.std(dim=0) if len(honest) > 1 else torch.zeros_like(honest[0])
 
 
-def distances(honest: Tensor) -> Tensor:
-    """(h, h) between all pairs."""
-    return torch.stack([(honest - row).norm(dim=1) for row in honest])
-
-
 def radius(honest: Tensor) -> Tensor:
     """Median distance from the mean; the middle of the two where h is even."""
     away: Tensor = (honest - mean(honest)).norm(dim=1).sort().values
@@ -37,16 +33,23 @@ def radius(honest: Tensor) -> Tensor:
 def uphill(scene: Scene) -> Tensor:
     """(d,) unit vector along the gradient; 0 where there is none."""
     length: Tensor = scene.gradient.norm()
-    return scene.gradient / length.clamp_min(_NOTHING)
+    return scene.gradient / length.clamp_min(_LEAST_GRADIENT)
 
 
 def agreed_direction(scene: Scene) -> Tensor:
-    """(d,) a random unit vector that all attackers know, the same in every round."""
+    """(d,) a random unit vector that all attackers share, the same in every round."""
     drawn = torch.randn(scene.own.numel(), generator=generator(scene.seed, "attack", "direction"))
     unit: Tensor = drawn / drawn.norm()
     return unit.to(scene.own)
 
 
-def to_all(message: Tensor, scene: Scene) -> Tensor:
-    """(d,) -> (r, d), a view: all receivers get the same."""
-    return message.expand_as(scene.receivers)
+def positive(name: str, value: float) -> None:
+    """Raises ValueError unless value > 0."""
+    if not value > 0:
+        raise ValueError(f"{name} must be > 0, got {value}")
+
+
+def not_negative(name: str, value: float) -> None:
+    """Raises ValueError unless value >= 0."""
+    if not value >= 0:
+        raise ValueError(f"{name} must be >= 0, got {value}")

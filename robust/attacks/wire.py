@@ -1,7 +1,7 @@
 """Malformed payloads, made from an honest one. Every decoder must refuse them before they cost memory or time.
 
-A payload is header · support · values (`gossip.compress.codec`). `craft` gives what a reader without checks would take for the vector:
-numbers that are not finite, or hardly.
+A payload is header · support · values (`gossip.compress.codec`). `craft` gives what a reader without checks would decode: numbers that
+are not finite, or very large.
 
 Shapes: d parameters, r receivers.
 """
@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 from starling.gossip.compress.header import ATOMS, BLOCKS, FACTORS, HEADER, LISTING, Kind
 from starling.gossip.lazy_torch import Generator, Tensor, torch
 from starling.robust.attacks.api import Scene, Target
-from starling.robust.attacks.statistics import to_all
 
 _NAN = b"\xff"  # repeated, a NaN in every float format; quantized values get scales of NaN
 _HUGE = b"\x7b"  # repeated, 6e4 to 1e286: finite in every float format, and no sum of squares is
@@ -37,10 +36,10 @@ class Distorted:
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """The same to all."""
-        return to_all(torch.full_like(scene.own, self.number), scene), memory
+        return torch.full_like(scene.own, self.number).expand_as(scene.receivers), memory
 
     def distort(self, payload: bytes) -> bytes:
-        """Other bytes; what is no payload stays as it is."""
+        """As `Distort.distort`; bytes shorter than a header stay unchanged."""
         return self.change(payload) if len(payload) >= HEADER.size else payload
 
 

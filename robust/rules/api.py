@@ -1,6 +1,7 @@
-"""The shape of a rule here, and what makes one that a node can use.
+"""The protocols of rules and pre-aggregations, and `Composed`, which makes a `starling.gossip.api.Rule` of them.
 
-Shapes: "…" rows (nothing for one node), R rows flattened, k peers, m = k + 1, D numbers of the shared vector, s remembered.
+Shapes: "…" rows (none for one node), R rows flattened, k peers, m = k + 1 vectors, p vectors after pre-aggregation, D numbers of the
+shared vector, s numbers of state.
 """
 
 from __future__ import annotations
@@ -17,172 +18,139 @@ from starling.robust.rules.stack import Stack
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a node knows besides the vectors to combine.
+    """Inputs of a rule besides the vectors to combine."""
 
-    Args:
-        kept: (R, s) what the rule remembers.
-        own: (R, D) our vector, unmixed.
-        before: (R, D) our vector before the local steps.
-        losses: (R, m, D) -> (R, m); within one round always on the same data. None where that cannot be known.
-        seats: (R, k) int64 where those who are present sit, -1 for those who stand; None: in their order, as many as there are.
-    """
-
-    kept: Tensor
-    own: Tensor
-    before: Tensor
-    losses: Losses | None
-    seats: Tensor | None = None
+    state: Tensor  # (R, s) the rule's state
+    own: Tensor  # (R, D) own vector, before any pre-aggregation
+    before: Tensor  # (R, D) own vector before the local steps
+    losses: Losses | None  # (R, m, D) -> (R, m), within one round on the same data; None where losses are not available
+    slots: Tensor | None = None  # (R, k) int64 memory slots of present peers, -1 for none; None: in their order
 
 
 class Combination(Protocol):
-    """How the vectors of a stack become one."""
-
-    def tolerates(self, k: int) -> int:
-        """Bad ones among k peers with which a result is still bounded by what honest ones say, or by a threshold of our own."""
-        ...
-
-    def start(self, own: Tensor) -> Tensor:
-        """(R, s) what is remembered before the first round."""
-        ...
+    """A rule: combines the vectors of a stack. May also be `Stateful` or `Remembering`."""
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """(R, D) the combined vector, (R, s) what is remembered, and (R, p − 1) bool who was held back, or None.
+        """(R, D) combined vectors, (R, s) new state, and (R, p − 1) bool the peers clipped or excluded, or None.
 
         Raises:
-            BreakdownExceeded: there are too few vectors for the rule to mean anything.
+            BreakdownExceeded: too few vectors.
         """
         ...
 
 
 @runtime_checkable
+class Stateful(Protocol):
+    """A rule or pre-aggregation with state between rounds."""
+
+    def start(self, own: Tensor) -> Tensor:
+        """(R, s) state before the first round, from own vectors (R, D)."""
+        ...
+
+
+@runtime_checkable
 class Remembering(Protocol):
-    """A combination that remembers peers one by one, as `starling.gossip.mix.rule_memory` says."""
+    """A rule with state per peer, see `starling.gossip.mix.rule_memory`."""
 
     @property
-    def seats(self) -> int:
-        """How many, >= 1."""
+    def memory_slots(self) -> int:
+        """Number of peers, >= 1."""
         ...
 
 
 class Preparation(Protocol):
-    """What is done to the vectors before a rule: a linear mixing. Our own stays the first."""
+    """A pre-aggregation: a linear map of the vectors before a rule, which keeps our own first. May also be `Stateful`."""
 
-    def tolerates(self, rule: Combination, k: int) -> int:
-        """Bad ones among k peers that the rule stands after this."""
-        ...
-
-    def start(self, own: Tensor) -> Tensor:
-        """(R, s) what is remembered before the first round."""
-        ...
-
-    def prepare(self, stack: Stack, kept: Tensor) -> tuple[Stack, Tensor]:
-        """The stack mixed, and (R, s) what is remembered."""
+    def prepare(self, stack: Stack, state: Tensor) -> tuple[Stack, Tensor]:
+        """The mixed stack and (R, s) new state."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A rule for a node, prepared or not. Satisfies `starling.gossip.api.Rule`.
+    """A rule, after a pre-aggregation if given. Satisfies `starling.gossip.api.Rule`.
 
-    A row in which nobody is present keeps its own vector, to the bit.
+    A row without present peers keeps its own vector, bit by bit.
 
     Args:
-        rule: how.
-        first: what comes before it. Whoever mixes vectors leaves nobody to remember.
+        rule: the rule.
+        first: the pre-aggregation; None for rules with state per peer, as it mixes peers.
     """
 
     rule: Combination
     first: Preparation | None = None
 
     def __post_init__(self) -> None:
-        if self.seats and self.first is not None:
+        if self.memory_slots and self.first is not None:
             raise ValueError(
                 "before: must be empty with a rule that remembers each peer, whose vectors must not be mixed first"
             )
 
     @property
-    def seats(self) -> int:
-        """Peers that the rule remembers one by one."""
-        return self.rule.seats if isinstance(self.rule, Remembering) else 0
-
-    def tolerates(self, k: int) -> int:
-        """Bad ones among k peers with which a result is still bounded by what honest ones say, or by a threshold of our own."""
-        return self.rule.tolerates(k) if self.first is None else self.first.tolerates(self.rule, k)
+    def memory_slots(self) -> int:
+        """Number of peers with state of their own."""
+        return self.rule.memory_slots if isinstance(self.rule, Remembering) else 0
 
     def start(self, own: Tensor) -> Tensor:
-        """(…, s) what the rule remembers, then what the preparation does."""
+        """(…, s) state of the rule, then of the pre-aggregation."""
         flat = own.reshape(-1, own.shape[-1])
-        kept = self.rule.start(flat)
-        if self.first is not None:
-            kept = torch.cat([kept, self.first.start(flat)], dim=1)
-        return kept.view(*own.shape[:-1], kept.shape[1])
+        state = torch.cat([_start(self.rule, flat), _start(self.first, flat)], dim=1)
+        return state.view(*own.shape[:-1], state.shape[1])
 
     def combine(
         self,
-        kept: Tensor,
+        state: Tensor,
         own: Tensor,
-        told: Tensor,
+        received: Tensor,
         present: Tensor,
         before: Tensor,
         losses: Losses | None,
-        seats: Tensor | None = None,
+        slots: Tensor | None = None,
     ) -> Combined:
-        """As `starling.gossip.api.Rule` says. After a preparation, which mixes what peers said, nobody is named as held back.
+        """As `starling.gossip.api.Rule`. After a pre-aggregation, which mixes peers, none is reported as clipped or excluded.
 
         Raises:
-            BreakdownExceeded: there are too few peers for the rule to mean anything.
-            ValueError: it needs losses and there are none.
+            BreakdownExceeded: too few peers for the rule.
+            ValueError: the rule needs losses and there are none.
         """
-        leading, (peers, dim) = own.shape[:-1], told.shape[-2:]
+        leading, (peers, dim) = own.shape[:-1], received.shape[-2:]
         if not peers:
-            return own.clone(), kept, None
+            return own.clone(), state, None
         rows = math.prod(leading)
-        stack = Stack(own.reshape(rows, dim), told.reshape(rows, peers, dim), present.reshape(rows, peers))
-        memory = kept.reshape(rows, kept.shape[-1])
-        prepared, rest = stack, memory[:, :0]
+        stack = Stack(own.reshape(rows, dim), received.reshape(rows, peers, dim), present.reshape(rows, peers))
+        split = state.shape[-1] - _start(self.first, stack.own).shape[1]
+        flat = state.reshape(rows, state.shape[-1])
+        of_rule, of_first = flat[:, :split], flat[:, split:]
+        prepared = stack
         if self.first is not None:
-            split = memory.shape[1] - self.first.start(stack.own).shape[1]
-            memory, rest = memory[:, :split], memory[:, split:]
-            prepared, rest = self.first.prepare(stack, rest)
+            prepared, of_first = self.first.prepare(stack, of_first)
 
         def flattened(models: Tensor) -> Tensor:
             assert losses is not None
             return losses(models.view(*leading, *models.shape[1:])).reshape(models.shape[:2])
 
         context = Context(
-            memory, stack.own, before.reshape(rows, dim), None if losses is None else flattened,
-            None if seats is None else seats.reshape(rows, peers),
+            of_rule, stack.own, before.reshape(rows, dim), None if losses is None else flattened,
+            None if slots is None else slots.reshape(rows, peers),
         )  # fmt: skip
-        combined, memory, held = self.rule.reduce(prepared, context)
+        combined, of_rule, excluded = self.rule.reduce(prepared, context)
         alone = ~stack.present.any(dim=1)
         if bool(alone.any()):
             combined = torch.where(alone[:, None], stack.own, combined)
-        remembered = torch.cat([memory, rest], dim=1)
-        if held is not None:
-            held = None if self.first is not None else (held & stack.present).view(present.shape)
-        return combined.view(own.shape), remembered.view(*leading, remembered.shape[1]), held
+        state = torch.cat([of_rule, of_first], dim=1)
+        named = None if excluded is None or self.first is not None else (excluded & stack.present).view(present.shape)
+        return combined.view(own.shape), state.view(*leading, state.shape[1]), named
 
 
-def nothing(own: Tensor) -> Tensor:
-    """(R, 0): a rule without memory."""
-    return own.new_zeros((own.shape[0], 0))
+def _start(part: object, own: Tensor) -> Tensor:
+    return part.start(own) if isinstance(part, Stateful) else own.new_zeros((own.shape[0], 0))
 
 
-def bad(name: str, b: int) -> None:
-    """Check the number of bad ones that a rule is set for.
-
-    Raises:
-        ValueError: it is negative.
-    """
-    if b < 0:
-        raise ValueError(f"{name}: b must be >= 0, got {b}")
-
-
-def enough(name: str, b: int, count: int, least: int) -> None:
-    """Check that there are vectors enough.
+def check_count(name: str, f: int, count: int, least: int) -> None:
+    """Check that there are enough vectors.
 
     Raises:
         BreakdownExceeded: fewer than `least`.
     """
     if count < least:
-        raise BreakdownExceeded(f"{name}: b = {b} needs at least {least} vectors, our own included, got {count}")
+        raise BreakdownExceeded(f"{name}: f = {f} needs at least {least} vectors, our own included, got {count}")

@@ -1,9 +1,9 @@
-"""Rules that start from our own vector and move at most so far toward each peer: x + 1/(k + 1) Σ clip(x_j − x, tau).
+"""Rules that clip differences to our own vector: x + 1/(k + 1) Σ clip(x_j − x, tau), or select among the clipped vectors.
 
-An absent peer adds nothing and still counts in k + 1. They differ in tau. A threshold made of what peers say can be driven up by them;
-one made of our own steps, or of a low order statistic, cannot.
+An absent peer adds nothing and still counts in k + 1. The rules differ in tau. Peers can raise a threshold computed from their vectors;
+they cannot raise one computed from our own steps, or a low order statistic of the distances.
 
-Shapes: R rows, k peers.
+Shapes: R rows, k peers of which k' are present, m' = k' + 1 vectors with our own, D numbers each.
 """
 
 from __future__ import annotations
@@ -11,119 +11,149 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from starling.gossip.api import Combined
+from starling.gossip.bounds import Byzantine, Positive, check_bounds
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.robust.rules.api import Context, bad, nothing
-from starling.robust.rules.distances import HALF, norms, positive, shortened
+from starling.robust.preaggregate import neighborly
+from starling.robust.rules.api import Context
+from starling.robust.rules.coordinate import TrimmedMean
+from starling.robust.rules.distances import HALF, between, norms, shortened
 from starling.robust.rules.stack import Stack
 
 KAPPA = 3.0
-_MEMORY = 0.9  # of the running mean of step lengths
+_DECAY = 0.9  # of the running mean of step lengths
 
 
 @dataclass(frozen=True, slots=True)
 class Sac:
-    """Self-centered clipping, anchored to our own step: tau = κ·s with s <- 0.9 s + 0.1 ‖x − x before the local steps‖.
+    """Self-centered clipping at a multiple of our own step: tau = κ·s with s <- 0.9 s + 0.1 ‖x − x before the local steps‖.
 
-    The one rule for one peer at a time: whatever a peer sends moves us by no more than κ of our own steps, divided by k + 1. s is what
-    it remembers; 0 is not known yet, and then the first step counts whole.
+    The rule for one peer at a time: a peer moves us by at most κ of our own steps, divided by k + 1. The state is s; 0 before the first
+    round, whose step counts fully.
 
-    Source: ours; clipping about one's own model is that of He, Karimireddy and Jaggi 2022, ClippedGossip (arXiv:2202.01545).
+    Source: ours; clipping about the own model is that of He, Karimireddy and Jaggi 2022, ClippedGossip (arXiv:2202.01545).
 
     Args:
         kappa: κ, > 0. 3 to 4 works, 2 costs accuracy, 6 is no defense.
     """
 
-    kappa: float = KAPPA
+    kappa: Positive = KAPPA
 
     def __post_init__(self) -> None:
-        positive("sac: kappa", self.kappa)
-
-    def tolerates(self, k: int) -> int:
-        """Any number: each is held to the threshold."""
-        return k
+        check_bounds(self)
 
     def start(self, own: Tensor) -> Tensor:
         """No step yet."""
         return own.new_zeros((own.shape[0], 1))
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """(R, D), the running mean of our step lengths, and who was clipped to less than half."""
-        step = running_step(context)
-        return clipped(stack, stack.squares().sqrt(), self.kappa * step, step.to(context.kept.dtype))
+        """As `Combination.reduce`."""
+        step = _running_step(context)
+        return _clipped(stack, stack.squares().sqrt(), self.kappa * step, step.to(context.state.dtype))
 
 
 @dataclass(frozen=True, slots=True)
 class CsPlus:
-    """Clipping at the (k − 2b)-th smallest of the distances; nobody is listened to if k <= 2b, nobody is clipped if b = 0.
+    """Clipping at the (k − 2f)-th smallest distance; all peers are ignored if k <= 2f, and none is clipped if f = 0.
 
-    Even if b of those nearer are bad and b of those farther honest, that distance is not greater than an honest one. Where only k' < k
-    peers are there: b' = min(b, ⌊(k' − 1)/2⌋) and the (k' − 2b')-th smallest of their distances; where that makes b' = 0 of b > 0, which
-    would clip nobody, the threshold is that of `Sac` with κ = 3.
+    That distance is at most an honest one, even if the f nearer vectors are Byzantine and f of the farther ones honest. With k' < k
+    present peers: f' = min(f, ⌊(k' − 1)/2⌋) and the (k' − 2f')-th smallest of their distances; where f' = 0 < f, which would clip none,
+    the threshold is that of `Sac` with κ = 3.
 
-    Source: Gaucher, Dieuleveut and Hendrikx 2025, CG+ (arXiv:2410.10418). What is done about absent peers is ours.
+    Source: Gaucher, Dieuleveut and Hendrikx 2025, CG+ (arXiv:2410.10418). Deviation: absent peers.
 
     Args:
-        b: >= 0.
+        f: Byzantine vectors tolerated, >= 0.
     """
 
-    b: int
+    f: Byzantine = 2
 
     def __post_init__(self) -> None:
-        bad("cs_plus", self.b)
-
-    def tolerates(self, k: int) -> int:
-        """b, of k >= 2b + 1."""
-        return self.b if k > 2 * self.b else 0
+        check_bounds(self)
 
     def start(self, own: Tensor) -> Tensor:
         """No step yet."""
         return own.new_zeros((own.shape[0], 1))
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """(R, D), the running mean of our step lengths, and who was clipped to less than half."""
-        distances, step = stack.squares().sqrt(), running_step(context)
-        tau = outlived(distances, stack.heard, self.b, step)
-        return clipped(stack, distances, tau, step.to(context.kept.dtype))
+        """As `Combination.reduce`."""
+        distances, step = stack.squares().sqrt(), _running_step(context)
+        tau = _cs_threshold(distances, stack.counted, self.f, step)
+        return _clipped(stack, distances, tau, step.to(context.state.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class CsNnm:
+    """Clipping at the threshold of `CsPlus`, then nearest neighbor mixing and the trimmed mean, each with f' = min(f, ⌊(k' − 1)/2⌋).
+
+    Clipping alone bounds the effect of Byzantine vectors in one round, and admits it in every round; selection alone excludes them, and
+    fails in the first round with more than f. Together they exclude them, and a round with more than f moves us by a bounded step: less
+    than √m' thresholds, for any number of Byzantine peers. All clipped vectors count as equally near to us. Absent peers are left out.
+
+    Source: ours. Clipping before selection is Allouah et al. 2024, ARC (arXiv:2405.14778), there about zero; the parts are
+    arXiv:2410.10418, 2302.01772 and 1803.01498.
+
+    Args:
+        f: Byzantine vectors tolerated, >= 0.
+    """
+
+    f: Byzantine = 2
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+    def start(self, own: Tensor) -> Tensor:
+        """No step yet."""
+        return own.new_zeros((own.shape[0], 1))
+
+    def reduce(self, stack: Stack, context: Context) -> Combined:
+        """As `Combination.reduce`."""
+        counted, step = stack.counted, _running_step(context)
+        distances = stack.squares().sqrt()
+        factors = shortened(distances, _cs_threshold(distances, counted, self.f, step))
+        combined = stack.own.clone()
+        there = counted.sum(dim=1)
+        for count in sorted(set(there.tolist())):  # one for a node; rows of a simulation may miss different peers
+            rows = (there == count).nonzero().flatten()
+            f = int(_expected(there[rows[0]], self.f))
+            places = counted[rows].nonzero()[:, 1].view(len(rows), count)
+            clipped = stack.only(rows).mixed(_clipping(factors[rows], places))
+            apart = between(clipped.gram())
+            apart[:, 0, 1:] = distances[rows].gather(1, places)  # before clipping, after which they are equal
+            mixed = clipped.mixed(neighborly(apart, f))
+            combined[rows], _, _ = TrimmedMean(f).reduce(mixed, context)
+        return combined, step.to(context.state.dtype), factors < HALF
 
 
 @dataclass(frozen=True, slots=True)
 class ClippedGossip:
-    """Clipping at tau² = (1/b) Σ of the k − b smallest squared distances, its practical threshold; nobody is clipped if b = 0.
+    """Clipping at tau² = (1/f) Σ of the k − f smallest squared distances, its practical threshold; none is clipped if f = 0.
 
-    An absent peer's distance is 0. Far vectors drive the threshold up, which is its weakness.
+    An absent peer has distance 0. Its weakness: far vectors raise the threshold.
 
     Source: He, Karimireddy and Jaggi 2022 (arXiv:2202.01545); the threshold as in the code of Gaucher et al. (arXiv:2410.10418).
 
     Args:
-        b: >= 0.
+        f: Byzantine vectors tolerated, >= 0.
     """
 
-    b: int
+    f: Byzantine = 2
 
     def __post_init__(self) -> None:
-        bad("clipped_gossip", self.b)
-
-    def tolerates(self, k: int) -> int:
-        """b, of k >= 2b + 1."""
-        return self.b if k > 2 * self.b else 0
-
-    def start(self, own: Tensor) -> Tensor:
-        """Nothing."""
-        return nothing(own)
+        check_bounds(self)
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """(R, D), nothing, and who was clipped to less than half."""
+        """As `Combination.reduce`."""
         squares = stack.squares()
         tau = torch.full_like(squares[:, :1], torch.inf)
-        if self.b:
-            kept = max(0, stack.count - 1 - self.b)
-            tau = (squares.sort(dim=1).values[:, :kept].sum(dim=1, keepdim=True) / self.b).sqrt()
-        return clipped(stack, squares.sqrt(), tau, context.kept)
+        if self.f:
+            kept = max(0, stack.count - 1 - self.f)
+            tau = (squares.sort(dim=1).values[:, :kept].sum(dim=1, keepdim=True) / self.f).sqrt()
+        return _clipped(stack, squares.sqrt(), tau, context.state)
 
 
 @dataclass(frozen=True, slots=True)
 class NormBound:
-    """Clipping at a threshold that somebody chose.
+    """Clipping at a configured threshold.
 
     Source: Sun et al. 2019, "Can you really backdoor federated learning?" (arXiv:1911.07963), here about our own vector.
 
@@ -131,63 +161,64 @@ class NormBound:
         tau: > 0.
     """
 
-    tau: float
+    tau: Positive = 1.0
 
     def __post_init__(self) -> None:
-        positive("norm_bound: tau", self.tau)
-
-    def tolerates(self, k: int) -> int:
-        """Any number: each is held to the threshold."""
-        return k
-
-    def start(self, own: Tensor) -> Tensor:
-        """Nothing."""
-        return nothing(own)
+        check_bounds(self)
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """(R, D), nothing, and who was clipped to less than half."""
-        return clipped(stack, stack.squares().sqrt(), self.tau, context.kept)
+        """As `Combination.reduce`."""
+        return _clipped(stack, stack.squares().sqrt(), self.tau, context.state)
 
 
-def clipped(stack: Stack, distances: Tensor, tau: Tensor | float, kept: Tensor) -> Combined:
-    """(R, D) our own vector moved by 1/(k + 1) of every difference, shortened to tau; and who was shortened to less than half.
-
-    Args:
-        stack: the vectors.
-        distances: (R, k) float64.
-        tau: (R, 1), or one for all.
-        kept: (R, s) what is remembered.
-    """
+def _clipped(stack: Stack, distances: Tensor, tau: Tensor | float, state: Tensor) -> Combined:
+    """Our own vector moved by 1/(k + 1) of every difference, clipped to tau, (R, 1) or one for all; who was clipped to less than half."""
     factors = shortened(distances, tau)
     others = factors / stack.count
     own = 1 - others.sum(dim=1, keepdim=True)
-    return stack.combination(torch.cat([own, others], dim=1)), kept, factors < HALF
+    return stack.combination(torch.cat([own, others], dim=1)), state, factors < HALF
 
 
-def outlived(distances: Tensor, heard: Tensor, b: int, step: Tensor) -> Tensor:
-    """(R, 1) float64: the threshold of `CsPlus`, which is not greater than some honest one's distance with b bad ones among those heard.
+def _cs_threshold(distances: Tensor, counted: Tensor, f: int, step: Tensor) -> Tensor:
+    """(R, 1) float64 threshold of `CsPlus`.
 
     Args:
         distances: (R, k) float64.
-        heard: (R, k) bool, who is there.
-        b: bad ones among k; fewer are allowed for where not all are there.
+        counted: (R, k) bool, the peers present.
+        f: Byzantine peers among k.
         step: (R, 1) running mean of the lengths of our own steps.
     """
-    there = heard.sum(dim=1, keepdim=True)
-    if b and distances.shape[1] <= 2 * b:
+    there = counted.sum(dim=1, keepdim=True)
+    if f and distances.shape[1] <= 2 * f:
         return torch.zeros_like(step)
-    allowed = expected(there, b)
-    ordered = distances.masked_fill(~heard, torch.inf).sort(dim=1).values
+    allowed = _expected(there, f)
+    ordered = distances.masked_fill(~counted, torch.inf).sort(dim=1).values
     tau = ordered.gather(1, (there - 2 * allowed - 1).clamp_min(0))
-    return torch.where(allowed > 0, tau, KAPPA * step) if b else tau
+    return torch.where(allowed > 0, tau, KAPPA * step) if f else tau
 
 
-def expected(there: Tensor, b: int) -> Tensor:
-    """Bad ones to expect of so many who are there, int64 of any shape: b of k >= 2b + 1, and always a minority."""
-    return ((there - 1) // 2).clamp(0, b)
+def _expected(there: Tensor, f: int) -> Tensor:
+    """F' of k' present peers, int64 of any shape: f, and always a minority."""
+    return ((there - 1) // 2).clamp(0, f)
 
 
-def running_step(context: Context) -> Tensor:
-    """(R, 1) float64: the running mean of the lengths of our own steps, this round's included."""
-    length, kept = norms(context.own, context.before), context.kept.double()
-    return torch.where(kept > 0, _MEMORY * kept + (1 - _MEMORY) * length, length)
+def _running_step(context: Context) -> Tensor:
+    """(R, 1) float64 running mean of the lengths of our own steps, this round's included."""
+    length, mean = norms(context.own, context.before), context.state.double()
+    return torch.where(mean > 0, _DECAY * mean + (1 - _DECAY) * length, length)
+
+
+def _clipping(factors: Tensor, places: Tensor) -> Tensor:
+    """(R, m', k + 1) mixing of all vectors into the clipped ones of present peers; our own stays first.
+
+    Args:
+        factors: (R, k) what clipping leaves of each difference.
+        places: (R, k') int64 indices of the present peers.
+    """
+    rows, count = places.shape
+    kept = factors.gather(1, places)
+    mixing = factors.new_zeros((rows, count + 1, factors.shape[1] + 1))
+    mixing[:, 0, 0] = 1.0
+    mixing[:, 1:, 0] = 1 - kept
+    mixing[:, 1:].scatter_(2, places[:, :, None] + 1, kept[:, :, None])
+    return mixing

@@ -1,21 +1,38 @@
-"""Rules that look at one coordinate at a time.
+"""Rules that treat each coordinate by itself.
 
-Ties are between equal values, so that there is nothing to choose; where two values are equally near to the median, the lower is taken.
-Not for sparse payloads: where most peers say nothing about a coordinate, its median is our own value and nobody learns.
+Ties are between equal values; of two values equally near to the median the lower is taken. Not for sparse payloads: where most peers send
+no value for a coordinate its median is our own value.
 
-Shapes: m vectors.
+Shapes: R rows, m vectors, D numbers each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from starling.gossip.api import Combined
+from starling.gossip.bounds import Byzantine, check_bounds
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.robust.rules.api import Context, bad, enough, nothing
+from starling.robust.rules.api import Context, check_count
 from starling.robust.rules.sorting_network import network
 from starling.robust.rules.stack import Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The mean of all m vectors: no defense, the baseline for all rules."""
+
+    @staticmethod
+    def check(_agreed: Any) -> list[str]:
+        """Rules for the manifest; warnings."""
+        return ["robust.rule: one Byzantine peer of those asked ruins a mean; `--set robust.rule=cs_nnm`"]
+
+    def reduce(self, stack: Stack, context: Context) -> Combined:
+        """As `Combination.reduce`."""
+        weights = torch.full((stack.own.shape[0], stack.count), 1 / stack.count, dtype=torch.float64)
+        return stack.combination(weights.to(stack.own.device)), context.state, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,47 +42,31 @@ class Median:
     Source: Yin et al. 2018 (arXiv:1803.01498).
     """
 
-    def tolerates(self, k: int) -> int:
-        """Fewer than half of the m vectors."""
-        return k // 2
-
-    def start(self, own: Tensor) -> Tensor:
-        """Nothing."""
-        return nothing(own)
-
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """(R, D), and nothing."""
-        middle = _middle(stack.count)
-        return stack.coordinates(network(stack.count, tuple(sorted(set(middle)))), median), context.kept, None
+        """As `Combination.reduce`."""
+        middle = tuple(sorted(set(_middle(stack.count))))
+        return stack.coordinates(network(stack.count, middle), median), context.state, None
 
 
 @dataclass(frozen=True, slots=True)
 class TrimmedMean:
-    """The mean of every coordinate without its b lowest and b highest values.
+    """The mean of every coordinate without its f lowest and f highest values.
 
     Source: Yin et al. 2018 (arXiv:1803.01498).
 
     Args:
-        b: >= 0.
+        f: Byzantine vectors tolerated, >= 0.
     """
 
-    b: int
+    f: Byzantine = 2
 
     def __post_init__(self) -> None:
-        bad("trimmed_mean", self.b)
-
-    def tolerates(self, k: int) -> int:
-        """b, of m >= 2b + 1."""
-        return self.b if k >= 2 * self.b else 0
-
-    def start(self, own: Tensor) -> Tensor:
-        """Nothing."""
-        return nothing(own)
+        check_bounds(self)
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """(R, D), and nothing."""
-        enough("trimmed_mean", self.b, stack.count, 2 * self.b + 1)
-        kept = range(self.b, stack.count - self.b)
+        """As `Combination.reduce`."""
+        check_count("trimmed_mean", self.f, stack.count, 2 * self.f + 1)
+        kept = range(self.f, stack.count - self.f)
 
         def finish(values: Sequence[Tensor], out: Tensor) -> None:
             out.copy_(values[kept[0]])
@@ -73,44 +74,35 @@ class TrimmedMean:
                 out.add_(values[index])
             out.div_(len(kept))
 
-        return stack.coordinates(network(stack.count, tuple(kept)), finish), context.kept, None
+        return stack.coordinates(network(stack.count, tuple(kept)), finish), context.state, None
 
 
 @dataclass(frozen=True, slots=True)
 class MeaMed:
-    """The mean of the m − b values of every coordinate that are nearest to its median.
+    """The mean of the m − f values of every coordinate that are nearest to its median.
 
     Source: Xie, Koyejo and Gupta 2018 (arXiv:1802.10116).
 
     Args:
-        b: >= 0.
+        f: Byzantine vectors tolerated, >= 0.
     """
 
-    b: int
+    f: Byzantine = 2
 
     def __post_init__(self) -> None:
-        bad("meamed", self.b)
-
-    def tolerates(self, k: int) -> int:
-        """b, of m >= 2b + 1."""
-        return self.b if k >= 2 * self.b else 0
-
-    def start(self, own: Tensor) -> Tensor:
-        """Nothing."""
-        return nothing(own)
+        check_bounds(self)
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """(R, D), and nothing."""
-        enough("meamed", self.b, stack.count, 2 * self.b + 1)
-        return mean_around_median(stack, self.b), context.kept, None
+        """As `Combination.reduce`."""
+        check_count("meamed", self.f, stack.count, 2 * self.f + 1)
+        return mean_around_median(stack, self.f), context.state, None
 
 
 def mean_around_median(stack: Stack, dropped: int) -> Tensor:
     """(R, D) the mean of the values of a coordinate that are nearest to its median, all but `dropped` of them.
 
-    In ascending order the nearest lie side by side, so that it is only to be found where they begin. Moving on from s pays if the value
-    that comes in is nearer than the one that goes; differences grow with s on one side and shrink on the other, so if it does not pay
-    at s, it never does later.
+    In ascending order the nearest values are adjacent, so only their first index is searched. Moving the window from s to s + 1 pays if
+    the value that enters is nearer than the one that leaves; if it does not pay at s, it does not at any later index.
     """
     size = stack.count - dropped
 

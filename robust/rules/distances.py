@@ -1,19 +1,17 @@
-"""What rules make of a Gram matrix, for R rows at once.
+"""Distances and clipping factors from Gram matrices, for R rows at once.
 
-Sums of a few products are written as such instead of as matrix products, so that a row's bits do not depend on how many rows there are.
+Short sums of products are no matrix products, so that the bits of a row do not depend on the number of rows.
 
 Shapes: R rows, m vectors.
 """
 
 from __future__ import annotations
 
-import math
-
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules.stack import CHUNK
 
 HALF = 0.5
-"""Whose difference is shortened below this was held back."""
+"""A peer whose difference is shortened below this share is reported as clipped."""
 
 
 def between(gram: Tensor) -> Tensor:
@@ -24,7 +22,7 @@ def between(gram: Tensor) -> Tensor:
 
 
 def to_point(gram: Tensor, weights: Tensor) -> Tensor:
-    """(R, m) distances from every vector to the point that weights (R, m), which sum to 1, make of them."""
+    """(R, m) distances from every vector to their combination with weights (R, m) that sum to 1."""
     along = (gram * weights.unsqueeze(1)).sum(dim=2)
     squares = gram.diagonal(dim1=1, dim2=2) - 2 * along + (weights * along).sum(dim=1, keepdim=True)
     return squares.clamp_min(0).sqrt()
@@ -38,7 +36,7 @@ def nearest(distances: Tensor, count: int) -> Tensor:
 
 
 def shortened(distances: Tensor, tau: Tensor | float) -> Tensor:
-    """min(1, tau/distance) for (R, m) distances: by how much clipping shortens. 1 for a distance of 0."""
+    """min(1, tau/distance) for (R, m) distances, the factor of clipping; 1 for a distance of 0."""
     limit = torch.as_tensor(tau, dtype=torch.float64, device=distances.device)
     return torch.where(distances > limit, limit / distances, 1.0)
 
@@ -52,13 +50,3 @@ def norms(vectors: Tensor, origin: Tensor | None = None) -> Tensor:
             part = part - origin[:, first : first + CHUNK]
         total += torch.linalg.vector_norm(part, dim=1, keepdim=True).double().square()
     return total.sqrt()
-
-
-def positive(name: str, value: float) -> None:
-    """Check a threshold.
-
-    Raises:
-        ValueError: it is not finite and > 0.
-    """
-    if not 0.0 < value < math.inf:
-        raise ValueError(f"{name} must be finite and > 0, got {value}")

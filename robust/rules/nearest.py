@@ -1,6 +1,6 @@
-"""Rules that listen to those near to us.
+"""Rules that average our own vector with the vectors nearest to it.
 
-Shapes: R rows, k peers.
+Shapes: R rows, k peers, m = k + 1 vectors, D numbers each.
 """
 
 from __future__ import annotations
@@ -9,52 +9,45 @@ import math
 from dataclasses import dataclass
 
 from starling.gossip.api import Combined
+from starling.gossip.bounds import Byzantine, NonNegative, Positive, PositiveShare, Share, check_bounds
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.robust.rules.api import Context, bad, enough, nothing
-from starling.robust.rules.distances import nearest, norms, positive
+from starling.robust.rules.api import Context, check_count
+from starling.robust.rules.distances import nearest, norms
 from starling.robust.rules.stack import Stack
 
 
 @dataclass(frozen=True, slots=True)
 class Nna:
-    """Nearest neighbor averaging: the mean of our own vector and the k − b nearest to it.
+    """Nearest neighbor averaging: the mean of our own vector and the k − f nearest to it.
 
-    An absent peer's vector is our own, hence among the nearest: b of those present are left out, however few they are.
+    An absent peer counts as our own vector, hence as one of the nearest: f of those present are excluded, however few they are.
 
     Source: Farhadkhani et al. 2023, MoNNA (arXiv:2209.10931).
 
     Args:
-        b: >= 0.
+        f: Byzantine vectors tolerated, >= 0.
     """
 
-    b: int
+    f: Byzantine = 2
 
     def __post_init__(self) -> None:
-        bad("nna", self.b)
-
-    def tolerates(self, k: int) -> int:
-        """b, of k >= 2b + 1."""
-        return self.b if k > 2 * self.b else 0
-
-    def start(self, own: Tensor) -> Tensor:
-        """Nothing."""
-        return nothing(own)
+        check_bounds(self)
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """(R, D), nothing, and who is not among the nearest."""
-        enough("nna", self.b, stack.count, self.b + 2)
-        kept = stack.count - 1 - self.b
+        """As `Combination.reduce`."""
+        check_count("nna", self.f, stack.count, self.f + 2)
+        kept = stack.count - 1 - self.f
         chosen = nearest(stack.squares(), kept).double()
         weights = torch.cat([torch.ones_like(chosen[:, :1]), chosen], dim=1) / (kept + 1)
-        return stack.combination(weights), context.kept, chosen == 0
+        return stack.combination(weights), context.state, chosen == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Our own vector with weight `share`, and with the rest the mean of those within γ·exp(−decay·t)·‖x‖ of it; alone if there are none.
+    """Our own vector with weight `share`, and the mean of the vectors within γ·exp(−decay·t)·‖x‖ of it with the rest.
 
-    An absent peer's vector is our own, hence accepted. It remembers t, the rounds so far. The threshold is relative to the norm of our
-    vector: a model near 0 accepts nobody, a large pretrained one everybody.
+    Without such vectors our own stays. An absent peer counts as our own vector. The state is t, the number of rounds. The threshold is
+    relative to the norm of our vector: a model near 0 accepts no peer, a large pretrained one accepts all.
 
     Source: Fang et al. 2024, BALANCE (arXiv:2406.10416), with γ = 0.3, share 0.5 and a decay of 1/(rounds of the run).
 
@@ -64,29 +57,68 @@ class Balance:
         decay: per round, >= 0.
     """
 
-    gamma: float = 0.3
-    share: float = 0.5
-    decay: float = 0.0
+    gamma: Positive = 0.3
+    share: Share = 0.4
+    decay: NonNegative = 0.0
 
     def __post_init__(self) -> None:
-        positive("balance: gamma", self.gamma)
-        if not 0.0 <= self.share <= 1.0:
-            raise ValueError(f"balance: share must be in [0, 1], got {self.share}")
-        if not 0.0 <= self.decay < math.inf:
-            raise ValueError(f"balance: decay must be finite and >= 0, got {self.decay}")
-
-    def tolerates(self, k: int) -> int:
-        """Any number: those accepted are within the threshold."""
-        return k
+        check_bounds(self)
 
     def start(self, own: Tensor) -> Tensor:
         """Round 0."""
         return own.new_zeros((own.shape[0], 1))
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """(R, D), the number of rounds, and who is too far away."""
-        limit = self.gamma * torch.exp(-self.decay * context.kept.double()) * norms(context.own)
-        accepted = (stack.squares().sqrt() <= limit).double()
-        others = (1 - self.share) * accepted / accepted.sum(dim=1, keepdim=True).clamp_min(1)
-        weights = torch.cat([1 - others.sum(dim=1, keepdim=True), others], dim=1)
-        return stack.combination(weights), context.kept + 1, accepted == 0
+        """As `Combination.reduce`."""
+        limit = self.gamma * torch.exp(-self.decay * context.state.double()) * norms(context.own)
+        accepted = stack.squares().sqrt() <= limit
+        return stack.combination(_weights(accepted, self.share)), context.state + 1, ~accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Ubar:
+    """Our own vector with weight α, and with 1 − α the mean of those of the ⌈share·k⌉ nearest whose loss on our data is not above ours.
+
+    If there are none, the one of least loss among the nearest; not with k = 1, as any vector would then be accepted. An absent peer
+    counts as our own vector. With data that differ from node to node, or after several local steps, it tends to accept no peer, since
+    every node's own loss is the lowest.
+
+    Source: Guo et al. 2020, UBAR (arXiv:2002.08569), with a share of 0.4 and α = 0.5.
+
+    Args:
+        share: of the peers, in (0, 1].
+        alpha: α, in [0, 1].
+    """
+
+    share: PositiveShare = 0.4
+    alpha: Share = 0.5
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+    def reduce(self, stack: Stack, context: Context) -> Combined:
+        """As `Combination.reduce`.
+
+        Raises:
+            ValueError: losses are not available.
+        """
+        if context.losses is None:
+            raise ValueError("ubar needs the losses of models, which are not known here")
+        peers = stack.count - 1
+        near = nearest(stack.squares(), math.ceil(self.share * peers))
+        ours = context.losses(stack.own.unsqueeze(1)).double()
+        theirs = torch.full(near.shape, torch.inf, dtype=torch.float64, device=near.device)
+        for peer in near.nonzero()[:, 1].view(len(near), -1).unbind(1):  # one vector at a time, to bound memory
+            weights = torch.nn.functional.one_hot(peer + 1, stack.count).double()
+            loss = context.losses(stack.combination(weights).unsqueeze(1)).double()
+            theirs.scatter_(1, peer.unsqueeze(1), loss.nan_to_num(nan=torch.inf))
+        accepted = near & (theirs <= ours)
+        if peers > 1:
+            accepted = torch.where(accepted.any(dim=1, keepdim=True), accepted, nearest(theirs, 1) & near)
+        return stack.combination(_weights(accepted, self.alpha)), context.state, ~accepted
+
+
+def _weights(accepted: Tensor, share: float) -> Tensor:
+    """(R, k) bool -> (R, m) weights: `share` for our own vector and the rest evenly for the accepted; 1 for our own without any."""
+    others = (1 - share) * accepted.double() / accepted.sum(dim=1, keepdim=True).clamp_min(1)
+    return torch.cat([1 - others.sum(dim=1, keepdim=True), others], dim=1)

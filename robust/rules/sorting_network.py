@@ -1,7 +1,7 @@
 """Sorting networks over rows: the order statistics of m values per coordinate, by minimum and maximum alone.
 
 No index tensors and no strided sort: every step is one elementwise operation on two rows that lie in cache. Steps that none of the
-wanted outputs depends on are left out: of the 63 comparators for 16 rows a median needs 53, a trimmed mean with b = 3 61.
+wanted outputs depends on are left out: of the 63 comparators for 16 rows a median needs 53, a trimmed mean with f = 3 61.
 
 Source: odd-even merge sort, Batcher 1968, "Sorting networks and their applications".
 
@@ -19,17 +19,13 @@ from starling.gossip.lazy_torch import Tensor, torch
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A compiled network. Registers 0 … m − 1 are the inputs, which are only read; those from m on are scratch.
+    """A compiled network. Registers 0 … m − 1 are the inputs, which are only read; those from m on are scratch."""
 
-    Args:
-        steps: (whether the larger is taken, first source, second source, destination).
-        wires: register in which the i-th smallest ends; of meaning for the wanted ones.
-        scratch: registers needed beyond the inputs.
-    """
-
-    steps: tuple[tuple[bool, int, int, int], ...]
-    wires: tuple[int, ...]
-    scratch: int
+    steps: tuple[
+        tuple[bool, int, int, int], ...
+    ]  # (whether the larger is taken, first source, second source, destination)
+    wires: tuple[int, ...]  # register in which the i-th smallest ends; of meaning for the wanted ones
+    scratch: int  # registers needed beyond the inputs
 
     def sort(self, rows: Sequence[Tensor], scratch: Sequence[Tensor]) -> list[Tensor]:
         """The rows in ascending order, coordinate by coordinate; in scratch, or inputs themselves.

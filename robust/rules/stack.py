@@ -1,15 +1,14 @@
 """The vectors that a rule combines, read block by block.
 
-A rule either asks for order statistics of every coordinate, or for the Gram matrix of the differences to our own vector and then for one
-weighted sum. Both are passes over blocks that stay in cache, so that beyond inputs and result no more than a few blocks of memory are
-taken, whatever d is. What a preparation (nearest neighbor mixing, bucketing) does is linear: it is a small matrix here, and no mixed
-vector is ever stored.
+A rule asks for order statistics of every coordinate, or for the Gram matrix of the differences to our own vector and then for one weighted
+sum. Both pass over blocks that stay in cache, so that beyond inputs and result memory is bounded by a few blocks, for any d.
+Pre-aggregation is linear: a small matrix, and no mixed vector is stored.
 
-Conventions: an absent vector is our own (its difference is 0). Sums of products are taken in the vectors' type over CHUNK coordinates
-at a time, and over the chunks in float64; where that overflows, which takes a liar, everything is done in float64. Differences of
-float64 are cut at ±1e140 per coordinate, and those of float32 that are mixed at ±1e17, for nobody honest is that far. Chunks are always
-the same, and are multiplied for one row at a time in memory of their own (libraries round differently for other shapes and other
-alignments): so is every bit, for any block size and any number of rows at once.
+An absent vector counts as our own (difference 0). Products are summed in the vectors' type over CHUNK coordinates, and over chunks in
+float64; where that overflows, which only Byzantine vectors can cause, all is repeated in float64. Differences are cut at ±1e140 per
+coordinate in float64, and at ±1e17 in float32 where they are mixed: honest vectors are not that far. All chunks have one size and are
+multiplied row by row in memory of their own, as libraries round differently for other shapes and alignments: so the result is the same
+to the bit for any block size and any number of rows.
 
 Shapes: R rows (nodes), k peers, m = k + 1 vectors of which the first is our own, p vectors after mixing, D numbers each.
 """
@@ -24,55 +23,51 @@ from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules.sorting_network import Network
 
 BLOCK = 1 << 15
-"""Coordinates at a time where no bit depends on it: 17 of them, float32, are about the second-level cache of a core."""
+"""Coordinates at a time: 17 vectors of so many float32 fit in the second-level cache of a core."""
 CHUNK = 1 << 14
 """Coordinates of one partial sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Args:
-    own: (R, D) our vector.
-    told: (R, k, D) those of the peers.
-    present: (R, k) bool.
-    mixing: (R, p, m) float64, rows sum to 1: what the vectors are of the m above; None for those m themselves.
-    block: coordinates at a time, a multiple of CHUNK.
-    """
+    """Own and received vectors, mixed if given a matrix."""
 
-    own: Tensor
-    told: Tensor
-    present: Tensor
-    mixing: Tensor | None = None
-    block: int = BLOCK
+    own: Tensor  # (R, D)
+    received: Tensor  # (R, k, D)
+    present: Tensor  # (R, k) bool
+    mixing: Tensor | None = None  # (R, p, m) float64, rows sum to 1; None: no mixing
+    block: int = BLOCK  # coordinates at a time, a multiple of CHUNK
 
     @property
     def count(self) -> int:
-        """How many vectors there are, our own included: p, or m."""
-        return self.told.shape[1] + 1 if self.mixing is None else self.mixing.shape[1]
+        """Number of vectors, our own included: p, or m without mixing."""
+        return self.received.shape[1] + 1 if self.mixing is None else self.mixing.shape[1]
 
     @property
-    def heard(self) -> Tensor:
-        """(R, p − 1) bool: which are not just our own in place of an absent one. Mixed vectors always count."""
+    def counted(self) -> Tensor:
+        """(R, p − 1) bool: vectors of present peers; true for all mixed vectors."""
         if self.mixing is None:
             return self.present
         return self.present.new_ones((self.own.shape[0], self.count - 1))
 
     def mixed(self, mixing: Tensor) -> Stack:
-        """These vectors mixed: (R, q, p), rows sum to 1."""
+        """The vectors mixed by (R, q, p), whose rows sum to 1."""
         return replace(self, mixing=mixing if self.mixing is None else _product(mixing, self.mixing))
 
     def only(self, rows: Tensor) -> Stack:
-        """These rows, int64 in ascending order."""
+        """Some rows, int64 in ascending order."""
         if len(rows) == len(self.own):
             return self
         mixing = None if self.mixing is None else self.mixing[rows]
-        return replace(self, own=self.own[rows], told=self.told[rows], present=self.present[rows], mixing=mixing)
+        return replace(
+            self, own=self.own[rows], received=self.received[rows], present=self.present[rows], mixing=mixing
+        )
 
     def gram(self, extra: Tensor | None = None) -> Tensor:
         """(R, p, p) float64 products of the differences to the first vector, whose row and column are 0.
 
         Args:
-            extra: (R, D) one more vector to measure, which becomes the last: then (R, p + 1, p + 1).
+            extra: (R, D) one more vector, which becomes the last: then (R, p + 1, p + 1).
         """
         gram = self._gram(extra)
         if self.mixing is None:
@@ -80,7 +75,7 @@ class Stack:
         mixing = _extended(self.mixing, extra)
         moved = mixing - mixing[:, :1]
         mixed = _product(_product(moved, gram), moved.mT)
-        return (mixed + mixed.mT) / 2  # that distances are equal both ways decides ties
+        return (mixed + mixed.mT) / 2  # symmetric to the bit, for ties
 
     def squares(self) -> Tensor:
         """(R, p − 1) float64 squared distances from the first vector to the others."""
@@ -94,12 +89,7 @@ class Stack:
         return total
 
     def combination(self, weights: Tensor, extra: Tensor | None = None) -> Tensor:
-        """(R, D) the weighted sum.
-
-        Args:
-            weights: (R, p) float64 that sum to 1, or (R, p + 1) where there is an extra vector.
-            extra: (R, D).
-        """
+        """(R, D) the sum weighted by (R, p) float64 that sum to 1; (R, p + 1) with an extra vector (R, D)."""
         if self.mixing is not None:
             weights = _product(weights.unsqueeze(1), _extended(self.mixing, extra)).squeeze(1)
         combined = torch.empty_like(self.own, memory_format=torch.contiguous_format)
@@ -110,12 +100,11 @@ class Stack:
         return combined
 
     def coordinates(self, network: Network, finish: Callable[[Sequence[Tensor], Tensor], None]) -> Tensor:
-        """(R, D) what becomes of the sorted values of each coordinate.
+        """(R, D) a function of the sorted values of each coordinate.
 
         Args:
             network: for p rows.
-            finish: p rows in ascending order (of meaning where the network was asked for them) and where to write the result,
-                all of one shape.
+            finish: p rows in ascending order (those that the network computes) and the output to write, all of one shape.
         """
         reduced = torch.empty_like(self.own, memory_format=torch.contiguous_format)
         scratch = self.own.new_empty((network.scratch, self._largest()))
@@ -126,7 +115,7 @@ class Stack:
         return reduced
 
     def vectors(self) -> Tensor:
-        """(R, p, D) all of them, in memory."""
+        """(R, p, D) all vectors, in memory."""
         stored = self.own.new_empty((self.own.shape[0], self.count, self.own.shape[1]))
         for rows, columns, values in self._blocks(stored):
             if self.mixing is None:
@@ -135,7 +124,7 @@ class Stack:
         return stored
 
     def _gram(self, extra: Tensor | None) -> Tensor:
-        rows, count = self.own.shape[0], self.told.shape[1] + (extra is not None)
+        rows, count = self.own.shape[0], self.received.shape[1] + (extra is not None)
         gram = torch.zeros((rows, count + 1, count + 1), dtype=torch.float64, device=self.own.device)
         padded = count if count <= 8 else -8 * (-count // 8)  # rows of zeros: MKL is twice as fast with 16 as with 15
         for row in range(rows):
@@ -159,8 +148,8 @@ class Stack:
 
     def _combine(self, row: int, weights: Tensor, extra: Tensor | None, out: Tensor, *, wide: bool) -> None:
         dtype = torch.float64 if wide else self.own.dtype
-        among = slice(0, self.told.shape[1])
-        if extra is None:  # what no weight is given to need not be read, at either end
+        among = slice(0, self.received.shape[1])
+        if extra is None:  # leading and trailing weights of 0 need no reading
             used = weights.nonzero().flatten().tolist() or [0]
             among = slice(used[0], used[-1] + 1)
             weights = weights[among]
@@ -187,31 +176,29 @@ class Stack:
         wide: bool = False,
         cut: bool = False,
     ) -> Iterator[tuple[int, Tensor]]:
-        """Where chunks of coordinates begin, and (k, chunk) differences to our own vector there, in memory that the next one reuses.
+        """Starts of chunks and (k, chunk) differences to our own vector there, in memory that the next chunk reuses.
 
         Args:
-            row: which.
+            row: index.
             extra: (R, D) one more vector, which becomes the last.
-            padded: rows of zeros are added up to this number.
-            within: only these coordinates, beginning at a multiple of CHUNK; None: all.
-            among: only these peers; None: all.
+            padded: least number of rows, filled with zeros.
+            within: coordinates, from a multiple of CHUNK; None: all.
+            among: peers; None: all.
             wide: in float64.
-            cut: float32 too.
+            cut: cut float32 too.
         """
-        among = slice(0, self.told.shape[1]) if among is None else among
+        among = slice(0, self.received.shape[1]) if among is None else among
         within = slice(0, self.own.shape[1]) if within is None else within
         dtype, peers = torch.float64 if wide else self.own.dtype, among.stop - among.start
         far = (1e140 if dtype == torch.float64 else 1e17) if cut or dtype == torch.float64 else None
         absent = [peer for peer, there in enumerate(self.present[row, among].tolist()) if not there]
         size = min(CHUNK, within.stop - within.start)
         buffer = self.own.new_zeros((max(peers + (extra is not None), padded), size), dtype=dtype)
-        told = torch.split(
-            self.told[row, among, within], CHUNK, dim=1
-        )  # one call for all: a slice a chunk takes its time
+        received = torch.split(self.received[row, among, within], CHUNK, dim=1)  # one call is faster than slices
         own = torch.split(self.own[row, within], CHUNK)
         last = None if extra is None else torch.split(extra[row, within], CHUNK)
         part, target = buffer, buffer[:peers]
-        for index, (theirs, ours) in enumerate(zip(told, own, strict=True)):
+        for index, (theirs, ours) in enumerate(zip(received, own, strict=True)):
             if ours.shape[0] < size:
                 part = buffer[:, : ours.shape[0]]
                 target = part[:peers]
@@ -228,11 +215,7 @@ class Stack:
             yield within.start + index * CHUNK, part
 
     def _blocks(self, stored: Tensor | None = None) -> Iterator[tuple[slice, slice, list[Tensor]]]:
-        """Rows and coordinates, and the p values there, each (rows, coordinates).
-
-        Args:
-            stored: (R, p, D) where mixed values are put; None: in memory that the next block reuses.
-        """
+        """Rows, coordinates, and p values (rows, coordinates) there; mixed ones in `stored` (R, p, D), or in memory that is reused."""
         rows, dim = self.own.shape
         weights = None if self.mixing is None else self.mixing[:, :, 1:].to(self.own.dtype)
         memory = None if weights is None or stored is not None else self.own.new_empty(self.count * self._largest())
@@ -251,12 +234,12 @@ class Stack:
                 yield some, columns, list(values.unbind(1))
 
     def _values(self, rows: slice, columns: slice) -> list[Tensor]:
-        own, told, present = self.own[rows, columns], self.told[rows, :, columns], self.present[rows]
+        own, received, present = self.own[rows, columns], self.received[rows, :, columns], self.present[rows]
         if bool(present.all()):
-            return [own, *told.unbind(1)]
+            return [own, *received.unbind(1)]
         return [
             own,
-            *(torch.where(here[:, None], its, own) for here, its in zip(present.T, told.unbind(1), strict=True)),
+            *(torch.where(here[:, None], its, own) for here, its in zip(present.T, received.unbind(1), strict=True)),
         ]
 
     def _mix(self, rows: slice, columns: slice, weights: Tensor, values: Tensor) -> None:
@@ -278,12 +261,12 @@ class Stack:
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """(R, a, c) of (R, a, b) and (R, b, c), each as if it were alone."""
+    """(R, a, c) of (R, a, b) and (R, b, c), row by row for equal bits."""
     return torch.stack([first.clone() @ second.clone() for first, second in zip(left, right, strict=True)])
 
 
 def _extended(mixing: Tensor, extra: Tensor | None) -> Tensor:
-    """The mixing (R, p + 1, m + 1) that leaves an extra vector as it is."""
+    """The mixing (R, p + 1, m + 1) that does not change the extra vector."""
     if extra is None:
         return mixing
     rows, mixed, count = mixing.shape

@@ -21,32 +21,26 @@ if TYPE_CHECKING:
     from starling.gossip.errors import ConfigError, GossipError
     from starling.node.attach import Attached, Evaluation
     from starling.node.background import Node, attach, found, join, run
-    from starling.node.config.kinds import CATALOGUES as catalogues  # noqa: N811
+    from starling.node.config.parts import CATALOGUES as catalogues  # noqa: N811
     from starling.node.config.schema import Manifest
     from starling.node.simulate.api import simulate
     from starling.node.status.snapshot import StatusSnapshot
     from starling.node.tasks.api import Data, Source, Task
     from starling.node.tasks.classifier import task
 
-_WHERE = {
-    "Attached": "starling.node.attach",
-    "ConfigError": "starling.gossip.errors",
-    "Data": "starling.node.tasks.api",
-    "Evaluation": "starling.node.attach",
-    "GossipError": "starling.gossip.errors",
-    "Manifest": "starling.node.config.schema",
-    "Node": "starling.node.background",
-    "Source": "starling.node.tasks.api",
-    "StatusSnapshot": "starling.node.status.snapshot",
-    "Task": "starling.node.tasks.api",
-    "attach": "starling.node.background",
-    "catalogues": "starling.node.config.kinds:CATALOGUES",
-    "found": "starling.node.background",
-    "join": "starling.node.background",
-    "run": "starling.node.background",
-    "simulate": "starling.node.simulate.api",
-    "task": "starling.node.tasks.classifier",
+_MODULES = {
+    "gossip.errors": ("ConfigError", "GossipError"),
+    "node.attach": ("Attached", "Evaluation"),
+    "node.background": ("Node", "attach", "found", "join", "run"),
+    "node.config.parts": ("catalogues",),
+    "node.config.schema": ("Manifest",),
+    "node.simulate.api": ("simulate",),
+    "node.status.snapshot": ("StatusSnapshot",),
+    "node.tasks.api": ("Data", "Source", "Task"),
+    "node.tasks.classifier": ("task",),
 }
+_WHERE = {name: f"starling.{module}" for module, names in _MODULES.items() for name in names}
+_RENAMED = {"catalogues": "CATALOGUES"}
 
 __all__ = [
     "Attached",
@@ -72,8 +66,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'starling' has no attribute {name!r}")
-    module, _, attribute = _WHERE[name].partition(":")
-    return getattr(importlib.import_module(module), attribute or name)
+    return getattr(importlib.import_module(_WHERE[name]), _RENAMED.get(name, name))
 
 
 def __dir__() -> list[str]:

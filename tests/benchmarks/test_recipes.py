@@ -130,7 +130,7 @@ def plausible(recipe: recipes.Recipe) -> results.Figures:
 
 @pytest.mark.parametrize("path", ALL)
 def test_every_recipe_can_be_read_and_bounds_only_figures_that_are_measured(path):
-    """A misspelt figure would be a claim that nobody checks."""
+    """A misspelt figure would be an unchecked claim."""
     recipe = recipes.load(path)
     results.verdicts(recipe, plausible(recipe))
 
@@ -142,10 +142,10 @@ def test_every_command_line_is_one_that_the_command_takes(path):
     match recipe:
         case DemoRecipe():
             for case, own in recipe.all_cases.items():
-                liars = [recipe.byzantine[case]] if case in recipe.byzantine else []
+                attackers = [recipe.byzantine[case]] if case in recipe.byzantine else []
                 make_plan(
-                    recipe.nodes, "digits", recipe.rounds, None, recipe.seeds[0], (*recipe.set, *own), (), None, None,
-                    preset=recipe.preset or None, liars=liars,
+                    nodes=recipe.nodes, rounds=recipe.rounds, seed=recipe.seeds[0], assignments=(*recipe.set, *own),
+                    preset=recipe.preset or None, byzantine=tuple(attackers),
                 )  # fmt: skip
         case OverlaysRecipe():
             for case in recipe.cases.values():
@@ -165,7 +165,7 @@ def check_simulation(recipe: SimulateRecipe, case: str) -> None:
     given = [word for word in words if "=" in word]
     scenario, cells = sweep.read(facts.ROOT / words[1], given)
     if scenario.task.kind in PATH_TASKS:
-        _, cells = sweep.read(facts.ROOT / words[1], [*given, f"task.params.path={facts.ROOT}"])
+        _, cells = sweep.read(facts.ROOT / words[1], [*given, f"task.path={facts.ROOT}"])
     rules.check(cells)
     assert [cell.scenario.simulate.seed for cell in cells] == list(recipe.seeds)
 
@@ -244,7 +244,7 @@ def test_what_liars_cost_is_the_worst_of_their_cases_against_the_honest_one():
 
 
 def test_every_attack_that_an_open_swarm_can_meet_is_in_the_recipe():
-    """An attack that is left out is one nobody knows the cost of. Lies about trackers need one."""
+    """An attack that is left out has an unknown cost. Attacks on trackers need one."""
     recipe = recipes.load(recipes.find("strangers_live"))
     known = {name for name in ATTACKS if not name.startswith("tracker_")}
     assert recipe.byzantine == {name: f"3:{name}" for name in known}
@@ -336,8 +336,8 @@ def test_a_small_comparison_of_overlays_runs():
 
 @pytest.mark.slow
 def test_a_small_simulation_runs():
-    """Averages with everybody beat no averages at all."""
-    few = ("simulate.nodes=4", "pace.rounds=60", "task.params.dim=5")
+    """Averages with all nodes beat no averages at all."""
+    few = ("simulate.nodes=4", "pace.rounds=60", "task.dim=5")
     cases = {"all": ("mix=dsgd", "overlay=complete"), "none": ("mix=dsgd", "overlay=alone")}
     recipe = SimulateRecipe(title="x", scenario=str(BOWLS), seeds=(1, 2), set=few, cases=cases)
     runs = simulations.measure(recipe)
@@ -383,7 +383,7 @@ def test_a_command_that_fails_is_an_error_and_no_result():
 @pytest.mark.slow
 @pytest.mark.real
 def test_the_help_command_is_timed_and_reaped():
-    """Warnings are errors here: a process that nobody waited for would be one."""
+    """Warnings are errors here: a process that was not waited for would be one."""
     run = startup.time_help()
     assert run["help_s"] > 0
     assert run["help_cpu_s"] > 0
@@ -570,7 +570,7 @@ def test_the_page_shows_what_is_stored():
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_shows_what_is_stored_of_recipes_and_pictures_that_exist(path):
-    """Its tables are made, not typed, and whoever doubts them finds recipe, result and picture."""
+    """Its tables are made, not typed, and each names its recipe, result and picture."""
     text = path.read_text()
     stored = {each.name: each for each in results.newest(results.FOLDER)}
     named = [match[1] for match in table.PLACE.findall(text)]

@@ -1,48 +1,18 @@
-"""Every target by name, and where it is: "module:NAME" below `tests.fuzz.targets`, imported only by who attacks it."""
+"""Every target by name, as "module:NAME" below `tests.fuzz.targets`; imported on use."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
-TARGETS: Mapping[str, str] = MappingProxyType(
-    {
-        "payload_request": "payloads:REQUEST",
-        "payload_response": "payloads:RESPONSE",
-        "indices": "payloads:LISTING",
-        "quantizers": "payloads:QUANTISED",
-        "frames": "wire:FRAMES",
-        "records": "wire:RECORDS",
-        "manifests": "wire:MANIFEST",
-        "settings": "words:TOML",
-        "set_options": "words:SET",
-        "invites": "words:INVITE",
-        "addresses": "words:ADDRESS",
-        "control_requests": "local:CONTROL_REQUESTS",
-        "control_answers": "local:CONTROL_ANSWERS",
-        "snapshots": "local:SNAPSHOTS",
-        "pipe": "local:PIPE",
-        "data_files": "local:DATA_FILES",
-        "blobs": "models:BLOB",
-        "transfers": "models:TRANSFER",
-        "edges": "machines:EDGE",
-        "members": "machines:MEMBER",
-        "pulls": "pulls:PULLS",
-        "proofs": "evidence:PROOF",
-        "witnesses": "evidence:COURT",
-        "decisions": "evidence:DECISIONS",
-        "noise_records": "transport:RECORDS",
-        "muxer": "transport:MUXER",
-        "lanes": "transport:LANES_TARGET",
-        "connections": "transport:CONNECTION",
-        "handshakes": "handshakes:HANDSHAKE",
-        "engine": "engine:ENGINE",
-        "histories": "histories:HISTORY",
-        "credentials": "admission:CREDENTIAL",
-        "revocations": "admission:REVOCATION",
-    }
-)
-PLANTED: Mapping[str, str] = MappingProxyType(
-    {"planted_raises": "planted:RAISES", "planted_hangs": "planted:HANGS", "planted_believes": "planted:BELIEVES"}
-)
+TARGETS = {
+    "payload_request": "payloads:REQUEST", "payload_response": "payloads:RESPONSE", "indices": "payloads:LISTING",
+    "quantizers": "payloads:QUANTISED", "frames": "wire:FRAMES", "records": "wire:RECORDS", "manifests": "wire:MANIFEST",
+    "settings": "text:TOML", "set_options": "text:SET", "invites": "text:INVITE", "addresses": "text:ADDRESS",
+    "control_requests": "local:CONTROL_REQUESTS", "control_answers": "local:CONTROL_ANSWERS", "snapshots": "local:SNAPSHOTS",
+    "pipe": "local:PIPE", "data_files": "local:DATA_FILES", "blobs": "models:BLOB", "transfers": "models:TRANSFER",
+    "edges": "machines:EDGE", "members": "machines:MEMBER", "pulls": "pulls:PULLS", "proofs": "evidence:PROOF",
+    "equivocations": "evidence:EQUIVOCATIONS", "decisions": "evidence:DECISIONS", "histories": "evidence:HISTORY",
+    "noise_records": "transport:RECORDS", "muxer": "transport:MUXER", "lanes": "transport:LANES_TARGET",
+    "connections": "transport:CONNECTION", "handshakes": "handshakes:HANDSHAKE", "engine": "engine:ENGINE",
+    "credentials": "admission:CREDENTIAL", "revocations": "admission:REVOCATION",
+}  # fmt: skip
+PLANTED = {"planted_raises": "planted:RAISES", "planted_hangs": "planted:HANGS", "planted_believes": "planted:BELIEVES"}
 """With a bug each, to see that it is found."""

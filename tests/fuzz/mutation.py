@@ -1,4 +1,4 @@
-"""What goes wrong with bytes, on purpose or not: strategies for hypothesis."""
+"""Mutations of valid inputs: a strategy for hypothesis."""
 
 from __future__ import annotations
 
@@ -7,61 +7,37 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-LIES = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**64 - 1)
+NUMBERS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**64 - 1)
 MOST_REPEATS = 500
+CHANGES = ("flip", "cut", "extend", "insert", "remove", "splice", "repeat", "number", "number")
 
 
 @st.composite
 def mutated(draw: Callable[..., Any], inputs: Sequence[bytes], most_bytes: int) -> bytes:
-    """One of the inputs after up to four changes.
-
-    Args:
-        draw: hypothesis's.
-        inputs: where to start, at least one.
-        most_bytes: longest result.
-    """
+    """One of the `inputs` after up to four changes, cut to `most_bytes`."""
     data = draw(st.sampled_from(inputs))
     for change in draw(st.lists(st.sampled_from(CHANGES), max_size=4)):
         at = draw(st.integers(0, len(data)))
-        data = change(draw, data, at, inputs)
+        before, after = data[:at], data[at:]
+        match change:
+            case "flip":
+                data = before + bytes(byte ^ (1 << draw(st.integers(0, 7))) for byte in after[:1]) + after[1:]
+            case "cut":
+                data = before
+            case "extend":
+                data += draw(st.binary(min_size=1, max_size=20))
+            case "insert":
+                data = before + draw(st.binary(min_size=1, max_size=8)) + after
+            case "remove":
+                data = before + after[draw(st.integers(1, 8)) :]
+            case "splice":
+                other = draw(st.sampled_from(inputs))
+                data = before + other[draw(st.integers(0, len(other))) :]
+            case "repeat":
+                part = after[: draw(st.integers(1, 8))]
+                data = before + part * draw(st.sampled_from((2, 20, MOST_REPEATS))) + after
+            case _:  # a false length, count, index or number
+                width = draw(st.sampled_from((1, 2, 4, 8)))
+                number = draw(st.sampled_from(NUMBERS)) % (1 << (8 * width))
+                data = before + number.to_bytes(width, draw(st.sampled_from(("little", "big")))) + after[width:]
     return data[:most_bytes]
-
-
-def _flip(draw: Callable[..., Any], data: bytes, at: int, inputs: Sequence[bytes]) -> bytes:
-    return data[:at] + bytes(byte ^ (1 << draw(st.integers(0, 7))) for byte in data[at : at + 1]) + data[at + 1 :]
-
-
-def _cut(draw: Callable[..., Any], data: bytes, at: int, inputs: Sequence[bytes]) -> bytes:
-    return data[:at]
-
-
-def _extend(draw: Callable[..., Any], data: bytes, at: int, inputs: Sequence[bytes]) -> bytes:
-    return data + draw(st.binary(min_size=1, max_size=20))
-
-
-def _insert(draw: Callable[..., Any], data: bytes, at: int, inputs: Sequence[bytes]) -> bytes:
-    return data[:at] + draw(st.binary(min_size=1, max_size=8)) + data[at:]
-
-
-def _remove(draw: Callable[..., Any], data: bytes, at: int, inputs: Sequence[bytes]) -> bytes:
-    return data[:at] + data[at + draw(st.integers(1, 8)) :]
-
-
-def _splice(draw: Callable[..., Any], data: bytes, at: int, inputs: Sequence[bytes]) -> bytes:
-    other = draw(st.sampled_from(inputs))
-    return data[:at] + other[draw(st.integers(0, len(other))) :]
-
-
-def _repeat(draw: Callable[..., Any], data: bytes, at: int, inputs: Sequence[bytes]) -> bytes:
-    part = data[at : at + draw(st.integers(1, 8))]
-    return data[:at] + part * draw(st.sampled_from((2, 20, MOST_REPEATS))) + data[at:]
-
-
-def _lie(draw: Callable[..., Any], data: bytes, at: int, inputs: Sequence[bytes]) -> bytes:
-    """A length, count, index or number that is not so."""
-    width = draw(st.sampled_from((1, 2, 4, 8)))
-    number = draw(st.sampled_from(LIES)) % (1 << (8 * width))
-    return data[:at] + number.to_bytes(width, draw(st.sampled_from(("little", "big")))) + data[at + width :]
-
-
-CHANGES = (_flip, _cut, _extend, _insert, _remove, _splice, _repeat, _lie, _lie)

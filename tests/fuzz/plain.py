@@ -1,4 +1,4 @@
-"""Plain data as msgpack, JSON and TOML have it, made and changed by decisions: what mutated bytes hardly ever reach."""
+"""Data as in msgpack, JSON and TOML, generated and edited by choices: structures that mutated bytes rarely reach."""
 
 from __future__ import annotations
 
@@ -9,20 +9,8 @@ from tests.fuzz.target import Choices
 NUMBERS = (0, 1, -1, 255, 2**31, 2**32, 2**53 + 1, 2**62, 2**62 + 1, 2**63 - 1, 2**63, 2**64 - 1, -(2**63))
 FLOATS = (0.0, -0.0, 0.5, 1.0, -1.0, 1e-300, 1e300, 5e-324, float("inf"), float("-inf"), float("nan"))
 TEXTS = (
-    "",
-    "a",
-    "digits",
-    "alive",
-    "s" + "a" * 32,
-    "\0",
-    "\x1b[31m",
-    "a\nb",
-    "\u202e",
-    "é" * 40,
-    "x" * 300,
-    "/ip4/1.2.3.4/tcp/1",
-    "1e9",
-)
+    "", "a", "digits", "alive", "s" + "a" * 32, "\0", "\x1b[31m", "a\nb", "\u202e", "é" * 40, "x" * 300, "/ip4/1.2.3.4/tcp/1", "1e9",
+)  # fmt: skip
 
 MSGPACK_LURES = (
     b"\xdc\x10\x00" * 1360,  # lists of 4,096 in each other
@@ -46,13 +34,7 @@ JSON_LURES = (
 
 
 def value(choices: Choices, depth: int = 3, *, binary: bool = True) -> Any:
-    """Anything.
-
-    Args:
-        choices: decide.
-        depth: of tables and lists in each other.
-        binary: bytes may be among it, and be the keys of tables.
-    """
+    """Any data up to `depth` containers deep; with `binary`, bytes may occur, also as keys of tables."""
     match choices.below(9 if depth else 7):
         case 0:
             return None
@@ -71,9 +53,8 @@ def value(choices: Choices, depth: int = 3, *, binary: bool = True) -> Any:
         case 7:
             return [value(choices, depth - 1, binary=binary) for _ in range(choices.below(5))]
         case _:
-            return {
-                _key(choices, binary=binary): value(choices, depth - 1, binary=binary) for _ in range(choices.below(4))
-            }
+            keys = (_key(choices, binary=binary) for _ in range(choices.below(4)))
+            return {key: value(choices, depth - 1, binary=binary) for key in keys}
 
 
 def edited(plain: Any, choices: Choices, *, binary: bool = True) -> Any:

@@ -1,4 +1,4 @@
-"""What a decoder under attack is, and how bytes become decisions where the attack is a sequence of acts and not one message."""
+"""Decoders under attack, and bytes as choices where the attack is a sequence of events."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
-
 CORPUS = Path(__file__).parent / "corpus"
 SNAKE_CASE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One decoder and its promise.
+    """One decoder and its contract.
 
     Args:
-        run: takes any bytes -> whether they were accepted (True) or refused in the documented way (False). Whatever it raises is a bug.
-        seeds: inputs that are accepted; where the fuzzers start.
-        lures: what decoders of this format have fallen for elsewhere; the fuzzers start here, too.
-        reach: branches to be taken at least, some six tenths of what the seeds take now: with fewer the attack passes the decoder by.
+        run: takes any bytes -> whether they were accepted (True) or refused in the documented way (False). Any exception is a bug.
+        seeds: inputs that are accepted; the fuzzers start with them.
+        lures: inputs that broke decoders of this format elsewhere; the fuzzers start with them, too.
+        reach: fewest branches to be covered, about 60 % of those the seeds cover: with fewer the attack misses the decoder.
         most_bytes: longest input that is tried.
-        spare_bytes: memory that an input may take however short it is, the checks of `run` included.
+        spare_bytes: memory that any input may take, the checks of `run` included.
         bytes_per_byte: memory that each further byte of it may take.
     """
 
@@ -44,7 +43,7 @@ def regressions(name: str) -> list[Path]:
 
 
 def load(where: str) -> Target:
-    """The target that "module:NAME" below `tests.fuzz.targets` says."""
+    """The target at "module:NAME" below `tests.fuzz.targets`."""
     module, _, name = where.partition(":")
     target = getattr(importlib.import_module(f"tests.fuzz.targets.{module}"), name)
     assert isinstance(target, Target)
@@ -52,22 +51,16 @@ def load(where: str) -> Target:
 
 
 def reason_of(error: BaseException, allowed: Container[str] | None = None, peer: str = "") -> str:
-    """A refusal's reason, which is to be counted and shown: one snake_case word.
-
-    Args:
-        error: the refusal.
-        allowed: reasons that are documented; None: any.
-        peer: who must be blamed, if anybody.
-    """
+    """A refusal's reason, one snake_case word; `allowed` are the documented ones, None: any; `peer` must be named if a peer is."""
     reason = getattr(error, "reason", None) or str(error)
     assert SNAKE_CASE.fullmatch(reason), f"{reason!r} is no reason"
     assert allowed is None or reason in allowed, f"{reason} is not documented"
-    assert getattr(error, "peer", peer) == peer, "another is blamed"
+    assert getattr(error, "peer", peer) == peer, "another peer is blamed"
     return reason
 
 
 def one_line(error: BaseException) -> str:
-    """A refusal's text for a person: one line, not endless."""
+    """A refusal's text for a person: one bounded line."""
     text = str(error)
     assert text, "a refusal says why"
     assert len(text) < 4000, "a refusal is short"
@@ -75,12 +68,13 @@ def one_line(error: BaseException) -> str:
     return text
 
 
-class Choices:
-    """Decisions read from the front of some bytes. When they are spent all further ones are 0.
+def prefixed(prefix: bytes, *inputs: bytes) -> list[bytes]:
+    """The inputs, each after the bytes that select a setting of its target."""
+    return [prefix + data for data in inputs]
 
-    Args:
-        data: the bytes.
-    """
+
+class Choices:
+    """Choices read from the front of some bytes; 0 after their end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -96,20 +90,16 @@ class Choices:
         return taken
 
     def rest(self) -> bytes:
-        """All that is left."""
         return self.take(len(self._data))
 
     def below(self, n: int) -> int:
         """0 … n − 1 from one byte, or two if n > 256."""
-        width = 1 if n <= 256 else 2
-        return int.from_bytes(self.take(width), "little") % n
+        return int.from_bytes(self.take(1 if n <= 256 else 2), "little") % n
 
     def flag(self) -> bool:
-        """From one byte."""
         return bool(self.below(2))
 
     def of(self, items: Sequence[T]) -> T:
-        """One of the items."""
         return items[self.below(len(items))]
 
     def piece(self) -> bytes:

@@ -33,8 +33,7 @@ def target_of(name: str) -> tuple[Target, tuple[bytes, ...]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
-def test_what_is_valid_is_accepted(name):
-    """Else a fuzzer knocks at a door that nobody opens."""
+def test_seeds_are_accepted(name):
     target = load(TARGETS[name])
     seeds = list(target.seeds())
     assert seeds
@@ -45,8 +44,7 @@ def test_what_is_valid_is_accepted(name):
     ("name", "path"),
     [pytest.param(name, path, id=f"{name}-{path.name}") for name in TARGETS for path in regressions(name)],
 )
-def test_what_once_broke_a_promise_does_so_no_more(name, path):
-    """Found by the fuzzers, or by thinking like one."""
+def test_regressions_stay_fixed(name, path):
     target = target_of(name)[0]
     data = path.read_bytes()
     target.run(data)
@@ -54,15 +52,12 @@ def test_what_once_broke_a_promise_does_so_no_more(name, path):
 
 
 def test_every_folder_of_regressions_belongs_to_a_target():
-    """A target that is renamed takes its past along."""
     assert {path.name for path in CORPUS.iterdir()} <= TARGETS.keys()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
-def test_whatever_is_changed_in_valid_bytes_they_are_taken_or_refused_soon_and_cheaply(name):
-    """Flipped, cut, extended, spliced, repeated; lengths, counts and numbers that lie. No hang, no exception but the promised one, and
-    memory in proportion to what was sent, never to what was claimed."""
+def test_mutated_inputs_are_accepted_or_refused_fast_and_cheaply(name):
     target, inputs = target_of(name)
 
     @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))

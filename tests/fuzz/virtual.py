@@ -27,7 +27,6 @@ class Script:
         self.closed = False
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """The next piece."""
         await trio.lowlevel.checkpoint()
         piece = next(self._pieces, b"")
         if not piece and self._quiet:

@@ -1,24 +1,21 @@
 """Members of one manifest that admit one another, on a network in memory."""
 
-from __future__ import annotations
-
 from contextlib import asynccontextmanager
 
 import trio
 
 from starling.gossip.errors import GossipError
 from starling.gossip.exchange.swarm_clock import SwarmClock
-from starling.node.admission.chain import bind, invite
-from starling.node.admission.issue import terms_of
+from starling.node.admission.chain import bind, invite, terms_of
 from starling.node.config.manifest import found, swarm_id
-from starling.node.config.schema import Manifest
+from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.daemon.context import AdmissionStore
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.service import Membership
 from starling.node.identity import Identity
 from starling.node.net.memory import MemoryHub, address_of
 from tests.harness.context import context
-from tests.harness.daemons import Told
+from tests.harness.daemons import Reports
 
 PEOPLE = [Identity.from_seed(index.to_bytes(32, "big")) for index in range(12)]
 
@@ -86,27 +83,25 @@ class Swarm:
 class Node:
     """One of them."""
 
-    def __init__(self, swarm, identity, chain=(), operator="", ticket=None):
+    def __init__(self, swarm, identity, chain=(), operator="", ticket=None, offload=None):
         self.swarm, self.identity, self.peer = swarm, identity, identity.peer_id
         self.address = address_of(self.peer)
-        self.told, self.cost, self.kept, self.tickets, self.error = Told(), Cost(), [], [], ""
-        self.admission = Admission(
-            manifest=swarm.manifest, swarm=swarm.id, identity=identity, operator=operator, report=self.told,
-            unix_s=lambda: START_S + trio.current_time(),
-            store=AdmissionStore(chain, (), self.kept.append, ticket, self.tickets.append, self.cost),
+        self.told, self.cost, self.kept, self.tickets, self.error = Reports(), Cost(), [], [], ""
+        self.network, self.events = swarm.hub.join(self.peer), []
+        self.context = context(
+            network=self.network, report=self.told, identity=identity, manifest=swarm.manifest, swarm=swarm.id, seed=0,
+            unix_time=lambda: START_S + trio.current_time(), config=NodeConfig(operator=operator),
         )  # fmt: skip
+        store = AdmissionStore(chain, (), self.kept.append, ticket, self.tickets.append, offload or self.cost)
+        self.admission = Admission(self.context, store)
 
     def begin(self):
-        self.network = self.swarm.hub.join(self.peer)
-        node = context(
-            network=self.network, report=self.told, identity=self.identity, manifest=self.swarm.manifest, swarm=self.swarm.id, seed=0
-        )  # fmt: skip
-        self.membership = Membership(node, SwarmClock(), self.admission)
+        self.membership = Membership(self.context, SwarmClock(), self.admission, self.events.append)
 
     async def live(self, bootstrap):
         try:
             async with trio.open_nursery() as nursery:
-                await nursery.start(self.membership.serve)
+                await nursery.start(self.membership.serve, lambda _peer, _message: None)
                 nursery.start_soon(self.membership.join, bootstrap)
         except* GossipError as group:
             self.error = str(group.exceptions[0])

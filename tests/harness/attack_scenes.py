@@ -22,28 +22,16 @@ def vectors(*rows: Sequence[float]) -> Tensor:
 
 
 def scene(**changes: Any) -> Scene:
-    """Three honest nodes in the plane, two receivers, one attacker of four."""
     honest = vectors((1.0, 2.0), (3.0, 0.0), (5.0, 4.0))
     plain = Scene(
-        own=vectors((2.0, 2.0))[0],
-        before=vectors((3.0, 3.0))[0],
-        start=vectors((0.5, -0.5))[0],
-        honest=honest,
-        members=torch.tensor([0, 1, 2]),
-        receivers=honest[:2].clone(),
-        index=torch.tensor([0, 1]),
-        gradient=vectors((3.0, 4.0))[0],
-        round=0,
-        rounds=10,
-        bad=1,
-        nodes=4,
-        seed=7,
-    )
+        own=vectors((2.0, 2.0))[0], before=vectors((3.0, 3.0))[0], start=vectors((0.5, -0.5))[0], honest=honest,
+        members=torch.tensor([0, 1, 2]), receivers=honest[:2].clone(), index=torch.tensor([0, 1]),
+        gradient=vectors((3.0, 4.0))[0], round=0, rounds=10, attackers=1, nodes=4, seed=7,
+    )  # fmt: skip
     return replace(plain, **changes)
 
 
 def drawn(seed: int, nodes: int, dim: int, **changes: Any) -> Scene:
-    """A random scene in which everybody honest receives."""
     chance = torch.Generator().manual_seed(seed)
     honest = torch.randn(nodes, dim, generator=chance, dtype=DTYPE) + 1.0
     own, before, start, gradient = torch.randn(4, dim, generator=chance, dtype=DTYPE)
@@ -54,13 +42,11 @@ def drawn(seed: int, nodes: int, dim: int, **changes: Any) -> Scene:
     )  # fmt: skip
 
 
-def told(attack: Attack, seen: Scene, memory: Any = None) -> Tensor:
-    """(r, d) what it tells, with chance of its own."""
+def crafted(attack: Attack, seen: Scene, memory: Any = None) -> Tensor:
     return attack.craft(memory, seen, generator(0, "test"))[0]
 
 
 def mean(rows: Sequence[Sequence[float]]) -> list[float]:
-    """Of each coordinate."""
     return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
 
 
@@ -73,5 +59,4 @@ def std(rows: Sequence[Sequence[float]]) -> list[float]:
 
 
 def distance(a: Sequence[float], b: Sequence[float]) -> float:
-    """Euclidean."""
     return math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b, strict=True)))

@@ -54,7 +54,6 @@ class Attacker:
 
     @asynccontextmanager
     async def channel(self) -> AsyncIterator[Channel]:
-        """Authenticated, as somebody new."""
         stream = await self.tcp()
         try:
             with trio.fail_after(10):
@@ -64,7 +63,6 @@ class Attacker:
             await trio.aclose_forcefully(stream)
 
     async def repeat(self, once: Callable[[], Awaitable[object]], seconds: float, times: int, at_once: int = 8) -> None:
-        """For so long and so often, several at a time; whether the victim hangs up is its own affair."""
         end = trio.current_time() + seconds
 
         async def loop() -> None:
@@ -88,7 +86,6 @@ async def read_to_the_end(channel: Channel, patience_s: float = 1.0) -> None:
 
 
 async def a_handler_error(attacker: Attacker) -> None:
-    """A: frames on which our own code fails, and nonsense on every lane."""
     for lane in LANES:
         async with attacker.channel() as channel:
             await lane_opened(channel, lane)
@@ -98,13 +95,11 @@ async def a_handler_error(attacker: Attacker) -> None:
 
 
 async def b_many_connections(attacker: Attacker) -> None:
-    """B: connect as somebody new, disconnect."""
     async with attacker.channel():
         pass
 
 
 async def c_no_window(attacker: Attacker) -> None:
-    """C: more than anybody asked for, for as long as it is taken: in one frame that never ends, or in as many as there can be."""
     async with attacker.channel() as channel:
         await lane_opened(channel, "exchange")
         if attacker.done % 2:
@@ -114,7 +109,6 @@ async def c_no_window(attacker: Attacker) -> None:
 
 
 async def d_random_bytes(attacker: Attacker) -> None:
-    """D: before, during and after the first words of a handshake."""
     async with await attacker.tcp() as stream:
         before = (b"", FIRST_LINE, FIRST_LINE + b"\x07/noise\n", FIRST_LINE + b"\x07/noise\n\x00\x20" + bytes(32))
         await stream.send_all(before[attacker.done % len(before)] + os.urandom(attacker.done % 997))
@@ -123,7 +117,6 @@ async def d_random_bytes(attacker: Attacker) -> None:
 
 
 async def e_random_muxer_bytes(attacker: Attacker) -> None:
-    """E: authenticated, and then no frames."""
     async with attacker.channel() as channel:
         await channel.write(os.urandom(5_000))
         await read_to_the_end(channel)
@@ -139,7 +132,6 @@ async def f_long_muxer_frames(attacker: Attacker) -> None:
 
 
 async def h_slow_negotiation(attacker: Attacker) -> None:
-    """H: as many streams as are allowed, none of which ever says what it wants."""
     async with attacker.channel() as channel:
         for stream in range(1, 81, 2):
             await channel.write(struct.pack("!BBHII", 0, 0, 1, stream, 1) + b"\x13")
@@ -147,7 +139,6 @@ async def h_slow_negotiation(attacker: Attacker) -> None:
 
 
 async def i_flood_of_openings(attacker: Attacker) -> None:
-    """I: opening frames as fast as they are taken."""
     openings = b"".join(struct.pack("!BBHII", 0, 1, 1, stream, 0) for stream in range(1, 20_001, 2))
     async with attacker.channel() as channel:
         await channel.write(openings)
@@ -155,13 +146,11 @@ async def i_flood_of_openings(attacker: Attacker) -> None:
 
 
 async def j_rapid_connects(attacker: Attacker) -> None:
-    """J: connect and close."""
     stream = await attacker.tcp()
     await trio.aclose_forcefully(stream)
 
 
 async def k_unknown_protocols(attacker: Attacker) -> None:
-    """K: identify, which stock hosts answer: asked for, fed with nonsense, stalled; and frames promised and never finished."""
     async with attacker.channel() as channel:
         proposal = b"\x13/multistream/1.0.0\n\x0f/ipfs/id/1.0.0\n"
         await channel.write(struct.pack("!BBHII", 0, 1, 1, 1, 0) + data(proposal))
@@ -177,8 +166,6 @@ async def k_unknown_protocols(attacker: Attacker) -> None:
 
 
 async def held(attacker: Attacker, opened: Callable[[], Awaitable[object]], seconds: float, times: int) -> None:
-    """Keep so many open for so long; whoever is thrown out comes back."""
-
     async def one() -> None:
         while True:
             try:
@@ -198,14 +185,12 @@ async def held(attacker: Attacker, opened: Callable[[], Awaitable[object]], seco
 
 
 async def half_open(attacker: Attacker) -> None:
-    """G: a socket that says nothing."""
     async with await attacker.tcp() as stream:
         attacker.done += 1
         await stream.receive_some(1)
 
 
 async def sybil(attacker: Attacker) -> None:
-    """L: an identity that sits there."""
     attacker.done += 1
     async with attacker.channel() as channel:
         while await channel.read():
@@ -222,19 +207,8 @@ HELD = {"G": half_open, "L": sybil}
 # Often enough for each attack's kind of exhaustion: more connections than there are places, more half-open ones than handshakes.
 TIMES = {"A": 4, "B": 150, "C": 8, "D": 100, "E": 40, "F": 16, "G": 400, "H": 16, "I": 16, "J": 300, "K": 8, "L": 150}
 MORE = {
-    "A": 40,
-    "B": 1000,
-    "C": 100,
-    "D": 3000,
-    "E": 400,
-    "F": 200,
-    "G": 400,
-    "H": 100,
-    "I": 200,
-    "J": 3000,
-    "K": 50,
-    "L": 400,
-}
+    "A": 40, "B": 1000, "C": 100, "D": 3000, "E": 400, "F": 200, "G": 400, "H": 100, "I": 200, "J": 3000, "K": 50, "L": 400,
+}  # fmt: skip
 
 
 async def carry_out(attacker: Attacker, name: str, seconds: float, times: int) -> None:

@@ -10,19 +10,10 @@ from dataclasses import dataclass
 import trio
 
 from starling.gossip.seeds import derive
-from starling.node.config.schema import (
-    CompressSection,
-    Manifest,
-    MembershipSection,
-    MixSection,
-    OptimizerSection,
-    PaceSection,
-    PartitionSection,
-    TaskSection,
-)
+from starling.node.catalogues import task
+from starling.node.config import schema
 from starling.node.net.faults import loss
 from starling.node.simulate.virtual.swarm import VirtualSwarm
-from starling.node.tasks.catalogue import task
 
 POOL = 80  # bowls: 16 nodes to begin with, the others join
 NODES = 16
@@ -87,17 +78,17 @@ async def row(
         return Row(tuple(errors), len(swarm.nodes), crashed, joined)
 
 
-def agreement(seed: int, rounds: int, mix: str, dim: int, lr: float, nodes: int) -> Manifest:
+def agreement(seed: int, rounds: int, mix: str, dim: int, lr: float, nodes: int) -> schema.Manifest:
     """Exact gradients, exact codecs: nothing but the algorithm and the faults."""
-    return Manifest(
+    return schema.Manifest(
         seed=seed,
-        task=TaskSection(kind="quadratic", params={"nodes": POOL, "dim": dim, "dtype": "float64"}),
-        partition=PartitionSection(shards=POOL),
-        optimizer=OptimizerSection(lr=lr, momentum=0.0, schedule="constant"),
-        mix=MixSection(kind=mix, kappa=0.1, clip_norm=0.0),
-        compress=CompressSection(select="full", request="identity", response="identity"),
-        membership=MembershipSection(probe_s=5.0, timeout_s=0.1, suspicion_s=0.6, sync_s=5.0),
-        pace=PaceSection(
+        task=schema.TaskSection(kind="quadratic", nodes=POOL, dim=dim, dtype="float64"),
+        partition=schema.PartitionSection(shards=POOL),
+        optimizer=schema.OptimizerSection(lr=lr, momentum=0.0, schedule="constant"),
+        mix=schema.MixSection(kind=mix, clip_norm=0.0, **({"kappa": 0.1} if mix == "pet" else {})),
+        compress=schema.CompressSection(select="full", request="identity", response="identity"),
+        membership=schema.MembershipSection(probe_s=5.0, timeout_s=0.1, suspicion_s=0.6, sync_s=5.0),
+        pace=schema.PaceSection(
             local_steps=LOCAL_STEPS, rounds=0, quorum=nodes, min_wait_s=0.02, max_wait_s=0.1, evaluate_every=10 * rounds
         ),
     )
@@ -106,7 +97,7 @@ def agreement(seed: int, rounds: int, mix: str, dim: int, lr: float, nodes: int)
 def error(swarm: VirtualSwarm) -> float:
     """How far the living are from their common optimum."""
     section = swarm.manifest.task
-    best = task(section.kind, section.params).optimum(sorted(swarm.nodes), swarm.manifest.seed)
+    best = task(section.kind, section.params()).optimum(sorted(swarm.nodes), swarm.manifest.seed)
     distances = [float((virtual.vector - best).square().sum()) for virtual in swarm.nodes.values() if virtual.engine]
     return sum(distances) / len(distances) / float(best.square().sum())
 

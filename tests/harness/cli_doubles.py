@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import click
+import msgspec
 
 from starling.node.admission.invite import Invite, encode
+from starling.node.cli.main import main
+from starling.node.demo.summary import DemoSummary
 
 DONE = {
     "peer": "12D3KooWabcdefg", "state": "done", "rounds": 30, "local_steps": 600, "value": 0.97, "bytes_sent": 123_456,
@@ -29,8 +31,7 @@ class Canned:
     def __init__(self, plan):
         self.plan = plan
         self.folder = plan.folder or Path("made-up")
-        words = SimpleNamespace(last_words=lambda: "the engine died 6 times")
-        self.members = [SimpleNamespace(run_dir=words)] * (plan.nodes + 1)
+        self.members = []
         self.gone = False
         self.table = TABLE
         self.during = lambda: None
@@ -47,7 +48,7 @@ class Canned:
         progress(0.0, "starting 8 nodes: 0 training")
         progress(0.5, "8 nodes, round 15, accuracy 0.9")
         self.during()
-        return self.table
+        return msgspec.convert({"version": 1, **self.table}, DemoSummary)
 
 
 PEER = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
@@ -61,7 +62,7 @@ INVITE = encode(Invite(SWARM, (ADDRESS,)))
 
 
 class Daemon:
-    """Stands in for `starling.node.daemon.main.run`: listens at once, and then ends as it is told."""
+    """Stands in for `starling.node.daemon.main.run`: listens at once, and then ends as the test sets it."""
 
     def __init__(self):
         self.runs = []
@@ -76,6 +77,18 @@ class Daemon:
             run_dir.checkpoint.touch()
         if self.refusal is not None:
             raise self.refusal
+
+
+def refused(capsys, arguments, *words, code=2):
+    """Of a command that is wrong: one line on standard error with these words, nothing on standard output."""
+    capsys.readouterr()
+    assert main(list(map(str, arguments))) == code
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("starling: ")
+    for word in words:
+        assert word in err
+    return err
 
 
 def leaves(command, name=()):

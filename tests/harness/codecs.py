@@ -1,4 +1,7 @@
-"""Built-in quantizers by their code on the wire."""
+"""Built-in quantizers by their code on the wire, and compressors of many vectors at once."""
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -8,3 +11,30 @@ BY_CODE = by_code(
     {"float32": quantizer("identity", torch.float32), "float64": quantizer("identity", torch.float64)}
     | {name: quantizer(name, torch.float32) for name in QUANTIZERS.built_in if name != "identity"}
 )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A compressor of vectors (d,) as one of (n, d); rows draw from the generator in turn."""
+
+    compressor: Any
+
+    def compress(self, x, generator):
+        return torch.stack([self.compressor.compress(row, generator) for row in x])
+
+
+@dataclass(frozen=True)
+class TopRows:
+    """Exact top-k of every row at once."""
+
+    k: int
+
+    def compress(self, x, generator):
+        index = x.abs().topk(self.k, -1).indices
+        return torch.zeros_like(x).scatter(-1, index, x.gather(-1, index))
+
+
+def send(feedback, state, update, compressor, generator=None):
+    """One update through a feedback scheme -> message, state."""
+    message = compressor.compress(feedback.target(state, update), generator)
+    return message, feedback.sent(state, update, message)

@@ -1,7 +1,5 @@
 """A node's context for the test of one service: what the test does not give is missing or a default."""
 
-from __future__ import annotations
-
 import msgspec
 
 from starling.node.config.schema import Manifest, NodeConfig

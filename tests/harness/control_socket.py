@@ -1,7 +1,5 @@
 """A node that is nothing but its control socket."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from contextlib import contextmanager
@@ -11,12 +9,12 @@ from starling.node.status import control
 
 @contextmanager
 def answering(run_dir, reply, *, waits=False):
-    """A control socket that takes one question and gives everybody the same answer.
+    """A control socket that takes one question and gives the same answer to all requests.
 
     Args:
         run_dir: where it is; made if it is missing.
         reply: the answer; b"" is none.
-        waits: it stays connected until whoever asked hangs up.
+        waits: it stays connected until the client disconnects.
     """
     run_dir.mkdir(exist_ok=True)
     with socket.socket(socket.AF_UNIX) as listener:

@@ -1,34 +1,43 @@
-"""Parts of a daemon on a network in memory: reporters that remember, admission and its members."""
-
-from __future__ import annotations
+"""Parts of a daemon on a network in memory: a reporter that remembers, and conditions to wait for."""
 
 import trio
 
 
-class Told:
-    """A reporter that remembers."""
+class Reports:
+    """A reporter that remembers events, as (name, text, level, fields), and faults, as (peer, reason)."""
 
     def __init__(self):
-        self.events, self.faults = [], []
+        self.events, self.faults, self.times = [], [], []
 
     def event(self, name, text, *, level="info", **fields):
         assert "\n" not in text
-        self.events.append((trio.current_time(), name, text))
+        self.events.append((name, text, level, fields))
+        self.times.append(trio.current_time())
 
     def fault(self, peer, reason):
         self.faults.append((peer, reason))
 
+    @property
+    def names(self):
+        return [event[0] for event in self.events]
+
+    @property
+    def texts(self):
+        return [event[1] for event in self.events]
+
     def named(self, name):
-        return [at for at, event, _ in self.events if event == name]
+        """Times of an event."""
+        return [at for at, event in zip(self.times, self.names, strict=True) if event == name]
 
 
 def agreed(nodes):
     return all(set(node.membership.members) == {n.peer for n in nodes} for node in nodes)
 
 
-async def until(condition, limit_s):
+async def until(condition, limit_s=200.0):
+    """Wait for a condition -> virtual seconds it took."""
     began = trio.current_time()
     with trio.fail_after(limit_s):
-        while not condition():  # noqa: ASYNC110 - asks, from outside, what nobody signals
+        while not condition():  # noqa: ASYNC110 - asks, from outside, what nothing signals
             await trio.sleep(0.01)
     return trio.current_time() - began

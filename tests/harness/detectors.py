@@ -41,6 +41,11 @@ def names(n: int) -> list[str]:
     return [f"p{i:03d}" for i in range(n)]
 
 
+def sent(outputs: list[Output], kind: type = object) -> list[tuple[str, object]]:
+    """(peer, message) of the messages of this kind."""
+    return [(o.peer, o.message) for o in outputs if isinstance(o, Send) and isinstance(o.message, kind)]
+
+
 def detector(peer: str, now: float = 0.0, *, incarnation: int = 1, seed: int = 0, timing: Timing = TIMING) -> Detector:
     return Detector(LocalRecord(record(peer, incarnation), sign), MemberList(verify), timing, seed, lambda t: t, now)
 

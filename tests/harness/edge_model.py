@@ -1,7 +1,7 @@
 """A model of one edge between two ends for the property tests: integer vectors, a slow engine and a hostile network.
 
-`engine` of each end works its commands off in order, whenever the test lets it; `net` is a bag of messages the test takes from
-in any order, repeats and loses. Every command of the state machine is carried out exactly as the real shell does.
+`engine` of each end carries out its calls in order, when the test says; `net` is a bag of messages that the test delivers in any order,
+repeats and loses. Every command is carried out exactly as by the real shell.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable
 from random import Random
 
 from starling.gossip.exchange.calls import Answer, Apply, Commit, Drop, EdgeCall, Offer, Revoke, Settle
-from starling.gossip.exchange.commands import EdgeCommand, Ended, Requested, SendMessage, Solicited
+from starling.gossip.exchange.commands import EdgeCommand, Ended, SendMessage
 from starling.gossip.exchange.edge import Edge
 from starling.gossip.wire.frames import decode, encode
-from starling.gossip.wire.schema import Exchange
+from starling.gossip.wire.schema import Exchange, Request, Solicit
 
 VIEW = b"view-digest"
 
@@ -58,19 +58,19 @@ class End:
         self.engine: deque[EdgeCall] = deque([Revoke(peer)])
         self.ended: list[Ended] = []
         self.values: Callable[[], float] = lambda: rng.randint(-99, 99)
-        self.moody = True  # refuses requests and parks them; the engine fails
+        self.unreliable = True  # refuses and defers requests; the engine fails
 
     def do(self, commands: list[EdgeCommand]) -> None:
         for command in commands:
             match command:
                 case SendMessage(_, message):
                     self.net.append((self.edge.peer, decode("exchange", self.edge.me, encode(message))))
-                case Requested(request):
-                    if not self.moody or self.rng.random() < 0.7:
-                        self.do(self.edge.accept(request.inc, request.seq))
+                case Request():
+                    if not self.unreliable or self.rng.random() < 0.7:
+                        self.do(self.edge.accept(command.inc, command.seq))
                     elif self.rng.random() < 0.5:
-                        self.do(self.edge.refuse(request.inc, request.seq, "busy", 0))
-                case Solicited():
+                        self.do(self.edge.refuse(command.inc, command.seq, "busy", 0))
+                case Solicit():
                     self.begin()
                 case Ended():
                     self.ended.append(command)
@@ -83,13 +83,13 @@ class End:
         elif not self.edge.initiator:
             self.do(self.edge.solicit(0, VIEW))
 
-    def unpark(self) -> None:
+    def accept_deferred(self) -> None:
         pending = self.edge.pending
         if pending is not None and pending.phase == "asked":
             self.do(self.edge.accept(self.edge.inc, pending.seq))
 
-    def reborn(self) -> None:
-        """The process starts anew: machine and engine forget, frames to it are gone with its connections."""
+    def restart(self) -> None:
+        """The process restarts: edge and engine lose their state, frames to it are lost."""
         me, peer = self.edge.me, self.edge.peer
         self.net[:] = [(dst, message) for dst, message in self.net if dst != me]
         self.edge = self.make(me, peer, self.rng.randrange(1, 2**48))
@@ -99,7 +99,7 @@ class End:
         """The engine does one thing."""
         command = self.engine.popleft()
         ledger, edge = self.ledger, self.edge
-        refuses = self.moody and self.rng.random() < 0.1
+        refuses = self.unreliable and self.rng.random() < 0.1
         match command:
             case Offer(_, inc, seq) | Answer(_, inc, seq) | Apply(_, inc, seq) if refuses:
                 self.do(edge.failed(inc, seq, "refused"))
@@ -141,7 +141,7 @@ class Pair:
         self.ends = (self.a, self.b)
 
     def deliver(self, *, loss: float, duplication: float) -> None:
-        """Any message that is under way arrives, or is lost, or arrives and is still under way."""
+        """A random message arrives, is lost, or arrives and stays in the network."""
         dst, message = self.net.pop(self.rng.randrange(len(self.net)))
         if self.rng.random() < loss:
             return
@@ -151,12 +151,12 @@ class Pair:
         end.do(end.edge.receive(message))
 
     def drain(self, *, rounds: int = 12) -> None:
-        """From now on all goes well: nothing is lost, engines are willing, both ends retry and exchange."""
+        """No faults from now on: both ends retry and exchange."""
         for end in self.ends:
-            end.moody = False
+            end.unreliable = False
         for _ in range(rounds):
             for end in self.ends:
-                end.unpark()
+                end.accept_deferred()
                 end.do(end.edge.retry())
                 end.begin()
             self.settle_down()
@@ -173,14 +173,14 @@ class Pair:
                 self.deliver(loss=0, duplication=0)
 
     def comparable(self) -> bool:
-        """Both flows belong to the same life of the edge: equal incarnations, or one end has settled and the other is about to."""
+        """Both flows are of one incarnation, or one end has settled and the other is about to."""
         if any(isinstance(command, Revoke) for end in self.ends for command in end.engine):
             return False
         one, other = sorted((end.edge for end in self.ends), key=lambda edge: edge.inc)
         return one.inc == other.inc or (one.closing and other.settled is not None and one.inc == other.settled[0])
 
     def check(self) -> None:
-        """The promise: flow_ij + flow_ji is what the initiator committed and the responder has yet to."""
+        """flow_ij + flow_ji is what the initiator committed and the responder has not yet."""
         if not self.comparable():
             return
         i, r = self.a, self.b
@@ -192,8 +192,8 @@ class Pair:
         assert open_keys <= queued | pending, "what is committed here can still be committed there"
 
 
-def trouble(pair: Pair, *, loss: float, duplication: float, resets: bool, closes: bool, births: bool) -> None:
-    """One random event out of all that can happen to an edge."""
+def random_event(pair: Pair, *, loss: float, duplication: float, resets: bool, closes: bool, restarts: bool) -> None:
+    """One random event."""
     rng, draw = pair.rng, pair.rng.random()
     end = rng.choice(pair.ends)
     if draw < 0.06:
@@ -203,13 +203,13 @@ def trouble(pair: Pair, *, loss: float, duplication: float, resets: bool, closes
     elif draw < 0.16:
         end.do(end.edge.retry())
     elif draw < 0.2:
-        end.unpark()
+        end.accept_deferred()
     elif draw < 0.202 and resets:
         end.do(end.edge.reset(rng.choice((0, end.edge.inc + rng.randrange(1, 9), rng.randrange(2**48)))))
     elif draw < 0.206 and closes:
         end.do(end.edge.close())
-    elif draw < 0.208 and births:
-        end.reborn()
+    elif draw < 0.208 and restarts:
+        end.restart()
     elif draw < 0.5 and end.engine:
         end.work()
     elif pair.net:

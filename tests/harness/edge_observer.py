@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from starling.gossip.exchange.commands import Ended, Requested, SendMessage, Solicited
+from starling.gossip.exchange.commands import Ended, SendMessage
 from starling.gossip.exchange.edge import Edge
+from starling.gossip.wire.schema import Request, Solicit
 
-NO_CALLS = (SendMessage, Requested, Solicited, Ended)
+NO_CALLS = (SendMessage, Request, Solicit, Ended)
 
 
 class ObservedEdge(Edge):

@@ -21,14 +21,10 @@ def manifest(
         params = {"nodes": nodes, "dim": 20, "dtype": "float64"} | (params or {})
     mixing = mix if isinstance(mix, MixSection) else MixSection(kind=mix)
     return Manifest(
-        seed=seed,
-        task=TaskSection(kind=kind, params=params or {}),
-        partition=PartitionSection(shards=nodes),
-        optimizer=optimizer or OptimizerSection(),
-        mix=mixing,
-        compress=compress or CompressSection(),
+        seed=seed, task=TaskSection(kind=kind, **(params or {})), partition=PartitionSection(shards=nodes),
+        optimizer=optimizer or OptimizerSection(), mix=mixing, compress=compress or CompressSection(),
         pace=PaceSection(kind=pace, **{"local_steps": 5, "rounds": 50} | rounds),
-    )
+    )  # fmt: skip
 
 
 def opening(agreed, shard=0, node="a", checkpoint=""):
@@ -57,6 +53,21 @@ def done(engine, call):
     return reply
 
 
+def every(engines, call):
+    """The same call to all."""
+    for engine in engines.values():
+        done(engine, call)
+
+
+def refused_as(kind, reply, words=""):
+    """Assert that it is refused, in one line."""
+    assert isinstance(reply, calls.Refused), reply
+    assert reply.kind == kind
+    assert words in reply.reason
+    assert "\n" not in reply.reason
+    return reply
+
+
 def x_of(engine):
     """A copy of the engine's parameters."""
     return engine.vector
@@ -64,16 +75,17 @@ def x_of(engine):
 
 def state_of(engine):
     """The flows of its edges."""
-    return engine.ledger
+    return engine.session.learner.ledger
 
 
 def exchange(engines, i, j, *, seq, round=0, theta=0.5, inc=0, budget=0):
-    """One transaction between engines named by peer id, all four calls; the lesser id initiates."""
+    """One transaction between engines named by peer id, all four calls; the lesser id initiates. -> request and response"""
     i, j = sorted((i, j))
     offered = done(engines[i], calls.Offer(j, inc, seq, round, theta, budget))
     answered = done(engines[j], calls.Answer(i, inc, seq, round, theta, offered.gain, offered.payload))
     done(engines[i], calls.Apply(j, inc, seq, answered.payload))
     done(engines[j], calls.Commit(i, inc, seq))
+    return offered, answered
 
 
 def play(engines, agreed, schedule):

@@ -1,7 +1,5 @@
 """Nodes for the tests of the exchange service: a real service over a memory network, and an engine that counts in integers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from random import Random
 from types import SimpleNamespace
@@ -33,11 +31,6 @@ class CountingEngine(FakeEngine):
         self.settled: dict[str, int] = {}
         self.kept: dict[tuple[str, int, int], int] = {}
         self.mixed: list[int] = []
-
-    def restart(self) -> None:
-        """From a checkpoint: the model stays, flows and what was under way are gone."""
-        self.dead = ()
-        self.flows, self.settled, self.kept = {}, {}, {}
 
     def answer(self, request: calls.Request) -> calls.Reply:
         match request:
@@ -85,7 +78,8 @@ class PairwiseMember(Member):
                 network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm",
                 identity=SimpleNamespace(peer_id=name),
             ),
-            self, lambda: rng.randrange(2**60), transactions=self.transactions, sticky=sticky,
+            self, lambda: rng.randrange(2**60), directions=lambda _round: {}, noted=lambda _outcomes, _clipped: None,
+            transactions=self.transactions, sticky=sticky,
         )  # fmt: skip
 
     async def rounds(

@@ -2,19 +2,26 @@
 
 import torch
 
+from starling.gossip.api import Effect
+from starling.gossip.compress.select.coordinates import with_wish
 from starling.gossip.mix import edge_ledger
 from starling.gossip.mix.edge_ledger import opened
 from starling.gossip.reference import Reference
+from starling.gossip.rng import generator
+from starling.gossip.seeds import derive
 
 
 class FaultyLoop:
-    """`Reference` with faults, for mixing algorithms that average."""
+    """`Reference` with faults, for mixing algorithms that average; with `limit` > 0 selectors look at the last exchange, and responders
+    wish for coordinates.
+    """
 
-    def __init__(self, peers, x, mixer, terms, selector, seed, alive, most):
+    def __init__(self, peers, x, mixer, codec, selector, seed, alive, most, limit=0):
         self.born = [0] * len(peers)
         self.closed = {}
-        self.loop = Reference(peers, x, mixer, terms, selector, seed, self._incarnation)
-        self.alive, self.most, self.pending = set(alive), most, {}
+        self.loop = Reference(peers, x, mixer, codec, selector, seed, self._incarnation)
+        self.alive, self.most, self.pending, self.limit = set(alive), most, {}, limit
+        self.last, self.wishes, self.sizes = {}, {}, []
 
     def _incarnation(self, initiator, responder):
         i, j = self.loop.peers.index(initiator), self.loop.peers.index(responder)
@@ -54,7 +61,7 @@ class FaultyLoop:
 
     def resolve(self, pair):
         if pair in self.pending:
-            self.mix(pair[1], [self.pending.pop(pair)], self.loop.x[pair[1]].clone(), None)
+            self.mix(pair[1], [self.pending.pop(pair)[0]], self.loop.x[pair[1]].clone(), None)
 
     def mix(self, row, effects, frozen, phase):
         loop = self.loop
@@ -69,57 +76,75 @@ class FaultyLoop:
             if local is not None:
                 self.loop.x[row] = local(row, phase.round, self.loop.x[row].clone(), self.loop._correct(row))
 
-    def round(self, phase, local, meetings, fate):
+    def round(self, phase, local, meetings, faults):
         self.work(phase, local)
         frozen = [x.clone() for x in self.loop.x]
         gathered = {row: [] for row in self.alive}
         for place in range(len(meetings)):
-            self.meet(phase, meetings, fate, place, frozen, gathered)
+            self.meet(phase, meetings, faults, place, frozen, gathered)
         for row, effects in gathered.items():
             self.mix(row, effects, frozen[row], phase)
 
-    def slot(self, phase, local, visits, fate):
+    def slot(self, phase, local, visits, faults):
         self.work(phase, local)
         for place in range(len(visits)):
-            one, other = int(visits.one[place]), int(visits.other[place])
+            one, other = visits.ends[:, place].tolist()
             gathered, frozen = {one: [], other: []}, [x.clone() for x in self.loop.x]
             answering = self.pair(one, other)[1]
             mine = frozen[answering]
-            self.meet(phase, visits, fate, place, frozen, gathered, exclusive=True)
+            self.meet(phase, visits, faults, place, frozen, gathered, exclusive=True)
             frozen[answering] = mine
             for row, effects in gathered.items():
                 self.mix(row, effects, frozen[row], phase)
 
-    def meet(self, phase, meetings, fate, place, frozen, gathered, *, exclusive=False):
-        pair = i, j = self.pair(int(meetings.one[place]), int(meetings.other[place]))
-        if fate.lost[place]:
-            self.loop._begin(i, j)
-            return
-        if pair in self.pending:
-            gathered[j].append(self.pending.pop(pair))
+    def meet(self, phase, meetings, faults, place, frozen, gathered, *, exclusive=False):
+        pair = i, j = self.pair(*meetings.ends[:, place].tolist())
+        if pair in self.pending and not faults.lost[place]:
+            gathered[j].append(self.committed(j, i, *self.pending.pop(pair)))
         if exclusive:
             frozen[j] = self.less_pending(frozen[j], pair)
-        theta = (float(meetings.forth[place]) + float(meetings.back[place])) / 2.0
-        to_i, to_j = self.loop._exchange(i, j, theta, frozen, phase)
-        gathered[i].append(to_i)
-        if fate.unproven[place]:
-            self.pending[pair] = to_j
-        else:
-            gathered[j].append(to_j)
+        theta = float(meetings.weights[:, place].mean())
+        both = self.transact(i, j, theta, frozen, phase, lost=bool(faults.lost[place]))
+        if both is not None:
+            gathered[i].append(self.committed(i, j, *both[0]))
+            if faults.unproven[place]:
+                self.pending[pair] = both[1]
+            else:
+                gathered[j].append(self.committed(j, i, *both[1]))
+
+    def transact(self, i, j, theta, frozen, phase, *, lost):
+        """As `Reference._exchange`, with what selectors remember -> (effect, own values) of both ends; None where it is lost."""
+        loop, dim, dtype = self.loop, frozen[i].numel(), frozen[i].dtype
+        name, inc, seq = loop._begin(i, j)
+        quantize = (loop.seed, "quantize", name, inc, seq)
+        support = loop.selector.select(frozen[i], self.last.get((i, j)), derive(loop.seed, "mask", name, inc), seq)
+        wish = self.wishes.pop((i, j), None)
+        if wish is not None:
+            support = with_wish(support, wish, self.limit)
+        request = loop.codec.encode_request(frozen[i], support, generator(*quantize))
+        self.sizes.append((len(request), 0))
+        if lost:
+            return None
+        decoded, theirs = loop.codec.decode_request(request, dim, dtype)
+        mine = decoded.take(frozen[j])
+        wish = loop.selector.select(frozen[j], self.last.get((j, i)), 0, seq) if self.limit else None
+        response, _ = loop.codec.encode_response(mine, theirs, decoded, dim, generator(*quantize), wish)
+        self.sizes[-1] = (len(request), len(response))
+        v, self.wishes[i, j] = loop.codec.decode_response(response, support, dim, dtype, self.limit)
+        gain = loop.mixer.edge.gain(theta, support.ratio(dim), phase)
+        to_i, to_j = (Effect(loop.peers[peer], support, value, theta, gain) for peer, value in ((j, v), (i, -v)))
+        return (to_i, support.take(frozen[i])), (to_j, mine)
+
+    def committed(self, me, peer, effect, mine):
+        """The effect; selectors remember the values afterwards."""
+        if self.limit:
+            last = self.last.setdefault((me, peer), torch.zeros_like(self.loop.x[0]))
+            last[effect.support.index(last.numel())] = mine + effect.theta * effect.value
+        return effect
 
     def less_pending(self, x, pair):
         x = x.clone()
-        elsewhere = ((self.loop.peers[p[0]], e) for p, e in self.pending.items() if p[1] == pair[1] and p != pair)
-        for _other, effect in sorted(elsewhere, key=lambda told: told[0]):
-            x[effect.support.index(x.numel())] += effect.theta * effect.value
+        for other, (effect, _mine) in self.pending.items():
+            if other[1] == pair[1] and other != pair:
+                x[effect.support.index(x.numel())] += effect.theta * effect.value
         return x
-
-    def owed(self):
-        """What responders have yet to take off, from their models and from their corrections."""
-        models = torch.zeros_like(self.loop.x[0], dtype=torch.float64)
-        flows = torch.zeros_like(models)
-        for effect in self.pending.values():
-            index = effect.support.index(models.numel())
-            models[index] -= effect.theta * effect.value.double()
-            flows[index] -= effect.gain * effect.value.double()
-        return models, flows

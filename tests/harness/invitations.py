@@ -1,7 +1,5 @@
 """People, and chains of invitations between them."""
 
-from __future__ import annotations
-
 from starling.node.admission.chain import MAX_LINKS, Terms, bind, invite
 from starling.node.identity import Identity
 

@@ -21,7 +21,7 @@ PATIENCE_S = 30.0
 
 
 class Remembered:
-    """A reporter that keeps what it is told."""
+    """A reporter that keeps events and faults."""
 
     def __init__(self):
         self.faults: list[tuple[str, str]] = []
@@ -59,14 +59,9 @@ def peer_of(name: str) -> str:
 def node(name: str, *, listen=LOOPBACK, report=None, up=0, down=0, **limits):
     """One peer, listening; its id is decided by its name."""
     return open_network(
-        seed_of(name),
-        [listen] if listen else [],
-        [],
-        LimitsSection(**limits),
-        report or Remembered(),
-        up_bytes_per_s=up,
+        seed_of(name), [listen] if listen else [], [], LimitsSection(**limits), report or Remembered(), up_bytes_per_s=up,
         down_bytes_per_s=down,
-    )
+    )  # fmt: skip
 
 
 @asynccontextmanager
@@ -100,7 +95,7 @@ async def raw_connection(network: Libp2pNetwork) -> trio.SocketStream:
 
 @asynccontextmanager
 async def attacker(network: Libp2pNetwork, name: str = "mallory") -> AsyncIterator[Channel]:
-    """An authenticated peer that writes whatever muxer bytes it likes."""
+    """An authenticated peer that writes arbitrary muxer bytes."""
     stream = await raw_connection(network)
     async with stream:
         _, channel, _ = await secure(stream, Identity.from_seed(seed_of(name)), network.peer_id)

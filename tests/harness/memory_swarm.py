@@ -1,7 +1,5 @@
 """The fake engine, the members and the swarm that tests of services build on: real services over a network in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 
@@ -11,23 +9,10 @@ from starling.gossip.errors import EngineError, RemoteProtocolError
 from starling.node.daemon.exchange.history import Transactions
 from starling.node.net.memory import MemoryHub, MemoryNetwork
 from starling.node.rpc import calls
+from tests.harness.daemons import Reports
 
 VIEW = b"everybody"
 INCARNATION = 3
-
-
-class Facts:
-    """A reporter that records the names of events, and faults."""
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-        self.faults: list[tuple[str, str]] = []
-
-    def event(self, name, text, *, level="info", **fields):
-        self.events.append(name)
-
-    def fault(self, peer, reason):
-        self.faults.append((peer, reason))
 
 
 class FakeEngine:
@@ -82,8 +67,8 @@ class Member:
         self.name = name
         self.network = network
         self.engine = engine
-        self.facts = Facts()
-        self.transactions = Transactions()
+        self.facts = Reports()
+        self.transactions = Transactions(lambda: 0.0)
         self.strangers: set[str] = set()
         self.members = _AllBut(self.strangers)
 

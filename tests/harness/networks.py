@@ -1,7 +1,5 @@
 """Networks as torchvision builds them, small: batch normalisation, residuals, depthwise convolutions, dropout, tied and frozen weights."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

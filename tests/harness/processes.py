@@ -132,8 +132,8 @@ def terminals():
                 shell.process.wait()
 
 
-def told(run_dir):
-    """The last word of the node in a directory; None while it does not answer."""
+def status_of(run_dir):
+    """Status of the node in a directory; None while it does not answer."""
     try:
         return control.status(run_dir)
     except control.ControlError:
@@ -150,7 +150,7 @@ OWN = "--listen /ip4/127.0.0.1/tcp/0 --set checkpoint_s=0.3"
 
 
 def training(run_dir, beyond=0):
-    now = told(run_dir)
+    now = status_of(run_dir)
     return now if now is not None and now.state == "training" and now.round > beyond else None
 
 

@@ -1,28 +1,18 @@
 """Nodes that pull models, over a network in memory, with an engine whose vectors are words."""
 
-from __future__ import annotations
-
-from hashlib import blake2b
 from types import SimpleNamespace
 
 import msgspec
 import trio
 
 from starling.gossip.exchange.attestation import digest
-from starling.node.config.schema import Manifest, NodeConfig, PaceSection
+from starling.node.config.schema import Manifest, PaceSection
 from starling.node.daemon.exchange.pull_service import PulledExchange
 from starling.node.net.memory import MemoryHub, MemoryNetwork
 from starling.node.rpc import calls
 from tests.harness.context import context
 from tests.harness.memory_swarm import INCARNATION, VIEW, FakeEngine, Member, Swarm
-
-
-def sign(peer: str, message: bytes) -> bytes:
-    return blake2b(message, key=peer.encode(), digest_size=64).digest()
-
-
-def verify(peer: str, signature: bytes, message: bytes) -> bool:
-    return signature == sign(peer, message)
+from tests.harness.signatures import sign, verify
 
 
 class WordEngine(FakeEngine):
@@ -50,7 +40,7 @@ class WordEngine(FakeEngine):
             case calls.Mix(round, asked):
                 self.mixed.append((round, {peer: self.heard.get(peer) for peer in asked}))
                 self.heard = {}
-                return calls.Done(held=self.held)
+                return calls.Done(clipped_or_excluded=self.held)
             case calls.Revoke(peer):
                 self.heard.pop(peer, None)
         return calls.Done()
@@ -59,7 +49,7 @@ class WordEngine(FakeEngine):
 class PullMember(Member):
     """A member with the service of pulled exchanges."""
 
-    def __init__(self, name: str, network: MemoryNetwork, cap: int) -> None:
+    def __init__(self, name: str, network: MemoryNetwork) -> None:
         super().__init__(name, network, WordEngine(name))
         self.witnessed: list = []
         self.noted: list = []
@@ -68,9 +58,8 @@ class PullMember(Member):
             context(
                 network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm", incarnation=INCARNATION,
                 identity=SimpleNamespace(peer_id=name, sign=lambda message: sign(name, message)),
-                config=NodeConfig(up_bytes_per_s=cap),
             ),
-            self, first=1000, witness=self.witnessed.append, noted=lambda outcomes, held: self.noted.append((outcomes, held)),
+            self, first=1000, attested=self.witnessed.append, noted=lambda outcomes, held: self.noted.append((outcomes, held)),
             transactions=self.transactions, verify=verify,
         )  # fmt: skip
 
@@ -84,6 +73,6 @@ class PullMember(Member):
 class PullSwarm(Swarm):
     """Members by the letters of `names`."""
 
-    def __init__(self, names: str, *, rules=(), cap: int = 0) -> None:
+    def __init__(self, names: str, *, rules=()) -> None:
         hub = MemoryHub(rules)
-        super().__init__(hub, [PullMember(name, hub.join(name), cap) for name in names])
+        super().__init__(hub, [PullMember(name, hub.join(name)) for name in names])

@@ -5,12 +5,13 @@ import msgspec
 from starling.node.config.schema import CompressSection, OverlaySection, RobustSection
 from starling.node.rpc import calls
 from tests.harness.engines import done, manifest, opened
+from tests.harness.sections import taken
 
 
 def gathering(rule="mean", **changes):
     agreed = manifest(mix="gather", nodes=4, compress=CompressSection(select="full", response="fp16"), **changes)
     return msgspec.structs.replace(
-        agreed, overlay=OverlaySection(kind="pull", k=3), robust=RobustSection(rule=rule, b=1)
+        agreed, overlay=OverlaySection(kind="pull", k=3), robust=taken(RobustSection, rule=rule, f=1)
     )  # fmt: skip
 
 
@@ -23,5 +24,5 @@ def trained(names="abcd", rule="mean", round=0):
     return engines, {name: done(engine, calls.Publish(round)) for name, engine in engines.items()}
 
 
-def hear(engine, peer, published):
+def receive(engine, peer, published):
     return engine.handle(calls.VerifyUpdate(peer, published.digest, published.payload))

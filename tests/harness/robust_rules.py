@@ -5,31 +5,40 @@ from __future__ import annotations
 import torch
 
 from starling.gossip.rng import generator
-from starling.robust.catalogue import RULES, rule
+from starling.robust.catalogue import RULES as CATALOGUE
+from starling.robust.catalogue import rule
 
 B = 2
 PARAMS = {
-    **{name: {"b": B} for name in ("trimmed_mean", "meamed", "krum", "multi_krum", "mda")},
-    **{name: {"b": B} for name in ("cs_plus", "cs_nnm", "clipped_gossip", "nna", "bridge")},
-    "bulyan": {"b": 1},
+    **{name: {"f": B} for name in ("trimmed_mean", "meamed", "krum", "multi_krum", "mda")},
+    **{name: {"f": B} for name in ("cs_plus", "cs_nnm", "clipped_gossip", "nna", "bridge")},
+    "bulyan": {"f": 1},
     "centered_clip": {"tau": 3.0, "iterations": 3},
     "norm_bound": {"tau": 1.0},
     "balance": {"gamma": 2.0},
     "ubar": {"share": 0.7},
 }  # fmt: skip
 K = 7
-RULES = {name: rule(name, PARAMS.get(name)) for name in RULES}
+RULES = {name: rule(name, PARAMS.get(name)) for name in CATALOGUE}
 MIXED = {
-    "nnm+trimmed_mean": rule("trimmed_mean", {"b": B}, "nnm", {"b": B}),
-    "nnm+geometric_median": rule("geometric_median", None, "nnm", {"b": B}),
-    "nnm+cs_plus": rule("cs_plus", {"b": B}, "nnm", {"b": B}),
-    "nnm+ubar": rule("ubar", None, "nnm", {"b": B}),
-    "nnm+flag": rule("flag", None, "nnm", {"b": B}),
-    "nnm+meamed": rule("meamed", {"b": 1}, "nnm", {"b": 1}),
-    "bucketing+median": rule("median", None, "bucketing", {"size": 2, "seed": 5}),
-    "bucketing+centered_clip": rule("centered_clip", {"tau": 2.0}, "bucketing", {"size": 2}),
+    "nnm+trimmed_mean": rule("trimmed_mean", {"f": B}, "nnm", {"f": B}),
+    "nnm+geometric_median": rule("geometric_median", None, "nnm", {"f": B}),
+    "nnm+cs_plus": rule("cs_plus", {"f": B}, "nnm", {"f": B}),
+    "nnm+ubar": rule("ubar", None, "nnm", {"f": B}),
+    "nnm+flag": rule("flag", None, "nnm", {"f": B}),
+    "nnm+meamed": rule("meamed", {"f": 1}, "nnm", {"f": 1}),
+    "bucketing+median": rule("median", None, "bucketing", {"bucket": 2, "seed": 5}),
+    "bucketing+centered_clip": rule("centered_clip", {"tau": 2.0}, "bucketing", {"bucket": 2}),
 }
 EVERY = {**RULES, **MIXED}
+
+
+def tolerated(name: str, k: int = K) -> int:
+    """The most Byzantine vectors among k that a rule is set for and that its facts allow; of buckets and mixtures the fewer."""
+    first, _, last = name.rpartition("+")
+    most = {"bulyan": 1, "nnm+meamed": 1}.get(name, B if first == "nnm" or "f" in PARAMS.get(last, {}) else k - 1)
+    peers = -(-k // 2) if first == "bucketing" else k
+    return max(f for f in range(most + 1) if CATALOGUE.facts(last).least_peers(f) <= peers)
 
 
 def losses(models: torch.Tensor) -> torch.Tensor:
@@ -38,14 +47,14 @@ def losses(models: torch.Tensor) -> torch.Tensor:
 
 
 def example(seed: int, rows: tuple[int, ...] = (), dim: int = 40, k: int = K, dtype=torch.float64):
-    """own, told, present, before: gaussian, with steps a third as long as differences."""
+    """own, received, present, before: gaussian, with steps a third as long as differences."""
     chance = generator(seed)
     before = torch.randn(*rows, dim, generator=chance, dtype=dtype)
     own = before + torch.randn(*rows, dim, generator=chance, dtype=dtype) / 3
-    told = torch.randn(*rows, k, dim, generator=chance, dtype=dtype)
-    return own, told, torch.ones(*rows, k, dtype=torch.bool), before
+    received = torch.randn(*rows, k, dim, generator=chance, dtype=dtype)
+    return own, received, torch.ones(*rows, k, dtype=torch.bool), before
 
 
-def combine(of, own, told, present, before, kept=None):
+def combine(of, own, received, present, before, kept=None):
     """The combined vector."""
-    return of.combine(of.start(own) if kept is None else kept, own, told, present, before, losses)[0]
+    return of.combine(of.start(own) if kept is None else kept, own, received, present, before, losses)[0]

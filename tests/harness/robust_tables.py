@@ -28,17 +28,16 @@ COMMON = (
     "partition.alpha=0.5", "optimizer.lr=0.0102", "optimizer.momentum=0.9", "optimizer.weight_decay=0.001", "optimizer.floor=0.0196078",
     "mix=gather", "compress.select=full", "compress.response=identity", "pace.local_steps=1", "pace.evaluate_every=100000",
 )  # fmt: skip
-COMPLETE = ("overlay=complete", "pace.rounds=100", "robust.b=3")
+COMPLETE = ("overlay=complete", "pace.rounds=100", "robust.f=3")
 """Everybody asks everybody in every round."""
 ONE_PEER = ("overlay=hypercube", "overlay.rerank_every=4", "pace.rounds=300")
 """One peer a round, ranked anew as soon as all bits of a rank had their turn."""
-PULL_6 = ("overlay=pull", "overlay.k=6", "pace.rounds=200", "robust.b=2")
+PULL_6 = ("overlay=pull", "overlay.k=6", "pace.rounds=200", "robust.f=2")
 """Six peers in every round, six times the bytes."""
 
 
 def bursts(k: int, b: int) -> tuple[str, ...]:
-    """After every k local steps k peers, as many bytes as one peer a step."""
-    return ("overlay=pull", f"overlay.k={k}", f"robust.b={b}", f"pace.local_steps={k}", f"pace.rounds={300 // k}")
+    return ("overlay=pull", f"overlay.k={k}", f"robust.f={b}", f"pace.local_steps={k}", f"pace.rounds={300 // k}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class Design:
         settings: what is set beside COMMON.
         accuracy: percent, by COLUMNS.
         chance: columns that chance decides. At any time some nodes have just asked more bad ones than the rule stands, and who asked
-            last counts: other seeds give figures tens of points away. Or other batches alone, or the noise that was told last, move
+            last counts: other seeds give figures tens of points away. Or other batches alone, or the noise that was sent last, move
             the figure by more than two points.
     """
 
@@ -61,7 +60,6 @@ class Design:
 
 
 def _rows(settings_of: tuple[str, ...], table: str) -> tuple[Design, ...]:
-    """Lines of `name | settings | figures`; a figure that chance decides begins with ~."""
     designs = []
     for line in table.strip().splitlines():
         name, own, figures = line.split("|")
@@ -118,12 +116,10 @@ nnm, trimmed   | robust.rule=trimmed_mean robust.before=nnm      | 94.1 92.1 94.
 
 
 def bad(seed: int) -> list[int]:
-    """Where the bad sit in these tables: the first of a permutation."""
     return torch.randperm(NODES, generator=torch.Generator().manual_seed(11 + seed))[:BAD].tolist()
 
 
 def scenario(design: Design, column: str, seed: int) -> Scenario:
-    """What `starling simulate` runs for one seed of a cell, checked as it checks."""
     attack = () if column == "none" else (f"attack.kind={column}",)
     assignments = (*COMMON, *design.settings, *attack, f"attack.rows={bad(seed)}", f"simulate.seed={seed}")
     made = settings.apply_set(Scenario(), assignments)
@@ -133,7 +129,6 @@ def scenario(design: Design, column: str, seed: int) -> Scenario:
 
 
 def percent(made: Scenario) -> float:
-    """What the honest come to at the end, on average."""
     outcome = run.run(made, lambda _round, _line: None)
     assert outcome.diverged is None
     return 100.0 * outcome.rows[-1].mean
@@ -141,5 +136,4 @@ def percent(made: Scenario) -> float:
 
 @lru_cache(maxsize=1024)
 def cell(design: Design, column: str) -> float:
-    """Percent, mean over honest nodes and seeds."""
     return sum(percent(scenario(design, column, seed)) for seed in SEEDS) / len(SEEDS)

@@ -1,7 +1,5 @@
 """What Prometheus reads of a node, with its own parsers."""
 
-from __future__ import annotations
-
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 

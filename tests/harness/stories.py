@@ -1,6 +1,8 @@
 """Stories of whole swarms: async tests in virtual time that a seed replays."""
 
 from collections.abc import Awaitable, Callable
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from typing import TypeVar
 
 import pytest
@@ -12,21 +14,31 @@ T = TypeVar("T")
 PATIENCE_S = 20_000.0  # virtual: a story that takes longer hangs
 
 
-def virtual(*seeds: int, more: tuple[int, ...] = ()) -> Callable:
-    """Run `async def test(seed)` once per seed, in virtual time and with a scheduler that replays.
+def virtual(*seeds: int, more: tuple[int, ...] = (), before: Callable = lambda: None) -> Callable:
+    """Run an async test once per seed, which it may take, in virtual time and with a scheduler that replays.
 
     more: seeds for which it is run among the acceptance tests only.
+    before: called first, e.g. for a story that this one is compared with.
     """
     every = [*seeds, *(pytest.param(seed, marks=pytest.mark.acceptance) for seed in more)]
 
     def decorate(test: Callable) -> Callable:
+        others = [
+            it for name, it in signature(test).parameters.items() if name not in {"seed", "deterministic_scheduler"}
+        ]
+        takes_seed = "seed" in signature(test).parameters
+
         @pytest.mark.slow
         @pytest.mark.parametrize("seed", every)
-        def story(deterministic_scheduler, seed):
+        @wraps(test)
+        def story(deterministic_scheduler, seed, **given):
             deterministic_scheduler(seed)
-            replayable(lambda: test(seed), seed)
+            before()
+            deterministic_scheduler(seed)
+            replayable(lambda: test(**given, **({"seed": seed} if takes_seed else {})), seed)
 
-        story.__name__, story.__doc__ = test.__name__, test.__doc__
+        fixtures = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("deterministic_scheduler", "seed")]
+        story.__signature__ = Signature([*fixtures, *others])
         return story
 
     return decorate

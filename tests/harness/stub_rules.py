@@ -10,54 +10,54 @@ import torch
 class Mean:
     """Of our vector and all that is present; what is absent counts as our own."""
 
-    seats: ClassVar[int] = 0
+    memory_slots: ClassVar[int] = 0
 
     def start(self, own):
         return own.new_zeros((*own.shape[:-1], 0))
 
-    def combine(self, kept, own, told, present, before, losses, seats=None):
-        told = torch.where(present[..., None], told, own[..., None, :])
+    def combine(self, kept, own, received, present, before, losses, slots=None):
+        received = torch.where(present[..., None], received, own[..., None, :])
         total = own
-        for place in range(told.shape[-2]):
-            total = total + told[..., place, :]
-        return total / (told.shape[-2] + 1), kept, None
+        for place in range(received.shape[-2]):
+            total = total + received[..., place, :]
+        return total / (received.shape[-2] + 1), kept, None
 
 
 @dataclass(frozen=True, slots=True)
 class Wary:
     """The mean, scaled by all a rule may look at: what it keeps, the model before local steps, losses and who is missing."""
 
-    seats: ClassVar[int] = 0
+    memory_slots: ClassVar[int] = 0
 
     def start(self, own):
         return own.new_zeros((*own.shape[:-1], 2))
 
-    def combine(self, kept, own, told, present, before, losses, seats=None):
-        mixed, _, _ = Mean().combine(kept[..., :0], own, told, present, before, losses)
-        worth = told.new_zeros(told.shape[:-1]) if losses is None else losses(told)
+    def combine(self, kept, own, received, present, before, losses, slots=None):
+        mixed, _, _ = Mean().combine(kept[..., :0], own, received, present, before, losses)
+        worth = received.new_zeros(received.shape[:-1]) if losses is None else losses(received)
         step = (own - before)[..., :1]
         kept = torch.cat((kept[..., :1] + 1.0, kept[..., 1:] + step), dim=-1)
         doubt = 1.0 + 0.01 * kept[..., :1] + 0.001 * kept[..., 1:]
-        for place in range(told.shape[-2]):
+        for place in range(received.shape[-2]):
             doubt = doubt + 0.001 * worth[..., place, None] + 0.01 * (~present[..., place, None]).to(own)
         return own + (mixed - own) / doubt, kept, None
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """The mean, in which a peer counts less the more often it has told; it remembers that of three peers, and who stands counts nothing."""
+    """The mean, in which a peer counts less the more often it has received; it remembers three peers; the others count nothing."""
 
-    seats: ClassVar[int] = 3
+    memory_slots: ClassVar[int] = 3
 
     def start(self, own):
         return own.new_zeros((*own.shape[:-1], 3))
 
-    def combine(self, kept, own, told, present, before, losses, seats=None):
+    def combine(self, kept, own, received, present, before, losses, slots=None):
         kept, mixed = kept.clone(), own
-        for place in range(told.shape[-2]):
-            seat = seats[..., place, None]
-            here = (present[..., place, None] & (seat >= 0)).to(own)
-            kept.scatter_add_(-1, seat.clamp_min(0), here)
-            weight = here / (2.0 + kept.gather(-1, seat.clamp_min(0)))
-            mixed = mixed + weight * (torch.where(here > 0, told[..., place, :], own) - own)
+        for place in range(received.shape[-2]):
+            slot = slots[..., place, None]
+            here = (present[..., place, None] & (slot >= 0)).to(own)
+            kept.scatter_add_(-1, slot.clamp_min(0), here)
+            weight = here / (2.0 + kept.gather(-1, slot.clamp_min(0)))
+            mixed = mixed + weight * (torch.where(here > 0, received[..., place, :], own) - own)
         return mixed, kept, None

@@ -1,4 +1,4 @@
-"""Swarms that swap messages, with the production functions and a fate for every message: the table values of such algorithms.
+"""Swarms that swap messages, with the production functions with faults for every message: the table values of such algorithms.
 
 `Ends` is a swarm in rounds, with all ends of all edges as rows of one batch. `Mailboxes` is one without rounds, a node at a time.
 
@@ -112,7 +112,7 @@ class Ends:
 
 
 class Mailboxes:
-    """A swarm without rounds: whoever wakes steps, reads what came since, and writes to all its neighbors. A letter may be lost, and
+    """A swarm without rounds: a node wakes, steps, reads what came since, and writes to all its neighbors. A letter may be lost, and
     a newer one takes the place of an older.
 
     Args:
@@ -156,7 +156,7 @@ class Mailboxes:
         self.x[i], self.state[i] = mixer.absorb(state, x, shared, PHASE)
 
     def off(self) -> Tensor:
-        """Of gradient tracking with running sums: Σ y and what is on its way, less Σ g; (d,), zero while nobody crashed."""
+        """Of gradient tracking with running sums: Σ y and what is on its way, less Σ g; (d,), zero without crashes."""
         sums = sum(state.y - state.previous for i, state in enumerate(self.state) if self.neighbors[i])
         for i, j in self.kept:
             given, _ = self.kept[i, j].tensor_split(2)
@@ -186,3 +186,13 @@ class Mailboxes:
                 self.kept.pop(end, None)
                 self.mail.pop(end, None)
         self.neighbors[i] = []
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """All tensors of a state, a ledger, or a tuple or dict of such."""
+    if isinstance(value, Tensor):
+        return [value]
+    if hasattr(value, "__slots__"):
+        value = [getattr(value, name) for name in value.__slots__]
+    parts = value.values() if isinstance(value, dict) else value
+    return [tensor for part in parts for tensor in tensors(part)] if isinstance(value, dict | tuple | list) else []

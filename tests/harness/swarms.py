@@ -20,6 +20,7 @@ from starling.node.config.schema import (
 from starling.node.daemon.running import RunningNode
 from starling.node.rpc import calls
 from starling.node.simulate.virtual.swarm import VirtualNode, VirtualSwarm
+from tests.harness.daemons import until  # noqa: F401 — for tests of swarms
 
 STEP_S = 0.02  # what a local step costs in a story: a round of ten takes a fifth of a second
 
@@ -49,15 +50,6 @@ def story(agreed: Manifest, seed: int, *rules, slow: dict[int, float] | None = N
     )
 
 
-async def until(fact, patience_s: float = 200.0) -> float:
-    """Wait for a fact about a swarm -> virtual seconds it took."""
-    began = trio.current_time()
-    with trio.fail_after(patience_s):
-        while not fact():  # noqa: ASYNC110 — a look costs no virtual time
-            await trio.sleep(0.01)
-    return trio.current_time() - began
-
-
 def rounds_done(swarm: VirtualSwarm, count: int) -> bool:
     """Whether every living node has done so many rounds."""
     return all(virtual.node.progress.round >= count for virtual in swarm.nodes.values())
@@ -71,6 +63,30 @@ def agree(swarm: VirtualSwarm, *nodes: int) -> bool:
         isinstance(virtual.node.phase, RunningNode) and virtual.node.running.membership.members == expected
         for virtual in chosen
     )
+
+
+def values(swarm: VirtualSwarm) -> list[float]:
+    """Last values of the metric, by index."""
+    return [virtual.node.progress.value for virtual in swarm.nodes.values()]
+
+
+def flows_with(swarm: VirtualSwarm, peer: str) -> list[int]:
+    """Nodes that hold a flow of `peer`, open or settled."""
+    ledgers = {index: virtual.engine.session.learner.ledger for index, virtual in swarm.nodes.items()}
+    return [index for index, ledger in ledgers.items() if peer in ledger.flows.keys() | ledger.settled.keys()]
+
+
+def faults(swarm: VirtualSwarm) -> set[tuple[str, str]]:
+    """(peer, reason) that any node reported."""
+    counts = [virtual.node.events.faults for virtual in swarm.nodes.values()]
+    return {(peer, reason) for each in counts for peer, reasons in each.items() for reason in reasons}
+
+
+def kill_engine(virtual: VirtualNode) -> None:
+    """End the engine that is up, if one is, as a crash of its process would."""
+    phase = virtual.node.phase
+    if isinstance(phase, RunningNode) and phase.engine._engine is not None:
+        phase.engine._engine.kill()
 
 
 def events(virtual: VirtualNode) -> list[str]:
@@ -97,7 +113,7 @@ def assert_flows_cancel(swarm: VirtualSwarm) -> float:
 
     Settled flows count: an edge closed in order keeps its flow on both ends. -> the largest |c| there is
     """
-    held = {virtual.peer_id: virtual.engine.ledger for virtual in swarm.nodes.values()}
+    held = {virtual.peer_id: virtual.engine.session.learner.ledger for virtual in swarm.nodes.values()}
     for me, ledger in held.items():
         for peer, other in held.items():
             if me < peer:

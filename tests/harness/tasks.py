@@ -1,7 +1,5 @@
 """What the tests of tasks share: small files of every format, and where the real ones are."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 from pathlib import Path

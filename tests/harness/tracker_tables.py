@@ -1,7 +1,7 @@
-"""Trackers against liars: test accuracy in percent of the honest, as another implementation measured it (seed 0).
+"""Trackers against Byzantine nodes: test accuracy in percent of the honest, as another implementation measured it (seed 0).
 
-The swarm of `robust_tables`, one peer a round on the hypercube, 300 rounds, no momentum; liars are honest about their models. Columns
-are an attack and how many of 16 do it; in `none` nobody lies.
+The swarm of `robust_tables`, one peer a round on the hypercube, 300 rounds, no momentum; attackers are honest about their models. Columns
+are an attack and how many of 16 do it; in `none` all are honest.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from starling.gossip.mix.defended_tracking import Bounded, Defended, DefendedTra
 from starling.node.config import toml as settings
 from starling.node.simulate import rules
 from starling.node.simulate.engines import check
-from starling.node.simulate.matrix import attackers, run
-from starling.node.simulate.matrix.byzantine import Seen
+from starling.node.simulate.matrix import byzantine, run
+from starling.node.simulate.matrix.byzantine import Byzantine, View
 from starling.node.simulate.schema import Scenario
 from starling.node.simulate.sweep import cells
-from starling.robust.attacks.tracker import TrackerNeg
+from starling.robust.attacks.tracker import negative
 from tests.harness.robust_tables import COMMON, NODES, ONE_PEER
 
 ATTACKS = ("const", "neg", "rand", "small", "one_shot")
@@ -31,12 +31,11 @@ COLUMNS = (
     ("none", 0), *((attack, 1) for attack in ATTACKS), *((attack, 3) for attack in ATTACKS), ("const", 4), ("rand", 4),
 )  # fmt: skip
 BOTH_COLUMNS = tuple((attack, bad) for bad in (1, 2, 3, 4) for attack in ("foe", "era"))
-"""Attacks on the model, while the tracker told is −ȳ."""
+"""Attacks on the model, while the tracker sent is −ȳ."""
 TRACKING = (
     *COMMON, *ONE_PEER, "mix=defended_tracking", "optimizer.lr=0.102", "optimizer.momentum=0.0", "simulate.running_mean=false",
 )  # fmt: skip
 SHORT = ("pace.rounds=200",)
-CREW = attackers.Crew
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,32 +158,32 @@ UNTRACKED = (
         (*COMMON, *ONE_PEER, "mix=quasi_global", "optimizer.momentum=0.0", "simulate.running_mean=false"), (93.5,),
     ),
 )  # fmt: skip
-"""Where nobody lies; there is no tracker to lie about."""
+"""Where all are honest; there is no tracker to attack."""
 
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """Liars about the model and about the tracker at once; satisfies `starling.node.simulate.matrix.byzantine.Liars`."""
+    """Attackers on the model and on the tracker at once; the same calls as of `Byzantine`."""
 
-    model: attackers.Crew
-    tracker: attackers.Crew
+    model: Byzantine
+    tracker: Byzantine
 
     @property
-    def bad(self) -> Any:
+    def rows(self) -> Any:
         """Who they are."""
-        return self.model.bad
+        return self.model.rows
 
-    def tell(self, seen: Seen, liar: int, receivers: Any) -> Tensor | None:
-        """The model that one would tell, and the tracker of the other."""
-        message, other = (crew.tell(seen, liar, receivers) for crew in (self.model, self.tracker))
+    def messages(self, view: View, attacker: int, receivers: Any) -> Tensor | None:
+        """The model that one would send, and the tracker of the other."""
+        message, other = (each.messages(view, attacker, receivers) for each in (self.model, self.tracker))
         assert message is not None
         assert other is not None
         return torch.cat((message[:, : self.model.dim], other[:, self.model.dim :]), dim=1)
 
 
 def channels(attack: Any, *rest: Any) -> Channels:
-    """In place of a crew."""
-    return Channels(CREW(attack, *rest), CREW(TrackerNeg(), *rest))
+    """In place of `Byzantine`."""
+    return Channels(Byzantine(attack, *rest), Byzantine(negative(), *rest))
 
 
 def bad(count: int, seed: int = 0) -> list[int]:
@@ -203,13 +202,13 @@ def scenario(design: Design, attack: str, count: int, seed: int = 0) -> Scenario
 
 @lru_cache(maxsize=512)
 def percent(design: Design, attack: str, count: int, *, both: bool = False) -> float:
-    """What the honest come to at the end, on average; 0 where they diverge."""
+    """The honest nodes' mean at the end; 0 where they diverge."""
     made = scenario(design, attack, count)
     with pytest.MonkeyPatch.context() as patch:
         if design.mixer is not None:
             patch.setattr(run, "mixer", lambda _agreed: design.mixer)
         if both:
-            patch.setattr(attackers, "Crew", channels)
+            patch.setattr(byzantine, "Byzantine", channels)
         outcome = run.run(made, lambda _round, _line: None)
     return 0.0 if outcome.diverged is not None else 100.0 * outcome.rows[-1].mean
 

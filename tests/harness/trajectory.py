@@ -8,19 +8,19 @@ from torch import Tensor
 from starling.gossip.api import Losses, Phase
 from starling.gossip.compress.catalogue import quantizer
 from starling.gossip.compress.select.coordinates import Everything
-from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.overlay.links import directions
 from starling.gossip.overlay.periodic import stage, turn
 from starling.gossip.overlay.ranks import ranked
 from starling.gossip.reference import Local, Reference
 from starling.gossip.rng import generator
 from starling.gossip.vector import bind, layout
+from starling.node.catalogues import task
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest
 from starling.node.engine.mixing import mixer
 from starling.node.engine.optimizers import correction_lr, optimizer, schedule
 from starling.node.tasks.api import Source
-from starling.node.tasks.catalogue import task
 from starling.robust.clip import clip
 
 
@@ -48,7 +48,7 @@ def walk(
         peers=peers,
         x=start,
         mixer=mixer(agreed),
-        terms=Terms(
+        codec=ExchangeCodec(
             quantizer(agreed.compress.request, start.dtype),
             quantizer(agreed.compress.response, start.dtype),
             agreed.mix.clip_norm,
@@ -81,7 +81,7 @@ def walk(
 
 def _nodes(agreed: Manifest, peers: Sequence[str]) -> tuple[Tensor, Local, Callable[[int], Losses]]:
     """Where all begin, (n, d), their local steps, and what models are worth to them, out of the parts that an engine is made of."""
-    made = task(agreed.task.kind, agreed.task.params)
+    made = task(agreed.task.kind, agreed.task.params())
     rates = schedule(agreed.optimizer, agreed.pace.rounds)
     nodes = []
     for shard in range(len(peers)):

@@ -9,11 +9,8 @@ import json
 import os
 
 PLAIN_KERNELS = {
-    "ATEN_CPU_CAPABILITY": "default",
-    "MKL_CBWR": "COMPATIBLE",
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-}
+    "ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+}  # fmt: skip
 SWARM = "starling-trajectory-digests"
 NODES = 6
 
@@ -39,16 +36,10 @@ def manifests():
 
     def agreed(mix, overlay, compress, **more):
         return Manifest(
-            seed=5,
-            task=TaskSection(kind="diagonal", params={"dim": 400, "nodes": NODES, "noise": 0.1}),
-            partition=PartitionSection(shards=NODES),
-            optimizer=OptimizerSection(lr=0.05, momentum=0.5),
-            mix=mix,
-            overlay=overlay,
-            compress=compress,
-            pace=PaceSection(local_steps=4, rounds=10, quorum=NODES, min_wait_s=5.0),
-            **more,
-        )
+            seed=5, task=TaskSection(kind="diagonal", dim=400, nodes=NODES, noise=0.1),
+            partition=PartitionSection(shards=NODES), optimizer=OptimizerSection(lr=0.05, momentum=0.5), mix=mix,
+            overlay=overlay, compress=compress, pace=PaceSection(local_steps=4, rounds=10, quorum=NODES, min_wait_s=5.0), **more,
+        )  # fmt: skip
 
     return {
         "pet": agreed(MixSection(kind="pet", kappa=0.1, clip_norm=5.0), OverlaySection(kind="sticky"), masked),
@@ -59,7 +50,7 @@ def manifests():
             MixSection(kind="gather"),
             OverlaySection(kind="pull", k=4),
             halved,
-            robust=RobustSection(rule="cs_nnm", b=1),
+            robust=RobustSection(rule="cs_nnm", f=1),
         ),
     }
 

@@ -7,7 +7,7 @@ import torch
 
 from starling.gossip.api import Phase
 from starling.gossip.compress.catalogue import quantizer
-from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.reference import Reference, descent
 from starling.node.simulate.matrix.schedule import Schedule
 from starling.node.simulate.matrix.swarm import Swarm
@@ -19,8 +19,8 @@ NODES, DIM, LR, STEPS = 7, 150, 0.1, 3
 PEERS = ("g", "c", "a", "f", "b", "e", "d")  # rows are not in the order of peer ids
 
 
-def terms(request, response, clip_norm=1.0, dtype=torch.float64, low_rank=None, chunk=0):
-    return Terms(quantizer(request, dtype), quantizer(response, dtype), clip_norm, clip, low_rank, chunk)
+def exchange_codec(request, response, clip_norm=1.0, dtype=torch.float64, low_rank=None, chunk=0):
+    return ExchangeCodec(quantizer(request, dtype), quantizer(response, dtype), clip_norm, clip, low_rank, chunk)
 
 
 class Both:
@@ -41,8 +41,8 @@ class Both:
     def round(self, number, overlay):
         phase = Phase(number, float(STEPS), LR, turn=number)
         meetings = Schedule(overlay, PEERS, b"salt").at(number, np.ones(NODES, bool))
-        columns = (meetings.one, meetings.other, meetings.forth, meetings.back)
-        self.loop.round(phase, self.local, zip(*(column.tolist() for column in columns), strict=True))
+        columns = (*meetings.ends.tolist(), *meetings.weights.tolist())
+        self.loop.round(phase, self.local, zip(*columns, strict=True))
         return self.matrix.round(phase, self.step, STEPS, meetings)
 
     def check(self):

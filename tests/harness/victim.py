@@ -26,8 +26,6 @@ BOOM = b"boom"
 
 
 class Stopwatch(trio.abc.Instrument):
-    """Processor time of the longest stretch of work between two waits."""
-
     def __init__(self, path: Path) -> None:
         path.write_bytes(bytes(SECONDS.size))
         with path.open("r+b") as file:

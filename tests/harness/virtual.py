@@ -1,7 +1,5 @@
 """Async tests in virtual time: a clock that jumps to the next deadline when every task sleeps."""
 
-from __future__ import annotations
-
 from functools import wraps
 from inspect import signature
 

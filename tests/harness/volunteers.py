@@ -2,7 +2,7 @@
 
 A node wakes, does K local steps with its whole gradient, and then one exchange with a random neighbor; a fifth of the nodes wake five
 times less often; a round is as many wakes as there are nodes. Neighbors are those of lasting edges, six each. Every message is lost on
-its own. While members come and go somebody crashes silently now and then, and somebody new, with a bowl of their own, takes the
+its own. While members come and go a member crashes silently now and then, and a new one, with a bowl of its own, takes the
 model of a member. The error is that of those alive against the optimum of those alive.
 
 Shapes: N bowls of d parameters.
@@ -15,18 +15,28 @@ import torch
 
 from starling.gossip.api import Mixer, Phase, Selector
 from starling.gossip.compress.quantize import Float64
-from starling.gossip.mix.exchange_codec import Terms
-from starling.node.simulate.matrix.batch import in_turn
-from starling.node.simulate.matrix.faults import Change, Faults, churn, fate
+from starling.gossip.mix.exchange_codec import ExchangeCodec
+from starling.node.simulate.matrix.batch import disjoint
+from starling.node.simulate.matrix.faults import Change, ExchangeFaults, churn, exchange_faults
 from starling.node.simulate.matrix.rings import Rings
-from starling.node.simulate.matrix.schedule import Meetings
+from starling.node.simulate.matrix.schedule import Exchanges
 from starling.node.simulate.matrix.swarm import Swarm
+from starling.node.simulate.schema import FaultsSection
 from starling.robust.clip import clip
 from tests.harness.quadratics import quadratics
 
 LOCAL_STEPS, DEGREE, THETA = 5, 6, 0.5
+FEWEST = 4
 STRAGGLERS, SLOWER = 0.2, 5.0
-EXACT = Terms(Float64(), Float64(), 0.0, clip)
+EXACT = ExchangeCodec(Float64(), Float64(), 0.0, clip)
+
+
+def owed(swarm):
+    """(d,) by what the total flows of responders are yet to change: they do not know yet that their initiators have committed."""
+    flows = torch.zeros_like(swarm.x[0])
+    for update in swarm.exchanges.pending.values():
+        flows[slice(None) if update.coordinates is None else update.coordinates[0]] += update.flow[0]
+    return flows
 
 
 @dataclass
@@ -37,10 +47,10 @@ class Volunteers:
     mixer: Mixer
     selector: Selector
     lr: float
-    faults: Faults
+    faults: FaultsSection
     seed: int = 3
     dim: int = 200
-    terms: Terms = EXACT
+    codec: ExchangeCodec = EXACT
     more: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self):
@@ -49,7 +59,7 @@ class Volunteers:
         self.peers = [f"peer {number:03d}" for number in range(rows)]
         self.rate = np.where(self.chance.random(rows) < STRAGGLERS, 1.0 / SLOWER, 1.0)
         alive, x = torch.arange(rows) < self.n, torch.zeros(rows, self.dim, dtype=torch.float64)
-        self.swarm = Swarm(self.peers, x, self.mixer, self.terms, self.selector, self.seed, alive, **self.more)
+        self.swarm = Swarm(self.peers, x, self.mixer, self.codec, self.selector, self.seed, alive, **self.more)
         self.rings = Rings(self.peers, min(DEGREE, self.n - 1), b"volunteers")
         self.rings.change((), range(self.n))
 
@@ -71,7 +81,7 @@ class Volunteers:
         return float((self.swarm.x[self.living] - best).square().sum(1).mean() / best.square().sum())
 
     def come_and_go(self, number):
-        change = churn(self.faults, self.seed, number, self.swarm.alive, self.swarm.used)
+        change = churn(self.faults, self.seed, number, self.swarm.alive, self.swarm.used, FEWEST)
         if change != Change():
             moved = self.rings.change(change.crashed, [row for row, _ in change.joined])
             self.swarm.change(Change(change.crashed, change.joined, (), moved.closed))
@@ -85,17 +95,19 @@ class Volunteers:
         living = self.living
         waking = self.chance.choice(living, len(living), p=self.rate[living] / self.rate[living].sum())
         met = np.array([self.chance.choice(sorted(self.rings.edges[row])) for row in waking])
-        fates, phase = fate(self.faults, self.seed, number, len(waking)), Phase(number, float(LOCAL_STEPS), self.lr)
-        for places in in_turn(waking, met):
+        faults, phase = (
+            exchange_faults(self.faults, self.seed, number, len(waking)),
+            Phase(number, float(LOCAL_STEPS), self.lr),
+        )
+        for places in disjoint(np.stack((waking, met))):
             steps = np.zeros(len(self.peers), np.int64)
             steps[waking[places]] = LOCAL_STEPS
-            half = np.full(len(places), THETA)
-            self.swarm.slot(
-                phase, self.step, steps, Meetings(waking[places], met[places], half, half), fates.of(places)
-            )
+            visits = Exchanges(np.stack((waking[places], met[places])), np.full((2, len(places)), THETA))
+            part = ExchangeFaults(faults.lost[places], faults.unproven[places])
+            self.swarm.slot(phase, self.step, steps, visits, part)
 
     def match(self, number):
-        """Of algorithms that need rounds: everybody steps, then a random matching along lasting edges."""
+        """Of algorithms that need rounds: all nodes step, then a random matching along lasting edges."""
         free, pairs = set(self.living.tolist()), []
         for row in self.chance.permutation(self.living).tolist():
             partners = sorted(self.rings.edges[row] & free) if row in free else []
@@ -103,10 +115,7 @@ class Volunteers:
                 other = int(self.chance.choice(partners))
                 free -= {row, other}
                 pairs.append((row, other))
-        one, other = np.array(pairs, np.int64).reshape(-1, 2).T
-        half = np.full(len(pairs), THETA)
-        fates = fate(self.faults, self.seed, number, len(pairs))
-        self.swarm.round(
-            Phase(number, float(LOCAL_STEPS), self.lr), self.step, LOCAL_STEPS,
-            Meetings(one.copy(), other.copy(), half, half), fates,
-        )  # fmt: skip
+        exchanges = Exchanges(np.array(pairs, np.int64).reshape(-1, 2).T, np.full((2, len(pairs)), THETA))
+        faults = exchange_faults(self.faults, self.seed, number, len(pairs))
+        phase = Phase(number, float(LOCAL_STEPS), self.lr)
+        self.swarm.round(phase, self.step, LOCAL_STEPS, exchanges, faults)

@@ -6,6 +6,8 @@ import stat
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric import x25519
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +24,7 @@ def identity(n=1):
 
 @given(st.binary(min_size=32, max_size=32))
 def test_the_peer_id_holds_the_public_key(public_key):
-    """Whoever knows the id can check a signature, without a directory."""
+    """The id is enough to check a signature, without a directory."""
     assert public_key_of(peer_id_of(public_key)) == public_key
     assert peer_id_of(public_key).startswith("12D3Koo")
 
@@ -49,38 +51,31 @@ def test_the_key_is_kept_private_and_the_id_stable(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["identity.key"]
 
 
+def pem_of_another_kind():
+    key = x25519.X25519PrivateKey.generate()
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
 @pytest.mark.parametrize(
-    "content", [b"", b"rubbish", b"\xff" * 64, b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"]
+    ("content", "mode", "reason"),
+    [
+        (b"", 0o600, "holds no Ed25519 key"),
+        (b"rubbish", 0o600, "holds no Ed25519 key"),
+        (b"\xff" * 64, 0o600, "holds no Ed25519 key"),
+        (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", 0o600, "holds no Ed25519 key"),
+        (pem_of_another_kind(), 0o600, "holds no Ed25519 key"),
+        (b"", 0o644, "chmod 600"),
+    ],
 )
-def test_a_corrupt_key_file_is_refused_and_never_overwritten(tmp_path, content):
+def test_a_key_file_that_cannot_be_used_is_refused_and_never_overwritten(content, mode, reason, tmp_path):
     """A new key in its place would be another peer: the person decides."""
     path = tmp_path / "identity.key"
     path.write_bytes(content)
-    path.chmod(0o600)
-    with pytest.raises(ConfigError, match="holds no Ed25519 key") as error:
+    path.chmod(mode)
+    with pytest.raises(ConfigError, match=reason) as error:
         Identity.load_or_create(path)
     assert "\n" not in str(error.value)
     assert path.read_bytes() == content
-
-
-def test_a_key_of_another_kind_is_refused(tmp_path):
-    from cryptography.hazmat.primitives.asymmetric import x25519
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-    path = tmp_path / "identity.key"
-    other = x25519.X25519PrivateKey.generate()
-    path.write_bytes(other.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    path.chmod(0o600)
-    with pytest.raises(ConfigError, match="holds no Ed25519 key"):
-        Identity.load_or_create(path)
-
-
-def test_a_key_that_others_may_read_is_refused_with_the_cure(tmp_path):
-    path = tmp_path / "identity.key"
-    Identity.load_or_create(path)
-    path.chmod(0o644)
-    with pytest.raises(ConfigError, match="chmod 600"):
-        Identity.load_or_create(path)
 
 
 def test_a_folder_that_cannot_be_used_is_one_line(tmp_path):
@@ -104,9 +99,7 @@ def test_a_signature_is_of_one_message_by_one_peer():
         "",
         "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N",
         "12D3KooW",
-        "0" * 52,
-        "1" * 52,
-        "z" * 52,
+        *(52 * each for each in "01z"),
         "12D3KooW" + "é" * 44,
     ],
 )

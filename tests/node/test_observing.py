@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import structs
 
 from starling.node.config.schema import MetricsSection, RecordSection
-from starling.node.storage.log import Totals, round_fields
+from starling.node.daemon.observe.recorder import Totals, round_fields
 from tests.harness.scrape import exported
 
 ROOT = Path(__file__).parents[2]
@@ -50,10 +50,10 @@ def test_every_metric_is_listed_and_no_other():
 
 
 def test_every_event_is_listed_with_its_fields_and_no_other():
-    told = events()
+    emitted = events()
     listed = {name: cell for names, cell in rows("Fields beside the common ones:") for name in names}
-    assert listed.keys() == told.keys() | BY_VERDICT | IN_THE_LOG_ALONE
-    for name, fields in told.items():
+    assert listed.keys() == emitted.keys() | BY_VERDICT | IN_THE_LOG_ALONE
+    for name, fields in emitted.items():
         assert fields <= set(re.findall(r"`(\w+)`", listed[name])), name
 
 

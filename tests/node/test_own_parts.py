@@ -4,12 +4,16 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from starling.node.config import presets
+from starling.node.engine.engine import Engine
+from starling.node.rpc import calls
 from starling.node.simulate.engines import simulate
 from starling.node.simulate.rules import check_one
 from starling.node.simulate.schema import Scenario
 from tests.harness import packages
+from tests.harness.engines import manifest, opening
 
 PARTS = Path(__file__).parents[2] / "examples" / "parts"
 PROJECT = (PARTS / "pyproject.toml").read_text()
@@ -19,7 +23,7 @@ COMMON = [
 ]  # fmt: skip
 PAIRWISE = [
     "mix=slow_dsgd",
-    "mix.params.pace=0.7",
+    "mix.pace=0.7",
     "compress.select=every_nth",
     "compress.ratio=0.5",
     "compress.response=fp24",
@@ -58,6 +62,31 @@ def test_a_swarm_of_whole_nodes_trains_with_parts_of_a_package(installed, assign
     outcome = simulate(scenario, lambda *_: None)
     first, last = outcome.rows[0], outcome.rows[-1]
     assert last.mean < first.mean / 2
+
+
+@pytest.mark.parametrize("folder", [True, False], ids=["in the folder", "not found"])
+def test_an_attack_of_the_current_folder_needs_no_package(folder, tmp_path):
+    """Of a node, whose engine gets the folder from the daemon, as for a task."""
+    module = f"own_attack_{folder}".lower()
+    (tmp_path / f"{module if folder else 'other'}.py").write_text((PARTS / "echo.py").read_text())
+    call = structs.replace(opening(manifest(mix="gather")), attack=f"{module}:Echo", code=str(tmp_path))
+    reply = Engine().handle(call)
+    if folder:
+        assert isinstance(reply, calls.Opened)
+    else:
+        assert isinstance(reply, calls.Refused)
+        assert reply.reason.startswith(f"attack: '{module}:Echo' is not found: no {module}.py in {tmp_path}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["virtual", "matrix"])
+def test_an_attack_of_the_current_folder_is_simulated(engine, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"attack_of_{engine}.py").write_text((PARTS / "echo.py").read_text())
+    swarm = [f"simulate.engine={engine}", "simulate.nodes=4", "pace.rounds=3", "attack.nodes=1"]
+    scenario = presets.load(Scenario, assignments=[*swarm, f"attack.kind=attack_of_{engine}:Echo"])
+    check_one(scenario)
+    assert simulate(scenario, lambda *_: None).rows
 
 
 @pytest.mark.slow

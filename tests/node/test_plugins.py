@@ -16,10 +16,11 @@ from starling.gossip.compress import codec
 from starling.gossip.compress.catalogue import PLUGIN_CODES, QUANTIZERS, SELECTORS, by_code, quantizer
 from starling.gossip.compress.compressor import Chain
 from starling.gossip.compress.quantize import Float32, Fp16, Int4
+from starling.gossip.compress.select.coordinates import TopK
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.node.config.schema import CompressSection, Manifest
-from starling.node.engine.compression import selection, terms
+from starling.node.engine.compression import exchange_codec, selection
 from tests.harness import packages
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
@@ -43,7 +44,7 @@ def documented(shelf):
 
 def selector(name, ratio=0.1, **params):
     """As the engine makes it from a manifest."""
-    section = CompressSection(select=name, ratio=ratio, params=params)
+    section = CompressSection(select=name, ratio=ratio, **params)
     return selection(section, Fp16(), Int4())(0, 1000)
 
 
@@ -88,7 +89,7 @@ def test_the_documented_quantizer_refuses_what_it_cannot_have_written(documented
 def test_bad_parameters_of_a_package_are_one_line_as_those_of_built_in_parts(documented):
     with pytest.raises(ConfigError, match=r"^compress: ratio must be in \(0, 1\], got 2.0$"):
         selector("every_nth", 2.0)
-    with pytest.raises(ConfigError, match=r"compress.n: every_nth has no such key, it takes ratio"):
+    with pytest.raises(ConfigError, match=r"compress.n: no such key; choose one of .*ratio"):
         selector("every_nth", n=3)
 
 
@@ -102,12 +103,17 @@ def test_a_catalogue_lists_built_in_and_offered_names_in_order(documented):
         catalogue["nothing"]
 
 
+def test_an_argument_that_a_name_fixes_is_no_parameter_of_it():
+    with pytest.raises(ConfigError, match=r"compress\.bits: int8 has no such key, it takes bucket, nearest"):
+        QUANTIZERS.build("compress", "int8", {"bits": 4})
+
+
 def test_without_packages_a_catalogue_is_the_built_in_one(shelf):
     assert tuple(SELECTORS) == SELECTORS.built_in
 
 
 def test_a_package_is_imported_when_it_is_named_and_not_before(documented):
-    """Nobody pays for, or is harmed by, what no manifest names."""
+    """What no manifest names costs nothing and can do no harm."""
     catalogue = SELECTORS
     SELECTORS.check("every_nth")
     assert "every_nth" in catalogue
@@ -137,7 +143,7 @@ def test_a_broken_package_is_one_line_that_names_it_and_what_to_do(shelf, value,
     assert "'bad' of starling-broken" in message
     assert "pip install --upgrade starling-broken" in message
     assert "\n" not in message
-    assert selector("top_k") == SELECTORS["top_k"](0.1)  # what nobody named harms nobody
+    assert selector("top_k") == SELECTORS["top_k"](0.1)  # what is not named is not imported
 
 
 def test_a_package_cannot_stand_for_a_built_in_part(shelf):
@@ -145,16 +151,13 @@ def test_a_package_cannot_stand_for_a_built_in_part(shelf):
     shelf.offer("starling-impostor", "top_k", "impostor:Part", impostor="Part = dict")
     with pytest.raises(ConfigError, match="'top_k' is built in, but starling-impostor offers another"):
         SELECTORS.check("top_k")
-    assert selector("top_k") == SELECTORS["top_k"](0.1)
+    assert SELECTORS["top_k"](0.1) == TopK(0.1)
 
 
 def test_two_packages_cannot_share_a_name(shelf):
     shelf.offer("starling-b", "both", "b:Part", b="Part = dict")
     shelf.offer("starling-a", "both", "a:Part", a="Part = dict")
-    for look_up in (
-        lambda: SELECTORS["both"],
-        lambda: SELECTORS.check("both"),
-    ):
+    for look_up in (lambda: SELECTORS["both"], lambda: SELECTORS.check("both")):
         with pytest.raises(
             ConfigError, match="offered by starling-a and starling-b; keep one: `pip uninstall starling-b`"
         ):
@@ -205,9 +208,9 @@ def test_a_manifest_cannot_use_two_packages_with_one_code(documented):
     """What is a request and what an answer would look alike on the wire."""
     documented.offer("starling-also", "also", "also:Also", "starling.quantizers", also="class Also:\n    code = 128")
     for request, response in (("fp24", "fp24"), ("fp24", "int4")):
-        terms(Manifest(compress=CompressSection(request=request, response=response)), torch.float32)
+        exchange_codec(Manifest(compress=CompressSection(request=request, response=response)), torch.float32)
     with pytest.raises(ConfigError, match="'fp24' and 'also' have the same code 128"):
-        terms(Manifest(compress=CompressSection(request="fp24", response="also")), torch.float32)
+        exchange_codec(Manifest(compress=CompressSection(request="fp24", response="also")), torch.float32)
 
 
 def test_two_quantizers_with_one_code_are_refused():

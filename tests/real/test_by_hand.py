@@ -14,8 +14,8 @@ from tests.harness.processes import (
     PROMISE_S,
     lives,
     starling,
+    status_of,
     terminals,
-    told,
     training,
     until,
 )
@@ -66,8 +66,8 @@ def test_whoever_is_killed_comes_back_as_the_same_node_and_nobody_else_stops(tmp
         engine = engine_of(joiner)
         joiner.kill()
         until("the engine outlived its node", lambda: not lives(engine), PROMISE_S)
-        until("nobody noticed", lambda: (now := training(founder_dir)) and now.members == 1)
-        assert any(event.name == "peer_died" for event in told(founder_dir).events)
+        until("the death was not noticed", lambda: (now := training(founder_dir)) and now.members == 1)
+        assert any(event.name == "peer_died" for event in status_of(founder_dir).events)
         alone = training(founder_dir).round
         until("the other stopped", lambda: training(founder_dir, beyond=alone))
 

@@ -65,8 +65,8 @@ def installed(version: int) -> bool:
     program = PROGRAMS[version]
     if shutil.which(program[0]) is None:
         return False
-    told = command(*program, "version", "--short")
-    return told.returncode == 0 and told.stdout.lstrip("v").startswith(str(version))
+    answer = command(*program, "version", "--short")
+    return answer.returncode == 0 and answer.stdout.lstrip("v").startswith(str(version))
 
 
 @dataclass(frozen=True)
@@ -98,12 +98,12 @@ class Swarm:
         return self.containers("founder", "volunteer", "wan")
 
     def all_learn(self) -> None:
-        """Everybody who does not lie knows the others, and comes to what none reaches on its own part of the data."""
+        """All honest nodes know each other, and reach what none reaches on its own part of the data."""
         honest = self.honest
 
         def learned() -> bool:
-            told = [status(each) for each in honest]
-            return all(each.get("members", 0) >= len(honest) and (each.get("value") or 0.0) >= GOOD for each in told)
+            answer = [status(each) for each in honest]
+            return all(each.get("members", 0) >= len(honest) and (each.get("value") or 0.0) >= GOOD for each in answer)
 
         until(learned, LEARN_S, f"members and accuracy of {len(honest)} nodes")
 
@@ -198,7 +198,7 @@ def test_either_compose_accepts_the_file(version, profile):
 
 
 def test_what_is_observed_is_configured():
-    """Prometheus asks every service that has nodes; Grafana is told of the same Prometheus and where its dashboard is."""
+    """Prometheus asks every service that has nodes; Grafana reads the same Prometheus and finds its dashboard."""
     (source,) = yaml.safe_load((FOLDER / "observe/grafana/datasources/prometheus.yml").read_text())["datasources"]
     services = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
     assert source["url"] == "http://prometheus:9090"
@@ -276,14 +276,7 @@ def test_the_image_is_small_and_not_root(program):
     assert said("docker", "image", "inspect", "--format", "{{.Config.User}}", "starling").strip() == "starling"
     assert said("docker", "run", "--rm", "--entrypoint", "id", "starling", "-u").strip() == "10001"
     unwanted = said(
-        "docker",
-        "run",
-        "--rm",
-        "--entrypoint",
-        "sh",
-        "starling",
-        "-c",
-        "which gcc; ls /opt/starling/bin/pip || true",
+        "docker", "run", "--rm", "--entrypoint", "sh", "starling", "-c", "which gcc; ls /opt/starling/bin/pip || true"
     )
     assert unwanted.strip() == ""
 
@@ -291,8 +284,8 @@ def test_the_image_is_small_and_not_root(program):
 def test_a_demo_learns_in_the_image(program):
     """What was left out of it to make it small is not missed."""
     line = ("docker", "run", "--rm", "starling", "demo", "--nodes", "2", "--rounds", "30", "--no-tui", "--json")
-    told = json.loads(said(*line, within_s=START_S))
-    assert all(each["value"] > 0.8 for each in told["nodes"])
+    answer = json.loads(said(*line, within_s=START_S))
+    assert all(each["value"] > 0.8 for each in answer["nodes"])
 
 
 def test_a_volunteer_without_a_founder_says_whom_it_misses(program):
@@ -350,10 +343,10 @@ def test_a_node_has_no_privileges(swarm):
 
 
 def has_none(container: str) -> None:
-    """The processes of the node, whoever started the container, are those of a user without rights."""
+    """The processes of the node are those of a user without rights."""
     look = "for p in /proc/[0-9]*; do grep -q ^/opt/starling/bin/python $p/cmdline && cat $p/status; done; true"
-    told = said("docker", "exec", "-u", "10001", container, "sh", "-c", look)
-    facts = re.findall(r"^(Uid|CapEff|CapBnd|NoNewPrivs):\t(.*)$", told, re.MULTILINE)
+    answer = said("docker", "exec", "-u", "10001", container, "sh", "-c", look)
+    facts = re.findall(r"^(Uid|CapEff|CapBnd|NoNewPrivs):\t(.*)$", answer, re.MULTILINE)
     assert {name for name, _ in facts} == {"Uid", "CapEff", "CapBnd", "NoNewPrivs"}
     allowed = {"Uid": ["10001"] * 4, "CapEff": ["0" * 16], "CapBnd": ["0" * 16], "NoNewPrivs": ["1"]}
     assert all(value.split() == allowed[name] for name, value in facts)
@@ -372,7 +365,7 @@ def test_its_figures_can_be_fetched(swarm):
 
 @pytest.mark.parametrize("line", BLOCKS["scenarios"])
 def test_the_swarm_heals(swarm, line):
-    """Its table names everybody, and its exit code says that all have all members again and are past where they were."""
+    """Its table lists every node, and its exit code says that all have all members again and are past where they were."""
     ended = swarm.shell(line, within_s=SCENARIO_S)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-1000:]
     if "scenarios" not in line:
@@ -389,7 +382,7 @@ def test_the_swarm_heals(swarm, line):
 
 
 def test_a_stopped_container_leaves_in_order_and_comes_back_as_itself(swarm):
-    """Nobody has to found or join again; and a founder that has another address now is found by those who knew the old one."""
+    """No node has to found or join again; members find a founder whose address has changed."""
     for each in (swarm.containers("founder")[0], swarm.containers("volunteer")[0]):
         until(lambda each=each: bool(status(each)), START_S, "it answers")
         before = status(each)
@@ -422,18 +415,18 @@ def of_profile(name: str) -> str:
     return line
 
 
-def test_a_swarm_learns_among_liars(begin):
-    """Who lies says so, to whoever looks."""
+def test_a_swarm_learns_among_byzantine_nodes(begin):
+    """A Byzantine node says so in its status."""
     swarm = begin("byzantine", of_profile("byzantine"))
     swarm.all_learn()
     liars = swarm.containers("liar")
-    told = [status(each) for each in liars]
-    assert len(told) == 1
-    assert all(each["byzantine"] and "sign_flip" in each["problem"] for each in told)
+    answer = [status(each) for each in liars]
+    assert len(answer) == 1
+    assert all(each["byzantine"] and "sign_flip" in each["problem"] for each in answer)
 
 
 def test_a_swarm_learns_over_bad_lines(begin):
-    """Packets are lost and the rate is held, in the containers that asked for it and by nobody who trains."""
+    """Packets are lost and the rate is held, only in the containers that ask for it, and by no process that trains."""
     swarm = begin("wan", of_profile("wan"))
     swarm.all_learn()
     shaped = swarm.containers("wan")

@@ -97,7 +97,7 @@ async def test_signals_to_the_group_are_the_daemons_to_answer():
 
 @real
 async def test_a_bug_in_the_engine_ends_it_and_its_last_words_arrive():
-    """Not an answer: whoever broke an invariant cannot be asked again."""
+    """Not an answer: an engine with a broken invariant is not used again."""
     async with open_engine() as engine:
         await engine.call(opening(manifest(params={"model": "mlp"})))
         with pytest.raises(EngineError, match="the engine broke down: "):
@@ -167,6 +167,6 @@ def _lives(process):
 @real
 async def test_what_a_person_got_wrong_comes_back_as_one_line():
     async with open_engine() as engine:
-        refused = await engine.call(opening(manifest("nothing")))
+        refused = await engine.call(opening(manifest(), shard=99))
         assert isinstance(refused, calls.Refused)
         assert refused.kind == "config"

@@ -1,4 +1,4 @@
-"""Pulled exchanges between real processes: sockets, engines and clocks that nobody winds."""
+"""Pulled exchanges between real processes: sockets, engines and real clocks."""
 
 import pytest
 
@@ -8,12 +8,12 @@ from tests.harness.processes import demo
 @pytest.mark.real
 @pytest.mark.slow
 def test_six_nodes_that_pull_from_three_of_the_others_learn_the_digits(tmp_path):
-    """Nearly every question is answered, and nobody has to skip a round to keep up."""
+    """Nearly every request is answered, and no node has to skip a round."""
     settings = (
         "mix=gather",
         "overlay=pull",
         "overlay.k=3",
-        "robust.b=1",
+        "robust.f=1",
         "compress.select=full",
         "compress.response=fp16",
     )

@@ -129,7 +129,7 @@ async def test_what_cannot_be_dialled_says_why_in_one_line():
     """Each failure is a PeerUnreachable, none a crash: addresses come from strangers."""
     async with nodes("a", "b") as (a, b):
         port = b.addresses[0].split("/")[4]
-        stranger = peer_of("somebody else")
+        stranger = peer_of("stranger")
         for address, why in (
             ("", "not an address"),
             ("/ip4/1.2.3.4/udp/1/quic-v1", "not an address"),
@@ -177,7 +177,7 @@ async def test_simultaneous_dials_leave_both_able_to_send():
 @pytest.mark.slow
 @on_sockets
 async def test_nothing_is_dialled_unless_asked():
-    """py-libp2p's swarm dials by itself up to 100 peers it has heard of; a volunteer's node must not."""
+    """py-libp2p's swarm dials by itself up to 100 peers it knows; a volunteer's node must not."""
     async with nodes("a", "b") as (a, b):
         for i in range(20):
             a.learn(peer_of(f"p{i}"), b.addresses[0].partition("/p2p")[:1])
@@ -219,7 +219,7 @@ async def test_under_a_small_cap_probes_still_pass_a_model():
 
 @on_sockets
 async def test_addresses_have_the_real_port_and_can_be_replaced():
-    """What others are told must be dialable, and behind port forwarding only the volunteer knows it."""
+    """Published addresses must be dialable; behind port forwarding only the volunteer knows them."""
     async with node("a", listen="/ip4/0.0.0.0/tcp/0") as a:
         endpoint = addresses.parse(a.addresses[0])
         assert endpoint.host != "0.0.0.0"
@@ -403,7 +403,7 @@ def test_a_listening_network_is_small():
 
 def test_loopback_is_told_only_when_nothing_else_is_bound():
     """A node that listens on 127.0.0.1 means it; one that listens everywhere means its interfaces."""
-    told = addresses.reachable([("127.0.0.1", 4001)], "P")
-    assert [str(each) for each in told] == ["/ip4/127.0.0.1/tcp/4001/p2p/P"]
+    published = addresses.reachable([("127.0.0.1", 4001)], "P")
+    assert [str(each) for each in published] == ["/ip4/127.0.0.1/tcp/4001/p2p/P"]
     assert all(each.host not in ("0.0.0.0", "::") for each in addresses.reachable([("0.0.0.0", 1), ("::", 1)], "P"))
     assert LOOPBACK.startswith("/ip4/127.0.0.1")

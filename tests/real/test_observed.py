@@ -12,9 +12,9 @@ import sys
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from starling.node.daemon.observe.recorder import Totals, round_fields
 from starling.node.status.record import load
-from starling.node.storage.log import Totals, round_fields
-from tests.harness.processes import ENVIRONMENT, ROOT, terminals, told
+from tests.harness.processes import ENVIRONMENT, ROOT, status_of, terminals
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -48,7 +48,7 @@ def test_a_node_is_scraped_recorded_and_logged_while_it_trains(tmp_path):
     node, other = tmp_path / "node", tmp_path / "other"
     with terminals() as terminal:
         first = terminal(f"{serve} {ENDLESS}", tmp_path, "first")
-        first.until(lambda: (now := told(node)) and now.round > 2)
+        first.until(lambda: (now := status_of(node)) and now.round > 2)
         before = figures(shell(metrics, tmp_path))
         first.until(lambda: figures(shell(metrics, tmp_path))["starling_round"] > before["starling_round"] + 2)
         after = figures(shell(metrics, tmp_path))
@@ -60,8 +60,8 @@ def test_a_node_is_scraped_recorded_and_logged_while_it_trains(tmp_path):
         )
 
         second = terminal(f"{serve} {ENDLESS.replace('--dir node', '--dir other')}", tmp_path, "second")
-        second.until(lambda: (now := told(other)) and now.round > 1)
-        said = [event for event in told(other).events if event.name == "no_metrics"]
+        second.until(lambda: (now := status_of(other)) and now.round > 1)
+        said = [event for event in status_of(other).events if event.name == "no_metrics"]
         assert len(said) == 1
         assert repr(address) in said[0].text
         for each in (second, first):

@@ -15,12 +15,12 @@ from starling.gossip.errors import ConfigError
 from starling.node.cli.main import COMMANDS, starling
 from starling.node.config import manifest as manifests
 from starling.node.config import presets
-from starling.node.config.kinds import CATALOGUES
+from starling.node.config.parts import CATALOGUES
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.config.toml import apply_set, from_toml
 from starling.node.simulate import rules, sweep
 from starling.node.simulate.schema import Scenario
-from tests.harness.processes import ENVIRONMENT, ROOT, terminals, told
+from tests.harness.processes import ENVIRONMENT, ROOT, status_of, terminals
 from tests.harness.schemas import valid
 
 README = (ROOT / "README.md").read_text()
@@ -167,7 +167,7 @@ def test_four_nodes_by_hand_do_what_the_readme_says(tmp_path):
         ]
         folders = [tmp_path / f"starling-{number}" for number in range(1, 5)]
         for folder in folders:
-            founder.until(lambda folder=folder: (now := told(folder)) and now.state == "finished")
+            founder.until(lambda folder=folder: (now := status_of(folder)) and now.state == "finished")
         printed = {line: shell(line, tmp_path) for line in lines("look")}
         status = valid("status", printed["starling status --dir starling-2 --json"])
         assert (status["round"], status["rounds"], status["members"]) == (100, 100, 4)

@@ -27,7 +27,7 @@ from starling.node.net.libp2p.addresses import parse
 from starling.node.status import control
 from tests.harness.attackers import MORE, TIMES
 from tests.harness.libp2p_nodes import node
-from tests.harness.processes import ENVIRONMENT, ROOT, told, until
+from tests.harness.processes import ENVIRONMENT, ROOT, status_of, until
 from tests.harness.victim import SECONDS
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -84,8 +84,8 @@ def victim(tmp_path_factory):
             found, env={"VICTIM_WORST": str(worst)}, cwd=place, stdout=out, stderr=out, stdin=subprocess.DEVNULL
         ) as process,
     ):
-        until("it does not start", lambda: (now := told(run_dir)) and now.state == "waiting")
-        snapshot = told(run_dir)
+        until("it does not start", lambda: (now := status_of(run_dir)) and now.state == "waiting")
+        snapshot = status_of(run_dir)
         endpoint = parse(snapshot.addresses[0])
         with running(
             ["tests.harness.attackers", endpoint.host, str(endpoint.port), snapshot.peer],

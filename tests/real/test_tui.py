@@ -9,7 +9,7 @@ from contextlib import closing
 import psutil
 import pytest
 
-from tests.harness.processes import terminals, told
+from tests.harness.processes import status_of, terminals
 from tests.harness.tui.terminal import Terminal, needs_tmux
 
 pytestmark = [pytest.mark.real, needs_tmux]
@@ -27,7 +27,7 @@ def test_every_screen_follows_a_demo_of_which_a_node_is_killed_and_comes_back(tm
     """Both sizes at once, attached to all nodes; the chosen node dies under our eyes."""
     with terminals() as terminal:
         demo = terminal("starling demo --nodes 3 --seconds 600 --kill 1@0.01 --no-tui --dir kept", tmp_path, "demo")
-        demo.until(lambda: told(tmp_path / "kept" / "node-2"))
+        demo.until(lambda: status_of(tmp_path / "kept" / "node-2"))
         with ui(tmp_path / "kept", SMALL) as small, ui(tmp_path / "kept", LARGE) as large:
             for screen in (small, large):
                 screen.press("n")
@@ -56,7 +56,7 @@ def test_a_look_costs_at_most_three_hundredths_of_a_core(tmp_path, key):
     """A minute of processor time on a demo of eight nodes, at both sizes."""
     with terminals() as terminal:
         demo = terminal("starling demo --seconds 600 --no-tui --dir kept", tmp_path, "demo")
-        demo.until(lambda: (now := told(tmp_path / "kept" / "node-7")) and now.round > 2)
+        demo.until(lambda: (now := status_of(tmp_path / "kept" / "node-7")) and now.round > 2)
         with ui(tmp_path / "kept", SMALL) as small, ui(tmp_path / "kept", LARGE) as large:
             for screen in (small, large):
                 screen.shows("● training", timeout_s=PATIENCE_S)

@@ -19,9 +19,10 @@ def gaussian(seed, count=50, dtype=torch.float32):
 @given(seed=seeds, exponent=st.integers(-37, 37), tau=st.floats(1e-6, 1e6))
 @examples(60)
 def test_clipping_is_odd_to_the_bit(seed, exponent, tau):
-    """One end clips v and the other −v; if they rounded differently the corrections would no longer sum to zero."""
     v = gaussian(seed) * 10.0**exponent
+    before = v.clone()
     (plus, clipped_plus), (minus, clipped_minus) = clip(v, tau), clip(-v, tau)
+    assert torch.equal(v, before)
     assert torch.equal(plus, -minus)
     assert clipped_plus == clipped_minus
 
@@ -71,27 +72,15 @@ def test_huge_float32_vectors_are_clipped_accurately():
     assert torch.allclose(shortened, torch.full_like(v, 0.01), rtol=1e-6)
 
 
-def test_zero_is_left_alone():
-    v = torch.zeros(5)
-    assert clip(v, 1e-9) == (v, False)
-
-
-def test_tau_zero_is_off():
-    v = torch.full((5,), 1e30)
-    assert clip(v, 0.0) == (v, False)
-
-
-def test_the_input_is_not_modified():
-    v = gaussian(1) * 100
-    before = v.clone()
-    clip(v, 1.0)
-    assert torch.equal(v, before)
+@pytest.mark.parametrize(("value", "tau"), [(0.0, 1e-9), (1e30, 0.0)])
+def test_a_vector_of_0_and_a_threshold_of_0_clip_nothing(value, tau):
+    v = torch.full((5,), value)
+    assert clip(v, tau) == (v, False)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("tau", [0.0, 1.0])
 def test_a_vector_that_is_not_finite_is_refused(bad, tau):
-    """Scaling infinity by zero would be NaN, and NaN in a model never leaves it."""
     with pytest.raises(ValueError, match="not_finite"):
         clip(torch.tensor([1.0, bad]), tau)
 
@@ -100,11 +89,3 @@ def test_a_vector_that_is_not_finite_is_refused(bad, tau):
 def test_a_threshold_must_be_finite_and_not_negative(tau):
     with pytest.raises(ValueError, match="tau must be"):
         clip(torch.ones(2), tau)
-
-
-@given(seed=seeds, tau=st.floats(0.01, 10.0))
-@examples(20)
-def test_clipping_twice_is_clipping_once(seed, tau):
-    once, _ = clip(gaussian(seed, dtype=torch.float64) * 10, tau)
-    twice, _ = clip(once, tau)
-    assert torch.allclose(once, twice, rtol=1e-15, atol=0)

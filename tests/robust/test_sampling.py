@@ -1,4 +1,4 @@
-"""How many bad ones a random sample brings, exactly; and draws of which no prefix gets more than its share."""
+"""Exact tails of the number of Byzantine peers in a random sample, and draws with caps per prefix."""
 
 from __future__ import annotations
 
@@ -16,32 +16,21 @@ from tests.strategies import examples
 
 SIZES = (1, 3, 5, 7, 9, 11, 15, 21, 31)
 MAJORITY = {
-    # n, f: P[the bad are a majority of s], two digits; None where nobody has so many others
+    # n, f: P[the Byzantine are a majority of s], two digits; None where there are not s others
     (16, 1): ("6.7e-2", "0", "0", "0", "0", "0", "0", None, None),
-    (16, 2): ("1.3e-1", "2.9e-2", "0", "0", "0", "0", "0", None, None),
     (16, 3): ("2.0e-1", "8.1e-2", "2.2e-2", "0", "0", "0", "0", None, None),
     (16, 5): ("3.3e-1", "2.4e-1", "1.7e-1", "1.0e-1", "4.2e-2", "0", "0", None, None),
-    (64, 3): ("4.8e-2", "4.6e-3", "2.5e-4", "0", "0", "0", "0", "0", "0"),
     (64, 6): ("9.5e-2", "2.2e-2", "4.7e-3", "8.1e-4", "1.0e-4", "6.8e-6", "0", "0", "0"),
     (64, 13): ("2.1e-1", "1.1e-1", "5.5e-2", "2.8e-2", "1.4e-2", "6.6e-3", "1.2e-3", "3.0e-5", "0"),
-    (64, 19): ("3.0e-1", "2.1e-1", "1.6e-1", "1.1e-1", "8.4e-2", "6.1e-2", "3.0e-2", "8.3e-3", "2.7e-4"),
     (256, 13): ("5.1e-2", "7.0e-3", "9.9e-4", "1.3e-4", "1.7e-5", "1.9e-6", "1.8e-8", "4e-12", "0"),
-    (256, 26): ("1.0e-1", "2.8e-2", "8.3e-3", "2.4e-3", "7.2e-4", "2.1e-4", "1.6e-5", "2.5e-7", "9e-11"),
-    (256, 51): ("2.0e-1", "1.0e-1", "5.6e-2", "3.1e-2", "1.8e-2", "1.0e-2", "3.2e-3", "5.4e-4", "2.3e-5"),
     (256, 77): ("3.0e-1", "2.2e-1", "1.6e-1", "1.3e-1", "9.7e-2", "7.6e-2", "4.7e-2", "2.3e-2", "6.5e-3"),
-    (1000, 50): ("5.0e-2", "7.1e-3", "1.1e-3", "1.7e-4", "2.8e-5", "4.4e-6", "1.1e-7", "4e-10", "2e-14"),
     (1000, 100): ("1.0e-1", "2.8e-2", "8.4e-3", "2.6e-3", "8.3e-4", "2.7e-4", "2.7e-5", "9.0e-7", "2.7e-9"),
-    (1000, 200): ("2.0e-1", "1.0e-1", "5.8e-2", "3.3e-2", "1.9e-2", "1.1e-2", "4.0e-3", "8.5e-4", "6.6e-5"),
-    (1000, 300): ("3.0e-1", "2.2e-1", "1.6e-1", "1.3e-1", "9.8e-2", "7.7e-2", "4.9e-2", "2.5e-2", "8.7e-3"),
     (10000, 500): ("5.0e-2", "7.2e-3", "1.2e-3", "1.9e-4", "3.3e-5", "5.7e-6", "1.7e-7", "1e-9", "2e-13"),
-    (10000, 1000): ("1.0e-1", "2.8e-2", "8.5e-3", "2.7e-3", "8.8e-4", "2.9e-4", "3.3e-5", "1.3e-6", "6.3e-9"),
-    (10000, 2000): ("2.0e-1", "1.0e-1", "5.8e-2", "3.3e-2", "2.0e-2", "1.2e-2", "4.2e-3", "9.6e-4", "8.6e-5"),
     (10000, 3000): ("3.0e-1", "2.2e-1", "1.6e-1", "1.3e-1", "9.9e-2", "7.8e-2", "5.0e-2", "2.6e-2", "9.5e-3"),
 }
 
 
 def as_printed(value, like):
-    """In the digits of the table."""
     if value == 0.0:
         return "0"
     digits = len(like.partition("e")[0].replace(".", "")) - 1
@@ -51,7 +40,6 @@ def as_printed(value, like):
 
 @pytest.mark.parametrize(("n", "f"), MAJORITY)
 def test_the_chance_of_a_bad_majority_is_that_of_the_table(n, f):
-    """Published for the defense of pulled samples; every entry to the digits printed."""
     for s, printed in zip(SIZES, MAJORITY[n, f], strict=True):
         if printed is None:
             with pytest.raises(ValueError, match="s must be in"):
@@ -76,24 +64,10 @@ SHARES = {64: (3, 6, 13, 19), 256: (13, 26, 51, 77), 1000: (50, 100, 200, 300), 
 
 
 @pytest.mark.parametrize(
-    ("n", "sizes"),
-    [
-        (64, (7, 13, 27, 39)),
-        (256, (15, 25, 49, 97)),
-        (1000, (19, 29, 65, 149)),
-        (10000, (21, 35, 79, 199)),
-    ],
-)
-def test_so_many_must_be_asked_if_the_bad_shall_never_be_half(n, sizes):
-    """At none of the good nodes in 1000 rounds, with 99 %: too many, so rules must survive the odd bad majority."""
-    assert tuple(least_s(n, f, n - f, 1000, 0.01) for f in SHARES[n]) == sizes
-
-
-@pytest.mark.parametrize(
     ("n", "f", "most"),
     [(64, 6, (5, 6, 6, 6)), (64, 13, (6, 8, 10, 13)), (1000, 100, (6, 8, 10, 15)), (1000, 200, (6, 9, 13, 20))],
 )
-def test_so_many_bad_ones_come_at_worst_in_a_run(n, f, most):
+def test_b_hat_of_1000_rounds(n, f, most):
     assert tuple(b_hat(n, f, s, n - f, 1000, 0.01) for s in (6, 9, 15, 30)) == most
 
 
@@ -126,36 +100,31 @@ def test_b_hat_is_the_least_that_keeps_its_promise(n, data):
 def test_more_bad_members_and_a_smaller_b_are_never_safer(n, data):
     f, s = data.draw(st.integers(0, n - 2)), data.draw(st.integers(0, n - 1))
     b = data.draw(st.integers(0, n))
-    chance = overflow(n, f, s, b)
-    assert 0.0 <= chance <= 1.0
-    assert chance <= overflow(n, f + 1, s, b) + 1e-15
-    assert chance >= overflow(n, f, s, b + 1)
-
-
-@pytest.mark.parametrize("arguments", [(4, 4, 1, 0), (4, -1, 1, 0), (4, 1, 4, 0), (4, 1, -1, 0), (4, 1, 1, -1)])
-def test_impossible_numbers_are_refused(arguments):
-    with pytest.raises(ValueError, match="must be"):
-        overflow(*arguments)
+    tail = overflow(n, f, s, b)
+    assert 0.0 <= tail <= 1.0
+    assert tail <= overflow(n, f + 1, s, b) + 1e-15
+    assert tail >= overflow(n, f, s, b + 1)
 
 
 @pytest.mark.parametrize(
-    "arguments", [(9, 1, 2, 0, 1, 0.1), (9, 1, 2, 1, 0, 0.1), (9, 1, 2, 1, 1, 0.0), (9, 1, 2, 1, 1, 1.0)]
+    ("of", "arguments"),
+    [
+        *((overflow, it) for it in ((4, 4, 1, 0), (4, -1, 1, 0), (4, 1, 4, 0), (4, 1, -1, 0), (4, 1, 1, -1))),
+        *((b_hat, (9, 1, 2, *it)) for it in ((0, 1, 0.1), (1, 0, 0.1), (1, 1, 0.0), (1, 1, 1.0))),
+        (least_s, (9, 6, 3, 10, 0.01)),
+        (draw, ((), -1, {}, 0, 1)),
+        (draw, ((), 1, {}, -1, 1)),
+    ],
 )
-def test_impossible_promises_are_refused(arguments):
+def test_arguments_out_of_bounds_are_refused(of, arguments):
     with pytest.raises(ValueError, match="must be"):
-        b_hat(*arguments)
-
-
-def test_no_sample_keeps_a_majority_of_liars_in_the_minority():
-    with pytest.raises(ValueError, match="f must be fewer"):
-        least_s(9, 6, 3, 10, 0.01)
+        of(*arguments)
 
 
 DOCS = Path(__file__).parents[2] / "docs" / "robustness.md"
 
 
 def rows(text, header):
-    """Cells of the table in `text` whose first line begins so, without head and rule."""
     lines = text.partition(header)[2].partition("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
@@ -164,17 +133,15 @@ def test_the_numbers_in_the_documentation_are_these():
     text = DOCS.read_text()
     table = rows(text, "| n, f |")
     assert len(table) == 6
-    for size, *told in table:
+    for size, *figures in table:
         n, f = map(int, size.split(","))
-        for k, printed in zip((4, 6, 9, 12, 15), told, strict=True):
+        for k, printed in zip((4, 6, 9, 12, 15), figures, strict=True):
             assert 100 * overflow(n, f, k, k // 3) == pytest.approx(
                 float(printed.removesuffix("%")), rel=0.06, abs=1e-12
             )
-    sizes = {int(n): tuple(map(int, told)) for n, *told in rows(text, "| n | 5 % Byzantine |")}
+    sizes = {int(n): tuple(map(int, sizes)) for n, *sizes in rows(text, "| n | 5 % Byzantine |")}
     assert sizes == {n: tuple(least_s(n, f, n - f, 1000, 0.01) for f in SHARES[n]) for n in SHARES}
 
-
-# --- draws ------------------------------------------------------------------------------------------------------
 
 swarms = st.lists(
     st.tuples(st.sampled_from(["", "a", "b", "c"]), st.sampled_from(["", "x", "y"])), min_size=0, max_size=24
@@ -219,12 +186,9 @@ def test_an_army_of_one_prefix_gets_one_place():
         assert sum(peer in army for peer in drawn) <= 1
 
 
-def test_chance_may_come_from_elsewhere():
+def test_a_draw_takes_any_source_of_integers_and_each_candidate_once():
     assert draw(("a", "b", "c"), 2, {}, 0, lambda bound: bound - 1) == ("c", "b")
     assert draw(("a", "b", "c"), 2, {}, 0, lambda bound: 0) == ("a", "c")
-
-
-def test_who_is_named_twice_is_drawn_once():
     assert sorted(draw(("a", "a", "b"), 3, {}, 0, 1)) == ["a", "b"]
 
 
@@ -236,22 +200,13 @@ def test_who_is_named_twice_is_drawn_once():
         ("/ip6/2a00:1450:4001:81b::200e/tcp/1", "2a00:1450:4001::/48"),
         ("/ip6/::ffff:8.8.8.8/tcp/1", "8.8.8.0/24"),
         ("/ip6zone/eth0/ip6/fe80::1/tcp/1", None),
-        ("/ip4/127.0.0.1/tcp/1", None),
-        ("/ip4/10.1.2.3/tcp/1", None),
-        ("/ip4/192.168.1.1/tcp/1", None),
-        ("/ip4/100.64.0.1/tcp/1", None),
-        ("/ip4/0.0.0.0/tcp/1", None),
-        ("/ip6/::1/tcp/1", None),
-        ("/ip6/fd00::1/tcp/1", None),
-        ("/ip4/1.2.3/tcp/1", None),
+        *((f"/ip4/{host}/tcp/1", None) for host in ("127.0.0.1", "10.1.2.3", "192.168.1.1", "100.64.0.1", "0.0.0.0")),
+        *((address, None) for address in ("/ip6/::1/tcp/1", "/ip6/fd00::1/tcp/1", "/ip4/1.2.3/tcp/1", "1.2.3.4", "")),
         ("/dns4/one.example.org/tcp/1", "named"),
         ("/dns4/two.example.org/tcp/1", "named"),
-        ("1.2.3.4", None),
-        ("", None),
     ],
 )
 def test_the_prefix_of_an_address(address, prefix):
-    """Private ones are nobody's prefix; host names all are one, because they cost nothing."""
     assert prefix_of(address) == prefix
 
 

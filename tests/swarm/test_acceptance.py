@@ -8,7 +8,6 @@ from tests.harness.stories import virtual
 
 @virtual(3)
 async def test_pet_finds_the_optimum_of_the_living_after_loss_and_churn(seed):
-    """Quadratic bowls, d = 50: while nodes crash and join the error stays; once they stop it falls, and does not stop falling."""
     reached = await row(seed, 200, dim=50, nodes=8)
     assert reached.crashed >= 1
     assert reached.joined >= 1
@@ -18,14 +17,12 @@ async def test_pet_finds_the_optimum_of_the_living_after_loss_and_churn(seed):
 
 @virtual(2)
 async def test_averaging_alone_stops_at_its_floor(seed):
-    """Each node pulls towards its own optimum, and no number of rounds ends that."""
     reached = await row(seed, 60, dim=50, mix="dsgd", nodes=8)
     assert min(reached.errors) > 1e-3
 
 
 @virtual(2)
 async def test_textbook_tracking_keeps_the_bias_that_the_crashed_left(seed):
-    """Its trackers sum to the gradients of all who ever were there; nothing can take out the share of the crashed."""
     reached = await row(seed, 120, dim=50, mix="gradient_tracking", churn=0.06, nodes=8)
     assert reached.crashed >= 1
     assert reached.errors[-1] > 1e-4

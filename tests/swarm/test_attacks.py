@@ -23,8 +23,10 @@ def gathering(rule: str) -> Manifest:
             "preset=open", f"partition.shards={NODES}", f"pace.quorum={NODES}", f"pace.rounds={ROUNDS}", "pace.max_wait_s=1.0"
         ],
     )  # fmt: skip
-    robust = RobustSection(rule=rule, b=agreed.robust.b)
-    return msgspec.structs.replace(agreed, preset="custom", bad_share=0.0, robust=robust, admission=AdmissionSection())
+    robust = RobustSection(rule=rule) if rule == "mean" else RobustSection(rule=rule, f=agreed.robust.f)
+    return msgspec.structs.replace(
+        agreed, preset="custom", byzantine_fraction=0.0, robust=robust, admission=AdmissionSection()
+    )
 
 
 def told(rule: str, attack: str) -> tuple[float, list[str]]:
@@ -37,10 +39,8 @@ def told(rule: str, attack: str) -> tuple[float, list[str]]:
             await until(lambda: all(swarm.nodes[i].node.progress.round >= ROUNDS for i in honest), 2000.0)
             values = []
             for index in honest:
-                training = swarm.nodes[index].node.running.training
-                assert training is not None
-                await training.evaluate()
-                values.append(swarm.nodes[index].node.progress.value or 0.0)
+                await swarm.nodes[index].node.running.training.evaluate()
+                values.append(swarm.nodes[index].node.progress.value)
             return mean(values), events(swarm.nodes[0])
 
     return replayable(tale, 0)
@@ -48,7 +48,6 @@ def told(rule: str, attack: str) -> tuple[float, list[str]]:
 
 @pytest.mark.slow
 def test_one_liar_ruins_a_mean_and_not_cs_nnm() -> None:
-    """−10 μ is as far away as a seventh of the voices needs to pull everybody through 0."""
     ruined, _ = told("mean", "foe")
     stood, _ = told("cs_nnm", "foe")
     assert stood > 0.8
@@ -57,7 +56,6 @@ def test_one_liar_ruins_a_mean_and_not_cs_nnm() -> None:
 
 @pytest.mark.slow
 def test_payloads_of_nan_are_faults_and_cost_nothing_else() -> None:
-    """Whoever sends them is shut out; the others learn as if it were not there."""
     stood, said = told("cs_nnm", "nan")
     assert stood > 0.8
     assert "peer_quarantine" in said

@@ -1,7 +1,5 @@
 """Owners ban a hostile member of a swarm whose nodes know each other: what it left behind goes, and the others come back together."""
 
-from __future__ import annotations
-
 from functools import cache
 from statistics import mean
 
@@ -17,20 +15,14 @@ from starling.node.daemon.observe.control_commands import carry_out
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.net.memory import address_of
 from starling.node.simulate.virtual.swarm import VirtualSwarm
-from tests.harness.stories import replayable
-from tests.harness.swarms import assert_flows_cancel, digits, drain, events, rounds_done, story, until
+from tests.harness.stories import replayable, virtual
+from tests.harness.swarms import assert_flows_cancel, digits, drain, events, flows_with, rounds_done, story, until
 
 HONEST = 4
 LIAR = HONEST
 ROUNDS = 70
 BAN = 30  # the round in which
 POINTS = 0.05
-
-
-def flows(swarm, peer: str) -> list[int]:
-    """Nodes whose correction has a part of this peer's."""
-    ledgers = {index: virtual.engine.ledger for index, virtual in swarm.nodes.items()}
-    return [index for index, ledger in ledgers.items() if peer in ledger.flows.keys() | ledger.settled.keys()]
 
 
 def consensus(swarm, honest: int = HONEST) -> float:
@@ -73,172 +65,133 @@ def undisturbed() -> tuple[float, float]:
 def lie(virtual) -> None:
     """From now on a node exchanges as if its model were turned around and twice as large."""
     session = virtual.engine._session
-    readable = session.readable
-    session.readable = lambda *peer: -2.0 * readable(*peer)
+    honest = session.vector_for
+    session.vector_for = lambda peer: -2.0 * honest(peer)
 
 
-@pytest.mark.slow
-def test_a_hostile_member_is_banned_by_hand_and_the_others_recover(deterministic_scheduler):
-    """Its lies are well-formed, so nobody can prove them; clipping bounds what each does, and a ban takes away what is left."""
-
-    async def attacked():
-        swarm = story(digits(HONEST + 1, rounds=60), 1)
-        async with swarm.running(HONEST + 1):
-            await until(lambda: rounds_done(swarm, 15))
-            liar, calm = swarm.nodes[LIAR], consensus(swarm)
-            lie(liar)
-            await until(lambda: rounds_done(swarm, 30))
-            hurt = consensus(swarm)
-            assert hurt > 1.5 * calm
-            assert flows(swarm, liar.peer_id)
-            honest = [swarm.nodes[index] for index in range(HONEST)]
-            looks = [virtual.node.policy.standing(liar.peer_id) for virtual in honest]
-            others = [v.node.policy.standing(w.peer_id).clipped for v in honest for w in honest if v is not w]
-            assert mean(look.clipped for look in looks) > mean(others) + 0.2
-            assert all(look.score == 0.0 for look in looks)  # being far is no fault
-            for index in range(HONEST):
-                node = swarm.nodes[index].node
-                answer = await carry_out(
-                    node, "ban", {"peer": liar.peer_id[-7:], "why": "turned around", "for_s": 3600.0}
-                )
-                assert answer["peer"] == liar.peer_id
-                assert answer["shut_out_s"] == pytest.approx(3600.0)
-                (row,) = [row for row in take_snapshot(node).peers if row.peer == liar.peer_id]
-                assert (row.state, row.standing, row.why) == ("banned", "ban", "turned around")
-            del swarm.nodes[LIAR]
-            await until(lambda: not flows(swarm, liar.peer_id), 2.0)
-            with pytest.raises(PeerUnreachable):
-                await liar.node.network.dial(address_of(swarm.nodes[0].peer_id))
-            await until(
-                lambda: all(liar.peer_id not in v.node.running.membership.members for v in swarm.nodes.values())
-            )
-            await swarm.finished()
-            assert consensus(swarm) < 0.75 * hurt
-            assert not flows(swarm, liar.peer_id)
-            values = [virtual.node.progress.value for virtual in swarm.nodes.values()]
-            assert min(values) > 0.85
-            await drain(swarm)
-            assert assert_flows_cancel(swarm) > 0.0
-
-    deterministic_scheduler(1)
-    replayable(attacked, 1)
+@virtual(1)
+async def test_a_hostile_member_is_banned_by_hand_and_the_others_recover():
+    swarm = story(digits(HONEST + 1, rounds=60), 1)
+    async with swarm.running(HONEST + 1):
+        await until(lambda: rounds_done(swarm, 15))
+        liar, calm = swarm.nodes[LIAR], consensus(swarm)
+        lie(liar)
+        await until(lambda: rounds_done(swarm, 30))
+        hurt = consensus(swarm)
+        assert hurt > 1.5 * calm
+        assert flows_with(swarm, liar.peer_id)
+        honest = [swarm.nodes[index] for index in range(HONEST)]
+        looks = [virtual.node.policy.standing(liar.peer_id) for virtual in honest]
+        others = [v.node.policy.standing(w.peer_id).clipped for v in honest for w in honest if v is not w]
+        assert mean(look.clipped for look in looks) > mean(others) + 0.2
+        assert all(look.score == 0.0 for look in looks)  # being far is no fault
+        for index in range(HONEST):
+            node = swarm.nodes[index].node
+            answer = await carry_out(node, "ban", {"peer": liar.peer_id[-7:], "why": "turned around", "for_s": 3600.0})
+            assert answer["peer"] == liar.peer_id
+            assert answer["shut_out_s"] == pytest.approx(3600.0)
+            (row,) = [row for row in take_snapshot(node).peers if row.peer == liar.peer_id]
+            assert (row.state, row.standing, row.why) == ("banned", "ban", "turned around")
+        del swarm.nodes[LIAR]
+        await until(lambda: not flows_with(swarm, liar.peer_id), 2.0)
+        with pytest.raises(PeerUnreachable):
+            await liar.node.network.dial(address_of(swarm.nodes[0].peer_id))
+        await until(lambda: all(liar.peer_id not in v.node.running.membership.members for v in swarm.nodes.values()))
+        await swarm.finished()
+        assert consensus(swarm) < 0.75 * hurt
+        assert not flows_with(swarm, liar.peer_id)
+        values = [virtual.node.progress.value for virtual in swarm.nodes.values()]
+        assert min(values) > 0.85
+        await drain(swarm)
+        assert assert_flows_cancel(swarm) > 0.0
 
 
-@pytest.mark.slow
-def test_a_ban_outlives_a_restart_and_ends_when_it_is_taken_back(deterministic_scheduler):
-    """Neither the banned peer's coming back nor the node's own undoes it; the owner does, and then they trade again."""
-
-    async def restarted():
-        swarm = story(digits(3, rounds=0, quorum=2), 1)
-        async with swarm.running(3):
-            await until(lambda: rounds_done(swarm, 3))
-            banned = swarm.nodes[2].peer_id
-            await carry_out(swarm.nodes[0].node, "ban", {"peer": banned})
-            with pytest.raises(ConfigError, match="may be any of"):
-                await carry_out(swarm.nodes[0].node, "trust", {"peer": "12D3KooW"})
-            await swarm.crash(0)
-            await swarm.crash(2)
-            await until(lambda: len(swarm.nodes[1].node.running.membership.members) == 1)
-            back = await swarm.start(0)
-            assert back.node.network.refuses(banned)
-            await swarm.start(2)
-            await until(lambda: rounds_done(swarm, 6))
-            assert back.node.network.refuses(banned)
-            assert back.node.running.exchange.committed(banned) == 0
-            await carry_out(back.node, "unban", {"peer": banned[-6:]})
-            assert "peer_unban" in events(back)
-            await until(lambda: back.node.running.exchange.committed(banned) > 0)
-            assert back.node.policy.standing(banned).state == "probation"
-            await trio.sleep(0.1)
-
-    deterministic_scheduler(1)
-    replayable(restarted, 1)
+@virtual(1)
+async def test_a_ban_outlives_a_restart_and_ends_when_it_is_taken_back():
+    swarm = story(digits(3, rounds=0, quorum=2), 1)
+    async with swarm.running(3):
+        await until(lambda: rounds_done(swarm, 3))
+        banned = swarm.nodes[2].peer_id
+        await carry_out(swarm.nodes[0].node, "ban", {"peer": banned})
+        with pytest.raises(ConfigError, match="may be any of"):
+            await carry_out(swarm.nodes[0].node, "trust", {"peer": "12D3KooW"})
+        await swarm.crash(0)
+        await swarm.crash(2)
+        await until(lambda: len(swarm.nodes[1].node.running.membership.members) == 1)
+        back = await swarm.start(0)
+        assert back.node.network.refuses(banned)
+        await swarm.start(2)
+        await until(lambda: rounds_done(swarm, 6))
+        assert back.node.network.refuses(banned)
+        assert back.node.running.exchange.committed(banned) == 0
+        await carry_out(back.node, "unban", {"peer": banned[-6:]})
+        assert "peer_unban" in events(back)
+        await until(lambda: back.node.running.exchange.committed(banned) > 0)
+        assert back.node.policy.standing(banned).state == "probation"
+        await trio.sleep(0.1)
 
 
-@pytest.mark.slow
+@virtual(1)
 @pytest.mark.parametrize("pace", ["steps", "clock"])
-def test_exchanges_earn_merit_in_both_paces(deterministic_scheduler, pace):
-    """Whoever began them, and however rounds are timed."""
-
-    async def calm():
-        swarm = story(digits(3, rounds=12, pace=pace), 1)
-        async with swarm.running(3):
-            await swarm.finished()
-            for virtual in swarm.nodes.values():
-                for other in swarm.nodes.values():
-                    if other is not virtual:
-                        standing = virtual.node.policy.standing(other.peer_id)
-                        assert standing.contribution > 0.2
-                        assert standing.score == 0.0
-                        assert standing.staleness < 0.5
-
-    deterministic_scheduler(1)
-    replayable(calm, 1)
+async def test_exchanges_earn_merit_in_both_paces(pace):
+    swarm = story(digits(3, rounds=12, pace=pace), 1)
+    async with swarm.running(3):
+        await swarm.finished()
+        for virtual in swarm.nodes.values():
+            for other in swarm.nodes.values():
+                if other is not virtual:
+                    standing = virtual.node.policy.standing(other.peer_id)
+                    assert standing.contribution > 0.2
+                    assert standing.score == 0.0
+                    assert standing.staleness < 0.5
 
 
-@pytest.mark.slow
+@virtual(0, before=undisturbed)
 @pytest.mark.parametrize("attack", ["sign_flip", "dissensus", "huge"])
-def test_one_liar_among_the_vouched_bends_them_until_it_is_banned_and_no_longer(deterministic_scheduler, attack):
-    """Clipping keeps the honest finite and near each other meanwhile; then they are as good as without it, and wait for it no more.
-
-    Finite and near: within the clip of one another, at every look.
-    """
-
-    async def attacked():
-        swarm = story(vouched(), 0, attacks={LIAR: attack})
-        async with swarm.running(HONEST + 1):
-            liar = swarm.nodes[LIAR]
-            honest = [swarm.nodes[index] for index in range(HONEST)]
-            clip = swarm.manifest.mix.clip_norm
-            for done in range(10, BAN + 1, 10):
-                await until(lambda done=done: all(virtual.node.progress.round >= done for virtual in honest))
-                assert all(bool(torch.isfinite(virtual.vector).all()) for virtual in honest)
-                assert consensus(swarm) < clip
-            for virtual in honest:
-                await carry_out(virtual.node, "ban", {"peer": liar.peer_id})
-            del swarm.nodes[LIAR]
-            for done in range(BAN + 10, ROUNDS, 10):
-                await until(lambda done=done: rounds_done(swarm, done))
-                assert consensus(swarm) < clip
-            took_s = await until(lambda: rounds_done(swarm, ROUNDS))
-            assert not flows(swarm, liar.peer_id)
-            good, round_s = calm
-            assert mean(await accuracy(swarm)) > good - POINTS
-            assert took_s < 1.5 * round_s * 10
-            await drain(swarm)
-            assert_flows_cancel(swarm)
-
-    deterministic_scheduler(0)
-    calm = undisturbed()
-    deterministic_scheduler(0)
-    replayable(attacked, 0)
+async def test_one_liar_among_the_vouched_bends_them_until_it_is_banned_and_no_longer(attack):
+    swarm = story(vouched(), 0, attacks={LIAR: attack})
+    async with swarm.running(HONEST + 1):
+        liar = swarm.nodes[LIAR]
+        honest = [swarm.nodes[index] for index in range(HONEST)]
+        clip = swarm.manifest.mix.clip_norm
+        for done in range(10, BAN + 1, 10):
+            await until(lambda done=done: all(virtual.node.progress.round >= done for virtual in honest))
+            assert all(bool(torch.isfinite(virtual.vector).all()) for virtual in honest)
+            assert consensus(swarm) < clip
+        for virtual in honest:
+            await carry_out(virtual.node, "ban", {"peer": liar.peer_id})
+        del swarm.nodes[LIAR]
+        for done in range(BAN + 10, ROUNDS, 10):
+            await until(lambda done=done: rounds_done(swarm, done))
+            assert consensus(swarm) < clip
+        took_s = await until(lambda: rounds_done(swarm, ROUNDS))
+        assert not flows_with(swarm, liar.peer_id)
+        good, round_s = undisturbed()
+        assert mean(await accuracy(swarm)) > good - POINTS
+        assert took_s < 1.5 * round_s * 10
+        await drain(swarm)
+        assert_flows_cancel(swarm)
 
 
+@virtual(0)
 @pytest.mark.acceptance
 @pytest.mark.parametrize("ends", ["ban", "death"])
-def test_what_a_liar_pushed_for_long_does_not_strike_back_when_it_is_gone(deterministic_scheduler, ends):
-    """Seven lean against one for sixty rounds, and what it pushed is deleted at once: without a new beginning they would fly apart, to
-    twenty times the distance."""
-
-    async def attacked():
-        swarm = story(vouched(8, 96), 0, attacks={7: "dissensus"})
-        async with swarm.running(8):
-            liar = swarm.nodes[7]
-            await until(lambda: all(swarm.nodes[index].node.progress.round >= 60 for index in range(7)))
-            pushed = consensus(swarm, 7)
-            for index in range(7) if ends == "ban" else ():
-                await carry_out(swarm.nodes[index].node, "ban", {"peer": liar.peer_id})
-            if ends == "ban":
-                del swarm.nodes[7]
-            else:
-                await swarm.crash(7)
-            await until(lambda: not flows(swarm, liar.peer_id))
-            for done in range(70, 91, 5):
-                await until(lambda done=done: rounds_done(swarm, done))
-                assert consensus(swarm, 7) < pushed
-            assert any("edges_anew" in events(virtual) for virtual in swarm.nodes.values())
-            await swarm.finished()
-            assert min(virtual.node.progress.value for virtual in swarm.nodes.values()) > 0.9
-
-    deterministic_scheduler(0)
-    replayable(attacked, 0)
+async def test_what_a_liar_pushed_for_long_does_not_strike_back_when_it_is_gone(ends):
+    swarm = story(vouched(8, 96), 0, attacks={7: "dissensus"})
+    async with swarm.running(8):
+        liar = swarm.nodes[7]
+        await until(lambda: all(swarm.nodes[index].node.progress.round >= 60 for index in range(7)))
+        pushed = consensus(swarm, 7)
+        for index in range(7) if ends == "ban" else ():
+            await carry_out(swarm.nodes[index].node, "ban", {"peer": liar.peer_id})
+        if ends == "ban":
+            del swarm.nodes[7]
+        else:
+            await swarm.crash(7)
+        await until(lambda: not flows_with(swarm, liar.peer_id))
+        for done in range(70, 91, 5):
+            await until(lambda done=done: rounds_done(swarm, done))
+            assert consensus(swarm, 7) < pushed
+        assert any("edges_anew" in events(virtual) for virtual in swarm.nodes.values())
+        await swarm.finished()
+        assert min(virtual.node.progress.value for virtual in swarm.nodes.values()) > 0.9

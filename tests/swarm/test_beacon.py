@@ -1,8 +1,5 @@
 """Whole nodes that are ranked anew: all agree on orders that nobody foresaw, forgers are shut out, and a dead founder stops nobody."""
 
-from __future__ import annotations
-
-import pytest
 import trio
 
 from starling.gossip.overlay.beacon import signed
@@ -18,7 +15,7 @@ from starling.node.config.schema import (
     PartitionSection,
     TaskSection,
 )
-from tests.harness.stories import replayable
+from tests.harness.stories import virtual
 from tests.harness.swarms import events, rounds_done, story, until
 
 NODES = 8
@@ -29,7 +26,7 @@ EVERY = 4
 def reranking(rounds: int) -> Manifest:
     """One exchange a round, and another order every four."""
     return Manifest(
-        task=TaskSection(kind="quadratic", params={"nodes": NODES, "dim": 8}),
+        task=TaskSection(kind="quadratic", nodes=NODES, dim=8),
         partition=PartitionSection(shards=NODES),
         mix=MixSection(kind="dsgd"),
         overlay=OverlaySection(kind="base_k", rerank_every=EVERY),
@@ -47,7 +44,7 @@ def begin(rounds: int):
 
 def order(virtual, round: int) -> tuple[str, ...]:
     """Members as a node ranks them."""
-    return ranked(virtual.node.running.membership.members, virtual.node.running.order.salt(round))
+    return ranked(virtual.node.running.membership.members, virtual.node.running.beacons.salt(round))
 
 
 def held(virtual):
@@ -78,139 +75,93 @@ def count_beacons(swarm) -> list[int]:
 
         network.send = send
 
-    for virtual in swarm.nodes.values():
-        watch(virtual.node.network)
+    for one in swarm.nodes.values():
+        watch(one.node.network)
     return sent
 
 
-@pytest.mark.slow
-def test_everybody_takes_the_same_order_from_the_beacons_and_no_exchange_is_lost(deterministic_scheduler):
-    """The next epoch's beacon is everywhere before it begins, each node passed it on once, and the one after that is nowhere."""
-
-    async def reranked():
-        swarm = begin(15)
-        async with swarm.running(NODES):
-            sent = count_beacons(swarm)
-            for epoch in (1, 2, 3):
-                await until(lambda at=epoch: rounds_done(swarm, at * EVERY + 2))
-                orders = {order(virtual, epoch * EVERY) for virtual in swarm.nodes.values()}
-                peers = [virtual.peer_id for virtual in swarm.nodes.values()]
-                assert len(orders) == 1
-                assert orders != {ranked_at(peers, swarm.swarm.encode(), epoch * EVERY, EVERY)}
-                assert all(epoch + 1 in held(virtual) for virtual in swarm.nodes.values())
-                assert not any(epoch + 2 in held(virtual) for virtual in swarm.nodes.values())
-                assert sent.count(epoch + 1) <= NODES * (NODES - 1)
-            await swarm.finished()
-            assert missed(swarm) == 0
-            assert committed(swarm) >= 15 * NODES
-            for virtual in swarm.nodes.values():
-                assert virtual.node.events.faults == {}
-                assert "beacon_missing" not in events(virtual)
-
-    deterministic_scheduler(1)
-    replayable(reranked, 1)
+@virtual(1)
+async def test_everybody_takes_the_same_order_from_the_beacons_and_no_exchange_is_lost():
+    swarm = begin(15)
+    async with swarm.running(NODES):
+        sent = count_beacons(swarm)
+        for epoch in (1, 2, 3):
+            await until(lambda at=epoch: rounds_done(swarm, at * EVERY + 2))
+            orders = {order(virtual, epoch * EVERY) for virtual in swarm.nodes.values()}
+            peers = [virtual.peer_id for virtual in swarm.nodes.values()]
+            assert len(orders) == 1
+            assert orders != {ranked_at(peers, swarm.swarm.encode(), epoch * EVERY, EVERY)}
+            assert all(epoch + 1 in held(virtual) for virtual in swarm.nodes.values())
+            assert not any(epoch + 2 in held(virtual) for virtual in swarm.nodes.values())
+            assert sent.count(epoch + 1) <= NODES * (NODES - 1)
+        await swarm.finished()
+        assert missed(swarm) == 0
+        assert committed(swarm) >= 15 * NODES
+        for virtual in swarm.nodes.values():
+            assert virtual.node.events.faults == {}
+            assert "beacon_missing" not in events(virtual)
 
 
-@pytest.mark.slow
-def test_without_its_founder_a_swarm_goes_on_with_an_order_that_all_can_work_out_and_says_so_once(
-    deterministic_scheduler,
-):
-    """And when the founder is back, so are the beacons."""
-
-    async def orphaned():
-        swarm = begin(200)
-        async with swarm.running(NODES):
-            await until(lambda: rounds_done(swarm, 2))
-            await swarm.crash(FOUNDER)
-            others = list(swarm.nodes.values())
-            await until(lambda: all(len(virtual.node.running.membership.members) == NODES - 1 for virtual in others))
-            await until(lambda: all("beacon_missing" in events(virtual) for virtual in others))
-            began = max(virtual.node.progress.round for virtual in others) + 1
-            await until(lambda: rounds_done(swarm, began))
-            before, lost = committed(swarm), missed(swarm)
-            await until(lambda: rounds_done(swarm, began + 6))
-            assert committed(swarm) >= before + 4 * len(others)
-            assert missed(swarm) == lost
-            assert all(events(virtual).count("beacon_missing") == 1 for virtual in others)
-            await swarm.start(FOUNDER)
-            await until(lambda: all("beacon_back" in events(virtual) for virtual in others))
-            assert all(virtual.node.events.faults == {} for virtual in swarm.nodes.values())
-
-    deterministic_scheduler(1)
-    replayable(orphaned, 1)
+@virtual(1)
+async def test_without_its_founder_a_swarm_goes_on_with_an_order_that_all_can_work_out_and_says_so_once():
+    swarm = begin(200)
+    async with swarm.running(NODES):
+        await until(lambda: rounds_done(swarm, 2))
+        await swarm.crash(FOUNDER)
+        others = list(swarm.nodes.values())
+        await until(lambda: all(len(virtual.node.running.membership.members) == NODES - 1 for virtual in others))
+        await until(lambda: all("beacon_missing" in events(virtual) for virtual in others))
+        began = max(virtual.node.progress.round for virtual in others) + 1
+        await until(lambda: rounds_done(swarm, began))
+        before, lost = committed(swarm), missed(swarm)
+        await until(lambda: rounds_done(swarm, began + 6))
+        assert committed(swarm) >= before + 4 * len(others)
+        assert missed(swarm) == lost
+        assert all(events(virtual).count("beacon_missing") == 1 for virtual in others)
+        await swarm.start(FOUNDER)
+        await until(lambda: all("beacon_back" in events(virtual) for virtual in others))
+        assert all(virtual.node.events.faults == {} for virtual in swarm.nodes.values())
 
 
-@pytest.mark.slow
-def test_a_forged_beacon_is_a_fault_that_changes_nothing_and_goes_no_further(deterministic_scheduler):
-    """Nobody but the founder can sign, neither for an epoch whose beacon is known nor for one that is to come."""
-
-    async def attacked():
-        swarm = begin(30)
-        async with swarm.running(NODES):
-            await until(lambda: rounds_done(swarm, 2))
-            liar, victim = swarm.nodes[LAST], swarm.nodes[1]
-            assert 1 in held(victim)
-            assert 2 not in held(victim)
-            salts = [held(victim).salt(b"", epoch) for epoch in (1, 2)]
-            for epoch in (1, 2):
-                forged = signed(swarm.swarm, epoch, swarm.identity(LAST).sign)
-                await liar.node.network.send(victim.peer_id, "control", encode(forged))
-                await trio.sleep(0.01)
-            assert [held(victim).salt(b"", epoch) for epoch in (1, 2)] == salts
-            assert victim.node.events.faults == {liar.peer_id: {"beacon_forged": 2}}
-            assert victim.node.policy.standing(liar.peer_id).state == "quarantine"
-            assert not any(virtual.node.events.faults for virtual in swarm.nodes.values() if virtual is not victim)
-
-    deterministic_scheduler(1)
-    replayable(attacked, 1)
+@virtual(1)
+async def test_a_forged_beacon_is_a_fault_that_changes_nothing_and_goes_no_further():
+    swarm = begin(30)
+    async with swarm.running(NODES):
+        await until(lambda: rounds_done(swarm, 2))
+        liar, victim = swarm.nodes[LAST], swarm.nodes[1]
+        assert 1 in held(victim)
+        assert 2 not in held(victim)
+        salts = [held(victim).salt(b"", epoch) for epoch in (1, 2)]
+        for epoch in (1, 2):
+            forged = signed(swarm.swarm, epoch, swarm.identity(LAST).sign)
+            await liar.node.network.send(victim.peer_id, "control", encode(forged))
+            await trio.sleep(0.01)
+        assert [held(victim).salt(b"", epoch) for epoch in (1, 2)] == salts
+        assert victim.node.events.faults == {liar.peer_id: {"beacon_forged": 2}}
+        assert victim.node.policy.standing(liar.peer_id).state == "quarantine"
+        assert not any(virtual.node.events.faults for virtual in swarm.nodes.values() if virtual is not victim)
 
 
-@pytest.mark.slow
-def test_who_was_not_told_meets_nobody_by_another_order_and_asks(deterministic_scheduler):
-    """While one node lacks a beacon its exchanges are refused as another view, never made by two schedules; then it hears from others."""
-
-    async def deaf():
-        swarm = begin(60)
-        async with swarm.running(NODES):
-            await until(lambda: rounds_done(swarm, 1))
-            alone = swarm.nodes[3]
-            beacons, kept_back = alone.node.running.beacons, []
-            honest = beacons.receive
-            beacons.receive = lambda peer, message: kept_back.append((peer, message))
-            held(alone)._held.clear()
-            await until(lambda: alone.node.progress.round > EVERY + 2)
-            assert "beacon_missing" in events(alone)
-            assert missed(swarm) > 0
-            told = {message.epoch for _, message in kept_back if isinstance(message, Beacon)}
-            assert told == {1, 2}, "the answer to its question, and the news"
-            beacons.receive = honest
-            await until(lambda: "beacon_back" in events(alone))
-            settled = alone.node.progress.round + 2
-            await until(lambda: rounds_done(swarm, settled))
-            lost = missed(swarm)
-            await until(lambda: rounds_done(swarm, settled + 6))
-            assert missed(swarm) == lost
-            assert all(virtual.node.events.faults == {} for virtual in swarm.nodes.values())
-
-    deterministic_scheduler(1)
-    replayable(deaf, 1)
-
-
-@pytest.mark.slow
-def test_a_late_joiner_has_the_beacon_of_the_epoch_it_comes_to(deterministic_scheduler):
-    """It was not there when the founder published, and asks."""
-
-    async def joined():
-        swarm = begin(60)
-        async with swarm.running(NODES):
-            await until(lambda: rounds_done(swarm, 2))
-            await swarm.crash(LAST)
-            await until(lambda: rounds_done(swarm, 18))
-            late = await swarm.start(LAST)
-            await until(lambda: late.node.progress.round >= 20)
-            assert (late.node.progress.round - 1) // EVERY in held(late)
-            assert "beacon_missing" not in events(late)
-            await until(lambda: late.node.running.exchange.stats.committed >= 4)
-
-    deterministic_scheduler(1)
-    replayable(joined, 1)
+@virtual(1)
+async def test_who_was_not_told_meets_nobody_by_another_order_and_asks():
+    swarm = begin(60)
+    async with swarm.running(NODES):
+        await until(lambda: rounds_done(swarm, 1))
+        alone = swarm.nodes[3]
+        beacons, kept_back = alone.node.running.beacons, []
+        honest = beacons.receive
+        beacons.receive = lambda peer, message: kept_back.append((peer, message))
+        held(alone)._held.clear()
+        await until(lambda: alone.node.progress.round > EVERY + 2)
+        assert "beacon_missing" in events(alone)
+        assert missed(swarm) > 0
+        told = {message.epoch for _, message in kept_back if isinstance(message, Beacon)}
+        assert told == {1, 2}, "the answer to its question, and the news"
+        beacons.receive = honest
+        await until(lambda: "beacon_back" in events(alone))
+        settled = alone.node.progress.round + 2
+        await until(lambda: rounds_done(swarm, settled))
+        lost = missed(swarm)
+        await until(lambda: rounds_done(swarm, settled + 6))
+        assert missed(swarm) == lost
+        assert all(virtual.node.events.faults == {} for virtual in swarm.nodes.values())

@@ -1,14 +1,11 @@
 """A member that tells different vectors to different peers, in a swarm that pulls: found out by comparing notes, banned by everybody."""
 
-from __future__ import annotations
-
 import msgspec
-import pytest
 import trio
 
 from starling.gossip.exchange.attestation import Attestation, body, digest
 from starling.gossip.wire.frames import decode, encode
-from starling.gossip.wire.schema import Evidence, Pulled, Told
+from starling.gossip.wire.schema import Attestations, Evidence, Pulled
 from starling.node.config.schema import (
     CompressSection,
     Manifest,
@@ -20,8 +17,8 @@ from starling.node.config.schema import (
     TaskSection,
 )
 from starling.robust.evidence import claim_of, equivocation
-from tests.harness.stories import replayable
-from tests.harness.swarms import events, rounds_done, story, until
+from tests.harness.stories import virtual
+from tests.harness.swarms import events, kill_engine, rounds_done, story, until
 
 NODES = 8
 LIAR = NODES - 1
@@ -30,14 +27,11 @@ LIAR = NODES - 1
 def gathering(rounds: int = 25) -> Manifest:
     """Everybody asks three others and takes the median of what they tell."""
     return Manifest(
-        task=TaskSection(kind="quadratic", params={"nodes": NODES, "dim": 20}),
-        partition=PartitionSection(shards=NODES),
-        mix=MixSection(kind="gather"),
-        overlay=OverlaySection(kind="pull", k=3),
-        robust=RobustSection(rule="median"),
+        task=TaskSection(kind="quadratic", nodes=NODES, dim=20), partition=PartitionSection(shards=NODES),
+        mix=MixSection(kind="gather"), overlay=OverlaySection(kind="pull", k=3), robust=RobustSection(rule="median"),
         compress=CompressSection(select="full"),
         pace=PaceSection(kind="steps", local_steps=5, rounds=rounds, quorum=NODES, max_wait_s=1.0),
-    )
+    )  # fmt: skip
 
 
 def equivocate(swarm, index: int, deceived: set[str]) -> None:
@@ -61,99 +55,75 @@ def standing(virtual, peer: str):
     return virtual.node.policy.standing(peer)
 
 
-@pytest.mark.slow
-def test_an_equivocator_is_banned_by_every_honest_node_within_some_rounds(deterministic_scheduler):
-    """One deceived peer is enough, though nobody can see by itself that anything is wrong; and nobody else is blamed."""
-
-    async def attacked():
-        swarm = story(gathering(), 1)
-        async with swarm.running(NODES):
-            await until(lambda: rounds_done(swarm, 5))
-            liar = swarm.nodes[LIAR].peer_id
-            honest = [virtual for index, virtual in swarm.nodes.items() if index != LIAR]
-            equivocate(swarm, LIAR, {honest[0].peer_id})
-            began = max(virtual.node.progress.round for virtual in honest)
-            await until(lambda: all(standing(virtual, liar).state == "ban" for virtual in honest))
-            assert max(virtual.node.progress.round for virtual in honest) - began <= 20
-            for virtual in honest:
-                assert virtual.node.network.refuses(liar)
-                assert standing(virtual, liar).why == "equivocation"
-                assert virtual.node.events.faults.keys() == {liar}
-                assert "peer_convicted" in events(virtual)
-            await until(lambda: all(len(virtual.node.running.membership.members) == NODES - 1 for virtual in honest))
-
-    deterministic_scheduler(1)
-    replayable(attacked, 1)
+@virtual(1)
+async def test_an_equivocator_is_banned_by_every_honest_node_within_some_rounds():
+    swarm = story(gathering(), 1)
+    async with swarm.running(NODES):
+        await until(lambda: rounds_done(swarm, 5))
+        liar = swarm.nodes[LIAR].peer_id
+        honest = [virtual for index, virtual in swarm.nodes.items() if index != LIAR]
+        equivocate(swarm, LIAR, {honest[0].peer_id})
+        began = max(virtual.node.progress.round for virtual in honest)
+        await until(lambda: all(standing(virtual, liar).state == "ban" for virtual in honest))
+        assert max(virtual.node.progress.round for virtual in honest) - began <= 20
+        for virtual in honest:
+            assert virtual.node.network.refuses(liar)
+            assert standing(virtual, liar).why == "equivocation"
+            assert virtual.node.events.faults.keys() == {liar}
+            assert "peer_convicted" in events(virtual)
+        await until(lambda: all(len(virtual.node.running.membership.members) == NODES - 1 for virtual in honest))
 
 
-@pytest.mark.slow
-def test_slander_costs_the_slanderer_and_nobody_else(deterministic_scheduler):
-    """Forged claims and proofs of nothing are faults of who sends them; a proof about a stranger, or of a kind not known, is nothing."""
+@virtual(1)
+async def test_slander_costs_the_slanderer_and_nobody_else():
+    swarm = story(gathering(), 1)
+    async with swarm.running(NODES):
+        await until(lambda: rounds_done(swarm, 3))
+        liar, victim, judge = (swarm.nodes[index] for index in (LIAR, 0, 1))
+        incarnation = judge.node.running.membership.incarnation_of(victim.peer_id)
 
-    async def slandered():
-        swarm = story(gathering(), 1)
-        async with swarm.running(NODES):
-            await until(lambda: rounds_done(swarm, 3))
-            liar, victim, judge = (swarm.nodes[index] for index in (LIAR, 0, 1))
-            incarnation = judge.node.running.membership.incarnation_of(victim.peer_id)
+        def forged(vector: int) -> Attestation:
+            what, at = bytes([vector]) * 32, judge.node.progress.round
+            sign = swarm.identity(LIAR).sign
+            return Attestation(
+                swarm.swarm, victim.peer_id, incarnation, at, what,
+                sign(body(swarm.swarm, victim.peer_id, incarnation, at, what)),
+            )  # fmt: skip
 
-            def forged(vector: int) -> Attestation:
-                what, at = bytes([vector]) * 32, judge.node.progress.round
-                sign = swarm.identity(LIAR).sign
-                return Attestation(
-                    swarm.swarm,
-                    victim.peer_id,
-                    incarnation,
-                    at,
-                    what,
-                    sign(body(swarm.swarm, victim.peer_id, incarnation, at, what)),
-                )
+        async def say(message):
+            await liar.node.network.send(judge.peer_id, "control", encode(message))
+            await trio.sleep(0.1)
 
-            async def say(message):
-                await liar.node.network.send(judge.peer_id, "control", encode(message))
-                await trio.sleep(0.1)
-
-            await say(Evidence("gossip", victim.peer_id, b"", b""))
-            stranger = swarm.identity(99)
-            lies = [
-                Attestation(
-                    swarm.swarm, stranger.peer_id, 1, 3, bytes([v]) * 32,
-                    stranger.sign(body(swarm.swarm, stranger.peer_id, 1, 3, bytes([v]) * 32)),
-                )
-                for v in (1, 2)
-            ]  # fmt: skip
-            await say(equivocation(*lies))
-            assert judge.node.events.faults == {}
-            await say(Told((claim_of(forged(1)),)))
-            await say(equivocation(forged(1), forged(2)))
-            assert judge.node.events.faults == {
-                liar.peer_id: {"claim_forged": 1, "evidence_proves_nothing": 1},
-            }
-            assert standing(judge, liar.peer_id).state == "quarantine"
-            assert standing(judge, victim.peer_id).score == 0.0
-            others = [v for index, v in swarm.nodes.items() if index not in {LIAR, 1}]
-            assert not any(virtual.node.events.faults for virtual in others)  # it was not passed on
-
-    deterministic_scheduler(1)
-    replayable(slandered, 1)
+        await say(Evidence("gossip", victim.peer_id, b"", b""))
+        stranger = swarm.identity(99)
+        lies = [
+            Attestation(
+                swarm.swarm, stranger.peer_id, 1, 3, bytes([v]) * 32,
+                stranger.sign(body(swarm.swarm, stranger.peer_id, 1, 3, bytes([v]) * 32)),
+            )
+            for v in (1, 2)
+        ]  # fmt: skip
+        await say(equivocation(*lies))
+        assert judge.node.events.faults == {}
+        await say(Attestations((claim_of(forged(1)),)))
+        await say(equivocation(forged(1), forged(2)))
+        assert judge.node.events.faults == {liar.peer_id: {"claim_forged": 1, "evidence_proves_nothing": 1}}
+        assert standing(judge, liar.peer_id).state == "quarantine"
+        assert standing(judge, victim.peer_id).score == 0.0
+        others = [v for index, v in swarm.nodes.items() if index not in {LIAR, 1}]
+        assert not any(virtual.node.events.faults for virtual in others)  # it was not passed on
 
 
-@pytest.mark.slow
-def test_an_honest_swarm_convicts_nobody_although_engines_crash_and_nodes_are_reborn(deterministic_scheduler):
-    """Who does a round again, from a checkpoint or in another incarnation, comes to another vector: that is no lie."""
-
-    async def troubled():
-        swarm = story(gathering(30), 1)
-        async with swarm.running(NODES):
-            await until(lambda: rounds_done(swarm, 8))
-            swarm.nodes[2].handle.kill()
-            await swarm.crash(3)
-            await trio.sleep(0.5)
-            await swarm.start(3)
-            await until(lambda: rounds_done(swarm, 25))
-            for virtual in swarm.nodes.values():
-                assert virtual.node.events.faults == {}
-                assert "peer_convicted" not in events(virtual)
-
-    deterministic_scheduler(1)
-    replayable(troubled, 1)
+@virtual(1)
+async def test_an_honest_swarm_convicts_nobody_although_engines_crash_and_nodes_are_reborn():
+    swarm = story(gathering(30), 1)
+    async with swarm.running(NODES):
+        await until(lambda: rounds_done(swarm, 8))
+        kill_engine(swarm.nodes[2])
+        await swarm.crash(3)
+        await trio.sleep(0.5)
+        await swarm.start(3)
+        await until(lambda: rounds_done(swarm, 25))
+        for virtual in swarm.nodes.values():
+            assert virtual.node.events.faults == {}
+            assert "peer_convicted" not in events(virtual)

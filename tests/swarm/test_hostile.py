@@ -13,20 +13,22 @@ import msgspec
 import pytest
 
 from starling.gossip.compress.header import HEADER
-from starling.gossip.wire.schema import (
-    MAX_FRAME_BYTES,
-    Ack,
-    Busy,
-    Chunk,
-    Message,
-    Request,
-    Response,
-    Solicit,
-    StateOffer,
-)
+from starling.gossip.wire.schema import MAX_FRAME_BYTES, Ack, Busy, Message, Request, Response, Solicit
 from starling.node.config.schema import MixSection
-from tests.harness.stories import replayable
-from tests.harness.swarms import Forge, assert_flows_cancel, digits, drain, events, lie, rounds_done, story, until
+from tests.harness.stories import replayable, virtual
+from tests.harness.swarms import (
+    Forge,
+    assert_flows_cancel,
+    digits,
+    drain,
+    events,
+    flows_with,
+    lie,
+    rounds_done,
+    story,
+    until,
+    values,
+)
 
 HONEST = 5
 ROUNDS = 24
@@ -126,10 +128,6 @@ def agreement(quorum):
     return msgspec.structs.replace(agreed, mix=MixSection(kappa=0.1))
 
 
-def values(swarm):
-    return [virtual.node.progress.value for virtual in swarm.nodes.values()]
-
-
 @cache
 def undisturbed() -> float:
     """Mean accuracy of the honest nodes among themselves."""
@@ -150,121 +148,55 @@ async def joined(swarm, index: int):
     return liar
 
 
-def holders(swarm, peer: str) -> list[int]:
-    """Nodes whose correction still has a part of this peer's."""
-    ledgers = {index: virtual.engine.ledger for index, virtual in swarm.nodes.items()}
-    return [index for index, ledger in ledgers.items() if peer in ledger.flows.keys() | ledger.settled.keys()]
-
-
 async def assert_nothing_remains(swarm, liar: str) -> None:
     """Without the liar's flows the honest nodes' corrections sum to zero as if it had never been there."""
     await drain(swarm)
-    for virtual in swarm.nodes.values():
-        await virtual.node.running.exchange.revoke(liar)
+    for one in swarm.nodes.values():
+        await one.node.running.exchange.revoke(liar)
     assert_flows_cancel(swarm)
 
 
-def replays(scheduler, attacked) -> None:
-    """Run one story and, before it, the one that it is compared with."""
-    scheduler(1)
-    undisturbed()
-    scheduler(1)
-    replayable(attacked, 1)
-
-
-@pytest.mark.slow
+@virtual(1, before=undisturbed)
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_liar_changes_nothing_for_honest_nodes_but_that_it_is_shut_out(deterministic_scheduler, attack):
-    """Each attack for itself: what it is blamed for must be what it did."""
+async def test_a_liar_changes_nothing_for_honest_nodes_but_that_it_is_shut_out(attack):
     place, forge, reasons = ATTACKS[attack]
-
-    async def attacked():
-        swarm = story(agreement(HONEST + 1), 1)
-        async with swarm.running(HONEST):
-            liar = await joined(swarm, outsider(swarm, place))
-            lie(liar.node.network, "exchange", forge, lambda _peer: rounds_done(swarm, 8))
-            await until(lambda: rounds_done(swarm, 7))
-            assert holders(swarm, liar.peer_id)
-            await swarm.finished()
-            assert mean(values(swarm)) >= undisturbed() - POINTS
-            for virtual in swarm.nodes.values():
-                node, counts = virtual.node, virtual.node.events.faults.get(liar.peer_id, {})
-                assert node.progress.round == ROUNDS
-                assert node.progress.figures.local_steps >= 0.8 * ROUNDS * 10  # nobody was talked into skipping rounds
-                assert node.events.faults.keys() <= {liar.peer_id}  # the honest blame no one else
-                assert set(counts) <= set(reasons)
-                shut_out = bool({"peer_quarantine", "peer_ban"} & set(events(virtual)))
-                assert shut_out == (sum(counts.values()) >= 2)
-                assert shut_out == node.network.refuses(liar.peer_id)
-            shut_out_by = [i for i, v in swarm.nodes.items() if v.node.network.refuses(liar.peer_id)]
-            assert bool(shut_out_by) == bool(reasons)
-            assert not set(shut_out_by) & set(holders(swarm, liar.peer_id))
-            await assert_nothing_remains(swarm, liar.peer_id)
-
-    replays(deterministic_scheduler, attacked)
+    swarm = story(agreement(HONEST + 1), 1)
+    async with swarm.running(HONEST):
+        liar = await joined(swarm, outsider(swarm, place))
+        lie(liar.node.network, "exchange", forge, lambda _peer: rounds_done(swarm, 8))
+        await until(lambda: rounds_done(swarm, 7))
+        assert flows_with(swarm, liar.peer_id)
+        await swarm.finished()
+        assert mean(values(swarm)) >= undisturbed() - POINTS
+        for virtual in swarm.nodes.values():
+            node, counts = virtual.node, virtual.node.events.faults.get(liar.peer_id, {})
+            assert node.progress.round == ROUNDS
+            assert node.progress.figures.local_steps >= 0.8 * ROUNDS * 10  # nobody was talked into skipping rounds
+            assert node.events.faults.keys() <= {liar.peer_id}  # the honest blame no one else
+            assert set(counts) <= set(reasons)
+            shut_out = bool({"peer_quarantine", "peer_ban"} & set(events(virtual)))
+            assert shut_out == (sum(counts.values()) >= 2)
+            assert shut_out == node.network.refuses(liar.peer_id)
+        shut_out_by = [i for i, v in swarm.nodes.items() if v.node.network.refuses(liar.peer_id)]
+        assert bool(shut_out_by) == bool(reasons)
+        assert not set(shut_out_by) & set(flows_with(swarm, liar.peer_id))
+        await assert_nothing_remains(swarm, liar.peer_id)
 
 
-@pytest.mark.slow
-def test_a_liar_that_torments_one_node_only_does_not_part_it_from_the_others(deterministic_scheduler):
-    """The victim shuts it out while the others still trade with it; they must go on agreeing on who is a member, or the victim would
-    be refused by everybody."""
-
-    async def attacked():
-        swarm = story(agreement(HONEST + 1), 1)
-        async with swarm.running(HONEST):
-            liar, victim = await joined(swarm, outsider(swarm, LOWEST)), swarm.nodes[2]
-            aimed = replaced(Request, gain=1e6)
-            lie(
-                liar.node.network, "exchange", aimed, lambda peer: peer == victim.peer_id and rounds_done(swarm, 8),
-            )  # fmt: skip
-            await until(lambda: victim.node.network.refuses(liar.peer_id))
-            committed, began = victim.node.running.exchange.stats.committed, victim.node.progress.round
-            await swarm.finished()
-            assert len({virtual.node.running.membership.view for virtual in swarm.nodes.values()}) == 1
-            assert victim.node.running.exchange.stats.committed - committed > (ROUNDS - began) / 3
-            assert victim.node.progress.value >= undisturbed() - 2 * POINTS
-            assert [i for i, v in swarm.nodes.items() if v.node.network.refuses(liar.peer_id)] == [2]
-            await assert_nothing_remains(swarm, liar.peer_id)
-
-    replays(deterministic_scheduler, attacked)
-
-
-STATE_LIES = {
-    "an endless model": (replaced(StateOffer, size=2**62), "state_of_another_model"),
-    "a model of other parameters": (replaced(StateOffer, schema=bytes(32)), "state_of_another_model"),
-    "another digest": (replaced(StateOffer, round=1, digest=bytes(32)), "state_digest_mismatch"),
-    "spoilt bytes": (
-        lambda m: replaced(Chunk, data=bytes(len(getattr(m, "data", b""))))(replaced(StateOffer, round=1)(m)[0]),
-        "state_digest_mismatch",
-    ),
-    "nothing behind it": (
-        lambda m: replaced(Chunk, data=b"")(replaced(StateOffer, round=1)(m)[0]), None
-    ),
-}  # fmt: skip
-"""name -> (what it does when asked for its model, the reason for which it is blamed)"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("told", STATE_LIES)
-def test_a_late_joiner_takes_an_honest_model_although_a_liar_offers_one_too(deterministic_scheduler, told):
-    """The liar claims an early round where that makes its model the middle one of those offered, which is taken first."""
-    forge, reason = STATE_LIES[told]
-
-    async def attacked():
-        swarm = story(agreement(2), 1)
-        async with swarm.running(1):
-            liar = await joined(swarm, outsider(swarm, LOWEST))
-            lie(liar.node.network, "state", forge, lambda _peer: True)
-            await until(lambda: rounds_done(swarm, 12))
-            late = await swarm.start(2)
-            await swarm.finished()
-            assert late.node.progress.joined_late
-            assert late.node.progress.figures.local_steps <= 30 * 10  # it began at an honest round, not at the first
-            assert late.node.events.faults.get(liar.peer_id, {}) == ({reason: 1} if reason else {})
-            assert late.node.events.faults.keys() <= {liar.peer_id}
-            taken = [event.text for event in late.node.events.recent if event.name == "state_fetched"]
-            assert taken
-            assert all(swarm.nodes[0].peer_id in text for text in taken)
-
-    deterministic_scheduler(1)
-    replayable(attacked, 1)
+@virtual(1, before=undisturbed)
+async def test_a_liar_that_torments_one_node_only_does_not_part_it_from_the_others():
+    swarm = story(agreement(HONEST + 1), 1)
+    async with swarm.running(HONEST):
+        liar, victim = await joined(swarm, outsider(swarm, LOWEST)), swarm.nodes[2]
+        aimed = replaced(Request, gain=1e6)
+        lie(
+            liar.node.network, "exchange", aimed, lambda peer: peer == victim.peer_id and rounds_done(swarm, 8),
+        )  # fmt: skip
+        await until(lambda: victim.node.network.refuses(liar.peer_id))
+        committed, began = victim.node.running.exchange.stats.committed, victim.node.progress.round
+        await swarm.finished()
+        assert len({virtual.node.running.membership.view for virtual in swarm.nodes.values()}) == 1
+        assert victim.node.running.exchange.stats.committed - committed > (ROUNDS - began) / 3
+        assert victim.node.progress.value >= undisturbed() - 2 * POINTS
+        assert [i for i, v in swarm.nodes.items() if v.node.network.refuses(liar.peer_id)] == [2]
+        await assert_nothing_remains(swarm, liar.peer_id)

@@ -4,8 +4,6 @@ A liar is a member like the others but for the snapshot that its engine gives. T
 out, and blame nobody else, however different honest models are.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 
@@ -15,7 +13,7 @@ import torch
 from starling.node.config.schema import Manifest, PaceSection, PartitionSection, TaskSection
 from starling.node.engine import tensor_file
 from starling.node.rpc import calls
-from tests.harness.stories import replayable
+from tests.harness.stories import virtual
 from tests.harness.swarms import digits, events, rounds_done, story, until
 
 LIES = {
@@ -30,7 +28,7 @@ def poison(virtual, lie, *, claim: int | None = None) -> list[int]:
     """From now on a node gives another model than its own. -> the rounds in which it was asked for it"""
     session, asked = virtual.engine._session, []
 
-    def snapshot():
+    def snapshot(_call):
         asked.append(session._round)
         facts = {"kind": "model", "round": session._round, "schema": session._schema.hex()}
         data = tensor_file.pack({"x": lie(session.learner.x.clone())}, facts)
@@ -45,7 +43,7 @@ def poison(virtual, lie, *, claim: int | None = None) -> list[int]:
 def bowls(nodes: int, quorum: int) -> Manifest:
     """The cheapest problem there is; every model begins at 0, so that a turned one is as near as it can be."""
     return Manifest(
-        task=TaskSection(kind="quadratic", params={"nodes": nodes, "dim": 50}),
+        task=TaskSection(kind="quadratic", nodes=nodes, dim=50),
         partition=PartitionSection(shards=nodes),
         pace=PaceSection(kind="steps", local_steps=5, rounds=40, quorum=quorum, max_wait_s=1.0),
     )
@@ -64,116 +62,86 @@ async def joined(swarm, index: int):
     return late, late.vector
 
 
-@pytest.mark.slow
+@virtual(1)
 @pytest.mark.parametrize(("members", "lie"), [*((3, lie) for lie in LIES), (4, "turned around")])
-def test_a_joiner_begins_near_the_honest_and_bans_who_gave_a_poisoned_model(deterministic_scheduler, members, lie):
-    """The liar also claims to be far ahead: its word for the round counts no more than its model."""
-
-    async def attacked():
-        swarm = story(bowls(members + 1, members), 1)
-        async with swarm.running(members):
-            liar = swarm.nodes[1]
-            await until(lambda: rounds_done(swarm, 12))
-            asked = poison(liar, LIES[lie], claim=2**62)
-            honest = [index for index in swarm.nodes if index != 1]
-            apart = spread(swarm, *honest)
-            late, began = await joined(swarm, members)
-            near = min(float((began - swarm.nodes[index].vector).norm()) for index in honest)
-            assert near <= 3.0 * max(apart, spread(swarm, *honest))
-            assert late.node.progress.round < 40
-            assert late.node.events.faults.keys() <= {liar.peer_id}
-            assert late.node.network.refuses(liar.peer_id) == bool(asked)
-            assert bool(asked) or members > 3  # of three all are asked
-            if asked:
-                assert late.node.policy.standing(liar.peer_id).why == "state_poisoned"
-            (told,) = [event.text for event in late.node.events.recent if event.name == "state_fetched"]
-            assert liar.peer_id not in told
-            await until(lambda: late.node.progress.round >= 20)
-            assert late.node.running.exchange.stats.committed > 0  # it takes part
-
-    deterministic_scheduler(1)
-    replayable(attacked, 1)
+async def test_a_joiner_begins_near_the_honest_and_bans_who_gave_a_poisoned_model(members, lie):
+    swarm = story(bowls(members + 1, members), 1)
+    async with swarm.running(members):
+        liar = swarm.nodes[1]
+        await until(lambda: rounds_done(swarm, 12))
+        asked = poison(liar, LIES[lie], claim=2**62)
+        honest = [index for index in swarm.nodes if index != 1]
+        apart = spread(swarm, *honest)
+        late, began = await joined(swarm, members)
+        near = min(float((began - swarm.nodes[index].vector).norm()) for index in honest)
+        assert near <= 3.0 * max(apart, spread(swarm, *honest))
+        assert late.node.progress.round < 40
+        assert late.node.events.faults.keys() <= {liar.peer_id}
+        assert late.node.network.refuses(liar.peer_id) == bool(asked)
+        assert bool(asked) or members > 3  # of three all are asked
+        if asked:
+            assert late.node.policy.standing(liar.peer_id).why == "state_poisoned"
+        (told,) = [event.text for event in late.node.events.recent if event.name == "state_fetched"]
+        assert liar.peer_id not in told
+        await until(lambda: late.node.progress.round >= 20)
+        assert late.node.running.exchange.stats.committed > 0  # it takes part
 
 
-@pytest.mark.slow
+@virtual(1)
 @pytest.mark.parametrize("alone", [3.0, 10.0])
-def test_an_honest_member_far_from_the_others_is_not_blamed(deterministic_scheduler, alone):
-    """Its model is as many times as far away as the others are from each other: it trained alone for a while, which is no lie."""
-
-    async def story_of_a_hermit():
-        swarm = story(bowls(4, 3), 1)
-        async with swarm.running(3):
-            await until(lambda: rounds_done(swarm, 12))
-            away = alone * max(spread(swarm, 0, 2), 0.01)
-            draw = torch.Generator().manual_seed(3)
-            step = torch.randn(50, generator=draw)
-            hermit = poison(swarm.nodes[1], lambda x: swarm.nodes[0].vector + away * step / step.norm())
-            late, _ = await joined(swarm, 3)
-            assert hermit
-            assert not late.node.events.faults
-            assert "state_fetched" in events(late)
-
-    deterministic_scheduler(1)
-    replayable(story_of_a_hermit, 1)
+async def test_an_honest_member_far_from_the_others_is_not_blamed(alone):
+    swarm = story(bowls(4, 3), 1)
+    async with swarm.running(3):
+        await until(lambda: rounds_done(swarm, 12))
+        away = alone * max(spread(swarm, 0, 2), 0.01)
+        draw = torch.Generator().manual_seed(3)
+        step = torch.randn(50, generator=draw)
+        hermit = poison(swarm.nodes[1], lambda x: swarm.nodes[0].vector + away * step / step.norm())
+        late, _ = await joined(swarm, 3)
+        assert hermit
+        assert not late.node.events.faults
+        assert "state_fetched" in events(late)
 
 
-@pytest.mark.slow
-def test_real_models_on_uneven_data_agree_and_nobody_is_blamed(deterministic_scheduler):
-    """Digits, a few labels a node, and early: honest models differ most then."""
-
-    async def early():
-        swarm = story(digits(5, rounds=40, quorum=4), 1)
-        async with swarm.running(4):
-            await until(lambda: rounds_done(swarm, 2))
-            late, _ = await joined(swarm, 4)
-            assert late.node.progress.joined_late
-            assert not late.node.events.faults
-            assert not any(virtual.node.events.faults for virtual in swarm.nodes.values())
-            (told,) = [event for event in late.node.events.recent if event.name == "state_fetched"]
-            assert told.level == "info"
-            assert told.text.count("12D3KooW") >= 2
-
-    deterministic_scheduler(1)
-    replayable(early, 1)
+@virtual(1)
+async def test_real_models_on_uneven_data_agree_and_nobody_is_blamed():
+    swarm = story(digits(5, rounds=40, quorum=4), 1)
+    async with swarm.running(4):
+        await until(lambda: rounds_done(swarm, 2))
+        late, _ = await joined(swarm, 4)
+        assert late.node.progress.joined_late
+        assert not late.node.events.faults
+        assert not any(virtual.node.events.faults for virtual in swarm.nodes.values())
+        (told,) = [event for event in late.node.events.recent if event.name == "state_fetched"]
+        assert told.level == "info"
+        assert told.text.count("12D3KooW") >= 2
 
 
-@pytest.mark.slow
-def test_of_two_models_that_contradict_each_other_none_is_taken_until_they_agree(deterministic_scheduler):
-    """Nobody is banned and nothing is learned from either; the joiner says so in a line and waits."""
-
-    async def waiting():
-        swarm = story(bowls(4, 2), 1)
-        async with swarm.running(2):
-            await until(lambda: rounds_done(swarm, 8))
-            asked = poison(swarm.nodes[1], lambda x: -x)
-            late = await swarm.start(2)
-            await until(lambda: len(asked) >= 3)  # it asks again, and again
-            assert late.node.progress.state == "joining"
-            assert not late.node.events.faults
-            assert not late.vector.any()
-            assert "state_contradicted" in events(late)
-            assert "state_fetched" not in events(late)
-            del swarm.nodes[1].engine._session.snapshot  # the liar gives up
-            await until(lambda: late.node.progress.state == "training")
-            assert late.node.progress.joined_late
-            assert float((late.vector - swarm.nodes[0].vector).norm()) < 0.5 * float(swarm.nodes[0].vector.norm())
-
-    deterministic_scheduler(1)
-    replayable(waiting, 1)
+@virtual(1)
+async def test_of_two_models_that_contradict_each_other_none_is_taken_until_they_agree():
+    swarm = story(bowls(4, 2), 1)
+    async with swarm.running(2):
+        await until(lambda: rounds_done(swarm, 8))
+        asked = poison(swarm.nodes[1], lambda x: -x)
+        late = await swarm.start(2)
+        await until(lambda: len(asked) >= 3)  # it asks again, and again
+        assert late.node.progress.state == "joining"
+        assert not late.node.events.faults
+        assert not late.vector.any()
+        assert "state_contradicted" in events(late)
+        assert "state_fetched" not in events(late)
+        del swarm.nodes[1].engine._session.snapshot  # the liar gives up
+        await until(lambda: late.node.progress.state == "training")
+        assert late.node.progress.joined_late
+        assert float((late.vector - swarm.nodes[0].vector).norm()) < 0.5 * float(swarm.nodes[0].vector.norm())
 
 
-@pytest.mark.slow
-def test_who_says_alone_that_the_swarm_is_far_ahead_is_not_followed(deterministic_scheduler):
-    """At the start of a swarm everybody asks everybody: one liar must not be the only one with a model to give."""
-
-    async def start():
-        swarm = story(bowls(5, 5), 1)
-        async with swarm.running(4):
-            await until(lambda: all(v.node.progress.state == "waiting" for v in swarm.nodes.values()))
-            poison(swarm.nodes[1], lambda x: x + 100.0, claim=30)
-            late, began = await joined(swarm, 4)
-            assert not late.node.progress.joined_late
-            assert float(began.norm()) < 100.0
-
-    deterministic_scheduler(1)
-    replayable(start, 1)
+@virtual(1)
+async def test_who_says_alone_that_the_swarm_is_far_ahead_is_not_followed():
+    swarm = story(bowls(5, 5), 1)
+    async with swarm.running(4):
+        await until(lambda: all(v.node.progress.state == "waiting" for v in swarm.nodes.values()))
+        poison(swarm.nodes[1], lambda x: x + 100.0, claim=30)
+        late, began = await joined(swarm, 4)
+        assert not late.node.progress.joined_late
+        assert float(began.norm()) < 100.0

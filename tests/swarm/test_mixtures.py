@@ -11,7 +11,7 @@ from starling.node.config.schema import MembershipSection, MixSection, NodeConfi
 from starling.node.net.faults import loss, partition
 from starling.node.simulate.virtual.swarm import VirtualSwarm
 from tests.harness.stories import virtual
-from tests.harness.swarms import agree, assert_flows_cancel, digits, drain, rounds_done, story, until
+from tests.harness.swarms import agree, assert_flows_cancel, digits, drain, kill_engine, rounds_done, story, until
 
 NODES = 6
 FAULTS = 8
@@ -19,12 +19,7 @@ SOFT = {"not_a_member"}  # what the honest can be blamed for: they did not know 
 
 
 class Fate:
-    """Crashes, returns, dead engines and partitions, drawn from a seed.
-
-    Args:
-        swarm: whose.
-        seed: of all that happens.
-    """
+    """Crashes, returns, dead engines and partitions, drawn from a seed."""
 
     def __init__(self, swarm: VirtualSwarm, seed: int) -> None:
         self._swarm = swarm
@@ -32,7 +27,6 @@ class Fate:
         self._down: list[int] = []
 
     async def strikes(self) -> None:
-        """One fault, after a while."""
         await trio.sleep(1.5 * self._chance.random())
         index, kind = self._chance.choice(sorted(self._swarm.nodes)), self._chance.random()
         if kind < 0.35 and len(self._swarm.nodes) > NODES // 2:
@@ -41,13 +35,11 @@ class Fate:
         elif kind < 0.7 and self._down:
             await self._swarm.start(self._down.pop())
         elif kind < 0.85:
-            if (handle := self._swarm.nodes[index].handle) is not None:
-                handle.kill()
+            kill_engine(self._swarm.nodes[index])
         else:
             await self._cut_in_two()
 
     async def relents(self) -> None:
-        """Who is down comes back."""
         while self._down:
             await self._swarm.start(self._down.pop())
 
@@ -92,5 +84,4 @@ async def test_a_mixture_of_faults_in_steps_pace(seed):
 
 @virtual(6, more=(1,))
 async def test_a_mixture_of_faults_in_clock_pace(seed):
-    """Without checkpoints: who comes back asks peers for their models, which with lost messages takes some thirty slots."""
     await mixed("clock", seed, None, rounds=130)

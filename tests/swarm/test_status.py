@@ -1,7 +1,5 @@
 """What nodes say of themselves while a swarm runs: distances, partners and exchanges are the true ones, and news is told at once."""
 
-from __future__ import annotations
-
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +29,18 @@ ROUNDS = 4
 def snapshots(swarm):
     """By peer id, as they cross a socket."""
     return {it.peer_id: decode(encode(take_snapshot(it.node))) for it in swarm.nodes.values()}
+
+
+def gated(event, opens):
+    """What opens only after an event."""
+
+    @asynccontextmanager
+    async def gate(*given):
+        await event.wait()
+        async with opens(*given) as opened:
+            yield opened
+
+    return gate
 
 
 async def frozen_vectors(swarm) -> dict[int, dict[str, object]]:
@@ -122,7 +132,7 @@ async def test_whoever_listens_hears_that_a_peer_is_lost_and_that_the_state_chan
         await until(lambda: rounds_done(swarm, 1))
         told = []
         node = swarm.nodes[0].node
-        node.events.changed = node.progress.changed = lambda: told.append(take_snapshot(node))
+        node.events.changes.notify = node.progress.changed = lambda: told.append(take_snapshot(node))
         await swarm.crash(1)
         await until(lambda: any(it.problem is not None and "alone" in it.problem for it in told))
         await swarm.leave(0)
@@ -137,14 +147,7 @@ async def test_a_ban_given_before_the_network_is_open_holds_and_bans_of_earlier_
         setup = swarm.nodes[0].node.setup
         await swarm.crash(0)
         may_open = trio.Event()
-
-        @asynccontextmanager
-        async def closed(report):
-            await may_open.wait()
-            async with setup.open_network(report) as network:
-                yield network
-
-        late = replace(setup, open_network=closed, decisions=swarm._decisions[0])
+        late = replace(setup, open_network=gated(may_open, setup.open_network), decisions=swarm._decisions[0])
         node = Node(late, Events(None, clock=setup.unix_time))
         nursery.start_soon(node.run)
         await trio.sleep(0.1)
@@ -161,26 +164,15 @@ async def test_a_ban_given_before_the_network_is_open_holds_and_bans_of_earlier_
 
 @virtual(0)
 async def test_a_node_has_a_status_in_every_phase_of_its_start(seed):
-    """Whoever waits wants to see for what, and a command that needs more says that the node is still starting."""
     swarm = VirtualSwarm(digits(2, seed=seed, rounds=1000, quorum=2), seed=seed)
     async with swarm.running(1), trio.open_nursery() as nursery:
         setup = (await swarm.start(1)).node.setup
         await swarm.crash(1)
         may_open, may_start, fetched = trio.Event(), trio.Event(), []
-
-        @asynccontextmanager
-        async def closed(report):
-            await may_open.wait()
-            async with setup.open_network(report) as network:
-                yield network
-
-        @asynccontextmanager
-        async def slow():
-            await may_start.wait()
-            async with setup.start_engine() as engine:
-                yield engine
-
-        late = replace(setup, open_network=closed, start_engine=slow, manifest=None, keep_manifest=fetched.append)
+        late = replace(
+            setup, open_network=gated(may_open, setup.open_network), start_engine=gated(may_start, setup.start_engine), manifest=None,
+            keep_manifest=fetched.append,
+        )  # fmt: skip
         node = Node(late, Events(None, clock=setup.unix_time))
         nursery.start_soon(node.run)
         await trio.sleep(0.1)
@@ -209,7 +201,6 @@ async def test_a_node_has_a_status_in_every_phase_of_its_start(seed):
 
 @virtual(0)
 async def test_a_model_that_cannot_be_written_at_the_end_is_an_error_unless_space_is_freed_while_the_node_lingers(seed):
-    """A full disk must not look like a finished run."""
     for freed in (False, True):
         config = NodeConfig(linger_s=10.0, threads=1)
         swarm, ended = VirtualSwarm(digits(1, seed=seed, rounds=2, quorum=1), seed=seed, config=config), []

@@ -23,6 +23,7 @@ from starling.node.daemon.membership.neighbors import RandomNeighbors
 from starling.node.identity import verify
 from starling.node.net.faults import loss
 from starling.node.simulate.virtual.swarm import VirtualSwarm
+from tests.harness.sections import taken
 from tests.harness.stories import replayable
 from tests.harness.trajectory import walk
 
@@ -34,23 +35,19 @@ def agreement(n, *, overlay="sticky", mix="pet", compress=CODED, rounds=8, pace=
     """Digits, cut by label so that the correction has work to do."""
     lr = 0.02 if mix != "gradient_tracking" else 0.005
     return Manifest(
-        seed=3,
-        task=TaskSection(kind="digits", params={"hidden": 16}),
-        partition=PartitionSection(kind="by_label", shards=n),
-        optimizer=OptimizerSection(lr=lr),
-        mix=MixSection(kind=mix, kappa=0.1, clip_norm=5.0),
-        overlay=OverlaySection(kind=overlay),
-        compress=compress,
+        seed=3, task=TaskSection(kind="digits", hidden=16), partition=PartitionSection(kind="by_label", shards=n),
+        optimizer=OptimizerSection(lr=lr), mix=taken(MixSection, kind=mix, kappa=0.1, clip_norm=5.0),
+        overlay=OverlaySection(kind=overlay), compress=compress,
         pace=PaceSection(kind=pace, local_steps=4, rounds=rounds, quorum=n, slot_s=0.05),
-    )
+    )  # fmt: skip
 
 
 def _draw(swarm, index):
     """How a node draws whom it asks."""
     me, members = swarm.nodes[index].peer_id, swarm.nodes[index].node.running.membership.members
     return RandomNeighbors(
-        lambda: members, me, swarm.manifest.overlay.k, lambda _peer: (), 0, lambda _peer: True, swarm.identity(index).seed,
-        swarm.nodes[index].node.running.membership.incarnation_of(me),
+        lambda: members, me, swarm.manifest.overlay.params().get("k", 1), lambda _peer: (), 0, lambda _peer: True,
+        swarm.identity(index).seed, swarm.nodes[index].node.running.membership.incarnation_of(me),
     )  # fmt: skip
 
 
@@ -86,7 +83,6 @@ def outcome(agreed, n, seed, rules=()):
 def test_a_swarm_of_whole_nodes_walks_the_reference_trajectory_bit_for_bit(
     deterministic_scheduler, n, overlay, mix, compress
 ):
-    """Daemons, edges, frames, pipes and schedulers move vectors about; not one bit of any model may depend on them."""
     deterministic_scheduler(n)
     agreed = agreement(n, overlay=overlay, mix=mix, compress=compress)
     peers, models, incs, failed, swarm = outcome(agreed, n, seed=n)
@@ -127,7 +123,6 @@ ALGORITHMS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_runs_on_whole_nodes_as_it_is_written(deterministic_scheduler, name):
-    """From the manifest to the last bit: rounds that only average, links with a direction, messages that are swapped."""
     deterministic_scheduler(1)
     mix, overlay, compress = ALGORITHMS[name]
     agreed = msgspec.structs.replace(agreement(5, compress=compress, rounds=9), mix=mix, overlay=overlay)
@@ -147,17 +142,16 @@ GATHERED = {
     "median of neighbors that change": (
         OverlaySection(kind="one_peer_exponential", rerank_every=3), RobustSection(rule="median"), CODED,
     ),
-    "cs_plus of a draw": (OverlaySection(kind="pull", k=4), RobustSection(rule="cs_plus", b=1), HALVED),
-    "cs_nnm of a draw": (OverlaySection(kind="pull", k=4), RobustSection(rule="cs_nnm", b=1), HALVED),
+    "cs_plus of a draw": (OverlaySection(kind="pull", k=4), RobustSection(rule="cs_plus", f=1), HALVED),
+    "cs_nnm of a draw": (OverlaySection(kind="pull", k=4), RobustSection(rule="cs_nnm", f=1), HALVED),
     "ubar of a draw": (OverlaySection(kind="pull", k=3), RobustSection(rule="ubar"), HALVED),
-    "nnm and krum of a draw": (OverlaySection(kind="pull", k=4), RobustSection(rule="krum", b=1, before="nnm"), HALVED),
+    "nnm and krum of a draw": (OverlaySection(kind="pull", k=4), RobustSection(rule="krum", f=1, before="nnm"), HALVED),
 }  # fmt: skip
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GATHERED)
 def test_vectors_that_are_asked_for_are_combined_as_the_rule_is_written(deterministic_scheduler, name):
-    """One message for all who ask, told in order of peer id, the node's own vector as it is, losses on its last batch."""
     deterministic_scheduler(1)
     overlay, robust, compress = GATHERED[name]
     agreed = msgspec.structs.replace(
@@ -187,7 +181,6 @@ def test_vectors_that_are_asked_for_are_combined_as_the_rule_is_written(determin
 @pytest.mark.slow
 @pytest.mark.parametrize("pace", ["steps", "clock"])
 def test_a_seed_replays_bit_for_bit_with_all_its_faults(deterministic_scheduler, pace):
-    """What a failing seed is worth: the same losses, deadlines and chance again, and another outcome for another seed."""
     outcomes = []
     for seed in (1, 1, 2):
         deterministic_scheduler(seed)
@@ -200,8 +193,6 @@ def test_a_seed_replays_bit_for_bit_with_all_its_faults(deterministic_scheduler,
 
 
 def test_the_scheduler_shuffles_by_seed_alone(deterministic_scheduler):
-    """The fixture stands on private names of trio: this is the test that notices when they change."""
-
     async def order():
         woken = []
 

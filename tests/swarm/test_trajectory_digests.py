@@ -15,13 +15,8 @@ STORED = Path(__file__).parents[1] / "golden" / "trajectories.json"
 
 @pytest.mark.slow
 def test_final_models_equal_those_of_the_commit_before_the_redesign():
-    """pet, dsgd, choco, push_sum, gather: the digests were made at commit f04b13e and must never be made again to fit."""
     made = subprocess.run(
-        [sys.executable, "-m", "tests.harness.trajectory_digests"],
-        env={**os.environ, **PLAIN_KERNELS},
-        capture_output=True,
-        check=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
+        [sys.executable, "-m", "tests.harness.trajectory_digests"], env={**os.environ, **PLAIN_KERNELS}, capture_output=True,
+        check=True, text=True, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
     assert json.loads(made.stdout) == json.loads(STORED.read_text())

@@ -16,23 +16,23 @@ from tools.tensorboard_export import Scalar, main, scalars
 
 def test_every_point_of_a_curve_is_told_once():
     run = [at_second(second, metric="accuracy") for second in (0, 3, 4, 9)]
-    told = list(scalars(run))
-    assert [each.round for each in told if each.tag == "loss"] == list(range(10))
-    assert [each.round for each in told if each.tag == "evaluation/accuracy"] == [0, 5]
-    assert [each.round for each in told if each.tag == "swarm/members"] == [0, 3, 4, 9]
-    assert Scalar("loss", 3, 1e9 + 3, 0.25) in told
+    found = list(scalars(run))
+    assert [each.round for each in found if each.tag == "loss"] == list(range(10))
+    assert [each.round for each in found if each.tag == "evaluation/accuracy"] == [0, 5]
+    assert [each.round for each in found if each.tag == "swarm/members"] == [0, 3, 4, 9]
+    assert Scalar("loss", 3, 1e9 + 3, 0.25) in found
 
 
 def test_what_is_not_known_makes_no_chart_and_a_round_no_second_point():
-    told = list(scalars([at_second(1), structs.replace(at_second(1), time_s=1e9 + 9)]))
-    assert not any(each.tag.startswith("resources/") for each in told)
-    assert sum(each.tag == "exchanges/committed" for each in told) == 1
+    found = list(scalars([at_second(1), structs.replace(at_second(1), time_s=1e9 + 9)]))
+    assert not any(each.tag.startswith("resources/") for each in found)
+    assert sum(each.tag == "exchanges/committed" for each in found) == 1
 
 
 def test_a_node_that_was_started_again_begins_its_curves_again():
-    told = list(scalars([at_second(3), structs.replace(at_second(1), time_s=1e9 + 100)]))
-    assert [each.round for each in told if each.tag == "loss"] == [0, 1, 2, 3, 0, 1]
-    assert max(each.time_s for each in told) == 1e9 + 100
+    found = list(scalars([at_second(3), structs.replace(at_second(1), time_s=1e9 + 100)]))
+    assert [each.round for each in found if each.tag == "loss"] == [0, 1, 2, 3, 0, 1]
+    assert max(each.time_s for each in found) == 1e9 + 100
 
 
 @pytest.mark.slow
@@ -60,17 +60,17 @@ def test_what_is_no_record_is_said_in_one_line(tmp_path, capsys):
     (tmp_path / "b.jsonl").write_bytes(line(None, at_second(1)))
     (tmp_path / "taken").touch()
     assert main([str(tmp_path / "b.jsonl"), str(tmp_path / "taken" / "logs")]) == 1
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 3
-    assert all(text.startswith("starling: ") for text in told)
+    found = capsys.readouterr().err.splitlines()
+    assert len(found) == 3
+    assert all(text.startswith("starling: ") for text in found)
 
 
 def test_without_the_extra_it_says_how_to_get_it(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
     write(tmp_path / "record.jsonl", [at_second(0)])
     assert main([str(tmp_path), str(tmp_path / "logs")]) == 1
-    (told,) = capsys.readouterr().err.splitlines()
-    assert "pip install 'starling-swarm[tensorboard]'" in told
+    (found,) = capsys.readouterr().err.splitlines()
+    assert "pip install 'starling-swarm[tensorboard]'" in found
 
 
 @pytest.mark.slow

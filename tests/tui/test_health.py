@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from starling.node.status.snapshot import Exchanges, Transaction, Transfer
-from starling.tui.health import health
+from starling.tui.widgets.headline import health
 from tests.harness.snapshots import NOW, bare, full, snapshot
 
 
@@ -14,7 +14,7 @@ def exchange(ago_s, outcome, peer="a"):
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("status", "line"),
     [
         (full(), "✓ helping: 15 exchanges with 7 peers in the last 23 s"),
         (
@@ -38,13 +38,12 @@ def exchange(ago_s, outcome, peer="a"):
         ),
     ],
 )
-def test_it_says_what_the_exchanges_say(told, said):
-    sign, _, words = health(told)
-    assert f"{sign} {words}" == said
+def test_it_says_what_the_exchanges_say(status, line):
+    sign, _, words = health(status)
+    assert f"{sign} {words}" == line
 
 
 def test_a_model_that_is_being_fetched_is_not_looking_for_members():
-    """On a slow line it takes minutes, and a person thinks that the node hangs."""
     fetching = (
         Transfer("12D3KooWxalive01", "model", 52_000_000, 120_000_000, 63.0),
         Transfer("b", "model", 1, 120_000_000, 63.0),

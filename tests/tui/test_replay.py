@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from starling.tui.open_sources import open_sources
-from starling.tui.replay import Playback, RecordSource
-from starling.tui.source import SocketSource
+from starling.tui.replay import Playback
+from starling.tui.source import RecordSource, SocketSource, open_sources
 from tests.harness.records import recorded
 from tests.harness.snapshots import NOW, snapshot
 from tests.harness.tui.looking import BOTH, LARGE, SMALL, look, screen_text
@@ -15,8 +14,6 @@ START = 1_000_000.0
 
 
 class Clock:
-    """A clock that is set."""
-
     def __init__(self):
         self.now = 0.0
 
@@ -26,15 +23,11 @@ class Clock:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Two nodes; the second came ten seconds later."""
     folder = tmp_path_factory.mktemp("run")
     return [
         recorded(folder / "node-0" / "record.jsonl"),
         recorded(folder / "node-1" / "record.jsonl", number=1, first_s=10),
     ]
-
-
-# --- the time axis: no screen -----------------------------------------------------------------------------------
 
 
 def test_it_plays_by_the_clock_times_the_speed_and_stops_at_the_end():
@@ -54,7 +47,7 @@ def test_it_plays_by_the_clock_times_the_speed_and_stops_at_the_end():
     assert playback.position().speed == 1
 
 
-def test_paused_it_stands_and_from_the_end_it_begins_again():
+def test_it_pauses_begins_again_at_the_end_and_seeks_within_its_ends():
     clock = Clock()
     playback = Playback(START, START + 100, clock)
     playback.toggle()
@@ -63,13 +56,9 @@ def test_paused_it_stands_and_from_the_end_it_begins_again():
     playback.seek(1.0)
     playback.toggle()
     assert (playback.position().at_s, playback.playing) == (0.0, True)
-
-
-@pytest.mark.parametrize(("fraction", "at_s"), [(0.5, 50.0), (-3.0, 0.0), (7.0, 100.0)])
-def test_a_place_beyond_an_end_is_that_end(fraction, at_s):
-    playback = Playback(START, START + 100, Clock())
-    playback.seek(fraction)
-    assert playback.position().at_s == at_s
+    for fraction, at_s in ((0.5, 50.0), (-3.0, 0.0), (7.0, 100.0)):
+        playback.seek(fraction)
+        assert playback.position().at_s == at_s
 
 
 def test_a_record_of_one_line_can_be_replayed():
@@ -92,10 +81,6 @@ def test_all_nodes_stand_at_the_same_moment_and_who_was_not_there_is_said_to_com
     assert len(first.snapshot.loss_curve) == 21  # whole again
     assert first.trouble is None
     assert first.as_of == START + 20.5
-
-
-def test_after_its_last_line_a_record_says_that_it_is_over(run):
-    sources, playback = open_sources(run, Clock())
     playback.seek(1.0)
     first, second = (source.poll()[0] for source in sources)
     assert "nothing was recorded for 10 s" in first.trouble
@@ -116,9 +101,6 @@ def test_what_is_no_record_is_refused_in_a_line_that_names_it(tmp_path):
     with pytest.raises(ValueError, match=r"record\.jsonl") as caught:
         open_sources([path])
     assert "\n" not in str(caught.value)
-
-
-# --- on the screen ----------------------------------------------------------------------------------------------
 
 
 def replaying(run, keys, size=SMALL, *, then=None, paused=True):

@@ -43,7 +43,6 @@ def styles(app):
 
 
 def _look(style):
-    """What is seen of a style; links and the like are not."""
     if style is None:
         return "plain"
     words = [word for word in ("bold", "dim", "italic", "underline", "reverse") if getattr(style, word)]
@@ -52,7 +51,6 @@ def _look(style):
 
 
 async def show(size):
-    """Text and styles of every screen, in both themes."""
     app = StarlingApp([CannedSource([swarm()])], clock=lambda: NOW, poll_s=3600.0)
     app.animation_level = "none"
     seen = {}

@@ -9,7 +9,7 @@ from starling.tui.drawing.palette import style
 from starling.tui.source import Reading
 from starling.tui.swarm import Swarm, merge
 from tests.harness.snapshots import IDS, full, snapshot
-from tests.harness.tui.looking import many, swarm, told
+from tests.harness.tui.looking import many, reports, swarm
 
 
 def plain(role):
@@ -27,7 +27,12 @@ def test_every_member_is_there_once_and_speaks_for_itself_if_it_can():
 def test_of_a_member_that_is_not_attached_most_are_believed_and_of_equally_many_the_one_that_heard_last():
     two = [("z", "dead", {"last_seen_s": 9.0}), ("y", "suspect", {"last_seen_s": 1.0}), ("x", "alive", {})]
     merged = merge(
-        [told("a", *two), told("b", ("z", "alive", {}), ("y", "alive", {"last_seen_s": 2.0})), told("c", two[0])], 0
+        [
+            reports("a", *two),
+            reports("b", ("z", "alive", {}), ("y", "alive", {"last_seen_s": 2.0})),
+            reports("c", two[0]),
+        ],
+        0,
     )
     states = {member.peer: (member.state, member.known_by) for member in merged.members}
     assert states["z"] == ("dead", 3)
@@ -39,9 +44,9 @@ def test_edges_and_links_of_all_nodes_in_the_chosen_one_s_round_are_drawn_togeth
     ranks = ("a", "b", "c")
     merged = merge(
         [
-            told("a", ("b", "alive", {"edge": True}), round=5, ranks=ranks, links=((0, 1),)),
-            told("b", ("a", "alive", {"edge": True}), round=5, ranks=ranks, links=((1, 2), (2, 2), (1, 7), (-1, 0))),
-            told("c", ("a", "alive", {"edge": True}), round=6, ranks=ranks, links=((2, 0),)),
+            reports("a", ("b", "alive", {"edge": True}), round=5, ranks=ranks, links=((0, 1),)),
+            reports("b", ("a", "alive", {"edge": True}), round=5, ranks=ranks, links=((1, 2), (2, 2), (1, 7), (-1, 0))),
+            reports("c", ("a", "alive", {"edge": True}), round=6, ranks=ranks, links=((2, 0),)),
         ],
         0,
     )
@@ -52,7 +57,7 @@ def test_edges_and_links_of_all_nodes_in_the_chosen_one_s_round_are_drawn_togeth
 def test_what_nobody_says_is_not_known():
     merged = merge([Reading("n", snapshot())], 0)
     assert merged.links is None
-    assert (merged.distance, merged.steps_per_s, merged.share) == (None, None, None)
+    assert (merged.distances, merged.steps_per_s, merged.share) == ((), None, None)
     assert merge([], 0) == Swarm()
     assert merge([Reading("n", None)], 0) == Swarm()
 
@@ -62,7 +67,7 @@ def test_sums_are_over_attached_nodes_and_a_share_needs_two_of_them():
     assert merged.steps_per_s == 290.0 + 291.0
     assert merged.sent_per_s == 24_000.0
     assert merged.share == pytest.approx(860 / (840 + 860))
-    assert merged.distance == pytest.approx((0.0123 + 0.0128) / 2)
+    assert merged.distances == pytest.approx((0.0123, 0.0128))
 
 
 def test_a_node_that_vanished_is_what_the_others_say_of_it_and_other_swarms_do_not_count():
@@ -116,7 +121,7 @@ def test_lists_tell_who_meets_in_this_round_from_edges_that_rest():
 
 
 def test_members_that_are_gone_leave_the_circle():
-    readings = [told("aa", ("bb", "dead", {"edge": True}), ("cc", "alive", {"edge": True}))]
+    readings = [reports("aa", ("bb", "dead", {"edge": True}), ("cc", "alive", {"edge": True}))]
     picture = draw(merge(readings, 0), 40, 18, plain).plain
     assert "bb" not in picture
     assert "● cc" in picture

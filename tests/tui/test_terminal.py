@@ -34,7 +34,6 @@ def node(run_dir, first_round):
 
 @SIZES
 def test_the_ui_attaches_survives_its_node_and_leaves_the_terminal_clean(tmp_path, size):
-    """Start before the node, see it come, die and come back, look at every screen, quit."""
     with ui(tmp_path, size=size) as terminal:
         terminal.shows("no node is running in")
         with node(tmp_path, 100):
@@ -87,15 +86,7 @@ def test_what_is_no_record_is_said_in_a_line_before_any_screen(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_twenty_columns_are_survived(tmp_path):
-    with node(tmp_path, 100), ui(tmp_path, size=(20, 12)) as terminal:
-        terminal.shows("needs 60 x 16")
-        terminal.press("2", "3", "4", "5", "1", "q")
-        terminal.ends()
-
-
 def test_the_ui_imports_neither_torch_nor_trio_nor_libp2p():
-    """It must start at once and run where the node's heavy parts do not."""
     program = (
         "import sys, starling.tui.app; "
         "print(sorted({'torch', 'trio', 'libp2p', 'starling.gossip', 'numpy'} & set(sys.modules)))"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from starling.tui.throttle import INTERVAL_S, Throttle
-from starling.tui.view import View
+from starling.tui.view import REDRAW_S, Throttle, View
 
 
 def test_the_same_picture_is_never_drawn_again():
@@ -15,9 +14,9 @@ def test_the_same_picture_is_never_drawn_again():
 def test_another_one_waits_for_the_rest_to_be_over_unless_somebody_asks():
     throttle = Throttle()
     assert throttle.due("a", View(now=10.0, asked=False))
-    assert not throttle.due("b", View(now=10.0 + INTERVAL_S / 2, asked=False))
-    assert throttle.due("c", View(now=10.0 + INTERVAL_S, asked=False))
-    assert throttle.due("d", View(now=10.0 + INTERVAL_S, asked=True))
+    assert not throttle.due("b", View(now=10.0 + REDRAW_S / 2, asked=False))
+    assert throttle.due("c", View(now=10.0 + REDRAW_S, asked=False))
+    assert throttle.due("d", View(now=10.0 + REDRAW_S, asked=True))
 
 
 def test_a_clock_that_was_set_back_does_not_stop_it():

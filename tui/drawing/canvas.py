@@ -12,12 +12,7 @@ BLANK = 0x2800
 
 
 class Canvas:
-    """A picture of `width` by `height` cells.
-
-    Args:
-        width: cells, >= 0.
-        height: cells, >= 0.
-    """
+    """A picture of `width` by `height` cells, >= 0."""
 
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height

@@ -12,12 +12,9 @@ from starling.node.status import format as show
 from starling.node.status.snapshot import StatusSnapshot, Transaction, Transfer
 from starling.tui.drawing.palette import OUTCOME_SIGNS, PEER_SIGNS
 from starling.tui.screens.page import Page
-from starling.tui.throttle import Throttle
-from starling.tui.view import View
-from starling.tui.widgets.panel import Panel
+from starling.tui.view import Throttle, View
+from starling.tui.widgets.lines import Panel, Tail, entitle
 from starling.tui.widgets.rows import Row, Rows
-from starling.tui.widgets.tail import Tail
-from starling.tui.widgets.titles import entitle
 
 ALL = ""
 COLUMNS = (("peer", 10), ("last", 7))
@@ -36,14 +33,12 @@ class EdgeScreen(Page):
         self._throttle = Throttle()
 
     def compose_body(self) -> ComposeResult:
-        """The choice beside what it shows."""
         yield Rows(id="choice", title="edge", columns=COLUMNS)
         with Container(id="exchanges"):
             yield Panel(id="head")
             yield Tail(id="ended", title="")
 
     def draw_body(self, view: View) -> None:
-        """Draw the known exchanges with the chosen peer."""
         self._view = view
         choice = self.query_one("#choice", Rows)
         rows = _choice(view)
@@ -58,13 +53,14 @@ class EdgeScreen(Page):
         shown = [each for each in snapshot.transactions if peer in (ALL, each.peer)] if snapshot is not None else []
         under_way = [each for each in snapshot.transfers if peer in (ALL, each.peer)] if snapshot is not None else []
         box = self.query_one("#exchanges")
-        entitle(box, f"exchanges with {view.label(peer) if peer else 'all peers'}", _count(shown))
+        done = sum(each.outcome == "committed" for each in shown)
+        title = f"exchanges with {view.label(peer) if peer else 'all peers'}"
+        entitle(box, title, f"last {len(shown)}: {done} committed")
         self.query_one("#head", Panel).show(Text(HEAD, style=view.style("strong"), no_wrap=True))
         lines = [*(_line(each, view) for each in shown), *(_under_way(each, view) for each in under_way)]
         tail.show(lines or [Text(f"{show.MISSING}  none known yet", style=view.style("dim"))])
 
     def on_data_table_row_highlighted(self) -> None:
-        """The cursor chooses."""
         self._draw_exchanges(self.query_one("#choice", Rows).chosen or ALL)
 
     def peer_to_copy(self, view: View) -> str | None:
@@ -103,14 +99,8 @@ def _width(rows: list[Row], *, wide: bool) -> int:
 
 
 def _under_way(each: Transfer, view: View) -> Text:
-    what = "model" if each.kind == "model" else "exchange"
-    words = f"⇄ {what} with {view.label(each.peer)} for {show.duration(each.seconds)}: {show.progress(each)}"
+    words = f"⇄ {each.kind} with {view.label(each.peer)} for {show.duration(each.seconds)}: {show.progress(each)}"
     return Text(words, style=view.style("warn"), no_wrap=True, end="")
-
-
-def _count(shown: list[Transaction]) -> str:
-    done = sum(each.outcome == "committed" for each in shown)
-    return f"last {len(shown)}: {done} committed"
 
 
 def _line(each: Transaction, view: View) -> Text:

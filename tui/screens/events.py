@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from typing import ClassVar
 
 from rich.text import Text
@@ -11,12 +13,12 @@ from textual.widgets import Input
 
 from starling.node.status import format as show
 from starling.node.status.snapshot import Event
+from starling.tui.drawing.palette import LEVEL_SIGNS
 from starling.tui.screens.page import Page
 from starling.tui.view import View
-from starling.tui.widgets.events import event_line
-from starling.tui.widgets.tail import Tail
-from starling.tui.widgets.titles import entitle
+from starling.tui.widgets.lines import Tail, entitle
 
+PEER_ID = re.compile(r"(/p2p/)?(12D3Koo\w{40,})")
 LEVELS = {"all": ("info", "warning", "error"), "warnings": ("warning", "error"), "errors": ("error",)}
 
 
@@ -39,18 +41,15 @@ class EventsScreen(Page):
         self._view = View()
 
     def compose_body(self) -> ComposeResult:
-        """The lines, and the filter below them."""
         yield Tail(id="all-events", title="events")
         yield Input(
             id="filter", placeholder="words to filter by; enter keeps them, escape clears", select_on_focus=False
         )
 
     def on_mount(self) -> None:
-        """The filter is hidden until it is opened."""
         self.query_one(Input).display = False
 
     def draw_body(self, view: View) -> None:
-        """Draw the events that pass the filter."""
         self._view = view
         words = self.query_one(Input).value
         events = _events(view, all_nodes=self._all_nodes)
@@ -67,7 +66,6 @@ class EventsScreen(Page):
         tail.show(lines or [Text(f"{show.MISSING}  nothing to show", style=view.style("dim"))])
 
     def action_filter(self) -> None:
-        """Type words to filter by."""
         box = self.query_one(Input)
         box.display = True
         box.focus()
@@ -79,22 +77,18 @@ class EventsScreen(Page):
         self._close_filter()
 
     def action_level(self) -> None:
-        """The next level."""
         names = [*LEVELS]
         self._level = names[(names.index(self._level) + 1) % len(names)]
         self.draw_body(self._view)
 
     def action_all_nodes(self) -> None:
-        """This node, or all."""
         self._all_nodes = not self._all_nodes
         self.draw_body(self._view)
 
     def on_input_changed(self, _event: Input.Changed) -> None:
-        """Filter while typing."""
         self.draw_body(self._view)
 
     def on_input_submitted(self, _event: Input.Submitted) -> None:
-        """Keep the filter."""
         self._close_filter()
 
     def _close_filter(self) -> None:
@@ -113,3 +107,23 @@ def _matches(event: Event, node: str, words: str) -> bool:
     """Whether every word is in the line or the event's name, ignoring case."""
     line = f"{node} {event.name} {show.clean(event.text)}".casefold()
     return all(word in line for word in words.casefold().split())
+
+
+def event_line(event: Event, view: View, node: str = "") -> Text:
+    """One event; `node` is its node's name where several are shown."""
+    when = time.strftime("%H:%M:%S", time.localtime(event.time_s))
+    sign, role = LEVEL_SIGNS[event.level]
+    line = Text(no_wrap=True, end="")
+    line.append(f"{when} ", style=view.style("dim"))
+    if node:
+        line.append(f"{show.clean(node)} ", style=view.style("own"))
+    line.append(
+        f"{sign} {PEER_ID.sub(lambda found: _named(found, view), show.clean(event.text or event.name))}",
+        style=view.style(role),
+    )
+    return line
+
+
+def _named(found: re.Match[str], view: View) -> str:
+    """A label for the peer; within an address the end of its id, as a label there would look like part of the address."""
+    return f"{found[1]}{show.short(found[2])}" if found[1] else view.label(found[2])

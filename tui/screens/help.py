@@ -69,6 +69,5 @@ class HelpScreen(ModalScreen[None]):
     ]
 
     def compose(self) -> ComposeResult:
-        """One text."""
         with VerticalScroll(id="help"):
             yield Static(HELP, markup=False)

@@ -6,13 +6,13 @@ from textual.app import ComposeResult
 from textual.containers import Container
 
 from starling.node.status import format as show
+from starling.tui.screens.events import event_line
 from starling.tui.screens.page import Page
 from starling.tui.view import View
 from starling.tui.widgets.costs import Costs
 from starling.tui.widgets.curve import CurvePlot, is_bounded
-from starling.tui.widgets.events import event_line
 from starling.tui.widgets.headline import Headline
-from starling.tui.widgets.tail import Tail
+from starling.tui.widgets.lines import Tail
 
 
 class NodeScreen(Page):
@@ -21,7 +21,6 @@ class NodeScreen(Page):
     NAME = "node"
 
     def compose_body(self) -> ComposeResult:
-        """From the most to the least important."""
         yield Headline(id="headline")
         with Container(id="curves"):
             yield CurvePlot(id="loss", title="loss")
@@ -32,16 +31,13 @@ class NodeScreen(Page):
             yield Tail(id="last-events", title="events")
 
     def draw_body(self, view: View) -> None:
-        """Draw the chosen node."""
         snapshot = view.snapshot
         metric = show.metric(snapshot.metric) if snapshot is not None else ""
-        distance = "consensus distance" if self.has_class("-wide") else "distance"
+        titles = ("loss", metric or "value", "consensus distance" if self.has_class("-wide") else "distance")
+        curves = (snapshot.loss_curve, snapshot.value_curve, snapshot.distance_curve) if snapshot else ((), (), ())
         self.query_one(Headline).update_from(view)
-        self.query_one("#loss", CurvePlot).update_from(snapshot.loss_curve if snapshot else (), "loss", view)
-        self.query_one("#value", CurvePlot).update_from(
-            snapshot.value_curve if snapshot else (), metric or "value", view, bounded=is_bounded(metric)
-        )
-        self.query_one("#distance", CurvePlot).update_from(snapshot.distance_curve if snapshot else (), distance, view)
+        for plot, points, title in zip(self.query(CurvePlot), curves, titles, strict=True):
+            plot.update_from(points, title, view, bounded=plot.id == "value" and is_bounded(metric))
         self.query_one(Costs).update_from(view)
         tail = self.query_one(Tail)
         if tail.display:

@@ -1,4 +1,4 @@
-"""The frame of every screen: problem, tabs, node selector, timeline of a replay, keys."""
+"""The frame of every page."""
 
 from __future__ import annotations
 
@@ -14,46 +14,41 @@ from textual.widgets import Footer, Static
 from starling.node.status import format as show
 from starling.tui.drawing.palette import NODE_SIGNS
 from starling.tui.view import View
+from starling.tui.widgets.frame import NodeSelector, Problem, TabBar, Timeline
 from starling.tui.widgets.headline import value
-from starling.tui.widgets.problem import Problem
-from starling.tui.widgets.selector import NodeSelector
-from starling.tui.widgets.tabs import TabBar
-from starling.tui.widgets.timeline import Timeline
 
 
 class Page(Screen[None]):
-    """One of the screens. It draws a view and keeps what a person chose on it, but no state of a node."""
+    """A screen that draws a view. It keeps a person's choices on it, but no state of a node."""
 
     NAME: ClassVar[str]
+
+    class Shown(Message):
+        """The page was opened or resized: draw it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._drawn_tiny_text = Text()
 
     def compose(self) -> ComposeResult:
         """Every widget once; the style sheet places them for the terminal's size."""
         yield Problem()
         yield TabBar(self.NAME)
-        yield NodeSelector(id="selector")
+        yield NodeSelector()
         with Container(id="body"):
             yield from self.compose_body()
         yield Static(id="tiny", markup=False)
         yield Timeline()
         yield Footer()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._drawn_tiny_text = Text()
-
-    class Shown(Message):
-        """The screen was opened or resized, and should be drawn."""
-
     def on_screen_resume(self) -> None:
-        """Opened, or uncovered."""
         self.call_after_refresh(self.post_message, self.Shown())
 
     def on_resize(self) -> None:
-        """Resized."""
         self.call_after_refresh(self.post_message, self.Shown())
 
     def compose_body(self) -> ComposeResult:
-        """The screen's own widgets."""
+        """The page's own widgets."""
         raise NotImplementedError
 
     def draw_body(self, view: View) -> None:
@@ -62,9 +57,7 @@ class Page(Screen[None]):
 
     def draw(self, view: View) -> None:
         """Draw this moment."""
-        self.query_one(Problem).update_from(
-            view.reading, view.waiting_for, view.now_for(view.reading) if view.reading else view.now
-        )
+        self.query_one(Problem).update_from(view)
         self.query_one(NodeSelector).update_from(view.readings, view.selected)
         self.query_one(Timeline).update_from(view)
         if self.has_class("-tiny") or self.has_class("-low"):

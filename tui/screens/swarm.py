@@ -10,11 +10,9 @@ from starling.node.status import format as show
 from starling.tui.drawing.circle_plot import draw
 from starling.tui.screens.page import Page
 from starling.tui.swarm import Member, Swarm, merge
-from starling.tui.throttle import Throttle
-from starling.tui.view import View
-from starling.tui.widgets.panel import Panel
+from starling.tui.view import Throttle, View
+from starling.tui.widgets.lines import Panel, entitle, labelled
 from starling.tui.widgets.rows import MAX_ROWS, Row, Rows, cut
-from starling.tui.widgets.titles import entitle
 
 COLUMNS = (("member", 9), ("state", 14), ("round", 7), ("edges", 6), ("known by", 9))
 
@@ -29,14 +27,12 @@ class SwarmScreen(Page):
         self._throttle = Throttle()
 
     def compose_body(self) -> ComposeResult:
-        """The drawing beside figures and members."""
         yield Panel(id="overlay", title="overlay")
         with Container(id="whole"):
             yield Panel(id="facts", title="swarm")
             yield Rows(id="members", title="members", columns=COLUMNS)
 
     def draw_body(self, view: View) -> None:
-        """Draw the chosen node's swarm."""
         swarm = merge(view.readings, view.selected)
         overlay, members = self.query_one("#overlay", Panel), self.query_one(Rows)
         known = view.snapshot.overlay if view.snapshot is not None else ""
@@ -61,7 +57,6 @@ def _legend(swarm: Swarm) -> str:
 
 
 def _facts(swarm: Swarm, view: View) -> Text:
-    text = Text(no_wrap=True, overflow="ellipsis")
     metric = show.metric(view.snapshot.metric) if view.snapshot is not None else ""
     here = sum(member.here for member in swarm.members)
     lines = [
@@ -75,11 +70,7 @@ def _facts(swarm: Swarm, view: View) -> Text:
         lines.append(("distance", _spread(swarm.distances)))
     if swarm.share is not None:
         lines.append(("its share", f"{show.share(swarm.share)} of their steps"))
-    for number, (name, words) in enumerate(lines):
-        text.append("\n" if number else "")
-        text.append(f"{name:<9} ", style=view.style("dim"))
-        text.append(words)
-    return text
+    return labelled(lines, view)
 
 
 def _spread(figures: tuple[float, ...]) -> str:

@@ -1,4 +1,4 @@
-"""What taking part costs: speed with and without waiting for peers, bytes against the caps, use of the machine."""
+"""The cost of taking part: speed with and without waiting for peers, bytes against the caps, use of the machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.text import Text
 from starling.node.status import format as show
 from starling.node.status.snapshot import Resources, StatusSnapshot
 from starling.tui.view import View
-from starling.tui.widgets.panel import Panel
+from starling.tui.widgets.lines import Panel, labelled
 
 BAR = 10
 
@@ -21,12 +21,8 @@ class Costs(Panel):
         """Draw this node; dashes where nothing is known."""
         if view.snapshot is None:
             self.show(Text(f"{show.MISSING}  nothing known yet", style=view.style("dim")))
-            return
-        text = Text(no_wrap=True, overflow="ellipsis")
-        for number, (name, words) in enumerate(_rows(view.snapshot)):
-            text.append(f"{chr(10) if number else ''}{name:<9} ", style=view.style("dim"))
-            text.append(words)
-        self.show(text)
+        else:
+            self.show(labelled(_rows(view.snapshot), view))
 
 
 def _rows(snapshot: StatusSnapshot) -> Iterator[tuple[str, str]]:
@@ -58,7 +54,7 @@ def _speed(snapshot: StatusSnapshot) -> str:
 
 
 def _machine(machine: Resources) -> str:
-    """What is not measured here, as a GPU that is not there, is left out."""
+    """Figures that are not measured, as of a missing GPU, are left out."""
     parts = (
         ("CPU", show.cores(machine.cpu), machine.cpu),
         ("memory", show.size(machine.memory_bytes), machine.memory_bytes),

@@ -11,10 +11,8 @@ from textual_plotext.plot import Plot
 
 from starling.node.status import format as show
 from starling.node.status.snapshot import Point
-from starling.tui.throttle import Throttle
-from starling.tui.view import View
-from starling.tui.widgets.panel import Panel
-from starling.tui.widgets.titles import entitle
+from starling.tui.view import Throttle, View
+from starling.tui.widgets.lines import Panel, entitle
 
 X_TICKS = 4
 Y_TICKS = 4
@@ -29,12 +27,7 @@ DOTS = re.compile(r"[\u2801-\u28ff•]+")
 
 
 class CurvePlot(Panel):
-    """One curve. Until there is a point it says so, instead of drawing an axis of nothing.
-
-    Args:
-        id: of the widget.
-        title: what is drawn, e.g. loss.
-    """
+    """One curve, or a line of text while it has no point."""
 
     def __init__(self, *, id: str, title: str) -> None:
         super().__init__(id=id, title=title)
@@ -42,13 +35,9 @@ class CurvePlot(Panel):
         self._throttle = Throttle()
 
     def update_from(self, points: Sequence[Point], title: str, view: View, *, bounded: bool = False) -> None:
-        """Draw these points, not at every poll: three curves cost more than all else on a screen.
+        """Draw points, oldest first, at most every REDRAW_S: three curves cost more than all else on a page.
 
-        Args:
-            points: oldest first.
-            title: what they are.
-            view: of this moment.
-            bounded: values are in [0, 1], and are drawn on an axis of at least LEAST_SPAN.
+        `bounded`: values are in [0, 1], and are drawn on an axis of at least LEAST_SPAN.
         """
         points = tuple(point for point in points if math.isfinite(point.value))
         if not self._throttle.due((points, title, self.size, view.dark), view):

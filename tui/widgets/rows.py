@@ -13,9 +13,7 @@ from textual.widgets import DataTable
 from textual.widgets.data_table import RowDoesNotExist
 
 Row = tuple[str, tuple[Text, ...]]
-"""A key and its cells."""
-
-
+"""A key and a cell for every column."""
 MAX_ROWS = 200
 """Rows drawn at most; the title says how many there are."""
 
@@ -51,12 +49,7 @@ class Rows(DataTable[Text]):
         return self._shown[self.cursor_row][0] if 0 <= self.cursor_row < len(self._shown) else None
 
     def show_rows(self, rows: Sequence[Row], marks: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Show these in this order.
-
-        Args:
-            rows: a cell for every column.
-            marks: column -> a sign behind its name.
-        """
+        """Show these in this order, with `marks` behind the names of columns."""
         new, old = tuple(rows), self._shown
         heads = self._fitted(new, marks)
         if new == old and heads == self._heads:
@@ -76,7 +69,7 @@ class Rows(DataTable[Text]):
                 self.move_cursor(row=self.get_row_index(chosen), scroll=False)
 
     def _fitted(self, rows: Sequence[Row], marks: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
-        """What stands over each column, and how wide it is."""
+        """Heading and width of each column."""
         heads = []
         for place, (name, least) in enumerate(self._names):
             head = f"{name} {marks[name]}" if name in marks else name

@@ -1,11 +1,10 @@
 """Quantizers: k values to bytes and back. What decode returns is the same, bit for bit, on every machine.
 
-`floats` sends values one by one. All others are `buckets` of values that share a step, with codes from a grid: `integers` by
-chance or to the nearest, one bit (`sign`), and tiny floats (`minifloats`).
+`floats` sends values one by one. All others are `buckets` of values that share a step, with codes from a `grid`.
 
 `omega` bounds the relative error: E‖Q(x) − x‖² <= omega·‖x‖², over the quantizer's own chance. Below 1 it is a contraction with
-δ = 1 − omega and may stand in a difference or feedback loop as it is. At 1 or above, as for two bits rounded by chance, it is
-unbiased and no more: `starling.gossip.compress.compressor` refuses it.
+δ = 1 − omega and may be used in a difference or feedback loop. At 1 or above, as for two bits rounded by chance, it is only
+unbiased: `starling.gossip.compress.compressor` refuses it.
 
 `through` is decode(encode(·)) of many vectors at once without the bytes, bit for bit, for a simulator of a thousand nodes.
 
@@ -14,9 +13,7 @@ Shapes: k values.
 
 from starling.gossip.compress.quantize.buckets import BUCKET, Bucketed
 from starling.gossip.compress.quantize.floats import Bf16, Float, Float32, Float64, Fp16, identity
-from starling.gossip.compress.quantize.integers import Int4, Int8, integer, qsgd
-from starling.gossip.compress.quantize.minifloats import minifloat
-from starling.gossip.compress.quantize.sign import sign
+from starling.gossip.compress.quantize.kinds import Int4, Int8, integer, minifloat, qsgd, sign
 
 __all__ = [
     "BUCKET", "Bf16", "Bucketed", "Float", "Float32", "Float64", "Fp16", "Int4", "Int8",

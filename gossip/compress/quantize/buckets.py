@@ -1,12 +1,11 @@
 """Quantizers that cut the values into buckets, send one step per bucket, and a code for each value.
 
 Values become numbers g of a grid, nearest to value/step; decode returns g·step. Wire: m steps (bfloat16), then the codes
-without gaps (`bits`); what is left of the last byte is 0.
+without gaps (`bits`); unused bits of the last byte are 0.
 
-Work goes through the vector in chunks that stay in the processor's cache, all in the same few buffers, each pass on all of
-torch's threads. What bounds it on a CPU is the number of passes, 0.02 to 0.07 ns a value each on two cores, and not memory: of the
-1.3 ns to encode four bits by chance 0.5 make the dither; of the 0.8 ns to decode them 0.2 are the kernel's, for pages of the result.
-On an accelerator a chunk is larger, so that there are fewer kernels to start, and only packed bytes leave it.
+Vectors are processed in chunks that stay in the processor's cache, all in the same few buffers. The cost on a CPU is the number of
+passes: of 1.3 ns a value to encode four bits by chance, 0.5 make the dither. On an accelerator a chunk is larger, so that there are
+fewer kernels to start, and only packed bytes leave it.
 
 Shapes: k values, m buckets of B values, r buckets of one chunk.
 """
@@ -35,23 +34,15 @@ _CHUNK_ELSEWHERE = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class _Buffers:
-    """Memory for one chunk.
-
-    Args:
-        work: (r, B) float32.
-        spare: (r, B) float32.
-        words: (r, B/4) int64; `codes` are in the same place, as they are made when the words have been used.
-        spare_words: likewise.
-        codes: (r, B) int8.
-    """
+    """Memory for one chunk. `codes` share the memory of `words`, which have been used by then."""
 
     BYTES: ClassVar[int] = 12  # a value
 
-    work: Tensor
-    spare: Tensor
-    words: Tensor
-    spare_words: Tensor
-    codes: Tensor
+    work: Tensor  # (r, B) float32
+    spare: Tensor  # (r, B) float32
+    words: Tensor  # (r, B/4) int64
+    spare_words: Tensor  # (r·B/4,) int64
+    codes: Tensor  # (r, B) int8
 
     @staticmethod
     def within(memory: Tensor, buckets: int, bucket: int) -> _Buffers:
@@ -106,7 +97,7 @@ class Bucketed:
         return b"".join(self.pieces(values, generator))
 
     def pieces(self, values: Tensor, generator: Generator) -> tuple[memoryview, ...]:
-        """What `encode` joins, for who puts more before or after it: joining copies everything."""
+        """The parts of `encode`, for callers that add others: joining copies everything."""
         values, device, count = values.detach(), values.device, values.numel()
         buckets, per_bucket = self._buckets(count), self._code_bytes(self.bucket)
         word = dither.draw(generator, device) if self.grid.by_chance else None
@@ -150,14 +141,11 @@ class Bucketed:
         return values
 
     def through(self, values: Tensor, chance: Tensor) -> Tensor:
-        """decode(encode(row)) of many rows without the bytes, bit for bit.
+        """decode(encode(row)) of many rows (…, k), finite, without the bytes, bit for bit -> (…, k) float32.
 
         Args:
-            values: (…, k) finite.
+            values: the rows.
             chance: (…, draws(k)) int64 in [0, 2**62): what `encode` draws from its generator, for each row.
-
-        Returns:
-            (…, k) float32.
 
         Raises:
             ValueError: "not_finite".

@@ -1,8 +1,8 @@
 """Numbers between −1/2 and 1/2 from one word of chance: rounding x + u to the nearest is rounding x by chance, unbiased.
 
-A torch generator on the CPU takes 2 ns a number, more than all else that a quantizer does. So a generator gives one 62-bit word,
-and word and position give all numbers of a vector: splitmix64 of the word, counted on, and four 16-bit numbers from each of its outputs.
-The same on every device, whatever part of a vector is computed together, and for many vectors at once.
+A torch generator on the CPU takes 2 ns a number, more than the rest of a quantizer. So a generator gives one 62-bit word, and word and
+position give all numbers of a vector: splitmix64 of the word, counted on, and four 16-bit numbers from each of its outputs.
+The same on every device, for any part of a vector, and for many vectors at once.
 
 The numbers are (odd integer)/65536, symmetric, never ±1/2: a whole number is never rounded away, and the expectation is met up to 2**−16.
 
@@ -24,7 +24,7 @@ UNIT = 2.0**-16
 
 
 def draw(generator: Generator, device: torch.device) -> Tensor:
-    """(1,) int64 on `device`: the word of chance that stands for one vector's."""
+    """(1,) int64 on `device`: the random word of one vector."""
     return torch.randint(2**62, (1,), generator=generator, device=generator.device).to(device)
 
 

@@ -17,12 +17,10 @@ from starling.gossip.compress.buffers import empty, view
 
 _CHUNK = 1 << 18
 _CHUNK_ELSEWHERE = 1 << 22
-_CODES: Mapping[torch.dtype, int] = MappingProxyType(
-    {torch.float32: 1, torch.float64: 2, torch.float16: 3, torch.bfloat16: 6}
+_FORMATS: Mapping[torch.dtype, tuple[int, float]] = MappingProxyType(
+    {torch.float32: (1, 2.0**-48), torch.float64: (2, 0.0), torch.float16: (3, 2.0**-22), torch.bfloat16: (6, 2.0**-16)}
 )
-_OMEGAS: Mapping[torch.dtype, float] = MappingProxyType(
-    {torch.float32: 2.0**-48, torch.float64: 0.0, torch.float16: 2.0**-22, torch.bfloat16: 2.0**-16}
-)
+"""dtype -> code on the wire, omega."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +39,12 @@ class Float:
     @property
     def code(self) -> int:
         """Its number on the wire."""
-        return _CODES[self.layout]
+        return _FORMATS[self.layout][0]
 
     @property
     def omega(self) -> float:
         """Bound of the relative squared error."""
-        return _OMEGAS[self.layout]
+        return _FORMATS[self.layout][1]
 
     def size(self, count: int) -> int:
         """Bytes that `count` values take."""
@@ -61,7 +59,7 @@ class Float:
         return b"".join(self.pieces(values, generator))
 
     def pieces(self, values: Tensor, generator: Generator) -> tuple[memoryview, ...]:
-        """What `encode` joins, for who puts more before or after it: joining copies everything."""
+        """The parts of `encode`, for callers that add others: joining copies everything."""
         values = values.detach()
         rounded = empty(values.numel(), values.device, self.layout)
         for start, end in _chunks(values.numel(), values.device):
@@ -83,15 +81,7 @@ class Float:
         return values
 
     def through(self, values: Tensor, chance: Tensor) -> Tensor:
-        """decode(encode(row)) of many rows without the bytes, bit for bit.
-
-        Args:
-            values: (…, k) finite.
-            chance: (…, 0).
-
-        Raises:
-            ValueError: "not_finite".
-        """
+        """decode(encode(row)) of many rows (…, k) without the bytes, bit for bit; chance (…, 0). Raises ValueError("not_finite")."""
         flat = values.detach().reshape(-1)
         rounded = torch.empty(flat.shape, dtype=self._decoded, device=values.device)
         for start, end in _chunks(flat.numel(), values.device):

@@ -1,7 +1,7 @@
 """The step of a bucket: a bfloat16.
 
-A usual scheme has an fp16 scale; bfloat16 costs the same 16 bits and at most 0.8 % of step width, spans all of float32's range (a nearly
-converged swarm exchanges differences far below fp16's 6e-8), and its product with a number of 8 significant bits is exact in float32.
+Unlike an fp16 scale it spans all of float32's range (a nearly converged swarm exchanges differences far below fp16's 6e-8), at most 0.8 %
+wider than wanted, and its product with a number of 8 significant bits is exact in float32.
 
 Shapes: m buckets.
 """
@@ -61,7 +61,7 @@ def from_wire(raw: npt.NDArray[np.uint8], least: float, largest: float, device: 
     """(2m,) bytes -> (m,) float32 on `device`. Raises ValueError("bad_scale") for a step that is not 0 and out of bounds."""
     upper = raw.view("<u2")
     smallest, limit = (int(np.float32(bound).view(np.uint32)) >> 16 for bound in bounds(least, largest))
-    # positive floats stand in the order of their bits; infinity, NaN and whatever has a sign stand above
+    # positive floats are ordered like their bits; infinity, NaN and all with a sign come after them
     if not ((upper == 0) | ((upper >= smallest) & (upper <= limit))).all():
         raise ValueError("bad_scale")
     return torch.from_numpy((upper.astype(np.uint32) << 16).view(np.float32)).to(device)

@@ -7,10 +7,16 @@ Shapes: d parameters, k kept coordinates.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
+from typing import Annotated
 
-from starling.gossip.compress.select.coordinates import TopK, check_ratio, kept
+from msgspec import Meta
+
+from starling.gossip.compress import topk
+from starling.gossip.compress.select.coordinates import TopK, kept, largest
 from starling.gossip.compress.support import Full, Indices, Support
+from starling.gossip.compress.topk import Magnitudes
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.seeds import derive
 
@@ -19,13 +25,13 @@ _ABOVE = 256  # … or as many as put so many above it: its place among all is t
 _FEWEST, _MOST = 0.8, 1.3  # of k
 _LOWER = 0.8
 _ATTEMPTS = 10
-_WORTH_SORTING = 4  # times k: with more survivors the sample has said nothing
-_AT_ONCE = {"cpu": 1 << 18}  # coordinates: what is made of them stays in cache
+_WORTH_SORTING = 4  # times k: with more survivors the estimate is useless
+_AT_ONCE = {"cpu": 1 << 18}  # coordinates: temporaries stay in cache
 _AT_ONCE_ELSEWHERE = 1 << 24  # an accelerator would wait for each piece
 
 
 @dataclass(frozen=True, slots=True)
-class SampledTopK:
+class SampledTopK(TopK):
     """All coordinates above a threshold that a sample puts near the k-th largest: between .8 k and 1.3 k of them, k = ⌈ratio·d⌉.
 
     If more survive, the k largest survivors are taken; if fewer, the threshold falls by a fifth, ten times at most, and then the choice
@@ -39,11 +45,6 @@ class SampledTopK:
     Args:
         ratio: share of the coordinates, in (0, 1].
     """
-
-    ratio: float
-
-    def __post_init__(self) -> None:
-        check_ratio(self.ratio)
 
     def contraction(self, dim: int) -> float:
         """δ = .8 k/d."""
@@ -61,24 +62,24 @@ class SampledTopK:
         sample = x[derive(seed, "sampled_top_k", turn) % stride :: stride].abs()
         threshold = float(sample.topk(max(1, round(k / dim * sample.numel())), sorted=False).values.min())
         for _ in range(_ATTEMPTS):
-            survivors = _at_least(x, threshold, _WORTH_SORTING * k)
-            if survivors is None:
+            found = Magnitudes(x, None).above(threshold, _WORTH_SORTING * k, operator.ge)
+            if found is None:
                 break
+            survivors, _ = found
             if survivors.numel() > _MOST * k:
-                largest = TopK(k / survivors.numel()).select(x[survivors], None, seed, turn)
-                return Indices(survivors[largest.index(survivors.numel())].cpu())
+                best = topk.largest(x[survivors], k)
+                return Indices(survivors[best].cpu())
             if survivors.numel() >= _FEWEST * k:
                 return Indices(survivors.cpu())
             threshold *= _LOWER
-        return TopK(self.ratio).select(x, None, seed, turn)
+        return largest(x, k)
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkTopK:
-    """The k' = ⌈ratio·chunk⌉ largest of every chunk of neighbours: as many in all whatever the vector, and no sort of it as a whole.
+class ChunkTopK(TopK):
+    """The k' = ⌈ratio·chunk⌉ largest of every chunk of neighbours: always equally many, without a sort of the whole vector.
 
-    Every part of the vector gets its share, also a layer whose values are all small: where layers differ in scale it keeps less of ‖x‖²
-    than top-k, but never less than k/d.
+    Layers of small values get their share too: where layers differ in scale it keeps less of ‖x‖² than top-k, but never less than k/d.
 
     Source: the lemma of TopK chunk by chunk; chunks as in Peng, Quesnelle and Kingma 2024 (arXiv:2411.19870).
 
@@ -88,56 +89,45 @@ class ChunkTopK:
             chunk is 1.6 %.
     """
 
-    ratio: float
-    chunk: int = 4096
+    chunk: Annotated[int, Meta(ge=64, le=4096)] = 4096
 
     def __post_init__(self) -> None:
-        check_ratio(self.ratio)
+        TopK(self.ratio)
         if not 64 <= self.chunk <= 4096:
             raise ValueError(f"chunk must be in [64, 4096], got {self.chunk}")
 
     def contraction(self, dim: int) -> float:
         """δ: the least share that a chunk keeps."""
-        lengths = {min(self.chunk, dim), dim % self.chunk or self.chunk}
-        return min(kept(self.ratio, length) / length for length in lengths)
+        return least_share(self.ratio, self.chunk, dim)
 
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
         """x: (d,) finite -> the largest of every chunk."""
-        dim = x.numel()
-        whole = dim - dim % self.chunk
-        each = kept(self.ratio, self.chunk)
-        step = _at_once(x) // self.chunk * self.chunk
-        found = [
-            _largest_of_rows(x[start : min(start + step, whole)].abs().view(-1, self.chunk), each) + start
-            for start in range(0, whole, step)
-        ]
-        if whole < dim:
-            last = TopK(self.ratio).select(x[whole:], None, seed, turn)
-            found.append(torch.arange(whole, dim, device=x.device)[last.index(dim - whole)])
-        indices = torch.cat(found)
-        return Full() if indices.numel() == dim else Indices(indices.cpu())
+        indices = largest_of_chunks(x, self.chunk, self.ratio)
+        return Full() if indices.numel() == x.numel() else Indices(indices.cpu())
 
 
-def _at_once(x: Tensor) -> int:
-    return _AT_ONCE.get(x.device.type, _AT_ONCE_ELSEWHERE)
+def least_share(ratio: float, chunk: int, dim: int) -> float:
+    """The least of the shares ⌈ratio·length⌉/length of the chunks of a (dim,) vector, the last of which may be short."""
+    lengths = {min(chunk, dim), dim % chunk or chunk}
+    return min(kept(ratio, length) / length for length in lengths)
 
 
-def _at_least(x: Tensor, threshold: float, limit: int) -> Tensor | None:
-    """Where |x| (d,) is not below the threshold, ascending; None if in more than `limit` places."""
-    found: list[Tensor] = []
-    total = 0
-    step = _at_once(x)
-    for start in range(0, x.numel(), step):
-        places = (x[start : start + step].abs() >= threshold).nonzero().view(-1)
-        total += places.numel()
-        if total > limit:
-            return None
-        found.append(places + start)
+def largest_of_chunks(x: Tensor, chunk: int, ratio: float) -> Tensor:
+    """Where |x| (d,) is largest in each chunk, in ⌈ratio·length⌉ places: int64 on the device of x, ascending; of equal ones the first."""
+    dim = x.numel()
+    whole, each = 0 if chunk >= dim else dim - dim % chunk, kept(ratio, chunk)
+    step = max(_AT_ONCE.get(x.device.type, _AT_ONCE_ELSEWHERE) // chunk, 1) * chunk
+    found = [
+        _largest_of_rows(x[start : min(start + step, whole)].abs().view(-1, chunk), each) + start
+        for start in range(0, whole, step)
+    ]
+    if whole < dim:
+        found.append(topk.largest(x[whole:], kept(ratio, dim - whole)) + whole)
     return torch.cat(found)
 
 
 def _largest_of_rows(magnitude: Tensor, k: int) -> Tensor:
-    """(r, c) -> flat places (r·k,) of each row's k largest, of equal ones the first, ascending."""
+    """(r, c) -> flat places (r·k,) of each row's k largest, ascending."""
     threshold = magnitude.topk(k, dim=1, sorted=False).values.amin(1, keepdim=True)
     chosen = magnitude >= threshold
     if int(chosen.sum()) > k * len(magnitude):  # ties

@@ -1,6 +1,6 @@
 """Selectors: which coordinates an exchange is about.
 
-`contraction` is the share of ‖x‖² the selected coordinates hold at least: for every vector, or in expectation over the seed for Mask.
+`contraction` is the least share of ‖x‖² in the selected coordinates: for every vector, or in expectation over the seed for masks.
 
 Shapes: d parameters, k kept coordinates.
 """
@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
+from msgspec import Meta
+
+from starling.gossip.bounds import PositiveShare
+from starling.gossip.compress import topk
 from starling.gossip.compress.header import BLOCK
-from starling.gossip.compress.support import Blocks, Full, Indices, Support, blocks_in
-from starling.gossip.compress.topk import largest
+from starling.gossip.compress.support import Blocks, Full, Indices, Support, blocks_in, most_blocks
 from starling.gossip.lazy_torch import Tensor, torch
+from starling.gossip.seeds import derive
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,35 +35,6 @@ class Everything:
 
 
 @dataclass(frozen=True, slots=True)
-class Mask:
-    """A rolling seeded mask of whole blocks: no index bytes, and each coordinate's turn comes once per 1/ratio exchanges.
-
-    Args:
-        ratio: share of the blocks in one exchange, in (0, 1]; rounded up to whole blocks.
-        block: coordinates in a block. Small vectors may want fewer than the default.
-    """
-
-    ratio: float
-    block: int = BLOCK
-
-    def __post_init__(self) -> None:
-        check_ratio(self.ratio)
-        if not 1 <= self.block < 2**16:
-            raise ValueError(f"block must be in [1, 65535], got {self.block}")
-
-    def contraction(self, dim: int) -> float:
-        """δ = share of the blocks, in expectation over the seed."""
-        blocks = blocks_in(dim, self.block)
-        return kept(self.ratio, blocks) / blocks
-
-    def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
-        """x: (d,), of which only the length is used -> the blocks of this turn."""
-        blocks = blocks_in(x.numel(), self.block)
-        count = kept(self.ratio, blocks)
-        return Full() if count == blocks else Blocks(seed, turn * count % blocks, count, self.block)
-
-
-@dataclass(frozen=True, slots=True)
 class TopK:
     """The k = ⌈ratio·d⌉ coordinates of largest magnitude, exactly; of equal ones the lowest index.
 
@@ -68,10 +44,11 @@ class TopK:
         ratio: share of the coordinates, in (0, 1].
     """
 
-    ratio: float
+    ratio: PositiveShare = 0.1
 
     def __post_init__(self) -> None:
-        check_ratio(self.ratio)
+        if not 0.0 < self.ratio <= 1.0:
+            raise ValueError(f"ratio must be in (0, 1], got {self.ratio}")
 
     def contraction(self, dim: int) -> float:
         """δ = k/d."""
@@ -79,38 +56,125 @@ class TopK:
 
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
         """x: (d,) finite -> the largest of it."""
-        return _largest(x, None, kept(self.ratio, x.numel()))
+        return largest(x, kept(self.ratio, x.numel()))
 
 
 @dataclass(frozen=True, slots=True)
-class DriftTopK:
+class DriftTopK(TopK):
     """The k = ⌈ratio·d⌉ coordinates that moved most since the last exchange with this peer.
 
-    Below a ratio of some 5 % it beats a mask of equal bytes. A peer never met counts as met at zero: the first exchange
-    is about the largest coordinates. Source: as TopK, of x − reference.
+    Below a ratio of some 5 % it beats a mask of equal bytes. The reference of a new peer counts as zero: the first exchange
+    is about the largest coordinates. Source: as TopK, of x − reference, which is what `contraction` is about.
+    """
+
+    def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
+        """x, reference: (d,) finite -> where they differ most."""
+        return largest(x, kept(self.ratio, x.numel()), reference)
+
+
+@dataclass(frozen=True, slots=True)
+class Mask(TopK):
+    """A rolling seeded mask of whole blocks: no index bytes, and each coordinate is sent once per 1/ratio exchanges.
+
+    Args:
+        ratio: share of the blocks in one exchange, in (0, 1]; rounded up to whole blocks.
+        block: coordinates in a block. Small vectors may want fewer than the default.
+    """
+
+    block: Annotated[int, Meta(ge=1, lt=2**16)] = BLOCK
+
+    def __post_init__(self) -> None:
+        TopK(self.ratio)
+        if not 1 <= self.block < 2**16:
+            raise ValueError(f"block must be in [1, 65535], got {self.block}")
+
+    def contraction(self, dim: int) -> float:
+        """δ = share of the blocks, in expectation over the seed."""
+        return TopK.contraction(self, blocks_in(dim, self.block))
+
+    def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
+        """x: (d,), of which only the length is used -> the blocks of this turn."""
+        blocks = blocks_in(x.numel(), self.block)
+        count = kept(self.ratio, blocks)
+        return Full() if count == blocks else Blocks(seed, turn * count % blocks, count, self.block)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomK(TopK):
+    """A fresh draw without replacement in each exchange, rebuilt from its seed: no index bytes.
+
+    Scaled by d/k it is unbiased with ω = d/k − 1. `Mask` varies less for the same bytes; this one is for comparison with the literature.
+    Deviation: above 65,536 parameters it draws short blocks of neighbours, of 64 at most, because both ends would have to sort a
+    permutation of all coordinates in every exchange.
+
+    Source: Stich, Cordonnier and Jaggi 2018, Lemma A.1 (arXiv:1809.07599).
 
     Args:
         ratio: share of the coordinates, in (0, 1].
     """
 
-    ratio: float
-
-    def __post_init__(self) -> None:
-        check_ratio(self.ratio)
-
     def contraction(self, dim: int) -> float:
-        """δ = k/d of ‖x − reference‖²."""
-        return kept(self.ratio, dim) / dim
+        """δ = k/d, in expectation over the seed."""
+        return TopK.contraction(self, blocks_in(dim, finest_block(dim)))
 
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
-        """x, reference: (d,) finite -> where they differ most."""
-        return _largest(x, reference, kept(self.ratio, x.numel()))
+        """x: (d,), of which only the length is used -> what this turn draws."""
+        block = finest_block(x.numel())
+        blocks = blocks_in(x.numel(), block)
+        count = kept(self.ratio, blocks)
+        return Full() if count == blocks else Blocks(derive(seed, "random_k", turn), 0, count, block)
+
+
+@dataclass(frozen=True, slots=True)
+class Cocktail:
+    """The largest coordinates inside a rolling seeded mask.
+
+    The mask spreads the exchanges over the whole vector, and k coordinates out of a mask take fewer index bits than out of everything.
+    Deviation: coordinates are listed, in the code of clustered lists, where the published code sends a bitmap over the mask: 4.1 bits
+    for each at the defaults against 5.
+
+    Source: Wang et al. 2023, CocktailSGD (ICML 2023, PMLR 202:36058), whose 4-bit setting is ratio = 0.02 with keep = 0.2.
+
+    Args:
+        ratio: share of the coordinates in one exchange, in (0, keep].
+        keep: share of the mask's coordinates that is kept, in (0, 1]; the mask covers ratio/keep of the vector.
+    """
+
+    ratio: PositiveShare = 0.1
+    keep: PositiveShare = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.keep <= 1.0:
+            raise ValueError(f"keep must be in (0, 1], got {self.keep}")
+        if not 0.0 < self.ratio <= self.keep:
+            raise ValueError(f"ratio must be in (0, keep = {self.keep:g}], got {self.ratio}")
+
+    def contraction(self, dim: int) -> float:
+        """δ = keep times the mask's share, in expectation over the seed."""
+        return self.keep * self._mask.contraction(dim)
+
+    def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
+        """x: (d,) finite -> the largest of this turn's blocks."""
+        mask = self._mask.select(x, None, seed, turn)
+        inside = largest(mask.take(x), kept(self.keep, mask.size(x.numel())))
+        match mask, inside:
+            case (_, Full()):
+                return mask
+            case (Full(), _):
+                return inside
+            case (Blocks(), Indices()):
+                return Indices(mask.index(x.numel())[inside.indices])
+        raise AssertionError("TopK lists coordinates or takes them all")
+
+    @property
+    def _mask(self) -> Mask:
+        return Mask(self.ratio / self.keep, BLOCK)
 
 
 def with_wish(support: Indices, wish: Indices, limit: int) -> Indices:
     """Our coordinates and those the other end asked for, at most `limit` of them.
 
-    Ours come first. If not all wished ones fit, they are thinned evenly, because a list of indices no longer says which matter most.
+    Ours come first. If not all wished ones fit, they are thinned evenly: a list of indices has no order of importance.
 
     Args:
         support: ours, at most `limit`.
@@ -131,12 +195,11 @@ def kept(ratio: float, total: int) -> int:
     return max(1, math.ceil(ratio * total * (1 - 1e-12)))
 
 
-def check_ratio(ratio: float) -> None:
-    """Raises ValueError unless ratio is in (0, 1]."""
-    if not 0.0 < ratio <= 1.0:
-        raise ValueError(f"ratio must be in (0, 1], got {ratio}")
+def largest(x: Tensor, count: int, reference: Tensor | None = None) -> Support:
+    """The `count` coordinates where |x − reference| (d,) is largest."""
+    return Full() if count == x.numel() else Indices(topk.largest(x, count, reference).cpu())
 
 
-def _largest(x: Tensor, reference: Tensor | None, count: int) -> Support:
-    """Where |x − reference| (d,) is largest, in `count` places."""
-    return Full() if count == x.numel() else Indices(largest(x, count, reference).cpu())
+def finest_block(dim: int) -> int:
+    """Coordinates in the shortest block that a payload may cut a (dim,) vector into, at most 64."""
+    return -(-dim // most_blocks(dim))

@@ -1,9 +1,8 @@
 """Cosine atoms: the largest coefficients of an orthonormal DCT-II of each chunk of the flat vector.
 
-A support like the coordinate ones, but of coefficients: `take` transforms and picks, `add` adds the vector that coefficients stand for.
-The tables of cosines are rounded to multiples of 2⁻²⁴, which float32 has and no two mathematical libraries disagree about, and `add` is
-made of separate multiplications and additions in one order, so both ends of an exchange move by the same bits with opposite signs, on
-any device. The rounding leaves the tables orthonormal to 1e-6.
+`take` transforms and picks coefficients, `add` adds the vector they represent. The tables of cosines are rounded to multiples of 2⁻²⁴,
+the same in every mathematical library, and `add` is made of separate multiplications and additions in one order, so both ends of an
+exchange move by the same bits with opposite signs, on any device. The rounding leaves the tables orthonormal to 1e-6.
 
 A vector of d parameters has d coefficients: number c·chunk + f is frequency f of chunk c. A last chunk that is short has a short transform.
 
@@ -13,15 +12,17 @@ Shapes: d parameters, k coefficients, N chunk size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import Annotated, ClassVar, TypeVar
+
+from msgspec import Meta
 
 from starling.gossip.compress import indices as coding
-from starling.gossip.compress.header import ATOMS, LISTING
-from starling.gossip.compress.select.coordinates import TopK, kept
-from starling.gossip.compress.support import Full, Indices
+from starling.gossip.compress.header import ATOMS, LISTING, Kind
+from starling.gossip.compress.select.approximate import largest_of_chunks, least_share
+from starling.gossip.compress.select.coordinates import TopK
+from starling.gossip.compress.support import Full, Indices, Support
 from starling.gossip.lazy_torch import Tensor, torch
 
 Data = TypeVar("Data", bytes, memoryview)
@@ -32,16 +33,13 @@ _SKEW = 2.0**-16  # bound of how far the rounded tables are from orthonormal
 
 def dct(x: Tensor, chunk: int) -> Tensor:
     """Coefficients (d,) of x (d,), chunk by chunk."""
-    return _by_chunk(x, chunk, lambda rows, table: rows @ table.mT)
-
-
-def inverse_dct(coefficients: Tensor, chunk: int) -> Tensor:
-    """The (d,) vector that has these coefficients (d,), but for the tables' rounding."""
-    return _by_chunk(coefficients, chunk, lambda rows, table: rows @ table)
+    end = x.numel() - x.numel() % chunk
+    parts = (part for part in (x[:end].view(-1, chunk), x[end:].view(1, -1)) if part.numel())
+    return torch.cat([(rows @ _table(rows.shape[1]).to(x).mT).reshape(-1) for rows in parts])
 
 
 @dataclass(frozen=True, slots=True)
-class Atoms:
+class Atoms(Support):
     """Some of the cosines that the chunks of a vector are made of.
 
     Args:
@@ -51,6 +49,7 @@ class Atoms:
 
     chunk: int
     chosen: Indices
+    kind: ClassVar[Kind] = Kind.ATOMS
 
     def __post_init__(self) -> None:
         _check_chunk(self.chunk)
@@ -59,12 +58,8 @@ class Atoms:
         """(d,) -> (k,): the chosen coefficients."""
         return self.chosen.take(dct(x, self.chunk))
 
-    def add(self, x: Tensor, values: Tensor) -> Tensor:
-        """To x (d,) the vector that the coefficients `values` (k,) stand for -> a new (d,)."""
-        return x + self.spread(values, x.numel())
-
     def spread(self, values: Tensor, dim: int) -> Tensor:
-        """Coefficients (k,) -> the vector (dim,) they stand for, the same bits on every machine.
+        """Coefficients (k,) -> the vector (dim,) they represent, the same bits on every machine.
 
         Of each chunk the lowest chosen frequency is added first, in one sweep over all chunks, then the next one.
         """
@@ -85,18 +80,9 @@ class Atoms:
         """How many coefficients, k, in a vector of `dim`."""
         return self.chosen.size(dim)
 
-    def ratio(self, dim: int) -> float:
-        """k/d."""
-        return self.chosen.ratio(dim)
-
-    def index(self, dim: int) -> slice:
-        """Every coordinate: any of them may move."""
-        return slice(None)
-
     def describe(self, dim: int) -> bytes:
         """Chunk size, and the coded indices of the coefficients."""
-        coded = coding.encode(self.chosen.indices.numpy(), dim)
-        return ATOMS.pack(self.chunk) + LISTING.pack(self.chosen.size(dim), len(coded)) + coded
+        return ATOMS.pack(self.chunk) + self.chosen.describe(dim)
 
     @classmethod
     def parse(cls, data: Data, dim: int, agreed: int) -> tuple[Atoms, Data]:
@@ -105,7 +91,7 @@ class Atoms:
         Args:
             data: from a peer.
             dim: d.
-            agreed: the chunk that both ends agreed on: tables of cosines are for the swarm to choose, not for a peer.
+            agreed: the chunk that both ends agreed on; a peer cannot choose tables of cosines.
 
         Raises:
             ValueError: bad_length, bad_support, bad_indices.
@@ -123,11 +109,10 @@ class Atoms:
 
 
 @dataclass(frozen=True, slots=True)
-class DctTopK:
+class DctTopK(TopK):
     """DeMo's choice: the largest cosine coefficients, of equal ones the lowest.
 
-    The transform keeps lengths, so it contracts like top-k of as many coordinates, and better where a vector is smooth along
-    its order; of white noise the largest 32 of 4096 hold 7 %.
+    The transform keeps lengths, so it contracts like top-k of as many coordinates, and better where a vector is smooth along its order.
 
     Source: Peng, Quesnelle and Kingma 2024 (arXiv:2411.19870). Deviation: chunks are stretches of
     the flat vector, not tiles of its matrices.
@@ -138,49 +123,22 @@ class DctTopK:
         per_chunk: that share of each chunk; else of the whole vector, so that some chunks send more than others.
     """
 
-    ratio: float
-    chunk: int = 64
+    chunk: Annotated[int, Meta(ge=2, le=1024)] = 64
     per_chunk: bool = True
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.ratio <= 1.0:
-            raise ValueError(f"ratio must be in (0, 1], got {self.ratio}")
+        TopK(self.ratio)
         _check_chunk(self.chunk)
 
     def contraction(self, dim: int) -> float:
         """δ = k/d, of the chunk that has least if they are taken one by one, less the tables' rounding."""
-        sizes = {min(self.chunk, dim), dim % self.chunk or self.chunk} if self.per_chunk else {dim}
-        return min(kept(self.ratio, size) / size for size in sizes) - _SKEW
+        return least_share(self.ratio, self.chunk if self.per_chunk else dim, dim) - _SKEW
 
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Atoms | Full:
         """x, reference: (d,) finite -> the largest coefficients of x, or of its change since the reference."""
-        magnitude = dct(x if reference is None else x - reference, self.chunk).abs()
-        if self.per_chunk:
-            largest = _by_chunk(magnitude, self.chunk, lambda rows, _: _mark(rows, kept(self.ratio, rows.shape[1])))
-            chosen = Indices(largest.nonzero().view(-1).cpu())
-        else:
-            support = TopK(self.ratio).select(magnitude, None, seed, turn)
-            chosen = support if isinstance(support, Indices) else Indices(torch.arange(x.numel()))
-        return Full() if chosen.size(x.numel()) == x.numel() else Atoms(self.chunk, chosen)
-
-
-def _mark(magnitude: Tensor, count: int) -> Tensor:
-    """(c, N) -> 1 at the `count` largest of each row, 0 elsewhere."""
-    threshold = magnitude.topk(count, sorted=True).values[:, -1:]
-    above, ties = magnitude > threshold, magnitude == threshold
-    room = count - above.sum(1, keepdim=True)
-    return (above | (ties & (ties.cumsum(1) <= room))).to(magnitude)
-
-
-def _by_chunk(x: Tensor, chunk: int, work: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """`work` on the whole chunks (c, N) of x (d,) with their table, and on the short one with its own."""
-    end = x.numel() - x.numel() % chunk
-    pieces = [
-        work(part, _table(part.shape[1]).to(x)).reshape(-1)
-        for part in (x[:end].view(-1, chunk), x[end:].view(1, -1))
-        if part.numel()
-    ]
-    return torch.cat(pieces)
+        dim, coefficients = x.numel(), dct(x if reference is None else x - reference, self.chunk)
+        chosen = largest_of_chunks(coefficients, self.chunk if self.per_chunk else dim, self.ratio).cpu()
+        return Full() if len(chosen) == dim else Atoms(self.chunk, Indices(chosen))
 
 
 @lru_cache(maxsize=4)

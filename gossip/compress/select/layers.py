@@ -1,4 +1,4 @@
-"""A byte budget spent layer by layer: each layer's share by what it gains from it.
+"""A byte budget spent layer by layer, each layer's share by its gain.
 
 Shapes: d parameters, L layers, C options.
 """
@@ -20,7 +20,7 @@ from starling.gossip.vector import Layout
 
 _FACTORS = (0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0)
 _WELL_SPENT = 0.95  # of the budget
-_TRIES = 8  # to spend it that well; what the indices cost is known only once they are
+_TRIES = 8  # to spend it that well; the cost of indices is known only once they are
 
 
 def layers_of(layout: Layout) -> tuple[tuple[int, int], ...]:
@@ -34,8 +34,8 @@ class Layered:
     """Top-k of each layer, with the k_l that make the sum of the layers' errors ‖x_l − Q(x_l)‖ least.
 
     A layer's options are half to double its share by size: so the sum is no more than with one ratio for all layers (but for rounding to
-    buckets, where many coordinates are shared out), and no layer gets less than half of that. What the options leave over goes to the
-    largest coordinates left. Norms are added up, not squares, as by L-GreCo: squares would give the top-k of the whole vector.
+    buckets), and no layer gets less than half of that. The rest of the budget goes to the largest coordinates left.
+    Norms are added up, not squares, as by L-GreCo: squares would give the top-k of the whole vector.
 
     Source: L-GreCo, Alimohammadi et al. 2023 (arXiv:2210.17357). Deviations: the errors are of the vector at hand, not of sums of
     gradients; and bytes are the budget.

@@ -1,10 +1,10 @@
-"""Low-rank subspaces: of each matrix in the flat vector the part that r directions hold, and whatever is no matrix as it is.
+"""Low-rank subspaces: r directions of each matrix in the flat vector; parameters that are not matrices are sent unprojected.
 
-A support like the coordinate ones, but along a basis: `take` gives the coefficients of a vector's projection onto the subspace, `add`
-adds the vector that coefficients stand for. A basis Q of one side of each matrix, orthonormal but for its rounding to fp16, travels
-with the request; then M ≈ P Qᵀ (right) or M ≈ Q Pᵀ (left), and the coefficients are P. `take` solves for the rounded basis as it is:
-so it is a projection, and no vector gets longer by losing its part in the subspace. `add` is made of separate multiplications and
-additions in one order, so both ends of an exchange move by the same bits with opposite signs, on any device.
+`take` gives the coefficients of a vector's projection onto the subspace, `add` adds the vector that coefficients represent. A basis Q of
+one side of each matrix, orthonormal but for its rounding to fp16, is part of the request; then M ≈ P Qᵀ (right) or M ≈ Q Pᵀ (left), and
+the coefficients are P. `take` solves for the rounded basis: so it is a projection, and the remainder is never longer than the vector.
+`add` is made of separate multiplications and additions in one order, so both ends of an exchange move by the same bits with opposite
+signs, on any device.
 
 Shapes: d parameters, k coefficients, r rank; a matrix is (m, n) = (rows, cols).
 """
@@ -15,12 +15,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 import numpy as np
+from msgspec import Meta
 
-from starling.gossip.compress.header import FACTORS
-from starling.gossip.compress.support import Full
+from starling.gossip.bounds import Steps
+from starling.gossip.compress.header import FACTORS, Kind
+from starling.gossip.compress.support import Full, Support
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
@@ -70,7 +72,7 @@ def matrices_of(layout: Layout) -> tuple[Matrix, ...]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Factors:
+class Factors(Support):
     """The subspace of one basis for each of some matrices, and every coordinate outside of them.
 
     The coefficients are, matrix by matrix, r vectors along the other side one after the other, then the coordinates outside, ascending.
@@ -84,6 +86,7 @@ class Factors:
     matrices: tuple[Matrix, ...]
     bases: tuple[Tensor, ...]
     left: bool
+    kind: ClassVar[Kind] = Kind.FACTORS
 
     def __post_init__(self) -> None:
         _check_order(self.matrices)
@@ -111,12 +114,8 @@ class Factors:
         pieces += [x[start:end] for start, end in _outside(self.matrices, x.numel())]
         return torch.cat(pieces)
 
-    def add(self, x: Tensor, values: Tensor) -> Tensor:
-        """To x (d,) the vector that the coefficients `values` (k,) stand for -> a new (d,)."""
-        return x + self.spread(values, x.numel())
-
     def spread(self, values: Tensor, dim: int) -> Tensor:
-        """Coefficients (k,) -> the vector (dim,) they stand for, the same bits on every machine."""
+        """Coefficients (k,) -> the vector (dim,) they represent, the same bits on every machine."""
         spread = values.new_empty(dim)
         rest = values
         for matrix, basis in zip(self.matrices, self.bases, strict=True):
@@ -139,14 +138,6 @@ class Factors:
         )
         return inside + sum(end - start for start, end in _outside(self.matrices, dim))
 
-    def ratio(self, dim: int) -> float:
-        """k/d."""
-        return self.size(dim) / dim
-
-    def index(self, dim: int) -> slice:
-        """Every coordinate: any of them may move."""
-        return slice(None)
-
     def step(self, x: Tensor) -> Factors:
         """Half a power iteration: the other side's basis, spanning what this one's directions become in x (d,)."""
         bases = []
@@ -165,7 +156,7 @@ class Factors:
             bases.append(_orthonormal(wide / wide.abs().max().clamp_min(torch.finfo(torch.float64).tiny)))
         return Factors(self.matrices, tuple(bases), not self.left)
 
-    def describe(self) -> bytes:
+    def describe(self, dim: int) -> bytes:
         """Which side, then the bases as little-endian fp16, each direction's numbers after the other's."""
         sides = [basis.mT.contiguous().cpu().numpy().astype("<f2").tobytes() for basis in self.bases]
         return FACTORS.pack(self.left) + b"".join(sides)
@@ -180,11 +171,10 @@ class Factors:
 class LowRank:
     """PowerSGD's subspace: r directions per matrix, found by one power iteration from a seeded start.
 
-    A matrix stays whole, so that nothing of it is lost, where factors are not smaller by more than `saving`: (m + n)·r·saving >= m·n. That
-    is so whenever r is the smaller side. Vectors stay whole as well.
+    A matrix stays whole where factors are not smaller by more than `saving`: (m + n)·r·saving >= m·n. Vectors stay whole as well.
 
     Contraction: a random start holds r/n of each matrix in expectation, and a power iteration never loses any of it. `Factors.turned` and
-    `Factors.step` go on from a former exchange instead, which after a few is as good as the best r directions.
+    `Factors.step` continue from a former exchange instead, which after a few is as good as the best r directions.
 
     Source: Vogels, Karimireddy and Jaggi 2019 (arXiv:1905.13727); between pairs 2020 (arXiv:2008.01425).
 
@@ -194,9 +184,9 @@ class LowRank:
         saving: >= 1.
     """
 
-    rank: int
-    matrices: tuple[Matrix, ...]
-    saving: float = 2.0
+    rank: Steps = 4
+    matrices: tuple[Matrix, ...] = ()
+    saving: Annotated[float, Meta(ge=1)] = 2.0
 
     def __post_init__(self) -> None:
         if self.rank < 1:
@@ -223,7 +213,7 @@ class LowRank:
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Factors | Full:
         """x, reference: (d,) finite -> left bases for x, or for its change since the reference; all of it if no matrix is factored.
 
-        Every turn of an edge starts from other random directions: from the same ones, an exchange would find what the one before it sent.
+        Every turn of an edge starts from other random directions: the same ones would find again what the last exchange sent.
         """
         start = self.start(derive(seed, "turn", turn))
         return start.step(x if reference is None else x - reference) if start.matrices else Full()

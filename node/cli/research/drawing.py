@@ -1,4 +1,4 @@
-"""Pictures of characters: a graph as chords of a circle, and curves on a logarithmic scale. Pure functions of numbers.
+"""A graph as chords of a circle, and curves on a logarithmic scale: in characters, or plotted to a file.
 
 A braille character is two by four dots, and a terminal's cell about twice as high as wide: dots are as far apart both ways.
 """
@@ -7,26 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from string import ascii_lowercase
 
-COLUMNS, LINES = 72, 34
-"""Size of a graph, in characters: fits 80 columns."""
-MOST_DRAWN = 64
-"""Members beyond which a circle of chords is a blot."""
+from starling.gossip.errors import ConfigError
+
+COLUMNS, LINES = 72, 34  # size of a graph, in characters: fits 80 columns
+MOST_DRAWN = 64  # members beyond which a circle of chords is a blot
 BLANK = 0x2800
-DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
-"""Bit of the dot in column x and line y of a character."""
+DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bit of the dot in column x and line y of a character
 CURVE_LINES = 16
+FLOOR = 1e-33  # of a squared deviation in double precision; a logarithm has no place for 0
 
 
 def chords(n: int, edges: Iterable[tuple[int, int]]) -> str:
-    """Members around a circle, rank 0 on top and on clockwise, and a line for each edge.
+    """1 … MOST_DRAWN members around a circle, rank 0 on top and on clockwise, and a line for each edge, a pair of ranks.
 
-    Args:
-        n: members, 1 … MOST_DRAWN.
-        edges: pairs of ranks.
-
-    Returns:
-        At most LINES lines of at most COLUMNS characters.
+    At most LINES lines of at most COLUMNS characters.
     """
     cells = [[BLANK] * COLUMNS for _ in range(LINES)]
     middle, radius = (COLUMNS - 1.0, 2.0 * LINES - 0.5), 2.0 * LINES - 9.0
@@ -45,20 +42,15 @@ def chords(n: int, edges: Iterable[tuple[int, int]]) -> str:
 
 
 def curves(series: Mapping[str, Sequence[float]], lowest: float) -> str:
-    """Values from 1 downwards over rounds, on a logarithmic scale, one letter a curve: a the first, b the second, …
+    """Values >= 0 from round 0 on, all equally long, on a logarithmic scale from 1 down to `lowest`, where what is below is drawn.
 
-    Args:
-        series: name -> values from round 0 on, >= 0; all equally long.
-        lowest: where the scale ends, < 1; what is below is drawn there.
-
-    Returns:
-        Lines of at most 80 characters, the last with the rounds.
+    One letter a curve: a the first, b the second, … Lines of at most 80 characters, the last with the rounds.
     """
     width, margin = COLUMNS, 7
     decades = -math.log10(lowest)
     grid = [[" "] * width for _ in range(CURVE_LINES)]
     last = max(len(values) for values in series.values()) - 1
-    for letter, values in zip(_letters(), series.values(), strict=False):
+    for letter, values in zip(ascii_lowercase, series.values(), strict=False):
         for column in range(width):
             value = values[round(column * last / (width - 1))]
             depth = min(max(-math.log10(value) if value > 0.0 else decades, 0.0), decades)
@@ -69,13 +61,37 @@ def curves(series: Mapping[str, Sequence[float]], lowest: float) -> str:
     return "\n".join([*lines, " " * (margin - 1) + "└" + "─" * width, " " * margin + ruler])
 
 
-def letters(names: Iterable[str]) -> dict[str, str]:
-    """The letter of each name's curve; curves beyond the alphabet are not drawn."""
-    return dict(zip(names, _letters(), strict=False))
+def graph_and_error(path: Path, title: str, n: int, edges: Sequence[tuple[int, int]], error: Sequence[float]) -> None:
+    """Plot one round's graph of n members as chords of a circle, beside the consensus error from round 0 on.
 
-
-def _letters() -> str:
-    return "abcdefghijklmnopqrstuvwxyz"
+    Raises:
+        ConfigError: matplotlib, an extra, is not installed, or the file cannot be written. Its suffix says the format.
+    """
+    try:
+        from matplotlib.collections import LineCollection
+        from matplotlib.figure import Figure
+    except ImportError as missing:
+        raise ConfigError("plots need matplotlib; `pip install 'starling-swarm[plot]'` brings it") from missing
+    figure = Figure(figsize=(11.0, 5.0), layout="constrained")
+    angles = [2.0 * math.pi * rank / n for rank in range(n)]
+    spots = [(math.sin(angle), math.cos(angle)) for angle in angles]
+    graph, curve = figure.subplots(1, 2)
+    lines = LineCollection([(spots[i], spots[j]) for i, j in edges], linewidths=0.8, alpha=min(1.0, 0.2 + 20.0 / n))
+    graph.add_collection(lines)
+    graph.plot([x for x, _ in spots], [y for _, y in spots], "o", markersize=max(1.5, 6.0 - n / 20.0), color="black")
+    for rank in range(0, n, math.ceil(n / 64)):
+        graph.text(1.08 * spots[rank][0], 1.08 * spots[rank][1], str(rank), ha="center", va="center", fontsize=7)
+    graph.set_aspect("equal")
+    graph.set_axis_off()
+    graph.set_title(title)
+    curve.semilogy(range(len(error)), [max(value, FLOOR) for value in error])
+    curve.set_xlabel("round")
+    curve.set_ylabel("consensus error, 1 at the start")
+    curve.grid(visible=True, alpha=0.3)
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as refused:
+        raise ConfigError(f"{path}: the plot cannot be written, {refused}; try `plot.png`") from refused
 
 
 def _spot(middle: tuple[float, float], radius: float, rank: int, n: int) -> tuple[int, int]:

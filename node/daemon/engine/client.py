@@ -24,14 +24,6 @@ QUEUED_FRAMES = 64  # calls written to the pipe's queue before further callers w
 _REAP_S = 5.0  # for the exit status of a child that closed its pipe
 
 
-class _Waiter:
-    """A pending call."""
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.reply: Reply | None = None
-
-
 class ProcessEngine:
     """A running engine process; satisfies `starling.node.interfaces.EngineHandle`. Made by `open_engine`."""
 
@@ -39,7 +31,8 @@ class ProcessEngine:
         self._process = process
         self._stream = stream
         self._queue, self._outgoing = trio.open_memory_channel[bytearray](QUEUED_FRAMES)
-        self._waiting: dict[int, _Waiter] = {}
+        self._waiting: dict[int, trio.Event] = {}
+        self._replies: dict[int, Reply] = {}
         self._calls = 0
         self._ended: str | None = None
 
@@ -54,27 +47,23 @@ class ProcessEngine:
         return self._ended
 
     async def call(self, request: Request) -> Reply:
-        """One call, one reply.
-
-        Raises:
-            EngineError: the engine has ended, or ended before it replied.
-        """
+        """One call, one reply. Raises EngineError: the engine has ended, or ended before it replied."""
         if self._ended is not None:
             raise self._gone()
         self._calls += 1
         call_id = self._calls
-        waiter = self._waiting[call_id] = _Waiter()
+        done = self._waiting[call_id] = trio.Event()
         try:
-            try:
-                await self._queue.send(pipe.encode(call_id, request))
-            except trio.BrokenResourceError as error:
-                raise self._gone() from error
-            await waiter.done.wait()
+            await self._queue.send(pipe.encode(call_id, request))
+            await done.wait()
+        except trio.BrokenResourceError as error:
+            raise self._gone() from error
         finally:
             del self._waiting[call_id]
-        if waiter.reply is None:
+            reply = self._replies.pop(call_id, None)
+        if reply is None:
             raise self._gone()
-        return waiter.reply
+        return reply
 
     def kill(self) -> None:
         """End the process at once, e.g. when it does not answer. Calls under way raise EngineError."""
@@ -90,8 +79,8 @@ class ProcessEngine:
         finally:
             self._ended = self._ended or "the engine was closed"
             self._outgoing.close()
-            for waiter in self._waiting.values():
-                waiter.done.set()
+            for done in self._waiting.values():
+                done.set()
 
     def _gone(self) -> EngineError:
         return EngineError(self._ended or "the engine ended")
@@ -112,9 +101,9 @@ class ProcessEngine:
             if isinstance(reply, pipe.Failed):
                 self._ended = f"the engine broke down: {reply.message}"
                 return
-            if (waiter := self._waiting.get(call_id)) is not None:
-                waiter.reply = reply
-                waiter.done.set()
+            if (done := self._waiting.get(call_id)) is not None:
+                self._replies[call_id] = reply
+                done.set()
         with trio.move_on_after(_REAP_S):
             await self._process.wait()
         self._ended = f"the engine process ended with {_status(self._process.returncode)}"
@@ -138,8 +127,7 @@ class ProcessEngine:
 async def open_engine() -> AsyncIterator[ProcessEngine]:
     """Start an engine process; on leaving it is killed and reaped. Its first call must be `Open`.
 
-    Raises:
-        EngineError: the machine has no room for another process.
+    Raises EngineError: the machine has no room for another process.
     """
     ours, theirs = socket.socketpair()
     with ours:
@@ -165,7 +153,7 @@ async def open_engine() -> AsyncIterator[ProcessEngine]:
 
 @asynccontextmanager
 async def beside(service: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Run `service` while the body runs. What the body raises comes out as it is, not wrapped in a group."""
+    """Run `service` while the body runs. An error of the body is raised as it is, not wrapped in a group."""
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(service)

@@ -25,10 +25,8 @@ class EngineSupervisor:
     """An EngineHandle over a succession of engines.
 
     Args:
-        start: opens one engine (a process, or inline).
-        opening: the first call to each.
-        silence_s: an engine that answers nothing for so long counts as dead.
-        report: takes an event for every restart.
+        start: opens one engine (a process, or inline); `opening` is the first call to each.
+        silence_s: an engine that does not reply for so long counts as dead.
     """
 
     def __init__(self, *, start: StartEngine, opening: calls.Open, silence_s: float, report: Reporter) -> None:
@@ -45,25 +43,18 @@ class EngineSupervisor:
         self.opened: calls.Opened | None = None
         self.pid: int | None = None
         """Process id of the engine; None while there is none, and where it has no process of its own."""
-        self._before_resuming: list[Callable[[], Awaitable[None]]] = []
-
-    def before_resuming(self, reset: Callable[[], Awaitable[None]]) -> None:
-        """Call `reset` after each restart, before `ready` returns again."""
-        self._before_resuming.append(reset)
+        self.reset: Callable[[], Awaitable[None]] | None = None
+        """Called after each restart, before `ready` returns again."""
 
     @property
     def activity(self) -> str:
-        """What is done while no engine is up; "" while one is."""
+        """Shown while no engine is up; "" while one is."""
         if self._engine is not None:
             return ""
         return "starting the engine (importing torch)" if self.opened is None else "restarting the engine"
 
     async def call(self, request: calls.Request) -> calls.Reply:
-        """One call to the engine that is up now.
-
-        Raises:
-            EngineError: none is up, or it died or fell silent on this call.
-        """
+        """One call to the engine that is up now. Raises EngineError: none is up, or it died or fell silent on this call."""
         engine = self._engine
         if engine is None:
             raise EngineError("the engine is starting")
@@ -79,18 +70,13 @@ class EngineSupervisor:
             raise
 
     async def ready(self) -> calls.Opened:
-        """Wait until an engine is up. -> what it said when it opened the task"""
+        """Wait until an engine is up. -> its reply when it opened the task"""
         await self._up.wait()
         assert self.opened is not None
         return self.opened
 
     async def serve(self) -> None:
-        """Keep an engine up until cancelled.
-
-        Raises:
-            ConfigError: the engine refuses the configuration.
-            EngineError: it keeps dying.
-        """
+        """Keep an engine up until cancelled. Raises ConfigError: the engine refuses the configuration; EngineError: it keeps dying."""
         while True:
             self._down = trio.Event()
             async with self._start() as engine:
@@ -104,10 +90,8 @@ class EngineSupervisor:
             self._restarts = [at for at in self._restarts if now - at < RESTART_WINDOW_S] + [now]
             self.restarts += 1
             if len(self._restarts) > MAX_RESTARTS:
-                raise EngineError(
-                    f"the engine died {len(self._restarts)} times in {RESTART_WINDOW_S / 60:.0f} minutes, the last time because "
-                    f"{self._last_reason}"
-                )
+                times = f"{len(self._restarts)} times in {RESTART_WINDOW_S / 60:.0f} minutes"
+                raise EngineError(f"the engine died {times}, the last time because {self._last_reason}")
             self._report.event(
                 "engine_restarting", f"restarting the engine from its last checkpoint: {self._last_reason}",
                 level="warning", reason=self._last_reason,
@@ -127,12 +111,9 @@ class EngineSupervisor:
             raise ConfigError(reply.reason)
         if not isinstance(reply, calls.Opened):
             raise EngineError("the engine did not open")
-        again = self.opened is not None
-        self.opened = reply
-        self._engine = engine
-        if again:
-            for reset in self._before_resuming:
-                await reset()
+        again, self.opened, self._engine = self.opened is not None, reply, engine
+        if again and self.reset is not None:
+            await self.reset()
         self._up.set()
         return True
 

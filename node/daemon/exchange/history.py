@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
-from msgspec import structs
 
 from starling.gossip.exchange.commands import Ended, Outcome
 from starling.gossip.wire.schema import Exchange, Pull, Pulled, Pulling, Request, Response
@@ -18,10 +17,8 @@ from starling.node.status.snapshot import Transaction, Transfer
 
 MAX_ENDED = 50
 MAX_UNDER_WAY = 512
-SHOWN_AFTER_S = 2.0
-"""An exchange that takes no longer is of no interest while it lasts."""
-SHOWN_UNTIL_S = 600.0
-"""One of which no end is known by then was forgotten by its peer."""
+SHOWN_AFTER_S = 2.0  # an exchange that takes no longer is of no interest while it lasts
+SHOWN_UNTIL_S = 600.0  # an exchange not ended by then was forgotten by its peer
 
 
 @dataclass(slots=True)
@@ -33,13 +30,9 @@ class _UnderWay:
 
 
 class Transactions:
-    """Exchanges of one node.
+    """Exchanges of one node; `unix_time` in seconds."""
 
-    Args:
-        unix_time: seconds since 1970.
-    """
-
-    def __init__(self, unix_time: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, unix_time: Callable[[], float]) -> None:
         self._unix_time = unix_time
         self._ended: deque[Transaction] = deque(maxlen=MAX_ENDED)
         self._under_way: dict[tuple[str, int], _UnderWay] = {}
@@ -51,7 +44,7 @@ class Transactions:
 
     @property
     def under_way(self) -> tuple[Transfer, ...]:
-        """Exchanges in which we take part, begun at least `SHOWN_AFTER_S` ago. What a peer begins and we do not answer is none."""
+        """Exchanges begun at least `SHOWN_AFTER_S` ago, without those of a peer that we do not answer."""
         now = trio.current_time()
         return tuple(
             Transfer(peer, "exchange", it.sent + it.received, None, now - it.began)
@@ -66,8 +59,6 @@ class Transactions:
                 self._of(peer, number).sent = len(payload)
             case Pull(nonce=number):
                 self._of(peer, number)
-            case _:
-                pass
 
     def received(self, peer: str, message: Exchange | Pulling) -> None:
         """A valid message of a peer was received."""
@@ -78,11 +69,9 @@ class Transactions:
                 | Pulled(nonce=number, payload=payload)
             ):
                 self._of(peer, number).received = len(payload)
-            case _:
-                pass
 
     def clipped(self, peer: str, number: int, left: float | None) -> None:
-        """What the clip leaves of the difference, 0 to 1; None: not known."""
+        """The clip leaves the share `left` of the difference, 0 to 1; None: not known."""
         if (it := self._under_way.get((peer, number))) is not None:
             it.clip = left
 
@@ -91,29 +80,22 @@ class Transactions:
         self._end(ended.peer, ended.round, ended.seq, ended.outcome, asked=ended.role == "initiator")
 
     def answered(self, peer: str, round: int, number: int, outcome: Outcome) -> None:
-        """A question of ours is over."""
+        """A request of ours is over."""
         self._end(peer, round, number, outcome, asked=True)
 
-    def told(self, peer: str, pulled: Pulled, seconds: float) -> None:
-        """A peer was sent our vector, which took so long."""
-        told = Transaction(
-            self._unix_time(), peer, pulled.round, pulled.nonce, asked=False, outcome="committed", bytes_sent=len(pulled.payload),
-            seconds=seconds,
+    def responded(self, peer: str, pulled: Pulled, seconds: float) -> None:
+        """Our vector was sent to a peer within `seconds`."""
+        self._ended.append(
+            Transaction(
+                self._unix_time(), peer, pulled.round, pulled.nonce, asked=False, outcome="committed",
+                bytes_sent=len(pulled.payload), seconds=seconds,
+            )
         )  # fmt: skip
-        self._ended.append(told)
 
     def _end(self, peer: str, round: int, number: int, outcome: Outcome, *, asked: bool) -> None:
         it = self._under_way.pop((peer, number), None)
-        ended = Transaction(self._unix_time(), peer, round, number, asked, outcome)
-        if it is not None:
-            ended = structs.replace(
-                ended,
-                bytes_sent=it.sent,
-                bytes_received=it.received,
-                clip=it.clip,
-                seconds=trio.current_time() - it.began,
-            )
-        self._ended.append(ended)
+        figures = () if it is None else (it.sent, it.received, it.clip, trio.current_time() - it.began)
+        self._ended.append(Transaction(self._unix_time(), peer, round, number, asked, outcome, *figures))
 
     def _of(self, peer: str, number: int) -> _UnderWay:
         it = self._under_way.get((peer, number))

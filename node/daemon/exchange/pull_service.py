@@ -1,10 +1,10 @@
-"""Pulled exchanges of one node: the shell of `gossip.exchange.pull`. That decides; this carries out and waits.
+"""Pulled exchanges of one node: the shell of `gossip.exchange.pull`, which decides; this carries out and waits.
 
-A round publishes, asks, waits for the core to be done, then mixes.
+A round publishes, sends requests, waits for the core to be done, then mixes.
 
-    frame of no member, broken rule                   a fault, and nothing has changed
-    frame longer than any answer to us                a fault, before it is unpacked
-    peer that cannot be reached, or takes no frame    its question is a timeout at once
+    frame of a non-member, broken rule                a fault, and nothing has changed
+    frame longer than any response to us              a fault, before it is unpacked
+    peer that cannot be reached, or takes no frame    its request times out at once
     engine that is lost                               the vectors it was to verify count as absent
 
 Signatures are checked in the daemon, vectors in the engine: the frame loop never waits for arithmetic on one.
@@ -22,78 +22,66 @@ from starling.gossip.errors import EngineError, RemoteProtocolError
 from starling.gossip.exchange.attestation import Attestation, Verify, attestation_of, body
 from starling.gossip.exchange.calls import VerifyUpdate
 from starling.gossip.exchange.commands import Outcome
-from starling.gossip.exchange.pull import Published, Pulls
+from starling.gossip.exchange.pull import Pulls
 from starling.gossip.exchange.timeouts import Deadline, Timeouts
 from starling.gossip.wire.frames import decode
 from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES, Exchange, Pulled, Pulling
 from starling.node.daemon.context import NodeContext
-from starling.node.daemon.exchange.api import ExchangeMembers, RoundOutcome
 from starling.node.daemon.exchange.history import Transactions
-from starling.node.daemon.exchange.shell import Shell, payload_bytes
+from starling.node.daemon.exchange.shell import RoundOutcome, Shell, payload_bytes
+from starling.node.daemon.membership.neighbors import Members
 from starling.node.identity import verify
 from starling.node.interfaces import TaskStatus
 from starling.node.net.limits import TokenBucket
 from starling.node.rpc import calls
 from starling.node.status.snapshot import Exchanges
 
-MAX_UNDER_WAY_BYTES = 256 << 20
-"""Of payloads that peers are being sent; who asks meanwhile is told busy."""
-MAX_LEAD = 16
-"""Rounds: nodes run ahead of each other by several without a fault."""
-FRAME_BYTES = 512
-"""A frame without its payload is shorter."""
+MAX_UNDER_WAY_BYTES = 256 << 20  # of payloads being sent to peers; further requests meanwhile are answered with busy
+MAX_LEAD = 16  # rounds: nodes run ahead of each other by several without a fault
+FRAME_BYTES = 512  # A frame without its payload is shorter
 
 
 class PulledExchange:
-    """One node's questions to others, and its answers; satisfies `starling.node.daemon.exchange.api.Meetings`.
+    """One node's requests to others, and its responses.
 
     Args:
-        context: the node's.
-        membership: who may ask, and the incarnations that sign.
-        first: number of our first question; an earlier incarnation's must not come again.
-        witness: told what peers signed.
-        noted: told how a round's questions ended, by peer, and whose vectors the rule held back; None where it does not say.
-        transactions: told of every question and answer, for a person to look at.
-        verify: checks a peer's signature.
+        members: who may send requests, and the incarnations that sign.
+        first: number of our first request; those of an earlier incarnation must not be used again.
+        attested: called with what peers signed.
+        noted: called with how a round's requests ended, by peer, and the peers that the rule clipped or excluded; None where unknown.
     """
 
     def __init__(
-        self, context: NodeContext, membership: ExchangeMembers, *, first: int, witness: Callable[[Attestation], None],
-        noted: Callable[[Mapping[str, Outcome], Collection[str] | None], None] = lambda _outcomes, _held: None,
-        transactions: Transactions | None = None, verify: Verify = verify,
+        self, context: NodeContext, members: Members, *, first: int, attested: Callable[[Attestation], None],
+        noted: Callable[[Mapping[str, Outcome], Collection[str] | None], None], transactions: Transactions, verify: Verify = verify,
     ) -> None:  # fmt: skip
         pace = context.manifest.pace
         self._context = context
         self._engine = context.engine
-        self._admits = membership.admits
+        self._admits = members.admits
         self._cap = context.config.up_bytes_per_s
         self._bucket: TokenBucket | None = None
-        self._witness = witness
+        self._attested = attested
         self._noted = noted
         timeouts = Timeouts(Deadline(pace.min_wait_s, pace.max_wait_s))
-        self._core = Pulls(context.swarm, timeouts, verify, membership.incarnation_of, self._afford, MAX_LEAD, first)
-        self._longest = 0  # payload that may be told to us: all are as long as ours
-        self._transactions = transactions if transactions is not None else Transactions()
-        self._shell = Shell(
-            context.network, context.engine, context.report, send_s=pace.max_wait_s, reply=self._core.reply,
-            unreachable=self._core.unreachable,
-            sent=self._count, transactions=self._transactions,
-        )  # fmt: skip
+        self._core = Pulls(context.swarm, timeouts, verify, members.incarnation_of, self._afford, MAX_LEAD, first)
+        self._longest = 0  # payload expected from a peer: all are as long as ours
+        self._transactions = transactions
+        self._shell = Shell(context, self._core, send_s=pace.max_wait_s, sent=self._sent, transactions=transactions)
         self._since = math.inf  # when the local steps of the round began
         self._outcomes: Counter[str] = Counter()
         self._committed: Counter[str] = Counter()
         self.payload_bytes = 0
-
-    # --- what others may know -----------------------------------------------------------------------------
+        """Payload bytes sent."""
 
     @property
     def edges(self) -> tuple[str, ...]:
-        """Peers asked last."""
+        """Peers of the last round's requests."""
         return self._core.asked
 
     @property
     def stats(self) -> Exchanges:
-        """How our questions ended: committed is told and used."""
+        """How our requests ended: committed is received and used."""
         return Exchanges(**self._outcomes)
 
     def committed(self, peer: str) -> int:
@@ -104,10 +92,8 @@ class PulledExchange:
         """Highest round reported by `peer`."""
         return self._core.progress.rounds.get(peer)
 
-    # --- the service --------------------------------------------------------------------------------------
-
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
-        """Answer peers until cancelled."""
+        """Respond to peers until cancelled."""
         await self._shell.serve(self._receive, task_status=task_status)
 
     def _receive(self, peer: str, frame: bytes | bytearray) -> None:
@@ -121,11 +107,11 @@ class PulledExchange:
         commands = self._core.receive(peer, message, trio.current_time())
         if isinstance(message, Pulled) and any(isinstance(command, VerifyUpdate) for command in commands):
             self._transactions.received(peer, message)
-            self._witness(attestation_of(self._context.swarm, peer, message))
+            self._attested(attestation_of(self._context.swarm, peer, message))
         self._shell.do(commands)
 
     def _afford(self, count: int, now: float) -> bool:
-        """Whether a payload may go out now, under the volunteer's cap and within what is kept for peers that read slowly."""
+        """Whether a payload may go out now, under the volunteer's cap and within what is queued for peers that read slowly."""
         if self._shell.queued_bytes and self._shell.queued_bytes + count > MAX_UNDER_WAY_BYTES:
             return False
         if not self._cap:
@@ -134,16 +120,15 @@ class PulledExchange:
             self._bucket = TokenBucket(self._cap, max(self._cap, count))
         return self._bucket.take(count, now)
 
-    def _count(self, peer: str, message: Exchange | Pulling, frame_bytes: int, seconds: float) -> None:
-        """A frame was sent."""
+    def _sent(self, peer: str, message: Exchange | Pulling, frame_bytes: int, seconds: float) -> None:
         self.payload_bytes += payload_bytes(message)
         if isinstance(message, Pulled):
-            self._transactions.told(peer, message, seconds)
+            self._transactions.responded(peer, message, seconds)
 
     async def _publish(self, round: int) -> bool:
         """Have our vector encoded and sign it, once for each round. -> whether there is one"""
         if not self._core.publishable(round):
-            return True  # the engine was restarted and did the round again: what was told stays
+            return True  # the engine was restarted and did the round again: what was sent stays
         reply = await self._engine.call(calls.Publish(round))
         if not isinstance(reply, calls.Published) or len(reply.payload) > MAX_PAYLOAD_BYTES:
             why = reply.reason if isinstance(reply, calls.Refused) else "it is longer than a frame may be"
@@ -155,27 +140,19 @@ class PulledExchange:
         self._longest = max(self._longest, len(payload))
         context = self._context
         signature = context.identity.sign(body(context.swarm, context.me, context.incarnation, round, digest))
-        published = Published(round, context.incarnation, digest, signature, payload)
+        published = Pulled(0, round, context.incarnation, digest, signature, payload)
         self._shell.do(self._core.publish(published, trio.current_time()))
         return True
 
-    # --- rounds -------------------------------------------------------------------------------------------
-
     def computing(self, round: int, links: Mapping[str, float], view: bytes) -> None:
-        """Local steps of `round` begin. Whom we ask when they are done is not yet of interest."""
+        """Local steps of `round` begin; the other arguments are not needed yet."""
         self._since = trio.current_time()
         self._core.compute(round)
 
     async def round(self, round: int, links: Mapping[str, float], view: bytes) -> RoundOutcome:
-        """Publish, ask, wait, then Mix.
+        """Publish, send requests to the peers of `links`, wait, then Mix. Raises EngineError: the engine cannot publish or mix.
 
-        Args:
-            round: which; its local steps are done.
-            links: whom to ask; the weights are the rule's business.
-            view: not needed, as nobody has to agree on who asks whom.
-
-        Raises:
-            EngineError: the engine cannot publish or mix.
+        The rule ignores the weights, and no other node has to agree on the requests: `view` is not needed.
         """
         core = self._core
         lag_s = max(0.0, trio.current_time() - self._since)
@@ -183,40 +160,32 @@ class PulledExchange:
         peers = links if await self._publish(round) else ()
         self._shell.do(core.ask(round, peers, trio.current_time(), lag_s))
         numbers = dict(core.questions)
+
+        def record() -> None:
+            for peer, outcome in core.outcomes.items():
+                if (number := numbers.pop(peer, None)) is not None:
+                    self._transactions.answered(peer, round, number, outcome)
+
         try:
-            while not core.done:
-                with trio.move_on_at(core.deadline):
-                    await self._shell.moved()
-                self._shell.do(core.tick(trio.current_time()))
-                self._show(round, numbers)
+            await self._shell.until_done(record)
         finally:
             core.close()
         outcomes = dict(core.outcomes)
         self._outcomes.update(outcomes.values())
         self._committed.update(peer for peer, outcome in outcomes.items() if outcome == "committed")
-        reply = await self._engine.call(calls.Mix(round, core.asked))
-        if not isinstance(reply, calls.Done):
-            raise EngineError(f"round {round} was not mixed: {reply}")
-        self._noted(outcomes, reply.held)
-        return RoundOutcome(round, outcomes, core.behind, reply.distance)
-
-    def _show(self, round: int, numbers: dict[str, int]) -> None:
-        """Tell which questions are over; they are then taken out of `numbers`, which are those of the round by peer."""
-        for peer, outcome in self._core.outcomes.items():
-            if (number := numbers.pop(peer, None)) is not None:
-                self._transactions.answered(peer, round, number, outcome)
-
-    # --- membership and engine ----------------------------------------------------------------------------
+        mixed = await self._shell.mix(round, core.asked)
+        self._noted(outcomes, mixed.clipped_or_excluded)
+        return RoundOutcome(round, outcomes, core.behind, mixed.distance)
 
     async def revoke(self, peer: str) -> None:
-        """The peer is gone, banned or reborn: what it said counts no more. There is nothing else to take back."""
+        """The peer is gone, banned or reborn: its vector is not used any more; no flow has to be deleted."""
         self._core.forget(peer)
         self._shell.move()
         try:
             await self._engine.call(calls.Revoke(peer))
         except EngineError:
-            return  # and with it all that it kept of the peer
+            return  # and with it everything stored of the peer
 
     async def reset_all(self) -> None:
-        """Nothing is kept of any peer beyond a round."""
+        """No state of a peer lasts beyond a round."""
         await trio.lowlevel.checkpoint()

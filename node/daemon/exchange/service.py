@@ -1,4 +1,4 @@
-"""Pairwise exchanges of one node: the shell of `gossip.exchange.pairwise`. That decides; this carries out and waits.
+"""Pairwise exchanges of one node: the shell of `gossip.exchange.pairwise`, which decides; this carries out and waits.
 
 A round or a visit is a loop around the core's `tick`, woken by every frame, reply and deadline. A round's end waits for the engine to have
 replied to all calls of the edges, then mixes.
@@ -12,65 +12,87 @@ from hashlib import blake2b
 
 import trio
 
-from starling.gossip.errors import EngineError, RemoteProtocolError
+from starling.gossip.compress.budget import FILL, exchange_budget
+from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.commands import Outcome
 from starling.gossip.exchange.edge import Edge
+from starling.gossip.exchange.pace import Rounds, Slots
 from starling.gossip.exchange.pairwise import MAX_LEAD, Pairwise
-from starling.gossip.exchange.rounds import Rounds
-from starling.gossip.exchange.slots import Slots
 from starling.gossip.exchange.timeouts import TRIES, Deadline, Timeouts
 from starling.gossip.overlay.sticky import StickyEdges
 from starling.gossip.wire.frames import decode
 from starling.gossip.wire.schema import Pulling
-from starling.node.config.schema import Manifest
+from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.daemon.context import NodeContext
-from starling.node.daemon.exchange.api import ExchangeMembers, RoundOutcome
-from starling.node.daemon.exchange.budget import Budget
 from starling.node.daemon.exchange.history import Transactions
-from starling.node.daemon.exchange.shell import Shell
+from starling.node.daemon.exchange.shell import RoundOutcome, Shell
+from starling.node.daemon.membership.neighbors import Members
 from starling.node.interfaces import TaskStatus
-from starling.node.rpc import calls
 from starling.node.status.snapshot import Exchanges
 
-SEND_S = 60.0
-"""A peer that takes no frame for so long is unreachable."""
+SEND_S = 60.0  # A peer that takes no frame for so long is unreachable
+MIN_MEASURED_BYTES = 64 << 10  # smaller frames vanish into socket buffers and do not measure the link
+SMOOTHING = 0.3
+
+
+class Budget:
+    """Bytes per exchange by peer: the manifest's, or as many as the edge was measured to carry in a slot, under the volunteer's caps."""
+
+    def __init__(self, manifest: Manifest, config: NodeConfig) -> None:
+        self._fixed: int | None = manifest.compress.params().get("budget_bytes")
+        self._slot_s = manifest.pace.slot_s
+        caps = [cap for cap in (config.up_bytes_per_s, config.down_bytes_per_s) if cap > 0]
+        self._cap = min(caps, default=0)
+        self._rates: dict[str, float] = {}
+
+    def __call__(self, peer: str) -> int:
+        """Bytes that both payloads of one exchange with `peer` may take; 0 is no limit known."""
+        if self._fixed:
+            return self._fixed
+        return exchange_budget(self._rates.get(peer, 0.0), self._slot_s, FILL, self._cap)
+
+    def observe(self, peer: str, sent_bytes: int, seconds: float) -> None:
+        """A frame of `sent_bytes` took `seconds` to be handed to the network."""
+        if sent_bytes < MIN_MEASURED_BYTES or seconds <= 0:
+            return
+        rate = sent_bytes / seconds
+        known = self._rates.get(peer)
+        self._rates[peer] = rate if known is None else (1 - SMOOTHING) * known + SMOOTHING * rate
+
+    def forget(self, peer: str) -> None:
+        """The peer is gone."""
+        self._rates.pop(peer, None)
 
 
 class Exchange:
-    """All pairwise exchanges of one node; satisfies `starling.node.daemon.exchange.api.Meetings`.
+    """All pairwise exchanges of one node.
 
     Args:
-        context: the node's.
-        membership: who may exchange with this node.
+        members: who may exchange with this node.
         fresh_inc: a random number in [0, 2**60] for a new incarnation of an edge.
         directions: steps pace: (give, take) of a round's links, where they are not the same both ways.
-        noted: called with how the exchanges of a round, or a visit, ended, by peer, and with whom they were clipped.
-        transactions: the history of exchanges, for the status.
-        sticky: clock pace: decides which peers that call may have an edge, and is called when one gives it up; by default all may.
+        noted: called with how the exchanges of a round, or a visit, ended, by peer, and with the peers whose update was clipped.
+        sticky: clock pace: decides which calling peers may have an edge, and is called when one gives it up; None: all may.
     """
 
     def __init__(
-        self, context: NodeContext, membership: ExchangeMembers, fresh_inc: Callable[[], int], *,
-        directions: Callable[[int], Mapping[str, tuple[float, float]]] = lambda _round: {},
-        noted: Callable[[Mapping[str, Outcome], Collection[str]], None] = lambda _outcomes, _clipped: None,
-        transactions: Transactions | None = None, sticky: StickyEdges | None = None,
+        self, context: NodeContext, members: Members, fresh_inc: Callable[[], int], *,
+        directions: Callable[[int], Mapping[str, tuple[float, float]]], transactions: Transactions,
+        noted: Callable[[Mapping[str, Outcome], Collection[str]], None], sticky: StickyEdges | None,
     ) -> None:  # fmt: skip
         self._budget = budget = Budget(context.manifest, context.config)
         pace = _pace(context.manifest, context.swarm, sticky)
-        self._core = core = Pairwise(context.me, pace, fresh_inc, lambda peer: peer in membership.members, budget)
-        self._engine = context.engine
-        self._admits = membership.admits
+        self._core = core = Pairwise(context.me, pace, fresh_inc, lambda peer: peer in members.members, budget)
+        self._admits = members.admits
         self.sticky = sticky
         self._directions = directions
         self._noted = noted
-        self._transactions = transactions if transactions is not None else Transactions()
+        self._transactions = transactions
         self._shell = Shell(
-            context.network, context.engine, context.report, send_s=SEND_S, reply=core.reply, unreachable=core.unreachable,
-            sent=lambda peer, _message, count, seconds: budget.observe(peer, count, seconds), transactions=self._transactions,
+            context, core, send_s=SEND_S, transactions=transactions,
+            sent=lambda peer, _message, count, seconds: budget.observe(peer, count, seconds),
             edge_dropped=sticky.drop if sticky is not None else lambda _peer: None,
         )  # fmt: skip
-
-    # --- status -------------------------------------------------------------------------------------------
 
     @property
     def edges(self) -> Mapping[str, Edge]:
@@ -87,11 +109,6 @@ class Exchange:
         """Payload bytes sent in committed exchanges."""
         return self._core.payload_bytes
 
-    @property
-    def behind(self) -> int:
-        """The round (slot) that peers have credibly reached."""
-        return self._core.pace.progress.lead
-
     def committed(self, peer: str) -> int:
         """Exchanges committed with `peer`."""
         return self._core.committed[peer]
@@ -99,8 +116,6 @@ class Exchange:
     def round_of(self, peer: str) -> int | None:
         """Highest round (slot) reported by `peer`."""
         return self._core.pace.progress.rounds.get(peer)
-
-    # --- the service --------------------------------------------------------------------------------------
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Answer peers until cancelled."""
@@ -121,17 +136,6 @@ class Exchange:
             await trio.sleep(self._core.pace.timeouts.deadline.wait_s())
             self._shell.do(self._core.chase())
 
-    async def _until_done(self) -> None:
-        """Wait until every link is resolved."""
-        core, shell = self._core, self._shell
-        shell.do(core.tick(trio.current_time()))
-        while not core.done:
-            with trio.move_on_at(core.deadline):
-                await shell.moved()
-            shell.do(core.tick(trio.current_time()))
-
-    # --- steps pace ---------------------------------------------------------------------------------------
-
     def computing(self, round: int, links: Mapping[str, float], view: bytes) -> None:
         """Local steps of `round` begin; arguments as in `Pairwise.compute`."""
         self._shell.do(self._core.compute(round, links, view, trio.current_time()))
@@ -139,25 +143,20 @@ class Exchange:
     async def round(self, round: int, links: Mapping[str, float], view: bytes) -> RoundOutcome:
         """All exchanges of a round whose local steps are done, then Mix; arguments as in `Pairwise.compute`.
 
-        Raises:
-            EngineError: the engine cannot mix.
+        Raises EngineError: the engine cannot mix.
         """
         core, shell = self._core, self._shell
         shell.do(core.begin_round(round, links, view, trio.current_time(), self._directions(round)))
         try:
-            await self._until_done()
+            await shell.until_done()
         finally:
-            shell.do(core.end_round(trio.current_time()))
-        outcomes = dict(core.outcomes)
+            shell.do(core.end(trio.current_time()))
+        outcomes = dict(core.pace.outcomes)
         for peer in list(core.edges):
             await shell.rest(peer)
         self._noted(outcomes, core.take_clipped(outcomes))
-        reply = await self._engine.call(calls.Mix(round))
-        if not isinstance(reply, calls.Done):
-            raise EngineError(f"round {round} was not mixed: {reply}")
-        return RoundOutcome(round, outcomes, core.left_behind(round), reply.distance)
-
-    # --- clock pace ---------------------------------------------------------------------------------------
+        mixed = await shell.mix(round)
+        return RoundOutcome(round, outcomes, core.left_behind(round), mixed.distance)
 
     async def contact_next(self, edges: Iterable[str], slot: int) -> Outcome | None:
         """Visit the next of our edges in this slot. -> how it ended, None if there is none to visit"""
@@ -171,14 +170,12 @@ class Exchange:
         shell.do(core.enter_slot(slot, trio.current_time()))
         shell.do(core.visit(peer, trio.current_time()))
         try:
-            await self._until_done()
+            await shell.until_done()
         finally:
             shell.do(core.end(trio.current_time()))
-        outcome = core.outcomes[peer]
+        outcome = core.pace.outcomes[peer]
         self._noted({peer: outcome}, core.take_clipped([peer]))
         return outcome
-
-    # --- membership and engine ----------------------------------------------------------------------------
 
     async def settle(self, peer: str) -> bool:
         """Close the edge in order; the caller sets the deadline. -> its flow is settled; else it was deleted, or there was none"""
@@ -188,30 +185,31 @@ class Exchange:
             return False
         inc = edge.inc
         shell.do(core.close(peer, trio.current_time()))
+
+        async def closed() -> None:
+            while edge.closing:
+                await shell.moved()
+
         while edge.closing:
             with trio.move_on_after(core.pace.timeouts.deadline.wait_s() / TRIES):
-                await self._closed(edge)
+                await closed()
             shell.do(core.retry_close(peer))
         await shell.rest(peer)
         return edge.settled is not None and edge.settled[0] == inc
 
-    async def _closed(self, edge: Edge) -> None:
-        while edge.closing:
-            await self._shell.moved()
-
     async def revoke(self, peer: str) -> None:
         """The peer is gone, banned or reborn: delete its flow, what was settled too."""
-        core = self._core
+        core, shell = self._core, self._shell
         edge = core.edges.get(peer)
         self._budget.forget(peer)
-        self._shell.do(core.revoke(peer, trio.current_time()))
-        self._shell.move()
-        await self._shell.rest(peer)
+        shell.do(core.revoke(peer, trio.current_time()))
+        shell.move()
+        await shell.rest(peer)
         if edge is not None and core.edges.get(peer) is edge:
             core.release(peer)
 
     async def reset_all(self) -> None:
-        """The engine holds no flow any more, or none that is worth keeping: start every edge anew and tell the peers."""
+        """The engine lost its flows, or holds another model: start every edge anew and notify the peers."""
         peers = list(self._core.edges)
         self._shell.do(self._core.reset_all(trio.current_time()))
         self._shell.move()

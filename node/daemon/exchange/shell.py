@@ -2,40 +2,61 @@
 
 The core (`gossip.exchange.pairwise` or `gossip.exchange.pull`) is synchronous, so a message, a reply and a deadline never interleave inside
 it. Each peer has two queues, one of frames and one of engine calls, each emptied by a task of its own that lives while there is work; no
-peer waits for another. A frame that cannot be sent is lost with those behind it, and the core is told; so it is if a call has no reply.
+peer waits for another. A frame that cannot be sent is lost with those behind it; the core is notified of that, and of lost calls.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 import trio
 
 from starling.gossip.errors import EngineError, RemoteProtocolError, TransportError
-from starling.gossip.exchange.calls import Answer, Answered, Apply, Call, Done, ExchangeCall, VerifyUpdate
-from starling.gossip.exchange.commands import Command, DiscardCalls, EdgeDropped, Ended, Event, Fault, SendMessage
+from starling.gossip.exchange.calls import Answer, Answered, Apply, Done, ExchangeCall, VerifyUpdate
+from starling.gossip.exchange.commands import (
+    Command,
+    DiscardCalls,
+    EdgeDropped,
+    Ended,
+    Event,
+    Fault,
+    Outcome,
+    SendMessage,
+)
+from starling.gossip.exchange.pairwise import Pairwise
+from starling.gossip.exchange.pull import Pulls
 from starling.gossip.wire.frames import encode
 from starling.gossip.wire.schema import Exchange, Pulling
+from starling.node.daemon.context import NodeContext
 from starling.node.daemon.exchange.history import Transactions
-from starling.node.interfaces import EngineHandle, Reporter, TaskStatus
-from starling.node.net.api import Network
+from starling.node.interfaces import TaskStatus
+from starling.node.rpc import calls
 
-MAX_FRAMES = 16
-"""Waiting to be sent to one peer; more are lost, and the cores repeat what is not answered."""
+MAX_FRAMES = 16  # waiting to be sent to one peer; more are lost, and the cores repeat what is not answered
 
-Replied = Callable[[ExchangeCall, Call | None, float], Iterable[Command]]
+Sent = Callable[[str, Exchange | Pulling, int, float], None]
+"""Takes (peer, message, frame bytes, seconds) of a frame that was handed to the network."""
 
 
-class Sent(Protocol):
-    """Called when a frame was handed to the network."""
+@dataclass(frozen=True, slots=True)
+class RoundOutcome:
+    """How a round's exchanges ended.
 
-    def __call__(self, peer: str, message: Exchange | Pulling, frame_bytes: int, seconds: float) -> None:
-        """It took so long."""
-        ...
+    Args:
+        round: its number.
+        outcomes: by peer.
+        behind: the round that peers have credibly reached, if they left us behind, else `round`: a node that only exchanges less often
+            than others has lost nothing.
+        distance: as in `starling.node.rpc.calls.Done`.
+    """
+
+    round: int
+    outcomes: Mapping[str, Outcome]
+    behind: int
+    distance: float | None = None
 
 
 @dataclass(slots=True)
@@ -44,33 +65,26 @@ class _Peer:
     calls: deque[ExchangeCall] = field(default_factory=deque)
     sending: bool = False
     calling: bool = False
-    rested: trio.Event = field(default_factory=trio.Event)
+    idle: trio.Event = field(default_factory=trio.Event)
 
 
 class Shell:
     """Carries out the commands of one node's exchange core.
 
     Args:
-        network, engine, report: the node's.
         send_s: seconds after which a peer that takes no frame is unreachable.
-        reply: the core's: takes (call, reply or None where the engine was lost, now).
-        unreachable: the core's: takes (peer, now).
-        sent: called for every frame sent.
-        transactions: the history, which records every exchange.
-        edge_dropped: called with a peer that gave up its edge.
+        sent, edge_dropped: called for every frame sent, and with a peer that gave up its edge.
     """
 
     def __init__(
-        self, network: Network, engine: EngineHandle, report: Reporter, *, send_s: float, reply: Replied,
-        unreachable: Callable[[str, float], Iterable[Command]], sent: Sent, transactions: Transactions,
+        self, context: NodeContext, core: Pairwise | Pulls, *, send_s: float, sent: Sent, transactions: Transactions,
         edge_dropped: Callable[[str], None] = lambda _peer: None,
     ) -> None:  # fmt: skip
-        self._network = network
-        self._engine = engine
-        self._report = report
+        self._network = context.network
+        self._engine = context.engine
+        self._report = context.report
+        self._core = core
         self._send_s = send_s
-        self._reply = reply
-        self._unreachable = unreachable
         self._sent = sent
         self._transactions = transactions
         self._edge_dropped = edge_dropped
@@ -81,11 +95,8 @@ class Shell:
         """Payload bytes that wait to be sent or are being sent."""
 
     async def serve(
-        self,
-        receive: Callable[[str, bytes | bytearray], None],
-        *beside: Callable[[], Awaitable[None]],
-        task_status: TaskStatus,
-    ) -> None:
+        self, receive: Callable[[str, bytes | bytearray], None], *beside: Callable[[], Awaitable[None]], task_status: TaskStatus
+    ) -> None:  # fmt: skip
         """Hand (peer, frame) to `receive` until cancelled, and run `beside`. A RemoteProtocolError is reported as the peer's fault."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -122,6 +133,22 @@ class Shell:
                 case _:
                     self._queue_call(command)
 
+    async def until_done(self, woken: Callable[[], object] = lambda: None) -> None:
+        """Wait until the core is done; `woken` is called after each of its ticks."""
+        self.do(self._core.tick(trio.current_time()))
+        while not self._core.done:
+            with trio.move_on_at(self._core.deadline):
+                await self._moved.wait()
+            self.do(self._core.tick(trio.current_time()))
+            woken()
+
+    async def mix(self, round: int, asked: tuple[str, ...] = ()) -> Done:
+        """Have the engine mix. Raises EngineError: it cannot."""
+        reply = await self._engine.call(calls.Mix(round, asked))
+        if not isinstance(reply, Done):
+            raise EngineError(f"round {round} was not mixed: {reply}")
+        return reply
+
     async def moved(self) -> None:
         """Wait until something happens that a round may wait for."""
         await self._moved.wait()
@@ -129,7 +156,7 @@ class Shell:
     async def rest(self, peer: str) -> None:
         """Wait until the engine has replied to all calls for a peer."""
         while (it := self._peers.get(peer)) is not None and it.calling:
-            await it.rested.wait()
+            await it.idle.wait()
 
     def move(self) -> None:
         """Something happened that a round may wait for."""
@@ -142,8 +169,6 @@ class Shell:
     def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
         if self._nursery is not None:  # else the service is stopping: there is no more work
             self._nursery.start_soon(task)
-
-    # --- frames -------------------------------------------------------------------------------------------
 
     def _queue_frame(self, peer: str, message: Exchange | Pulling, *, repeat: bool) -> None:
         it = self._peer(peer)
@@ -167,7 +192,7 @@ class Shell:
             except (TransportError, trio.TooSlowError):
                 self.queued_bytes -= sum(map(payload_bytes, it.frames))
                 it.frames.clear()
-                self.do(self._unreachable(peer, trio.current_time()))
+                self.do(self._core.unreachable(peer, trio.current_time()))
                 self.move()
             else:
                 self._sent(peer, message, len(frame), trio.current_time() - began)
@@ -176,13 +201,11 @@ class Shell:
         it.sending = False
         self._forget_idle(peer, it)
 
-    # --- engine -------------------------------------------------------------------------------------------
-
     def _queue_call(self, call: ExchangeCall) -> None:
         it = self._peer(call.peer)
         it.calls.append(call)
         if not it.calling:
-            it.calling, it.rested = True, trio.Event()
+            it.calling, it.idle = True, trio.Event()
             self._spawn(partial(self._call_engine, call.peer, it))
 
     async def _call_engine(self, peer: str, it: _Peer) -> None:
@@ -194,11 +217,11 @@ class Shell:
                 reply = None
             if isinstance(call, Answer | Apply) and isinstance(reply, Answered | Done):
                 self._transactions.clipped(peer, call.seq, reply.clip)
-            self.do(self._reply(call, reply, trio.current_time()))
+            self.do(self._core.reply(call, reply, trio.current_time()))
             if isinstance(call, VerifyUpdate):
                 self.move()
         it.calling = False
-        it.rested.set()
+        it.idle.set()
         self._forget_idle(peer, it)
 
     def _forget_idle(self, peer: str, it: _Peer) -> None:

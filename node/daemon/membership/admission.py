@@ -1,8 +1,8 @@
 """Admission in a running node: its own credential, made and renewed in time, and the evaluation of others' proofs of work.
 
 Nothing here decides who is admitted; `node.admission.gate` does. Evaluations of argon2id take milliseconds each, so they run in a thread,
-one after the other, and in batches short enough not to delay a stop. Bad tickets cost their sender: each source, an address prefix or
-else a peer, has a bucket of evaluations, from which good tickets are refunded.
+one after the other, and in batches short enough not to delay a stop. Each source of tickets, an address prefix or else a peer, has a bucket
+of evaluations; good tickets are refunded.
 """
 
 from __future__ import annotations
@@ -23,60 +23,40 @@ from starling.node.admission import credential as credentials
 from starling.node.admission import revocations
 from starling.node.admission.chain import Chain
 from starling.node.admission.credential import Credential, Ticket
-from starling.node.admission.gate import GOOD, Gatekeeper, puzzle_of
+from starling.node.admission.gate import GOOD, Gatekeeper, keep, puzzle_of
 from starling.node.admission.work import search
-from starling.node.config.schema import Manifest
-from starling.node.daemon.context import AdmissionStore
-from starling.node.identity import Identity, peer_id_of
-from starling.node.interfaces import Reporter
+from starling.node.daemon.context import AdmissionStore, NodeContext
+from starling.node.identity import peer_id_of
 from starling.node.net.limits import TokenBucket
 
-BATCH_S = 0.25
-"""Target duration of a batch of tries."""
+BATCH_S = 0.25  # target duration of a batch of tries
 PROGRESS_S = 1.0
-CLOCK_S = 60.0
-"""Longest sleep between looks at the system clock, which may be set meanwhile."""
-SPREAD = 8
-"""Members begin to renew within one part in so many of an epoch, each at its own time, so that not all tickets come at once."""
+CLOCK_S = 60.0  # longest sleep between looks at the system clock, which may be set meanwhile
+SPREAD = 8  # members begin to renew within one part in so many of an epoch, each at its own time, so that not all tickets come at once
 WASTED_PER_S, WASTED_AT_ONCE = 1.0, 64.0
 MAX_WAITING = 512
 MAX_SOURCES = 1024
-LONGEST_S = 10 * 365 * 86400.0
-"""Longer than any invitation is given."""
+LONGEST_S = 10 * 365 * 86400.0  # longer than any invitation lasts
 
 
 class Admission:
     """A node's own credential, and the gate for others' credentials.
 
-    Args:
-        manifest: of the swarm.
-        swarm: its id.
-        identity: our key.
-        store: our credentials and what an earlier run knew.
-        operator: who runs this node, for its credential.
-        unix_s: the time.
-        report: takes events and faults.
-
-    Raises:
-        ConfigError: no member would admit this node; the message says what helps.
+    Raises ConfigError: no member would admit this node; the message says what helps.
     """
 
-    def __init__(
-        self, *, manifest: Manifest, swarm: str, identity: Identity, store: AdmissionStore, operator: str, unix_s: Callable[[], float],
-        report: Reporter,
-    ) -> None:  # fmt: skip
+    def __init__(self, context: NodeContext, store: AdmissionStore) -> None:
+        manifest, operator = context.manifest, context.config.operator
         if not operator.isprintable():
-            raise ConfigError(
-                f"operator: must be printable, got {operator!r}; change it in node.toml, `starling config show node` explains it"
-            )
-        self.gate = Gatekeeper(manifest, swarm, identity.peer_id, unix_s)
-        self._swarm = swarm
-        self._identity = identity
-        self._unix_s = unix_s
-        self._report = report
-        self.keep_revoked = store.keep_revoked
+            advice = "change it in node.toml, `starling config show node` explains it"
+            raise ConfigError(f"operator: must be printable, got {operator!r}; {advice}")
+        self.gate = Gatekeeper(manifest, context.swarm, context.me, context.unix_time)
+        self._swarm = context.swarm
+        self._identity = context.identity
+        self._unix_s = context.unix_time
+        self._report = context.report
         self._store = store
-        self._puzzle = puzzle_of(manifest, swarm)
+        self._puzzle = puzzle_of(manifest, context.swarm)
         self._shown = Credential(operator, None, store.chain if manifest.admission.kind == "invite" else ())
         self._waiting, self._examined = trio.open_memory_channel[tuple[Record, str, TokenBucket]](MAX_WAITING)
         self._under_way: set[tuple[str, bytes]] = set()
@@ -84,19 +64,35 @@ class Admission:
         for revocation in store.revoked:
             with suppress(ValueError):  # a damaged file, or another swarm's
                 self.gate.revoke([revocation])
+        self._stored = self.gate.digest
+        self._reported = 0
+        """Invitations used twice."""
         standing = self.gate.standing(self._record())
         if self._puzzle is None and standing != GOOD:
             raise ConfigError(f"admission: {self._why(standing.reason)}")
-
-    # --- own credential ----------------------------------------------------------------------------------------
 
     @property
     def credential(self) -> bytes:
         """Our credential as our record carries it."""
         return credentials.encode(self._shown)
 
-    def rejected(self, own: Record) -> str:
-        """Why other members reject our record, in one line; "" if they accept it, or will after a new proof of work."""
+    def check(self, own: Record) -> str:
+        """Report invitations that are used twice, and store new revocations.
+
+        Returns:
+            Why other members reject our record, in one line; "" if they accept it, or will after a new proof of work.
+        """
+        for use in list(self.gate.overused.values())[self._reported :]:
+            self._reported += 1
+            text = f"{use.kept.peer} and {use.other.peer} use the same invitation of {use.inviter}; the one with the lower peer id is kept"
+            self._report.event("invitation_overused", text, level="warning", peer=use.inviter, number=use.number)
+            if use.inviter not in {own.peer, self.gate.manifest.founder}:
+                self._report.fault(
+                    use.inviter, "invitation_signed_twice" if use.signed_twice else "invitation_overused"
+                )
+        if self.gate.digest != self._stored:
+            self._stored = self.gate.digest
+            self._store.keep_revoked(self.gate.revoked)
         if self.gate.is_beaten(own):
             return "another node with precedence uses the same invitation; ask for one of your own, then `starling join INVITE`"
         standing = self.gate.standing(own)
@@ -115,11 +111,7 @@ class Admission:
         self._show(await self._work(puzzle.epoch(self._unix_s())))
 
     async def renew(self, present: Callable[[bytes], object]) -> None:
-        """Find a ticket for each new epoch in time, until cancelled.
-
-        Args:
-            present: called with each new credential.
-        """
+        """Find a ticket for each new epoch in time, until cancelled; `present` is called with each new credential."""
         if self._puzzle is None:
             return
         share = derive(0, "renew", self._identity.peer_id) / 2**63 / SPREAD
@@ -179,16 +171,8 @@ class Admission:
             case _:
                 return f"the invitation is none of this swarm's ({reason}); {ask}"
 
-    # --- credentials of others -------------------------------------------------------------------------------------------
-
     def queue(self, source: str, sender: str, now: float) -> None:
-        """Queue the records of the last message whose proof of work must be evaluated.
-
-        Args:
-            source: address prefix or peer that it came from.
-            sender: peer that sent it.
-            now: seconds on trio's clock.
-        """
+        """Queue the records of the sender's last message whose proof of work must be evaluated; `source`: address prefix or peer."""
         records, self.gate.unproven = self.gate.unproven, []
         for record in records:
             key, bucket = (record.peer, record.credential), self._bucket(source)
@@ -202,11 +186,7 @@ class Admission:
             self._under_way.add(key)
 
     async def examine(self, welcome: Callable[[Record, str], object]) -> None:
-        """Evaluate queued records one after the other, until cancelled.
-
-        Args:
-            welcome: called with each record whose work is good, and its sender.
-        """
+        """Evaluate queued records until cancelled; `welcome` is called with each record whose work is good, and its sender."""
         async for record, sender, bucket in self._examined:
             try:
                 if self.gate.standing(record).state == "unproven":
@@ -227,31 +207,21 @@ class Admission:
 
     def _bucket(self, source: str) -> TokenBucket:
         bucket = self._sources.pop(source, None) or TokenBucket(WASTED_PER_S, WASTED_AT_ONCE)
-        self._sources[source] = bucket
-        if len(self._sources) > MAX_SOURCES:
-            del self._sources[next(iter(self._sources))]
+        keep(self._sources, source, bucket, MAX_SOURCES)
         return bucket
 
-    # --- revoking ---------------------------------------------------------------------------------------------
-
     def revocation(self, chain: Chain) -> Revocation:
-        """A revocation of the last invitation of a chain, signed by us.
-
-        Raises:
-            GossipError: it is not ours to revoke.
-        """
+        """A revocation of the last invitation of a chain, signed by us. Raises GossipError: it is not ours to revoke."""
         try:
             return revocations.revoke(self._identity, chain, self.gate.revocations.terms)
         except ValueError as error:
-            raise GossipError(
-                f"revoke: only the founder and those above a member can revoke its invitation ({error}); see `starling peers`"
-            ) from error
+            text = f"revoke: only the founder and those above a member can revoke its invitation ({error}); see `starling peers`"
+            raise GossipError(text) from error
 
     def own_invitation(self, number: int) -> Chain:
-        """A chain that ends with our invitation of that number, with a placeholder invitee: enough to revoke it, whichever node uses it.
+        """A chain that ends with our invitation of that number and a placeholder invitee: enough to revoke it, whichever node uses it.
 
-        Raises:
-            GossipError: we have no such invitation to give.
+        Raises GossipError: we have no such invitation to give.
         """
         placeholder = peer_id_of(hashlib.blake2b(f"{self._swarm} {number}".encode(), digest_size=32).digest())
         until = int((self._unix_s() + LONGEST_S) * 1000)

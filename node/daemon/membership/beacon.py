@@ -1,9 +1,10 @@
 """The beacon service: the founder publishes random beacons; members spread them and derive the salts of ranks from them.
 
-Only where members are ranked anew (`overlay.rerank_every`). The founder publishes the beacon of the next epoch when its own round enters an
-epoch. A member that receives a beacon for the first time passes it on, to all members or to a few in large swarms. A member that enters an
-epoch without its beacon goes on with the salt that every member can compute, emits one event, and queries the founder and a random member;
-what is missing is requested again every `membership.sync_s`. A beacon holds from the moment it arrives, so all members that have it agree.
+Beacons exist only where members are ranked anew (`overlay.rerank_every`); elsewhere the swarm id is the salt. The founder publishes the
+beacon of the next epoch when its own round enters an epoch. A member that receives a beacon for the first time passes it on, to all members
+or to a few in large swarms. A member that enters an epoch without its beacon goes on with the salt that every member can compute, emits one
+event, and queries the founder and a random member; missing beacons are requested again every `membership.sync_s`. A beacon holds from the
+moment it arrives, so all members that have it agree.
 
     a beacon not signed by the founder                   a fault of the sender
     a beacon that is known, too old or too far ahead     ignored
@@ -14,8 +15,6 @@ most an epoch.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import trio
 
@@ -29,20 +28,17 @@ from starling.node.daemon.membership.best_effort import BestEffort
 from starling.node.daemon.membership.neighbors import Members
 from starling.node.identity import verify
 from starling.node.interfaces import TaskStatus
-from starling.robust.evidence import Ration
+from starling.robust.evidence import Rations
 
-BURST, PER_S = 16.0, 2.0
-"""Signatures verified and queries answered for one member: at once, and per second in the long run."""
+BURST, PER_S = (
+    16.0,
+    2.0,
+)  # signatures verified and queries answered for one member: at once, and per second in the long run
 MAX_SENDERS = 4096
 
 
 class BeaconService:
-    """Salts that no member can predict more than an epoch ahead.
-
-    Args:
-        context: the node's; beacons are signed with its key if it is the founder.
-        members: who is here.
-    """
+    """The order in which the overlay ranks members: by salts that no member can predict more than an epoch ahead."""
 
     def __init__(self, context: NodeContext, members: Members) -> None:
         self._me = context.me
@@ -51,11 +47,12 @@ class BeaconService:
         self._founder = context.manifest.founder
         self._sign = context.identity.sign
         self._members = members
-        self._every = context.manifest.overlay.rerank_every
+        overlay = context.manifest.overlay
+        self._every = overlay.rerank_every if overlay.kind != "pull" else 0
         self._sync_s = context.manifest.membership.sync_s
         self._sampler = Sampler(context.secret_seed("beacon"))
         self._beacons = Beacons(self._swarm, self._founder, verify)
-        self._rations: dict[str, Ration] = {}
+        self._rations = Rations(BURST, PER_S, MAX_SENDERS)
         self._epoch = 0
         self._entered = trio.Event()
         self._began = False
@@ -64,24 +61,25 @@ class BeaconService:
 
     def salt(self, round: int) -> bytes:
         """The salt of the ranks in a round that is, or is about to be, under way here."""
+        if not self._every:
+            return self._swarm.encode()
         epoch = epoch_of(round, self._every)
         if epoch > self._epoch or not self._began:
             self._enter(epoch)
         return self._beacons.salt(self._swarm.encode(), epoch)
 
-    # --- receiving ----------------------------------------------------------------------------------------
+    def digest(self, round: int) -> bytes:
+        """Digest of the members and, where that changes, their order in a round: both ends of an exchange must agree on it."""
+        view = self._members.view
+        return order_digest(view, self.salt(round)) if self._every else view
 
     def receive(self, sender: str, message: Beacon | BeaconQuery) -> None:
-        """A member sent a beacon or a query.
-
-        Raises:
-            RemoteProtocolError: beacon_forged.
-        """
+        """A member sent a beacon or a query. Raises RemoteProtocolError: beacon_forged."""
+        if not self._every:
+            return
         if isinstance(message, Beacon) and not self._beacons.wants(message, self._epoch):
             return
-        if len(self._rations) >= MAX_SENDERS and sender not in self._rations:
-            del self._rations[next(iter(self._rations))]
-        if not self._rations.setdefault(sender, Ration(BURST, PER_S)).take(1, trio.current_time()):
+        if not self._rations.take(sender, trio.current_time()):
             return
         if isinstance(message, BeaconQuery):
             for beacon in self._beacons.since(message.epoch):
@@ -90,14 +88,12 @@ class BeaconService:
             self._spread(message, {sender, self._founder})
             self._look()
 
-    # --- sending ------------------------------------------------------------------------------------------
-
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Send, and request what is missing, until cancelled."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._best_effort.serve)
             task_status.started()
-            while True:
+            while self._every:
                 with trio.move_on_after(self._sync_s) as waiting:
                     await self._entered.wait()
                 self._entered = trio.Event()
@@ -142,27 +138,3 @@ class BeaconService:
         others = [peer for peer in self._members.members if peer != self._me and peer not in known_to]
         for peer in self._sampler.sample(others, fan_out(len(others) + 1)):
             self._best_effort.send_soon(peer, beacon)
-
-
-@dataclass(frozen=True, slots=True)
-class MemberOrder:
-    """The order in which the overlay ranks members, which both ends of an exchange must agree on.
-
-    Args:
-        members: who is here.
-        swarm: swarm id, the salt where ranks never change.
-        beacons: the salts where they do; None where not.
-    """
-
-    members: Members
-    swarm: str
-    beacons: BeaconService | None
-
-    def salt(self, round: int) -> bytes:
-        """Salt of the ranks in a round."""
-        return self.swarm.encode() if self.beacons is None else self.beacons.salt(round)
-
-    def digest(self, round: int) -> bytes:
-        """Digest of the members and, where that changes, their order in a round."""
-        view = self.members.view
-        return view if self.beacons is None else order_digest(view, self.beacons.salt(round))

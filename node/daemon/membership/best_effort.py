@@ -14,19 +14,14 @@ from starling.node.interfaces import TaskStatus
 from starling.node.net.api import Network
 
 SEND_S = 5.0
-MAX_QUEUED = 1024
-"""Messages whose sending has not begun, to all peers together; more are dropped."""
-MAX_SENDING = 8
-"""Messages being sent to one peer; more are dropped."""
+MAX_QUEUED = 1024  # messages whose sending has not begun, to all peers together; more are dropped
+MAX_SENDING = 8  # messages being sent to one peer; more are dropped
 
 
 class BestEffort:
-    """Sends one service's messages, each in a task of its own, while it serves.
+    """Sends one service's messages, each in a task of its own and `per_peer` at a time to one, while it serves.
 
-    Args:
-        network: to send.
-        per_peer: messages being sent to one peer at a time.
-        unreachable: called with a peer to which a message could not be sent.
+    `unreachable` is called with a peer to which a message could not be sent.
     """
 
     def __init__(

@@ -20,14 +20,7 @@ STORE_S = 10.0  # … stored so often
 
 
 class Bootstrap:
-    """Addresses of peers to begin with.
-
-    Args:
-        bootstrap: addresses from the settings or the invite.
-        known: addresses of members of an earlier run.
-        remember: called with addresses of some members now and then, to store them for the next run.
-        report: takes events.
-    """
+    """Addresses of peers to begin with: from the settings or the invite, and of members of an earlier run (`known`, `remember`)."""
 
     def __init__(
         self, bootstrap: tuple[str, ...], known: tuple[str, ...], remember: Callable[[tuple[str, ...]], object], report: Reporter
@@ -39,7 +32,7 @@ class Bootstrap:
 
     async def fetch_manifest(self, transfer: Transfer, network: Network, swarm: str) -> Manifest:
         """Fetch the manifest of a swarm from the first peer that has it; tries until one does."""
-        pause, said = FIRST_PAUSE_S, False
+        pause, warned = FIRST_PAUSE_S, False
         while True:
             for address in self.addresses:
                 try:
@@ -50,10 +43,10 @@ class Bootstrap:
                     self._report.fault(error.peer, error.reason)
                 except (TransportError, trio.TooSlowError):
                     continue
-            if not said:
+            if not warned:
                 text = f"no bootstrap peer answers ({', '.join(self.addresses)}); still trying"
                 self._report.event("bootstrap_unreachable", text, level="warning")
-                said = True
+                warned = True
             await trio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 

@@ -13,9 +13,7 @@ from starling.gossip.seeds import derive
 from starling.robust.sampling import draw
 
 AliveMembers = Callable[[], tuple[str, ...]]
-"""Members believed alive, this node included."""
-MAX_DRAWN = 64
-"""Members on a link map; in larger swarms it has only this node and its neighbors."""
+MAX_DRAWN = 64  # members on a link map; in larger swarms it has only this node and its neighbors
 
 
 class Members(Protocol):
@@ -35,30 +33,17 @@ class Members(Protocol):
         """Incarnation of an alive peer, None for others."""
         ...
 
+    def admits(self, peer: str) -> bool:
+        """Whether a peer's frame is to be read. Raises RemoteProtocolError: not_a_member."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class LinkMap:
-    """Links of the overlay in one round, as far as this node knows.
-
-    Args:
-        ranks: members in order of rank.
-        links: pairs of indices into `ranks`, the smaller first.
-    """
+    """Links of the overlay in one round, as far as known: pairs of indices into `ranks`, members by rank; the smaller first."""
 
     ranks: tuple[str, ...] = ()
     links: tuple[tuple[int, int], ...] = ()
-
-
-class Neighbors(Protocol):
-    """A node's neighbors by round."""
-
-    def weights(self, round: int) -> Mapping[str, float]:
-        """Neighbor -> mixing weight."""
-        ...
-
-    def link_map(self, round: int) -> LinkMap:
-        """The overlay's links, for the status."""
-        ...
 
 
 def own_links(ranks: Sequence[str], me: str, peers: Iterable[str]) -> LinkMap:
@@ -75,12 +60,14 @@ def own_links(ranks: Sequence[str], me: str, peers: Iterable[str]) -> LinkMap:
     return LinkMap(tuple(ranks), tuple(sorted((min(mine, other), max(mine, other)) for other in others)))
 
 
-@dataclass(slots=True)
-class _Cached:
-    """The last link map and its key."""
+class _Last(dict[object, LinkMap]):
+    """The last link map, by its arguments."""
 
-    key: object = None
-    link_map: LinkMap = LinkMap()
+    def get_or(self, key: object, make: Callable[[], LinkMap]) -> LinkMap:
+        if key not in self:
+            self.clear()
+            self[key] = make()
+        return self[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +75,7 @@ class OverlayNeighbors:
     """Neighbors that the overlay names.
 
     Args:
-        overlay: built from the manifest.
-        members: members believed alive.
-        me: own peer id.
+        overlay, members, me: the overlay, members believed alive and own peer id.
         salt: salt of the ranks in a round.
         rows: `weights` are this node's row of the mixing matrix, for pulled exchanges; else of links, equal at both ends.
     """
@@ -100,7 +85,7 @@ class OverlayNeighbors:
     me: str
     salt: Callable[[int], bytes]
     rows: bool = False
-    _cached: _Cached = field(default_factory=_Cached, compare=False, repr=False)
+    _last: _Last = field(default_factory=_Last, compare=False, repr=False)
 
     def weights(self, round: int) -> Mapping[str, float]:
         """Neighbor -> mixing weight."""
@@ -124,10 +109,7 @@ class OverlayNeighbors:
 
     def link_map(self, round: int) -> LinkMap:
         """All links of the round, from every member's row; cached for the round and member list."""
-        key = (self.members(), self.salt(round), round)
-        if self._cached.key != key:
-            self._cached.key, self._cached.link_map = key, self._link_map(round)
-        return self._cached.link_map
+        return self._last.get_or((self.members(), self.salt(round), round), lambda: self._link_map(round))
 
     def _link_map(self, round: int) -> LinkMap:
         order = self._order(round)
@@ -149,8 +131,6 @@ class RandomNeighbors:
     """K other members, uniformly at random within caps, drawn anew every round. Other nodes can neither predict nor influence the draw.
 
     Args:
-        members: members believed alive.
-        me: own peer id.
         k: neighbors per round.
         prefixes: labels of a peer, see `starling.robust.sampling.labels`.
         per_prefix: most neighbors with one label; 0 is no limit.
@@ -167,7 +147,7 @@ class RandomNeighbors:
     allowed: Callable[[str], bool]
     secret: bytes
     incarnation: int
-    _cached: _Cached = field(default_factory=_Cached, compare=False, repr=False)
+    _last: _Last = field(default_factory=_Last, compare=False, repr=False)
 
     def weights(self, round: int) -> Mapping[str, float]:
         """Neighbor -> mixing weight, the same for all."""
@@ -179,7 +159,7 @@ class RandomNeighbors:
     def link_map(self, round: int) -> LinkMap:
         """Links of this node alone, since those of others are unknown; there are no ranks, so members are sorted by peer id."""
         members = self.members()
-        if self._cached.key != (members, round):
-            self._cached.key = (members, round)
-            self._cached.link_map = own_links(sorted(members), self.me, self.weights(round))
-        return self._cached.link_map
+        return self._last.get_or((members, round), lambda: own_links(sorted(members), self.me, self.weights(round)))
+
+
+Neighbors = OverlayNeighbors | RandomNeighbors

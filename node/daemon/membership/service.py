@@ -1,12 +1,13 @@
 """The membership service: connects the detector (`gossip.membership.detector`) to the control lane, the clock and the network's events.
 
 Nothing here decides who is alive, which the detector does, or who may be a member, which `node.admission.gate` does. A frame that cannot be
-sent is dropped, since the detector repeats what matters, and the detector is told that the peer could not be reached.
+sent is dropped, since the detector repeats what matters; the detector is notified that the peer could not be reached.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 
 import trio
 
@@ -24,12 +25,11 @@ from starling.gossip.membership.events import (
     Reborn,
     Send,
 )
-from starling.gossip.membership.gate import OpenGate
 from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import MAX_MEMBERS, AddressQuota, Member, MemberList
 from starling.gossip.seeds import derive
 from starling.gossip.wire import frames
-from starling.gossip.wire.schema import MAX_ADDRESSES, Beacon, BeaconQuery, Evidence, Record, Told
+from starling.gossip.wire.schema import MAX_ADDRESSES, Attestations, Beacon, BeaconQuery, Evidence, Record
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.best_effort import BestEffort
@@ -38,58 +38,44 @@ from starling.node.interfaces import TaskStatus
 from starling.node.net.api import Disconnected
 from starling.robust.sampling import labels, prefix_of
 
-MAX_WAITING = 1024
-"""Events that a subscriber has not taken."""
 ORIGIN_SHARE, ELSEWHERE_SHARE = 16, 2
 """One public address prefix has at most 1/ORIGIN_SHARE of all places for members; members without a known public address, which costs
 nothing to claim, at most 1/ELSEWHERE_SHARE."""
-MAX_SENDING = 32
-"""Messages being sent to one peer; more are dropped."""
-NAMED = "named"  # what `prefix_of` returns for an address that is a name
-Overheard = Told | Evidence | Beacon | BeaconQuery
-"""Control messages that are not about membership."""
+MAX_SENDING = 32  # messages being sent to one peer; more are dropped
+NAMED = "named"  # `prefix_of` an address that is a name
+OtherControl = Attestations | Evidence | Beacon | BeaconQuery  # control messages that are not about membership
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 
-Handler = Callable[[str, Overheard], object]
-
 
 class Membership:
-    """Keeps the member list of one node.
+    """Keeps the member list of one node; owns the network's events and its control lane, and feeds the swarm clock.
 
-    Args:
-        context: the node's; the network's events and its control lane belong to this service.
-        clock: the swarm clock, fed from probes.
-        admission: who may be a member, and our own credential; None admits every peer.
+    `changed` is called with every change of a member.
     """
 
-    def __init__(self, context: NodeContext, clock: SwarmClock, admission: Admission | None = None) -> None:
+    def __init__(
+        self, context: NodeContext, clock: SwarmClock, admission: Admission, changed: Callable[[MemberEvent], object]
+    ) -> None:  # fmt: skip
         identity, swarm, section = context.identity, context.swarm, context.manifest.membership
         self._network = context.network
         self._report = context.report
         self._seed = derive(context.manifest.seed, "join", identity.peer_id)
         self._clock = clock
         self._admission = admission
-        self._overused = 0
-        gate = admission.gate if admission is not None else OpenGate()
-        self._kept = gate.digest
-        self._view = MemberList(lambda record: verify_record(record, swarm), gate, self._address_quota)
-        credential = admission.credential if admission is not None else b""
-        own = Record(identity.peer_id, swarm, context.incarnation, 0, "alive", self._addresses(), b"", credential)
+        self._changed = changed
+        self._view = MemberList(lambda record: verify_record(record, swarm), admission.gate, self._address_quota)
+        own = Record(
+            identity.peer_id, swarm, context.incarnation, 0, "alive", context.network.addresses[:MAX_ADDRESSES], b"",
+            admission.credential,
+        )  # fmt: skip
         timing = Timing(section.probe_s, section.timeout_s, section.suspicion_s, section.sync_s, section.helpers)
         self._core = Detector(
-            LocalRecord(identity.sign_record(own), identity.sign_record),
-            self._view,
-            timing,
-            context.manifest.seed,
-            clock.time,
+            LocalRecord(identity.sign_record(own), identity.sign_record), self._view, timing, context.manifest.seed, clock.time,
             trio.current_time(),
-        )
+        )  # fmt: skip
         self._best_effort = BestEffort(context.network, per_peer=MAX_SENDING, unreachable=self._lost)
-        self._subscribers: list[trio.MemorySendChannel[MemberEvent]] = []
         self._wake = trio.Event()
-
-    # --- for other services ----------------------------------------------------------------------------------
 
     @property
     def me(self) -> str:
@@ -130,18 +116,13 @@ class Membership:
     def operator_of(self, peer: str) -> str:
         """The operator that a member's credential names, unverified; "" for none."""
         member = self._view.members.get(peer)
-        if member is None or self._admission is None:
-            return ""
-        return self._admission.gate.credential(member.record).operator
+        return "" if member is None else self._admission.gate.credential(member.record).operator
 
     def admits(self, peer: str) -> bool:
-        """Whether a frame of another lane is to be read, because its sender is a member.
+        """Whether a frame of another lane is to be read, because its sender is a member. Raises RemoteProtocolError: not_a_member.
 
         The frame proves that the sender is alive. A sender believed dead is sent that claim and is a member again once it refutes it; our
         mistake is no fault of the sender.
-
-        Raises:
-            RemoteProtocolError: not_a_member.
         """
         member = self._view.members.get(peer)
         if member is None:
@@ -154,42 +135,37 @@ class Membership:
     def may_read(self, peer: str) -> bool:
         """Whether a peer may read what members share: every peer where admission asks for nothing.
 
-        Raises:
-            RemoteProtocolError: not_a_member.
+        Raises RemoteProtocolError: not_a_member.
         """
         return not self._view.gate.closed or self.admits(peer)
 
     def inviter_of(self, peer: str) -> str | None:
         """The inviter of a peer; None for the founder, an unknown peer, and in swarms without invitations."""
         member = self._view.members.get(peer)
-        if member is None or self._admission is None:
-            return None
-        chain = self._admission.gate.inviters(member.record)
+        chain = () if member is None else self._admission.gate.inviters(member.record)
         return chain[-1] if chain else None
 
-    def revoke(self, whom: str) -> tuple[str, ...]:
-        """Revoke a member's invitation, or one of ours by its number -> the members that lose their membership.
+    def revoke(self, holder: str) -> tuple[str, ...]:
+        """Revoke the invitation of a peer id, or one of ours by its number -> the members that lose their membership.
 
-        Args:
-            whom: a peer id, or digits.
-
-        Raises:
-            GossipError: it is not ours to revoke.
+        Raises GossipError: it is not ours to revoke.
         """
-        if self._admission is None or self._admission.gate.manifest.admission.kind != "invite":
+        admission, before = self._admission, self.members
+        if admission.gate.manifest.admission.kind != "invite":
             raise GossipError("revoke: this swarm has no invitations; keep a peer out with `starling ban PEER`")
-        member, before = self._view.members.get(whom), self.members
-        if member is None and not whom.isdecimal():
-            raise GossipError(f"revoke: {whom} is no member known to this node; see `starling peers`")
-        if member is not None:
-            chain = self._admission.gate.credential(member.record).chain
-        else:
-            chain = self._admission.own_invitation(int(whom[:12]))
-        self._do(self._core.revoke(self._admission.revocation(chain), trio.current_time()))
+        member = self._view.members.get(holder)
+        if member is None and not holder.isdecimal():
+            raise GossipError(f"revoke: {holder} is no member known to this node; see `starling peers`")
+        chain = (
+            admission.own_invitation(int(holder[:12]))
+            if member is None
+            else admission.gate.credential(member.record).chain
+        )
+        self._do(self._core.revoke(admission.revocation(chain), trio.current_time()))
         self._check_admission()
         return tuple(peer for peer in before if peer not in self.members)
 
-    def last_heard(self, peer: str) -> float | None:
+    def last_frame(self, peer: str) -> float | None:
         """When its last control frame was received, on trio's clock."""
         return self._core.last_frame.get(peer)
 
@@ -197,75 +173,57 @@ class Membership:
         """Round-trip time of its last probe, in seconds."""
         return self._core.rtt_s.get(peer)
 
-    def subscribe(self) -> trio.MemoryReceiveChannel[MemberEvent]:
-        """Every change from now on.
-
-        Bounded: the channel of a subscriber that has MAX_WAITING events pending is closed, so that no event is lost unnoticed.
-        """
-        send, receive = trio.open_memory_channel[MemberEvent](MAX_WAITING)
-        self._subscribers.append(send)
-        return receive
-
-    # --- life ------------------------------------------------------------------------------------------------------
-
     async def serve(
-        self, other: Handler = lambda _peer, _message: None, task_status: TaskStatus = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        """Take part until cancelled.
+        self, other: Callable[[str, OtherControl], object], task_status: TaskStatus = trio.TASK_STATUS_IGNORED
+    ) -> None:  # fmt: skip
+        """Take part until cancelled. Raises GossipError: this node may not be a member any more.
 
-        Args:
-            other: called with members' control messages that are not about membership; may raise RemoteProtocolError.
-            task_status: started when frames are being received.
-
-        Raises:
-            GossipError: this node may not be a member any more.
+        `other` is called with members' control messages that are not about membership, and may raise RemoteProtocolError.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._receive, other)
             nursery.start_soon(self._watch_connections)
             nursery.start_soon(self._tick)
-            if self._admission is not None:
-                nursery.start_soon(self._admission.examine, self._welcome)
-                nursery.start_soon(self._admission.renew, self._present)
+            core, now = self._core, trio.current_time
+            nursery.start_soon(
+                self._admission.examine, lambda record, sender: self._do(core.admit(record, sender, now()))
+            )
+            nursery.start_soon(
+                self._admission.renew, lambda credential: self._do(core.update(now(), credential=credential))
+            )
             await nursery.start(self._best_effort.serve)
             task_status.started()
 
     async def join(self, addresses: Sequence[str]) -> None:
-        """Keep in touch with the swarm through bootstrap peers, until cancelled.
+        """Keep in touch with the swarm through bootstrap peers at multiaddrs with /p2p/ID, until cancelled.
 
         One that does not answer is dialled again after growing pauses, with one event when that begins and one when it ends.
-
-        Args:
-            addresses: multiaddrs with /p2p/ID.
         """
         async with trio.open_nursery() as nursery:
             for address in sorted(set(addresses)):
                 nursery.start_soon(self._keep_in_touch, address)
 
     async def leave(self) -> None:
-        """Tell all members that we leave for good. The caller sets the deadline."""
+        """Notify all members that we leave for good. The caller sets the deadline."""
         async with trio.open_nursery() as nursery:
             for output in self._core.leave(trio.current_time()):
                 if isinstance(output, Send):
                     nursery.start_soon(self._best_effort.send, output.peer, output.message)
 
-    # --- inside ---------------------------------------------------------------------------------------------
-
-    async def _receive(self, other: Handler) -> None:
+    async def _receive(self, other: Callable[[str, OtherControl], object]) -> None:
         async for inbound in self._network.inbound("control"):
             try:
                 message = frames.decode("control", inbound.peer, inbound.frame)
-                if isinstance(message, Overheard):
+                if isinstance(message, OtherControl):
                     if self.admits(inbound.peer):
                         other(inbound.peer, message)
                 else:
                     self._do(self._core.receive(inbound.peer, message, trio.current_time()))
             except RemoteProtocolError as error:
                 self._report.fault(error.peer, error.reason)
-            if self._admission is not None:
-                source = self._network.origin(inbound.peer) or inbound.peer
-                self._admission.queue(source, inbound.peer, trio.current_time())
-                self._check_admission()
+            source = self._network.origin(inbound.peer) or inbound.peer
+            self._admission.queue(source, inbound.peer, trio.current_time())
+            self._check_admission()
 
     async def _watch_connections(self) -> None:
         async for event in self._network.events():
@@ -281,37 +239,11 @@ class Membership:
             with trio.move_on_at(self._core.deadline):
                 await self._wake.wait()
             now = trio.current_time()
-            self._do(self._core.update_addresses(self._addresses(), now) + self._core.tick(now))
+            self._do(self._core.update(now, addresses=self._network.addresses[:MAX_ADDRESSES]) + self._core.tick(now))
             self._check_admission()
 
-    def _welcome(self, record: Record, sender: str) -> None:
-        self._do(self._core.admit(record, sender, trio.current_time()))
-
-    def _present(self, credential: bytes) -> None:
-        self._do(self._core.update_credential(credential, trio.current_time()))
-
     def _check_admission(self) -> None:
-        """Report invitations that are used twice, store new revocations, and end if other members must reject our own credential.
-
-        Raises:
-            GossipError: this node may not be a member any more.
-        """
-        if self._admission is None or not self._admission.gate.closed:
-            return
-        gate = self._admission.gate
-        for slot in list(gate.overused)[self._overused :]:
-            self._overused, use = self._overused + 1, gate.overused[slot]
-            text = f"{use.kept.peer} and {use.other.peer} use the same invitation of {use.inviter}; the one with the lower peer id is kept"
-            self._report.event("invitation_overused", text, level="warning", peer=use.inviter, number=use.number)
-            if use.inviter not in {self.me, gate.manifest.founder}:
-                self._report.fault(
-                    use.inviter, "invitation_signed_twice" if use.signed_twice else "invitation_overused"
-                )
-        if gate.digest != self._kept:
-            self._kept = gate.digest
-            self._admission.keep_revoked(gate.revoked)
-        why = self._admission.rejected(self._core.own)
-        if why and not self._core.stopped:
+        if self._admission.gate.closed and (why := self._admission.check(self._core.own)) and not self._core.stopped:
             raise GossipError(f"admission: {why}")
 
     def _address_quota(self, record: Record) -> AddressQuota:
@@ -319,9 +251,6 @@ class Membership:
         claimed = (prefix_of(address) for address in record.addresses)
         place = origin or next((prefix for prefix in claimed if prefix not in {None, NAMED}), None) or ""
         return place, MAX_MEMBERS // (ORIGIN_SHARE if place else ELSEWHERE_SHARE)
-
-    def _addresses(self) -> tuple[str, ...]:
-        return tuple(self._network.addresses[:MAX_ADDRESSES])
 
     def _do(self, outputs: Sequence[Output]) -> None:
         """Carry out the detector's commands. Never waits: a slow peer must not hold up the others."""
@@ -343,25 +272,18 @@ class Membership:
                     self._network.learn(peer, member.record.addresses)
             case Died(peer=peer) | Left(peer=peer):
                 self._clock.forget(peer)
-            case _:
-                pass
-        for subscriber in list(self._subscribers):
-            try:
-                subscriber.send_nowait(event)
-            except (trio.WouldBlock, trio.BrokenResourceError):
-                self._subscribers.remove(subscriber)
-                subscriber.close()
+        self._changed(event)
 
     async def _keep_in_touch(self, address: str) -> None:
         """Greet one bootstrap peer whenever it is not among the members."""
-        peer, pause, complained, turn = address.rpartition("/p2p/")[2], FIRST_PAUSE_S, False, 0
-        while True:
+        peer, pause, complained = address.rpartition("/p2p/")[2], FIRST_PAUSE_S, False
+        for attempt in count(1):
             present = peer in self.members
             reached = present or await self._greet(address, complain=not complained)
             if reached and complained:
                 self._report.event("bootstrap_reached", f"bootstrap peer {address} answers again", address=address)
-            complained, turn = not reached, turn + 1
-            jitter = 0.75 + 0.5 * derive(self._seed, address, turn) / 2**63
+            complained = not reached
+            jitter = 0.75 + 0.5 * derive(self._seed, address, attempt) / 2**63
             await trio.sleep(jitter * (LONGEST_PAUSE_S if present else pause))
             pause = FIRST_PAUSE_S if present else min(2 * pause, LONGEST_PAUSE_S)
 

@@ -15,18 +15,12 @@ from starling.node.rpc import calls
 
 
 async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[str, object]:
-    """Execute one command.
+    """Execute one command. -> the fields of the answer; raises GossipError if it cannot be done now
 
     Args:
         node: the running node.
         op: leave, stop, evaluate, export, revoke, ban, unban or trust.
         fields: `path` for export; `peer` for the last four; for ban optionally `for_s` and `why`.
-
-    Returns:
-        The fields of the answer.
-
-    Raises:
-        GossipError: it cannot be done now.
     """
     match op:
         case "leave" | "stop":
@@ -35,24 +29,21 @@ async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[s
         case "ban" | "unban" | "trust":
             return _decide(node.policy, op, fields)
         case "revoke":
-            return {"removed": list(node.running.membership.revoke(str(fields.get("peer", ""))))}
+            return {"removed": list(node.running.membership.revoke(str(fields["peer"])))}
         case "evaluate":
             running = node.running
             await running.training.evaluate()
             return {"metric": running.opened.metric, "value": node.progress.value, "round": node.progress.value_round}
         case "export":
-            return await _export(node, Path(str(fields.get("path", ""))))
+            path = Path(str(fields["path"]))
+            if not path.is_absolute():
+                raise GossipError("export: path must be absolute")
+            reply = await node.running.engine.call(calls.Save(str(path)))
+            if isinstance(reply, calls.Refused):
+                raise GossipError(reply.reason)
+            return {"path": str(path)}
         case _:
             raise GossipError(f"unknown command {op!r}")
-
-
-async def _export(node: Node, path: Path) -> dict[str, object]:
-    if not path.is_absolute():
-        raise GossipError("export: path must be absolute")
-    reply = await node.running.engine.call(calls.Save(str(path)))
-    if isinstance(reply, calls.Refused):
-        raise GossipError(reply.reason)
-    return {"path": str(path)}
 
 
 def _decide(policy: PeerPolicy, op: str, fields: Mapping[str, object]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The node's control socket: sends the status and takes the owner's commands (protocol: `starling.node.status.control`).
+"""The node's control socket: sends the status and executes the owner's commands (protocol: `starling.node.status.control`).
 
 Theory of operation: one task per connection, at most 16 of them. A connection sends request lines; `watch` is the last one it may
 send, from then on it gets snapshots: one a second, and one soon after a change, at most four a second. A client that does not read
@@ -18,7 +18,7 @@ import msgspec
 import trio
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node.daemon.observe.changes import Changes
+from starling.node.daemon.events import Changes
 from starling.node.interfaces import TaskStatus
 from starling.node.status import control
 from starling.node.status.snapshot import StatusSnapshot, encode
@@ -37,15 +37,13 @@ class ControlServer:
     """Serves one run directory's control socket.
 
     Args:
-        run_dir: where `control.sock` goes; an existing directory.
         snapshot: takes the status of this moment; called up to four times a second per watcher.
         command: executes a command and returns the fields of the answer; a GossipError or OSError is sent as the error.
-        changes: changes of the status.
     """
 
     def __init__(
         self, run_dir: Path, snapshot: Callable[[], StatusSnapshot], command: Command, changes: Changes
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._run_dir = run_dir
         self._snapshot = snapshot
         self._command = command
@@ -55,8 +53,7 @@ class ControlServer:
     async def run(self, *, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started once requests are answered.
 
-        Raises:
-            ConfigError: another node runs in this directory, or the socket cannot be made.
+        Raises ConfigError: another node runs in this directory, or the socket cannot be made.
         """
         listener, made = self._listen()
         try:
@@ -107,7 +104,7 @@ class ControlServer:
         try:
             async with stream:
                 if self._connections > MAX_CONNECTIONS:
-                    await _send(stream, _no(f"{MAX_CONNECTIONS} programs watch this node already; close one"))
+                    await _send(stream, _error(f"{MAX_CONNECTIONS} programs watch this node already; close one"))
                 else:
                     await self._requests(stream)
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
@@ -120,7 +117,7 @@ class ControlServer:
         while True:
             while (end := buffer.find(b"\n")) < 0:
                 if len(buffer) > control.MAX_REQUEST_BYTES:
-                    await _send(stream, _no(f"a request has at most {control.MAX_REQUEST_BYTES} bytes"))
+                    await _send(stream, _error(f"a request has at most {control.MAX_REQUEST_BYTES} bytes"))
                     return
                 with trio.fail_after(IDLE_S):
                     chunk = await stream.receive_some()
@@ -132,7 +129,7 @@ class ControlServer:
             try:
                 fields = msgspec.json.decode(line, type=dict[str, object])
             except (msgspec.DecodeError, ValueError, RecursionError):
-                await _send(stream, _no("a request is one JSON object on one line"))
+                await _send(stream, _error("a request is one JSON object on one line"))
                 return
             op = fields.pop("op", None)
             if op == "watch":
@@ -152,19 +149,18 @@ class ControlServer:
 
     async def _answer(self, op: object, fields: Mapping[str, object]) -> bytes:
         if not isinstance(op, str) or op not in COMMANDS:
-            return _no(f"op: must be one of status, watch, {', '.join(COMMANDS)}")
-        if op == "export" and not isinstance(fields.get("path"), str):
-            return _no("export: needs path, a string")
-        if op == "revoke" and not isinstance(fields.get("peer"), str):
-            return _no("revoke: needs peer, a string")
+            return _error(f"op: must be one of status, watch, {', '.join(COMMANDS)}")
+        needed = {"export": "path", "revoke": "peer"}.get(op)
+        if needed is not None and not isinstance(fields.get(needed), str):
+            return _error(f"{op}: needs {needed}, a string")
         try:
             result = await self._command(op, fields)
         except (GossipError, OSError) as error:
-            return _no(str(error))
+            return _error(str(error))
         return msgspec.json.encode({"ok": True, **result}) + b"\n"
 
 
-def _no(why: str) -> bytes:
+def _error(why: str) -> bytes:
     return msgspec.json.encode({"ok": False, "error": why}) + b"\n"
 
 

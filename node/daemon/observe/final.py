@@ -1,4 +1,4 @@
-"""Writes `final.json` (`starling.node.status.final`): when the last round is done, and when the node ends for whatever reason."""
+"""Writes `final.json` (`starling.node.status.final`): when the last round is done, and when the node ends for any reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import TracebackType
 from msgspec import structs
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node.daemon.observe.changes import Changes
+from starling.node.daemon.events import Changes
 from starling.node.daemon.progress import Progress
 from starling.node.status.final import Ended, FinalStatus
 from starling.node.status.snapshot import StatusSnapshot
@@ -16,14 +16,7 @@ from starling.node.storage.run_dir import RunDir
 
 
 class FinalWriter:
-    """Keeps final.json; as a context manager around the node's run it writes how that ended.
-
-    Args:
-        run_dir: where the file goes.
-        progress: the node's state.
-        snapshot: takes the status of this moment.
-        changes: changes of the status.
-    """
+    """Writes final.json of one run directory; as a context manager around the node's run it writes how that ended."""
 
     def __init__(
         self, run_dir: RunDir, progress: Progress, snapshot: Callable[[], StatusSnapshot], changes: Changes
@@ -35,7 +28,7 @@ class FinalWriter:
         self._finished = False
 
     async def serve(self) -> None:
-        """Wait until all rounds are done and write the result, which thereby survives a kill while the node lingers."""
+        """Wait until all rounds are done and write the result, so that it survives a kill while the node lingers."""
         while self._progress.state != "finished":
             await self._changes.event.wait()
         self._finished = True
@@ -64,13 +57,9 @@ class FinalWriter:
 
 
 def first_error(group: BaseExceptionGroup) -> BaseException:
-    """The one a person should read: a ConfigError, else a GossipError, else whatever came first."""
-    for kind in (ConfigError, GossipError, KeyboardInterrupt):
-        found = group.subgroup(kind)
-        if found is not None:
-            group = found
-            break
-    error: BaseException = group
+    """The error to show: a ConfigError, else a GossipError, else the first."""
+    kinds = (ConfigError, GossipError, KeyboardInterrupt)
+    error: BaseException = next(filter(None, map(group.subgroup, kinds)), group)
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

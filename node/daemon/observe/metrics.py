@@ -18,29 +18,25 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Final
 
 import h11
 import trio
 
-from starling.node.config.schema import MetricsSection
 from starling.node.interfaces import Reporter
 from starling.node.net.limits import TokenBucket
 from starling.node.status.metrics import exposition, health
 from starling.node.status.snapshot import StatusSnapshot
 
-DEADLINE_S: Final = 5.0
-LAST_WORDS_S: Final = 1.0
-"""For a client to close after its answer; if we closed first, data still in flight would reset the connection and lose the answer."""
-MAX_CONNECTIONS: Final = 32
-RATE: Final = 20.0
-BURST: Final = 60.0
-MAX_HEAD_BYTES: Final = 8 << 10
-FRESH_S: Final = 0.25
-RETRY_S: Final = 30.0
+DEADLINE_S = 5.0
+CLOSE_S = 1.0  # for a client to close; if we closed first, data still in flight would reset the connection and lose the answer
+MAX_CONNECTIONS = 32
+RATE = 20.0
+BURST = 60.0
+MAX_HEAD_BYTES = 8 << 10
+FRESH_S = 0.25
+RETRY_S = 30.0
 
-TEXT: Final = "text/plain; charset=utf-8"
-ALLOWED: Final = "must be a free HOST:PORT, [IPV6]:PORT or :PORT of this machine"
+ALLOWED = "must be a free HOST:PORT, [IPV6]:PORT or :PORT of this machine"
 
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:\[\]/]*)):(?P<port>[0-9]{1,5})", re.ASCII)
 
@@ -50,8 +46,7 @@ Answer = tuple[HTTPStatus, str, bytes]
 def parse_address(text: str) -> tuple[str | None, int]:
     """(host, port) of "HOST:PORT", "[IPV6]:PORT" or ":PORT"; the host is None for every address of the machine.
 
-    Raises:
-        ValueError: in one line, what is allowed.
+    Raises ValueError: in one line, what is allowed.
     """
     match = _ADDRESS.fullmatch(text.strip())
     if match is None or int(match["port"]) > 65535:
@@ -60,16 +55,10 @@ def parse_address(text: str) -> tuple[str | None, int]:
 
 
 class MetricsService:
-    """Serves the figures of a status snapshot.
+    """Serves the figures of a status snapshot, taken up to four times a second, and reports its address, or why there is none."""
 
-    Args:
-        section: where to listen; "" for nowhere.
-        snapshot: takes the status of this moment; called up to four times a second.
-        report: takes an event with the address, or the reason why there is none.
-    """
-
-    def __init__(self, section: MetricsSection, snapshot: Callable[[], StatusSnapshot], report: Reporter) -> None:
-        self._listen = section.listen
+    def __init__(self, listen: str, snapshot: Callable[[], StatusSnapshot], report: Reporter) -> None:
+        self._listen = listen
         self._snapshot = snapshot
         self._report = report
         self._bucket = TokenBucket(RATE, BURST)
@@ -79,9 +68,7 @@ class MetricsService:
         self._rendered: dict[str, tuple[bytes, str]] = {}
 
     async def serve(self) -> None:
-        """Serve until cancelled; returns at once where nothing is asked for, or what is asked for can never be."""
-        if not self._listen:
-            return
+        """Serve until cancelled; returns at once if the address is none."""
         try:
             host, port = parse_address(self._listen)
         except ValueError as error:
@@ -103,14 +90,8 @@ class MetricsService:
             await trio.serve_listeners(self._connection, listeners)
 
     def _report_failure(self, why: str) -> None:
-        self._report.event(
-            "no_metrics",
-            f"metrics.listen: {why}, got {self._listen!r}; training goes on without metrics, put another into node.toml "
-            "and `starling run` again",
-            level="error",
-        )
-
-    # --- one connection -----------------------------------------------------------------------------------
+        advice = "training goes on without metrics, put another into node.toml and `starling run` again"
+        self._report.event("no_metrics", f"metrics.listen: {why}, got {self._listen!r}; {advice}", level="error")
 
     async def _connection(self, stream: trio.abc.HalfCloseableStream) -> None:
         async with stream:
@@ -131,18 +112,22 @@ class MetricsService:
 
     async def _exchange(self, stream: trio.abc.HalfCloseableStream) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
-        answer: Answer
-        head_only = False
         try:
-            request = await _request(connection, stream)
-            if request is None:
-                return
-            head_only = request.method == b"HEAD"
-            answer = self._answer(request)
+            while (event := connection.next_event()) is h11.NEED_DATA:
+                connection.receive_data(await stream.receive_some(MAX_HEAD_BYTES))
+            if not isinstance(event, h11.Request):
+                return  # the client left before its request was whole
+            status, kind, body = self._answer(event)
+            head_only = event.method == b"HEAD"
         except h11.RemoteProtocolError as error:
-            answer = _words(HTTPStatus(error.error_status_hint), "this is no HTTP request")
-        await stream.send_all(_response(answer, head_only=head_only))
-        with suppress(trio.BrokenResourceError), trio.move_on_after(LAST_WORDS_S):
+            status, kind, body = _text(HTTPStatus(error.error_status_hint), "this is no HTTP request")
+            head_only = False
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+            "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+        )
+        await stream.send_all(head.encode("ascii") + (b"" if head_only else body))
+        with suppress(trio.BrokenResourceError), trio.move_on_after(CLOSE_S):
             await stream.send_eof()
             left = MAX_HEAD_BYTES
             while left > 0 and (chunk := await stream.receive_some(left)):
@@ -151,15 +136,18 @@ class MetricsService:
     def _answer(self, request: h11.Request) -> Answer:
         path = request.target.partition(b"?")[0]
         if path not in {b"/metrics", b"/healthz"}:
-            return _words(HTTPStatus.NOT_FOUND, "try /metrics or /healthz")
+            return _text(HTTPStatus.NOT_FOUND, "try /metrics or /healthz")
         if request.method not in {b"GET", b"HEAD"}:
-            return _words(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD")
+            return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD")
         snapshot = self._fresh()
         if path == b"/healthz":
-            well, words = health(snapshot)
-            return _words(HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE, words)
+            healthy, text = health(snapshot)
+            return _text(HTTPStatus.OK if healthy else HTTPStatus.SERVICE_UNAVAILABLE, text)
         accept = b", ".join(value for name, value in request.headers if name == b"accept").decode("latin-1")
-        body, kind = self._render(snapshot, accept)
+        wanted = "application/openmetrics-text" if "application/openmetrics-text" in accept else ""
+        if wanted not in self._rendered:
+            self._rendered[wanted] = exposition(snapshot, wanted)
+        body, kind = self._rendered[wanted]
         return HTTPStatus.OK, kind, body
 
     def _fresh(self) -> StatusSnapshot:
@@ -169,35 +157,9 @@ class MetricsService:
             self._rendered.clear()
         return self._taken[1]
 
-    def _render(self, snapshot: StatusSnapshot, accept: str) -> tuple[bytes, str]:
-        wish = "application/openmetrics-text" if "application/openmetrics-text" in accept else ""
-        if wish not in self._rendered:
-            self._rendered[wish] = exposition(snapshot, wish)
-        return self._rendered[wish]
 
-
-async def _request(connection: h11.Connection, stream: trio.abc.HalfCloseableStream) -> h11.Request | None:
-    """The head of a request; None where the client left before it was whole."""
-    while True:
-        event = connection.next_event()
-        if isinstance(event, h11.Request):
-            return event
-        if event is not h11.NEED_DATA:
-            return None
-        connection.receive_data(await stream.receive_some(MAX_HEAD_BYTES))
-
-
-def _words(status: HTTPStatus, words: str) -> Answer:
-    return status, TEXT, f"{words}\n".encode()
-
-
-def _response(answer: Answer, *, head_only: bool) -> bytes:
-    status, kind, body = answer
-    head = (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-        "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode("ascii") + (b"" if head_only else body)
+def _text(status: HTTPStatus, text: str) -> Answer:
+    return status, "text/plain; charset=utf-8", f"{text}\n".encode()
 
 
 def _shown(name: tuple[str, int] | tuple[str, int, int, int]) -> str:

@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import trio
 
@@ -26,24 +26,15 @@ from starling.node.interfaces import Reporter
 from starling.node.net.api import Traffic
 from starling.node.status.record import earlier, line
 from starling.node.status.snapshot import Exchanges, StatusSnapshot
-from starling.node.storage.log import Totals, round_fields
 
-MIN_PAUSE_S: Final = 0.1
-MIN_ROUND_S: Final = 1.0
-RECORD_LINES: Final = 1000
-"""A record has room for at least so many lines, whatever their length."""
-_BLOCK: Final = 1 << 16
+MIN_PAUSE_S = 0.1
+MIN_ROUND_S = 1.0
+RECORD_LINES = 1000  # a record has room for at least so many lines of any length
+_BLOCK = 1 << 16
 
 
 class Recorder:
-    """Writes a line every `record.every_s` until cancelled, and a last one then.
-
-    Args:
-        section: how often, and how much.
-        path: the file.
-        snapshot: makes the status of this moment.
-        report: takes an event if it cannot be written.
-    """
+    """Writes a line to the file at `path` every `section.every_s` until cancelled, and a last one then."""
 
     def __init__(
         self, section: RecordSection, path: Path, snapshot: Callable[[], StatusSnapshot], report: Reporter
@@ -86,16 +77,16 @@ class Recorder:
                 self._open()
                 text = line(self._before, now)
             assert self._file is not None
-            _write_all(self._file, text)
+            left = memoryview(text)
+            while left:
+                left = left[os.write(self._file, left) :]
         except OSError as error:
             self._close()  # a line that was torn is cut off when the file is opened again
             if not self._failed:
                 self._failed = True
+                advice = "training goes on, and so does the record once it can; free some disk space or look at the directory's permissions"
                 self._report.event(
-                    "cannot_record",
-                    f"{self._path} cannot be written: {error.strerror}; training goes on, and so does the record once it can; "
-                    "free some disk space or look at the directory's permissions",
-                    level="error",
+                    "cannot_record", f"{self._path} cannot be written: {error.strerror}; {advice}", level="error"
                 )
             return 0
         self._before = now
@@ -133,37 +124,58 @@ def _end_of_lines(file: int) -> int:
     return 0
 
 
-def _write_all(file: int, text: bytes) -> None:
-    left = memoryview(text)
-    while left:
-        left = left[os.write(file, left) :]
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Cumulative figures of a node since its start.
+
+    Args:
+        at_s: of a monotonic clock.
+        round: rounds done, including those of a checkpoint or a peer's model.
+        rounds, steps: done by this process, `computed_s` the time spent in these local steps.
+    """
+
+    at_s: float
+    round: int = 0
+    rounds: int = 0
+    steps: int = 0
+    computed_s: float = 0.0
+    loss: float | None = None
+    exchanges: Exchanges = Exchanges()  # noqa: RUF009 — frozen
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    distance: float | None = None
+
+
+def round_fields(before: Totals, now: Totals) -> dict[str, object]:
+    """The fields of the event `round`: figures since the previous line. docs/observing.md explains each."""
+    computing_s = now.computed_s - before.computed_s
+    return {
+        "round": now.round,
+        "rounds": now.rounds - before.rounds,
+        "loss": now.loss,
+        "distance": now.distance,
+        "steps": now.steps - before.steps,
+        "computing_s": round(computing_s, 4),
+        "waiting_s": round(max(0.0, now.at_s - before.at_s - computing_s), 4),
+        **{name: getattr(now.exchanges, name) - getattr(before.exchanges, name) for name in Exchanges.__struct_fields__},
+        "bytes_sent": max(0, now.bytes_sent - before.bytes_sent),  # a network forgets unknown peers after a while
+        "bytes_received": max(0, now.bytes_received - before.bytes_received),
+    }  # fmt: skip
 
 
 def totals(node: Node) -> Totals:
-    """What a node has done since its start."""
+    """Figures of a node since its start."""
     progress, network = node.progress, node.network
     traffic = network.total_traffic if network is not None else Traffic()
     return Totals(
-        at_s=trio.current_time(),
-        round=progress.round,
-        rounds=progress.computed.rounds,
-        steps=progress.computed.steps,
-        computed_s=progress.computed.seconds,
-        loss=progress.figures.loss,
-        distance=progress.figures.distance,
-        exchanges=node.phase.exchange.stats if isinstance(node.phase, RunningNode) else Exchanges(),
-        bytes_sent=traffic.bytes_sent,
-        bytes_received=traffic.bytes_received,
-    )
+        trio.current_time(), progress.round, progress.computed.rounds, progress.computed.steps, progress.computed.seconds,
+        progress.figures.loss, node.phase.exchange.stats if isinstance(node.phase, RunningNode) else Exchanges(),
+        traffic.bytes_sent, traffic.bytes_received, progress.figures.distance,
+    )  # fmt: skip
 
 
 class RoundLog:
-    """One line a round in the log, or one a second for several rounds.
-
-    Args:
-        totals: takes the node's cumulative figures.
-        write: takes the fields of a line.
-    """
+    """One line a round in the log, or one a second for several rounds; `write` takes its fields."""
 
     def __init__(self, totals: Callable[[], Totals], write: Callable[[dict[str, object]], object]) -> None:
         self._totals = totals

@@ -5,27 +5,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from starling.node.status.snapshot import Resources
 
-SAMPLE_S = 1.0
-"""Between two samples; calls in between return the last one."""
-WALK_S = 10.0
-"""Between two walks through the run directory."""
-MAX_FILES = 2000
-"""In it; of more the size is not known."""
+SAMPLE_S = 1.0  # between two samples; calls in between return the last one
+WALK_S = 10.0  # between two walks through the run directory
+MAX_FILES = 2000  # in it; of more the size is not known
 
 
 class ResourceMonitor:
-    """Samples two processes and a folder, rarely enough to cost nothing.
-
-    Args:
-        folder: the run directory.
-        clock: seconds, that of processor time: never a virtual one.
-    """
+    """Samples two processes and the run directory, rarely enough to cost nothing; `clock` is real time in seconds."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder
@@ -37,11 +30,7 @@ class ResourceMonitor:
         self._seen = Resources(memory_bytes=self._processes_now(None)[1], disk_bytes=_bytes_of(folder))
 
     def sample(self, engine: int | None) -> Resources:
-        """Resources used now, at most a second old.
-
-        Args:
-            engine: process id of the engine; None while there is none. One that is just ending counts as none.
-        """
+        """Resources used now, at most a second old. `engine`: its process id; None while there is none."""
         now = self._clock()
         elapsed = now - self._sampled_at
         if elapsed < SAMPLE_S:
@@ -76,26 +65,19 @@ class ResourceMonitor:
 
 def _bytes_of(folder: Path) -> int | None:
     """Bytes of all files in a folder and below, links not followed; None where there are too many, or it cannot be read."""
-    total = files = 0
-    waiting = [str(folder)]
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    total = entries = 0
     try:
-        while waiting:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    files += 1
-                    if files > MAX_FILES:
-                        return None
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    else:
-                        total += _size(entry)
+        for where, folders, files in os.walk(folder, onerror=fail):
+            entries += len(folders) + len(files)
+            if entries > MAX_FILES:
+                return None
+            for name in files:
+                with suppress(FileNotFoundError):  # a checkpoint that was just renamed
+                    total += Path(where, name).lstat().st_size
     except OSError:
         return None
     return total
-
-
-def _size(entry: os.DirEntry[str]) -> int:
-    try:
-        return entry.stat(follow_symlinks=False).st_size
-    except FileNotFoundError:  # a checkpoint that was just renamed
-        return 0

@@ -37,69 +37,57 @@ def take_snapshot(node: Node) -> StatusSnapshot:
 
 
 def _own(node: Node, engine_pid: int | None) -> Fields:
-    """What a node knows of itself in every phase."""
+    """The fields that exist in every phase."""
     setup, progress, now = node.setup, node.progress, trio.current_time()
     figures = structs.asdict(progress.figures)
     gpu = {name: figures.pop(name) for name in Resources.__struct_fields__ if name in figures}
-    return figures | {
-        "version": VERSION,
-        "peer": setup.identity.peer_id,
-        "swarm": setup.swarm,
-        "name": "",
-        "time_s": setup.unix_time(),
-        "uptime_s": now - node.began,
-        "state": progress.state,
-        "byzantine": bool(setup.config.attack),
-        "round": progress.round,
-        "steps_per_s": progress.speed.per_busy_s(),
-        "paced_per_s": progress.speed.per_s(now) if progress.state == "training" else progress.speed.per_s(),
-        "value": progress.value,
-        "value_round": progress.value_round,
-        "delta": setup.config.privacy.delta if progress.figures.epsilon is not None else None,
-        "joined_late": progress.joined_late,
-        "loss_curve": progress.losses.points,
-        "value_curve": progress.values.points,
-        "distance_curve": progress.distances.points,
-        "events": node.events.recent,
-        "transactions": node.transactions.ended,
-        "up_limit_bytes_per_s": setup.config.up_bytes_per_s or None,
-        "down_limit_bytes_per_s": setup.config.down_bytes_per_s or None,
-        "resources": structs.replace(setup.usage(engine_pid), **gpu),
-    }
+    return (
+        figures
+        | _same(progress, "state", "round", "value", "value_round", "joined_late")
+        | {
+            "version": VERSION,
+            "peer": setup.identity.peer_id,
+            "swarm": setup.swarm,
+            "name": "",
+            "time_s": setup.unix_time(),
+            "uptime_s": now - node.began,
+            "byzantine": bool(setup.config.attack),
+            "steps_per_s": progress.speed.per_busy_s(),
+            "paced_per_s": progress.speed.per_s(now) if progress.state == "training" else progress.speed.per_s(),
+            "delta": setup.config.privacy.delta if progress.figures.epsilon is not None else None,
+            "loss_curve": progress.losses.points,
+            "value_curve": progress.values.points,
+            "distance_curve": progress.distances.points,
+            "events": node.events.recent,
+            "transactions": node.transactions.ended,
+            "up_limit_bytes_per_s": setup.config.up_bytes_per_s or None,
+            "down_limit_bytes_per_s": setup.config.down_bytes_per_s or None,
+            "resources": structs.replace(setup.usage(engine_pid), **gpu),
+        }
+    )
 
 
 def _manifest(manifest: Manifest | None) -> Fields:
     if manifest is None:
         return {}
-    return {
-        "name": manifest.name,
-        "task": manifest.task.kind,
-        "algorithm": manifest.mix.kind,
-        "overlay": manifest.overlay.kind,
-        "rounds": manifest.pace.rounds,
-    }
+    kinds = {"task": manifest.task.kind, "algorithm": manifest.mix.kind, "overlay": manifest.overlay.kind}
+    return kinds | {"name": manifest.name, "rounds": manifest.pace.rounds}
 
 
 def _traffic(node: Node) -> Fields:
     assert node.network is not None
     total, uptime = node.network.total_traffic, trio.current_time() - node.began
-    return {
+    return _same(total, "bytes_sent", "bytes_received") | {
         "addresses": node.network.addresses,
-        "bytes_sent": total.bytes_sent,
-        "bytes_received": total.bytes_received,
         "up_bytes_per_s": total.bytes_sent / uptime if uptime > 1.0 else None,
         "down_bytes_per_s": total.bytes_received / uptime if uptime > 1.0 else None,
     }
 
 
 def _running(node: Node, running: RunningNode) -> Fields:
-    opened, links = running.opened, _link_map(node, running)
-    return {
-        "metric": opened.metric,
-        "higher_is_better": opened.higher_is_better,
-        "parameters": opened.parameters,
-        "device": opened.device,
-        "rejoined": opened.resumed,
+    links = _link_map(node, running)
+    return _same(running.opened, "metric", "higher_is_better", "parameters", "device") | {
+        "rejoined": running.opened.resumed,
         "engine_restarts": running.engine.restarts,
         "activity": running.engine.activity,
         "members": len(running.membership.members),
@@ -153,7 +141,7 @@ def _peers(node: Node, running: RunningNode) -> tuple[PeerStatus, ...]:
         traffic = traffics.get(peer, Traffic())
         standing = node.policy.standing(peer)
         state = {"quarantine": "quarantined", "ban": "banned"}.get(standing.state, member.status)
-        heard = membership.last_heard(peer)
+        last_frame = membership.last_frame(peer)
         rows.append(
             PeerStatus(
                 peer=peer,
@@ -161,20 +149,14 @@ def _peers(node: Node, running: RunningNode) -> tuple[PeerStatus, ...]:
                 edge=peer in exchange.edges and node.policy.allows(peer),
                 round=exchange.round_of(peer),
                 rtt_s=membership.rtt(peer),
-                bytes_sent=traffic.bytes_sent,
-                bytes_received=traffic.bytes_received,
+                **_same(traffic, "bytes_sent", "bytes_received"),
                 committed=exchange.committed(peer),
                 faults=node.events.faults_of(peer),
-                last_seen_s=now - heard if heard is not None else None,
+                last_seen_s=now - last_frame if last_frame is not None else None,
                 addresses=member.record.addresses,
                 standing=standing.state,
-                score=standing.score,
-                contribution=standing.contribution,
-                staleness=standing.staleness,
-                clipped=standing.clipped,
-                trusted=standing.trusted,
                 shut_out_s=_left_s(standing.until, now),
-                why=standing.why,
+                **_same(standing, "score", "contribution", "staleness", "clipped", "trusted", "why"),
                 inviter=membership.inviter_of(peer) or "",
             )
         )
@@ -185,6 +167,11 @@ def _peers(node: Node, running: RunningNode) -> tuple[PeerStatus, ...]:
         PeerStatus(it.peer, "banned", standing="ban", shut_out_s=_left_s(it.until, now), why=it.why) for it in banned
     ]
     return tuple(rows)
+
+
+def _same(source: object, *names: str) -> Fields:
+    """Attributes that a status has under the same names."""
+    return {name: getattr(source, name) for name in names}
 
 
 def _left_s(until: float, now: float) -> float | None:

@@ -3,7 +3,7 @@
 Three members are asked at a time. Models that are bitwise equal agree; otherwise the engine compares them (`robust.model_agreement`). A
 member that offers a model no honest member can have is banned, one that merely differs is left out, and if those asked contradict each
 other the next three are asked. Three models are held at most. A claim that the swarm is far ahead is ignored while more members contradict
-it: otherwise one liar's model could enter every node that starts.
+it: otherwise one Byzantine model could enter every node that starts.
 
     two models were received   further downloads have as long again as these took, and GRACE_S
     only one member has one    it is taken without comparison, with a warning
@@ -23,8 +23,7 @@ from starling.node.rpc import calls
 
 ASKED = 3
 GRACE_S = 10.0
-COMPARED = 64
-"""Members among which those with little in common are searched."""
+COMPARED = 64  # members among which those with little in common are searched
 
 
 def disjoint(peers: Sequence[str], traits: Callable[[str], Collection[str]]) -> list[str]:
@@ -48,13 +47,7 @@ def disjoint(peers: Sequence[str], traits: Callable[[str], Collection[str]]) -> 
 
 
 class ModelSync:
-    """Installs the model that members agree on.
-
-    Args:
-        transfer: requests and downloads.
-        engine: holds, compares and installs models.
-        report: for events and faults.
-    """
+    """Installs the model that members agree on: requested and downloaded by `transfer`, compared and installed by `engine`."""
 
     def __init__(self, *, transfer: Transfer, engine: EngineHandle, report: Reporter) -> None:
         self._transfer = transfer
@@ -65,14 +58,9 @@ class ModelSync:
         """The last fetch received models, but no two that agree."""
 
     async def fetch(self, sources: Sequence[str], newer_than: int) -> int | None:
-        """Install a model that is past round `newer_than`. -> its round; None if there is none that members agree on
+        """Install a model that is past round `newer_than`, ours. -> its round; None if there is none that members agree on
 
-        Args:
-            sources: members, best first.
-            newer_than: our own round.
-
-        Raises:
-            EngineError: the engine was lost.
+        Asks `sources`, members, best first. Raises EngineError: the engine was lost.
         """
         self.contradicted = False
         waiting = list(sources)
@@ -86,11 +74,21 @@ class ModelSync:
             for peer in agreed.outside:
                 self._report.fault(peer, "state_poisoned")
             if agreed.peers:
-                self._report_taken(agreed, same)
+                peers = same or agreed.peers
+                alone = len(peers) == 1
+                source = (
+                    f"from {peers[0]}; no other member had one to compare it with"
+                    if alone
+                    else f"on which {_listed(peers)} agree"
+                )
+                self._report.event(
+                    "state_fetched", f"took the model of round {agreed.round} {source}",
+                    level="warning" if alone else "info", peers=tuple(peers), round=agreed.round,
+                )  # fmt: skip
                 return agreed.round
             self.contradicted = True
             self._report.event(
-                "state_contradicted", f"the models of {_words(held)} contradict each other; none is taken",
+                "state_contradicted", f"the models of {_listed(held)} contradict each other; none is taken",
                 level="warning", peers=tuple(held),
             )  # fmt: skip
         return None
@@ -131,17 +129,16 @@ class ModelSync:
             if state is None:
                 return
             try:
-                reply = await self._engine.call(
-                    calls.Consider(offered.peer, offered.offer.round, state, self._turn)
-                )  # fmt: skip
+                reply = await self._engine.call(calls.Consider(offered.peer, offered.offer.round, state, self._turn))
             except EngineError as error:
                 lost.append(error)
                 return
-            if isinstance(reply, calls.Refused) and reply.kind != "peer":
-                return  # three are held
             if isinstance(reply, calls.Refused):
-                unusable = reply.reason == "state_unusable"  # well-formed, but with values no honest node trains with
-                self._report.fault(offered.peer, "state_poisoned" if unusable else "state_refused")
+                if reply.kind == "peer":  # else three are held
+                    unusable = (
+                        reply.reason == "state_unusable"
+                    )  # well-formed, but with values no honest node trains with
+                    self._report.fault(offered.peer, "state_poisoned" if unusable else "state_refused")
                 return
             held.append(offered.peer)
             if len(held) == 2:
@@ -154,16 +151,6 @@ class ModelSync:
             raise lost[0]
         return sorted(held)
 
-    def _report_taken(self, agreed: calls.Agreed, same: Sequence[str]) -> None:
-        peers = same or agreed.peers
-        if len(peers) == 1:
-            text = f"took the model of round {agreed.round} from {peers[0]}; no other member had one to compare it with"
-        else:
-            text = f"took the model of round {agreed.round} on which {_words(peers)} agree"
-        self._report.event(
-            "state_fetched", text, level="warning" if len(peers) == 1 else "info", peers=tuple(peers), round=agreed.round
-        )  # fmt: skip
-
 
 def _same(offers: Sequence[Offered]) -> list[Offered]:
     """Two or more offers, and more than half of all, that are bitwise equal."""
@@ -175,5 +162,5 @@ def _same(offers: Sequence[Offered]) -> list[Offered]:
     return [offered for offered in offers if (offered.offer.digest, offered.offer.round) == what]
 
 
-def _words(peers: Sequence[str]) -> str:
+def _listed(peers: Sequence[str]) -> str:
     return f"{', '.join(peers[:-1])} and {peers[-1]}" if len(peers) > 1 else "".join(peers)

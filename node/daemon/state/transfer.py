@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import trio
 
@@ -41,13 +42,17 @@ from starling.node.status.snapshot import Transfer as TransferStatus
 SNAPSHOT_FRESH_S = 1.0
 OFFER_GRACE_S = 1.0
 REPLY_S = 10.0
-FIRST_ASK_S, ASK_AGAIN_S = 0.125, 1.0
-"""After so long a request is repeated, each time after twice the wait, up to the second."""
+FIRST_ASK_S, ASK_AGAIN_S = (
+    0.125,
+    1.0,
+)  # after so long a request is repeated, each time after twice the wait, up to the second
 SLOW_BYTES_PER_S = 128 << 10  # and longer by what a long answer takes on a slow line
 PROGRESS_S = 10.0
 WIDEST_SCALAR = 8  # bytes of a float64
 STATE_HEADER_BYTES = 64 << 10
 TRIES_PER_CHUNK = 3
+
+Reply = TypeVar("Reply", ManifestReply, StateOffer, Chunk)
 
 
 @dataclass(slots=True)
@@ -68,21 +73,9 @@ class Offered:
 
 
 class Transfer:
-    """The state lane of one node.
+    """The state lane of one node; `manifest` gives the canonical bytes of a manifest by swarm id, or None."""
 
-    Args:
-        network: to send and receive.
-        report: for events and faults.
-        manifest: canonical bytes of a manifest by swarm id, or None.
-    """
-
-    def __init__(
-        self,
-        *,
-        network: Network,
-        report: Reporter,
-        manifest: Callable[[str], bytes | None],
-    ) -> None:
+    def __init__(self, *, network: Network, report: Reporter, manifest: Callable[[str], bytes | None]) -> None:
         self._network = network
         self._report = report
         self._manifest = manifest
@@ -92,7 +85,7 @@ class Transfer:
         self._held: tuple[calls.Held, float] | None = None
         self._holding = trio.Lock()
         self._read_at = -math.inf
-        self._waiting: dict[tuple[str, str, int], trio.MemorySendChannel[Message]] = {}
+        self._waiting: dict[tuple[str, type, int], trio.MemorySendChannel[Message]] = {}
         self._nonce = 0
         self._incoming: dict[str, _Incoming] = {}
         self._may: Callable[[str], bool] = lambda _peer: True
@@ -119,15 +112,13 @@ class Transfer:
                 except RemoteProtocolError as error:
                     self._report.fault(error.peer, error.reason)
                     continue
-                match message:
-                    case ManifestQuery() | StateQuery() | ChunkQuery():
-                        nursery.start_soon(self._answer, item.peer, message)
-                    case _:
-                        self._route(item.peer, message)
+                if isinstance(message, ManifestQuery | StateQuery | ChunkQuery):
+                    nursery.start_soon(self._respond, item.peer, message)
+                elif (waiting := self._waiting.get((item.peer, type(message), _key(message)))) is not None:
+                    with suppress(trio.WouldBlock):  # asked twice, answered twice
+                        waiting.send_nowait(message)
 
-    # --- serving ------------------------------------------------------------------------------------------
-
-    async def _answer(self, peer: str, query: ManifestQuery | StateQuery | ChunkQuery) -> None:
+    async def _respond(self, peer: str, query: ManifestQuery | StateQuery | ChunkQuery) -> None:
         try:
             reply = await self._reply(query)
             with trio.fail_after(REPLY_S):
@@ -167,17 +158,12 @@ class Transfer:
         read_s = held.size / SLOW_BYTES_PER_S if now - self._read_at < REPLY_S else 0.0
         return now - made_at < SNAPSHOT_FRESH_S + read_s
 
-    # --- fetching -----------------------------------------------------------------------------------------
-
     async def fetch_manifest(self, peer: str, swarm: str) -> bytes:
         """Canonical manifest bytes from a peer, unchecked: the caller compares the hash.
 
-        Raises:
-            TransportError, trio.TooSlowError: no answer.
-            RemoteProtocolError: the peer does not know this swarm.
+        Raises TransportError, trio.TooSlowError: no answer; RemoteProtocolError: the peer does not know this swarm.
         """
-        reply = await self._ask(peer, "manifest", 0, ManifestQuery(swarm))
-        assert isinstance(reply, ManifestReply)
+        reply = await self._ask(peer, ManifestReply, ManifestQuery(swarm))
         if not reply.manifest:
             raise RemoteProtocolError(peer, "unknown_swarm")
         return reply.manifest
@@ -195,10 +181,9 @@ class Transfer:
             self._nonce += 1
             nonce = derive(self._nonce, "state_query", self._network.peer_id) >> 1
             try:
-                reply = await self._ask(peer, "offer", nonce, StateQuery(nonce))
+                reply = await self._ask(peer, StateOffer, StateQuery(nonce))
             except (TransportError, trio.TooSlowError):
                 return
-            assert isinstance(reply, StateOffer)
             if reply.size > self._max_state_bytes or (reply.size and reply.schema != self._schema):
                 self._report.fault(peer, "state_of_another_model")
                 return
@@ -220,19 +205,14 @@ class Transfer:
         )
 
     async def download(self, chosen: Offered, holders: Sequence[Offered] = ()) -> bytes | None:
-        """Download an offered model and check its digest; None if no source delivers it.
-
-        Args:
-            chosen: the offer.
-            holders: offers with the same digest, to resume from if one fails.
-        """
-        self._incoming[chosen.peer] = _Incoming(trio.current_time(), chosen.offer.size)
+        """Download an offered model, from `holders` of the same digest if its peer fails, and check it; None if none delivers it."""
+        self._incoming[chosen.peer] = incoming = _Incoming(trio.current_time(), chosen.offer.size)
         try:
-            return await self._download(chosen, holders)
+            return await self._download(chosen, holders, incoming)
         finally:
             del self._incoming[chosen.peer]
 
-    async def _download(self, chosen: Offered, holders: Sequence[Offered]) -> bytes | None:
+    async def _download(self, chosen: Offered, holders: Sequence[Offered], incoming: _Incoming) -> bytes | None:
         received = bytearray()
         sources = [chosen, *(item for item in holders if item.peer != chosen.peer)]
         failures, reported_at = 0, trio.current_time()
@@ -241,35 +221,33 @@ class Transfer:
             query = ChunkQuery(source.offer.snapshot, len(received))
             expected = min(MAX_CHUNK_BYTES, chosen.offer.size - query.offset)
             try:
-                reply = await self._ask(source.peer, "chunk", query.offset, query, expected)
+                reply = await self._ask(source.peer, Chunk, query, expected)
+                data = reply.data if reply.snapshot == source.offer.snapshot else b""
             except (TransportError, trio.TooSlowError):
-                reply = None
-            data = reply.data if isinstance(reply, Chunk) and reply.snapshot == source.offer.snapshot else b""
+                data = b""
             if len(data) != expected:  # a peer that sends a byte at a time would delay us for days
                 failures += 1
                 if failures >= TRIES_PER_CHUNK * len(sources):
                     return None
                 continue
             received += data
-            self._incoming[chosen.peer].received = len(received)
+            incoming.received = len(received)
             if trio.current_time() >= reported_at + PROGRESS_S:
                 reported_at = trio.current_time()
-                self._report_progress(source.peer, len(received), chosen.offer.size)
+                size = chosen.offer.size
+                text = f"{100 * len(received) // size} % of a model of {size / 1e6:,.0f} MB received from {source.peer}"
+                self._report.event("state_progress", text, peer=source.peer, received=len(received), size=size)
         state = bytes(received)
         if hashlib.sha256(state).digest() != chosen.offer.digest:
             self._report.fault(chosen.peer, "state_digest_mismatch")
             return None
         return state
 
-    def _report_progress(self, peer: str, received: int, size: int) -> None:
-        text = f"{100 * received // size} % of a model of {size / 1e6:,.0f} MB received from {peer}"
-        self._report.event("state_progress", text, peer=peer, received=received, size=size)
-
-    # --- request and reply over frames --------------------------------------------------------------------
-
-    async def _ask(self, peer: str, kind: str, key: int, query: Message, expected_bytes: int = 0) -> Message:
-        send, receive = trio.open_memory_channel[Message](1)
-        self._waiting[(peer, kind, key)] = send
+    async def _ask(self, peer: str, kind: type[Reply], query: Message, expected_bytes: int = 0) -> Reply:
+        """The peer's reply of that kind to a query, which is repeated until then. Raises TransportError, trio.TooSlowError: no answer."""
+        send, receive = trio.open_memory_channel[Any](1)
+        key = (peer, kind, _key(query))
+        self._waiting[key] = send
         wait_s = FIRST_ASK_S
         try:
             with trio.fail_after(REPLY_S):
@@ -277,24 +255,15 @@ class Transfer:
                     await self._network.send(peer, "state", frames.encode(query))
                     patience_s, wait_s = wait_s, min(2.0 * wait_s, ASK_AGAIN_S)
                     with trio.move_on_after(patience_s + expected_bytes / SLOW_BYTES_PER_S):
-                        return await receive.receive()
+                        reply: Reply = await receive.receive()
+                        return reply
         finally:
-            self._waiting.pop((peer, kind, key), None)
+            self._waiting.pop(key, None)
             send.close()
             receive.close()
 
-    def _route(self, peer: str, message: Message) -> None:
-        match message:
-            case ManifestReply():
-                key = (peer, "manifest", 0)
-            case StateOffer(nonce=nonce):
-                key = (peer, "offer", nonce)
-            case Chunk(offset=offset):
-                key = (peer, "chunk", offset)
-            case _:
-                key = (peer, "", 0)
-        waiting = self._waiting.get(key)
-        if waiting is None:
-            return  # a late answer
-        with suppress(trio.WouldBlock):  # asked twice, answered twice
-            waiting.send_nowait(message)
+
+def _key(message: Message) -> int:
+    """Equal for a query and its reply."""
+    number: int = getattr(message, "nonce", getattr(message, "offset", 0))
+    return number

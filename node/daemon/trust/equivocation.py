@@ -22,7 +22,7 @@ import trio
 from starling.gossip.exchange.attestation import Attestation
 from starling.gossip.membership.dissemination import fan_out
 from starling.gossip.membership.sampler import Sampler
-from starling.gossip.wire.schema import MAX_CLAIMS, Evidence, Told
+from starling.gossip.wire.schema import MAX_CLAIMS, Attestations, Evidence
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.membership.best_effort import BestEffort
 from starling.node.daemon.membership.neighbors import Members
@@ -41,24 +41,14 @@ from starling.robust.evidence import (
 
 SEND_EVERY_S = 0.5
 LISTENERS = 2
-WELCOME_S = 3.0
-"""A new member has the member list by then."""
-MAX_NEWCOMERS = 64
-"""Joins that are waiting to be sent proofs; more are left to other members."""
-MAX_SHOWN = 8
-"""Proofs sent to a new member: as many as it verifies for one sender."""
-WELCOMERS = 3.0
-"""Members that send them, on average."""
+WELCOME_S = 3.0  # A new member has the member list by then
+MAX_NEWCOMERS = 64  # joins that are waiting to be sent proofs; more are left to other members
+MAX_SHOWN = 8  # proofs sent to a new member: as many as it verifies for one sender
+WELCOMERS = 3.0  # members that send them, on average
 
 
 class EquivocationDetector:
-    """Collects what peers signed and finds contradictions.
-
-    Args:
-        context: the node's.
-        members: who is here.
-        progress: for the current round.
-    """
+    """Collects what peers signed and finds contradictions; `progress` has the current round."""
 
     def __init__(self, context: NodeContext, members: Members, progress: Progress) -> None:
         self._me = context.me
@@ -75,20 +65,14 @@ class EquivocationDetector:
         self._newcomers, self._welcomed = trio.open_memory_channel[str](MAX_NEWCOMERS)
         self._best_effort = BestEffort(context.network)
 
-    # --- receiving ----------------------------------------------------------------------------------------
-
     def attested(self, statement: Attestation) -> None:
         """A peer attested this to us; its signature is verified, and its incarnation that of its membership record."""
-        self._compare(statement, self._statements.note(statement, self._progress.round))
+        self._compare(statement, self._statements.add(statement, self._progress.round))
         self._fresh.append(statement)
         self._added.set()
 
-    def receive(self, sender: str, message: Told | Evidence) -> None:
-        """A member passed claims or a proof on.
-
-        Raises:
-            RemoteProtocolError: claim_forged, evidence_proves_nothing, too_much_evidence.
-        """
+    def receive(self, sender: str, message: Attestations | Evidence) -> None:
+        """A member passed claims or a proof on. Raises RemoteProtocolError: claim_forged, evidence_proves_nothing, too_much_evidence."""
         now, me = trio.current_time(), self._me
         if isinstance(message, Evidence):
             known = message.peer != me and self._members.incarnation_of(message.peer) is not None
@@ -98,7 +82,7 @@ class EquivocationDetector:
         for claim in message.claims:
             if claim.peer != me and self._members.incarnation_of(claim.peer) == claim.incarnation:
                 statement = statement_of(claim, self._swarm)
-                self._compare(statement, self._statements.hear(sender, statement, self._progress.round, now))
+                self._compare(statement, self._statements.receive(sender, statement, self._progress.round, now))
 
     def welcome(self, peer: str) -> None:
         """A member joined: send it the latest proofs, with a probability of WELCOMERS out of all members."""
@@ -124,8 +108,6 @@ class EquivocationDetector:
         for peer in self._sampler.sample(others, fan_out(len(others) + 1)):
             self._best_effort.send_soon(peer, proof)
 
-    # --- sending ------------------------------------------------------------------------------------------
-
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Pass claims and proofs on until cancelled."""
         async with trio.open_nursery() as nursery:
@@ -136,7 +118,7 @@ class EquivocationDetector:
                 await self._added.wait()
                 await trio.sleep(SEND_EVERY_S)
                 self._added = trio.Event()
-                claims = Told(tuple(claim_of(statement) for statement in self._fresh))
+                claims = Attestations(tuple(claim_of(statement) for statement in self._fresh))
                 self._fresh.clear()
                 for peer in self._sampler.sample(self._others(), LISTENERS):
                     self._best_effort.send_soon(peer, claims)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import trio
 
@@ -24,75 +24,45 @@ from starling.node.interfaces import Level
 from starling.robust.reputation import Decision, Reputation, Standing, Verdict
 
 MAX_WHY = 200
-SHOWN = 7
-"""Last characters of a peer id that lists show."""
+SHOWN = 7  # last characters of a peer id that lists show
 
 
-class EventSink(Protocol):
-    """Takes events."""
+@dataclass(frozen=True, slots=True)
+class Enforcement:
+    """What carries out verdicts, and what is known of members; the defaults hold until the network is open and members are known.
 
-    def event(self, name: str, text: str, *, level: Level = "info", **fields: object) -> None:
-        """Add an event."""
-        ...
+    Args:
+        refuse: closes connections of a peer and refuses it until a time on trio's clock; -inf admits it again.
+        cut: deletes what a peer contributed; returns at once.
+        inviter_of: the peer that answers for a peer's faults because it invited it; "" for none.
+        known: peer ids that may be abbreviated in the owner's commands.
+    """
 
-
-class Enforcement(Protocol):
-    """The part of a node that carries out verdicts, and what it knows of its members."""
-
-    def refuse(self, peer: str, until: float) -> None:
-        """Close connections of `peer` and refuse it until `until` on trio's clock; -inf admits it again."""
-        ...
-
-    def cut(self, peer: str) -> None:
-        """Delete what a peer contributed; returns at once."""
-        ...
-
-    def inviter_of(self, peer: str) -> str:
-        """Peer that answers for `peer`'s faults because it invited it; "" for none."""
-        ...
-
-    def known(self) -> Collection[str]:
-        """Peer ids that may be abbreviated in the owner's commands."""
-        ...
-
-
-class NotConnected:
-    """Enforcement before the network is open: there is no one to refuse."""
-
-    def refuse(self, peer: str, until: float) -> None:
-        """Nothing is connected."""
-
-    def cut(self, peer: str) -> None:
-        """Nothing was contributed."""
-
-    def inviter_of(self, peer: str) -> str:
-        """Nothing is known."""
-        return ""
-
-    def known(self) -> Collection[str]:
-        """Nobody."""
-        return ()
+    refuse: Callable[[str, float], object] = lambda _peer, _until: None
+    cut: Callable[[str], object] = lambda _peer: None
+    inviter_of: Callable[[str], str] = lambda _peer: ""
+    known: Callable[[], Collection[str]] = tuple
 
 
 class PeerPolicy:
-    """Keeps the reputation of one node's peers and enforces it.
+    """Keeps the reputation of one node's peers and enforces it; the `Reporter` of the node's services.
 
     Args:
         me: own peer id.
-        events: takes verdicts as events.
+        events: takes events, and counts faults.
         unix_time: seconds since 1970.
         keep: called with the bans and trust to store for the next run, times in unix seconds.
     """
 
     def __init__(
-        self, *, me: str, events: EventSink, unix_time: Callable[[], float], keep: Callable[[tuple[Decision, ...]], object]
+        self, me: str, events: Events, unix_time: Callable[[], float], keep: Callable[[tuple[Decision, ...]], object]
     ) -> None:  # fmt: skip
         self.reputation = Reputation()
         self._me = me
         self._events = events
         self._unix_time = unix_time
         self._keep = keep
-        self._node: Enforcement = NotConnected()
+        self._node = Enforcement()
         self._cannot_keep = False
 
     def resume(self, decisions: Collection[Decision]) -> None:
@@ -117,25 +87,20 @@ class PeerPolicy:
         """Whether a peer is neither quarantined nor banned."""
         return self.reputation.verdict(peer, trio.current_time()).state == "ok"
 
-    # --- behaviour of peers -------------------------------------------------------------------------------
+    def event(self, name: str, text: str, *, level: Level = "info", **fields: object) -> None:
+        """Add an event."""
+        self._events.event(name, text, level=level, **fields)
 
     def fault(self, peer: str, reason: str) -> None:
-        """Penalise a peer that broke the protocol, and to a lesser degree its inviter."""
-        now = trio.current_time()
-        before = self.reputation.verdict(peer, now)
-        self._carry_out(peer, before, self.reputation.fault(peer, reason, now))
-        inviter = self._node.inviter_of(peer)
+        """Count a peer's protocol fault; penalise it, and to a lesser degree its inviter."""
+        self._events.fault(peer, reason)
+        now, reputation, inviter = trio.current_time(), self.reputation, self._node.inviter_of(peer)
+        self._carry_out(peer, reputation.verdict(peer, now), reputation.fault(peer, reason, now))
         if inviter and inviter != self._me:
-            before = self.reputation.verdict(inviter, now)
-            self._carry_out(inviter, before, self.reputation.invited(inviter, reason, now))
+            self._carry_out(inviter, reputation.verdict(inviter, now), reputation.invited(inviter, reason, now))
 
     def noted(self, outcomes: Mapping[str, Outcome], clipped: Collection[str] | None = None) -> None:
-        """Note how a round's exchanges ended.
-
-        Args:
-            outcomes: by peer.
-            clipped: peers whose update was clipped or excluded by the rule; None where the rule does not say.
-        """
+        """Note how a round's exchanges ended, by peer, and whose update the rule clipped or excluded; None where it does not say."""
         now = trio.current_time()
         for peer, outcome in sorted(outcomes.items()):
             if not self.allows(peer):
@@ -148,12 +113,10 @@ class PeerPolicy:
     def _carry_out(self, peer: str, before: Verdict, verdict: Verdict) -> None:
         if verdict in (before, Verdict("ok", -math.inf)):
             return
-        standing = self.standing(peer)
-        for_s = verdict.until - trio.current_time()
-        why = f", {standing.why}" if standing.why else ""
-        self._events.event(
-            f"peer_{verdict.state}", f"{peer} is shut out for {for_s:.0f} s ({verdict.state}{why})", level="warning", peer=peer
-        )  # fmt: skip
+        for_s, cause = verdict.until - trio.current_time(), self.standing(peer).why
+        why = f", {cause}" if cause else ""
+        text = f"{peer} is shut out for {for_s:.0f} s ({verdict.state}{why})"
+        self._events.event(f"peer_{verdict.state}", text, level="warning", peer=peer)
         self._shut_out(peer, verdict)
 
     def _shut_out(self, peer: str, verdict: Verdict) -> None:
@@ -162,18 +125,10 @@ class PeerPolicy:
         if verdict.state == "ban":
             self._keep_all()
 
-    # --- the owner's decisions ----------------------------------------------------------------------------
-
     def ban(self, given: str, for_s: float = math.inf, why: str = "") -> str:
-        """Ban a peer. -> its id
+        """Ban a peer for `for_s` > 0 seconds, for a reason to show. -> its id
 
-        Args:
-            given: peer id, its beginning or its end.
-            for_s: seconds, > 0; inf for good.
-            why: reason, shown to people.
-
-        Raises:
-            GossipError: no such peer, several, or this node itself.
+        Raises GossipError: `given`, a peer id or its beginning or end, is no such peer, several, or this node itself.
         """
         peer, now = self._named(given), trio.current_time()
         verdict = self.reputation.shut_out(peer, now, now + for_s, why[:MAX_WHY])
@@ -184,11 +139,7 @@ class PeerPolicy:
         return peer
 
     def unban(self, given: str) -> str:
-        """Lift a peer's ban, quarantine or trust. -> its id
-
-        Raises:
-            GossipError: no such peer, several, or there is nothing to undo.
-        """
+        """Lift a peer's ban, quarantine or trust. -> its id; Raises GossipError: no such peer, several, or there is nothing to undo."""
         peer = self._named(given)
         was_out = not self.allows(peer)
         if not self.reputation.forgive(peer):
@@ -199,11 +150,7 @@ class PeerPolicy:
         return peer
 
     def trust(self, given: str) -> str:
-        """Never ban or quarantine a peer, whatever it does. -> its id
-
-        Raises:
-            GossipError: no such peer, several, or this node itself.
-        """
+        """Never ban or quarantine a peer by ourselves. -> its id; Raises GossipError: no such peer, several, or this node itself."""
         peer = self._named(given)
         was_out = not self.allows(peer)
         self.reputation.trust(peer, trio.current_time())
@@ -233,44 +180,14 @@ class PeerPolicy:
             self._cannot_keep = True
 
 
-@dataclass(frozen=True, slots=True)
-class NodeReporter:
-    """The `Reporter` of a node's services: events to the log and the status, faults to the peer policy as well.
-
-    Args:
-        events: takes events and counts faults.
-        policy: penalises faults.
-    """
-
-    events: Events
-    policy: PeerPolicy
-
-    def event(self, name: str, text: str, *, level: Level = "info", **fields: object) -> None:
-        """Add an event."""
-        self.events.event(name, text, level=level, **fields)
-
-    def fault(self, peer: str, reason: str) -> None:
-        """Count a peer's protocol fault and penalise it."""
-        self.events.fault(peer, reason)
-        self.policy.fault(peer, reason)
-
-
 def named(given: str, known: Collection[str]) -> str:
-    """The peer id that an abbreviation stands for.
+    """The peer id that is meant: a whole id, known or not, or the beginning or end of a `known` one, as lists show it after "…".
 
-    Args:
-        given: a whole id, known or not, or the beginning or end of a known one; a leading "…" is ignored, as lists show it.
-        known: peer ids.
-
-    Raises:
-        ConfigError: no known id matches, or several do.
+    Raises ConfigError: no known id matches, or several do.
     """
     part = given.removeprefix("…")
-    try:
+    with suppress(ValueError):
         public_key_of(part)
-    except ValueError:
-        pass
-    else:
         return part
     meant = sorted(peer for peer in known if part and (peer.startswith(part) or peer.endswith(part)))
     if len(meant) == 1:

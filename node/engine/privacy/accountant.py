@@ -1,7 +1,7 @@
-"""How much privacy a node's data have cost so far: (ε, δ) of all noised steps, kept in a file beside the checkpoint.
+"""The privacy accountant: (ε, δ) of all noised steps of a node's data, kept in a file beside the checkpoint.
 
-The file is ahead of the steps: a lot of them is written down before the first of it is taken, so that a crash makes the sum too large by
-at most a lot, never too small. It stays when a checkpoint is moved away: what was sent to peers cannot be taken back.
+Steps are written in lots before they are taken, so that after a crash the sum is too large by at most a lot, never too small. The file
+stays when a checkpoint is moved away: what was sent to peers cannot be taken back.
 
 Accountant: Rényi differential privacy of the Poisson-sampled Gaussian, by opacus. Source: Mironov, Talwar and Zhang 2019
 (arXiv:1908.10530); to (ε, δ) by Balle et al. 2020 (arXiv:1905.09982), Theorem 21.
@@ -29,13 +29,7 @@ INSTALL = "pip install 'starling-swarm[privacy]'"
 
 
 class Lot(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Steps of one kind.
-
-    Args:
-        noise: standard deviation in units of the clip norm, > 0.
-        rate: share of the samples that a step looks at, in (0, 1].
-        steps: how many.
-    """
+    """Steps with noise of this standard deviation, in units of the clip norm, on this share of the samples."""
 
     noise: Annotated[float, Meta(gt=0)]
     rate: Annotated[float, Meta(gt=0, le=1)]
@@ -47,19 +41,15 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def epsilon(lots: Sequence[Lot], delta: float, orders: Sequence[float] = ORDERS) -> float:
-    """ε at δ of all these steps together; 0 for none.
-
-    Raises:
-        ConfigError: opacus is not installed.
-    """
+    """ε at δ of all these steps together, 0 for none; ConfigError if opacus is not installed."""
     taken = [lot for lot in lots if lot.steps]
     if not taken:
         return 0.0
     moments = sum(lot.steps * _moments(lot.noise, lot.rate, tuple(orders)) for lot in taken)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the best order is the largest: the bound holds, it could be tighter
-        spent, _ = _opacus().get_privacy_spent(orders=list(orders), rdp=moments, delta=delta)
-    return max(0.0, float(spent))
+        warnings.simplefilter("ignore")  # the best order is the largest: the bound holds, it could be tighter
+        used, _ = _opacus().get_privacy_spent(orders=list(orders), rdp=moments, delta=delta)
+    return max(0.0, float(used))
 
 
 @lru_cache(maxsize=16)
@@ -81,17 +71,13 @@ def _opacus() -> Any:
 
 
 class Accountant:
-    """The steps of one node's data.
+    """The steps of one node's data. Raises ConfigError if the file is damaged, or opacus is missing.
 
     Args:
-        path: the file; None keeps nothing, as in simulation.
-        noise: of the steps to come.
-        rate: likewise.
+        path: the file; None: none, as in simulation.
+        noise, rate: of further steps, as in `Lot`.
         delta: δ.
-        most: ε that is never exceeded; 0: any.
-
-    Raises:
-        ConfigError: the file is damaged, or opacus is missing.
+        most: largest ε allowed; 0: any.
     """
 
     def __init__(self, path: Path | None, *, noise: float, rate: float, delta: float, most: float) -> None:
@@ -102,14 +88,13 @@ class Accountant:
         if not self._lots or (self._lots[-1].noise, self._lots[-1].rate) != (noise, rate):
             self._lots.append(Lot(noise, rate, 0))
         self._reserved = self._lots[-1].steps
-        self.epsilon(1)  # refuses now what it would refuse at the first step
+        self.epsilon(1)  # raises now instead of at the first step
         self.problem = ""
         """Why no step may be taken; "" if one may."""
 
     def epsilon(self, further: int = 0) -> float:
-        """ε of the steps taken, and of so many more."""
-        *before, last = self._lots
-        return epsilon([*before, Lot(last.noise, last.rate, last.steps + further)], self._delta)
+        """ε of the steps taken and `further` ones."""
+        return epsilon(self._with(further), self._delta)
 
     def count_step(self) -> bool:
         """Count one step, before it is taken. -> whether it may be."""
@@ -120,11 +105,7 @@ class Accountant:
         return True
 
     def write(self) -> None:
-        """Write down exactly what was taken: the node stops in order.
-
-        Raises:
-            OSError: it could not be written; the file then claims more steps than were taken, not fewer.
-        """
+        """Write the exact count, at an orderly stop. After an OSError the file has more steps than were taken, not fewer."""
         if self._path is not None:
             self._write(0)
             self._reserved = self._lots[-1].steps
@@ -146,12 +127,13 @@ class Accountant:
         return True
 
     def _write(self, ahead: int) -> None:
-        if self._path is None:
-            return
+        if self._path is not None:
+            tensor_file.write(self._path, msgspec.json.encode(_File(self._with(ahead))) + b"\n").replace(self._path)
+            tensor_file.flush_folder(self._path.parent)
+
+    def _with(self, further: int) -> list[Lot]:
         *before, last = self._lots
-        lots = [*before, Lot(last.noise, last.rate, last.steps + ahead)]
-        tensor_file.write(self._path, msgspec.json.encode(_File(lots)) + b"\n").replace(self._path)
-        tensor_file.flush_folder(self._path.parent)
+        return [*before, Lot(last.noise, last.rate, last.steps + further)]
 
 
 def _read(path: Path) -> list[Lot]:

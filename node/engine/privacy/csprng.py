@@ -1,9 +1,7 @@
 """Cryptographically secure random numbers: a keystream seeded from the operating system.
 
-Noise drawn from the swarm's shared seed could be drawn again by every member and subtracted. The generators of numerical libraries reveal
-their state to anyone who sees enough of their output, or have 32-bit seeds; here the bits come from AES-256 in counter mode.
-
-Shapes: n numbers.
+Noise from the swarm's shared seed could be subtracted by every member, and the generators of numerical libraries can be predicted from
+their output or have 32-bit seeds. These bits come from AES-256 in counter mode.
 """
 
 from __future__ import annotations
@@ -24,25 +22,18 @@ _PIECE = 1 << 18  # numbers drawn at a time: 2 MB of each intermediate
 
 
 class Csprng:
-    """A stream of secret numbers.
-
-    Args:
-        entropy: asked once, for the key. Tests give their own, to see the same numbers again.
-    """
+    """A stream of numbers that cannot be predicted, with a key from `entropy`; tests give their own, to repeat the numbers."""
 
     def __init__(self, entropy: Entropy) -> None:
         self._stream = Cipher(algorithms.AES(entropy(_KEY_BYTES)), modes.CTR(bytes(16))).encryptor()
 
     def uniform(self, count: int) -> npt.NDArray[np.float64]:
-        """(count,) in (0, 1), multiples of 2⁻⁵³ moved by half of one."""
+        """(count,) in (0, 1), odd multiples of 2⁻⁵⁴."""
         words = np.frombuffer(self._stream.update(bytes(8 * count)), np.uint64)
         return np.asarray(((words >> np.uint64(11)) + 0.5) * 2.0**-53, np.float64)
 
     def noised(self, x: Tensor, deviation: float) -> Tensor:
-        """X (n,) with independent Gaussian noise of that standard deviation on every number -> a new (n,).
-
-        Drawn and added in double precision, whatever x is in. Source: Box and Muller 1958.
-        """
+        """A copy of `x` (n,) with independent Gaussian noise, drawn and added in double precision. Source: Box and Muller 1958."""
         noised = x.detach().clone()
         for start in range(0, x.numel(), _PIECE):
             piece = noised[start : start + _PIECE]

@@ -1,11 +1,11 @@
 """Differentially private gradients (DP-SGD): each sample's gradient is clipped, the sum is noised.
 
-Of the n samples held here every one is in a step's batch with probability q, whatever the others are. A sample's gradient is that of
-the task's loss of a batch of this one sample, shortened to the clip norm C, so that adding or removing one sample moves the sum by at
-most C in Euclidean norm (replacing one: 2C). On every coordinate of the sum comes Gaussian noise of standard deviation noise · C; then
-it is divided by qn, the batch size to be expected. Whatever is made of it later, optimiser, mixing, compression, costs no more.
+Each of the n samples is in a step's batch with probability q, independently. The gradient of the loss of each sample alone is clipped to
+norm C, so that adding or removing one sample moves the sum by at most C in Euclidean norm (replacing one: 2C). Gaussian noise of standard
+deviation noise · C is added to every coordinate of the sum, which is then divided by qn, the expected batch size. Optimiser, mixing and
+compression cost no more privacy.
 
-Both draws come from the CSPRNG: the bound on ε assumes that nobody can predict which samples a batch holds.
+Both draws come from the CSPRNG: the bound on ε assumes that the samples of a batch cannot be predicted.
 
 Source: Abadi et al. 2016 (arXiv:1607.00133), Algorithm 1.
 
@@ -30,33 +30,27 @@ from starling.node.config.schema import Manifest, PrivacySection, TaskSection
 from starling.node.engine.privacy.accountant import Accountant
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.tasks.api import Data, Sampled, Task
+from starling.node.tasks.evaluate import TaskLoss
 from starling.robust.catalogue import RULES
 
 CHUNK_BYTES = 64 << 20  # of gradients held at a time, one for each sample
 _BATCH_NORMS = (
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-    nn.LazyBatchNorm1d,
-    nn.LazyBatchNorm2d,
-    nn.LazyBatchNorm3d,
-)
+    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LazyBatchNorm1d, nn.LazyBatchNorm2d, nn.LazyBatchNorm3d,
+)  # fmt: skip
 
 
 class PrivateGradients:
     """The noised gradients of one node's data.
 
     Args:
-        section: noise > 0.
-        manifest: names the task, the batch size and the rule that combines received vectors.
-        task: gives the loss.
-        model: of `layout`; its parameters are read at every step, and left alone.
-        data: single samples of them can be drawn.
+        section, manifest: noise > 0; the batch size, and the rule that combines received vectors.
+        task, data: give the loss and, as `Sampled`, samples.
+        model, layout: read at every step, never changed.
         csprng: draws batches and noise.
-        path: of the file that records the ε used; None: none is kept.
+        path: as in `Accountant`.
 
     Raises:
-        ConfigError: the task cannot be learned in this way, the accountant is missing or its file is damaged.
+        ConfigError: the task has no gradients of single samples, the accountant is missing or its file is damaged.
     """
 
     def __init__(
@@ -66,8 +60,8 @@ class PrivateGradients:
         about = manifest.task
         if manifest.mix.kind == "gather" and RULES.facts(manifest.robust.rule, trusted=True).losses:
             raise ConfigError(
-                f"privacy.noise: robust.rule = {manifest.robust.rule!r} goes by what models are worth on this node's data, and which it "
-                "takes would reveal something of them; set privacy.noise to 0, or join a swarm with another rule"
+                f"privacy.noise: robust.rule = {manifest.robust.rule!r} chooses models by their losses on this node's data, and its "
+                "choice would reveal something of them; set privacy.noise to 0, or join a swarm with another rule"
             )
         if not isinstance(data, Sampled):
             raise _refused(about, "has no single samples to draw")
@@ -95,9 +89,9 @@ class PrivateGradients:
         )  # fmt: skip
 
     def gradient(self) -> tuple[Tensor, float]:
-        """(d,) to go along, and the mean loss of the samples looked at, which is for the owner's eyes only; nan for none.
+        """A noised gradient (d,), and the mean loss of its samples, for the owner only; nan for none.
 
-        Zeros, without looking at any sample, once the allowed ε is used up.
+        Zeros, without a look at the data, once the allowed ε is used up.
         """
         if not self.accountant.count_step():
             return torch.zeros(self._dim, dtype=self._dtype), math.nan
@@ -112,7 +106,8 @@ class PrivateGradients:
         total, losses = torch.zeros(self._dim, dtype=torch.float64), [torch.empty(0)]
         parameters = {name: parameter.detach() for name, parameter in self._parameters.items()}
         for part in torch.split(index, self._chunk) if index.numel() else ():
-            named, loss = self._each(parameters, self._data.take(part))
+            with sdpa_kernel(SDPBackend.MATH):  # vmap cannot map the fused kernels
+                named, loss = self._each(parameters, self._data.take(part))
             rows = torch.cat([named[name].reshape(part.numel(), -1) for name in parameters], dim=1)
             total += clipped_sum(rows, self._clip_norm).cpu()
             losses.append(loss.detach().to(losses[0]))
@@ -131,33 +126,16 @@ def clipped_sum(rows: Tensor, norm: float) -> Tensor:
 
 def _each_sample(task: Task, model: nn.Module) -> Callable[[dict[str, Tensor], Any], tuple[dict[str, Tensor], Tensor]]:
     """(parameters by name, a batch) -> each sample's own gradient by name, a leading m on every one, and its loss (m,)."""
-    loss = _Loss(task, model)
+    loss = TaskLoss(task, model)
 
     def of_one(parameters: dict[str, Tensor], sample: Any) -> Tensor:
         named = {f"model.{name}": tensor for name, tensor in parameters.items()}
         found: Tensor = functional_call(loss, named, (_alone(sample),))
         return found
 
+    each: Callable[..., tuple[dict[str, Tensor], Tensor]]
     each = vmap(grad_and_value(of_one), in_dims=(None, 0), randomness="different")
-
-    def of_all(parameters: dict[str, Tensor], batch: Any) -> tuple[dict[str, Tensor], Tensor]:
-        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels know nothing of single samples
-            found: tuple[dict[str, Tensor], Tensor] = each(parameters, batch)
-        return found
-
-    return of_all
-
-
-class _Loss(nn.Module):
-    """A task's loss as a module, for `functional_call` to swap the parameters of."""
-
-    def __init__(self, task: Task, model: nn.Module) -> None:
-        super().__init__()
-        self._task = task
-        self.model = model
-
-    def forward(self, batch: Any) -> Tensor:
-        return self._task.loss(self.model, batch)
+    return each
 
 
 def _alone(sample: Any) -> Any:

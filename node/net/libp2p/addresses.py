@@ -15,18 +15,11 @@ _FORM = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/([^/\s]{1,253})/tcp/([0-9]{1,5})(?
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a TCP listener is.
-
-    Args:
-        protocol: ip4, ip6, dns, dns4 or dns6.
-        host: address in canonical form, or name.
-        port: 0 to 65535; 0 only for listening.
-        peer: peer id expected there, or "".
-    """
+    """Of a TCP listener: ip4, ip6, dns, dns4 or dns6, and the id of the peer expected there, or ""."""
 
     protocol: str
-    host: str
-    port: int
+    host: str  # address in canonical form, or name
+    port: int  # 0 to 65535; 0 only for listening
     peer: str = ""
 
     def __str__(self) -> str:
@@ -35,11 +28,7 @@ class Endpoint:
 
 
 def parse(address: str) -> Endpoint:
-    """The endpoint in a multiaddr.
-
-    Raises:
-        ValueError: another form than /ip4|ip6|dns|dns4|dns6/HOST/tcp/PORT[/p2p/ID], or no such address or port.
-    """
+    """The endpoint in /ip4|ip6|dns|dns4|dns6/HOST/tcp/PORT[/p2p/ID]. Raises ValueError for other forms, addresses and ports."""
     match = _FORM.fullmatch(address)
     if match is None:
         raise ValueError(f"{address!r} is not of the form /ip4/HOST/tcp/PORT/p2p/ID (or ip6, dns, dns4, dns6)")
@@ -54,12 +43,7 @@ def parse(address: str) -> Endpoint:
 
 
 def reachable(listening: Iterable[tuple[str, int]], peer: str) -> list[Endpoint]:
-    """Addresses to announce: unspecified hosts become the interfaces' addresses, loopback only if there is no other.
-
-    Args:
-        listening: (host, port) of each bound socket.
-        peer: our id.
-    """
+    """Endpoints of `peer`, us, from (host, port) of bound sockets; unspecified hosts become the interfaces' addresses."""
     found = []
     for host, port in listening:
         address = ipaddress.ip_address(host)
@@ -71,9 +55,7 @@ def reachable(listening: Iterable[tuple[str, int]], peer: str) -> list[Endpoint]
 def _interfaces(version: int) -> list[str]:
     family = socket.AF_INET if version == 4 else socket.AF_INET6
     every = [each.address for name in psutil.net_if_addrs().values() for each in name if each.family == family]
-    hosts = [
-        ipaddress.ip_address(each) for each in every if "%" not in each
-    ]  # a scoped address means nothing elsewhere
+    hosts = [ipaddress.ip_address(each) for each in every if "%" not in each]  # scoped ones have no meaning elsewhere
     outward = [str(each) for each in hosts if not each.is_loopback and not each.is_link_local]
     return sorted(outward) or ["127.0.0.1" if version == 4 else "::1"]
 

@@ -1,8 +1,7 @@
 """Admission of inbound connections under load. Pure: hosts, times and numbers in, decisions out.
 
-Two tables can be flooded: pending handshakes (half-open connections cost nothing to make) and established connections
-(identities cost nothing either). A full first table drops the oldest: an honest handshake takes a few round trips, so the oldest
-is the least likely to be honest. A full second table drops the connection that has been idle for longest, if that is at least IDLE_S.
+Two tables can be flooded at no cost: pending handshakes, and established connections of free identities. A full first table drops its
+oldest, as an honest handshake takes a few round trips. A full second table drops the connection idle for longest, if at least IDLE_S.
 """
 
 from __future__ import annotations
@@ -48,31 +47,28 @@ class AcceptRate:
 class Handshakes(Generic[Handle]):
     """Inbound connections that have not authenticated yet."""
 
-    _under_way: dict[int, tuple[str, Handle]] = field(default_factory=dict)
-    _number: int = 0
+    _under_way: dict[Handle, str] = field(default_factory=dict)  # the address block of each, the oldest first
 
-    def begin(self, block: str, handle: Handle) -> tuple[int, Handle | None]:
-        """Add a handshake from an address block. -> its number, and the handshake to cancel to make room"""
-        mine = [number for number, (theirs, _) in self._under_way.items() if theirs == block]
+    def begin(self, block: str, handle: Handle) -> Handle | None:
+        """Add a handshake from an address block. -> the one to cancel to make room"""
         victim = None
+        mine = [each for each, theirs in self._under_way.items() if theirs == block]
         if len(mine) >= MAX_HANDSHAKES_PER_BLOCK:
-            victim = self._under_way.pop(mine[0])[1]
+            victim = mine[0]
         elif len(self._under_way) >= MAX_HANDSHAKES:
-            victim = self._under_way.pop(min(self._under_way))[1]
-        self._number += 1
-        self._under_way[self._number] = (block, handle)
-        return self._number, victim
+            victim = next(iter(self._under_way))
+        if victim is not None:
+            del self._under_way[victim]
+        self._under_way[handle] = block
+        return victim
 
-    def end(self, number: int) -> None:
+    def end(self, handle: Handle) -> None:
         """A handshake has ended."""
-        self._under_way.pop(number, None)
+        self._under_way.pop(handle, None)
 
 
 def is_full(established: Sequence[ConnectionInfo], block: str, limits: LimitsSection, now: float) -> bool:
-    """Whether a handshake from this address block is useless: the block has all of its connections, and none is idle.
-
-    A handshake costs milliseconds. A peer that reconnects from a full block waits until its old connection is closed or idle.
-    """
+    """Whether a handshake, which costs milliseconds, is useless: the address block has all of its connections, and none is idle."""
     from_block = [info for info in established if info.inbound and info.block == block]
     return len(from_block) >= limits.connections_per_ip and all(now - info.useful_at < IDLE_S for info in from_block)
 
@@ -80,13 +76,9 @@ def is_full(established: Sequence[ConnectionInfo], block: str, limits: LimitsSec
 def make_room(
     established: Sequence[ConnectionInfo], newcomer: ConnectionInfo, limits: LimitsSection, now: float
 ) -> list[ConnectionInfo] | None:
-    """Which connections must be closed so that an inbound newcomer may stay; None if it may not.
+    """Which of the `established`, oldest first, must be closed so that an authenticated inbound newcomer may stay; None: it may not.
 
-    Args:
-        established: established connections, oldest first. Those we dialled count, but only inbound ones are closed.
-        newcomer: authenticated, inbound.
-        limits: connections in all, and per address block; a public prefix of many blocks has a share of those in all.
-        now: seconds.
+    Connections that we dialled count, but only inbound ones are closed. A public prefix of many address blocks has a share of all.
     """
     same_peer = [info for info in established if info.peer == newcomer.peer]
     leaving = same_peer[: len(same_peer) - MAX_PER_PEER + 1] if len(same_peer) >= MAX_PER_PEER else []

@@ -1,13 +1,13 @@
 """A libp2p host: listens, dials, limits connections, and carries frames on three lanes. See `starling.node.net.api`.
 
-What is py-libp2p's: identities, peer ids, multistream-select, the Noise handshake, and thereby the wire. What is ours: the
-muxer and the switch, because its swarm ends the node when a handler raises, never returns inbound slots, dials by
-itself, remembers failures for a minute and takes 0.2 s per connection to close. Stock libp2p peers connect all the same.
+Identities, peer ids, multistream-select and the Noise handshake are py-libp2p's, the muxer and the switch our own, because its swarm ends
+the node when a handler raises, never returns inbound slots, dials by itself, remembers failures for a minute and takes 0.2 s per
+connection to close. Stock libp2p peers can connect.
 
     accept ── handshake (the oldest is dropped) ── connection limits ── Connection.run ── a task per stream ── inbox of the lane
     send ── newest connection, or one dial shared by all senders ── the lane's stream, opened once ── queue
 
-Every task lives in the one nursery of `open_network`; an error in a connection's task ends that connection only.
+An error in a connection's task ends that connection only.
 """
 
 from __future__ import annotations
@@ -15,64 +15,43 @@ from __future__ import annotations
 import traceback
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import replace
 
 import trio
 
 from starling.gossip.errors import LocalProtocolError, PeerUnreachable
-from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES, Lane
+from starling.gossip.wire.schema import MAX_FRAME_BYTES, Lane
 from starling.node.config.schema import LimitsSection
 from starling.node.interfaces import Reporter
 from starling.node.net.api import Connected, Disconnected, Inbound, Traffic
-from starling.node.net.inbox import EventQueue, Inbox
+from starling.node.net.inbox import Inboxes
 from starling.node.net.libp2p import addresses
 from starling.node.net.libp2p.addresses import Endpoint
 from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
+from starling.node.net.libp2p.dialler import Dialler
 from starling.node.net.libp2p.guards import AcceptRate, Handshakes, is_full, make_room
 from starling.node.net.libp2p.lanes import FrameTooLong, PartialFrames, accept_lane, open_lane, read_frames, write_frame
 from starling.node.net.libp2p.noise import HandshakeFailed, Identity, secure
 from starling.node.net.libp2p.peers import PeerState, PeerTable, dialable
-from starling.node.net.libp2p.sockets import endpoint_of, first_of, listen_on, tune
+from starling.node.net.libp2p.sockets import endpoint_of, listen_on, tune
 from starling.node.net.limits import Pacer, origin_of
 
 HANDSHAKE_S = 10.0
-MAX_DIALS = 32
 DRAIN_S = 0.4
-
-
-@dataclass(slots=True)
-class _Dial:
-    """One attempt to reach a peer, shared by all senders."""
-
-    done: trio.Event = field(default_factory=trio.Event)
-    reason: str = ""
 
 
 @asynccontextmanager
 async def open_network(
-    private_key_bytes: bytes,
-    listen: Sequence[str],
-    announce: Sequence[str],
-    limits: LimitsSection,
-    report: Reporter,
-    *,
-    up_bytes_per_s: int = 0,
-    down_bytes_per_s: int = 0,
-) -> AsyncIterator[Libp2pNetwork]:
-    """Listen and stay reachable while the block runs.
+    private_key_bytes: bytes, listen: Sequence[str], announce: Sequence[str], limits: LimitsSection, report: Reporter, *,
+    up_bytes_per_s: int = 0, down_bytes_per_s: int = 0,
+) -> AsyncIterator[Libp2pNetwork]:  # fmt: skip
+    """Listen and stay reachable while the block runs. Raises ConfigError if an address is malformed or cannot be listened on.
 
     Args:
         private_key_bytes: 32-byte Ed25519 seed; decides the peer id.
         listen: multiaddrs /ip4|ip6/HOST/tcp/PORT; port 0 picks one.
         announce: multiaddrs to announce instead, or none.
-        limits: what peers may cost.
-        report: takes the peers' faults.
-        up_bytes_per_s: cap on what is sent; 0 is none.
-        down_bytes_per_s: cap on what is received; 0 is none.
-
-    Raises:
-        ConfigError: an address is malformed or cannot be listened on.
+        up_bytes_per_s, down_bytes_per_s: caps on sending and receiving; 0 is none.
     """
     identity = Identity.from_seed(private_key_bytes)
     listeners = await listen_on(listen)
@@ -82,14 +61,8 @@ async def open_network(
     manager = trio.open_nursery()
     nursery = await manager.__aenter__()
     try:
-        network = Libp2pNetwork(
-            identity=identity,
-            addresses=tuple(f"/{each.protocol}/{each.host}/tcp/{each.port}/p2p/{identity.peer}" for each in announced),
-            limits=limits,
-            report=report,
-            pacers=(Pacer(up_bytes_per_s), Pacer(down_bytes_per_s)),
-            nursery=nursery,
-        )
+        known_as = tuple(str(replace(each, peer=identity.peer)) for each in announced)
+        network = Libp2pNetwork(identity, known_as, limits, report, (Pacer(up_bytes_per_s), Pacer(down_bytes_per_s)))
         nursery.start_soon(network.serve, listeners)
         yield network
         with trio.move_on_after(DRAIN_S):
@@ -100,45 +73,25 @@ async def open_network(
         network.close()
 
 
-class Libp2pNetwork:
+class Libp2pNetwork(Inboxes):
     """Satisfies `starling.node.net.api.Network`. Made by `open_network`."""
 
     def __init__(
-        self,
-        identity: Identity,
-        addresses: tuple[str, ...],
-        limits: LimitsSection,
-        report: Reporter,
-        pacers: tuple[Pacer, Pacer],
-        nursery: trio.Nursery,
-    ) -> None:
+        self, identity: Identity, addresses: tuple[str, ...], limits: LimitsSection, report: Reporter, pacers: tuple[Pacer, Pacer]
+    ) -> None:  # fmt: skip
+        super().__init__(identity.peer, addresses, limits.inbox_frames)
         self._identity = identity
-        self._addresses = addresses
         self._limits = limits
         self._report = report
         self._up, self._down = pacers
-        self._nursery = nursery
         # apart from the thousands of peers remembered, as every new connection scans it
         self._open: dict[str, list[Connection]] = {}
         self._peers = PeerTable(limits.frames_per_s, self._open)
-        self._dials: dict[str, _Dial] = {}
-        self._dial_slots = trio.CapacityLimiter(MAX_DIALS)
+        self._dialler = Dialler(self._connect, self._register, self._run)
         self._handshakes: Handshakes[trio.CancelScope] = Handshakes()
         self._accept_rate = AcceptRate()
         self._longest: dict[Lane, int] = dict(MAX_FRAME_BYTES)
         self._unfinished = PartialFrames()
-        self._events = EventQueue()
-        self._inboxes = {lane: Inbox(lane, limits.inbox_frames) for lane in LANES}
-
-    @property
-    def peer_id(self) -> str:
-        """Our own id."""
-        return self._identity.peer
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Multiaddrs with /p2p/ID under which others may dial us."""
-        return self._addresses
 
     @property
     def traffic(self) -> Mapping[str, Traffic]:
@@ -155,14 +108,6 @@ class Libp2pNetwork:
         connection = self._newest(peer)
         return connection.info.origin if connection is not None else ""
 
-    def inbound(self, lane: Lane) -> trio.MemoryReceiveChannel[Inbound]:
-        """Frames of one lane."""
-        return self._inboxes[lane].channel
-
-    def events(self) -> trio.MemoryReceiveChannel[Connected | Disconnected]:
-        """Opened and closed connections."""
-        return self._events.channel
-
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
         """Remember where a peer can be dialled; invalid addresses and those of others are ignored."""
         record = self._peer(peer)
@@ -174,28 +119,21 @@ class Libp2pNetwork:
         self._unfinished.limit = 2 * max(self._longest.values())
 
     async def dial(self, address: str) -> str:
-        """Connect to a multiaddr with /p2p/ID and return the peer id.
-
-        Raises:
-            PeerUnreachable: with the reason in one line.
-        """
+        """Connect to a multiaddr with /p2p/ID and return the peer id. Raises PeerUnreachable with the reason in one line."""
         endpoints = [each for each in dialable(None, [address]) if each.peer]
         if not endpoints:
             raise PeerUnreachable(address, "not an address of the form /ip4/HOST/tcp/PORT/p2p/ID")
         peer = endpoints[0].peer
-        while peer in self._dials:
-            await self._dials[peer].done.wait()
+        while self._dialler.under_way(peer):
+            await self._dialler.dial(peer)
         await self._reach(peer, endpoints)
         if not self._peer(peer).endpoints:
             self._peer(peer).endpoints = tuple(endpoints)
         return peer
 
     async def send(self, peer: str, lane: Lane, frame: bytes) -> None:
-        """Queue one frame on the lane's stream, dialling and opening it if needed.
-
-        Raises:
-            LocalProtocolError: the frame is longer than the lane allows.
-            PeerUnreachable: no known address answers, the peer is refused or the connection broke.
+        """Queue one frame on the lane's stream, dialling and opening it if needed. Raises LocalProtocolError if it is too long,
+        PeerUnreachable if no known address answers, the peer is refused or the connection broke.
         """
         if len(frame) > MAX_FRAME_BYTES[lane]:
             raise LocalProtocolError(f"{len(frame)} bytes exceed MAX_FRAME_BYTES[{lane!r}]")
@@ -224,23 +162,18 @@ class Libp2pNetwork:
             connection.close()
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
-        """Accept connections and hand out frames; for `open_network`."""
+        """Accept, dial and serve connections; for `open_network`."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._dialler.serve)
             for inbox in self._inboxes.values():
                 nursery.start_soon(inbox.run)
             if listeners:
                 nursery.start_soon(trio.serve_listeners, self._accept, listeners)
 
     async def drained(self) -> None:
-        """Wait until what was sent is with the operating system."""
+        """Wait until all that was sent is handed to the operating system."""
         for connection in self._connections():
             await connection.drained()
-
-    def close(self) -> None:
-        """No more events; for `open_network`."""
-        self._events.close()
-
-    # --- connections ------------------------------------------------------------------------------------------
 
     async def _accept(self, raw: trio.SocketStream) -> None:
         try:
@@ -254,7 +187,7 @@ class Libp2pNetwork:
             await trio.aclose_forcefully(raw)
             return
         scope = trio.CancelScope(deadline=now + HANDSHAKE_S)
-        number, victim = self._handshakes.begin(block, scope)
+        victim = self._handshakes.begin(block, scope)
         if victim is not None:
             victim.cancel()
         connection = None
@@ -264,7 +197,7 @@ class Libp2pNetwork:
         except HandshakeFailed:
             return
         finally:
-            self._handshakes.end(number)
+            self._handshakes.end(scope)
             if connection is None:
                 await trio.aclose_forcefully(raw)
         if connection is not None:
@@ -295,7 +228,7 @@ class Libp2pNetwork:
         peer = connection.info.peer
         self._peer(peer)  # is remembered from now on
         if peer not in self._open:
-            self._events.put(Connected(peer))
+            self.announce(Connected(peer))
         self._open.setdefault(peer, []).append(connection)
 
     @contextmanager
@@ -305,7 +238,7 @@ class Libp2pNetwork:
             yield
         except HandshakeFailed:
             raise
-        except Exception as error:  # noqa: BLE001  whatever it is
+        except Exception as error:  # noqa: BLE001
             self._report.event(
                 "connection_failed", f"closed a connection with {peer} after an internal error: {error!r}",
                 level="error", peer=peer, traceback="".join(traceback.format_exception(error)),
@@ -321,7 +254,7 @@ class Libp2pNetwork:
             connections.remove(connection)
             if not connections:
                 del self._open[peer]
-                self._events.put(Disconnected(peer))
+                self.announce(Disconnected(peer))
             self._peer(peer).connection_closed(connection.info, trio.current_time())
         if connection.violation is not None:
             self._report.fault(peer, connection.violation)
@@ -381,35 +314,21 @@ class Libp2pNetwork:
         connection = self._newest(peer)
         if connection is not None:
             return connection
-        dial = self._dials.get(peer)
-        if dial is None:
+        if not self._dialler.under_way(peer):
             if peer == self.peer_id:
                 raise PeerUnreachable(peer, "that is this node itself")
             if not endpoints:
                 raise PeerUnreachable(peer, "no known address")
             if not self._peer(peer).may_dial(trio.current_time()):
                 raise PeerUnreachable(peer, "it closed the last connections at once")
-            dial = self._dials[peer] = _Dial()
-            self._nursery.start_soon(self._dial, peer, endpoints, dial)
-        await dial.done.wait()
+        reason = await self._dialler.dial(peer, endpoints)
         connection = self._newest(peer)
         if connection is None:
-            raise PeerUnreachable(peer, dial.reason or "connection closed at once")
+            raise PeerUnreachable(peer, reason or "connection closed at once")
         return connection
 
-    async def _dial(self, peer: str, endpoints: Sequence[Endpoint], dial: _Dial) -> None:
-        try:
-            async with self._dial_slots:
-                made, dial.reason = await first_of(endpoints, partial(self._connect, peer))
-            self._peer(peer).known = True
-            for connection in made:
-                self._register(connection)
-                self._nursery.start_soon(self._run, connection)
-        finally:
-            del self._dials[peer]
-            dial.done.set()
-
     async def _connect(self, peer: str, endpoint: Endpoint) -> Connection:
+        self._peer(peer).known = True
         raw = await trio.open_tcp_stream(endpoint.host, endpoint.port)
         connection = None
         try:

@@ -22,7 +22,7 @@ NEGOTIATION_S = 10.0
 STALL_S = 30.0
 MAX_UNFINISHED_BYTES = 2 * max(MAX_FRAME_BYTES.values())
 MAX_STRANGE_BYTES = 8 << 20
-FRAMES_AT_ONCE = 64  # handed over before others have their turn
+FRAMES_AT_ONCE = 64  # delivered before other tasks run
 
 
 class FrameTooLong(Exception):
@@ -39,22 +39,16 @@ class _Assembly:
 
 @dataclass(slots=True)
 class PartialFrames:
-    """The memory of all frames under way to us.
+    """The memory of all incomplete inbound frames; beyond a limit the stream that holds most is reset."""
 
-    Args:
-        limit: most bytes; reaching it resets the stream that holds most.
-        strange_limit: most bytes of peers we do not know, likewise.
-    """
-
-    limit: int = MAX_UNFINISHED_BYTES
-    strange_limit: int = MAX_STRANGE_BYTES
+    limit: int = MAX_UNFINISHED_BYTES  # most bytes
+    strange_limit: int = MAX_STRANGE_BYTES  # most bytes of unknown peers
     held: int = 0
-    strange: int = 0
-    """Bytes of `held` that belong to unknown peers."""
+    strange: int = 0  # bytes of `held` that belong to unknown peers
     _assemblies: list[_Assembly] = field(default_factory=list)
 
     def begin(self, stream: Stream, known: Callable[[], bool]) -> _Assembly:
-        """Start assembling frames of a stream; `known` is asked at the beginning of each whether its peer is known."""
+        """Start assembling frames of a stream; `known` says at the beginning of each whether its peer is known."""
         assembly = _Assembly(stream, known)
         self._assemblies.append(assembly)
         return assembly
@@ -77,7 +71,7 @@ class PartialFrames:
         largest.stream.reset()
 
     def clear(self, assembly: _Assembly) -> None:
-        """The frame is complete or given up. The buffer itself is left as it is: a complete frame is handed on in it."""
+        """The frame is complete or given up; its buffer is not changed, as a complete frame is delivered in it."""
         self.held -= len(assembly.buffer)
         self.strange -= len(assembly.buffer) if assembly.strange else 0
         assembly.buffer = bytearray()
@@ -89,12 +83,7 @@ class PartialFrames:
 
 
 async def open_lane(connection: Connection, lane: Lane) -> Stream:
-    """A stream on which frames of a lane may be written.
-
-    Raises:
-        StreamBroken: the connection is gone, or went while asking.
-        HandshakeFailed: the peer does not speak this lane.
-    """
+    """A stream for frames of a lane; StreamBroken if the connection is gone, HandshakeFailed if the peer does not speak the lane."""
     stream = connection.open()
     agreed = False
     try:
@@ -111,11 +100,7 @@ async def open_lane(connection: Connection, lane: Lane) -> Stream:
 
 
 async def write_frame(stream: Stream, frame: bytes) -> None:
-    """Write one frame whole, or reset the stream (and only it): cancelled half-way, what follows would be misread.
-
-    Raises:
-        StreamBroken: reset by the peer, or the connection is gone.
-    """
+    """Write one frame whole, else reset the stream, on which what follows would be misread; StreamBroken as `Stream.write`."""
     whole = False
     try:
         await stream.write(len(frame).to_bytes(HEADER_BYTES, "big"))
@@ -127,7 +112,7 @@ async def write_frame(stream: Stream, frame: bytes) -> None:
 
 
 async def accept_lane(stream: Stream) -> tuple[Lane, bytes] | None:
-    """Learn which lane a stream that the peer opened is for, and the bytes that came with it; None if for none of ours."""
+    """Negotiate the lane of a stream that the peer opened -> it and the bytes that came with it; None: none of ours."""
     conversation = Conversation(stream.read, stream.write)
     try:
         with trio.fail_after(NEGOTIATION_S):
@@ -144,16 +129,10 @@ async def read_frames(
     """Deliver complete frames until the stream ends, breaks, or stalls in the middle of a frame.
 
     Args:
-        stream: from the peer.
-        lane: what it is for.
         received: bytes that came with the negotiation.
-        unfinished: bounds the memory of all streams.
-        deliver: takes a frame, which is its own from then on.
-        known: whether the peer may send large frames; otherwise it shares a small bound with all other unknown peers.
-        longest: bytes of a frame, by lane; read for every frame.
-
-    Raises:
-        FrameTooLong: announced beyond that.
+        deliver: takes ownership of a frame.
+        known: whether the peer is; unknown ones share a small bound.
+        longest: bytes of a frame, by lane, read for every frame; beyond, FrameTooLong is raised.
     """
     assembly = unfinished.begin(stream, known)
     delivered = 0
@@ -166,7 +145,7 @@ async def read_frames(
                 unfinished.extend(assembly, data[:missing])
                 data = data[missing:]
                 if stream.broken:
-                    return  # it held most of all unfinished bytes
+                    return  # reset, as it held most of all bytes
                 if len(assembly.buffer) == HEADER_BYTES and wanted < 0:
                     wanted = int.from_bytes(assembly.buffer, "big")
                     unfinished.clear(assembly)

@@ -1,5 +1,5 @@
-"""From a TCP stream to an authenticated, encrypted channel: multistream-select and the Noise XX handshake of py-libp2p,
-then records of full size, read and written in few system calls (same wire format, less than half the work).
+"""From a TCP stream to an authenticated, encrypted channel: multistream-select and the Noise XX handshake of py-libp2p, then our own
+reader and writer of full-size records (same wire format, less than half the work).
 
 py-libp2p's parsers raise exceptions of any kind on hostile bytes; all are caught in `negotiate` and `secure`.
 """
@@ -42,7 +42,7 @@ for _kind in (KeyType.RSA, KeyType.Secp256k1):
 
 
 class HandshakeFailed(Exception):
-    """The other end has another identity, speaks another protocol, or does not answer. The message is the reason in one line."""
+    """The other end has another identity, speaks another protocol, or does not answer, as one line says."""
 
 
 class ChannelBroken(Exception):
@@ -59,11 +59,7 @@ class Identity:
 
     @classmethod
     def from_seed(cls, seed: bytes) -> Identity:
-        """The identity of a 32-byte Ed25519 seed.
-
-        Raises:
-            ValueError: not 32 bytes.
-        """
+        """The identity of an Ed25519 seed; ValueError unless it has 32 bytes."""
         if len(seed) != 32:
             raise ValueError(f"an Ed25519 seed has 32 bytes, got {len(seed)}")
         keys = identity_key_pair(seed)
@@ -71,25 +67,15 @@ class Identity:
 
 
 class Conversation:
-    """What py-libp2p's negotiations need of a connection or stream: a bounded number of bytes, never more than asked for.
-
-    Args:
-        receive: some bytes, b"" at the end.
-        send: all of these bytes.
-    """
+    """py-libp2p's negotiations read from this a bounded number of bytes; `receive` gives b"" at the end, `send` sends all."""
 
     def __init__(self, receive: Callable[[], Awaitable[bytes]], send: Callable[[bytes], Awaitable[None]]) -> None:
         self._receive, self._send = receive, send
         self._spare = MAX_NEGOTIATION_BYTES
-        self.rest = b""
-        """Received but not read yet; the next reader gets it first."""
+        self.rest = b""  # received but not read yet; the next reader gets it first
 
     async def read(self, n: int) -> bytes:
-        """At least one byte, at most n.
-
-        Raises:
-            HandshakeFailed: the end came, or it asks for more than any handshake needs.
-        """
+        """At least one byte, at most n; HandshakeFailed at the end, or beyond the bytes that a handshake needs."""
         if not self.rest:
             self.rest = await self._receive()
         if not self.rest:
@@ -106,11 +92,7 @@ class Conversation:
 
 
 async def negotiate(conversation: Conversation, protocols: Sequence[str], *, initiator: bool) -> str:
-    """Agree on the first of our protocols that both ends speak (multistream-select).
-
-    Raises:
-        HandshakeFailed: none, or the other end talks nonsense.
-    """
+    """Agree on the first of our protocols that both ends speak (multistream-select); HandshakeFailed if there is none."""
     communicator = MultiselectCommunicator(conversation)
     try:
         if initiator:
@@ -124,24 +106,14 @@ async def negotiate(conversation: Conversation, protocols: Sequence[str], *, ini
 
 
 class Channel:
-    """Encrypted bytes over a TCP stream. A write that is cancelled half-way leaves it broken: close it then.
-
-    Args:
-        stream: where the records go.
-        state: after the handshake.
-        received: bytes of the first records that came with the handshake's last.
-    """
+    """Encrypted bytes over a TCP stream, after the handshake and with bytes received by it. Close it after a cancelled write."""
 
     def __init__(self, stream: trio.SocketStream, state: NoiseConnection, received: bytes) -> None:
         self._stream, self._state = stream, state
         self._buffer = bytearray(received)
 
     async def read(self, limit: int = READ_BYTES) -> bytes:
-        """What has arrived, at least one byte; b"" at the end. A single system call, usually.
-
-        Raises:
-            ChannelBroken: the connection broke or a record is forged.
-        """
+        """Received bytes, at least one; b"" at the end; ChannelBroken if the connection broke or a record is forged."""
         while True:
             plain = self._open_records()
             if plain:
@@ -155,11 +127,7 @@ class Channel:
             self._buffer += data
 
     async def write(self, data: bytes) -> None:
-        """All of `data`, in full-size records.
-
-        Raises:
-            ChannelBroken: the connection broke.
-        """
+        """All of `data`, in full-size records; ChannelBroken if the connection broke."""
         sealed: list[bytes] = []
         try:
             for start in range(0, len(data), MAX_PLAIN_BYTES):
@@ -185,18 +153,9 @@ class Channel:
 
 
 async def secure(stream: trio.SocketStream, identity: Identity, expected: str | None) -> tuple[str, Channel, bytes]:
-    """Authenticate and agree on the muxer.
+    """Authenticate the peer, the one `expected` or, where it dialled us, any, and agree on the muxer.
 
-    Args:
-        stream: fresh TCP connection.
-        identity: our keys.
-        expected: the peer we dialled, or None where we were dialled.
-
-    Returns:
-        The peer's id, the channel to it, and bytes received that belong to the muxer.
-
-    Raises:
-        HandshakeFailed: in one line, why.
+    Returns its id, the channel to it, and received bytes for the muxer. Raises HandshakeFailed with the reason.
     """
     raw = Conversation(lambda: stream.receive_some(READ_BYTES), stream.send_all)
     dialler = expected is not None

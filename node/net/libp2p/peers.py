@@ -1,4 +1,4 @@
-"""What a host remembers of each peer: addresses, limits, traffic, refusals and rejected dials. Bounded, with the time as an argument."""
+"""A host's state per peer: addresses, limits, traffic, refusals and rejected dials. Bounded, with the time as an argument."""
 
 from __future__ import annotations
 
@@ -17,32 +17,24 @@ from starling.node.net.limits import TokenBucket
 
 MAX_PEERS_REMEMBERED = 4096
 REJECTED_WITHIN_S = 2.0  # a dialled connection that is closed sooner, without a frame: the peer rejected us
-REJECTED_DIALS_TOLERATED = (
-    3  # in a row may be chance: after the next ones the peer is dialled again 1, 2, 4 … seconds later
-)
-MAX_REDIAL_DELAY_S = 60.0  # … at most
+REJECTED_DIALS_TOLERATED = 3  # in a row; after the next ones the peer is dialled again 1, 2, 4 … seconds later
+MAX_REDIAL_DELAY_S = 60.0
 DROPPED_PER_S = 250.0  # frames beyond the rate that are dropped and counted; a peer that sends more is disconnected
 
 
 @dataclass(slots=True)
 class PeerState:
-    """What is kept per peer.
+    """Of one peer."""
 
-    Args:
-        bucket: frames that it may send.
-    """
-
-    bucket: TokenBucket
+    bucket: TokenBucket  # frames that it may send
     dropped: TokenBucket = field(default_factory=lambda: TokenBucket(DROPPED_PER_S, 4 * DROPPED_PER_S))
-    known: bool = False
-    """Its addresses were given to `learn`, or it was dialled."""
+    known: bool = False  # its addresses were given to `learn`, or it was dialled
     outgoing: dict[Lane, Stream] = field(default_factory=dict)
     locks: dict[Lane, trio.Lock] = field(default_factory=lambda: {lane: trio.Lock() for lane in LANES})
     endpoints: tuple[Endpoint, ...] = ()
     traffic: Traffic = field(default_factory=Traffic)
     refused_until: float = -inf
-    rejected_dials: int = 0
-    """In a row."""
+    rejected_dials: int = 0  # in a row
     redial_at: float = -inf
 
     def may_dial(self, now: float) -> bool:
@@ -58,12 +50,7 @@ class PeerState:
 
 
 class PeerTable:
-    """State of all peers remembered.
-
-    Args:
-        frames_per_s: that each may send.
-        connected: peers with an open connection, which are never forgotten.
-    """
+    """State of all peers remembered, each with a limit of frames; those `connected` are not forgotten."""
 
     def __init__(self, frames_per_s: float, connected: Container[str]) -> None:
         self._frames_per_s = frames_per_s
@@ -103,12 +90,7 @@ class PeerTable:
 
 
 def dialable(peer: str | None, known: Sequence[str]) -> Iterator[Endpoint]:
-    """Endpoints of the multiaddrs that are valid, have a port and name no other peer.
-
-    Args:
-        peer: whose they should be; None for any.
-        known: multiaddrs.
-    """
+    """Endpoints of the multiaddrs `known` that are valid, have a port and name no other peer; `peer` None: any."""
     for address in known:
         try:
             endpoint = addresses.parse(address)

@@ -1,8 +1,7 @@
-"""Yamux as a state machine without I/O: bytes in, events out; the same frames as every libp2p peer speaks.
+"""Yamux as a state machine without I/O: bytes in, events out.
 
-py-libp2p's own muxer lets a peer ignore the receive window (its memory, our loss), polls every 10 ms for credit and gives
-up on a reader that pauses five seconds. Here what exceeds the window ends the connection, credit is an event, and nothing
-has a clock.
+py-libp2p's own muxer does not enforce the receive window, polls every 10 ms for credit and gives up on a reader that pauses five
+seconds. Here data beyond the window end the connection, credit is an event, and there is no clock.
 
     frame   version 0 | type | flags | stream | length      (12 bytes, big-endian), then `length` bytes if type is data
     data    consumes the receiver's credit: 256 KiB at first, more by window updates
@@ -10,8 +9,8 @@ has a clock.
     FIN     no more from this side; RST: gone in both directions
     ping    SYN asks, ACK answers;  go away: the session ends
 
-Limits, all against peers that mean harm: open streams, openings per second, frames per second that carry next to nothing, answers
-queued for a peer that does not read. Body bytes are handed on as they come: an announced length allocates nothing.
+Limits against hostile peers: open streams, openings per second, small frames per second, answers queued for a peer that does not
+read. Body bytes are handed on as they come: an announced length allocates nothing.
 Source: hashicorp/yamux spec.md, with the libp2p note on initial windows.
 """
 
@@ -19,7 +18,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from enum import IntEnum, IntFlag
 
 from starling.node.net.limits import TokenBucket
 
@@ -28,83 +26,58 @@ INITIAL_WINDOW = 256 << 10
 WINDOW = 16 << 20
 MAX_BODY_BYTES = (64 << 10) - 17 - 12  # header and body fill one Noise record exactly
 MAX_INBOUND_STREAMS = 16
-MAX_OUTGOING_BYTES = 1 << 20  # senders of data stop far below, so only unread answers get there
+MAX_OUTGOING_BYTES = 1 << 20  # senders of data stop far below, so only unread answers reach it
 OPENINGS_PER_S = 20.0
 SMALL_BYTES = 1 << 10
 SMALL_FRAMES_PER_S = 1000.0  # a frame of a lane is two of them, and 200 of those a second are taken
 
 _HEADER = struct.Struct("!BBHII")
-
-
-class _Type(IntEnum):
-    DATA = 0
-    WINDOW = 1
-    PING = 2
-    GO_AWAY = 3
-
-
-class _Flag(IntFlag):
-    NONE = 0
-    SYN = 1
-    ACK = 2
-    FIN = 4
-    RST = 8
+_DATA, _UPDATE, _PING, _GO_AWAY = range(4)
+"""Types of frames."""
+_SYN, _ACK, _FIN, _RST = 1, 2, 4, 8
+"""Flags."""
 
 
 class Violation(Exception):
-    """The peer broke the rules of the session; it cannot go on.
-
-    Args:
-        reason: snake_case, as in RemoteProtocolError.
-    """
+    """The peer broke the rules of the session, which ends; the reason is in snake_case, as in RemoteProtocolError."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The peer opened a stream."""
+@dataclass(frozen=True)
+class Event:
+    """Something the peer did to a stream (0: to the session)."""
 
-    stream: int
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """Bytes on a stream, in order. Say `consumed` when they are out of the way."""
-
-    stream: int
-    data: bytes
+    stream: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The peer sends no more on a stream."""
-
-    stream: int
+class Opened(Event):
+    """It opened the stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """A stream was reset by the peer."""
+@dataclass(frozen=True)
+class Received(Event):
+    """Bytes on the stream, in order. Call `consumed` when they are processed."""
 
-    stream: int
-
-
-@dataclass(frozen=True, slots=True)
-class Credited:
-    """There is room to send on a stream again."""
-
-    stream: int
+    data: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The peer ends the session in order."""
+class Finished(Event):
+    """It sends no more."""
 
 
-Event = Opened | Received | Finished | Gone | Credited | Ended
+class Gone(Event):
+    """It reset the stream."""
+
+
+class Credited(Event):
+    """There is room to send again."""
+
+
+class Ended(Event):
+    """It ends the session in order."""
 
 
 @dataclass(slots=True)
@@ -119,17 +92,11 @@ class _Stream:
 
 @dataclass(slots=True)
 class Session:
-    """One end of a yamux session.
-
-    Args:
-        dialler: whether we made the connection.
-        max_inbound: most streams the peer may have open.
-    """
+    """One end of a yamux session; `dialler`: we made the connection. The peer may have `max_inbound` streams open."""
 
     dialler: bool
     max_inbound: int = MAX_INBOUND_STREAMS
-    outgoing: bytearray = field(default_factory=bytearray)
-    """What waits to be sent, in order; see `take`."""
+    outgoing: bytearray = field(default_factory=bytearray)  # what waits to be sent, in order; see `take`
     _streams: dict[int, _Stream] = field(default_factory=dict)
     _next_id: int = 0
     _last_inbound: int = 0
@@ -147,7 +114,7 @@ class Session:
         """A new stream's id. The peer may answer on it at once."""
         stream, self._next_id = self._next_id, self._next_id + 2
         self._streams[stream] = _Stream(inbound=False)
-        self._put(_Type.WINDOW, _Flag.SYN, stream, 0)
+        self._put(_UPDATE, _SYN, stream, 0)
         return stream
 
     def __contains__(self, stream: int) -> bool:
@@ -164,7 +131,7 @@ class Session:
         count = min(self.room(stream), MAX_BODY_BYTES, len(data))
         if count:
             self._streams[stream].send_credit -= count
-            self._put(_Type.DATA, _Flag.NONE, stream, count)
+            self._put(_DATA, 0, stream, count)
             self.outgoing += data[:count]
         return count
 
@@ -175,7 +142,7 @@ class Session:
             return
         state.consumed += count
         if 2 * state.consumed >= state.receive_credit:
-            self._put(_Type.WINDOW, _Flag.NONE, stream, state.consumed)
+            self._put(_UPDATE, 0, stream, state.consumed)
             state.receive_credit += state.consumed
             state.consumed = 0
 
@@ -184,14 +151,14 @@ class Session:
         state = self._streams.get(stream)
         if state is not None and not state.we_finished:
             state.we_finished = True
-            self._put(_Type.WINDOW, _Flag.FIN, stream, 0)
+            self._put(_UPDATE, _FIN, stream, 0)
             if state.they_finished:
                 self._forget(stream)
 
     def reset(self, stream: int) -> None:
         """Be done with a stream in both directions."""
         if stream in self._streams:
-            self._put(_Type.WINDOW, _Flag.RST, stream, 0)
+            self._put(_UPDATE, _RST, stream, 0)
             self._forget(stream)
 
     def take(self, limit: int) -> bytes:
@@ -201,15 +168,7 @@ class Session:
         return taken
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Take in what arrived.
-
-        Args:
-            data: bytes of the connection, cut anywhere.
-            now: seconds, for the limit on openings.
-
-        Raises:
-            Violation: the session must end.
-        """
+        """Parse received bytes, cut anywhere, at `now` seconds. Raises Violation if the session must end."""
         events: list[Event] = []
         view = memoryview(data)
         while view:
@@ -224,7 +183,7 @@ class Session:
             if len(self._buffer) == _HEADER.size:
                 version, kind, flags, number, length = _HEADER.unpack(self._buffer)
                 self._buffer.clear()
-                if version != 0 or kind > _Type.GO_AWAY or flags > 15:
+                if version != 0 or kind > _GO_AWAY or flags > 15:
                     raise Violation("muxer_garbage")
                 self._take_header(kind, flags, number, length, now, events)
         return events
@@ -238,15 +197,15 @@ class Session:
                 self._finished(stream, events)
 
     def _take_header(self, kind: int, flags: int, stream: int, length: int, now: float, events: list[Event]) -> None:
-        if (kind != _Type.DATA or length < SMALL_BYTES) and not self._small.take(1, now):
+        if (kind != _DATA or length < SMALL_BYTES) and not self._small.take(1, now):
             raise Violation("muxer_small_frames")
-        if kind == _Type.GO_AWAY:
+        if kind == _GO_AWAY:
             events.append(Ended())
-        elif kind == _Type.PING:
-            if flags & _Flag.SYN:
-                self._answer(_Type.PING, _Flag.ACK, 0, length)
+        elif kind == _PING:
+            if flags & _SYN:
+                self._answer(_PING, _ACK, 0, length)
         else:
-            if flags & _Flag.SYN:
+            if flags & _SYN:
                 self._opened(stream, now, events)
             self._on_stream(kind, flags, stream, length, events)
 
@@ -258,22 +217,22 @@ class Session:
             raise Violation("muxer_openings")
         self._last_inbound = stream
         if self._inbound >= self.max_inbound:
-            self._answer(_Type.WINDOW, _Flag.RST, stream, 0)
+            self._answer(_UPDATE, _RST, stream, 0)
             return
         self._inbound += 1
         self._streams[stream] = _Stream(inbound=True, receive_credit=WINDOW)
-        self._answer(_Type.WINDOW, _Flag.ACK, stream, WINDOW - INITIAL_WINDOW)
+        self._answer(_UPDATE, _ACK, stream, WINDOW - INITIAL_WINDOW)
         events.append(Opened(stream))
 
     def _on_stream(self, kind: int, flags: int, stream: int, length: int, events: list[Event]) -> None:
         state = self._streams.get(stream)
-        if kind == _Type.DATA:
+        if kind == _DATA:
             if length > (WINDOW if state is None else state.receive_credit):
                 raise Violation("muxer_window_overrun")
             self._body = (stream, length)
         if state is None:
             return  # reset by us a moment ago: what was under way is skipped
-        if kind == _Type.DATA:
+        if kind == _DATA:
             if state.they_finished and length:
                 raise Violation("muxer_data_after_end")
             state.receive_credit -= length
@@ -282,11 +241,11 @@ class Session:
                 raise Violation("muxer_window_overflow")
             state.send_credit += length
             events.append(Credited(stream))
-        if flags & _Flag.RST:
+        if flags & _RST:
             self._forget(stream)
             events.append(Gone(stream))
-        elif flags & _Flag.FIN:
-            self._body_finishes = kind == _Type.DATA and length > 0
+        elif flags & _FIN:
+            self._body_finishes = kind == _DATA and length > 0
             if not self._body_finishes:
                 self._finished(stream, events)
         else:
@@ -303,10 +262,10 @@ class Session:
     def _forget(self, stream: int) -> None:
         self._inbound -= self._streams.pop(stream).inbound
 
-    def _answer(self, kind: _Type, flags: _Flag, stream: int, length: int) -> None:
+    def _answer(self, kind: int, flags: int, stream: int, length: int) -> None:
         if len(self.outgoing) > MAX_OUTGOING_BYTES:
             raise Violation("muxer_not_reading")
         self._put(kind, flags, stream, length)
 
-    def _put(self, kind: _Type, flags: _Flag, stream: int, length: int) -> None:
+    def _put(self, kind: int, flags: int, stream: int, length: int) -> None:
         self.outgoing += _HEADER.pack(0, kind, flags, stream, length)

@@ -1,9 +1,12 @@
-"""Exchanges of differences, many at a time: `gossip.mix.exchange_codec` and `gossip.mix.edge_ledger` over the rows of a table.
+"""Exchanges of differences, many at a time: `ExchangeCodec` and `gossip.mix.edge_ledger` over the rows of a table.
 
     supports, grouped by shape ─▶ values through the request ─▶ difference ─▶ clip ─▶ through the response ─▶ v
     ─▶ flows of the edges and their totals ─▶ x[S] ± θ·v
 
-Shapes: N rows, r rows of a table, D numbers of the shared vector, m exchanges, g of a group, k coordinates of one.
+Both ends hold the same flow with opposite signs, so one vector per edge is enough. The total of a node changes with its flows; a
+node's ledger sums them anew, which rounds differently.
+
+Shapes: N rows, D numbers of the shared vector, g exchanges of a group, k values and w coordinates of one, h ends.
 """
 
 from __future__ import annotations
@@ -14,284 +17,260 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Generator, Tensor
 
 from starling.gossip.api import Averaging, Selector
 from starling.gossip.compress import codec
 from starling.gossip.compress.select.coordinates import with_wish
 from starling.gossip.compress.support import Indices, Support
-from starling.gossip.mix.exchange_codec import Terms
-from starling.node.simulate.matrix.batch import Sizes, Turn
-from starling.node.simulate.matrix.edges import Edges, Life, Pair
-from starling.node.simulate.matrix.flows import Flows
-from starling.node.simulate.matrix.grouping import Group, grouped
-from starling.node.simulate.matrix.rule_memory import Memory
-from starling.node.simulate.matrix.sampler import Chances, check_finite, indices, through
-from starling.node.simulate.matrix.table import Picks, Table
+from starling.gossip.mix.exchange_codec import ExchangeCodec
+from starling.node.simulate.matrix.batch import Batch, Pending, Sizes
+from starling.node.simulate.matrix.edges import Edge, Edges, EdgeVectors, Pair, index
+from starling.node.simulate.matrix.table import Coordinates, Group, add, check_finite, grouped, read, through, write
 
-_SHRINK = 0.9  # as the codec of a node does
-_DOUBT = 1e-9  # two orders of summing in float64 differ by less
+_SHRINK = 0.9  # as `ExchangeCodec.encode_response` does
+_DOUBT = 1e-9  # norms of many rows may round differently from that of one by less
+
+
+@dataclass(slots=True)
+class Flows:
+    """The flows of all edges, as their initiators hold them, and the sum of each row's."""
+
+    edge: Averaging  # what an exchange does to a flow
+    totals: Tensor  # (N, D)
+    most: int  # settled edges that can still be revoked, per row
+    open: EdgeVectors = field(init=False)
+    _settled: list[dict[int, Tensor]] = field(init=False)  # by row: the other end -> the flow, oldest first
+
+    def __post_init__(self) -> None:
+        self.open = EdgeVectors(torch.zeros_like(self.totals[0]))
+        self._settled = [{} for _ in self.totals]
+
+    def move(self, pairs: Sequence[Pair], coordinates: Coordinates, moved: Tensor) -> Tensor:
+        """New flows of g edges, each once, where moved (g, w) = gain·v -> (g, w) by how much they changed."""
+        at = self.open.slots(pairs)
+        before = read(self.open.rows, at, coordinates)
+        after = self.edge.flow(before, moved)
+        write(self.open.rows, at, coordinates, after)
+        return after - before
+
+    def revoke(self, row: int, pairs: Sequence[Pair]) -> list[int]:
+        """A node is gone: flows of its edges, open (`pairs`) and settled, are deleted -> the rows at the other ends, ascending."""
+        others = set()
+        for pair in pairs:
+            flow = self.open.pop(pair)
+            if flow is not None:
+                other, sign = (pair[1], -1) if pair[0] == row else (pair[0], 1)
+                self.totals[other] -= sign * flow
+                others.add(other)
+        for other, settled in enumerate(self._settled):
+            if row in settled:
+                self.totals[other] -= settled.pop(row)
+                others.add(other)
+        self._settled[row] = {}
+        self.totals[row] = 0.0
+        return sorted(others)
+
+    def settle(self, pair: Pair) -> None:
+        """An edge was closed in order, nothing pending: each end keeps its flow, the latest `most` of them revocable."""
+        flow = self.open.pop(pair)
+        if flow is None:
+            return
+        for me, other, own in ((*pair, flow), (*pair[::-1], -flow)):
+            settled = self._settled[me]
+            settled[other] = own + settled.pop(other, 0.0)
+            while len(settled) > self.most:
+                del settled[next(iter(settled))]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Change:
-    """What some exchanges do to one end each.
+class Update:
+    """What some exchanges do to one endpoint each."""
 
-    Args:
-        rows: (h,) of the table; a row may come more than once.
-        picks: (h, …) coordinates.
-        values: (h, …) as wide as `picks`.
-        sign: of them.
-    """
+    rows: NDArray[np.int64]  # (h,) of the vectors; a row may come more than once
+    ends: Sequence[Pair]  # (h) as rows of the swarm
+    coordinates: Coordinates  # (h, w)
+    change: Tensor  # (h, w) of the vectors
+    flow: Tensor | None  # (h, w) change of the total flow; None where there is none
+    value: Tensor | None  # (h, w) afterwards, for selectors that look at it; None where none does
 
-    rows: NDArray[np.int64]
-    picks: Picks
-    values: Tensor
-    sign: int
-
-    def to(self, vectors: Table) -> None:
-        """vectors[rows, picks] += sign·values."""
-        vectors.add(indices(self.rows, vectors.wide), self.picks, self.values, self.sign)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Late:
-    """What a responder does once it hears that its initiator has committed: x[S] −= change.
-
-    Args:
-        picks: (1, …) S.
-        change: (1, …) θ·v, as wide as `picks`.
-        mine: (1, …) the responder's values when it answered.
-    """
-
-    picks: Picks
-    change: Tensor
-    mine: Tensor
+    def of(self, places: NDArray[np.int64]) -> Update:
+        """Some of them."""
+        at = index(places, self.change)
+        coordinates, flow, value = (
+            part if part is None else part[at] for part in (self.coordinates, self.flow, self.value)
+        )
+        return Update(
+            self.rows[places], [self.ends[place] for place in places], coordinates, self.change[at], flow, value
+        )
 
 
 @dataclass(slots=True)
 class Differences:
-    """What exchanges of differences keep between rounds.
+    """What exchanges of differences keep between rounds."""
 
-    Args:
-        averaging: what an exchange is.
-        terms: codecs and clip.
-        selector: coordinates of an exchange.
-        edges: names and seeds.
-        flows: if there are any.
-        met: of each end of each edge the values when last exchanged (D,), where the selector looks at them.
-        wish_limit: most coordinates of an exchange where responders wish for some; 0: they do not.
-    """
-
-    averaging: Averaging
-    terms: Terms
+    codec: ExchangeCodec
     selector: Selector
     edges: Edges
     flows: Flows | None
-    met: Memory | None = None
-    wish_limit: int = 0
-    late: dict[Pair, Late] = field(default_factory=dict)
+    last: EdgeVectors | None = None  # by end: (D,) values when last exchanged, for a selector that looks at them
+    wish_limit: int = 0  # most coordinates of an exchange where responders wish for some as well
+    pending: Pending[Update] = field(default_factory=Pending)
     _wishes: dict[Pair, Indices] = field(default_factory=dict)
 
-    def exchange(self, turn: Turn) -> Sizes:
-        """All exchanges of a round, or some of a slot that share no row: moves the vectors and the flows."""
-        changes = self._heard(turn)
-        lives = [self.edges.begin(pair) for pair in turn.pairs]
-        supports = [self._support(turn, place, life) for place, life in enumerate(lives)]
-        sizes = Sizes(np.zeros(len(lives), np.int64), np.zeros(len(lives), np.int64))
-        for group in grouped(supports, lives, turn.vectors):
-            sizes.request[group.which], sizes.response[group.which] = self._bytes(group)
-            happens = np.flatnonzero(~turn.lost[group.which])
-            if happens.size:
-                changes += self._group(turn, group.of(happens), lives, sizes)
-        sizes.response[turn.lost] = 0
-        self._apply(turn, changes)
+    def exchange(self, batch: Batch, honest: Batch) -> Sizes:
+        """All exchanges of a batch: moves the vectors and the flows. `honest` is not needed: attackers apply what they claim."""
+        updates = self._resolved(batch)
+        opened = [self.edges.begin(pair) for pair in batch.pairs]
+        supports = [self._support(batch, place, each) for place, each in enumerate(opened)]
+        sizes = np.zeros((2, len(opened)), np.int64)
+        for group in grouped(supports, batch.vectors.shape[1], batch.vectors):
+            sizes[:, group.which] = self._sizes(group)
+            happens = group.of(np.flatnonzero(~batch.lost[group.which]))
+            if len(happens.which):
+                updates += self._group(batch, happens, opened, sizes)
+        sizes[1, batch.lost] = 0
+        for update in updates:
+            self._commit(update, batch.vectors)
         return sizes
 
-    def hear(self, turn: Turn) -> None:
-        """Only what responders learn from being met: what their initiators had committed."""
-        self._apply(turn, self._heard(turn))
+    def resolve(self, batch: Batch) -> None:
+        """Only what responders learn from these exchanges: what their initiators had committed."""
+        for update in self._resolved(batch):
+            self._commit(update, batch.vectors)
 
-    def less_pending(self, turn: Turn) -> Turn:
+    def less_pending(self, batch: Batch) -> Batch:
         """The same, with responders that count as done what they have pending with others, or two of them would overshoot."""
-        answering = dict(zip(turn.answering.tolist(), turn.pairs, strict=True))
-        at = {int(turn.rows[row]): row for row in answering}
-        changes = [
-            Change(np.asarray([at[pair[1]]]), late.picks, late.change, -1)
-            for pair, late in self.late.items()
-            if pair[1] in at and answering[at[pair[1]]] != pair
-        ]
-        if not changes:
-            return turn
-        answers = Table(turn.vectors.wide.clone(), turn.vectors.width)
-        for change in changes:
-            change.to(answers)
-        return replace(turn, answers=answers)
+        elsewhere = self.pending.elsewhere(batch, 1)
+        if not elsewhere:
+            return batch
+        vectors = batch.vectors.clone()
+        for row, update in elsewhere:
+            add(vectors, index(row, vectors), update.coordinates, update.change)
+        return replace(batch, read=(batch.read[0], vectors))
 
-    def void(self, pair: Pair) -> None:
-        """An edge is no more: nothing of it is pending or remembered. Its flow is another's business."""
-        if self.late.pop(pair, None) is not None and self.flows is not None:
-            self.flows.proven(pair)
+    def remove(self, pair: Pair) -> None:
+        """An edge is no more: what is pending counts for the total flow, which is revoked or settled afterwards."""
+        update = self.pending.pop(pair, None)
+        if update is not None:
+            self._commit(update, None)
         self._wishes.pop(pair, None)
-        if self.met is not None:
-            self.met.void(pair)
+        if self.last is not None:
+            self.last.pop(pair)
+            self.last.pop(pair[::-1])
 
-    def _apply(self, turn: Turn, changes: Sequence[Change]) -> None:
-        for change in changes:
-            change.to(turn.vectors)
+    def _resolved(self, batch: Batch) -> list[Update]:
+        return self._remembered([replace(update, rows=row) for row, update in self.pending.resolve(batch)])
 
-    def _support(self, turn: Turn, place: int, life: Life) -> Support:
+    def _support(self, batch: Batch, place: int, opened: Edge) -> Support:
         """What the initiator chooses, and what the responder wished for the last time."""
-        pair = turn.pairs[place]
-        met = None if self.met is None else self.met.of(pair)
-        support = self.selector.select(turn.asks.rows[turn.asking[place]], met, life.seed, life.seq)
+        pair = batch.pairs[place]
+        last = None if self.last is None else self.last.get(pair)
+        support = self.selector.select(batch.read[0][batch.ends[0, place]], last, opened.seed, opened.transactions)
         wish = self._wishes.pop(pair, None)
         if wish is not None and isinstance(support, Indices):
             support = with_wish(support, wish, self.wish_limit)
         return support
 
-    def _group(self, turn: Turn, group: Group, lives: Sequence[Life], sizes: Sizes) -> list[Change]:
-        """One group's exchanges -> what they do to the vectors; flows move."""
-        vectors, which = turn.vectors, group.which
-        pairs = [turn.pairs[place] for place in which.tolist()]
-        asking, answering = turn.asking[which], turn.answering[which]
-        theirs = group.take(turn.asks, indices(asking, vectors.wide))
-        mine = group.take(turn.answers, indices(answering, vectors.wide))
-        v = group.spread(agree(self.terms, mine, theirs, [self.edges.chance(lives[place]) for place in which]))
-        thetas = (turn.forth[which] + turn.back[which]) / 2.0
-        change = v * _column(thetas, v)
-        unproven = turn.unproven[which]
+    def _group(self, batch: Batch, group: Group, opened: Sequence[Edge], sizes: Sizes) -> list[Update]:
+        """One group's exchanges -> what they do to both ends."""
+        which, coordinates = group.which, group.coordinates
+        pairs, rows = [batch.pairs[place] for place in which], batch.ends[:, which]
+        theirs, mine = (group.take(vectors, index(at, vectors)) for vectors, at in zip(batch.read, rows, strict=True))
+        generators = [[self.edges.generator(opened[place]) for place in which] for _ in range(2)]
+        v = group.spread(agree(self.codec, mine, theirs, *generators))
+        thetas = batch.weights[:, which].mean(axis=0)
+        change, flow = v * _column(thetas, v), None
+        values: tuple[Tensor | None, Tensor | None] = (None, None)
         if self.flows is not None:
-            ratio = group.count / group.dim
-            gains = [self.averaging.gain(theta, ratio, turn.phase) for theta in thetas.tolist()]
-            self._flow(pairs, unproven, group.picks, v, np.asarray(gains))
-        forward = Change(asking, group.picks, change, 1)
-        if self.met is not None:
-            self._remember(turn, group, lives, theirs, mine, change, sizes)
-        for place in np.flatnonzero(unproven).tolist():
-            one = indices([place], v)
-            self.late[pairs[place]] = Late(group.picks.of(one), change[one], mine[one])
-        know = np.flatnonzero(~unproven)
-        of = indices(know, change)
-        return [forward, Change(answering[know], group.picks.of(of), change[of], -1)]
+            ratio = group.supports[0].ratio(group.dim)
+            gains = [self.flows.edge.gain(theta, ratio, batch.phase) for theta in thetas.tolist()]
+            if any(gains):
+                flow = self.flows.move(pairs, coordinates, v * _column(np.asarray(gains), v))
+        if self.last is not None:
+            self._wish(batch, group, opened, sizes)
+            if not group.coefficients:
+                values = (theirs + change, mine - change)
+        opposite = None if flow is None else -flow
+        initiators = Update(rows[0], pairs, coordinates, change, flow, values[0])
+        responders = Update(rows[1], [pair[::-1] for pair in pairs], coordinates, -change, opposite, values[1])
+        unproven = batch.unproven[which]
+        for place in np.flatnonzero(unproven):
+            self.pending[pairs[place]] = responders.of(np.asarray([place]))
+        return self._remembered(
+            [initiators, responders.of(np.flatnonzero(~unproven)) if unproven.any() else responders]
+        )
 
-    def _flow(
-        self, pairs: Sequence[Pair], unproven: NDArray[np.bool_], picks: Picks, v: Tensor, gains: NDArray[np.float64]
-    ) -> None:
-        """Flows where there is a gain."""
-        assert self.flows is not None
-        moving = np.flatnonzero(gains != 0.0)
-        if moving.size == len(pairs):
-            self.flows.move(pairs, unproven, picks, v * _column(gains, v))
-        elif moving.size:
-            at = indices(moving, v)
-            self.flows.move(
-                [pairs[place] for place in moving.tolist()], unproven[moving], picks.of(at),
-                v[at] * _column(gains[moving], v),
-            )  # fmt: skip
-
-    def _remember(
-        self,
-        turn: Turn,
-        group: Group,
-        lives: Sequence[Life],
-        theirs: Tensor,
-        mine: Tensor,
-        change: Tensor,
-        sizes: Sizes,
-    ) -> None:
-        """Wishes for the next time, and what each end held this time."""
-        assert self.met is not None
-        pairs = [turn.pairs[place] for place in group.which.tolist()]
-        for place, pair, support in zip(group.which, pairs, group.supports, strict=True):
-            if not self.wish_limit:
-                break
-            answer = turn.answers.rows[turn.answering[place]]
-            wish = self.selector.select(answer, self.met.of(pair[::-1]), 0, lives[place].seq)
+    def _wish(self, batch: Batch, group: Group, opened: Sequence[Edge], sizes: Sizes) -> None:
+        """What responders wish for the next time, which their responses carry."""
+        assert self.last is not None
+        for place, support in zip(group.which, group.supports, strict=True):
+            pair, answer = batch.pairs[place], batch.read[1][batch.ends[1, place]]
+            wish = self.selector.select(answer, self.last.get(pair[::-1]), 0, opened[place].transactions)
             if isinstance(wish, Indices):
                 self._wishes[pair] = wish
-                sizes.response[place] = codec.values_size(support, self.terms.response, group.dim, wish)
-        if group.along:
-            return
-        change = change[:, : group.count]
-        slots = self.met.slots(pairs)
-        self.met.table.put(slots, group.picks, group.picks.pad(theirs + change))
-        proven = np.flatnonzero(~turn.unproven[group.which])
-        if proven.size:
-            at = indices(proven, mine)
-            slots = self.met.slots([pairs[place][::-1] for place in proven])
-            self.met.table.put(slots, group.picks.of(at), group.picks.pad(mine[at] - change[at]))
+                sizes[1, place] = codec.values_size(support, self.codec.response, group.dim, wish)
 
-    def _heard(self, turn: Turn) -> list[Change]:
-        """Responders that hear now that an earlier answer of theirs was committed."""
-        if not self.late:
-            return []
-        changes = []
-        for place, pair in enumerate(turn.pairs):
-            late = None if turn.lost[place] else self.late.pop(pair, None)
-            if late is None:
-                continue
-            if self.flows is not None:
-                self.flows.proven(pair)
-            if self.met is not None:
-                count = late.mine.shape[1]
-                held = late.picks.pad(late.mine - late.change[:, :count])
-                slots = self.met.slots([pair[::-1]])
-                self.met.table.put(slots, late.picks, held)
-            changes.append(Change(turn.answering[place : place + 1], late.picks, late.change, -1))
-        return changes
+    def _remembered(self, updates: list[Update]) -> list[Update]:
+        """The same; their values are written down for selectors."""
+        for update in updates:
+            if update.value is not None and self.last is not None:
+                slots = self.last.slots(update.ends)
+                write(self.last.rows, slots, update.coordinates, update.value)
+        return updates
 
-    def _bytes(self, group: Group) -> tuple[NDArray[np.int64] | int, NDArray[np.int64] | int]:
-        """Of requests and of responses without a wish. Listed coordinates differ in how well they code."""
-        first, dim = group.supports[0], group.dim
-        response = codec.values_size(first, self.terms.response, dim)
-        if isinstance(first, Indices):
-            return np.asarray([codec.size(each, self.terms.request, dim) for each in group.supports]), response
-        return codec.size(first, self.terms.request, dim), response
+    def _commit(self, update: Update, vectors: Tensor | None) -> None:
+        """Apply an update to the vectors, if given, and to the total flows."""
+        if vectors is not None:
+            add(vectors, index(update.rows, vectors), update.coordinates, update.change)
+        if update.flow is not None and self.flows is not None:
+            rows = index([me for me, _ in update.ends], update.flow)
+            add(self.flows.totals, rows, update.coordinates, update.flow)
+
+    def _sizes(self, group: Group) -> NDArray[np.int64]:
+        """(2, g) of requests and of responses without a wish. Listed coordinates differ in how well they code."""
+        differ = isinstance(group.supports[0], Indices)
+        each = group.supports if differ else group.supports[:1]
+        requests = [codec.size(support, self.codec.request, group.dim) for support in each]
+        response = codec.values_size(group.supports[0], self.codec.response, group.dim)
+        return np.stack(np.broadcast_arrays(requests, np.full(len(group.which), response)))
 
 
-def agree(terms: Terms, mine: Tensor, theirs: Tensor, seeds: Sequence[int]) -> Tensor:
-    """What `Terms.ask`, `heard` and `answer` come to: the v that both ends of each exchange apply.
+def agree(
+    exchange_codec: ExchangeCodec, mine: Tensor, theirs: Tensor, asking: Sequence[Generator], answering: Sequence[Generator]
+) -> Tensor:  # fmt: skip
+    """What `encode_request`, `decode_request` and `encode_response` result in: the v that both ends of each exchange apply.
 
-    Args:
-        terms: codecs and clip.
-        mine: (g, k) the responders' values.
-        theirs: (g, k) the initiators'.
-        seeds: (g) of the chance that quantizers round by.
+    Values (g, k): the responders' `mine`, the initiators' `theirs`; requests are rounded by `asking` (g), responses by `answering`.
 
     Raises:
         ValueError: "not_finite".
     """
-    everyone = range(len(seeds))
     check_finite(theirs)
-    difference = mine - through(terms.request, theirs, Chances(seeds), everyone)
+    difference = mine - through(exchange_codec.request, theirs, asking)
     check_finite(difference)
-    for place in _longer(difference, terms):
-        difference[place], _ = terms.clip(difference[place].cpu(), terms.clip_norm)
-    chances, shrink = Chances(seeds), _SHRINK
-    v = through(terms.response, difference, chances, everyone)
-    over = _longer(v, terms)
+    for place, clipped in _longer(difference, exchange_codec):
+        difference[place] = clipped
+    v, shrink = through(exchange_codec.response, difference, answering), _SHRINK
+    over = [place for place, _ in _longer(v, exchange_codec)]
     while over:
-        at = indices(over, v)
+        at = index(over, v)
         difference[at] *= shrink
         shrink *= shrink
-        again = through(terms.response, difference[at], chances, over)
-        v[at] = again
-        over = [over[place] for place in _longer(again, terms)]
+        v[at] = again = through(exchange_codec.response, difference[at], [answering[place] for place in over])
+        over = [over[place] for place, _ in _longer(again, exchange_codec)]
     return v
 
 
-def _longer(v: Tensor, terms: Terms) -> list[int]:
-    """Rows of (g, k) that the clip shortens. Norms of many rows may round differently from that of one: then it decides itself."""
-    if terms.clip_norm == 0.0:
+def _longer(v: Tensor, exchange_codec: ExchangeCodec) -> list[tuple[int, Tensor]]:
+    """Rows of (g, k) that the clip shortens, each with what it is shortened to."""
+    limit = exchange_codec.clip_norm
+    if limit == 0.0:
         return []
-    norms = torch.linalg.vector_norm(v, dim=1, dtype=torch.float64) / terms.clip_norm
-    longer: list[int] = (norms > 1.0 - _DOUBT).nonzero().view(-1).tolist()
-    return [
-        place
-        for place, norm in zip(longer, norms[longer].tolist(), strict=True)
-        if norm > 1.0 + _DOUBT or terms.clip(v[place].cpu(), terms.clip_norm)[1]
-    ]
+    norms = torch.linalg.vector_norm(v, dim=1, dtype=torch.float64)
+    near = (norms > limit * (1.0 - _DOUBT)).nonzero().view(-1).tolist()
+    clipped = ((place, *exchange_codec.clip(v[place].cpu(), limit)) for place in near)
+    return [(place, shorter) for place, shorter, longer in clipped if longer]
 
 
 def _column(numbers: NDArray[np.float64], like: Tensor) -> Tensor:

@@ -1,83 +1,82 @@
-"""Exchanges that happen at once, as their arithmetic sees them.
+"""Exchanges that are computed together, and what they resulted in.
 
-Shapes: N rows of a swarm, r rows of the table at hand, m exchanges.
+Shapes: N rows of a swarm, r rows of the vectors at hand, D numbers of the shared vector, m exchanges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from starling.gossip.api import Phase
 from starling.node.simulate.matrix.edges import Pair
-from starling.node.simulate.matrix.table import Table
+
+Sizes = NDArray[np.int64]
+"""(2, m) bytes of the payloads: initiator to responder, and back, 0 where there was none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Turn:
-    """Args:
-    vectors: (r, D) the shared vectors, to be moved.
-    asks: (r, D) what initiators read: `vectors`, unless what is pending elsewhere counts as done.
-    answers: (r, D) what responders read, likewise.
-    rows: (r,) int64, the swarm's row of each row of `vectors`.
-    asking: (m,) int64, row in `vectors` of each initiator.
-    answering: (m,) of each responder.
-    pairs: (m) the same as rows of the swarm.
-    forth: (m,) float64, weight that the initiator gives to what it receives.
-    back: (m,) that the responder gives.
-    phase: for gains.
-    lost: (m,) nothing happens.
-    unproven: (m,) only the initiator commits for now.
-    forth_lost: (m,) of messages that are swapped one by one: the initiator's does not arrive.
-    back_lost: (m,) likewise the responder's.
-    """
+class Batch:
+    """Exchanges among rows of a swarm, or among some of these rows alone."""
 
-    vectors: Table
-    asks: Table
-    answers: Table
-    rows: NDArray[np.int64]
-    asking: NDArray[np.int64]
-    answering: NDArray[np.int64]
-    pairs: Sequence[Pair]
-    forth: NDArray[np.float64]
-    back: NDArray[np.float64]
+    vectors: Tensor  # (r, D) the shared vectors, updated in place
+    # (r, D) twice: what initiators and what responders read as their own vector; `vectors`, but for attackers and pending answers
+    read: tuple[Tensor, Tensor]
+    rows: NDArray[np.int64]  # (r,) the swarm's row of each row of `vectors`, ascending
+    ends: NDArray[np.int64]  # (2, m) rows of `vectors`: initiators and responders
+    pairs: Sequence[Pair]  # (m) the same as rows of the swarm
+    weights: NDArray[np.float64]  # (2, m) that initiators and responders give to what they receive
     phase: Phase
-    lost: NDArray[np.bool_]
-    unproven: NDArray[np.bool_]
-    forth_lost: NDArray[np.bool_]
-    back_lost: NDArray[np.bool_]
+    lost: NDArray[np.bool_]  # (m,) nothing happens
+    unproven: NDArray[np.bool_]  # (m,) only the initiator commits for now
 
-    def of(self, places: NDArray[np.int64], vectors: Table, rows: NDArray[np.int64]) -> Turn:
-        """Some of the exchanges, on vectors of these rows (ascending) alone."""
-        return Turn(
-            vectors, vectors, vectors, rows,
-            np.searchsorted(rows, self.rows[self.asking[places]]), np.searchsorted(rows, self.rows[self.answering[places]]),
-            [self.pairs[place] for place in places.tolist()], self.forth[places], self.back[places], self.phase,
-            self.lost[places], self.unproven[places], self.forth_lost[places], self.back_lost[places],
+    def of(self, places: NDArray[np.int64], vectors: Tensor, rows: NDArray[np.int64]) -> Batch:
+        """Some of the exchanges, on the vectors of these rows (ascending) alone."""
+        return Batch(
+            vectors, (vectors, vectors), rows, np.searchsorted(rows, self.rows[self.ends[:, places]]),
+            [self.pairs[place] for place in places], self.weights[:, places], self.phase, self.lost[places],
+            self.unproven[places],
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sizes:
-    """Payloads in bytes.
+class RoundStats:
+    """What a round's exchanges resulted in, in their order."""
 
-    Args:
-        request: (m,) initiator to responder.
-        response: (m,) and back; 0 where there was none.
-    """
-
-    request: NDArray[np.int64]
-    response: NDArray[np.int64]
+    committed: NDArray[np.bool_]  # (m,) at the initiator, and at the responder unless `unproven`
+    unproven: NDArray[np.bool_]  # (m,) the responder does not know yet
+    ends: NDArray[np.int64]  # (2, m) rows of the initiators and responders
+    sizes: Sizes  # payload bytes; requests count where lost as well
 
 
-def in_turn(asking: NDArray[np.int64], answering: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Places of exchanges in batches that name no row twice, each after all earlier ones that share a row with it."""
+U = TypeVar("U")
+
+
+class Pending(dict[Pair, U]):
+    """What responders have answered and not committed: they do not know yet whether their initiators have."""
+
+    def resolve(self, batch: Batch) -> Iterator[tuple[NDArray[np.int64], U]]:
+        """Remove those whose responders learn of the commit, by the next exchange of the edge -> (responder's row (1,), update)."""
+        for place, pair in enumerate(batch.pairs):
+            if not batch.lost[place] and pair in self:
+                yield batch.ends[1, place : place + 1], self.pop(pair)
+
+    def elsewhere(self, batch: Batch, *ends: int) -> list[tuple[NDArray[np.int64], U]]:
+        """Those of rows that take part in the batch as one of `ends` (0 initiator, 1 responder), but on another edge."""
+        at = {pair[end]: (batch.ends[end, k : k + 1], pair) for end in ends for k, pair in enumerate(batch.pairs)}
+        return [(at[pair[1]][0], update) for pair, update in self.items() if pair[1] in at and at[pair[1]][1] != pair]
+
+
+def disjoint(ends: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Places of exchanges (2, m) in batches that name no row twice, each after all earlier ones that share a row with it."""
     last: dict[int, int] = {}
-    batch = np.empty(len(asking), np.int64)
-    for place, (i, j) in enumerate(zip(asking.tolist(), answering.tolist(), strict=True)):
+    batch = np.empty(ends.shape[1], np.int64)
+    for place, (i, j) in enumerate(ends.T.tolist()):
         batch[place] = last[i] = last[j] = max(last.get(i, -1), last.get(j, -1)) + 1
     for number in range(int(batch.max(initial=-1)) + 1):
         yield np.flatnonzero(batch == number)

@@ -1,107 +1,222 @@
-"""Rows that lie: what each tells whom instead of its own vector. How they lie is the caller's.
+"""Byzantine rows: what an attack of `starling.robust.attacks` makes them send, and learn from.
 
-Where messages are gathered a liar tells each receiver something else. Where both ends apply one difference, or swap messages, it does as
-if its vector were another, which for one round is one: made for the first of those it meets. Meanwhile it goes on like everybody; what
-a swap does to itself it reckons from its true vector.
+Attackers know everything: all honest vectors and gradients of the round, before they send, and each other's. Where messages are gathered
+an attacker sends each receiver something else. Where both ends apply one difference, or swap messages, it acts as if its vector were
+another, which for one round is one: made for the first of those it exchanges with. Otherwise it behaves as honest nodes do; what a
+swap does to itself it computes from its true vector.
 
-Shapes: N rows, D numbers of the shared vector, r receivers.
+Shapes: N rows, d parameters, D numbers of the shared vector, r receivers, m samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Generator, Tensor, nn
 
-from starling.gossip.api import Quantizer
-from starling.node.simulate.matrix.batch import Turn
-from starling.node.simulate.matrix.sampler import Chances, through
-from starling.node.simulate.matrix.table import Table
+from starling.gossip.api import Mixer, Quantizer
+from starling.gossip.errors import ConfigError
+from starling.gossip.mix.defended_tracking import DefendedTracking
+from starling.gossip.mix.gather import Gather
+from starling.gossip.rng import generator
+from starling.node.simulate.matrix.batch import Batch
+from starling.node.simulate.matrix.table import through
+from starling.node.simulate.schema import AttackSection
+from starling.node.tasks.api import Data
+from starling.node.tasks.labelled import Batch as Samples
+from starling.node.tasks.labelled import LabelledData
+from starling.robust.attacks.api import Attack, Poison, Scene
+from starling.robust.attacks.catalogue import ATTACKS
+from starling.robust.attacks.data import Backdoor, Clones, LabelFlip
+from starling.robust.rules.api import Composed
+from starling.robust.rules.clipping import Sac
 
-_LARGEST = 1e12  # number in a vector that nodes let in
+_CLAIM = 1e9  # a gradient norm that no node has: a threshold from peers' claims alone does not bind
+_LARGEST = 1e12  # number in a vector that nodes accept
+
+
+def attack(section: AttackSection) -> Attack | None:
+    """What Byzantine rows do; None: they behave.
+
+    Raises:
+        ConfigError: a parameter that the attack does not take, or refuses.
+    """
+    return ATTACKS.build("attack.params", section.kind, section.params, trusted=True) if section.kind else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
-    """A moment at which messages are made, as who sees all of it sees it.
-
-    Args:
-        round: counted from 0.
-        before: (N, D) vectors before the local steps.
-        now: (N, D) after them; only rows alive mean anything.
-        alive: (N,) bool.
-    """
+class View:
+    """A moment at which messages are made, as attackers see it."""
 
     round: int
-    before: Tensor
-    now: Tensor
-    alive: NDArray[np.bool_]
+    before: Tensor  # (N, D) vectors before the local steps
+    now: Tensor  # (N, D) after them; only rows alive mean anything
+    alive: NDArray[np.bool_]  # (N,)
 
 
-class Liars(Protocol):
-    """Who lies, and how."""
+@dataclass(slots=True)
+class Byzantine:
+    """The attackers of a swarm."""
+
+    attack: Attack
+    rows: NDArray[np.bool_]  # (N,) who they are
+    start: Tensor  # (D,) the shared vector that all began with
+    # d: a shared vector is a model (d), then perhaps a tracker (d) and norms, which an attacker on trackers claims to be huge
+    dim: int
+    rounds: int
+    seed: int
+    gradients: Callable[[], Tensor]  # () -> (N, d) those of all last local steps
+    tau: Callable[[Sequence[int]], Tensor | None]  # rows -> (r,) the thresholds that their rules had last, or None
+    _memory: dict[int, Any] = field(default_factory=dict)
+
+    def messages(self, view: View, attacker: int, receivers: Sequence[int]) -> Tensor | None:
+        """(r, D) what `attacker` sends each of `receivers`; None: its true vector."""
+        tracker = self.attack.targets == "tracker"
+        part = slice(self.dim, 2 * self.dim) if tracker else slice(0, self.dim)
+        now = view.now[:, part]
+        honest, crew = (torch.from_numpy(np.flatnonzero(view.alive & who)) for who in (~self.rows, self.rows))
+        index, gradients = torch.tensor(receivers), self.gradients()[honest]
+        scene = Scene(
+            own=now[attacker], before=view.before[attacker, part], start=self.start[part], honest=now[honest], members=honest,
+            receivers=now[index], index=index, gradient=gradients.mean(0), round=view.round, rounds=self.rounds,
+            attackers=int(self.rows.sum()), nodes=len(self.rows), seed=self.seed,
+            tau=self.tau(receivers), crew=now[crew], gradients=gradients,
+        )  # fmt: skip
+        rng = generator(self.seed, "attack", attacker, view.round)
+        crafted, self._memory[attacker] = self.attack.craft(self._memory.get(attacker), scene, rng)
+        message = view.now[attacker].expand(len(receivers), -1).clone()
+        message[:, part] = crafted
+        if tracker:
+            message[:, 2 * self.dim :] = _CLAIM
+        return message
+
+
+def transmitted(messages: Tensor, quantizer: Quantizer, generators: Sequence[Generator]) -> tuple[Tensor, Tensor]:
+    """Messages (r, D) as they arrive, and (r,) bool which do: no node accepts what is not finite, or larger than any model."""
+    valid = _valid(messages)
+    arrived = torch.zeros_like(messages)
+    if bool(valid.any()):
+        used = [each for each, sent in zip(generators, valid.tolist(), strict=True) if sent]
+        arrived[valid] = through(quantizer, messages[valid], used)
+    return arrived, valid & _valid(arrived)
+
+
+def _valid(messages: Tensor) -> Tensor:
+    return (messages.abs() <= _LARGEST).all(dim=1)
+
+
+def falsified(batch: Batch, byzantine: Byzantine, view: View, rank: NDArray[np.int64], quantizer: Quantizer) -> Batch:
+    """The same exchanges, with attackers that read other vectors than their own. What a receiver refuses loses the exchange.
+
+    `rank` (N,) is the place of each row in the order of peer ids, `quantizer` that of requests.
+    """
+    met: dict[int, dict[int, int]] = {}  # attacker -> honest row -> place of their exchange
+    for place, (i, j) in enumerate(batch.pairs):
+        if byzantine.rows[i] != byzantine.rows[j]:
+            attacker, other = (i, j) if byzantine.rows[i] else (j, i)
+            met.setdefault(attacker, {})[other] = place
+    initiators, responders = (vectors.clone() for vectors in batch.read)
+    lost = batch.lost.copy()
+    for attacker, honest in sorted(met.items()):
+        messages = byzantine.messages(view, attacker, [min(honest, key=lambda row: int(rank[row]))])
+        if messages is None:
+            continue
+        if bool(transmitted(messages, quantizer, [generator(0)])[1]):
+            row = int(np.searchsorted(batch.rows, attacker))
+            initiators[row] = responders[row] = messages[0]
+        else:
+            lost[list(honest.values())] = True
+    return replace(batch, read=(initiators, responders), lost=lost)
+
+
+def thresholds(mixer: Mixer, state: Any, rows: Sequence[int]) -> Tensor | None:
+    """(r,) the distances up to which the rules of some rows did not clip in their last round; None: they have no such threshold."""
+    match mixer:
+        case Gather(rule=Composed(rule=Sac(kappa=kappa))):
+            steps: Tensor = state.kept[list(rows), 0]
+            return kappa * steps
+        case DefendedTracking(step_clip=kappa) if kappa:
+            ours: Tensor = state.step[list(rows), 0]
+            return kappa * ours
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Poisoned:
+    """Labelled samples as an attacker learns from them; satisfies `starling.node.tasks.api.Data`."""
+
+    data: LabelledData
+    attack: Poison
+    classes: int
 
     @property
-    def bad(self) -> NDArray[np.bool_]:
-        """(N,) rows that lie."""
-        ...
+    def samples(self) -> int:
+        """Training samples held here."""
+        return self.data.samples
 
-    def tell(self, seen: Seen, liar: int, receivers: Sequence[int]) -> Tensor | None:
-        """(r, D) what `liar` tells each of `receivers`; None: the truth."""
-        ...
+    def batch(self, size: int, generator: Generator) -> Samples:
+        """Drawn as by the honest, then poisoned."""
+        return self.attack.poison(*self.data.batch(size, generator), self.classes)
 
-
-def sent(messages: Tensor, quantizer: Quantizer, seed: int) -> tuple[Tensor, Tensor]:
-    """Messages (r, D) as they arrive, and (r,) bool which do: no node lets in what is not finite, or larger than any model."""
-    sound = _sound(messages)
-    arrived = torch.zeros_like(messages)
-    if bool(sound.any()):
-        chances = Chances([seed] * int(sound.sum()))
-        arrived[sound] = through(quantizer, messages[sound], chances, range(len(chances.seeds)))
-    return arrived, sound & _sound(arrived)
+    def held_out(self, size: int) -> Iterator[Samples]:
+        """The test split as it is."""
+        return self.data.held_out(size)
 
 
-def lied(turn: Turn, liars: Liars, seen: Seen, rank: NDArray[np.int64], quantizer: Quantizer) -> Turn:
-    """The same meetings, with liars that read other vectors than their own. Whom they tell what cannot be read, loses the exchange.
+def poisoned(attack: Attack, rows: NDArray[np.bool_], data: Sequence[Data]) -> list[Data]:
+    """Each row's data; of `rows` (N,) poisoned, where the attack does that.
 
-    Args:
-        turn: meetings, of which both ends are named as rows of the swarm.
-        liars: who lies.
-        seen: what they see.
-        rank: (N,) place of each row in the order of peer ids.
-        quantizer: of what an initiator sends.
+    Raises:
+        ConfigError: the attack needs labels that are not there, or names a class that is not.
     """
-    met = _met(turn, liars.bad)
-    if not met:
-        return turn
-    asks, answers = (Table(each.wide.clone(), each.width) for each in (turn.asks, turn.answers))
-    lost = turn.lost.copy()
-    for liar, places in sorted(met.items()):
-        others = {sum(turn.pairs[place]) - liar: place for place in places}
-        told = liars.tell(seen, liar, [min(others, key=lambda row: int(rank[row]))])
-        if told is None:
-            continue
-        if not bool(sent(told, quantizer, 0)[1]):
-            lost[places] = True
-            continue
-        at = int(np.searchsorted(turn.rows, liar))
-        asks.rows[at] = answers.rows[at] = told[0]
-    return replace(turn, asks=asks, answers=answers, lost=lost)
+    if attack.targets != "data":
+        return list(data)
+    return [_poisoned(cast("Poison", attack), own) if bad else own for own, bad in zip(data, rows, strict=True)]
 
 
-def _met(turn: Turn, bad: NDArray[np.bool_]) -> dict[int, list[int]]:
-    """Liars and the places of their meetings with the honest."""
-    met: dict[int, list[int]] = {}
-    for place, (one, other) in enumerate(turn.pairs):
-        if bad[one] != bad[other]:
-            met.setdefault(one if bad[one] else other, []).append(place)
-    return met
+def _poisoned(attack: Poison, own: Data) -> Poisoned:
+    if not isinstance(own, LabelledData):
+        raise ConfigError(
+            "attack.kind: poisons labels, which this task's samples have not; try `--set task.kind=digits`"
+        )
+    changed = Poisoned(own, attack, int(torch.cat((own.y, own.test_y)).max()) + 1)
+    try:
+        changed.batch(1, generator(0, "poison"))
+    except ValueError as error:
+        raise ConfigError(f"attack.params: {error}") from error
+    return changed
 
 
-def _sound(messages: Tensor) -> Tensor:
-    return (messages.abs() <= _LARGEST).all(dim=1)
+Hits = Callable[[nn.Module, Any], tuple[int, int]]
+"""A model and a held-out batch -> how often it does what an attack wants, and of how many samples."""
+
+
+def success(attack: Attack) -> Hits | None:
+    """What is counted of an attack on some samples; None: it has no such aim.
+
+    Of triggered samples of other classes, how many are classified as the target; of a source class, how many.
+    """
+    match attack:
+        case Backdoor(target=target):
+            trigger: Backdoor | None = attack
+            source = -1
+        case LabelFlip(source=source, target=target) | Clones(source=source, target=target) if source >= 0:
+            trigger = None
+        case _:
+            return None
+
+    def hits(model: nn.Module, batch: Samples) -> tuple[int, int]:
+        x, y = batch
+        which = y != target if trigger is not None else y == source
+        if not bool(which.any()):
+            return 0, 0
+        x = x[which]
+        classified = model(x if trigger is None else trigger.triggered(x, len(x))).argmax(dim=1)
+        return int((classified == target).sum()), len(x)
+
+    return hits

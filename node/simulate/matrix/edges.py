@@ -1,6 +1,6 @@
-"""What an edge is called, which life it is in and how often it was used: where the seeds of its exchanges come from.
+"""The edges of a swarm: names, incarnations, transaction numbers, and vectors kept per edge or per end of an edge.
 
-Shapes: N rows.
+Shapes: N rows, E numbers kept, h edges or ends.
 """
 
 from __future__ import annotations
@@ -9,51 +9,41 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Generator, Tensor
 
 from starling.gossip.mix.exchange_codec import edge
+from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
 
 Pair = tuple[int, int]
-"""(initiator, responder): the row with the lesser peer id comes first."""
+"""Rows of an edge, (initiator, responder): the one with the lesser peer id comes first. Of an end of an edge, (this row, the peer's)."""
+
+_FIRST_SLOTS = 64
 
 
 @dataclass(slots=True)
-class Life:
-    """One life of an edge.
-
-    Args:
-        name: of the edge.
-        inc: incarnation.
-        seed: of its selectors.
-        seq: transactions begun.
-        order: the permutation of blocks that `seed` gives, once it was needed.
-    """
+class Edge:
+    """An open edge: its name, incarnation, the seed of its selectors, and the transactions begun."""
 
     name: str
-    inc: int
+    incarnation: int
     seed: int
-    seq: int = 0
-    order: NDArray[np.int64] | None = None
+    transactions: int = 0
 
 
 @dataclass(slots=True)
 class Edges:
-    """The edges in use.
+    """The open edges."""
 
-    Args:
-        peers: (N) peer id of each row.
-        seed: the swarm's.
-    """
-
-    peers: Sequence[str]
+    peers: Sequence[str]  # (N) peer id of each row
     seed: int
     rank: NDArray[np.int64] = field(init=False)
     """(N,) place of each row in the order of peer ids."""
-    _lives: dict[Pair, Life] = field(default_factory=dict)
-    _around: list[set[int]] = field(init=False)
-    _voided: dict[Pair, int] = field(default_factory=dict)
-    _born: list[int] = field(init=False)
+    open: dict[Pair, Edge] = field(default_factory=dict)
+    _closed: dict[Pair, int] = field(default_factory=dict)
+    _departures: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(set(self.peers)) != len(self.peers):
@@ -61,49 +51,91 @@ class Edges:
         order = sorted(range(len(self.peers)), key=self.peers.__getitem__)
         self.rank = np.empty(len(order), np.int64)
         self.rank[order] = np.arange(len(order))
-        self._around = [set() for _ in self.peers]
-        self._born = [0] * len(self.peers)
 
-    def begin(self, pair: Pair) -> Life:
-        """The next transaction of an edge; the first one makes the edge."""
-        life = self._lives.get(pair)
-        if life is None:
-            i, j = pair
-            name, inc = edge(self.peers[i], self.peers[j]), self._born[i] + self._born[j] + self._voided.get(pair, 0)
-            life = self._lives[pair] = Life(name, inc, derive(self.seed, "mask", name, inc))
-            self._around[i].add(j)
-            self._around[j].add(i)
-        life.seq += 1
-        return life
+    def begin(self, pair: Pair) -> Edge:
+        """The next transaction of an edge; the first one opens it."""
+        opened = self.open.get(pair)
+        if opened is None:
+            name = edge(*(self.peers[row] for row in pair))
+            incarnation = sum(self._departures.get(row, 0) for row in pair) + self._closed.get(pair, 0)
+            opened = self.open[pair] = Edge(name, incarnation, derive(self.seed, "mask", name, incarnation))
+        opened.transactions += 1
+        return opened
 
-    def chance(self, life: Life, *labels: str) -> int:
-        """Seed of what the transaction under way rounds by."""
-        return derive(self.seed, "quantize", life.name, life.inc, life.seq, *labels)
+    def generator(self, opened: Edge, *labels: str) -> Generator:
+        """What the current transaction rounds by."""
+        return generator(self.seed, "quantize", opened.name, opened.incarnation, opened.transactions, *labels)
 
-    def closed(self, pair: Pair) -> None:
-        """In order: the next life begins from nothing."""
-        if self._lives.pop(pair, None) is not None:
-            i, j = pair
-            self._around[i].discard(j)
-            self._around[j].discard(i)
-            self._voided[pair] = self._voided.get(pair, 0) + 1
+    def close(self, pair: Pair) -> None:
+        """In order: the next incarnation starts with no memory."""
+        if self.open.pop(pair, None) is not None:
+            self._closed[pair] = self._closed.get(pair, 0) + 1
 
-    def gone(self, row: int) -> list[Pair]:
-        """A node crashed -> its edges, which are no more. If it comes back, all its edges are in a new life."""
-        pairs = list(self.of(row))
+    def remove(self, row: int) -> list[Pair]:
+        """A node is gone -> its edges, which are removed. If it returns, all its edges have a new incarnation."""
+        pairs = self.of(row)
         for pair in pairs:
-            del self._lives[pair]
-        for other in self._around[row]:
-            self._around[other].discard(row)
-        self._around[row] = set()
-        self._born[row] += 1
+            del self.open[pair]
+        self._departures[row] = self._departures.get(row, 0) + 1
         return pairs
 
-    def of(self, row: int) -> Iterator[Pair]:
+    def of(self, row: int) -> list[Pair]:
         """The edges of a row, in order of the other's peer id."""
-        for other in sorted(self._around[row], key=self.rank.__getitem__):
-            yield self.pair(row, other)
+        return sorted((pair for pair in self.open if row in pair), key=lambda pair: int(self.rank[sum(pair) - row]))
 
     def pair(self, one: int, other: int) -> Pair:
-        """Who initiates comes first."""
+        """The initiator first."""
         return (one, other) if self.rank[one] < self.rank[other] else (other, one)
+
+
+@dataclass(slots=True)
+class EdgeVectors:
+    """A vector (E,) for each edge or end of an edge that needed one, as rows of a tensor that grows."""
+
+    initial: Tensor  # (E,) a new one
+    rows: Tensor = field(init=False)
+    """(slots, E)."""
+    _slots: dict[Pair, int] = field(default_factory=dict)
+    _free: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rows = self.initial.new_empty((0, self.initial.numel()))
+
+    def __iter__(self) -> Iterator[Pair]:
+        """All that have one."""
+        return iter(self._slots)
+
+    def get(self, key: Pair) -> Tensor | None:
+        """(E,) a view; None for a new one."""
+        return self.rows[self._slots[key]] if key in self._slots else None
+
+    def slots(self, keys: Sequence[Pair]) -> Tensor:
+        """(h,) the rows of `rows` that belong to `keys`, made where missing."""
+        for key in keys:
+            if key not in self._slots:
+                if not self._free:
+                    used = len(self.rows)
+                    grown = self.rows.new_empty((max(_FIRST_SLOTS, 2 * used), self.initial.numel()))
+                    grown[:used], self.rows = self.rows, grown
+                    self._free = list(range(len(grown) - 1, used - 1, -1))
+                slot = self._slots[key] = self._free.pop()
+                self.rows[slot] = self.initial
+        return index([self._slots[key] for key in keys], self.rows)
+
+    def read(self, keys: Sequence[Pair]) -> Tensor:
+        """(h, E) of `keys`, a copy."""
+        at = self.slots(keys)
+        return self.rows[at]
+
+    def pop(self, key: Pair) -> Tensor | None:
+        """(E,) what was kept, a copy, which is kept no longer."""
+        if key not in self._slots:
+            return None
+        slot = self._slots.pop(key)
+        self._free.append(slot)
+        return self.rows[slot].clone()
+
+
+def index(numbers: Sequence[int] | NDArray[np.int64], like: Tensor) -> Tensor:
+    """Whole numbers as an index, on the device of `like`."""
+    return torch.as_tensor(np.asarray(numbers, np.int64), device=like.device)

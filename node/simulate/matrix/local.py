@@ -17,63 +17,50 @@ from starling.gossip.errors import ConfigError
 from starling.node.config.schema import OptimizerSection, PaceSection
 from starling.node.engine.optimizers import NOT_BY_ROWS, Optimizer, Schedule, optimizer, ramp, schedule
 from starling.node.simulate.matrix.problem import Problem
-from starling.node.simulate.matrix.table import place
+from starling.node.simulate.matrix.table import Rows, adjacent
 
 _NEVER = -(2**31)
 
 
 @dataclass(slots=True)
 class LocalSteps:
-    """Called by `starling.node.simulate.matrix.swarm.Swarm` for each local step of some rows.
-
-    Args:
-        problem: gives gradients.
-        section: the optimiser and its schedule.
-        pace: the run's length, and how fast a late joiner's rate climbs.
-        like: (N, d) models.
-        watched: somebody wants to see the gradients.
-        running_mean: momentum begins with the first gradient, as if all before had been like it; sgd only.
-    """
+    """Called by `starling.node.simulate.matrix.swarm.Swarm` for each local step of some rows."""
 
     problem: Problem
     section: OptimizerSection
-    pace: PaceSection
-    like: Tensor
-    watched: bool = False
-    running_mean: bool = False
+    pace: PaceSection  # the run's length, and how fast a late joiner's rate climbs
+    like: Tensor  # (N, d) models
+    watched: bool = False  # gradients are kept for attackers to look at
+    running_mean: bool = False  # momentum begins with the first gradient, as if all before had been like it; sgd only
     undone: int = 0
     gradients: Tensor = field(init=False)
     """(N, d) of each row's last local step, if they are watched."""
     _rates: Schedule = field(init=False)
     _optimizer: Optimizer = field(init=False)
-    _memory: dict[str, Tensor] = field(init=False)
-    _scalars: frozenset[str] = field(init=False)
-    _steps: Tensor = field(init=False)
-    _done: Tensor = field(init=False)
+    _memory: dict[str, Tensor] = field(init=False, default_factory=dict)
+    _scalars: frozenset[str] = frozenset()
+    _steps: Tensor = field(init=False)  # (N,) since the optimiser's memory was empty
+    _done: Tensor = field(init=False)  # (N,)
     _joined_at: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        rows = len(self.like)
-        self.gradients = torch.zeros_like(self.like) if self.watched else self.like[:0]
-        self._rates = schedule(self.section, self.pace.rounds)
         if self.section.kind in NOT_BY_ROWS:
             raise ConfigError(
                 f"optimizer.kind: {self.section.kind} cannot step the models of many nodes at once; "
                 "simulate whole nodes with `--set simulate.engine=virtual`"
             )
+        self.gradients = torch.zeros_like(self.like) if self.watched else self.like[:0]
+        self._rates = schedule(self.section, self.pace.rounds)
         self._optimizer = optimizer(self.section, self.like[:0])
-        self._memory, self._scalars = {}, frozenset()
-        self._steps = torch.zeros(rows, dtype=torch.int64)
-        self._done = torch.zeros(rows, dtype=torch.int64)
-        self._joined_at = torch.full((rows,), _NEVER, dtype=torch.int64)
+        self._steps, self._done = torch.zeros((2, len(self.like)), dtype=torch.int64)
+        self._joined_at = torch.full((len(self.like),), _NEVER, dtype=torch.int64)
 
     def __call__(self, rows: Tensor, round: int, step: int, x: Tensor, correct: Callable[[Tensor], Tensor]) -> Tensor:
         """One local step: x (r, d) of `rows` (r,) -> their new models."""
         gradients = self.problem.gradients(rows, self._done[rows], x)
         self._done[rows] += 1
         bad = _not_finite(gradients)
-        if bad is not None:
-            gradients[bad] = 0.0  # what the mixing algorithm keeps must stay finite
+        gradients[bad] = 0.0  # what the mixing algorithm keeps must stay finite
         if self.watched:
             self.gradients[rows] = gradients
         direction = correct(gradients)
@@ -82,16 +69,14 @@ class LocalSteps:
             direction = torch.where(first[:, None], direction / (1.0 - self.section.momentum), direction)
         stepped = x.clone()
         for at, lr, count in self._groups(rows, round):
-            own, moved = place(rows[at]), stepped[at]
-            self._step(own, moved, direction[at], lr, count)
+            moved = stepped[at]
+            self._step(adjacent(rows[at]), moved, direction[at], lr, count)
             if not isinstance(at, slice):
                 stepped[at] = moved
-        after = _not_finite(stepped)
-        bad = after if bad is None else bad if after is None else bad | after
-        if bad is not None:
-            stepped[bad] = x[bad]
-            self._forget(rows[bad])
-            self.undone += int(bad.sum())
+        bad |= _not_finite(stepped)
+        stepped[bad] = x[bad]
+        self._steps[rows[bad]] = 0
+        self.undone += int(bad.sum())
         return stepped
 
     def losses(self, rows: Tensor, models: Tensor) -> Tensor:
@@ -101,19 +86,19 @@ class LocalSteps:
     def joined(self, row: int, round: int) -> None:
         """A node came with another's model: its memory is empty, and its rate climbs from here."""
         self._joined_at[row] = round
-        self._forget(torch.tensor([row]))
+        self._steps[row] = 0
 
-    def _groups(self, rows: Tensor, round: int) -> Iterator[tuple[slice | Tensor, float, int]]:
+    def _groups(self, rows: Tensor, round: int) -> Iterator[tuple[Rows, float, int]]:
         """Rows with one rate and one count of steps: where in `rows` they are, the rate, the count."""
         age = (round - self._joined_at[rows]).clamp(max=self.pace.ramp_rounds)
         counts = self._steps[rows] if self._scalars else self._steps[rows].clamp(max=1)
         for since, count in sorted(set(zip(age.tolist(), counts.tolist(), strict=True))):
-            at = place(((age == since) & (counts == count)).nonzero().view(-1))
+            at = adjacent(((age == since) & (counts == count)).nonzero().view(-1))
             yield at, self._rates.at(round) * ramp(since, self.pace.ramp_rounds), count
 
-    def _step(self, own: slice | Tensor, x: Tensor, direction: Tensor, lr: float, count: int) -> None:
+    def _step(self, own: Rows, x: Tensor, direction: Tensor, lr: float, count: int) -> None:
         """A step of rows `own` that have done `count` with the state they have; x (r, d) is changed in place."""
-        part = self._optimizer
+        part = self._optimizer if count else optimizer(self.section, x)
         if count:
             part.share(
                 {
@@ -121,8 +106,6 @@ class LocalSteps:
                     for name, tensor in self._memory.items()
                 }
             )
-        else:
-            part = optimizer(self.section, x)
         part.step(x, direction, lr)
         for name, tensor in part.state_dict().items():
             if name not in self._memory:
@@ -132,13 +115,9 @@ class LocalSteps:
                 self._memory[name][own] = tensor
         self._steps[own] += 1
 
-    def _forget(self, rows: Tensor) -> None:
-        self._steps[rows] = 0
 
-
-def _not_finite(x: Tensor) -> Tensor | None:
-    """(r,) bool of the rows (r, d) that hold a number that is not finite; None, the usual case, costs one pass."""
+def _not_finite(x: Tensor) -> Tensor:
+    """(r,) bool, the rows of x (r, d) that hold a number that is not finite; where there is none, the usual case, in one pass."""
     if bool(torch.isfinite(x.sum())):
-        return None
-    bad = ~torch.isfinite(x).all(dim=1)
-    return bad if bool(bad.any()) else None
+        return torch.zeros(len(x), dtype=torch.bool)
+    return ~torch.isfinite(x).all(dim=1)

@@ -1,172 +1,323 @@
 """What all nodes of a swarm learn, at once: gradients and figures of merit for many models side by side.
 
-Every batch is drawn as a whole node draws it, from `generator(seed, "batch", node label, local step)`, so both walk one trajectory.
-The bowls have formulas (`node.simulate.matrix.convex`); any other task is differentiated (`node.simulate.matrix.torch_task`).
+Quadratics have formulas (`Bowls`). Any other task is differentiated (`TorchTask`), through `torch.func` where there are many nodes, else
+one by one. Every batch is drawn as a whole node draws it, from `generator(seed, "batch", node label, local step)`, so both follow one
+trajectory.
 
-Shapes: N rows, of which r or m are asked for, d parameters.
+Shapes: N rows, of which r or m are asked for, s shards, d parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, replace_all_batch_norm_modules_, vmap
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
-from starling.gossip.vector import Layout
+from starling.gossip.vector import Layout, as_named, bind, layout
+from starling.node.catalogues import task
 from starling.node.config.schema import Manifest
-from starling.node.simulate.matrix.attackers import poisoned, success
-from starling.node.simulate.matrix.convex import Bowls, Convex, Optimum
-from starling.node.simulate.matrix.torch_task import STACK_FROM, Learned
+from starling.node.simulate.matrix.byzantine import poisoned, success
+from starling.node.simulate.matrix.table import Rows, adjacent
 from starling.node.tasks.api import Data, Source, Task
-from starling.node.tasks.catalogue import task
-from starling.node.tasks.diagonal import Diagonal
-from starling.node.tasks.logistic import Logistic
-from starling.node.tasks.quadratic import DTYPES, Quadratic
+from starling.node.tasks.convex import DTYPES, Logistic, Quadratic, gradient_noise
+from starling.node.tasks.evaluate import BATCHES, Result, TaskLoss, estimate, evaluate
 from starling.robust.attacks.api import Attack
 
+EVALUATION_BATCH = 256
+STACK_FROM = 24
+"""Rows from which torch.func is quicker than a loop; below, nodes are computed as by themselves, to the last bit."""
+_STACKED_NUMBERS = 1 << 22  # parameters that torch.func works on at a time: their activations must fit into memory
 
-class Problem(Protocol):
-    """All nodes' learning."""
 
-    @property
-    def start(self) -> Tensor:
-        """(d,) where every node begins."""
-        ...
+@dataclass(slots=True)
+class Optimum:
+    """The best point for the living, computed anew when that changes."""
 
-    @property
-    def layout(self) -> Layout:
-        """Of a model."""
-        ...
+    find: Callable[[Sequence[int]], Tensor]  # rows -> (d,) float64
+    _alive: tuple[int, ...] = ()
+    _best: Tensor = field(init=False, default_factory=lambda: torch.zeros(0))
 
-    @property
-    def metric(self) -> str:
-        """Its name."""
-        ...
+    def of(self, alive: Sequence[int]) -> Tensor:
+        """(d,) float64."""
+        if tuple(alive) != self._alive:
+            self._alive, self._best = tuple(alive), self.find(alive)
+        return self._best
 
-    @property
-    def higher_is_better(self) -> bool:
-        """Which way it improves."""
-        ...
+    def errors(self, x: Tensor, alive: Sequence[int]) -> list[float]:
+        """‖x − x*‖² / ‖x*‖² of each of x (m, d)."""
+        best = self.of(alive)
+        scale = best.square().sum()
+        return [float((row.double() - best).square().sum() / scale) for row in x]
 
-    @property
-    def cheap(self) -> bool:
-        """All nodes can be measured: it costs no more than a local step."""
-        ...
+
+@dataclass(slots=True)
+class TorchTask:
+    """Any task."""
+
+    task: Task
+    data: Sequence[Data]  # of each row
+    labels: Sequence[str]  # of each row: they seed its batches
+    seed: int
+    batch_size: int
+    stack_from: int = STACK_FROM  # rows from which torch.func is used, if it can be
+    # how often a model does what an attack wants, of how many held-out samples of a batch; None: there is no such aim
+    hits: Callable[[nn.Module, Any], tuple[int, int]] | None = None
+    optimum: Optimum | None = None  # by whose distance models are measured; None: by the task's own metric
+    start: Tensor = field(init=False)
+    """(d,) where every node begins."""
+    stacks: bool = field(init=False)
+    """Whether torch.func computes many nodes at once."""
+    layout: Layout = field(init=False)
+    metric: str = field(init=False)
+    higher_is_better: bool = field(init=False)
+    cheap: bool = field(init=False)
+    """All nodes can be measured: it costs no more than a local step."""
+    _flat: Tensor = field(init=False)
+    _gradient: Tensor = field(init=False)
+    _loss: TaskLoss = field(init=False)
+    _scored: nn.Module = field(init=False)
+    _scored_flat: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.metric, self.higher_is_better = self.task.metric, self.task.higher_is_better
+        self.cheap = self.optimum is not None
+        model = self.task.model(generator(self.seed, "model"))
+        self.layout = layout_of(model)
+        self._scored = copy.deepcopy(model)
+        self._scored_flat, _ = bind(self._scored, self.layout)
+        replace_all_batch_norm_modules_(model)  # local steps normalise by the batch; running statistics are for scores
+        self._loss = TaskLoss(self.task, model)
+        self._flat, self._gradient = bind(model, self.layout)
+        self.start = self._flat.clone()
+        self.stacks = len(self.labels) >= self.stack_from and self._can_stack()
 
     def gradients(self, rows: Tensor, done: Tensor, x: Tensor) -> Tensor:
-        """Each row's own gradient; not a number where its loss is none.
+        """Gradients of models x (r, d) of rows (r,), ascending, which have done (r,) local steps; NaN where a loss is not finite."""
+        self._loss.train()
+        batches = [self._batch(row, step) for row, step in zip(rows.tolist(), done.tolist(), strict=True)]
+        if not self.stacks:
+            return torch.stack([self._one(row, batch) for row, batch in zip(x, batches, strict=True)])
+        chunk = max(1, _STACKED_NUMBERS // x.shape[1])
+        starts = range(0, len(x), chunk)
+        return torch.cat([self._many(x[start : start + chunk], batches[start : start + chunk]) for start in starts])
 
-        Args:
-            rows: (r,) int64, ascending.
-            done: (r,) int64, local steps that each has done before.
-            x: (r, d) models; not modified.
-        """
-        ...
-
+    @torch.no_grad()
     def losses(self, rows: Tensor, done: Tensor, x: Tensor) -> Tensor:
-        """What models are worth to a row: (r, m), each model's loss on the batch of one of the row's local steps.
-
-        Args:
-            rows: (r,) int64, ascending.
-            done: (r,) int64, local steps before that one.
-            x: (r, m, d) models; not modified.
-        """
-        ...
+        """(r, m) losses of models x (r, m, d) on the batch of each row's (r,) local step after `done` (r,)."""
+        self._loss.train()
+        losses = torch.empty(x.shape[:2])
+        for place, (row, step) in enumerate(zip(rows.tolist(), done.tolist(), strict=True)):
+            batch = self._batch(row, step)
+            for number, model in enumerate(x[place]):
+                self._flat.copy_(model)
+                losses[place, number] = self._loss(batch)
+        return losses.to(x.dtype)
 
     def score(self, x: Tensor, alive: Sequence[int]) -> tuple[float, float]:
-        """(metric, loss) of one model x (d,) on held-out data.
-
-        Args:
-            x: the model.
-            alive: rows that take part, ascending.
-        """
-        ...
+        """(metric, loss) of one model x (d,) on held-out data, with normalisation statistics of the data of all rows `alive`, ascending."""
+        self._set_scored(x, alive)
+        for slice_ in evaluate(self.task, self._scored, self.data[0], EVALUATION_BATCH):
+            if isinstance(slice_, Result):
+                value = slice_.value if self.optimum is None else self.optimum.errors(x[None], alive)[0]
+                return value, slice_.loss
+        raise AssertionError("an evaluation ends with a Result")
 
     def values(self, x: Tensor, alive: Sequence[int]) -> list[float]:
-        """Metric of each of x (m, d)."""
-        ...
+        """Metric of each of x (m, d), evenly spread over `alive`, with normalisation statistics of the row's own data."""
+        if self.optimum is not None:
+            return self.optimum.errors(x, alive)
+        return [self.score(row, [alive[at * len(alive) // len(x)]])[0] for at, row in enumerate(x)]
 
+    @torch.no_grad()
     def success(self, x: Tensor) -> float | None:
-        """How often models x (m, d) do what an attack wants of them, in [0, 1]; None where it wants nothing that can be counted."""
-        ...
+        """How often models x (m, d) do what an attack wants, in [0, 1]; None where it wants nothing that can be counted."""
+        if self.hits is None:
+            return None
+        done = of = 0
+        for at, model in enumerate(x):
+            self._set_scored(model, [at * len(self.data) // len(x)])
+            self._scored.eval()
+            for batch in self.data[0].held_out(EVALUATION_BATCH):
+                hits, samples = self.hits(self._scored, batch)
+                done, of = done + hits, of + samples
+        return done / of if of else None
+
+    def _set_scored(self, x: Tensor, rows: Sequence[int]) -> None:
+        """Parameters, and normalisation statistics as `starling.node.engine.learner` estimates them, of the data of `rows` in turn."""
+        self._scored_flat.copy_(x)
+        drawn = ((rows[number % len(rows)], number) for number in range(BATCHES))
+        for _ in estimate(self.task, self._scored, (self._batch(*each, "statistics") for each in drawn)):
+            pass
+
+    def _batch(self, row: int, number: int, use: str = "batch") -> Any:
+        return self.data[row].batch(self.batch_size, generator(self.seed, use, self.labels[row], number))
+
+    def _many(self, x: Tensor, batches: Sequence[Any]) -> Tensor:
+        gradients, losses = vmap(grad_and_value(self._value))(x, stacked(batches))
+        return torch.where(torch.isfinite(losses)[:, None], gradients, torch.nan)
+
+    def _value(self, flat: Tensor, batch: Any) -> Tensor:
+        named = {f"model.{name}": part for name, part in as_named(flat, self.layout).items()}
+        value: Tensor = functional_call(self._loss, named, (batch,))
+        return value
+
+    def _one(self, x: Tensor, batch: Any) -> Tensor:
+        self._flat.copy_(x)
+        self._gradient.zero_()
+        loss = self._loss(batch)
+        loss.backward()
+        return self._gradient.clone() if bool(torch.isfinite(loss)) else torch.full_like(self._gradient, torch.nan)
+
+    def _can_stack(self) -> bool:
+        """Try it on the first two rows. A task is code that others wrote: what it raises under vmap has many names."""
+        try:
+            self._many(self.start.repeat(2, 1), [self._batch(row, 0) for row in (0, min(1, len(self.data) - 1))])
+        except (TypeError, RuntimeError, ValueError, AttributeError):
+            return False
+        return True
 
 
-Liars = tuple[Attack, NDArray[np.bool_]]
-"""What bad rows do, and which (N,) they are."""
+@dataclass(slots=True)
+class Bowls:
+    """`quadratic` and `diagonal`: f_i(x) = ½ (x − b_i)ᵀ A_i (x − b_i). The same calls as of `TorchTask`."""
+
+    task: Quadratic
+    labels: Sequence[str]  # of each row
+    shards: Sequence[int]  # (N) which each row has
+    seed: int
+    start: Tensor = field(init=False)
+    """(d,) the point 0."""
+    layout: Layout = field(init=False)
+    optimum: Optimum = field(init=False)
+    b: Tensor = field(init=False)
+    """(s, d) of each shard."""
+    _A: Tensor = field(init=False)  # (s, d, d), or (s, d) where it is diagonal
+    metric: ClassVar[str] = Quadratic.metric
+    higher_is_better: ClassVar[bool] = Quadratic.higher_is_better
+    cheap: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        dtype, dim = DTYPES[self.task.dtype], self.task.dim
+        self.start, self.layout = torch.zeros(dim, dtype=dtype), Layout(("x",), ((dim,),), dtype)
+        self.optimum = Optimum(lambda alive: self.task.optimum([self.shards[row] for row in alive], self.seed))
+        for shard in range(max(self.shards) + 1):
+            bowl = self.task.bowl(self.seed, shard)
+            if shard == 0:
+                self._A, self.b = (
+                    part.new_empty(max(self.shards) + 1, *part.shape, dtype=dtype) for part in (bowl.A, bowl.b)
+                )
+            self._A[shard], self.b[shard] = bowl.A, bowl.b
+
+    def gradients(self, rows: Tensor, done: Tensor, x: Tensor) -> Tensor:
+        """See `TorchTask.gradients`."""
+        at = self._at(rows)
+        gradients = self._slope(at, x - self.b[at])
+        if self.task.noise:
+            for place, (row, step) in enumerate(zip(rows.tolist(), done.tolist(), strict=True)):
+                rng = generator(self.seed, "batch", self.labels[row], step)
+                gradients[place] += gradient_noise(x[0], self.task.noise, rng)
+        return gradients
+
+    def losses(self, rows: Tensor, done: Tensor, x: Tensor) -> Tensor:
+        """See `TorchTask.losses`: each row's own bowl, without noise."""
+        at = self._at(rows)
+        away = x - self.b[at][:, None]
+        columns = [torch.linalg.vecdot(self._slope(at, each), each) / 2 for each in away.unbind(1)]
+        return torch.stack(columns, 1)
+
+    def score(self, x: Tensor, alive: Sequence[int]) -> tuple[float, float]:
+        """(error, how much the mean of the living's bowls is above its least value)."""
+        away = (x.double() - self.optimum.of(alive)).to(x.dtype)
+        slopes = self._slope(self._at(torch.tensor(alive)), away.expand(len(alive), -1))
+        return self.optimum.errors(x[None], alive)[0], float(0.5 * (slopes @ away).mean())
+
+    def values(self, x: Tensor, alive: Sequence[int]) -> list[float]:
+        """Errors."""
+        return self.optimum.errors(x, alive)
+
+    def success(self, x: Tensor) -> None:
+        """There are no samples."""
+        return
+
+    def _at(self, rows: Tensor) -> Rows:
+        """Where the shards of `rows` lie."""
+        return adjacent(torch.tensor([self.shards[row] for row in rows.tolist()]))
+
+    def _slope(self, at: Rows, away: Tensor) -> Tensor:
+        """A (x − b), a fresh tensor."""
+        A = self._A[at]
+        return A * away if A.dim() == 2 else torch.bmm(A, away.unsqueeze(-1)).squeeze(-1)
+
+
+Problem = TorchTask | Bowls
 
 
 def problem(
-    manifest: Manifest, labels: Sequence[str], stack_from: int = STACK_FROM, liars: Liars | None = None
-) -> Problem:
-    """The problem of a swarm.
+    manifest: Manifest, labels: Sequence[str], stack_from: int = STACK_FROM, attack: Attack | None = None,
+    byzantine: NDArray[np.bool_] | None = None,
+) -> Problem:  # fmt: skip
+    """The problem of a swarm; row i has shard i, over again where there are more rows than shards.
 
-    Args:
-        manifest: task, partition and seed; row i has shard i, over again where there are more rows than shards.
-        labels: of each row.
-        stack_from: see `Learned`.
-        liars: some of them may learn from other data than they have.
+    `byzantine` (N,) bool are the rows that do what `attack` says: perhaps they learn from other data than they have.
 
     Raises:
-        ConfigError: the task or its data cannot be had, or an attack needs other data.
+        ConfigError: the task or its data cannot be had, or the attack needs other data.
     """
-    made = task(manifest.task.kind, manifest.task.params)
+    made = task(manifest.task.kind, manifest.task.params())
     seed, parts = manifest.seed, manifest.partition.shards
     shards = [row % parts for row in range(len(labels))]
-    poisons = liars is not None and liars[0].targets == "data"
-    match made:
-        case Quadratic() | Diagonal() if poisons:
+    if isinstance(made, Quadratic):
+        if attack is not None and attack.targets == "data":
             raise ConfigError(
                 f"attack.kind: poisons labels, which task={manifest.task.kind} has not; try `--set task.kind=digits`"
             )
-        case Quadratic() | Diagonal():
-            _check_parts(made.nodes, parts)
-            return _bowls(made, seed, shards, labels)
-        case _:
-            data = _data(made, manifest, shards)
-            if liars is not None:
-                data = poisoned(*liars, data)
-            hits = None if liars is None else success(liars[0])
-            learned = Learned(made, data, labels, seed, manifest.task.batch_size, stack_from, hits)
+        made.check(Source(None, manifest.partition, 0, seed))
+        return Bowls(made, labels, shards, seed)
+    by_shard = {shard: made.data(Source(None, manifest.partition, shard, seed), "cpu") for shard in sorted(set(shards))}
+    data, hits, optimum = [by_shard[shard] for shard in shards], None, None
+    if attack is not None and byzantine is not None:
+        data, hits = poisoned(attack, byzantine, data), success(attack)
     if isinstance(made, Logistic):
         logistic = made
-        return Convex(learned, Optimum(lambda alive: logistic.optimum([shards[row] for row in alive], seed)))
-    return learned
+        optimum = Optimum(lambda alive: logistic.optimum([shards[row] for row in alive], seed))
+    return TorchTask(made, data, labels, seed, manifest.task.batch_size, stack_from, hits, optimum)
 
 
-def _bowls(made: Quadratic | Diagonal, seed: int, shards: Sequence[int], labels: Sequence[str]) -> Bowls:
-    used, dtype = max(shards) + 1, DTYPES[made.dtype]
-    A, b = torch.empty(0), torch.empty(used, made.dim, dtype=dtype)
-    for shard in range(used):
-        if isinstance(made, Diagonal):
-            own, b[shard] = made.bowl(seed, shard)
-        else:
-            bowl = made.bowl(seed, shard)
-            own, b[shard] = bowl.A, bowl.b
-        if shard == 0:
-            A = torch.empty(used, *own.shape, dtype=dtype)
-        A[shard] = own
+def stacked(batches: Sequence[Any]) -> Any:
+    """Equal trees of tensors -> one tree with a dimension in front.
 
-    def chance(row: int, step: int) -> torch.Generator:
-        return generator(seed, "batch", labels[row], step)
-
-    optimum = Optimum(lambda alive: made.optimum([shards[row] for row in alive], seed))
-    return Bowls(A, b, torch.tensor(shards), optimum, (chance, float(made.noise)) if made.noise else None)
-
-
-def _data(made: Task, manifest: Manifest, shards: Sequence[int]) -> list[Data]:
-    """Of each row; rows of one shard share it."""
-    held: Mapping[int, Data] = {
-        shard: made.data(Source(None, manifest.partition, shard, manifest.seed), "cpu") for shard in sorted(set(shards))
-    }
-    return [held[shard] for shard in shards]
+    Raises:
+        TypeError: a leaf is no tensor.
+        RuntimeError: shapes differ.
+    """
+    first = batches[0]
+    match first:
+        case Tensor():
+            return torch.stack(list(batches))
+        case dict():
+            return {key: stacked([batch[key] for batch in batches]) for key in first}
+        case tuple() | list():
+            return tuple(stacked(parts) for parts in zip(*batches, strict=True))
+        case _:
+            raise TypeError(f"a batch of {type(first).__name__} is no tree of tensors")
 
 
-def _check_parts(nodes: int, parts: int) -> None:
-    if nodes != parts:
-        raise ConfigError(f"partition.shards: must be task.params.nodes = {nodes}, got {parts}")
+def layout_of(model: nn.Module) -> Layout:
+    """Where a model's parameters lie.
+
+    Raises:
+        ConfigError: it cannot be one flat vector.
+    """
+    try:
+        return layout(model)
+    except ValueError as error:
+        raise ConfigError(f"task.kind: {error}") from error

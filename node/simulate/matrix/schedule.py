@@ -1,6 +1,6 @@
-"""Who meets whom in a round, as arrays over rows: an overlay laid over those alive.
+"""Who exchanges with whom, as arrays over rows: in a round of steps pace by an overlay of those alive, in a slot of clock pace by visits.
 
-Shapes: N rows, n of them alive, m meetings.
+Shapes: N rows, n of them alive, m exchanges.
 """
 
 from __future__ import annotations
@@ -9,61 +9,52 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from starling.gossip.exchange.commands import MAX_SERVED
 from starling.gossip.overlay.api import Circulant, Overlay
-from starling.gossip.overlay.ranks import ranked_at
+from starling.gossip.overlay.ranks import epoch_of, ranked_at
+from starling.gossip.rng import generator
+from starling.node.simulate.matrix.rings import Moved, Rings
 
-_REMEMBERED = 1 << 22  # meetings, some 130 MB
+_REMEMBERED = 1 << 22  # exchanges, some 130 MB
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Meetings:
-    """Each pair at most once. Rows are not ranks.
+class Exchanges:
+    """Pairs of a round, each at most once; in a slot, visits in their order."""
 
-    Args:
-        one: (m,) int64, a row.
-        other: (m,) int64, the other row.
-        forth: (m,) float64, the weight that `one` gives to what it receives from `other`.
-        back: (m,) float64, the weight that `other` gives to what it receives from `one`.
-    """
-
-    one: NDArray[np.int64]
-    other: NDArray[np.int64]
-    forth: NDArray[np.float64]
-    back: NDArray[np.float64]
+    ends: NDArray[np.int64]  # (2, m) rows or ranks of one end and of the other
+    weights: NDArray[np.float64]  # (2, m) that each of them gives to what it receives
 
     def __len__(self) -> int:
-        """How many meetings."""
-        return len(self.one)
+        """How many."""
+        return len(self.ends[0])
+
+    def of(self, which: NDArray[np.bool_]) -> Exchanges:
+        """Some of them."""
+        return Exchanges(self.ends[:, which], self.weights[:, which])
 
 
 @dataclass(slots=True)
 class Schedule:
-    """An overlay's meetings, round by round; remembers those that come again.
-
-    Args:
-        overlay: which.
-        peers: (N) peer id of each row.
-        salt: of the ranks, as in `starling.gossip.overlay.ranks.ranked_at`.
-        rerank_every: rounds of one order; 0: it never changes.
-    """
+    """An overlay's exchanges, round by round; remembers those that recur."""
 
     overlay: Overlay
-    peers: Sequence[str]
-    salt: bytes
-    rerank_every: int = 0
+    peers: Sequence[str]  # (N) peer id of each row
+    salt: bytes  # of the ranks, as in `starling.gossip.overlay.ranks.ranked_at`
+    rerank_every: int = 0  # rounds of one order; 0: it never changes
     _order: NDArray[np.int64] = field(init=False)
     _epoch: int = field(init=False, default=-1)
     _alive: NDArray[np.bool_] = field(init=False)
-    _met: dict[int, Meetings] = field(init=False, default_factory=dict)
-    _kept: int = field(init=False, default=0)
+    _known: dict[int, Exchanges] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._alive = np.zeros(len(self.peers), np.bool_)
 
-    def at(self, round: int, alive: NDArray[np.bool_]) -> Meetings:
-        """The meetings of a round among the rows `alive` (N,).
+    def at(self, round: int, alive: NDArray[np.bool_]) -> Exchanges:
+        """The exchanges of a round among the rows `alive` (N,).
 
         Both weights of a pair are those of the overlay's matrix, 0 where a direction is missing, as
         `starling.gossip.overlay.links.links` sees them.
@@ -71,37 +62,28 @@ class Schedule:
         Raises:
             ValueError: the overlay's kind is undefined for so many members.
         """
-        epoch = round // self.rerank_every if self.rerank_every else 0
+        epoch = epoch_of(round, self.rerank_every)
+        if epoch != self._epoch or not np.array_equal(alive, self._alive):
+            self._known = {}
         if epoch != self._epoch:
             rows = {peer: row for row, peer in enumerate(self.peers)}
             order = ranked_at(self.peers, self.salt, round, self.rerank_every)
             self._order, self._epoch = np.array([rows[peer] for peer in order], np.int64), epoch
-            self._met, self._kept = {}, 0
-        if not np.array_equal(alive, self._alive):
-            self._alive, self._met, self._kept = alive.copy(), {}, 0
+        self._alive = alive.copy()
         ranks = self._order[alive[self._order]]  # who is gone leaves the order of the others as it was
         period = self.overlay.period(len(ranks))
-        turn = round if period is None else round % period
-        if turn in self._met:
-            return self._met[turn]
-        one, other, forth, back = pairs(self.overlay, len(ranks), turn)
-        met = Meetings(ranks[one], ranks[other], forth, back)
-        if period is not None and self._kept + len(met) <= _REMEMBERED:
-            self._met[turn] = met
-            self._kept += len(met)
-        return met
+        phase = round if period is None else round % period
+        if phase in self._known:
+            return self._known[phase]
+        ranked = by_rank(self.overlay, len(ranks), phase)
+        found = Exchanges(ranks[ranked.ends], ranked.weights)
+        if period is not None and sum(map(len, self._known.values())) + len(found) <= _REMEMBERED:
+            self._known[phase] = found
+        return found
 
 
-Pairs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
-
-
-def pairs(overlay: Overlay, n: int, round: int) -> Pairs:
-    """Ranks a and b of each pair, what a gives to what it receives from b, and what b gives to what it receives from a.
-
-    Args:
-        overlay: which.
-        n: members.
-        round: >= 0.
+def by_rank(overlay: Overlay, n: int, round: int) -> Exchanges:
+    """The exchanges of a round among n members, whose ends are ranks.
 
     Raises:
         ValueError: the overlay's kind is undefined for n.
@@ -109,27 +91,64 @@ def pairs(overlay: Overlay, n: int, round: int) -> Pairs:
     if isinstance(overlay, Circulant):
         return _circulant(overlay, n, round)
     weights = {(a, b): weight for a in range(n) for b, weight in overlay.row(a, n, round).items()}
-    met = sorted({(min(pair), max(pair)) for pair in weights})
-    ends = np.array(met, np.int64).reshape(-1, 2)
-    forth = np.array([weights.get(pair, 0.0) for pair in met])
-    back = forth if overlay.symmetric else np.array([weights.get(pair[::-1], 0.0) for pair in met])
-    return ends[:, 0], ends[:, 1], forth, back
+    pairs = sorted({(min(pair), max(pair)) for pair in weights})
+    both = [(weights.get(pair, 0.0), weights.get(pair[::-1], 0.0)) for pair in pairs]
+    return Exchanges(np.array(pairs, np.int64).reshape(-1, 2).T, np.array(both).reshape(-1, 2).T)
 
 
-def _circulant(overlay: Circulant, n: int, round: int) -> Pairs:
+def _circulant(overlay: Circulant, n: int, round: int) -> Exchanges:
     """All ranks do the same, so one shift is one stretch of arrays."""
-    shifts = overlay.shifts(n, round)
-    ranks = np.arange(n)
-    parts: list[Pairs] = []
+    shifts, ranks = overlay.shifts(n, round), np.arange(n)
+    parts = [Exchanges(np.zeros((2, 0), np.int64), np.zeros((2, 0)))]
     for shift, weight in shifts.items():
         mirrored = n - shift
         if mirrored in shifts and mirrored < shift:
-            continue  # told from the other end
+            continue  # the other end's shift
         a = ranks[: n // 2] if mirrored == shift else ranks
-        forth = np.full(len(a), weight)
-        parts.append((a, (a + shift) % n, forth, np.full(len(a), shifts.get(mirrored, 0.0))))
-    if not parts:
-        empty = np.zeros(0, np.int64)
-        return empty, empty, np.zeros(0), np.zeros(0)
-    a, b, forth, back = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return a, b, forth, back
+        weights = np.repeat([[weight], [shifts.get(mirrored, 0.0)]], len(a), axis=1)
+        parts.append(Exchanges(np.stack((a, (a + shift) % n)), weights))
+    return Exchanges(*(np.concatenate([getattr(part, name) for part in parts], axis=1) for name in ("ends", "weights")))
+
+
+@dataclass(slots=True)
+class SlotSchedule:
+    """Clock pace: each node visits the lasting edge that it has not visited for longest, by the rule of `gossip.exchange.slots`."""
+
+    peers: Sequence[str]  # (N) peer id of each row
+    degree: int
+    salt: bytes
+    theta: float  # mixing weight of every exchange
+    seed: int  # decides who comes first within a slot
+    rings: Rings = field(init=False)
+    _members: NDArray[np.bool_] = field(init=False)
+    _visited: dict[tuple[int, int], int] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rings = Rings(self.peers, self.degree, self.salt)
+        self._members = np.zeros(len(self.peers), dtype=bool)
+
+    def update(self, members: NDArray[np.bool_]) -> Moved:
+        """Members (N,) came or went -> what became of edges."""
+        before, self._members = self._members, members.copy()
+        self._visited = {pair: slot for pair, slot in self._visited.items() if members[pair[0]] and members[pair[1]]}
+        return self.rings.change(np.flatnonzero(before & ~members).tolist(), np.flatnonzero(members & ~before).tolist())
+
+    def at(self, slot: int) -> Exchanges:
+        """The visits of a slot, in the order in which they happen: at most one that a node makes, few that it answers."""
+        rows = np.flatnonzero(self._members)
+        order = torch.randperm(len(rows), generator=generator(self.seed, "visits", slot)).numpy()
+        served, visiting, pairs = dict.fromkeys(rows.tolist(), 0), dict[int, int](), list[tuple[int, int]]()
+        for row in rows[order].tolist():
+            longest_ago = min(
+                self.rings.edges[row], default=None,
+                key=lambda other: (self._visited.get((row, other), -1), self.peers[other]),
+            )  # fmt: skip
+            if longest_ago is None:
+                continue
+            self._visited[row, longest_ago] = slot
+            # where the peer is visiting this row already, one exchange serves both
+            if visiting.get(longest_ago) != row and served[longest_ago] < MAX_SERVED:
+                served[longest_ago] += 1
+                visiting[row] = longest_ago
+                pairs.append((row, longest_ago))
+        return Exchanges(np.array(pairs, np.int64).reshape(-1, 2).T, np.full((2, len(pairs)), self.theta))

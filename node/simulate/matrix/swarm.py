@@ -4,19 +4,13 @@
 
 Every number comes out of the same mixing, selecting and rounding functions on the same seeds as in a whole node, but sums are taken in
 another order: without faults the models are those of `starling.gossip.reference` to a relative 1e-9 in float64 after 200 rounds, for every
-mixing algorithm. What faults do is data (`node.simulate.matrix.faults`), who meets whom is data (`node.simulate.matrix.schedule`), and how
-long it all takes is arithmetic beside it (`starling.node.simulate.matrix.clocks`).
+mixing algorithm. Faults are data (`node.simulate.matrix.faults`), so is who exchanges with whom (`node.simulate.matrix.schedule`), and
+how long it all takes is computed beside it (`node.simulate.matrix.clocks`).
 
-A run is a loop of the caller's:
+Memory beside x: one copy of the shared vectors; the state of the mixing algorithm; where flows are kept one vector per open edge that was
+ever used, and one per node.
 
-    swarm.change(churn(faults, seed, round, swarm.alive, swarm.used))
-    meetings = schedule.at(round, swarm.alive.numpy())
-    done = swarm.round(phase, step, steps, meetings, fate(faults, seed, round, len(meetings)))
-
-Memory beside x: one copy of the shared vectors; the state of the mixing algorithm; where flows are kept one vector per edge that was
-ever used and lives, and one per node.
-
-Shapes: N rows, n of them alive, d parameters, D numbers of the shared vector, E numbers kept per edge, m meetings.
+Shapes: N rows, n of them alive, d parameters, D numbers of the shared vector, m exchanges.
 """
 
 from __future__ import annotations
@@ -31,23 +25,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from starling.gossip.api import Mixer, Phase, Selector
+from starling.gossip.mix.base import origin
 from starling.gossip.mix.catalogue import gathers, swaps
-from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.gather import Gather
-from starling.gossip.reference import consensus_distance
-from starling.node.simulate.matrix.average import Differences
-from starling.node.simulate.matrix.batch import Sizes, Turn, in_turn
-from starling.node.simulate.matrix.byzantine import Liars, Seen, lied
-from starling.node.simulate.matrix.edges import Edges, Pair
-from starling.node.simulate.matrix.faults import Change, Fate, kind
-from starling.node.simulate.matrix.flows import Flows
+from starling.node.simulate.matrix.average import Differences, Flows
+from starling.node.simulate.matrix.batch import Batch, RoundStats, Sizes, disjoint
+from starling.node.simulate.matrix.byzantine import Byzantine, View, falsified
+from starling.node.simulate.matrix.edges import Edges, EdgeVectors, Pair
+from starling.node.simulate.matrix.faults import Change, ExchangeFaults, no_faults
 from starling.node.simulate.matrix.gather import Gathers, LossesOf
-from starling.node.simulate.matrix.round_stats import Done, done
-from starling.node.simulate.matrix.rule_memory import Memory
-from starling.node.simulate.matrix.schedule import Meetings
-from starling.node.simulate.matrix.state import Rows, States, chunks
+from starling.node.simulate.matrix.schedule import Exchanges
 from starling.node.simulate.matrix.swap import Swaps
-from starling.node.simulate.matrix.table import Table, table
+from starling.node.simulate.matrix.table import Rows, States, adjacent
 
 Correct = Callable[[Tensor], Tensor]
 """Gradients (r, d) -> the directions that the mixing algorithm wants stepped along instead."""
@@ -57,56 +47,37 @@ Step = Callable[[Tensor, int, int, Tensor, Correct], Tensor]
 It calls `correct` once, must not modify x, and may be called for any rows in any order: what it keeps (momentum, say) is its own, by row.
 """
 
-Visited = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]
-_NUMBERS = 1 << 18
+NUMBERS_AT_ONCE = 1 << 18  # given to a step and to the mixing algorithm: what the processor's cache holds
 
 
 @dataclass(slots=True)
 class Swarm:
     """N rows, of which some are alive.
 
-    Args:
-        peers: (N) peer id of each row; of two, the lesser initiates.
-        x: (N, d) float32 or float64 on any device, the models to start from, all alike where ends swap messages. Moved in place.
-        mixer: mixing algorithm.
-        terms: codecs and clip.
-        selector: coordinates of an exchange.
-        seed: the swarm's.
-        alive: (N,) bool on the CPU. Rows that are not alive wait for `change`.
-        atomic: a swap of messages happens at both ends or at none. False: each message has its own fate, which only an edge whose
-            memory makes up for lost messages (running sums) survives.
-        rows_at_once: rows given to `step` and the mixing algorithm at a time. None: some million bytes, which the cache holds.
-        wish_limit: most coordinates of an exchange where the responder wishes for some as well, by the same selector; 0: it does not.
-        drifts: the selector looks at what was held at the last exchange. Always so with wishes.
-        settled_edges: edges closed in order whose flows can still be revoked, per node.
-        losses: for rules that look at what a model is worth; None: they cannot.
-        liars: rows that lie; None: everybody is honest.
-
     Raises:
         ValueError: shapes that do not fit, peers alike.
     """
 
-    peers: Sequence[str]
-    x: Tensor
+    peers: Sequence[str]  # (N) peer id of each row; of two, the lesser initiates
+    x: Tensor  # (N, d) float32 or float64 on any device, updated in place; to start with alike where ends swap messages
     mixer: Mixer
-    terms: Terms
+    codec: ExchangeCodec
     selector: Selector
     seed: int
-    alive: Tensor
-    atomic: bool = True
-    rows_at_once: int | None = None
-    wish_limit: int = 0
-    drifts: bool = False
-    settled_edges: int = 8
-    losses: LossesOf | None = None
-    liars: Liars | None = None
+    alive: Tensor  # (N,) bool on the CPU. Rows that are not alive wait for `change`
+    wish_limit: int = 0  # most coordinates of an exchange where responders wish for some as well; 0: they do not
+    settled_edges: int = 8  # edges closed in order whose flows can still be revoked, per node
+    losses: LossesOf | None = None  # for rules that look at what a model is worth; None: they cannot
+    byzantine: Byzantine | None = None  # the attackers; None: all are honest
     used: Tensor = field(init=False)
     """(N,) bool: rows that were alive at any time."""
+    flows: Flows | None = field(init=False, default=None)
+    """Of all edges, where there are any."""
+    exchanges: Differences | Swaps | Gathers = field(init=False)
+    """What exchanges keep between rounds."""
+    edges: Edges = field(init=False)
     _states: States = field(init=False)
-    _edges: Edges = field(init=False)
-    _vectors: Table = field(init=False)
-    _flows: Flows | None = field(init=False)
-    _exchanges: Differences | Swaps | Gathers = field(init=False)
+    _vectors: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         n = len(self.peers)
@@ -117,274 +88,216 @@ class Swarm:
         self.alive = self.alive.cpu().bool().clone()
         self.used = self.alive.clone()
         self._states = States(self.mixer, self.x)
-        self._edges = Edges(self.peers, self.seed)
-        width, edge = self.mixer.size(self.x.shape[1]), self.mixer.edge
-        self._vectors = table(n, width, self.x)
-        self._flows = None
+        self.edges = Edges(self.peers, self.seed)
+        start, edge = origin(self.mixer, self.x[0]), self.mixer.edge
+        width = start.numel()
+        self._vectors = self.x.new_zeros(n, width)
         if gathers(edge):
             assert isinstance(self.mixer, Gather)
-            self._exchanges = Gathers(self.mixer, self.terms, self._edges, self._states, self.losses)
-            return
-        if swaps(edge):
-            x, state = self._states.of(slice(0, 1))
-            origin = self.mixer.shared(state, x)[0].clone()
-            self._exchanges = Swaps(
-                edge, self.terms, self.selector, self._edges, Memory(edge.begin(origin)), self.atomic
-            )  # fmt: skip
-            return
-        if edge.size(width):
-            self._flows = Flows(edge, table(n, width, self.x), self.settled_edges)
-        met = Memory(torch.zeros_like(self._vectors.rows[0])) if self.drifts or self.wish_limit else None
-        self._exchanges = Differences(
-            edge, self.terms, self.selector, self._edges, self._flows, met, self.wish_limit
-        )  # fmt: skip
-
-    # --- membership ---------------------------------------------------------------------------------------
+            self.exchanges = Gathers(self.mixer, self.codec, self.edges, self._states, self.losses)
+        elif swaps(edge):
+            self.exchanges = Swaps(edge, self.codec, self.selector, self.edges, EdgeVectors(edge.begin(start)))
+        else:
+            if edge.size(width):
+                self.flows = Flows(edge, torch.zeros_like(self._vectors), self.settled_edges)
+            last = EdgeVectors(self.x.new_zeros(width)) if self.wish_limit else None
+            self.exchanges = Differences(self.codec, self.selector, self.edges, self.flows, last, self.wish_limit)
 
     def change(self, change: Change) -> None:
         """Nodes leave and crash, then edges are closed, then others join.
 
-        A node that is gone voids its edges: flows and pending answers are deleted at both ends. Who leaves in order lets its neighbors
-        know what it had committed before. Who joins has the model of its source, a fresh state and no edges.
+        The edges of a node that is gone are removed: flows and pending answers are deleted at both ends. Who leaves in order lets its
+        neighbors know what it had committed before. Who joins has the model of its source, a fresh state and no edges.
 
         Raises:
             ValueError: a row that goes is not alive, one that joins is, or its source is not.
         """
-        for row in (*change.left, *change.crashed):
+        gone = (*change.left, *change.crashed)
+        for row in gone:
             if not self.alive[row]:
                 raise ValueError(f"row {row} cannot go, it is not alive")
-        phase = Phase(0, 1.0, 1.0)  # nothing that is done here divides by it
-        self._resolve([pair for row in change.left for pair in self._edges.of(row)], phase)
-        for row in (*change.left, *change.crashed):
-            pairs = self._edges.gone(row)
+        self._resolve([pair for row in change.left for pair in self.edges.of(row)])
+        for row in gone:
+            pairs = self.edges.remove(row)
             for pair in pairs:
-                self._exchanges.void(pair)
-            if self._flows is not None:
-                self._corrected(self._flows.void(row, pairs))
+                self.exchanges.remove(pair)
+            if self.flows is not None:
+                self._corrected(self.flows, self.flows.revoke(row, pairs))
             self.alive[row] = False
-        closed = [self._edges.pair(one, other) for one, other in change.closed]
-        self._resolve(closed, phase)
+        closed = [self.edges.pair(*pair) for pair in change.closed]
+        self._resolve(closed)
         for pair in closed:
-            self._exchanges.void(pair)
-            self._edges.closed(pair)
-            if self._flows is not None:
-                self._flows.settle(pair)
-                self._corrected(pair)
+            self.exchanges.remove(pair)
+            self.edges.close(pair)
+            if self.flows is not None:
+                self.flows.settle(pair)
+                self._corrected(self.flows, pair)
         for row, source in change.joined:
             if self.alive[row] or not self.alive[source]:
                 raise ValueError(f"row {row} cannot join from {source}: the one must not be alive and the other must")
             self._states.join(row, source)
             self.alive[row] = self.used[row] = True
 
-    # --- the two paces ------------------------------------------------------------------------------------
-
     def round(
-        self,
-        phase: Phase,
-        step: Step | None,
-        steps: int | NDArray[np.int64],
-        meetings: Meetings,
-        fate: Fate | None = None,
-        gone: NDArray[np.int64] | None = None,
-    ) -> Done:
+        self, phase: Phase, step: Step | None, steps: int | NDArray[np.int64], exchanges: Exchanges,
+        faults: ExchangeFaults | None = None, unreachable: NDArray[np.int64] | None = None,
+    ) -> RoundStats:  # fmt: skip
         """Steps pace: local steps of all alive, then all exchanges on the vectors frozen after them, then absorb.
 
         Args:
-            phase: of this round. Where `steps` are given row by row, `publish` and `absorb` are told each row's own number instead.
+            phase: where `steps` are given row by row, `publish` and `absorb` see each row's own number instead.
             step: one local step; None in a round without.
             steps: K, or for each row (N,) how many it manages this round.
-            meetings: among rows alive.
-            fate: of the meetings; None: kind.
-            gone: (N,) where vectors are gathered, how many each row asks in vain beyond the meetings; None: nobody does.
+            exchanges: among rows alive.
+            faults: of the exchanges; None: none.
+            unreachable: (N,) where vectors are gathered, how many more peers each row requests in vain; None: none.
 
         Raises:
             ValueError: "not_finite": the swarm has diverged.
         """
-        parts, began = list(self._parts(phase, steps)), self._shared()
+        parts, before_steps = list(self._parts(phase, steps)), self._shared()
         for rows, at, own, count in parts:
             before = x, state = self._states.of(at)
-            x, state = self._work(step, phase.round, 0, count, rows, x, state)
+            x, state = self._work(step, phase.round, range(count), rows, x, state)
             x, state = self.mixer.publish(state, x, own)
             self._states.put(at, before, x, state)
-            self._vectors.rows[at] = self.mixer.shared(state, x)
-        turn, sizes = self._exchange(self._turn(meetings, fate, phase), self._seen(phase, began), gone)
+            self._vectors[at] = self.mixer.shared(state, x)
+        batch = self._batch(exchanges, faults, phase)
+        view = View(phase.round, before_steps, self._vectors, self.alive.numpy())
+        batch, sizes = self._exchange(batch, view, unreachable)
         for _, at, own, _ in parts:
-            self._absorb(at, self._states.of(at), self._vectors.rows[at], own)
-        return done(turn, sizes.request, sizes.response, atomic=self._atomic)
+            self._absorb(at, self._states.of(at), self._vectors[at], own)
+        return RoundStats(~batch.lost, batch.unproven, batch.ends, sizes)
 
     def slot(
-        self,
-        phase: Phase,
-        step: Step | None,
-        steps: int | NDArray[np.int64],
-        visits: Meetings,
-        fate: Fate | None = None,
-    ) -> Done:
+        self, phase: Phase, step: Step | None, steps: int | NDArray[np.int64], visits: Exchanges,
+        faults: ExchangeFaults | None = None,
+    ) -> RoundStats:  # fmt: skip
         """Clock pace: local steps of all alive, `publish` after each, then visits one after the other on the live vectors, absorbing each.
 
-        Visits that share no row are computed together: the outcome is that of their order.
+        Visits that share no row are computed together: the result is that of their order.
 
         Args:
             phase: of this slot; its `local_steps` are those between two exchanges of a node.
             step: one local step; None in a slot without.
             steps: K, or for each row (N,): 0 for who does not compute in this slot.
             visits: among rows alive; a pair may come more than once.
-            fate: of the visits; None: kind.
+            faults: of the visits; None: none.
 
         Raises:
             ValueError: "not_finite": the swarm has diverged; or the mixing algorithm is not asynchronous.
         """
         if not self.mixer.asynchronous:
             raise ValueError("this mixing algorithm needs rounds: it cannot run in clock pace")
-        one, began = replace(phase, local_steps=1.0), self._shared()
+        one, before_steps = replace(phase, local_steps=1.0), self._shared()
         for rows, at, _, count in self._parts(phase, steps):
             before = x, state = self._states.of(at)
             for number in range(count if step is not None else 0):
-                x, state = self._work(step, phase.round, number, 1, rows, x, state)
+                x, state = self._work(step, phase.round, range(number, number + 1), rows, x, state)
                 x, state = self.mixer.publish(state, x, one)
             self._states.put(at, before, x, state)
-        request, response = np.zeros(len(visits), np.int64), np.zeros(len(visits), np.int64)
-        turn = self._turn(visits, fate, phase)
-        for places in in_turn(turn.asking, turn.answering):
-            request[places], response[places], turn.lost[places] = self._visit(turn, places, began)
-        return done(turn, request, response, atomic=self._atomic)
-
-    def _visit(self, turn: Turn, places: NDArray[np.int64], began: Tensor | None) -> Visited:
-        """Some of a slot's visits, which share no row -> bytes, and which were for nothing."""
-        rows = np.unique(np.concatenate((turn.asking[places], turn.answering[places])))
-        at = torch.from_numpy(rows)
-        before = x, state = self._states.of(at)
-        vectors = table(len(rows), self._vectors.width, self.x)
-        vectors.rows.copy_(self.mixer.shared(state, x))
-        assert not isinstance(self._exchanges, Gathers)
-        visits = self._exchanges.less_pending(turn.of(places, vectors, rows))
-        visits, sizes = self._exchange(visits, self._seen(turn.phase, began, self._shared()))
-        self._absorb(at, before, vectors.rows, turn.phase)
-        return sizes.request, sizes.response, visits.lost
-
-    # --- looking ------------------------------------------------------------------------------------------
+        sizes, batch = np.zeros((2, len(visits)), np.int64), self._batch(visits, faults, phase)
+        for places in disjoint(batch.ends):
+            part, before = self._live(batch, places)
+            assert not isinstance(self.exchanges, Gathers)
+            part = self.exchanges.less_pending(part)
+            view = View(phase.round, before_steps, self._shared(), self.alive.numpy())
+            part, sizes[:, places] = self._exchange(part, view, None)
+            batch.lost[places] = part.lost
+            self._absorb(torch.from_numpy(part.rows), before, part.vectors, phase)
+        return RoundStats(~batch.lost, batch.unproven, batch.ends, sizes)
 
     @property
     def state(self) -> Any:
         """The mixing algorithm's, all rows: None, or a dataclass of tensors (N, …)."""
         return self._states.of(slice(None))[1]
 
-    @property
-    def flows(self) -> Flows | None:
-        """Of all edges, where there are any."""
-        return self._flows
-
-    @property
-    def _atomic(self) -> bool:
-        return self.atomic or not isinstance(self._exchanges, Swaps)
-
-    @property
-    def pending(self) -> int:
-        """Answers whose responders do not know yet that they were committed."""
-        return len(self._exchanges.late)
-
-    def consensus_distance(self) -> float:
-        """Xi of the models alive: Xi² = (1/n) Σ ‖x_i − x̄‖²."""
-        return consensus_distance(self.x[self.alive.to(self.x.device)])
-
-    # --- parts --------------------------------------------------------------------------------------------
-
     def _parts(
         self, phase: Phase, steps: int | NDArray[np.int64]
     ) -> Iterator[tuple[NDArray[np.int64], Rows, Phase, int]]:
         """Rows alive that do equally many local steps: which, where, their phase, how many."""
         alive = np.flatnonzero(self.alive.numpy())
-        most = self.rows_at_once or max(1, _NUMBERS // self.x.shape[1])
-        if isinstance(steps, int):
-            counts, own = np.full(len(alive), steps), phase
-        else:
-            counts = steps[alive]
+        most = max(1, NUMBERS_AT_ONCE // self.x.shape[1])
+        counts = np.full(len(alive), steps) if isinstance(steps, int) else steps[alive]
         for count in np.unique(counts).tolist():
-            if not isinstance(steps, int):
-                own = replace(phase, local_steps=float(count))
-            for rows, at in chunks(alive[counts == count], most):
-                yield rows, at, own, count
+            own = phase if isinstance(steps, int) else replace(phase, local_steps=float(count))
+            alike = alive[counts == count]
+            for rows in np.split(alike, range(most, len(alike), most)):
+                yield rows, adjacent(torch.from_numpy(rows)), own, count
 
     def _work(
-        self, step: Step | None, round: int, first: int, count: int, rows: NDArray[np.int64], x: Tensor, state: Any
+        self, step: Step | None, round: int, numbers: range, rows: NDArray[np.int64], x: Tensor, state: Any
     ) -> tuple[Tensor, Any]:
-        """Local steps `first` to `first` + `count` of some rows."""
-        if step is None:
-            return x, state
-        held = [state]
+        """The local steps of these numbers, of some rows."""
 
         def correct(gradient: Tensor) -> Tensor:
-            direction, held[0] = self.mixer.correct(held[0], gradient)
+            nonlocal state
+            direction, state = self.mixer.correct(state, gradient)
             return direction
 
-        named = torch.from_numpy(rows)
-        for number in range(first, first + count):
-            x = step(named, round, number, x, correct)
-        return x, held[0]
+        if step is not None:
+            for number in numbers:
+                x = step(torch.from_numpy(rows), round, number, x, correct)
+        return x, state
 
-    def _shared(self) -> Tensor | None:
-        """(N, D) as they are now, where there is somebody to look at them."""
-        if self.liars is None:
-            return None
+    def _shared(self) -> Tensor:
+        """(N, D) as they are now, where there are attackers to look at them."""
+        if self.byzantine is None:
+            return self._vectors
         x, state = self._states.of(slice(None))
         return self.mixer.shared(state, x).clone()
 
-    def _seen(self, phase: Phase, began: Tensor | None, now: Tensor | None = None) -> Seen:
-        """What liars see: vectors before and after the local steps."""
-        now = self._vectors.rows if now is None else now
-        return Seen(phase.round, now if began is None else began, now, self.alive.numpy())
+    def _exchange(self, batch: Batch, view: View, unreachable: NDArray[np.int64] | None) -> tuple[Batch, Sizes]:
+        """All exchanges of a batch -> the batch as attackers made it, and the sizes."""
+        if isinstance(self.exchanges, Gathers):
+            none = np.zeros(len(self.peers), np.int64)
+            return batch, self.exchanges.exchange(
+                batch, none if unreachable is None else unreachable, self.byzantine, view
+            )
+        sent = batch
+        if self.byzantine is not None:
+            sent = falsified(batch, self.byzantine, view, self.edges.rank, self.codec.request)
+        return sent, self.exchanges.exchange(sent, batch)
 
-    def _exchange(self, turn: Turn, seen: Seen, gone: NDArray[np.int64] | None = None) -> tuple[Turn, Sizes]:
-        """All exchanges of a turn, with liars."""
-        if isinstance(self._exchanges, Gathers):
-            gone = np.zeros(len(self.peers), np.int64) if gone is None else gone
-            return turn, self._exchanges.exchange(turn, gone, self.liars, seen)
-        if self.liars is None:
-            return turn, self._exchanges.exchange(turn)
-        told = lied(turn, self.liars, seen, self._edges.rank, self.terms.request)
-        if isinstance(self._exchanges, Swaps):
-            return told, self._exchanges.exchange(told, turn)
-        return told, self._exchanges.exchange(told)
-
-    def _turn(self, meetings: Meetings, fate: Fate | None, phase: Phase) -> Turn:
-        """The exchanges of all meetings, each begun by the lesser peer id."""
-        fate = kind(len(meetings)) if fate is None else fate
-        rank = self._edges.rank
-        turned = rank[meetings.other] < rank[meetings.one]
-        asking, answering = np.where(turned, (meetings.other, meetings.one), (meetings.one, meetings.other))
-        forth, back = np.where(turned, (meetings.back, meetings.forth), (meetings.forth, meetings.back))
-        pairs = list(zip(asking.tolist(), answering.tolist(), strict=True))
-        lost = fate.lost.numpy()
-        return Turn(
-            self._vectors, self._vectors, self._vectors, np.arange(len(self.peers)), asking, answering, pairs, forth, back,
-            phase, lost, fate.unproven.numpy() & ~lost, fate.forth_lost.numpy(), fate.back_lost.numpy(),
+    def _batch(self, exchanges: Exchanges, faults: ExchangeFaults | None, phase: Phase) -> Batch:
+        """All exchanges, each initiated by the lesser peer id."""
+        faults = no_faults(len(exchanges)) if faults is None else faults
+        rank = self.edges.rank[exchanges.ends]
+        swapped = rank[1] < rank[0]
+        ends, weights = (np.where(swapped, both[::-1], both) for both in (exchanges.ends, exchanges.weights))
+        pairs = [(i, j) for i, j in ends.T.tolist()]
+        rows, lost = np.arange(len(self.peers)), faults.lost.copy()
+        return Batch(
+            self._vectors, (self._vectors, self._vectors), rows, ends, pairs, weights, phase, lost, faults.unproven & ~lost
         )  # fmt: skip
+
+    def _live(self, batch: Batch, places: NDArray[np.int64]) -> tuple[Batch, tuple[Tensor, Any]]:
+        """Some exchanges on the live vectors of their rows, and the models and states of those."""
+        rows = np.unique(batch.ends[:, places])
+        before = x, state = self._states.of(torch.from_numpy(rows))
+        return batch.of(places, self.mixer.shared(state, x).clone(), rows), before
 
     def _absorb(self, at: Rows, before: tuple[Tensor, Any], shared: Tensor, phase: Phase) -> None:
         x, state = before
-        if self._flows is not None:
-            state = self.mixer.corrected(state, self._flows.totals.rows[at])
+        if self.flows is not None:
+            state = self.mixer.corrected(state, self.flows.totals[at])
         x, state = self.mixer.absorb(state, x, shared, phase)
         self._states.put(at, before, x, state)
 
-    def _corrected(self, rows: Sequence[int]) -> None:
+    def _corrected(self, flows: Flows, rows: Sequence[int]) -> None:
         """Flows of these rows were deleted."""
-        if self._flows is None or not rows:
-            return
-        at = torch.as_tensor(rows)
-        before = x, state = self._states.of(at)
-        self._states.put(at, before, x, self.mixer.corrected(state, self._flows.totals.rows[at]))
+        if rows:
+            at = torch.as_tensor(rows)
+            before = x, state = self._states.of(at)
+            self._states.put(at, before, x, self.mixer.corrected(state, flows.totals[at]))
 
-    def _resolve(self, pairs: Sequence[Pair], phase: Phase) -> None:
-        """Before edges are closed in order, responders hear what initiators have committed."""
+    def _resolve(self, pairs: Sequence[Pair]) -> None:
+        """Before edges are closed in order, responders learn what initiators have committed."""
+        phase = Phase(0, 1.0, 1.0)  # nothing that is done here divides by it
         for pair in pairs:
-            if pair in self._exchanges.late and self.mixer.asynchronous:
-                rows = np.asarray(sorted(pair))
-                met = Meetings(rows[:1], rows[1:], np.ones(1), np.ones(1))
-                at = torch.from_numpy(rows)
-                before = x, state = self._states.of(at)
-                vectors = table(2, self._vectors.width, self.x)
-                vectors.rows.copy_(self.mixer.shared(state, x))
-                assert not isinstance(self._exchanges, Gathers)
-                self._exchanges.hear(self._turn(met, None, phase).of(np.zeros(1, np.int64), vectors, rows))
-                self._absorb(at, before, vectors.rows, phase)
+            if isinstance(self.exchanges, Gathers) or not self.mixer.asynchronous or pair not in self.exchanges.pending:
+                continue
+            batch = self._batch(Exchanges(np.asarray([pair]).T, np.ones((2, 1))), None, phase)
+            part, before = self._live(batch, np.zeros(1, np.int64))
+            self.exchanges.resolve(part)
+            self._absorb(torch.from_numpy(part.rows), before, part.vectors, phase)

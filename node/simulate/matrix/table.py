@@ -1,122 +1,189 @@
-"""Parts of rows, moved as units of neighbouring numbers: what masks and whole vectors are about, at the speed of memory.
+"""Rows of a table: nodes' models and states, and the coordinates of rows that many exchanges are about, grouped by shape.
 
-A `Table` pads its rows to whole blocks of 64, so that a block of a mask is one piece wherever it lies. The padding is 0 and stays 0
-under everything that is done here: differences, odd functions and multiples of zeros.
-
-Shapes: r rows of a table, g exchanges of a group, k coordinates of each, c pieces of u numbers that hold them.
+Shapes: N rows of a swarm, d parameters; r rows of a table, D numbers of the shared vector; m exchanges, of which g form a group; k values
+of each, which change w coordinates.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Generator, Tensor
 
-from starling.gossip.compress.header import BLOCK
+from starling.gossip.api import Mixer, Quantizer
+from starling.gossip.compress.support import Blocks, Full, Indices, Support
+from starling.node.simulate.matrix.edges import index
+
+_NUMBERS = 1 << 20
+_WORDS = 2**62
+
+Coordinates = Tensor | None
+"""(g, w) int64, ascending: which coordinates of each row. None: all."""
+
+
+def read(rows: Tensor, at: Tensor, coordinates: Coordinates) -> Tensor:
+    """Values (g, w) of rows `at` (g,), a copy."""
+    return rows.index_select(0, at) if coordinates is None else rows.view(-1).take(_flat(rows, at, coordinates))
+
+
+def write(rows: Tensor, at: Tensor, coordinates: Coordinates, values: Tensor) -> None:
+    """Set values (g, w) of rows `at` (g,), no row twice."""
+    if coordinates is None:
+        rows.index_copy_(0, at, values)
+    else:
+        rows.view(-1).index_copy_(0, _flat(rows, at, coordinates).view(-1), values.reshape(-1))
+
+
+def add(rows: Tensor, at: Tensor, coordinates: Coordinates, values: Tensor) -> None:
+    """Add values (g, w) to rows `at` (g,)."""
+    if coordinates is None:
+        rows.index_add_(0, at, values)
+    else:
+        rows.view(-1).index_add_(0, _flat(rows, at, coordinates).view(-1), values.reshape(-1))
+
+
+def _flat(rows: Tensor, at: Tensor, coordinates: Tensor) -> Tensor:
+    return at[:, None] * rows.shape[1] + coordinates
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Picks:
-    """Coordinates of g exchanges, k each.
+class Group:
+    """Exchanges whose supports have one shape."""
 
-    Args:
-        unit: u, numbers in a piece; 0: whole rows.
-        pieces: (g, c) int64, ascending, on the table's device; empty for whole rows. The last may reach beyond k: into padding, or, of
-            unit 1, nowhere.
-        count: k.
-    """
+    which: NDArray[np.int64]  # (g,) their places among all exchanges
+    supports: tuple[Support, ...]
+    coordinates: Coordinates
+    dim: int  # D
+    coefficients: bool  # values are not those of the coordinates, but coefficients of the support
 
-    unit: int
-    pieces: Tensor
-    count: int
-
-    @property
-    def width(self) -> int:
-        """c·u, or k for whole rows."""
-        return self.pieces.shape[1] * self.unit if self.unit else self.count
-
-    def of(self, which: Tensor | slice) -> Picks:
-        """Those of some of the exchanges."""
-        return Picks(self.unit, self.pieces[which] if self.unit else self.pieces, self.count)
-
-    def pad(self, values: Tensor) -> Tensor:
-        """(g, k) -> (g, c·u), zeros at the end."""
-        missing = self.width - self.count
-        return torch.nn.functional.pad(values, (0, missing)) if missing else values
-
-
-@dataclass(slots=True)
-class Table:
-    """Vectors side by side. The rows of `wide` are padded with zeros; `rows` is what is in use.
-
-    Args:
-        wide: (r, w), w a multiple of 64.
-        width: numbers of a row in use.
-    """
-
-    wide: Tensor
-    width: int
-    rows: Tensor = field(init=False)
-    """(r, width), a view."""
-
-    def __post_init__(self) -> None:
-        self.rows = self.wide[:, : self.width]
-
-    def gather(self, rows: Tensor, picks: Picks) -> Tensor:
-        """(g,) rows -> (g, c·u) their values, a copy."""
-        if picks.unit == 0:
-            return self.rows.index_select(0, rows)
-        flat = self.wide.view(-1, picks.unit) if picks.unit > 1 else self.wide.view(-1)
-        at = self._at(rows, picks)
-        return (
-            flat.index_select(0, at).view(rows.numel(), -1) if picks.unit > 1 else flat.take(at).view(rows.numel(), -1)
+    def of(self, places: NDArray[np.int64]) -> Group:
+        """Some of them."""
+        if len(places) == len(self.which):
+            return self
+        coordinates = (
+            self.coordinates if self.coordinates is None else self.coordinates[index(places, self.coordinates)]
+        )
+        return replace(
+            self, which=self.which[places], supports=tuple(self.supports[at] for at in places), coordinates=coordinates
         )
 
-    def put(self, rows: Tensor, picks: Picks, values: Tensor) -> None:
-        """Set values (g, c·u) of (g,) rows, no row twice."""
-        if picks.unit == 0:
-            self.rows.index_copy_(0, rows, values)
-        elif picks.unit > 1:
-            self.wide.view(-1, picks.unit).index_copy_(0, self._at(rows, picks), values.reshape(-1, picks.unit))
-        else:
-            self.wide.view(-1).index_copy_(0, self._at(rows, picks), values.reshape(-1))
+    def take(self, rows: Tensor, at: Tensor) -> Tensor:
+        """Rows `at` (g,) -> values (g, k)."""
+        if not self.coefficients:
+            return read(rows, at, self.coordinates)
+        return torch.stack([support.take(rows[row]) for support, row in zip(self.supports, at, strict=True)])
 
-    def add(self, rows: Tensor, picks: Picks, values: Tensor, sign: int) -> None:
-        """Add sign·values (g, c·u) to (g,) rows, no row twice: one rounding."""
-        if picks.unit == 0:
-            self.rows.index_add_(0, rows, values, alpha=sign)
-        elif picks.unit > 1:
-            self.wide.view(-1, picks.unit).index_add_(
-                0, self._at(rows, picks), values.reshape(-1, picks.unit), alpha=sign
-            )
-        else:
-            self.wide.view(-1).index_add_(0, self._at(rows, picks), values.reshape(-1), alpha=sign)
-
-    def _at(self, rows: Tensor, picks: Picks) -> Tensor:
-        return (rows[:, None] * (self.wide.shape[1] // picks.unit) + picks.pieces).view(-1)
+    def spread(self, values: Tensor) -> Tensor:
+        """Values (g, k) -> (g, w), what they change the coordinates by."""
+        if not self.coefficients:
+            return values
+        return torch.stack([s.spread(row, self.dim) for s, row in zip(self.supports, values, strict=True)])
 
 
-def table(rows: int, width: int, like: Tensor) -> Table:
-    """Zeros, of the dtype and device of `like`. On the CPU memory is taken only when it is written to."""
-    shape = (rows, -(-width // BLOCK) * BLOCK)
-    if like.device.type == "cpu":
-        wide = torch.from_numpy(np.zeros(shape, np.float32 if like.dtype == torch.float32 else np.float64))
+def grouped(supports: Sequence[Support], dim: int, like: Tensor) -> Iterator[Group]:
+    """Supports (m) of vectors (dim,), in groups of at most a million numbers on the device of `like`."""
+    kinds: dict[tuple[bool, int, int], list[tuple[int, Tensor]]] = {}
+    for place, support in enumerate(supports):
+        moved = support.index(dim)
+        coordinates = torch.empty(0, dtype=torch.int64) if isinstance(moved, slice) else moved
+        coefficients = not isinstance(support, Full | Blocks | Indices)
+        count = support.size(dim) if coefficients or isinstance(moved, slice) else len(coordinates)
+        kinds.setdefault((coefficients, count, len(coordinates)), []).append((place, coordinates))
+    for (coefficients, _count, width), members in kinds.items():
+        step = max(1, _NUMBERS // (width or dim))
+        for start in range(0, len(members), step):
+            places, parts = zip(*members[start : start + step], strict=True)
+            stacked = torch.stack(parts).to(like.device) if width else None
+            yield Group(np.asarray(places), tuple(supports[place] for place in places), stacked, dim, coefficients)
+
+
+@runtime_checkable
+class Through(Protocol):
+    """A quantizer that rounds many rows at once."""
+
+    def draws(self, count: int) -> int:
+        """Words that `encode` takes from its generator for `count` values."""
+        ...
+
+    def through(self, values: Tensor, chance: Tensor) -> Tensor:
+        """(…, k) and words (…, draws(k)) -> decode(encode(row)) of each row. Raises ValueError("not_finite")."""
+        ...
+
+
+def through(quantizer: Quantizer, values: Tensor, generators: Sequence[Generator]) -> Tensor:
+    """Values (g, k) -> decode(encode(row)) of each, which draws from its own of the generators (g).
+
+    Raises:
+        ValueError: "not_finite".
+    """
+    if isinstance(quantizer, Through):
+        drawn = torch.empty((len(values), quantizer.draws(values.shape[1])), dtype=torch.int64)
+        for row, generator in zip(drawn if drawn.numel() else (), generators, strict=False):
+            torch.randint(_WORDS, row.shape, generator=generator, out=row)
+        arrived = quantizer.through(values, drawn.to(values.device))
     else:
-        wide = torch.zeros(shape, dtype=like.dtype, device=like.device)
-    return Table(wide, width)
+        coded = (quantizer.encode(row, generator) for row, generator in zip(values.cpu(), generators, strict=True))
+        arrived = torch.stack([quantizer.decode(data, values.shape[1]) for data in coded]).to(values.device)
+    arrived = arrived.to(values.dtype)
+    check_finite(arrived)
+    return arrived
 
 
-def grown(old: Table, rows: int) -> Table:
-    """The same rows, and more."""
-    new = table(rows, old.width, old.wide)
-    new.wide[: old.wide.shape[0]] = old.wide
-    return new
+def check_finite(values: Tensor) -> None:
+    """Raises ValueError("not_finite") unless all are."""
+    if values.numel() and not bool(torch.isfinite(values.abs().amax())):
+        raise ValueError("not_finite")
 
 
-def place(rows: Tensor) -> slice | Tensor:
-    """(r,) ascending -> a slice where they follow one another, which copies nothing."""
+Rows = slice | Tensor
+"""Adjacent rows, read as a view, or an index of any, read as a copy."""
+
+
+def adjacent(rows: Tensor) -> Rows:
+    """(r,) -> a slice where they follow one another."""
     if len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows) and bool((rows.diff() == 1).all()):
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return rows
+
+
+@dataclass(slots=True)
+class States:
+    """Models, and what the mixing algorithm keeps per node."""
+
+    mixer: Mixer
+    x: Tensor  # (N, d), written in place
+    _kind: Any = field(init=False)
+    _kept: dict[str, Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        initial = self.mixer.start(self.x)
+        self._kind = None if initial is None else type(initial)
+        self._kept = {} if initial is None else {f.name: getattr(initial, f.name).clone() for f in fields(initial)}
+
+    def of(self, rows: Rows) -> tuple[Tensor, Any]:
+        """Models and state of some rows."""
+        kept = {name: kept[rows] for name, kept in self._kept.items()}
+        return self.x[rows], None if self._kind is None else self._kind(**kept)
+
+    def put(self, rows: Rows, before: tuple[Tensor, Any], x: Tensor, state: Any) -> None:
+        """Write models and states of rows, but for the parts that are those of `before`, as `of` gave it."""
+        writes = [] if x is before[0] else [(self.x, x)]
+        for name, kept in self._kept.items():
+            if getattr(state, name) is not getattr(before[1], name):
+                writes.append((kept, getattr(state, name)))
+        if len(writes) > 1:  # one may be a view of what another write replaces
+            writes = [(kept, new.clone()) for kept, new in writes]
+        for kept, new in writes:
+            kept[rows] = new
+
+    def join(self, row: int, source: int) -> None:
+        """A fresh state for the model of `source`."""
+        self.x[row] = self.x[source]
+        at = slice(row, row + 1)
+        before = x, _ = self.of(at)
+        self.put(at, before, x, self.mixer.start(x))

@@ -1,7 +1,7 @@
 """The engine without its process: the same calls, in the daemon's own event loop, for virtual time.
 
 Under a clock that jumps when every task sleeps, a thread or a process would count as idle; so here work is done inline and
-costs virtual seconds. The order of things is that of `starling.node.engine.process`: a call waits for at most one slice of work.
+costs virtual seconds. The order of events is that of `starling.node.engine.process`: a call waits for at most one slice of work.
 """
 
 from __future__ import annotations
@@ -9,24 +9,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 import trio
 
 from starling.gossip.errors import EngineError
 from starling.node.daemon.engine.client import beside
-from starling.node.engine.process import Worker
+from starling.node.engine.engine import Engine
 from starling.node.rpc.calls import Evaluate, Evaluated, Reply, Request, Stop, Train, Trained
 
 
-class _Waiter:
+@dataclass(slots=True, eq=False)
+class _Call:
     """A call under way."""
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.done = trio.Event()
-        self.reply: Reply | None = None
+    request: Request
+    reply: Reply | None = None
+    done: trio.Event = field(default_factory=trio.Event)
 
-    def answer(self, reply: Reply) -> None:
+    def answer(self, reply: Reply | None) -> None:
         self.reply = reply
         self.done.set()
 
@@ -34,23 +35,18 @@ class _Waiter:
 class InlineEngine:
     """Satisfies `starling.node.interfaces.EngineHandle`. Made by `open_inline`.
 
-    Args:
-        worker: the engine.
-        step_cost_s: virtual seconds of a local step or a slice of an evaluation, > 0.
-        call_cost_s: virtual seconds of any call, >= 0.
+    A local step or a slice of an evaluation costs `step_cost_s` > 0 virtual seconds, any call `call_cost_s` >= 0.
     """
 
-    def __init__(self, worker: Worker, *, step_cost_s: float, call_cost_s: float) -> None:
+    def __init__(self, worker: Engine, *, step_cost_s: float, call_cost_s: float) -> None:
         if step_cost_s <= 0.0:
             raise ValueError(f"step_cost_s must be > 0 or time stands still, got {step_cost_s}")
-        self._worker = worker
-        self._step_cost_s = step_cost_s
-        self._call_cost_s = call_cost_s
-        self._calls: deque[_Waiter] = deque()
+        self._worker, self._step_cost_s, self._call_cost_s = worker, step_cost_s, call_cost_s
+        self._calls: deque[_Call] = deque()
         self._called = trio.Event()
-        self._running: dict[type[Trained | Evaluated], _Waiter] = {}  # answered by the reply of that type
+        self._running: dict[type[Trained | Evaluated], _Call] = {}  # answered by the reply of that type
         self._scope = trio.CancelScope()
-        self._ended: str | None = None
+        self._ended = ""
 
     async def call(self, request: Request) -> Reply:
         """One call, one reply.
@@ -58,15 +54,14 @@ class InlineEngine:
         Raises:
             EngineError: the engine was killed, or stopped before it replied.
         """
-        if self._ended is not None:
+        call = _Call(request)
+        if not self._ended:
+            self._calls.append(call)
+            self._called.set()
+            await call.done.wait()
+        if call.reply is None:
             raise EngineError(self._ended)
-        waiter = _Waiter(request)
-        self._calls.append(waiter)
-        self._called.set()
-        await waiter.done.wait()
-        if waiter.reply is None:
-            raise EngineError(self._ended)
-        return waiter.reply
+        return call.reply
 
     def kill(self) -> None:
         """End it as a crash would: calls under way raise EngineError."""
@@ -75,10 +70,10 @@ class InlineEngine:
 
     async def run(self) -> None:
         """Work and answer until stopped or killed."""
-        under_way: list[_Waiter] = []
+        under_way: list[_Call] = []
         try:
             with self._scope:
-                while self._ended is None:
+                while not self._ended:
                     if self._calls:
                         under_way = [self._calls.popleft()]
                         await trio.sleep(self._call_cost_s)
@@ -93,25 +88,22 @@ class InlineEngine:
                         await self._called.wait()
         finally:
             self._ended = self._ended or "the engine was closed"
-            for waiter in (*under_way, *self._calls, *self._running.values()):
-                waiter.done.set()
+            for call in (*under_way, *self._calls, *self._running.values()):
+                call.answer(None)
 
-    def _handle(self, waiter: _Waiter) -> None:
-        reply = self._worker.handle(waiter.request)
-        match waiter.request:
-            case Train() if reply is None:
-                self._running[Trained] = waiter
-            case Evaluate() if reply is None:
-                self._running[Evaluated] = waiter
-            case request:
-                assert reply is not None, request
-                waiter.answer(reply)
-                if isinstance(request, Stop):
-                    self._ended = "the engine was stopped"
+    def _handle(self, call: _Call) -> None:
+        reply = self._worker.handle(call.request)
+        if reply is None:
+            assert isinstance(call.request, Train | Evaluate), call.request
+            self._running[Trained if isinstance(call.request, Train) else Evaluated] = call
+            return
+        call.answer(reply)
+        if isinstance(call.request, Stop):
+            self._ended = "the engine was stopped"
 
 
 @asynccontextmanager
-async def open_inline(worker: Worker, *, step_cost_s: float, call_cost_s: float = 0.0) -> AsyncIterator[InlineEngine]:
+async def open_inline(worker: Engine, *, step_cost_s: float, call_cost_s: float = 0.0) -> AsyncIterator[InlineEngine]:
     """Run `worker` inline while the body runs. Its first call must be `Open`."""
     engine = InlineEngine(worker, step_cost_s=step_cost_s, call_cost_s=call_cost_s)
     async with beside(engine.run):

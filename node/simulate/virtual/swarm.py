@@ -30,7 +30,7 @@ from starling.node.interfaces import EngineHandle, Reporter
 from starling.node.net.api import Network
 from starling.node.net.faults import Rule
 from starling.node.net.memory import MemoryHub, address_of
-from starling.node.simulate.virtual.inline_engine import InlineEngine, open_inline
+from starling.node.simulate.virtual.inline_engine import open_inline
 from starling.robust.reputation import Decision
 
 T = TypeVar("T")
@@ -41,21 +41,12 @@ WORK_S = 1e-3  # virtual seconds of one piece of work that production gives to a
 
 @dataclass(slots=True)
 class VirtualNode:
-    """One running node of a virtual swarm.
-
-    Args:
-        node: the daemon.
-        engine: its engine as it is now; None before the first has opened.
-        handle: what the daemon calls that engine by.
-        scope: cancelled by a crash.
-        ended: the daemon ran to its end.
-    """
+    """One running node of a virtual swarm."""
 
     node: Node
-    engine: Engine | None = None
-    handle: InlineEngine | None = None
-    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    ended: trio.Event = field(default_factory=trio.Event)
+    engine: Engine | None = None  # its engine as it is now; None before the first has opened
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)  # cancelled by a crash
+    ended: trio.Event = field(default_factory=trio.Event)  # the daemon ran to its end
 
     @property
     def peer_id(self) -> str:
@@ -76,17 +67,17 @@ class VirtualSwarm:
         manifest: task, algorithm, pace; signed here.
         rules: faults, see `starling.node.net.faults`; the list may be changed while the swarm runs.
         step_cost_s: virtual seconds of a local step, by node index.
-        seed: of identities and of what the network leaves to chance.
+        seed: of identities and of the network's random draws.
         config: every node's own settings; `shard` and `bootstrap` are filled in.
-        attacks: node index -> how it lies; all of them know each other.
-        patient: neighbors wait for each other as long as the manifest allows, and not only as long as they have learned to: messages of
-            a virtual network vary so little that the learned deadline leaves no room for a neighbor that itself waits for another.
-        folder: where checkpoints go; None for no checkpoints, so that whoever comes back begins with a peer's model.
+        attacks: node index -> name of its attack; all attackers know each other.
+        fixed_deadlines: neighbors wait for each other as long as the manifest allows, instead of an adaptive deadline: messages of
+            a virtual network vary so little that it leaves no room for a neighbor that itself waits for another.
+        folder: where checkpoints go; None for no checkpoints, so that a node that returns begins with a peer's model.
     """
 
     def __init__(
         self, manifest: Manifest, *, rules: list[Rule] | None = None, step_cost_s: Callable[[int], float] = lambda _index: 1e-3,
-        seed: int = 0, config: NodeConfig | None = None, attacks: Mapping[int, str] | None = None, patient: bool = False,
+        seed: int = 0, config: NodeConfig | None = None, attacks: Mapping[int, str] | None = None, fixed_deadlines: bool = False,
         folder: Path | None = None,
     ) -> None:  # fmt: skip
         self._seed = seed
@@ -94,7 +85,7 @@ class VirtualSwarm:
         self.swarm = swarm_id(self.manifest)
         pace = self.manifest.pace
         self._agreed = msgspec.structs.replace(
-            self.manifest, pace=msgspec.structs.replace(pace, min_wait_s=pace.max_wait_s) if patient else pace
+            self.manifest, pace=msgspec.structs.replace(pace, min_wait_s=pace.max_wait_s) if fixed_deadlines else pace
         )
         self.hub = MemoryHub(rules or (), seed)
         self.nodes: dict[int, VirtualNode] = {}
@@ -131,10 +122,9 @@ class VirtualSwarm:
         shard = (index if shard is None else shard) % self.manifest.partition.shards
         config = msgspec.structs.replace(self._config, bootstrap=bootstrap[:8], shard=shard)
         if index in self._attacks:
-            crew = ",".join(self.identity(liar).peer_id for liar in self._attacks)
-            config = msgspec.structs.replace(
-                config, attack=self._attacks[index], attack_params={"crew": crew}, attack_agreed=True
-            )
+            params = {"crew": ",".join(self.identity(attacker).peer_id for attacker in self._attacks)}
+            attack = self._attacks[index]
+            config = msgspec.structs.replace(config, attack=attack, attack_params=params, attack_agreed=True)
 
         @asynccontextmanager
         async def network(_report: Reporter) -> AsyncIterator[Network]:
@@ -148,8 +138,8 @@ class VirtualSwarm:
         @asynccontextmanager
         async def engine() -> AsyncIterator[EngineHandle]:
             virtual.engine = Engine(trio.current_time)
-            async with open_inline(virtual.engine, step_cost_s=self._step_cost_s(index)) as virtual.handle:
-                yield virtual.handle
+            async with open_inline(virtual.engine, step_cost_s=self._step_cost_s(index)) as handle:
+                yield handle
 
         setup = NodeSetup(
             identity=identity, config=config, manifest=self._agreed, swarm=self.swarm,
@@ -169,14 +159,14 @@ class VirtualSwarm:
         virtual.ended.set()
 
     async def crash(self, index: int) -> None:
-        """The node is gone from one moment to the next, without a word; its identity may start again later."""
+        """The node is gone without a goodbye; its identity may start again later."""
         virtual = self.nodes.pop(index)
         self.hub.crash(virtual.peer_id)
         virtual.scope.cancel()
         await virtual.ended.wait()
 
     async def leave(self, index: int) -> None:
-        """The node is told to stop, says farewell and is gone."""
+        """The node is asked to stop, says goodbye and is gone."""
         virtual = self.nodes.pop(index)
         virtual.node.stop()
         await virtual.ended.wait()

@@ -1,4 +1,4 @@
-"""Credentials and revocations, as peers send them: judged by one word, and believed only if everybody named in them signed."""
+"""Credentials and revocations from peers: refused with one word, accepted only if signed by all peers they name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starling.node.admission.gate import GOOD, Gatekeeper
 from starling.node.config.schema import AdmissionSection, Manifest
 from starling.node.identity import Identity
 from tests.fuzz.plain import MSGPACK_LURES, value
-from tests.fuzz.target import Choices, Target, reason_of
+from tests.fuzz.target import Choices, Target, prefixed, reason_of
 
 SWARM = "s" + "a" * 32
 FOUNDER, MEMBER, OTHER = (Identity.from_seed(bytes([n]) * 32) for n in (1, 2, 3))
@@ -44,7 +44,7 @@ def _gate(kind: AdmissionSection) -> Gatekeeper:
 
 
 def _credential(data: bytes) -> bool:
-    """First byte: what is asked of members, and whose record it is; from 128 on the rest are decisions and not the credential itself."""
+    """First byte: kind of admission, and whose record it is; from 128 on the rest are choices instead of the credential."""
     setting, raw = (data[0] if data else 0), data[1:]
     if setting >= 128:
         raw = msgpack.packb(value(Choices(raw), 4), use_bin_type=True)
@@ -61,38 +61,31 @@ def _credential(data: bytes) -> bool:
     assert len(credential.operator) <= 64
     assert credential.operator.isprintable()
     if gate.admits(record) and setting % 4 == 0:
-        assert credential.chain in {CHAIN, BELOW}, "nobody signed another"
+        assert credential.chain in {CHAIN, BELOW}, "no other chain was signed"
         assert gate.standing(record) == GOOD
     return True
 
 
-def _credentials() -> Iterator[bytes]:
-    yield b"\x00" + credentials.encode(Credential("me", None, CHAIN))
-    yield b"\x04" + credentials.encode(Credential("", None, BELOW))
-    yield b"\x01" + credentials.encode(Credential("", Ticket(78703, 1)))
-    yield b"\x02"
+def _credentials() -> list[bytes]:
+    return [
+        b"\x00" + credentials.encode(Credential("me", None, CHAIN)), b"\x04" + credentials.encode(Credential("", None, BELOW)),
+        b"\x01" + credentials.encode(Credential("", Ticket(78703, 1))), b"\x02",
+    ]  # fmt: skip
 
 
-def _lures() -> Iterator[bytes]:
-    for lure in MSGPACK_LURES:
-        yield b"\x00" + lure[:MAX_CREDENTIAL_BYTES]
-    for plain in (
-        ["", None, []],
-        ["\n", None, []],
-        ["", [2**63, 0], []],
-        ["", [0], []],
-        ["x" * 65, None, []],
-        [b"", None, []],
-        ["", None, [[]]],
-    ):
-        yield b"\x02" + msgpack.packb(plain)
+def _lures() -> list[bytes]:
+    fields = (
+        ["", None, []], ["\n", None, []], ["", [2**63, 0], []], ["", [0], []], ["x" * 65, None, []], [b"", None, []], ["", None, [[]]],
+    )  # fmt: skip
+    packed = prefixed(b"\x02", *map(msgpack.packb, fields))
+    return packed + prefixed(b"\x00", *(lure[:MAX_CREDENTIAL_BYTES] for lure in MSGPACK_LURES))
 
 
 CREDENTIAL = Target(_credential, _credentials, _lures, most_bytes=2200, reach=25)
 
 
 def _revocation(data: bytes) -> bool:
-    """First byte: who is said to sign; then the signature's 64, then the chain."""
+    """First byte: the alleged signer; then 64 bytes of signature, then the chain."""
     setting, signature, raw = (data[0] if data else 0), data[1:65], data[65:]
     gate = _gate(KINDS[0])
     revocation = Revocation(raw[:MAX_CREDENTIAL_BYTES], (FOUNDER, MEMBER, OTHER)[setting % 3].peer_id, signature)
@@ -103,7 +96,7 @@ def _revocation(data: bytes) -> bool:
         assert gate.revoked == ()
         return False
     assert new == [revocation]
-    assert chains.from_bytes(revocation.chain) in {CHAIN, BELOW}, "nobody signed another"
+    assert chains.from_bytes(revocation.chain) in {CHAIN, BELOW}, "no other chain was signed"
     return True
 
 

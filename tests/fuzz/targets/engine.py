@@ -1,4 +1,4 @@
-"""An engine that gets payloads, weights and whole models from peers of any intent: refused, and not a bit of it has changed."""
+"""Payloads, weights and whole models from hostile peers at an engine: refused without any change of its state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starling.gossip.errors import RemoteProtocolError
 from starling.node.config.schema import CompressSection, Manifest, MixSection
 from starling.node.engine.engine import Engine
 from starling.node.rpc import calls
-from starling.node.tasks.quadratic import Quadratic
+from starling.node.tasks.convex import Quadratic
 from tests.fuzz.target import Choices, Target, reason_of
 from tests.harness.engines import done, manifest, opened
 
@@ -40,7 +40,7 @@ SWAPPING = {"push_sum", "r_fast", "choco"}
 
 
 class Matrix(nn.Module):
-    """A point whose coordinates lie in a matrix, so that low-rank exchanges have something to factor."""
+    """A vector stored as a matrix, for low-rank exchanges."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,8 +51,6 @@ class Matrix(nn.Module):
 
 
 class Bowls(Quadratic):
-    """The quadratic task about such a point."""
-
     def model(self, generator: torch.Generator) -> nn.Module:
         return Matrix()
 
@@ -78,14 +76,7 @@ def _started(setting: int) -> Engine:
     return engine
 
 
-_ENGINES: dict[int, Engine] = {}
-
-
-def _engine(setting: int) -> Engine:
-    """One that nobody has moved since it was started."""
-    if setting not in _ENGINES:
-        _ENGINES[setting] = _started(setting)
-    return _ENGINES[setting]
+_ENGINES: dict[int, Engine] = {}  # unchanged since they were started
 
 
 def _bits(engine: Engine) -> list[tuple[str, bytes]]:
@@ -104,7 +95,7 @@ def _hostile(data: bytes) -> bool:
     """First byte: manifest; second: what is attacked; third: weights of a request, or how often an accepted one takes effect."""
     setting, act, detail = (*data[:3], 0, 0, 0)[:3]
     setting %= len(SETTINGS)
-    engine, payload = _engine(setting), data[3:]
+    engine, payload = _ENGINES.setdefault(setting, _ENGINES.get(setting) or _started(setting)), data[3:]
     before = _bits(engine)
     match act % 3:
         case 0:
@@ -149,7 +140,7 @@ def _mix(engine: Engine, setting: int, round: int) -> None:
 
 
 def _check_alive(engine: Engine) -> None:
-    """Whatever a peer did: the model is finite, and others can exchange with us."""
+    """The model is finite, and others can exchange with us."""
     for name, held in _finite(engine).items():
         assert bool(torch.isfinite(held).all()), f"{name} is not finite"
     reply = engine.handle(calls.Offer("d", 9, 1, 0, 0.5, 0))
@@ -161,7 +152,7 @@ def _finite(engine: Engine) -> dict[str, torch.Tensor]:
 
 
 def _ask(engine: Engine, payload: bytes, choices: Choices) -> Any:
-    """A request from a peer that initiates; the daemon has seen that theta is that of the link, in [0, 1]."""
+    """A request from an initiator; the daemon has checked that theta is that of the link, in [0, 1]."""
     theta, gain = (
         choices.of((0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.0, 1.0, 1e-300)),
         (0.0, 0.0, 1e9, 5e-324)[choices.below(4)],
@@ -170,7 +161,6 @@ def _ask(engine: Engine, payload: bytes, choices: Choices) -> Any:
 
 
 def _answer(engine: Engine, payload: bytes) -> Any:
-    """The response to a request of ours."""
     done(engine, calls.Offer("c", 5, 1, 0, 0.5, 0))
     return engine.handle(calls.Apply("c", 5, 1, payload))
 
@@ -178,10 +168,10 @@ def _answer(engine: Engine, payload: bytes) -> Any:
 def _same_header(engine: Engine, setting: int, payload: bytes) -> None:
     """What we answer is a payload."""
     assert engine._session is not None
-    terms = engine._session.exchanges.terms
+    codec = engine._session.exchanges.codec
     if payload:
         _, _, code, dim = HEADER.unpack_from(payload)
-        assert (code, dim) == (terms.response.code, engine._session.exchanges._dim)
+        assert (code, dim) == (codec.response.code, engine._session.exchanges._dim)
 
 
 def _check_moved(engine: Engine, setting: int, before: list[tuple[str, bytes]], *, installed: bool) -> None:
@@ -216,10 +206,6 @@ def _valid() -> tuple[bytes, ...]:
     return tuple(found)
 
 
-def _seeds() -> Iterator[bytes]:
-    yield from _valid()
-
-
 def _lures() -> Iterator[bytes]:
     for each in _valid():
         yield each[:2] + b"\x07" + each[3:]  # weights that are none
@@ -228,4 +214,4 @@ def _lures() -> Iterator[bytes]:
         yield each[:2] + b"\0" + each[3:14] + b"\0\0\xc0\x7f" * 70
 
 
-ENGINE = Target(_hostile, _seeds, _lures, most_bytes=1024, spare_bytes=4 << 20, reach=600)
+ENGINE = Target(_hostile, _valid, _lures, most_bytes=1024, spare_bytes=4 << 20, reach=600)

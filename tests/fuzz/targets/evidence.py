@@ -1,22 +1,27 @@
-"""Proofs and claims that a peer sends, in any order and number; and the file in which bans are kept."""
+"""Proofs, attestations and update histories from peers in any order and number; and the file of bans."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from functools import cache
+
+import torch
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import Attestation, body
 from starling.gossip.wire.schema import Evidence
 from starling.node.identity import Identity, verify
 from starling.node.storage.bans import MAX_DECISIONS, decode, encode
+from starling.robust import histories
 from starling.robust.evidence import EQUIVOCATION, EvidenceStore, Statements, equivocation, equivocation_check
+from starling.robust.histories import BUCKETS, MAX_HISTORIES, Histories, Record
 from starling.robust.reputation import Decision
 from tests.fuzz.plain import JSON_LURES, MSGPACK_LURES
 from tests.fuzz.target import Choices, Target, one_line, reason_of
 
 SWARM = "s" + "a" * 32
 PEERS = 3
+CHECK = equivocation_check(SWARM, verify)
 
 
 @cache
@@ -25,25 +30,20 @@ def _identity(number: int) -> Identity:
 
 
 @cache
-def _stated(peer: int, incarnation: int, round: int, vector: int, signer: int) -> Attestation:
-    who, what = _identity(peer).peer_id, bytes([vector]) * 32
-    return Attestation(
-        SWARM, who, incarnation, round, what, _identity(signer).sign(body(SWARM, who, incarnation, round, what))
-    )
-
-
-CHECK = equivocation_check(SWARM, verify)
+def _attested(peer: int, incarnation: int, round: int, vector: int, signer: int) -> Attestation:
+    fields = SWARM, _identity(peer).peer_id, incarnation, round, bytes([vector]) * 32
+    return Attestation(*fields, _identity(signer).sign(body(*fields)))
 
 
 # --- proofs ---------------------------------------------------------------------------------------------------
 
 
 def _proof(data: bytes) -> bool:
-    """Two bytes: where the first half ends. Accepted if it proves that peer 0 lied, which only it can have signed."""
+    """Two bytes: the length of the first half. Accepted if it proves that peer 0 equivocated, which only it can have signed."""
     size = int.from_bytes(data[:2], "little")
     a, b = data[2 : 2 + size], data[2 + size :]
     accepted = CHECK(_identity(0).peer_id, a, b)
-    assert not CHECK(_identity(1).peer_id, a, b), "nobody pays for another"
+    assert not CHECK(_identity(1).peer_id, a, b), "no other peer is convicted"
     return accepted
 
 
@@ -51,39 +51,32 @@ def _halves(a: bytes, b: bytes) -> bytes:
     return len(a).to_bytes(2, "little") + a + b
 
 
-def _proofs() -> Iterator[bytes]:
-    it = equivocation(_stated(0, 1, 5, 1, 0), _stated(0, 1, 5, 2, 0))
-    yield _halves(it.a, it.b)
-    yield _halves(it.b, it.a)
+def _proofs() -> list[bytes]:
+    it = equivocation(_attested(0, 1, 5, 1, 0), _attested(0, 1, 5, 2, 0))
+    return [_halves(it.a, it.b), _halves(it.b, it.a)]
 
 
-def _proof_lures() -> Iterator[bytes]:
-    good = equivocation(_stated(0, 1, 5, 1, 0), _stated(0, 1, 5, 2, 0))
-    for lure in MSGPACK_LURES:
-        yield _halves(lure[:4000], good.b)
-    for one, other in (
-        (_stated(0, 1, 5, 1, 1), _stated(0, 1, 5, 2, 1)),
-        (_stated(0, 1, 5, 1, 0), _stated(0, 2, 5, 2, 0)),
-    ):
-        it = equivocation(one, other)
-        yield _halves(it.a, it.b)
+def _proof_lures() -> list[bytes]:
+    good = equivocation(_attested(0, 1, 5, 1, 0), _attested(0, 1, 5, 2, 0))
+    forged = equivocation(_attested(0, 1, 5, 1, 1), _attested(0, 1, 5, 2, 1))
+    restarted = equivocation(_attested(0, 1, 5, 1, 0), _attested(0, 2, 5, 2, 0))
+    return [_halves(it.a, it.b) for it in (forged, restarted)] + [_halves(it[:4000], good.b) for it in MSGPACK_LURES]
 
 
 PROOF = Target(_proof, _proofs, _proof_lures, reach=13)
 
 
-# --- a member among liars -------------------------------------------------------------------------------------
+# --- detection of equivocation ---------------------------------------------------------------------------------
 
 
-class _Court:
-    """Proofs and statements as a node keeps them; it knows who really lied."""
+class _Detection:
+    """Proofs and attestations as a node stores them. Peer 0 never equivocates; the others sign anything, also in its name."""
 
     def __init__(self, choices: Choices) -> None:
         self.choices = choices
         self.store = EvidenceStore({EQUIVOCATION: CHECK}, limit=4, convicts=6, burst=3, per_s=0.5)
-        self.heard = Statements(verify, rounds=3, burst=6, per_s=2, in_all_per_s=20, senders=3)
-        self.now, self.round = 0.0, 5
-        self.convicted = 0
+        self.statements = Statements(verify, rounds=3, burst=6, per_s=2, in_all_per_s=20, senders=3)
+        self.now, self.round, self.convicted = 0.0, 5, 0
 
     def act(self) -> None:
         choices, sender = self.choices, f"sender {self.choices.below(5)}"
@@ -92,63 +85,60 @@ class _Court:
         try:
             match choices.below(4):
                 case 0:
-                    self._weigh(self.heard.note(own := self._statement(honest=True), self.round), own)
+                    self._compare(self.statements.add(own := self._attest(honest=True), self.round), own)
                 case 1:
-                    said = self._statement(honest=False)
-                    self._weigh(self.heard.hear(sender, said, self.round, self.now), said)
+                    other = self._attest(honest=False)
+                    self._compare(self.statements.receive(sender, other, self.round, self.now), other)
                 case 2:
-                    self._receive(sender, equivocation(self._statement(honest=False), self._statement(honest=False)))
+                    proof = equivocation(self._attest(honest=False), self._attest(honest=False))
+                    self._convict(proof, new=self.store.receive(sender, proof, self.now))
                 case _:
                     kind = choices.of((EQUIVOCATION, "another"))
-                    self._receive(sender, Evidence(kind, _identity(0).peer_id, choices.piece(), choices.piece()))
+                    proof = Evidence(kind, _identity(0).peer_id, choices.piece(), choices.piece())
+                    self._convict(proof, new=self.store.receive(sender, proof, self.now))
         except RemoteProtocolError as error:
             reason_of(error, {"claim_forged", "evidence_proves_nothing", "too_much_evidence"}, sender)
-        self._check()
+        assert len(self.store.held(self.now)) <= 4
+        assert max(len(self.store._convicted), len(self.store._rations._of)) <= 6
+        assert len(self.statements._rations._of) <= 3
+        assert all(len(held) <= 2 * 7 for held in self.statements._held.values()), "two incarnations, seven rounds"
 
-    def _statement(self, *, honest: bool) -> Attestation:
-        """Peer 0 never lies; the others sign what they like, also in its name."""
+    def _attest(self, *, honest: bool) -> Attestation:
         choices = self.choices
-        peer, about = choices.below(PEERS), self.round + choices.below(9) - 4
+        peer, at = choices.below(PEERS), self.round + choices.below(9) - 4
         signer = peer if honest else choices.below(PEERS)
         vector = 0 if signer == 0 and peer == 0 else choices.below(3)
-        return _stated(peer, choices.below(2), max(0, about), vector, signer)
+        return _attested(peer, choices.below(2), max(0, at), vector, signer)
 
-    def _weigh(self, earlier: Attestation | None, later: Attestation) -> None:
+    def _compare(self, earlier: Attestation | None, later: Attestation) -> None:
         if earlier is not None:
             proof = equivocation(earlier, later)
-            assert CHECK(proof.peer, proof.a, proof.b), "what contradicts is a proof to everybody"
-            self._believe(proof, new=self.store.add(proof, self.now))
+            assert CHECK(proof.peer, proof.a, proof.b), "a contradiction is a proof for all members"
+            self._convict(proof, new=self.store.add(proof, self.now))
 
-    def _receive(self, sender: str, proof: Evidence) -> None:
-        self._believe(proof, new=self.store.receive(sender, proof, self.now))
-
-    def _believe(self, proof: Evidence, *, new: bool) -> None:
-        if new:
-            assert proof.peer != _identity(0).peer_id, "who told one vector a round is never convicted"
-            self.convicted += 1
-
-    def _check(self) -> None:
-        assert len(self.store.held(self.now)) <= 4
-        assert max(len(self.store._convicted), len(self.store._rations)) <= 6
-        assert len(self.heard._rations) <= 3
-        assert all(len(held) <= 2 * 7 for held in self.heard._held.values()), "two lives, seven rounds"
+    def _convict(self, proof: Evidence, *, new: bool) -> None:
+        assert not new or proof.peer != _identity(0).peer_id, "an honest peer is never convicted"
+        self.convicted += new
 
 
-def _court(data: bytes) -> bool:
-    """Acts one after the other. Accepted if somebody was convicted."""
+def _equivocations(data: bytes) -> bool:
+    """Events in sequence. Accepted if a peer was convicted."""
     choices = Choices(data)
-    court = _Court(choices)
+    detection = _Detection(choices)
     while choices:
-        court.act()
-    return court.convicted > 0
+        detection.act()
+    return detection.convicted > 0
 
 
-def _courts() -> Iterator[bytes]:
-    yield bytes([0, 0, 0, 2, 1, 4, 1, 0, 1, 1, 4, 1, 2, 1])  # one sends a proof
-    yield bytes([0, 0, 0, 0, 1, 4, 1, 1, 1, 0, 0, 0, 1, 4, 2, 1])  # two statements are heard
-
-
-COURT = Target(_court, _courts, most_bytes=1024, reach=55)
+EQUIVOCATIONS = Target(
+    _equivocations,
+    lambda: [
+        bytes([0, 0, 0, 2, 1, 4, 1, 0, 1, 1, 4, 1, 2, 1]),  # a proof is received
+        bytes([0, 0, 0, 0, 1, 4, 1, 1, 1, 0, 0, 0, 1, 4, 2, 1]),  # two attestations contradict
+    ],
+    most_bytes=1024,
+    reach=55,
+)
 
 
 # --- bans on disk ---------------------------------------------------------------------------------------------
@@ -156,20 +146,69 @@ COURT = Target(_court, _courts, most_bytes=1024, reach=55)
 
 def _decisions(data: bytes) -> bool:
     try:
-        text = data.decode()
-        kept = decode(text)
-    except ValueError as error:
-        if not isinstance(error, UnicodeDecodeError):
-            one_line(error)
+        decisions = decode(data.decode())
+    except UnicodeDecodeError:
         return False
-    assert len(kept) <= MAX_DECISIONS
-    assert decode(encode(kept)) == kept
+    except ValueError as error:
+        one_line(error)
+        return False
+    assert len(decisions) <= MAX_DECISIONS
+    assert decode(encode(decisions)) == decisions
     return True
 
 
-def _files() -> Iterator[bytes]:
-    yield encode(()).encode()
-    yield encode((Decision("12D3KooWliar", "ban", 1.7e9, 2, "spam"), Decision("12D3KooWpal", "trust"))).encode()
+def _files() -> list[bytes]:
+    two = Decision("12D3KooWliar", "ban", 1.7e9, 2, "spam"), Decision("12D3KooWpal", "trust")
+    return [encode(()).encode(), encode(two).encode()]
 
 
-DECISIONS = Target(_decisions, _files, lambda: iter(JSON_LURES), reach=13)
+DECISIONS = Target(_decisions, _files, lambda: JSON_LURES, reach=13)
+
+
+# --- update histories: accepted only if signed, bounded and complete --------------------------------------------
+
+REASONS = {"sketch_size", "sketch_not_finite", "sketch_norm", "sketch_round", "sketch_distance", "sketch_signature"}
+NAMES = ("us", "a", "b", "c", "d")
+KNOWN = histories.observe(Histories(), "a", torch.linspace(-1.0, 1.0, BUCKETS), 5)
+GOOD = histories.encode(torch.linspace(0.0, 1.0, BUCKETS))
+
+
+def _history(data: bytes) -> bool:
+    """Up to four records in sequence; each is a good sketch, a few bytes repeated, or just those."""
+    choices, known, taken = Choices(data), KNOWN, False
+    for _ in range(4):
+        shape, piece = choices.below(3), choices.piece()
+        repeated = (piece * (4 * BUCKETS // max(len(piece), 1) + 1))[: 4 * BUCKETS]
+        sketch = (GOOD, repeated, piece)[shape]
+        record = Record(choices.of(NAMES), choices.number() - choices.below(2), sketch, choices.piece())
+        distance, source, signed = choices.below(300) - 2, choices.of(NAMES[1:]), choices.flag()
+        try:
+            known = histories.add_record(
+                known, record, distance, source, own="us", swarm="s", round=choices.number(), verify=lambda *_, signed=signed: signed
+            )  # fmt: skip
+        except ValueError as error:
+            reason_of(error, REASONS)
+            continue
+        taken = True
+        if not choices:
+            break
+    assert len(known.records) <= MAX_HISTORIES
+    assert "us" not in known.records
+    for kept in known.records.values():
+        assert 1 <= kept.distance <= histories.MAX_HOPS
+        assert kept.record.subject != "a" or kept.source == "a"
+    assert bool(torch.isfinite(histories.unobserved(known)).all())
+    sent = histories.draw_record(known, "b", 0.3)
+    assert sent is None or "b" not in {sent.record.subject, sent.source}
+    return taken
+
+
+def _history_lures() -> list[bytes]:
+    few = (torch.tensor([value]).numpy().tobytes() for value in (math.nan, math.inf, 3e38, 1e-45))
+    return [bytes([1, len(it), *it, 2, 0, 0, 0, 3, 1, 1]) for it in few]
+
+
+HISTORY = Target(
+    _history, lambda: [bytes([0, 0, 2, 0, 0, 0, 0, 3, 0, 2, 1, 0]), bytes([0, 0, 1, 0, 0, 0, 0, 2, 0, 0, 1, 0])], _history_lures,
+    reach=40, bytes_per_byte=1 << 12,
+)  # fmt: skip

@@ -1,9 +1,8 @@
-"""Handshakes with a peer who speaks them well until it does not."""
+"""Handshakes with a peer that deviates at any step."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from functools import cache
 
 import trio
@@ -21,13 +20,7 @@ VICTIM, ATTACKER = (Identity.from_seed(bytes([number]) * 32) for number in (1, 2
 
 
 class _Attacker:
-    """Speaks the handshake well, and at any step whatever the choices say.
-
-    Args:
-        stream: to the victim.
-        choices: decide.
-        dialler: who begins.
-    """
+    """Handshakes correctly except where the choices say otherwise."""
 
     def __init__(self, stream: trio.StapledStream, choices: Choices, *, dialler: bool) -> None:
         self._stream, self._choices, self._dialler = stream, choices, dialler
@@ -35,7 +28,6 @@ class _Attacker:
         self.honest = True
 
     async def run(self) -> None:
-        """The handshake, until it breaks."""
         try:
             await self._talk()
         except (trio.BrokenResourceError, trio.ClosedResourceError, EOFError):
@@ -50,17 +42,13 @@ class _Attacker:
         await self._read(len(multistream("/noise")))
         state = NoiseConnection.from_name(b"Noise_XX_25519_ChaChaPoly_SHA256")
         state.set_keypair_from_private_bytes(Keypair.STATIC, ATTACKER.noise_keys.private_key.to_bytes())
+        state.set_as_initiator() if self._dialler else state.set_as_responder()
+        state.start_handshake()
         if self._dialler:
-            state.set_as_initiator()
-            state.start_handshake()
             await self._noise(state.write_message(self._early()))
-            state.read_message(await self._noise_read())
-            await self._noise(state.write_message(self._payload()))
-        else:
-            state.set_as_responder()
-            state.start_handshake()
-            state.read_message(await self._noise_read())
-            await self._noise(state.write_message(self._payload()))
+        state.read_message(await self._noise_read())
+        await self._noise(state.write_message(self._payload()))
+        if not self._dialler:
             state.read_message(await self._noise_read())
         await self._noise(state.encrypt(multistream("/yamux/1.0.0")))
         while True:
@@ -70,23 +58,21 @@ class _Attacker:
         return b"" if self._choices.below(8) else self._choices.piece()
 
     def _payload(self) -> bytes:
-        """Who we are, and the proof."""
         local = noise.ID.from_pubkey(ATTACKER.keys.public_key)
         payload = (
             noise.PatternXX(local, ATTACKER.keys.private_key, ATTACKER.noise_keys.private_key)
             .make_handshake_payload()
             .serialize()
         )
-        match self._choices.below(8):
+        how = self._choices.below(8)
+        self.honest = self.honest and how not in {1, 2, 3}
+        match how:
             case 1:
-                self.honest = False
                 at = self._choices.below(len(payload))
                 return bytes(payload[:at] + self._choices.piece() + payload[at + self._choices.below(8) :])
             case 2:
-                self.honest = False
                 return self._choices.piece()
             case 3:
-                self.honest = False
                 key = self._choices.of(KEYS)
                 return b"\x0a" + _varint(len(key)) + key + b"\x12\x40" + bytes(64)
             case _:
@@ -100,20 +86,18 @@ class _Attacker:
 
     async def _send(self, data: bytes) -> None:
         choices = self._choices
-        match choices.below(16):
+        how = choices.below(16)
+        self.honest = self.honest and how not in {1, 2, 3, 4}
+        match how:
             case 1:
                 at = choices.below(len(data))
                 data = data[:at] + bytes([data[at] ^ (1 << choices.below(8))]) + data[at + 1 :]
-                self.honest = False
             case 2:
                 data = choices.piece()
-                self.honest = False
             case 3:
                 data = data[: choices.below(len(data))]
-                self.honest = False
             case 4:
                 data = choices.piece() + data
-                self.honest = False
         await self._stream.send_all(data)
 
     async def _read(self, count: int) -> bytes:
@@ -143,7 +127,7 @@ def _der(*numbers: int) -> bytes:
 
 @cache
 def _rsa(*, private: bool) -> bytes:
-    """An identity key of primes with thousands of digits: who tests them is busy for seconds."""
+    """An identity key of primes with thousands of digits, whose primality test takes seconds."""
     p, q = 2**11213 - 1, 2**4423 - 1
     n, e = p * q, 65537
     d = pow(e, -1, (p - 1) * (q - 1))
@@ -170,34 +154,24 @@ async def _handshake_program(data: bytes) -> bool:
         try:
             with trio.move_on_after(10.0):
                 peer, _, rest = await secure(ours, VICTIM, None if attacker_dials else ATTACKER.peer)
-                assert peer == ATTACKER.peer, "nobody is who he has no key of"
+                assert peer == ATTACKER.peer, "an identity needs its key"
                 assert len(rest) <= noise.MAX_NEGOTIATION_BYTES
                 made = True
         except HandshakeFailed as error:
             one_line(error)
         assert made or not attacker.honest
-        assert time.process_time() - began < MOST_SECONDS, "strangers are cheap"
+        assert time.process_time() - began < MOST_SECONDS, "strangers cost little"
         await ours.aclose()
         nursery.cancel_scope.cancel()
     return made
 
 
-def _handshakes() -> Iterator[bytes]:
-    yield b"\1" + bytes(40)
-    yield b"\0" + bytes(40)
-
-
-def _handshake_lures() -> Iterator[bytes]:
-    for number in range(len(KEYS)):
-        yield bytes([1, 0, 1, 0, 3, number, 0, 0, 0, 0])
-        yield bytes([0, 0, 3, number, 0, 0, 0, 0])
+def _handshake_lures() -> list[bytes]:
+    dialled = [bytes([1, 0, 1, 0, 3, number, 0, 0, 0, 0]) for number in range(len(KEYS))]
+    return dialled + [bytes([0, 0, 3, number, 0, 0, 0, 0]) for number in range(len(KEYS))]
 
 
 HANDSHAKE = Target(
-    lambda data: at_once(_handshake_program, data),
-    _handshakes,
-    _handshake_lures,
-    most_bytes=512,
-    spare_bytes=4 << 20,
-    reach=75,
-)
+    lambda data: at_once(_handshake_program, data), lambda: [b"\1" + bytes(40), b"\0" + bytes(40)], _handshake_lures,
+    most_bytes=512, spare_bytes=4 << 20, reach=75,
+)  # fmt: skip

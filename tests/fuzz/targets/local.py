@@ -1,4 +1,4 @@
-"""What a node reads on its own machine: the control socket, both ends; the engine's pipe; models on disk or fetched; data files."""
+"""Input from the own machine: both ends of the control socket, the engine's pipe, data files."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ from rich.console import Console
 from starling.gossip.errors import ConfigError, EngineError, LocalProtocolError
 from starling.node.cli import look
 from starling.node.config.schema import Manifest
+from starling.node.daemon.events import Changes
 from starling.node.daemon.observe import control_server
-from starling.node.daemon.observe.changes import Changes
 from starling.node.daemon.observe.control_server import ControlServer
 from starling.node.rpc import calls, pipe
 from starling.node.status import control
 from starling.node.status import format as show
 from starling.node.status import snapshot as status
 from starling.node.status.control import ControlError
-from starling.node.status.figures import EngineFigures
-from starling.node.status.snapshot import StatusSnapshot
+from starling.node.status.snapshot import EngineFigures, StatusSnapshot
 from starling.node.tasks import files
 from tests.fuzz.plain import JSON_LURES, MSGPACK_LURES, edited
-from tests.fuzz.target import Choices, Target, one_line
+from tests.fuzz.target import Choices, Target, one_line, prefixed
 from tests.fuzz.virtual import Script, at_once
 from tests.harness.snapshots import bare, snapshot
 
@@ -65,32 +64,18 @@ def _requests(data: bytes) -> bool:
     return bool(answers) and not refused
 
 
-def _request_seeds() -> Iterator[bytes]:
-    for line in (
-        {"op": "status"},
-        {"op": "leave"},
-        {"op": "stop"},
-        {"op": "export", "path": "/tmp/x"},
-        {"op": "watch"},
-    ):
-        yield b"\xff" + json.dumps(line).encode() + b"\n"
-    yield b"\x02" + b'{"op":"status"}\n' * 3
+def _request_seeds() -> list[bytes]:
+    lines = ({"op": op} for op in ("status", "leave", "stop", "watch"))
+    seeds = [json.dumps(line).encode() + b"\n" for line in (*lines, {"op": "export", "path": "/tmp/x"})]
+    return [*prefixed(b"\xff", *seeds), b"\x02" + b'{"op":"status"}\n' * 3]
 
 
-def _request_lures() -> Iterator[bytes]:
-    for lure in JSON_LURES:
-        yield b"\xff" + lure + b"\n" + b'{"op":"status"}\n'
-    for line in (
-        b'{"op":["status"]}',
-        b'{"op":"export","path":7}',
-        b'{"op":"evaluate"}',
-        b'{"op":"\\u0000"}',
-        b"{}",
-        b'{"op":"status","op":1}',
-        b"",
-    ):
-        yield b"\xff" + line + b"\n"
-    yield b"\xff" + b"x" * 8000
+def _request_lures() -> list[bytes]:
+    lines = (
+        b'{"op":["status"]}', b'{"op":"export","path":7}', b'{"op":"evaluate"}', b'{"op":"\\u0000"}', b"{}", b'{"op":"status","op":1}', b"",
+        *(lure + b'\n{"op":"status"}' for lure in JSON_LURES),
+    )  # fmt: skip
+    return [*prefixed(b"\xff", *(line + b"\n" for line in lines)), b"\xff" + b"x" * 8000]
 
 
 CONTROL_REQUESTS = Target(_requests, _request_seeds, _request_lures, most_bytes=8192, spare_bytes=2 << 20, reach=50)
@@ -100,12 +85,12 @@ CONTROL_REQUESTS = Target(_requests, _request_seeds, _request_lures, most_bytes=
 
 
 def _answer(data: bytes) -> bool:
-    """First byte: what was asked. The rest is all that a node, of whatever version or intent, says before it goes."""
-    setting, said = (data[0] if data else 0), data[1:]
+    """First byte: the request. The rest is all that a node of any version or intent answers before it closes."""
+    setting, answer = (data[0] if data else 0), data[1:]
     node, ours = socket.socketpair()
     with node, ours:
         ours.setblocking(False)
-        node.sendall(said)
+        node.sendall(answer)
         node.shutdown(socket.SHUT_WR)
         with mock.patch.object(control, "connect", return_value=ours):
             try:
@@ -123,20 +108,17 @@ def _answer(data: bytes) -> bool:
     return True
 
 
-def _answers() -> Iterator[bytes]:
-    for each in (bare(), snapshot()):
-        yield b"\0" + status.encode(each)
-    yield b'\1{"ok":true,"value":0.5}\n'
+def _answers() -> list[bytes]:
+    return [*prefixed(b"\0", *map(status.encode, (bare(), snapshot()))), b'\1{"ok":true,"value":0.5}\n']
 
 
-def _answer_lures() -> Iterator[bytes]:
-    for setting in (b"\0", b"\1", b"\2"):
-        yield setting + status.encode(snapshot()) * 2
-        for line in (
-            b"", b"{", b"{}", b"[]", b"null", b'{"ok":false}', b'{"ok":false,"error":7}', b'{"ok":false', b'{"ok":false,"error":"no"}',
-            b'{"ok":false,"error":"\\ud800"}', b"\xff", b"7", b'"x"', *JSON_LURES,
-        ):  # fmt: skip
-            yield setting + line + b"\n"
+def _answer_lures() -> list[bytes]:
+    lines = (
+        b"", b"{", b"{}", b"[]", b"null", b'{"ok":false}', b'{"ok":false,"error":7}', b'{"ok":false', b'{"ok":false,"error":"no"}',
+        b'{"ok":false,"error":"\\ud800"}', b"\xff", b"7", b'"x"', *JSON_LURES,
+    )  # fmt: skip
+    answers = (status.encode(snapshot()) * 2, *(line + b"\n" for line in lines))
+    return [data for setting in (b"\0", b"\1", b"\2") for data in prefixed(setting, *answers)]
 
 
 CONTROL_ANSWERS = Target(_answer, _answers, _answer_lures, most_bytes=8192, spare_bytes=2 << 20, reach=35)
@@ -166,10 +148,13 @@ def _shown(data: bytes) -> bool:
 def _show(found: StatusSnapshot) -> None:
     out = Console(file=io.StringIO(), width=80)
     out.print(look._status_table(found))
-    out.print(look._peer_table(found.peers[:8], full=False, standing=True, invited=True))
+    for width in (80, 200):
+        out.print(look._peer_table(found.peers[:8], width))
     look._print_first(out, found, None, Path("node"))
     text = out.file.getvalue()
-    assert all(character.isprintable() or character == "\n" for character in text), "nothing writes to the terminal"
+    assert all(character.isprintable() or character == "\n" for character in text), (
+        "no control sequence reaches the terminal"
+    )
     for event in found.events[:8]:
         assert show.clean(event.text).isprintable()
     for point in (*found.loss_curve[:8], *found.value_curve[:8]):
@@ -177,20 +162,18 @@ def _show(found: StatusSnapshot) -> None:
         show.age(point.time_s)
 
 
-def _snapshots() -> Iterator[bytes]:
-    for each in (bare(), snapshot(), snapshot(name="\x1b[2J", problem="a\nb", peers=(), value=None, parameters=None)):
-        yield b"\0" + status.encode(each)
+def _snapshots() -> list[bytes]:
+    odd = snapshot(name="\x1b[2J", problem="a\nb", peers=(), value=None, parameters=None)
+    return prefixed(b"\0", *map(status.encode, (bare(), snapshot(), odd)))
 
 
 def _snapshot_lures() -> Iterator[bytes]:
-    good = status.encode(bare()).decode()
+    good = status.encode(bare())
     for lure in JSON_LURES:
         yield b"\0" + lure
-        yield b"\0" + good.replace('"version":1', '"version":1,"later":' + lure.decode("latin-1")).encode("latin-1")
-        yield b"\0" + good.replace('"uptime_s":0.0', '"uptime_s":' + lure.decode("latin-1")).encode("latin-1")
-        yield b"\0" + good.replace('"version":1', '"version":1,"bytes_sent":' + lure.decode("latin-1")).encode(
-            "latin-1"
-        )
+        yield b"\0" + good.replace(b'"uptime_s":0.0', b'"uptime_s":' + lure)
+        for key in (b"later", b"bytes_sent"):
+            yield b"\0" + good.replace(b'"version":1', b'"version":1,"%s":%s' % (key, lure))
 
 
 SNAPSHOTS = Target(_shown, _snapshots, _snapshot_lures, most_bytes=8192, spare_bytes=4 << 20, reach=40)
@@ -231,13 +214,10 @@ def _piped_seeds() -> Iterator[bytes]:
             yield bytes([number]) + pipe.encode(7, message)[pipe.HEADER.size :]
 
 
-def _piped_lures() -> Iterator[bytes]:
-    for lure in MSGPACK_LURES:
-        yield b"\0" + lure
-        yield b"\0\x92\x01\x93\xa4stop" + lure  # a field of a later version
-        yield b"\1\x92\x01\x93\xa4done" + lure
-    yield b"\0\x92\xcf" + b"\xff" * 8 + b"\x91\xa4stop"
-    yield b"\1\x92\x01\x95\xa7trained\x01\xa1\xff\x01\x02"
+def _piped_lures() -> list[bytes]:
+    later = (b"\0", b"\0\x92\x01\x93\xa4stop", b"\1\x92\x01\x93\xa4done")  # fields of a later version
+    lures = [data for prefix in later for data in prefixed(prefix, *MSGPACK_LURES)]
+    return [*lures, b"\0\x92\xcf" + b"\xff" * 8 + b"\x91\xa4stop", b"\1\x92\x01\x95\xa7trained\x01\xa1\xff\x01\x02"]
 
 
 PIPE = Target(_piped, _piped_seeds, _piped_lures, spare_bytes=2 << 20, reach=12)
@@ -278,6 +258,12 @@ def _read(folder: Path, setting: int, content: bytes) -> bool:
     return True
 
 
+def _npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
 def _data_files() -> Iterator[bytes]:
     for rank in (1, 3):
         shape = (2, 3, 4)[:rank]
@@ -288,27 +274,20 @@ def _data_files() -> Iterator[bytes]:
         buffer = io.BytesIO()
         save(buffer, x=np.arange(6.0).reshape(2, 3), y=np.array(["a", "bc"]))
         yield b"\2" + buffer.getvalue()
-    for array in (
-        np.arange(6.0).reshape(2, 3),
-        np.asfortranarray(np.ones((2, 2), ">i4")),
-        np.array(["a", "bc"]),
-        np.array([b"x"]),
-    ):
-        buffer = io.BytesIO()
-        np.save(buffer, array)
-        yield b"\3" + buffer.getvalue()
+    numbers, fortran = np.arange(6.0).reshape(2, 3), np.asfortranarray(np.ones((2, 2), ">i4"))
+    for array in (numbers, fortran, np.array(["a", "bc"]), np.array([b"x"])):
+        yield b"\3" + _npy(array)
 
 
 def _data_file_lures() -> Iterator[bytes]:
     yield b"\0" + struct.pack(">HBBI", 0, 8, 1, 2**32 - 1)
     yield b"\x08" + struct.pack(">HBBIII", 0, 8, 3, 2**31, 2**31, 2**31)
     yield b"\1" + bytes.fromhex("1f8b0800000000000003ffff")
-    buffer = io.BytesIO()
-    np.save(buffer, np.arange(6, dtype="<f8"))
+    good = _npy(np.arange(6, dtype="<f8"))
     for kind in (b"<f3", b"<i3", b"|O8", b">f9", b"<U0", b"<c8", b"|S0", b"<u1", b"<i16", b"<f16", b"<U999"):
-        yield b"\3" + buffer.getvalue().replace(b"<f8", kind)
+        yield b"\3" + good.replace(b"<f8", kind)
     for shape in (b"(6,)", b"(-6,)", b"()", b"(0, 9)", b"(2, 3)", b"(1, 1, 6)", b"(99999999999999999999,)"):
-        yield b"\3" + buffer.getvalue().replace(b"(6,)", shape)
+        yield b"\3" + good.replace(b"(6,)", shape)
     yield b"\3\x93NUMPY\x02\0" + struct.pack("<I", 2**32 - 1)
 
 

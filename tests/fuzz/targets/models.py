@@ -13,22 +13,13 @@ import trio
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.wire import frames
-from starling.gossip.wire.schema import (
-    MAX_CHUNK_BYTES,
-    Chunk,
-    ChunkQuery,
-    ManifestQuery,
-    ManifestReply,
-    Message,
-    StateOffer,
-    StateQuery,
-)
+from starling.gossip.wire import schema as wire
 from starling.node.daemon.state.model_sync import ASKED, ModelSync
 from starling.node.daemon.state.transfer import REPLY_S, STATE_HEADER_BYTES, TRIES_PER_CHUNK, WIDEST_SCALAR, Transfer
 from starling.node.engine import tensor_file
 from starling.node.rpc import calls
 from tests.fuzz.plain import JSON_LURES, edited
-from tests.fuzz.target import Choices, Target, one_line, reason_of
+from tests.fuzz.target import Choices, Target, one_line, prefixed, reason_of
 from tests.fuzz.virtual import at_once
 
 # --- blobs ----------------------------------------------------------------------------------------------------
@@ -78,45 +69,32 @@ def _with_header(choices: Choices) -> bytes:
     return len(described).to_bytes(8, "little") + described + good[8 + length :]
 
 
-def _blobs() -> Iterator[bytes]:
-    for tensors, facts in EXAMPLES:
-        yield b"\0" + tensor_file.pack(tensors, facts)
+def _blobs() -> list[bytes]:
+    return prefixed(b"\0", *(tensor_file.pack(tensors, facts) for tensors, facts in EXAMPLES))
 
 
-def _blob_lures() -> Iterator[bytes]:
+def _headed(header: bytes) -> bytes:
+    return b"\0" + len(header).to_bytes(8, "little") + header
+
+
+def _blob_lures() -> list[bytes]:
     ours = json.loads(tensor_file.pack({}, {})[8:].rstrip(b" "))
-    for length in (0, 2, 2**31, 2**63, 2**64 - 1):
-        yield b"\0" + length.to_bytes(8, "little") + b"{}"
-    for shape in (
-        [0, 2**62, 2**62],
-        [0, 2**63],
-        [0, 2**64 - 1],
-        [2**62, 2**62, 0],
-        [2**32, 2**32],
-        [-1],
-        [0] * 500,
-        [1e9],
-        [],
-    ):
-        for kind in ("F32", "F4", "F8_E8M0", "C64", "X"):
-            header = json.dumps({**ours, "x": {"dtype": kind, "shape": shape, "data_offsets": [0, 0]}}).encode()
-            yield b"\0" + len(header).to_bytes(8, "little") + header
-    for lure in (
-        *JSON_LURES,
-        b'{"__metadata__":{"starling":' + b"[" * 2000,
-        b'{"__metadata__":{"starling":"' + b"[" * 2000 + b'"}}',
-    ):
-        yield b"\0" + len(lure).to_bytes(8, "little") + lure
-    for inner in (
-        '{"format":1,"facts":[],"sha256":""}',
-        '{"format":1e999,"facts":{},"sha256":""}',
-        "[]",
-        "7",
-        '"x"',
-        '{"format":[]}',
-    ):
-        header = json.dumps({"__metadata__": {"starling": inner}}).encode()
-        yield b"\0" + len(header).to_bytes(8, "little") + header
+    shapes = (
+        [0, 2**62, 2**62], [0, 2**63], [0, 2**64 - 1], [2**62, 2**62, 0], [2**32, 2**32], [-1], [0] * 500, [1e9], [],
+    )  # fmt: skip
+    headers: list[Any] = [
+        {**ours, "x": {"dtype": kind, "shape": shape, "data_offsets": [0, 0]}}
+        for shape in shapes
+        for kind in ("F32", "F4", "F8_E8M0", "C64", "X")
+    ]
+    metadata = (
+        '{"format":1,"facts":[],"sha256":""}', '{"format":1e999,"facts":{},"sha256":""}', "[]", "7", '"x"', '{"format":[]}',
+    )  # fmt: skip
+    headers += [{"__metadata__": {"starling": inner}} for inner in metadata]
+    nested = b'{"__metadata__":{"starling":' + b"[" * 2000, b'{"__metadata__":{"starling":"' + b"[" * 2000 + b'"}}'
+    false_lengths = [length.to_bytes(8, "little") + b"{}" for length in (0, 2, 2**31, 2**63, 2**64 - 1)]
+    encoded = (json.dumps(header).encode() for header in headers)
+    return [*prefixed(b"\0", *false_lengths), *map(_headed, (*encoded, *JSON_LURES, *nested))]
 
 
 BLOB = Target(_blob, _blobs, _blob_lures, spare_bytes=4 << 20, reach=13)
@@ -133,8 +111,6 @@ FRAME_FAULTS = {"frame_too_long", "frame_not_msgpack", "frame_not_a_message"}
 
 
 class _Report:
-    """A reporter that keeps the faults."""
-
     def __init__(self) -> None:
         self.faults: list[tuple[str, str]] = []
 
@@ -150,13 +126,8 @@ class _Report:
         self.faults.append((peer, reason))
 
 
-class _Liars:
-    """A network of four peers who answer what they like, each question as often as they like.
-
-    Args:
-        choices: decide.
-        nursery: for answers that are on their way.
-    """
+class _Peers:
+    """A network of four peers that answer each query with anything, any number of times."""
 
     peer_id = "me"
 
@@ -168,7 +139,6 @@ class _Liars:
         return self._inbound
 
     async def send(self, peer: str, lane: str, frame: bytes) -> None:
-        """Somebody asks `peer`."""
         await trio.lowlevel.checkpoint()
         for answer in self._answers(frames.decode("state", "me", frame)):
             self._nursery.start_soon(
@@ -182,30 +152,30 @@ class _Liars:
         with suppress(trio.WouldBlock):
             self._send.send_nowait(item)
 
-    def _answers(self, query: Message) -> Iterator[Message]:
+    def _answers(self, query: wire.Message) -> Iterator[wire.Message]:
         choices = self._choices
         how = choices.below(8)
         if how == 7:
             return
         match query:
-            case StateQuery(nonce=nonce):
+            case wire.StateQuery(nonce=nonce):
                 state = choices.of(STATES)
                 digest = hashlib.sha256(state).digest() if how != 1 else choices.piece()[:32]
                 size = len(state) if how != 2 else choices.number()
                 schema = SCHEMA if how != 3 else choices.piece()[:32]
-                yield StateOffer(
+                yield wire.StateOffer(
                     nonce if how != 4 else choices.number(), choices.below(3), choices.number(), size, digest, schema
                 )
-            case ChunkQuery(snapshot=snapshot, offset=offset):
+            case wire.ChunkQuery(snapshot=snapshot, offset=offset):
                 state = choices.of(STATES)
-                length = MAX_CHUNK_BYTES if how != 1 else choices.below(40)
+                length = wire.MAX_CHUNK_BYTES if how != 1 else choices.below(40)
                 part = state[offset : offset + length] if how != 2 else choices.piece()
                 wrong = how == 3
-                yield Chunk(snapshot + wrong, offset if how != 4 else choices.number(), part if how != 5 else b"")
+                yield wire.Chunk(snapshot + wrong, offset if how != 4 else choices.number(), part if how != 5 else b"")
                 if how == 6:
-                    yield Chunk(snapshot, offset, part)
-            case ManifestQuery(swarm=swarm):
-                yield ManifestReply(swarm, choices.piece())
+                    yield wire.Chunk(snapshot, offset, part)
+            case wire.ManifestQuery(swarm=swarm):
+                yield wire.ManifestReply(swarm, choices.piece())
 
 
 class _Item:
@@ -222,17 +192,16 @@ class _Engine:
         self._turn = 0
 
     async def call(self, request: calls.Request) -> calls.Reply:
-        """One of the two calls of a joiner."""
         await trio.lowlevel.checkpoint()
         if isinstance(request, calls.Consider):
             assert request.peer in PEERS
-            assert request.state in STATES, "nothing but what was offered, as nobody finds other bytes of that digest"
+            assert request.state in STATES, "only what was offered, as no other bytes have that digest"
             if request.turn != self._turn:
                 self.held, self._turn = {}, request.turn
             if self._choices.below(8) == 7:
                 return calls.Refused("peer", "state_unusable")
             self.held[request.peer] = request
-            assert len(self.held) <= ASKED, "memory for three models, whatever peers do"
+            assert len(self.held) <= ASKED, "memory for three models at most"
             return calls.Done()
         assert isinstance(request, calls.Agree)
         assert self.held
@@ -245,14 +214,14 @@ class _Engine:
 async def _fetch(choices: Choices) -> int | None:
     async with trio.open_nursery() as nursery:
         report = _Report()
-        transfer = Transfer(network=_Liars(choices, nursery), report=report, manifest=lambda _swarm: None)
+        transfer = Transfer(network=_Peers(choices, nursery), report=report, manifest=lambda _swarm: None)
         transfer.expect(calls.Opened(PARAMETERS, SCHEMA, "error", False, "cpu", 9, False, 0))
         await nursery.start(transfer.serve)
         began = trio.current_time()
         joining = ModelSync(transfer=transfer, engine=_Engine(choices), report=report)
         fetched = await joining.fetch(PEERS[: 1 + choices.below(4)], choices.number())
         assert not transfer._waiting
-        chunks = 1 + MOST_STATE_BYTES // MAX_CHUNK_BYTES
+        chunks = 1 + MOST_STATE_BYTES // wire.MAX_CHUNK_BYTES
         longest_s = REPLY_S * len(PEERS) * (1 + chunks + TRIES_PER_CHUNK * ASKED)
         assert trio.current_time() - began <= longest_s, (
             "a joiner is held up for as many chunks as there are, and no more"
@@ -267,13 +236,9 @@ def _transfer(data: bytes) -> bool:
     return at_once(_fetch, Choices(data)) is not None
 
 
-def _transfers() -> Iterator[bytes]:
-    yield bytes([0, 0, 0]) + OFFER + bytes([0, 0, 0, 0])
-
-
-def _transfer_lures() -> Iterator[bytes]:
-    yield bytes([0, 0, 0]) + OFFER + bytes([1, 0, 1, 1, 0]) * 1000  # a byte a second
-
-
 OFFER = bytes([0, 0, 1, 1, 9, 0, 0])
-TRANSFER = Target(_transfer, _transfers, _transfer_lures, most_bytes=6000, reach=75)
+TRANSFER = Target(
+    _transfer, lambda: [bytes(3) + OFFER + bytes(4)],
+    lambda: [bytes(3) + OFFER + bytes([1, 0, 1, 1, 0]) * 1000],  # a byte per second
+    most_bytes=6000, reach=75,
+)  # fmt: skip

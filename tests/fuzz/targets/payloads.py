@@ -28,6 +28,7 @@ DIMS = (200, 1, 7, 1300, 70_001)
 DTYPES = (torch.float32, torch.float64)
 CODECS = {q.code: q for q in (*BY_CODE.values(), *(make() for make in QUANTIZERS.values()))}
 ALLOWED = tuple(CODECS.values())
+REENCODES = {1, 3, 6, 17, 18, 19, 20, 21}  # codes whose decoded values have no other encoding
 LOW_RANK = LowRank(1, (Matrix(3, 12, 9), Matrix(120, 5, 10)), saving=1.0)
 WISH_LIMIT = 20
 CHUNK = 16
@@ -78,18 +79,20 @@ def _request(data: bytes) -> bool:
     described = len(payload) - quantizer.size(values.numel())
     again = codec.encode(values, support, quantizer, dim, generator(0))
     assert again[:described] == payload[:described], "a support has one encoding"
+    assert again == payload or quantizer.code not in REENCODES
     _use(support, values, dim)
     return True
 
 
 def _use(support: Support, values: torch.Tensor, dim: int) -> None:
-    """What an engine does with a support it was told."""
+    """Use of a received support in an engine."""
     assert 0.0 < support.ratio(dim) <= 1.0
     x = torch.zeros(dim, dtype=values.dtype)
     assert support.take(x).shape == values.shape
     moved = support.add(x, values.clamp(-1e3, 1e3))
     assert moved.shape == (dim,)
     assert bool(torch.isfinite(moved).all())
+    assert moved.double().norm() <= 1.2 * values.clamp(-1e3, 1e3).double().norm(), "no longer than its coefficients"
     x[support.index(dim)] += support.spread(values.clamp(-1e3, 1e3), dim)
     assert torch.equal(x, moved)
 
@@ -126,7 +129,7 @@ REQUEST = Target(_request, _requests, _request_lures, most_bytes=2048, spare_byt
 
 
 def _response(data: bytes) -> bool:
-    """First byte: the request's support, the type of the vector, and whether wishes are heard."""
+    """First byte: the request's support, the type of the vector, and whether wished supports are read."""
     setting = data[0] if data else 0
     support, dtype = RESPONSE_SUPPORTS[setting % 8 % len(RESPONSE_SUPPORTS)], DTYPES[setting // 8 % 2]
     limit = 0 if setting >= 128 else WISH_LIMIT
@@ -141,6 +144,8 @@ def _response(data: bytes) -> bool:
     if wish is not None:
         assert 1 <= wish.size(200) <= limit
         assert int(wish.indices[-1]) < 200
+    if data[3] in REENCODES:
+        assert codec.encode_values(values, CODECS[data[3]], 200, generator(0), wish) == data[1:]
     _use(support, values, 200)
     return True
 
@@ -217,6 +222,7 @@ def _quantised(data: bytes) -> bool:
     assert values.dtype in DTYPES
     assert bool(torch.isfinite(values).all())
     assert torch.equal(quantizer.decode(memoryview(data)[3:], count), values), "from a view as from bytes"
+    assert quantizer.code not in REENCODES or quantizer.encode(values, generator(0)) == data[3:]
     return True
 
 

@@ -9,19 +9,16 @@ from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import body, digest
 from starling.gossip.exchange.calls import Done, VerifyUpdate
 from starling.gossip.exchange.commands import Command, SendMessage
-from starling.gossip.exchange.pull import KEPT, MAX_ANSWERS, MAX_DEFERRED, Published, Pulls
+from starling.gossip.exchange.pull import KEPT, MAX_ANSWERS, MAX_DEFERRED, Pulls
 from starling.gossip.exchange.timeouts import Deadline, Timeouts
 from starling.gossip.wire import frames
 from starling.gossip.wire.schema import NotNow, Pull, Pulled, Pulling
 from tests.fuzz.target import Choices, Target, reason_of
+from tests.harness.signatures import sign, verify
 
 LEAD, INCARNATION, FIRST = 4, 7, 1000
 PEERS = ("a", "b", "c")
 FAULTS = {"asked_too_often", "answer_unasked", "wrong_round", "bad_signature"}
-
-
-def _sign(peer: str, message: bytes) -> bytes:
-    return digest(peer.encode() + message) * 2
 
 
 class _Node:
@@ -35,20 +32,19 @@ class _Node:
         self.choices = choices
         timeouts = Timeouts(Deadline(0.5, 10.0))
         self.machine = Pulls(
-            "swarm", timeouts, lambda peer, signature, message: signature == _sign(peer, message), lambda _peer: INCARNATION,
+            "swarm", timeouts, verify, lambda _peer: INCARNATION,
             lambda _count, _now: choices.below(8) < 7, LEAD, FIRST,
         )  # fmt: skip
         self.now = 0.0
-        self.judging: list[VerifyUpdate] = []
-        self.told: Counter[str] = Counter()  # vectors by peer since the last publishing
+        self.verifying: list[VerifyUpdate] = []
+        self.sent: Counter[str] = Counter()  # vectors by peer since the last publishing
         self.used = self.faults = 0
 
     def act(self) -> None:
-        """One thing happens."""
         machine, choices = self.machine, self.choices
         match choices.below(10):
             case 0 | 1 | 2 | 3 | 4:
-                self._hear(choices.of(PEERS))
+                self._receive(choices.of(PEERS))
             case 5:
                 if machine.phase == "computing":
                     self._round()
@@ -57,8 +53,8 @@ class _Node:
                     assert machine.outcomes.keys() == set(machine.asked), "every question has one end"
                     machine.compute(max(machine.round + 1, machine.behind))
             case 6 | 7:
-                if self.judging:
-                    call = self.judging.pop(0)
+                if self.verifying:
+                    call = self.verifying.pop(0)
                     open_before = call.peer in machine.waiting
                     machine.reply(call, Done(), self.now)
                     self.used += open_before and machine.outcomes.get(call.peer) == "committed"
@@ -72,12 +68,12 @@ class _Node:
     def _round(self) -> None:
         machine, number = self.machine, self.machine.round
         if machine.publishable(number):
-            self.told.clear()
+            self.sent.clear()
             self._do(machine.publish(_published("me", number), self.now))
         self._do(machine.ask(number, PEERS[: 1 + self.choices.below(3)], self.now, 1.0))
-        self.judging.clear()
+        self.verifying.clear()
 
-    def _hear(self, peer: str) -> None:
+    def _receive(self, peer: str) -> None:
         message = frames.decode("exchange", peer, frames.encode(self._message(peer)))
         waiting = self.machine.waiting
         try:
@@ -89,7 +85,7 @@ class _Node:
 
     def _message(self, peer: str) -> Pulling:
         machine, choices = self.machine, self.choices
-        nonce = choices.of((machine._questions.get(peer, FIRST), machine.nonce, choices.number()))
+        nonce = choices.of((machine.questions.get(peer, FIRST), machine.nonce, choices.number()))
         number = min(max(0, machine.round + choices.of((0, 1, -1, LEAD, -LEAD, LEAD + 1, choices.number()))), 2**62)
         match choices.below(4):
             case 0 | 1:
@@ -106,32 +102,32 @@ class _Node:
         machine = self.machine
         for command in commands:
             if isinstance(command, VerifyUpdate):
-                self.judging.append(command)
+                self.verifying.append(command)
                 assert command.peer in machine.waiting
                 continue
             assert frames.decode("exchange", "me", frames.encode(command.message)) == command.message
             if isinstance(command.message, Pulled):
-                self.told[command.peer] += 1
-                assert self.told[command.peer] <= MAX_ANSWERS or not self._known(command.peer)
+                self.sent[command.peer] += 1
+                assert self.sent[command.peer] <= MAX_ANSWERS or not self._known(command.peer)
                 assert command.message.payload == _published("me", command.message.round).payload
         assert len(commands) <= len(PEERS), "a message costs little"
         assert len(machine._deferred) <= MAX_DEFERRED
         assert len(machine._published) <= KEPT
-        assert len(self.judging) <= len(PEERS), "the engine looks at one vector of a peer"
+        assert len(self.verifying) <= len(PEERS), "the engine looks at one vector of a peer"
 
     def _known(self, peer: str) -> bool:
-        """What it was told is remembered; who was forgotten in between may be told again."""
-        return peer in self.machine._answered and self.machine._answered[peer] >= self.told[peer]
+        """Its answers are counted; a peer that was forgotten in between may get more."""
+        return peer in self.machine._answered and self.machine._answered[peer] >= self.sent[peer]
 
 
-def _published(peer: str, number: int) -> Published:
+def _published(peer: str, number: int) -> Pulled:
     payload = f"{peer} {number}".encode()
-    told = digest(payload)
-    return Published(number, INCARNATION, told, _sign(peer, body("swarm", peer, INCARNATION, number, told)), payload)
+    hashed = digest(payload)
+    return Pulled(0, number, INCARNATION, hashed, sign(peer, body("swarm", peer, INCARNATION, number, hashed)), payload)
 
 
 def _pulls(data: bytes) -> bool:
-    """Acts one after the other. Accepted if a vector was used and nobody committed a fault."""
+    """Events in sequence. Accepted if a vector was used and no peer committed a fault."""
     choices = Choices(data)
     node = _Node(choices)
     while choices:

@@ -41,7 +41,6 @@ def immediately(work: Coroutine[Any, Any, bytes]) -> bytes:
 
 
 def pieces(data: bytes, choices: Choices) -> list[bytes]:
-    """The bytes, cut anywhere."""
     cut = [choices.below(600) or len(data) for _ in range(1 + choices.below(4))]
     parts, at = [], 0
     while at < len(data):
@@ -80,7 +79,7 @@ class _Arrivals:
 
 
 def _records(data: bytes) -> bool:
-    """Records of a peer, some of them tampered with, cut anywhere. What is read is what was sealed, in order, and ends somewhere."""
+    """Records of a peer, some of them tampered with, cut anywhere. The plain text read is a prefix of what was sealed."""
     choices = Choices(data)
     sender, reader = _noise()
     sender.noise_protocol.cipher_state_encrypt.n = reader.noise_protocol.cipher_state_decrypt.n = 0
@@ -120,9 +119,9 @@ def _records(data: bytes) -> bool:
     return intact
 
 
-def _record_seeds() -> Iterator[bytes]:
-    yield bytes([3]) + (bytes([5]) + b"hello" + bytes([0])) * 3 + bytes([1, 7, 0, 0])
-    yield bytes([2, 200]) + bytes(200) + bytes([0, 0, 0, 3, 1, 0, 90, 0, 2, 0])
+def _record_seeds() -> list[bytes]:
+    hello = bytes([3]) + (bytes([5]) + b"hello" + bytes([0])) * 3 + bytes([1, 7, 0, 0])
+    return [hello, bytes([2, 200]) + bytes(200) + bytes([0, 0, 0, 3, 1, 0, 90, 0, 2, 0])]
 
 
 RECORDS = Target(_records, _record_seeds, lambda: [b"\1\5hello\4\x02\0\0", b"\2\0\0\0\2"], most_bytes=2048, reach=28)
@@ -132,7 +131,7 @@ RECORDS = Target(_records, _record_seeds, lambda: [b"\1\5hello\4\x02\0\0", b"\2\
 
 
 def _muxer(data: bytes) -> bool:
-    """Frames of a peer between acts of ours. A twin that gets the same bytes one by one must say the same."""
+    """Frames of a peer between events of ours. A twin that gets the same bytes one by one must behave the same."""
     choices = Choices(data)
     dialler = choices.flag()
     session, twin = Session(dialler), Session(dialler)
@@ -164,8 +163,8 @@ def _muxer(data: bytes) -> bool:
                 assert session.take(1 << 16) == twin.take(1 << 16)
             case _:
                 wire = b"".join(_yamux_frame(choices) for _ in range(1 + choices.below(4)))
-                got, violated = _told(session, [wire], now)
-                assert (got, violated) == _told(twin, [wire[at : at + 1] for at in range(len(wire))], now), (
+                got, violated = _events(session, [wire], now)
+                assert (got, violated) == _events(twin, [wire[at : at + 1] for at in range(len(wire))], now), (
                     "wherever it is cut"
                 )
                 for stream, body in got:
@@ -180,22 +179,22 @@ def _muxer(data: bytes) -> bool:
     return not violated and bool(received)
 
 
-def _told(session: Session, parts: list[bytes], now: float) -> tuple[list[tuple[int, Any]], bool]:
-    """What a session says of some bytes, data that follow each other put together, and whether it ended."""
-    said: list[tuple[int, Any]] = []
+def _events(session: Session, parts: list[bytes], now: float) -> tuple[list[tuple[int, Any]], bool]:
+    """Events of a session for some bytes, consecutive data joined, and whether it ended."""
+    events: list[tuple[int, Any]] = []
     try:
         for part in parts:
             for event in session.receive(part, now):
                 stream = getattr(event, "stream", 0)
                 body: Any = event.data if isinstance(event, yamux.Received) else type(event)
-                if said and isinstance(body, bytes) and isinstance(said[-1][1], bytes) and said[-1][0] == stream:
-                    said[-1] = (stream, said[-1][1] + body)
+                if events and isinstance(body, bytes) and isinstance(events[-1][1], bytes) and events[-1][0] == stream:
+                    events[-1] = (stream, events[-1][1] + body)
                 else:
-                    said.append((stream, body))
+                    events.append((stream, body))
     except Violation as violation:
         reason_of(violation, VIOLATIONS)
         return [], True
-    return said, False
+    return events, False
 
 
 def _stream(choices: Choices) -> int:
@@ -219,9 +218,9 @@ def _yamux_frame(choices: Choices) -> bytes:
     return struct.pack("!BBHII", 0, kind, flags, stream, length) + (body if kind == 0 else b"")
 
 
-def _muxer_seeds() -> Iterator[bytes]:
-    yield bytes([0, 5, 0, 0, 1, 1, 0, 3]) + b"abc" + bytes([5, 0, 0, 3, 1, 4])[:1] + bytes([0, 0, 3, 1, 0, 2]) + b"de"
-    yield bytes([1, 0, 5, 0, 0, 2, 1, 0, 4]) + b"data" + bytes([2, 1, 4, 0, 4, 0])
+def _muxer_seeds() -> list[bytes]:
+    inbound = bytes([0, 5, 0, 0, 1, 1, 0, 3]) + b"abc" + bytes([5, 0, 0, 3, 1, 0, 2]) + b"de"
+    return [inbound, bytes([1, 0, 5, 0, 0, 2, 1, 0, 4]) + b"data" + bytes([2, 1, 4, 0, 4, 0])]
 
 
 MUXER = Target(_muxer, _muxer_seeds, most_bytes=1024, bytes_per_byte=1 << 17, reach=70)
@@ -231,17 +230,26 @@ MUXER = Target(_muxer, _muxer_seeds, most_bytes=1024, bytes_per_byte=1 << 17, re
 
 
 class _Pieces:
-    """A stream of the muxer that has these pieces, then its end."""
+    """A stream, channel and socket in one: it has these pieces, then its end; `pause_s` before each.
 
-    def __init__(self, parts: list[bytes]) -> None:
-        self.parts = list(parts)
+    Writes are discarded; after a reset reading fails.
+    """
+
+    def __init__(self, parts: list[bytes], pause_s: float = 0.0) -> None:
+        self._parts, self._pause_s = list(parts), pause_s
         self.broken = False
 
-    async def read(self) -> bytes:
-        await trio.lowlevel.checkpoint()
+    async def read(self, _limit: int = 0) -> bytes:
+        await trio.sleep(self._pause_s)
         if self.broken:
             raise StreamBroken
-        return self.parts.pop(0) if self.parts else b""
+        return self._parts.pop(0) if self._parts else b""
+
+    async def write(self, _data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
 
     def reset(self) -> None:
         self.broken = True
@@ -293,43 +301,22 @@ async def _lanes_program(data: bytes) -> bool:
     return not any(too_long) and not any(stream.broken for stream in streams) and any(delivered)
 
 
-def _lane_seeds() -> Iterator[bytes]:
-    yield bytes([0, 2, 3]) + b"abc" + bytes([1, 2]) + b"de" + bytes([1, 1, 3, 0, 2, 0])
-
-
-LANES_TARGET = Target(lambda data: at_once(_lanes_program, data), _lane_seeds, most_bytes=1024, reach=45)
+LANES_TARGET = Target(
+    lambda data: at_once(_lanes_program, data),
+    lambda: [bytes([0, 2, 3]) + b"abc" + bytes([1, 2]) + b"de" + bytes([1, 1, 3, 0, 2, 0])],
+    most_bytes=1024, reach=45,
+)  # fmt: skip
 
 
 # --- a whole connection, behind the handshake -------------------------------------------------------------------
 
 
-class _Plain:
-    """A channel without encryption: a peer that says what it likes, then ends."""
-
-    def __init__(self, parts: list[bytes]) -> None:
-        self._parts = list(parts)
-        self.written = 0
-
-    async def read(self, _limit: int) -> bytes:
-        await trio.sleep(0.01)
-        return self._parts.pop(0) if self._parts else b""
-
-    async def write(self, data: bytes) -> None:
-        await trio.lowlevel.checkpoint()
-        self.written += len(data)
-
-
-class _Socket:
-    async def aclose(self) -> None:
-        await trio.lowlevel.checkpoint()
-
-
 async def _connection_program(data: bytes) -> bool:
     choices = Choices(data[:8])
-    channel = _Plain(pieces(data[8:], choices))
+    channel = _Pieces(pieces(data[8:], choices), pause_s=0.01)
     info = ConnectionInfo("peer", "192.0.2.7", choices.flag(), 0.0, 0.0)
-    connection = Connection(info, _Socket(), channel, b"", Pacer(0), Pacer(0))
-    unfinished, heard = PartialFrames(), []
+    connection = Connection(info, _Pieces([]), channel, b"", Pacer(0), Pacer(0))
+    unfinished, received = PartialFrames(), []
 
     async def accept(stream: Stream) -> None:
         opened = await accept_lane(stream)
@@ -340,7 +327,7 @@ async def _connection_program(data: bytes) -> bool:
 
         def deliver(frame: bytes) -> None:
             try:
-                heard.append(frames.decode(lane, "peer", frame))
+                received.append(frames.decode(lane, "peer", frame))
             except RemoteProtocolError as error:
                 reason_of(error, peer="peer")
 
@@ -355,11 +342,11 @@ async def _connection_program(data: bytes) -> bool:
     assert connection.over.is_set()
     assert not connection._streams
     assert unfinished.held == 0
-    return bool(heard)
+    return bool(received)
 
 
-def _said(lane: str, *sent: bytes, inbound: bool = True) -> bytes:
-    """What an honest peer sends to have frames of a lane read."""
+def _honest(lane: str, *sent: bytes, inbound: bool = True) -> bytes:
+    """Bytes of an honest peer with frames of a lane."""
     session = Session(dialler=inbound)
     stream = session.open()
     body = multistream(f"/starling/{lane}/1") + b"".join(len(frame).to_bytes(4, "big") + frame for frame in sent)
@@ -368,7 +355,7 @@ def _said(lane: str, *sent: bytes, inbound: bool = True) -> bytes:
 
 
 def multistream(*protocols: str) -> bytes:
-    """What an honest peer says to agree on protocols."""
+    """Bytes of an honest peer that negotiates protocols."""
     lines = [f"{line}\n".encode() for line in ("/multistream/1.0.0", *protocols)]
     return b"".join(bytes([len(line)]) + line for line in lines)
 
@@ -376,8 +363,8 @@ def multistream(*protocols: str) -> bytes:
 def _connections() -> Iterator[bytes]:
     for lane in LANES:
         sent = golden_frames(lane) if lane != "state" else [frames.encode(CHUNK_QUERY)]
-        yield bytes([0, 0, 0, 1, 0, 0, 0, 0]) + _said(lane, *sent[:3])
-        yield bytes([0, 9, 0, 0, 0, 0, 0, 0]) + _said(lane, *sent[:1], inbound=False)
+        yield bytes([0, 0, 0, 1, 0, 0, 0, 0]) + _honest(lane, *sent[:3])
+        yield bytes([0, 9, 0, 0, 0, 0, 0, 0]) + _honest(lane, *sent[:1], inbound=False)
 
 
 CHUNK_QUERY = frames.schema.ChunkQuery(1, 2)

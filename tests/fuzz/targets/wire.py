@@ -13,28 +13,9 @@ import msgspec
 
 from starling.gossip.errors import ConfigError, RemoteProtocolError
 from starling.gossip.wire import frames
-from starling.gossip.wire.schema import (
-    LANES,
-    MAX_CHUNK_BYTES,
-    Chunk,
-    ChunkQuery,
-    ManifestQuery,
-    ManifestReply,
-    Record,
-    StateOffer,
-    StateQuery,
-)
+from starling.gossip.wire import schema as wire
 from starling.node import identity
-from starling.node.config import manifest, presets
-from starling.node.config.schema import (
-    CompressSection,
-    Manifest,
-    MixSection,
-    OptimizerSection,
-    OverlaySection,
-    PaceSection,
-    TaskSection,
-)
+from starling.node.config import manifest, presets, schema, toml
 from starling.node.identity import Identity
 from tests.fuzz.plain import MSGPACK_LURES, edited
 from tests.fuzz.target import Choices, Target, one_line, reason_of
@@ -42,12 +23,12 @@ from tests.fuzz.target import Choices, Target, one_line, reason_of
 GOLDEN = Path(__file__).parents[2] / "golden"
 SWARM = "s" + "a" * 32
 STATE = (
-    ManifestQuery(SWARM),
-    ManifestReply(SWARM, b"manifest"),
-    StateQuery(7),
-    StateOffer(7, 1, 40, 4096, bytes(32), bytes(32)),
-    ChunkQuery(1, 2 * MAX_CHUNK_BYTES),
-    Chunk(1, 2 * MAX_CHUNK_BYTES, b"bytes of a model"),
+    wire.ManifestQuery(SWARM),
+    wire.ManifestReply(SWARM, b"manifest"),
+    wire.StateQuery(7),
+    wire.StateOffer(7, 1, 40, 4096, bytes(32), bytes(32)),
+    wire.ChunkQuery(1, 2 * wire.MAX_CHUNK_BYTES),
+    wire.Chunk(1, 2 * wire.MAX_CHUNK_BYTES, b"bytes of a model"),
 )
 
 
@@ -55,14 +36,13 @@ STATE = (
 
 
 def golden_frames(lane: str) -> list[bytes]:
-    """Of every message of the control or the exchange lane."""
     return [bytes.fromhex(frame) for frame in json.loads((GOLDEN / f"{lane}.json").read_text()).values()]
 
 
 def _frame(data: bytes) -> bool:
     """First byte: the lane. From 128 on the rest says how a well-formed frame is changed, field by field."""
     setting, frame = (data[0] if data else 0), data[1:]
-    lane = LANES[setting % 3]
+    lane = wire.LANES[setting % 3]
     if setting >= 128:
         choices = Choices(frame)
         plain = msgpack.unpackb(choices.of(_valid(lane)))
@@ -85,7 +65,7 @@ def _valid(lane: str) -> tuple[bytes, ...]:
 
 
 def _frames() -> Iterator[bytes]:
-    for number, lane in enumerate(LANES):
+    for number, lane in enumerate(wire.LANES):
         for frame in _valid(lane):
             yield bytes([number]) + frame
 
@@ -108,7 +88,7 @@ def _record(data: bytes) -> bool:
         canonical = True
     except ValueError:
         canonical = False
-    record = Record(text, SWARM, 1, 2, "alive", ("/ip4/192.0.2.7/tcp/4001",), rest[:64])
+    record = wire.Record(text, SWARM, 1, 2, "alive", ("/ip4/192.0.2.7/tcp/4001",), rest[:64])
     genuine = identity.verify_record(record, SWARM)
     assert genuine <= canonical
     assert not identity.verify_record(msgspec.structs.replace(record, version=3), SWARM)
@@ -119,7 +99,7 @@ def _record(data: bytes) -> bool:
 def _records() -> Iterator[bytes]:
     for seed in range(3):
         who = Identity.from_seed(bytes([seed]) * 32)
-        record = Record(who.peer_id, SWARM, 1, 2, "alive", ("/ip4/192.0.2.7/tcp/4001",), b"")
+        record = wire.Record(who.peer_id, SWARM, 1, 2, "alive", ("/ip4/192.0.2.7/tcp/4001",), b"")
         yield who.peer_id.encode() + b"\0" + who.sign_record(record).signature
 
 
@@ -130,17 +110,17 @@ RECORDS = Target(_record, _records, most_bytes=256, reach=12)
 
 FOUNDER = Identity.from_seed(b"founder of swarms to be attacked")
 MANIFESTS = (
-    Manifest(),
-    Manifest(
-        name="a swarm of four", task=TaskSection(kind="quadratic", params={"nodes": 4, "dtype": "float64", "condition": 2.0}),
-        optimizer=OptimizerSection(kind="adamw", lr=1e-3, correction_lr=0.5), pace=PaceSection(kind="clock"),
-        compress=CompressSection(select="top_k", ratio=0.01, request="fp16", response="int8"),
+    schema.Manifest(),
+    schema.Manifest(
+        name="a swarm of four", task=schema.TaskSection(kind="quadratic", nodes=4, dtype="float64", condition=2.0),
+        optimizer=schema.OptimizerSection(kind="adamw", lr=1e-3, correction_lr=0.5), pace=schema.PaceSection(kind="clock"),
+        compress=schema.CompressSection(select="top_k", ratio=0.01, request="fp16", response="int8"),
     ),
-    Manifest(
-        overlay=OverlaySection(kind="ring"), mix=MixSection(kind="exact_diffusion"),
-        compress=CompressSection(select="full", request="identity", response="identity"),
+    schema.Manifest(
+        overlay=schema.OverlaySection(kind="ring"), mix=schema.MixSection(kind="exact_diffusion"),
+        compress=schema.CompressSection(select="full", request="identity", response="identity"),
     ),
-    presets.load(Manifest, assignments=["preset=open"]),
+    presets.load(schema.Manifest, assignments=["preset=open"]),
 )  # fmt: skip
 
 
@@ -170,7 +150,7 @@ def _manifest(data: bytes) -> bool:
     assert setting % 2 == 0, "other bytes than the id stands for"
     assert manifest.to_bytes(found) == raw
     assert manifest.swarm_id(found) == swarm
-    assert manifest.from_toml(manifest.to_toml(found)) == found, "what was agreed on can be written down"
+    assert toml.from_toml(toml.to_toml(found), schema.Manifest) == found, "what was agreed on can be written down"
     for warning in manifest.check(found):
         assert warning.splitlines() == [warning]
     return True

@@ -10,23 +10,22 @@ import pytest
 
 from starling.gossip.exchange.calls import Offer
 from starling.gossip.wire.schema import Reset
-from tests.harness.edge_model import End, Ledger, Pair, trouble
+from tests.harness.edge_model import End, Ledger, Pair, random_event
 
 KINDS = {
-    "loss and duplication": {"resets": False, "closes": False, "births": False},
-    "and resets": {"resets": True, "closes": False, "births": False},
-    "and closes": {"resets": False, "closes": True, "births": False},
-    "and amnesia": {"resets": True, "closes": True, "births": True},
+    "loss and duplication": {"resets": False, "closes": False, "restarts": False},
+    "and resets": {"resets": True, "closes": False, "restarts": False},
+    "and closes": {"resets": False, "closes": True, "restarts": False},
+    "and restarts": {"resets": True, "closes": True, "restarts": True},
 }
 
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("kind", KINDS)
 def test_flows_add_up_to_what_is_committed_and_pending_at_every_step(kind: str, seed: int) -> None:
-    """Sum zero is what makes the swarm's mean move by the mean gradient; it must hold at any instant a peer may crash at."""
     pair = Pair(Random(f"{kind} {seed}"))
     for _ in range(2000):
-        trouble(pair, loss=0.3, duplication=0.2, **KINDS[kind])
+        random_event(pair, loss=0.3, duplication=0.2, **KINDS[kind])
         pair.check()
     pair.drain()
     assert pair.a.edge.inc == pair.b.edge.inc, "both ends agree on the incarnation again"
@@ -37,11 +36,10 @@ def test_flows_add_up_to_what_is_committed_and_pending_at_every_step(kind: str, 
     assert pair.a.ledger.settled + pair.b.ledger.settled == 0
 
 
-def test_trouble_leaves_room_for_commits() -> None:
-    """A test of the test: under all of that trouble transactions still commit, at both ends."""
+def test_random_events_leave_room_for_commits() -> None:
     pair = Pair(Random(5))
     for _ in range(6000):
-        trouble(pair, loss=0.3, duplication=0.2, resets=True, closes=True, births=True)
+        random_event(pair, loss=0.3, duplication=0.2, resets=True, closes=True, restarts=True)
     for end in pair.ends:
         outcomes = {ended.outcome for ended in end.ended}
         assert {"committed", "aborted", "busy"} <= outcomes
@@ -50,15 +48,14 @@ def test_trouble_leaves_room_for_commits() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_every_transaction_ends_exactly_once_at_the_initiator(seed: int) -> None:
-    """Counters in the status are built from these; and a link of a round must not be resolved twice."""
-    pair = _calm_pair(seed)
-    _meet(pair)
+    pair = _reliable_pair(seed)
+    _exchange(pair)
     for end in pair.ends:
-        end.moody = True
+        end.unreliable = True
         end.ended.clear()
     begun = pair.a.edge.next_seq
     for _ in range(2500):
-        trouble(pair, loss=0.3, duplication=0.2, resets=False, closes=False, births=False)
+        random_event(pair, loss=0.3, duplication=0.2, resets=False, closes=False, restarts=False)
     pair.drain()
     seqs = [ended.seq for ended in pair.a.ended if ended.seq]
     assert len(seqs) == len(set(seqs))
@@ -81,8 +78,6 @@ def float32(x: float) -> float:
 @pytest.mark.parametrize("rounding", [bfloat16, float32])
 @pytest.mark.parametrize("seed", range(6))
 def test_rounded_and_clamped_flows_are_negatives_bit_for_bit(seed: int, rounding) -> None:
-    """Low-precision sums and clamps do not commute; one serial stream adds the same numbers in the same order at both ends."""
-
     def ledger() -> Ledger:
         return Ledger(lambda flow, v: max(-3.0, min(3.0, rounding(flow + v))))
 
@@ -90,7 +85,7 @@ def test_rounded_and_clamped_flows_are_negatives_bit_for_bit(seed: int, rounding
     for end in pair.ends:
         end.values = lambda: rounding(pair.rng.gauss(0, 0.7))
     for _ in range(2500):
-        trouble(pair, loss=0.3, duplication=0.2, resets=False, closes=False, births=False)
+        random_event(pair, loss=0.3, duplication=0.2, resets=False, closes=False, restarts=False)
     pair.drain()
     assert len(pair.a.ledger.done) > 10
     assert pair.a.ledger.flow == -pair.b.ledger.flow
@@ -98,12 +93,13 @@ def test_rounded_and_clamped_flows_are_negatives_bit_for_bit(seed: int, rounding
 
 @pytest.mark.parametrize("seed", range(10))
 def test_flows_of_survivors_sum_to_zero_whoever_dies_when(seed: int) -> None:
-    """A crash takes no share of the zero-sum along: survivors delete what the dead contributed, settled or not."""
     rng = Random(seed)
     peers = "abcde"
     pairs = {edge: Pair(rng) for edge in combinations(peers, 2)}
     for _ in range(6000):
-        trouble(rng.choice(list(pairs.values())), loss=0.3, duplication=0.2, resets=True, closes=True, births=False)
+        random_event(
+            rng.choice(list(pairs.values())), loss=0.3, duplication=0.2, resets=True, closes=True, restarts=False
+        )
     dead = set(rng.sample(peers, rng.randint(1, 3)))
     sums = dict.fromkeys(sorted(set(peers) - dead), 0.0)
     for (one, other), pair in pairs.items():
@@ -122,12 +118,12 @@ def test_flows_of_survivors_sum_to_zero_whoever_dies_when(seed: int) -> None:
     assert sum(sums.values()) == 0
 
 
-def _calm_pair(seed: int = 1) -> Pair:
+def _reliable_pair(seed: int = 1) -> Pair:
     """Both ends know each other's incarnation and nothing goes wrong unless the test does it."""
     pair = Pair(Random(seed))
     for end in pair.ends:
-        end.moody = False
-    _meet(pair)
+        end.unreliable = False
+    _exchange(pair)
     pair.b.do(pair.b.edge.close())
     pair.settle_down()
     for end in pair.ends:
@@ -135,18 +131,17 @@ def _calm_pair(seed: int = 1) -> Pair:
     return pair
 
 
-def _meet(pair: Pair, times: int = 1) -> None:
+def _exchange(pair: Pair, times: int = 1) -> None:
     for _ in range(times):
         pair.a.begin()
         pair.settle_down()
 
 
 def test_first_contact_agrees_on_an_incarnation_before_any_vector_is_encoded() -> None:
-    """Encoding and sending a model for an incarnation the peer will not accept would be waste."""
     for seed in range(20):
         pair = Pair(Random(seed))
         for end in pair.ends:
-            end.moody = False
+            end.unreliable = False
         pair.a.begin()
         assert isinstance(pair.net[0][1], Reset)
         assert not any(isinstance(command, Offer) for command in pair.a.engine)
@@ -156,30 +151,28 @@ def test_first_contact_agrees_on_an_incarnation_before_any_vector_is_encoded() -
 
 
 def test_an_end_that_forgot_makes_the_other_forget_too() -> None:
-    """A restarted node with a small fresh incarnation must not adopt the peer's larger one beside the peer's old flow."""
     for forgetful in ("a", "b"):
-        pair = _calm_pair()
-        _meet(pair, 3)
+        pair = _reliable_pair()
+        _exchange(pair, 3)
         assert pair.a.ledger.flow != 0
         end = pair.a if forgetful == "a" else pair.b
-        end.reborn()
+        end.restart()
         end.edge.inc = 1
-        _meet(pair, 2)
+        _exchange(pair, 2)
         assert pair.a.edge.inc == pair.b.edge.inc
         assert pair.a.ledger.flow == -pair.b.ledger.flow
         assert len(pair.a.ledger.done) < 3, "what was before is gone at both ends"
 
 
 def test_both_ends_resetting_at_once_converge() -> None:
-    """Two suspicions cross: each deletes, then both end up in one incarnation, even when they chose the same one."""
     for jump_a, jump_b in ((2, 2), (5, 3), (3, 5)):
-        pair = _calm_pair()
-        _meet(pair, 2)
+        pair = _reliable_pair()
+        _exchange(pair, 2)
         inc = pair.a.edge.inc
         pair.a.do([*pair.a.edge.reset(inc + jump_a), *pair.a.edge.greet()])
         pair.b.do([*pair.b.edge.reset(inc + jump_b), *pair.b.edge.greet()])
         pair.settle_down()
-        _meet(pair)
+        _exchange(pair)
         assert pair.a.edge.inc == pair.b.edge.inc
         assert pair.a.ledger.flow == -pair.b.ledger.flow != 0
 
@@ -187,9 +180,8 @@ def test_both_ends_resetting_at_once_converge() -> None:
 @pytest.mark.parametrize("closer", ["a", "b", "both"])
 @pytest.mark.parametrize("lost", range(6))
 def test_closing_in_order_settles_the_same_flow_at_both_ends(closer: str, lost: int) -> None:
-    """Whichever single message is lost on the way, asking again ends in one settlement at each end, with the lost Ack resolved."""
-    pair = _calm_pair()
-    _meet(pair, 3)
+    pair = _reliable_pair()
+    _exchange(pair, 3)
     pair.a.begin()
     while len(pair.a.ledger.done) < 4:  # up to, and without, the Ack of the fourth
         if pair.a.engine or pair.b.engine:
@@ -219,5 +211,5 @@ def test_closing_in_order_settles_the_same_flow_at_both_ends(closer: str, lost: 
     assert len(pair.b.ledger.done) == 4, "the pending fourth was resolved before settling"
     assert pair.a.ledger.settled == -pair.b.ledger.settled != 0
     assert pair.a.ledger.flow == pair.b.ledger.flow == 0
-    _meet(pair)
+    _exchange(pair)
     assert pair.a.ledger.flow == -pair.b.ledger.flow != 0, "the edge goes on, from zero"

@@ -1,54 +1,63 @@
-"""The transition table against what edges do under random schedules, and against the documentation."""
+"""The tables in docs/protocol.md against what edges do under random schedules, and what rounds decide."""
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
 from random import Random
 
-from starling.gossip.exchange.edge_table import DECISIONS, TRANSITIONS, tables
-from starling.gossip.exchange.rounds import Rounds
+import pytest
+
+from starling.gossip.exchange.pace import Rounds
 from starling.gossip.exchange.timeouts import Timeouts
-from starling.gossip.wire.schema import Solicit
-from tests.harness.edge_model import Pair, trouble
+from starling.gossip.wire.schema import Request, Solicit
+from tests.harness.edge_model import Pair, random_event
 from tests.harness.edge_observer import ObservedEdge
 from tests.harness.fixed_timeout import VIEW, Fixed
 
-ROOT = Path(__file__).resolve().parents[3]
+PROTOCOL = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
+
+
+def table(header: str) -> list[list[str]]:
+    """Cells of the table whose first row begins with `header`."""
+    lines = iter(PROTOCOL.read_text(encoding="utf-8").splitlines())
+    next(line for line in lines if line.startswith(header))
+    next(lines)
+    return [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in takewhile(lambda line: line.startswith("|"), lines)
+    ]
 
 
 def test_edges_do_what_the_table_says_and_all_of_it():
-    """Loss, repetition, reordering, refusals, resets and closes: each row happens, and nothing that is no row."""
+    rows = [
+        (end, state, event, to, tuple(calls.split(", ")) if calls else ())
+        for end, states, event, to, calls in table("| end | state |")
+        for state in states.split(", ")
+    ]
     seen = set()
     for seed in range(20):
         pair = Pair(Random(seed), make=lambda *arguments: ObservedEdge(*arguments, rows=seen))
         for _ in range(4000):
-            trouble(pair, loss=0.3, duplication=0.2, resets=True, closes=True, births=False)
-    assert seen == set(TRANSITIONS)
-    assert len(set(TRANSITIONS)) == len(TRANSITIONS)
+            random_event(pair, loss=0.3, duplication=0.2, resets=True, closes=True, restarts=False)
+    assert seen == set(rows)
+    assert len(seen) == len(rows)
 
 
-def test_rounds_decide_what_the_table_says():
-    ours, lead = 7, 3
-    rounds = {
-        "below r": [ours - 1],
-        "r": [ours],
-        "r + 1 … r + max_lead": [ours + 1, ours + lead],
-        "above": [ours + lead + 1],
-    }
-    for name, computing, exchanging in DECISIONS:
-        for theirs in rounds[name]:
-            for phase, expected in (("compute", computing), ("open", exchanging)):
-                core = Rounds(Timeouts(Fixed()), lead)
-                core.compute(ours, {"a": 0.5}, VIEW)
-                if phase == "open":
-                    core.open(ours, {"a": 0.5}, VIEW, 0.0)
-                decision = core.decide("a", Solicit(1, theirs, VIEW), 0.0)
-                assert (
-                    " ".join([type(decision).__name__, *([decision.reason] if hasattr(decision, "reason") else [])])
-                    == expected
-                )
-
-
-def test_the_documentation_shows_the_tables():
-    """After a change: paste `starling.gossip.exchange.edge_table.tables()` into docs/protocol.md."""
-    assert tables() in (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    "make",
+    [lambda at: Solicit(1, at, VIEW), lambda at: Request(1, 1, 0, at, VIEW, 0.5, 1.0, b"")],
+    ids=["solicit", "request"],
+)
+@pytest.mark.parametrize(
+    ("row", "offsets"), [("below r", (-1,)), ("r", (0,)), ("r + 1 … r + max_lead", (1, 3)), ("above", (4,))]
+)
+def test_rounds_decide_what_the_table_says(row, offsets, make):
+    expected = {cells[0]: cells[1:] for cells in table("| round of a request |")}[row]
+    for offset in offsets:
+        core = Rounds(Timeouts(Fixed()), max_lead=3)
+        core.compute(7, {"a": 0.5}, VIEW)
+        request_ = make(7 + offset)
+        decisions = [core.decide("a", request_, 0.0)]
+        core.open(7, {"a": 0.5}, VIEW, 0.0)
+        decisions.append(core.decide("a", request_, 0.0))
+        assert [f"{type(it).__name__} {getattr(it, 'reason', '')}".strip() for it in decisions] == expected

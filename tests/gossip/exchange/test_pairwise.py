@@ -10,24 +10,11 @@ from itertools import count
 import pytest
 
 from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
-from starling.gossip.exchange.calls import (
-    Answer,
-    Answered,
-    Apply,
-    Commit,
-    Done,
-    Drop,
-    Offer,
-    Offered,
-    Refused,
-    Revoke,
-    Settle,
-)
+from starling.gossip.exchange import calls
 from starling.gossip.exchange.commands import DiscardCalls, EdgeDropped, Ended, Event, Fault, SendMessage
 from starling.gossip.exchange.edge import Edge
+from starling.gossip.exchange.pace import Rounds, Slots
 from starling.gossip.exchange.pairwise import MAX_ATTEMPTS, MAX_JUMP, MAX_LEAD, Pairwise
-from starling.gossip.exchange.rounds import Rounds
-from starling.gossip.exchange.slots import Slots
 from starling.gossip.exchange.timeouts import TRIES, Timeouts
 from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Request, Reset, Response, Solicit
 from tests.harness.fixed_timeout import OTHER, VIEW, Fixed
@@ -35,12 +22,12 @@ from tests.harness.fixed_timeout import OTHER, VIEW, Fixed
 ROUND, INC, WAIT_S = 5, 100, 3.0
 RETRY_S = WAIT_S / TRIES
 LINKS = {"a": 0.5, "c": 0.25}
-OFFER = Offer("c", INC, 1, ROUND, 0.25, 77)
+OFFER = calls.Offer("c", INC, 1, ROUND, 0.25, 77)
 REQUEST = Request(INC, 1, 0, ROUND, VIEW, 0.25, 1.0, b"mine")
-ANSWER = Answer("a", INC, 1, ROUND, 0.5, 1.0, b"theirs")
-COMMIT = Commit("a", INC, 1)
-APPLY = Apply("c", INC, 1, b"v")
-DONE = Done()
+ANSWER = calls.Answer("a", INC, 1, ROUND, 0.5, 1.0, b"theirs")
+COMMIT = calls.Commit("a", INC, 1)
+APPLY = calls.Apply("c", INC, 1, b"v")
+DONE = calls.Done()
 
 
 def requested(round: int = ROUND, view: bytes = VIEW, seq: int = 1, committed: int = 0) -> Request:
@@ -76,8 +63,8 @@ def at(state: str) -> Pairwise:
     assert it.receive("a", requested(), 0.0) == [ANSWER]
     if state == "encoding":
         return it
-    assert it.reply(OFFER, Offered(b"mine", 1.0), 0.0) == [SendMessage("c", REQUEST)]
-    assert it.reply(ANSWER, Answered(b"v"), 0.0) == [SendMessage("a", Response(INC, 1, b"v"))]
+    assert it.reply(OFFER, calls.Offered(b"mine", 1.0), 0.0) == [SendMessage("c", REQUEST)]
+    assert it.reply(ANSWER, calls.Answered(b"v"), 0.0) == [SendMessage("a", Response(INC, 1, b"v"))]
     if state == "asking":
         return it
     assert it.receive("c", Response(INC, 1, b"v"), 1.0) == [APPLY]
@@ -117,15 +104,15 @@ TABLE = [
     ("exchanging", lambda m: m.receive("a", requested(ROUND + 1), 0.0), []),
     ("exchanging", lambda m: m.tick(RETRY_S), [SendMessage("a", Solicit(INC, ROUND, VIEW)), OFFER]),
     ("exchanging", lambda m: m.tick(WAIT_S), [ended("a", "timeout", seq=0), ended("c", "timeout", seq=0)]),
-    ("exchanging", lambda m: m.end_round(1.0), [ended("a", "timeout", seq=0), ended("c", "timeout", seq=0)]),
+    ("exchanging", lambda m: m.end(1.0), [ended("a", "timeout", seq=0), ended("c", "timeout", seq=0)]),
     ("exchanging", lambda m: m.unreachable("a", 0.0), [ended("a", "timeout", seq=0)]),
     ("exchanging", lambda m: m.unreachable("stranger", 0.0), []),
     # encoding: the engine works on our offer to c and our answer to a
-    ("encoding", lambda m: m.reply(OFFER, Offered(b"mine", 1.0), 0.0), [SendMessage("c", REQUEST)]),
+    ("encoding", lambda m: m.reply(OFFER, calls.Offered(b"mine", 1.0), 0.0), [SendMessage("c", REQUEST)]),
     ("encoding", lambda m: m.reply(OFFER, None, 0.0), [ended("c", "aborted", "engine")]),
     (
         "encoding",
-        lambda m: m.reply(OFFER, Refused("state", "not finite"), 0.0),
+        lambda m: m.reply(OFFER, calls.Refused("state", "not finite"), 0.0),
         [
             Event(
                 "exchange_refused", "the engine refused an exchange with c: not finite", "warning", {"peer": "c", "kind": "state"}
@@ -135,61 +122,56 @@ TABLE = [
     ),
     (
         "encoding",
-        lambda m: m.reply(ANSWER, Refused("peer", "wrong_length"), 0.0),
+        lambda m: m.reply(ANSWER, calls.Refused("peer", "wrong_length"), 0.0),
         [Fault("a", "wrong_length"), SendMessage("a", Busy(INC, 1, "engine", ROUND)), ended("a", "aborted", "bad_payload")],
     ),
-    ("encoding", lambda m: m.reply(ANSWER, None, 0.0), [
-        SendMessage("a", Busy(INC, 1, "engine", ROUND)), ended("a", "aborted", "engine")
-    ]),
-    ("encoding", lambda m: m.reply(Offer("c", INC - 2, 1, ROUND, 0.25), Offered(b"old", 1.0), 0.0), []),
-    ("encoding", lambda m: m.reply(Offer("gone", INC, 1, ROUND, 0.25), Offered(b"old", 1.0), 0.0), []),
+    ("encoding", lambda m: m.reply(ANSWER, None, 0.0), [SendMessage("a", Busy(INC, 1, "engine", ROUND)), ended("a", "aborted", "engine")]),
+    ("encoding", lambda m: m.reply(calls.Offer("c", INC - 2, 1, ROUND, 0.25), calls.Offered(b"old", 1.0), 0.0), []),
+    ("encoding", lambda m: m.reply(calls.Offer("gone", INC, 1, ROUND, 0.25), calls.Offered(b"old", 1.0), 0.0), []),
     # asking: our request to c is sent, our response to a too
-    ("asking", lambda m: m.tick(RETRY_S), [
-        SendMessage("a", Response(INC, 1, b"v"), repeat=True), SendMessage("c", REQUEST, repeat=True)
-    ]),
+    ("asking", lambda m: m.tick(RETRY_S), [SendMessage("a", Response(INC, 1, b"v"), repeat=True), SendMessage("c", REQUEST, repeat=True)]),
     ("asking", lambda m: m.receive("c", Response(INC, 1, b"v"), 1.0), [APPLY]),
-    ("asking", lambda m: m.receive("c", Busy(INC, 1, "late", 9), 1.0), [Drop("c", INC, 1), ended("c", "busy", "late")]),
+    ("asking", lambda m: m.receive("c", Busy(INC, 1, "late", 9), 1.0), [calls.Drop("c", INC, 1), ended("c", "busy", "late")]),
     ("asking", lambda m: m.receive("a", Ack(INC, 1), 1.0), [COMMIT, ended("a", "committed", size=1)]),
-    ("asking", lambda m: m.unreachable("c", 0.0), [Drop("c", INC, 1), ended("c", "timeout", "unreachable")]),
-    ("asking", lambda m: m.tick(WAIT_S), [Drop("c", INC, 1), ended("c", "timeout", "deadline")]),
-    ("asking", lambda m: m.revoke("c", 1.0), [DiscardCalls("c"), Revoke("c"), ended("c", "aborted", "reset")]),
-    ("asking", lambda m: m.revoke("stranger", 1.0), [Revoke("stranger")]),
+    ("asking", lambda m: m.unreachable("c", 0.0), [calls.Drop("c", INC, 1), ended("c", "timeout", "unreachable")]),
+    ("asking", lambda m: m.tick(WAIT_S), [calls.Drop("c", INC, 1), ended("c", "timeout", "deadline")]),
+    ("asking", lambda m: m.revoke("c", 1.0), [DiscardCalls("c"), calls.Revoke("c"), ended("c", "aborted", "reset")]),
+    ("asking", lambda m: m.revoke("stranger", 1.0), [calls.Revoke("stranger")]),
     ("asking", lambda m: m.close("a", 1.0), [SendMessage("a", Close(INC, 0))]),
     ("asking", lambda m: m.close("stranger", 1.0), []),
     ("asking", lambda m: m.receive("a", Close(INC, 1), 1.0), [
-        COMMIT, Settle("a"), EdgeDropped("a"), SendMessage("a", Closed(INC, 1)), ended("a", "committed", size=1)
+        COMMIT, calls.Settle("a"), EdgeDropped("a"), SendMessage("a", Closed(INC, 1)), ended("a", "committed", size=1)
     ]),
     # applying: the engine applies c's answer
     ("applying", lambda m: m.reply(APPLY, DONE, 2.0), [SendMessage("c", Ack(INC, 1)), ended("c", "committed", size=4)]),
-    ("applying", lambda m: m.reply(APPLY, Refused("peer", "not_finite"), 2.0), [
-        Fault("c", "not_finite"), Drop("c", INC, 1), ended("c", "aborted", "bad_payload")
+    ("applying", lambda m: m.reply(APPLY, calls.Refused("peer", "not_finite"), 2.0), [
+        Fault("c", "not_finite"), calls.Drop("c", INC, 1), ended("c", "aborted", "bad_payload")
     ]),
     ("applying", lambda m: m.reply(APPLY, None, 2.0), [
-        Event("edge_reset", ANEW.format("c"), fields={"peer": "c"}), DiscardCalls("c"), Revoke("c"), ended("c", "aborted", "reset")
+        Event("edge_reset", ANEW.format("c"), fields={"peer": "c"}), DiscardCalls("c"), calls.Revoke("c"), ended("c", "aborted", "reset")
     ]),
     ("applying", lambda m: m.unreachable("c", 2.0), []),
     # committing: the engine commits what a has acknowledged
     ("committing", lambda m: m.reply(COMMIT, DONE, 2.0), []),
     *(
         ("committing", lambda m, reply=reply: m.reply(COMMIT, reply, 2.0), [
-            Event("edge_reset", ANEW.format("a"), fields={"peer": "a"}), DiscardCalls("a"), Revoke("a")
+            Event("edge_reset", ANEW.format("a"), fields={"peer": "a"}), DiscardCalls("a"), calls.Revoke("a")
         ])
-        for reply in (None, Refused("state", "nothing is pending"))
+        for reply in (None, calls.Refused("state", "nothing is pending"))
     ),
-    ("committing", lambda m: m.reply(Drop("a", INC, 1), None, 2.0), []),
-    ("committing", lambda m: m.reply(Settle("a"), None, 2.0), [
-        Event("edge_reset", ANEW.format("a"), fields={"peer": "a"}), DiscardCalls("a"), Revoke("a")
+    ("committing", lambda m: m.reply(calls.Drop("a", INC, 1), None, 2.0), []),
+    ("committing", lambda m: m.reply(calls.Settle("a"), None, 2.0), [
+        Event("edge_reset", ANEW.format("a"), fields={"peer": "a"}), DiscardCalls("a"), calls.Revoke("a")
     ]),
     ("committing", lambda m: m.reset_all(2.0), [
-        DiscardCalls("a"), Revoke("a"), SendMessage("a", Reset(NEW_INC)),
-        DiscardCalls("c"), Revoke("c"), SendMessage("c", Reset(NEW_INC + 1)), ended("c", "aborted", "reset"),
+        DiscardCalls("a"), calls.Revoke("a"), SendMessage("a", Reset(NEW_INC)),
+        DiscardCalls("c"), calls.Revoke("c"), SendMessage("c", Reset(NEW_INC + 1)), ended("c", "aborted", "reset"),
     ]),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("state", "event", "commands"), TABLE)
 def test_steps_pace(state, event, commands):
-    """(state, event) -> commands. What is for the network and the engine comes before what ended."""
     got = event(at(state))
     key = [command for command in got if not isinstance(command, Ended)]
     assert key == [command for command in commands if not isinstance(command, Ended)]
@@ -197,24 +179,24 @@ def test_steps_pace(state, event, commands):
 
 
 def test_a_round_in_which_all_goes_well():
-    """Both links commit, each counted once, and the deadline learns how long they took."""
     m = at("applying")
     assert not m.done
     assert m.deadline == min(RETRY_S, WAIT_S)
     m.reply(APPLY, DONE, 2.0)
     m.receive("a", Ack(INC, 1), 2.5)
     assert m.done
-    assert m.end_round(2.5) == []
-    assert m.outcomes == {"a": "committed", "c": "committed"}
+    assert m.end(2.5) == []
+    assert m.pace.outcomes == {"a": "committed", "c": "committed"}
     assert m.totals == {"committed": 2}
     assert m.committed == {"a": 1, "c": 1}
     assert m.payload_bytes == len(b"mine") + len(b"v")
     assert m.pace.timeouts.deadline.observed == [2.0, 2.5]
     assert m.left_behind(ROUND) == ROUND
+    late = m.receive("a", requested(seq=2, committed=1), 2.6)
+    assert late[0] == SendMessage("a", Busy(INC, 2, "late", ROUND + 1)), "the round is closed"
 
 
 def test_requests_deferred_while_computing_are_decided_when_the_round_opens():
-    """By what the round turns out to be: links are only guessed before."""
     m = at("computing")
     m.receive("a", requested(), 0.0)
     m.receive("c", Solicit(INC, ROUND, OTHER), 0.0)
@@ -222,12 +204,11 @@ def test_requests_deferred_while_computing_are_decided_when_the_round_opens():
     m = at("computing")
     m.receive("a", requested(ROUND + 1), 0.0)
     m.begin_round(ROUND, LINKS, VIEW, 1.0)
-    m.end_round(2.0)
+    m.end(2.0)
     assert m.compute(ROUND + 2, {}, VIEW, 2.0)[:1] == [SendMessage("a", Busy(INC, 1, "late", ROUND + 2))]
 
 
 def test_weights_of_a_link_with_a_direction_reach_the_engine():
-    """An overlay with directed links gives one weight to what is sent and another to what is received."""
     m = at("computing")
     m.receive("a", requested(), 0.0)
     directions = {"a": (0.1, 0.2), "c": (0.3, 0.4)}
@@ -238,27 +219,24 @@ def test_weights_of_a_link_with_a_direction_reach_the_engine():
 
 
 def test_a_link_is_tried_a_few_times_in_a_round_and_no_more():
-    """Each attempt costs an encoded vector. A transaction that was superseded or reset leaves the link open."""
     m = at("exchanging")
     begun = 0
     for _ in range(2 * MAX_ATTEMPTS):
-        begun += sum(isinstance(command, Offer) for command in m.tick(0.0))
+        begun += sum(isinstance(command, calls.Offer) for command in m.tick(0.0))
         m.receive("c", Reset(m.edges["c"].inc + 2), 0.0)  # the peer starts anew: agreed, and our transaction is gone
     assert begun == MAX_ATTEMPTS
     assert "c" in m.pace.waiting
 
 
 def test_a_peer_that_says_early_is_tried_again_at_the_next_retry():
-    """It is behind us and computes; asking at once would only be rejected at once."""
     m = at("asking")
     m.receive("c", Busy(INC, 1, "early", 2), 0.1)
     assert "c" in m.pace.waiting
     assert m.tick(0.2) == []
-    assert Offer("c", INC, 2, ROUND, 0.25, 77) in m.tick(RETRY_S)
+    assert calls.Offer("c", INC, 2, ROUND, 0.25, 77) in m.tick(RETRY_S)
 
 
 def test_a_peer_that_has_gone_on_is_not_waited_for():
-    """It does not come back for our round; an exchange under way is waited for all the same."""
     m = at("asking")
     m.pace.progress.record("a", ROUND + 1)
     m.pace.progress.record("c", ROUND + 1)
@@ -281,7 +259,6 @@ def test_a_peer_that_has_gone_on_is_not_waited_for():
     ],
 )
 def test_how_far_peers_have_left_us_behind(reports, behind):
-    """Far ahead counts if credible, a little ahead only from peers that rejected us as late, the wild claim of one peer never."""
     m = at("asking")
     for peer, reported in reports.items():
         m.pace.progress.record(peer, reported)
@@ -292,9 +269,9 @@ def test_how_far_peers_have_left_us_behind(reports, behind):
 
 def test_clipped_peers_are_returned_once_and_only_those_asked_for():
     m = at("applying")
-    m.reply(APPLY, Done(clipped=True), 2.0)
+    m.reply(APPLY, calls.Done(clipped=True), 2.0)
     m.receive("a", Ack(INC, 1), 2.0)
-    m.reply(COMMIT, Done(clipped=True), 2.0)
+    m.reply(COMMIT, calls.Done(clipped=True), 2.0)
     assert m.take_clipped(["c", "d"]) == {"c"}
     assert m.take_clipped(["a", "c"]) == {"a"}
     assert m.take_clipped(["a", "c"]) == set()
@@ -312,8 +289,8 @@ def test_what_an_honest_peer_never_sends_changes_nothing_and_makes_no_edge():
 def test_a_new_edge_first_deletes_what_the_engine_may_hold():
     m = at("exchanging")
     commands = m.receive("aa", Reset(7), 0.0)
-    assert commands[0] == Revoke("aa")
-    assert all(isinstance(command, SendMessage | Revoke) for command in commands)
+    assert commands[0] == calls.Revoke("aa")
+    assert all(isinstance(command, SendMessage | calls.Revoke) for command in commands)
     assert "aa" in m.edges
 
 
@@ -322,7 +299,7 @@ def test_a_released_edge_is_forgotten_unless_a_transaction_has_begun_since():
     m.revoke("a", 0.0)
     m.revoke("c", 0.0)
     assert m.done
-    assert m.outcomes == {"a": "aborted", "c": "aborted"}
+    assert m.pace.outcomes == {"a": "aborted", "c": "aborted"}
     m.edges["c"].begin(ROUND, VIEW, 0.25)
     m.release("a")
     m.release("c")
@@ -331,39 +308,37 @@ def test_a_released_edge_is_forgotten_unless_a_transaction_has_begun_since():
 
 
 def test_flows_that_compensated_for_a_revoked_one_go_too_and_once():
-    """One renewal at a time: what goes with the others compensated as well, and is no news."""
     m = at("exchanging")
-    leaned = Done(leaned=True)
+    dominated = calls.Done(dominated=True)
     text = "the other flows compensated for that of d: all edges start anew"
-    commands = m.reply(Revoke("d"), leaned, 0.0)
+    commands = m.reply(calls.Revoke("d"), dominated, 0.0)
     assert commands[0] == Event("edges_anew", text, "info", {"peer": "d"})
-    renewals = [command for command in commands if isinstance(command, Revoke)]
+    renewals = [command for command in commands if isinstance(command, calls.Revoke)]
     assert [it.peer for it in renewals] == ["a", "c"]
     assert [command for command in commands if isinstance(command, DiscardCalls)] == [
         DiscardCalls("a"),
         DiscardCalls("c"),
     ]
-    assert m.reply(renewals[0], leaned, 0.1) == m.reply(renewals[1], leaned, 0.1) == []
-    assert m.reply(Revoke("e"), leaned, 0.2)[0].name == "edges_anew", "the next time all go again"
-    assert m.reply(Revoke("e"), Done(), 0.2) == []
+    assert m.reply(renewals[0], dominated, 0.1) == m.reply(renewals[1], dominated, 0.1) == []
+    assert m.reply(calls.Revoke("e"), dominated, 0.2)[0].name == "edges_anew", "the next time all go again"
+    assert m.reply(calls.Revoke("e"), calls.Done(), 0.2) == []
 
 
 def test_a_renewal_whose_call_was_discarded_ends_with_the_call_that_replaced_it():
     m = at("exchanging")
-    leaned = Done(leaned=True)
-    first = [it for it in m.reply(Revoke("d"), leaned, 0.0) if isinstance(it, Revoke)]
-    second = [it for it in m.reset_all(0.1) if isinstance(it, Revoke)]
+    dominated = calls.Done(dominated=True)
+    first = [it for it in m.reply(calls.Revoke("d"), dominated, 0.0) if isinstance(it, calls.Revoke)]
+    second = [it for it in m.reset_all(0.1) if isinstance(it, calls.Revoke)]
     for call in (*first, second[0]):
-        assert m.reply(call, leaned, 0.2) == []
+        assert m.reply(call, dominated, 0.2) == []
     assert m.reply(second[1], None, 0.2) == []
-    assert m.reply(Revoke("d"), leaned, 0.3) != []
+    assert m.reply(calls.Revoke("d"), dominated, 0.3) != []
 
 
 def test_a_lost_proof_is_chased_ever_more_rarely():
-    """The initiator may have given up and be silent, and no link leads to it any more."""
     m = at("asking")
     m.tick(WAIT_S)
-    m.end_round(WAIT_S)
+    m.end(WAIT_S)
     again = [SendMessage("a", Response(INC, 1, b"v"), repeat=True)]
     chased = [chase for chase in range(20) if m.chase() == again]
     assert chased == [1, 2, 4, 8, 16]
@@ -386,25 +361,25 @@ def test_a_visit_begins_or_solicits_and_ends_with_the_exchange():
     assert m.visit("a", 0.0) == [SendMessage("a", Solicit(INC, 3, VIEW))]
     assert m.tick(0.0) == []
     assert m.receive("a", Request(INC, 1, 0, 3, VIEW, 0.5, 1.0, b"theirs"), 0.1) == [
-        Answer("a", INC, 1, 3, 0.5, 1.0, b"theirs")
+        calls.Answer("a", INC, 1, 3, 0.5, 1.0, b"theirs")
     ]
-    m.reply(Answer("a", INC, 1, 3, 0.5, 1.0, b"theirs"), Answered(b"v"), 0.2)
+    m.reply(calls.Answer("a", INC, 1, 3, 0.5, 1.0, b"theirs"), calls.Answered(b"v"), 0.2)
     assert m.next_visit("ac") == "c", "a transaction is under way with a"
     m.receive("a", Ack(INC, 1), 0.3)
     assert m.done
-    assert m.outcomes == {"a": "committed"}
+    assert m.pace.outcomes == {"a": "committed"}
     assert m.visit("c", 0.4) == []
-    assert m.tick(0.4) == [Offer("c", INC, 1, 3, 0.5, 77)]
-    assert m.end(0.5) == [Drop("c", INC, 1), Ended("c", 3, 1, "timeout", "deadline", "initiator")]
-    assert m.outcomes == {"c": "timeout"}
+    assert m.tick(0.4) == [calls.Offer("c", INC, 1, 3, 0.5, 77)]
+    assert m.end(0.5) == [calls.Drop("c", INC, 1), Ended("c", 3, 1, "timeout", "deadline", "initiator")]
+    assert m.pace.outcomes == {"c": "timeout"}
 
 
 def test_an_exchange_that_a_peer_solicited_has_until_the_end_of_the_next_slot():
     m = core("clock")
     m.enter_slot(3, 0.0)
-    assert m.receive("c", Solicit(INC, 9, VIEW), 0.0) == [Offer("c", INC, 1, 3, 0.5, 77)]
+    assert m.receive("c", Solicit(INC, 9, VIEW), 0.0) == [calls.Offer("c", INC, 1, 3, 0.5, 77)]
     assert m.enter_slot(4, 1.0) == []
-    assert m.enter_slot(5, 2.0) == [Drop("c", INC, 1), Ended("c", 3, 1, "timeout", "deadline", "initiator")]
+    assert m.enter_slot(5, 2.0) == [calls.Drop("c", INC, 1), Ended("c", 3, 1, "timeout", "deadline", "initiator")]
 
 
 def test_a_peer_without_room_for_us_drops_the_edge():
@@ -424,7 +399,7 @@ def test_a_close_is_repeated_until_it_is_answered():
     m.close("c", 0.0)
     assert m.retry_close("c") == [SendMessage("c", Close(INC, 0), repeat=True)]
     assert m.retry_close("stranger") == []
-    assert m.receive("c", Closed(INC, 0), 0.1) == [Settle("c"), EdgeDropped("c")]
+    assert m.receive("c", Closed(INC, 0), 0.1) == [calls.Settle("c"), EdgeDropped("c")]
     assert not m.edges["c"].closing
 
 

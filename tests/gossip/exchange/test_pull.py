@@ -1,13 +1,13 @@
-"""Pulled exchanges as a table of what is asked and answered, and as random schedules with loss, repetition, reordering and a liar."""
+"""Pulled exchanges as a table of what is asked and answered, and as random schedules with loss, repetition, reordering and a byzantine."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from math import inf
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,32 +16,24 @@ from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import attestation_of, body, contradicts, digest
 from starling.gossip.exchange.calls import Done, Refused, VerifyUpdate
 from starling.gossip.exchange.commands import Fault, SendMessage
-from starling.gossip.exchange.pull import KEPT, MAX_ANSWERS, MAX_DEFERRED, MAX_QUESTIONS, Published, Pulls
+from starling.gossip.exchange.pull import KEPT, MAX_ANSWERS, MAX_DEFERRED, MAX_QUESTIONS, Pulls
 from starling.gossip.exchange.timeouts import Deadline, Timeouts
 from starling.gossip.wire.schema import NotNow, Pull, Pulled, Pulling
+from tests.harness.signatures import sign, verify
 from tests.strategies import examples, seeds
 
 LEAD = 4
 INCARNATION = 5
 
 
-def sign(peer: str, message: bytes) -> bytes:
-    return blake2b(message, key=peer.encode(), digest_size=64).digest()
-
-
-def verify(peer: str, signature: bytes, message: bytes) -> bool:
-    return signature == sign(peer, message)
-
-
-def published(peer: str, round: int, vector: bytes | None = None) -> Published:
+def published(peer: str, round: int, vector: bytes | None = None) -> Pulled:
     payload = f"{peer} {round}".encode() if vector is None else vector
-    told = digest(payload)
-    return Published(round, INCARNATION, told, sign(peer, body("swarm", peer, INCARNATION, round, told)), payload)
+    hashed = digest(payload)
+    return Pulled(0, round, INCARNATION, hashed, sign(peer, body("swarm", peer, INCARNATION, round, hashed)), payload)
 
 
 def answer(peer: str, nonce: int, round: int) -> Pulled:
-    it = published(peer, round)
-    return Pulled(nonce, round, it.incarnation, it.digest, it.signature, it.payload)
+    return msgspec.structs.replace(published(peer, round), nonce=nonce)
 
 
 def machine(**changes) -> Pulls:
@@ -67,7 +59,7 @@ def asking(*peers: str, round: int = 7, **changes) -> tuple[Pulls, dict[str, int
     return m, {tell.peer: tell.message.nonce for tell in tells}
 
 
-def said(tells) -> list[tuple]:
+def answers_of(tells) -> list[tuple]:
     """(peer, what) of answers: the round of a vector, or why there is none."""
     return [(t.peer, t.message.reason if isinstance(t.message, NotNow) else t.message.round) for t in tells]
 
@@ -84,34 +76,33 @@ def test_a_question_for_what_is_published_is_answered_at_once_and_with_the_same_
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "answers"),
     [
         (8, [("a", 8)]), (7, [("a", 7)]), (6, [("a", 8)]), (4, [("a", 8)]), (3, [("a", "late")]), (9, []), (10, [("a", "wait")]),
         (13, [("a", "wait")]), (14, [("a", "early")]),
     ],
 )  # fmt: skip
-def test_who_is_behind_gets_the_newest_who_is_ahead_waits_and_who_is_further_is_told(asked, told):
+def test_the_answer_depends_on_how_far_the_peer_is(asked, answers):
     """We have published 7 and 8 and compute 9; nobody may be more than four rounds away."""
     m, _ = asking(round=7)
     m.close()
     m.compute(8)
     m.publish(published("me", 8), 0.0)
     m.compute(9)
-    assert said(m.receive("a", Pull(1, asked), 0.0)) == told
+    assert answers_of(m.receive("a", Pull(1, asked), 0.0)) == answers
     assert m.progress.of("a") == asked
 
 
-def test_parked_questions_are_answered_when_their_round_is_published_the_newest_of_a_peer_only():
+def test_deferred_questions_are_answered_when_their_round_is_published_the_newest_of_a_peer_only():
     m = machine()
     m.compute(3)
     for nonce, (peer, asked) in enumerate([("a", 3), ("b", 4), ("c", 3), ("c", 4), ("d", 2)]):
-        assert said(m.receive(peer, Pull(nonce, asked), 0.0)) == ([(peer, "wait")] if asked > 3 else [])
-    assert sorted(said(m.publish(published("me", 3), 0.0))) == [("a", 3), ("d", 3)]
-    assert sorted(said(m.publish(published("me", 4), 0.0))) == [("b", 4), ("c", 4)]
+        assert answers_of(m.receive(peer, Pull(nonce, asked), 0.0)) == ([(peer, "wait")] if asked > 3 else [])
+    assert sorted(answers_of(m.publish(published("me", 3), 0.0))) == [("a", 3), ("d", 3)]
+    assert sorted(answers_of(m.publish(published("me", 4), 0.0))) == [("b", 4), ("c", 4)]
 
 
-def test_who_is_served_first_when_not_all_can_be_is_another_in_every_round():
-    """Neither the peer id, of which anybody can make many, nor who asks first."""
+def test_the_order_of_service_changes_every_round():
     first = []
     for number in range(40):
         m = machine()
@@ -122,25 +113,24 @@ def test_who_is_served_first_when_not_all_can_be_is_another_in_every_round():
     assert all(4 <= first.count(peer) <= 18 for peer in "abcd")
 
 
-def test_only_so_many_peers_may_wait():
+def test_the_number_of_deferred_questions_is_bounded():
     m = machine()
     for n in range(MAX_DEFERRED):
         assert m.receive(f"p{n}", Pull(n, 0), 0.0) == []
-    assert said(m.receive("late", Pull(0, 0), 0.0)) == [("late", "full")]
-    assert said(m.receive("p0", Pull(0, 1), 0.0)) == [("p0", "wait")]
+    assert answers_of(m.receive("late", Pull(0, 0), 0.0)) == [("late", "full")]
+    assert answers_of(m.receive("p0", Pull(0, 1), 0.0)) == [("p0", "wait")]
 
 
-def test_what_cannot_be_published_is_said_to_who_waits_for_it():
+def test_withholding_a_round_is_answered_to_waiting_peers():
     m = machine()
     m.compute(3)
     m.receive("a", Pull(1, 3), 0.0)
     m.receive("b", Pull(1, 4), 0.0)
-    assert said(m.withhold(3)) == [("a", "engine")]
-    assert said(m.publish(published("me", 4), 0.0)) == [("b", 4)]
+    assert answers_of(m.withhold(3)) == [("a", "engine")]
+    assert answers_of(m.publish(published("me", 4), 0.0)) == [("b", 4)]
 
 
 def test_a_round_is_published_once_and_only_the_last_are_kept():
-    """Two signed vectors for one round would prove us a liar, so an engine that begins anew publishes nothing old."""
     m = machine()
     for done in range(KEPT + 1):
         assert m.publishable(done)
@@ -148,31 +138,31 @@ def test_a_round_is_published_once_and_only_the_last_are_kept():
     assert not any(m.publishable(done) for done in range(KEPT + 1))
     with pytest.raises(AssertionError):
         m.publish(published("me", KEPT, b"another"), 0.0)
-    assert said(m.receive("a", Pull(1, 0), 0.0)) == [("a", KEPT)]
-    assert said(m.receive("b", Pull(1, 1), 0.0)) == [("b", 1)]
+    assert answers_of(m.receive("a", Pull(1, 0), 0.0)) == [("a", KEPT)]
+    assert answers_of(m.receive("b", Pull(1, 1), 0.0)) == [("b", 1)]
 
 
 def test_a_peer_gets_a_second_copy_and_no_third():
     m, _ = asking()
-    told = [said(m.receive("a", Pull(1, 7), 0.0))[0][1] for _ in range(MAX_ANSWERS + 1)]
-    assert told == [7] * MAX_ANSWERS + ["busy"]
-    assert said(m.receive("b", Pull(1, 7), 0.0)) == [("b", 7)]
+    answers = [answers_of(m.receive("a", Pull(1, 7), 0.0))[0][1] for _ in range(MAX_ANSWERS + 1)]
+    assert answers == [7] * MAX_ANSWERS + ["busy"]
+    assert answers_of(m.receive("b", Pull(1, 7), 0.0)) == [("b", 7)]
     m.publish(published("me", 8), 0.0)
-    assert said(m.receive("a", Pull(1, 8), 0.0)) == [("a", 8)]
+    assert answers_of(m.receive("a", Pull(1, 8), 0.0)) == [("a", 8)]
 
 
-def test_what_cannot_be_afforded_is_not_sent():
+def test_vectors_beyond_the_upload_cap_are_not_sent():
     m, _ = asking(afford=lambda count, now: now >= 1.0 and count == len(b"me 7"))
-    assert said(m.receive("a", Pull(1, 7), 0.0)) == [("a", "busy")]
-    assert said(m.receive("a", Pull(1, 7), 1.0)) == [("a", 7)]
+    assert answers_of(m.receive("a", Pull(1, 7), 0.0)) == [("a", "busy")]
+    assert answers_of(m.receive("a", Pull(1, 7), 1.0)) == [("a", 7)]
 
 
-def test_who_asks_ten_thousand_times_gets_two_vectors_and_is_at_fault():
+def test_ten_thousand_questions_get_two_vectors_and_are_a_fault():
     m, _ = asking()
     outcomes = Counter()
     for nonce in range(10_000):
         try:
-            outcomes.update(what for _, what in said(m.receive("a", Pull(nonce, 7), 0.0)))
+            outcomes.update(what for _, what in answers_of(m.receive("a", Pull(nonce, 7), 0.0)))
         except RemoteProtocolError as error:
             outcomes[error.reason] += 1
     assert outcomes == {7: MAX_ANSWERS, "busy": MAX_QUESTIONS - MAX_ANSWERS, "asked_too_often": 10_000 - MAX_QUESTIONS}
@@ -183,11 +173,11 @@ def test_who_asks_ten_thousand_times_gets_two_vectors_and_is_at_fault():
 
 def test_an_answer_goes_to_the_engine_and_counts_when_it_says_so():
     m, nonces = asking("a", "b")
-    (told,) = m.receive("a", answer("a", nonces["a"], 7), 0.1)
+    (call,) = m.receive("a", answer("a", nonces["a"], 7), 0.1)
     it = answer("a", nonces["a"], 7)
-    assert told == VerifyUpdate("a", it.digest, it.payload)
+    assert call == VerifyUpdate("a", it.digest, it.payload)
     assert m.waiting == ("a", "b")
-    assert m.reply(told, Done(), 0.2) == []
+    assert m.reply(call, Done(), 0.2) == []
     assert m.waiting == ("b",)
     m.receive("b", NotNow(nonces["b"], 9, "busy"), 0.3)
     assert m.done
@@ -219,7 +209,7 @@ def spoilt(nonce: int, **changes) -> Pulled:
         (lambda n: spoilt(n, round=8), "bad_signature"),
     ],
 )
-def test_a_lie_is_a_fault_and_the_liar_is_absent(lie, reason):
+def test_a_false_answer_is_a_fault_and_aborts_the_question(lie, reason):
     m, nonces = asking("a")
     with pytest.raises(RemoteProtocolError) as caught:
         m.receive("a", lie(nonces["a"]), 0.0)
@@ -230,7 +220,7 @@ def test_a_lie_is_a_fault_and_the_liar_is_absent(lie, reason):
 
 
 @pytest.mark.parametrize("message", [answer("b", 10_000, 7), NotNow(10_000, 3, "busy")])
-def test_answers_nobody_asked_for_are_faults_and_change_nothing(message):
+def test_unsolicited_answers_are_faults_and_change_nothing(message):
     m, nonces = asking("a", "b")
     for peer, nonce in (("b", 10_000), ("b", nonces["a"]), ("stranger", nonces["a"])):
         with pytest.raises(RemoteProtocolError, match="answer_unasked"):
@@ -240,7 +230,6 @@ def test_answers_nobody_asked_for_are_faults_and_change_nothing(message):
 
 
 def test_answers_that_come_again_or_too_late_are_no_faults():
-    """The network may repeat and delay; a slow peer answers what we gave up."""
     m, nonces = asking("a", "b")
     (call,) = m.receive("a", answer("a", nonces["a"], 7), 0.1)
     assert m.receive("a", answer("a", nonces["a"], 7), 0.1) == []
@@ -255,8 +244,7 @@ def test_answers_that_come_again_or_too_late_are_no_faults():
     assert m.waiting == ("b",)
 
 
-def test_an_answer_of_a_life_that_is_not_known_yet_is_waited_for():
-    """Who starts anew answers before everybody has its new record; until then nobody can say that it is the same peer."""
+def test_an_answer_of_an_unknown_incarnation_is_ignored():
     incarnation = [INCARNATION - 1]
     m, nonces = asking("a", incarnation_of=lambda _peer: incarnation[0])
     assert m.receive("a", answer("a", nonces["a"], 7), 0.1) == []
@@ -280,7 +268,7 @@ def test_questions_are_repeated_until_the_deadline_and_then_given_up():
     assert m.waiting == ("b",)
 
 
-def test_who_cannot_be_reached_or_is_gone_is_not_waited_for():
+def test_a_peer_that_is_unreachable_or_gone_is_not_waited_for():
     m, _ = asking("a", "b")
     m.unreachable("a", 0.0)
     m.forget("b")
@@ -288,7 +276,7 @@ def test_who_cannot_be_reached_or_is_gone_is_not_waited_for():
     assert m.outcomes == {"a": "timeout", "b": "aborted"}
 
 
-def test_a_question_under_judgment_when_the_round_closes_is_forgotten():
+def test_a_vector_being_verified_when_the_round_closes_is_discarded():
     m, nonces = asking("a")
     (call,) = m.receive("a", answer("a", nonces["a"], 7), 0.0)
     m.close()
@@ -316,24 +304,12 @@ def test_only_bytes_that_are_bad_are_a_fault_of_their_peer(reply, outcome, comma
 @pytest.mark.parametrize(
     ("words", "behind", "ahead"),
     [
-        ([], 7, 0),
-        ([9, 9, 9], 7, 0),
-        ([10, 10, 10], 10, 0),
-        ([11, 12, 2**62], 12, 0),
-        ([2**62, 7, 7], 7, 0),
-        ([2**62, 2**62, 2**62, 7, 7, 7], 7, 0),
-        ([2**62, 2**62, 13, 12, 11, 0], 12, 0),
-        ([5, 5, 5], 7, 2),
-        ([0, 0, 7], 7, 4),
-        ([0, 7, 7], 7, 0),
-        ([0, 0, 0, 7, 7, 7], 7, 0),
-        ([30], 30, 0),
-        ([3, None, None], 7, 0),
-        ([3, 3, None], 7, 4),
+        ([], 7, 0), ([9, 9, 9], 7, 0), ([10, 10, 10], 10, 0), ([11, 12, 2**62], 12, 0), ([2**62, 7, 7], 7, 0),
+        ([2**62, 2**62, 2**62, 7, 7, 7], 7, 0), ([2**62, 2**62, 13, 12, 11, 0], 12, 0), ([5, 5, 5], 7, 2), ([0, 0, 7], 7, 4),
+        ([0, 7, 7], 7, 0), ([0, 0, 0, 7, 7, 7], 7, 0), ([30], 30, 0), ([3, None, None], 7, 0), ([3, 3, None], 7, 4),
     ],
-)
-def test_most_of_those_asked_say_whether_we_are_in_step(words, behind, ahead):
-    """Fewer than half of a sample that we drew can lie as they like; who has not spoken is neither."""
+)  # fmt: skip
+def test_the_majority_of_the_sample_decides_whether_we_are_in_step(words, behind, ahead):
     peers = [f"p{n}" for n in range(len(words))]
     m, nonces = asking(*peers)
     for peer, word in zip(peers, words, strict=True):
@@ -345,8 +321,7 @@ def test_most_of_those_asked_say_whether_we_are_in_step(words, behind, ahead):
 
 
 @pytest.mark.parametrize(("waiting", "longer"), [("ab", 3.0), ("a", 1.0)])
-def test_who_is_ahead_of_most_waits_for_them_instead_of_running_away(waiting, longer):
-    """Two rounds more of patience for two who are two rounds behind, and questions in between; for one alone none."""
+def test_a_node_ahead_of_most_waits_for_them(waiting, longer):
     m, nonces = asking("a", "b", "c")
     for peer in waiting:
         assert m.receive(peer, NotNow(nonces[peer], 5, "wait"), 0.0) == []
@@ -359,40 +334,30 @@ def test_who_is_ahead_of_most_waits_for_them_instead_of_running_away(waiting, lo
     assert 1 <= min(asked.values()) <= max(asked.values()) < MAX_QUESTIONS / 4
 
 
-def test_a_word_that_a_vector_will_come_is_followed_by_it():
-    m = machine()
-    m.compute(3)
-    assert said(m.receive("a", Pull(1, 4), 0.0)) == [("a", "wait")]
-    assert m.receive("b", Pull(1, 3), 0.0) == []
-    assert said(m.publish(published("me", 3), 0.0)) == [("b", 3)]
-    m.compute(4)
-    assert said(m.publish(published("me", 4), 0.0)) == [("a", 4)]
-
-
 # --- schedules --------------------------------------------------------------------------------------------------
 
 PEERS = ("a", "b", "c", "d")
-LIAR = "liar"
+BYZANTINE = "byzantine"
 
 
 @dataclass
 class World:
-    """Four machines, perhaps a liar among those asked, and a bag of messages that come in any order, twice, or never."""
+    """Four machines, perhaps a byzantine among those asked, and a bag of messages that come in any order, twice, or never."""
 
     rng: Random
     loss: float
     repeat: float
-    liar: bool
+    byzantine: bool
     now: float = 0.0
     net: list[tuple[str, str, Pulling]] = field(default_factory=list)
     faults: list[tuple[str, str, str]] = field(default_factory=list)
     used: list[tuple[str, str, int, bytes]] = field(default_factory=list)
-    told: Counter = field(default_factory=Counter)
+    sent: Counter = field(default_factory=Counter)
     statements: dict[tuple[str, int], set] = field(default_factory=dict)
 
     def __post_init__(self):
         self.machines = {peer: machine(nonce=self.rng.randrange(2**60)) for peer in PEERS}
-        self.judging: list[tuple[str, VerifyUpdate, int]] = []
+        self.verifying: list[tuple[str, VerifyUpdate, int]] = []
         for peer in PEERS:
             self.begin(peer, 0)
 
@@ -404,14 +369,14 @@ class World:
             match command:
                 case SendMessage(dst, message):
                     if isinstance(message, Pulled):
-                        self.told[src, dst, max(self.machines[src]._published)] += 1
+                        self.sent[src, dst, max(self.machines[src]._published)] += 1
                         self.statements.setdefault((src, message.round), set()).add(
                             attestation_of("swarm", src, message)
                         )
                     if self.rng.random() >= self.loss:
                         self.net.append((src, dst, message))
                 case VerifyUpdate():
-                    self.judging.append((src, command, cause.round))
+                    self.verifying.append((src, command, cause.round))
 
     def step(self) -> None:
         """One random event."""
@@ -420,14 +385,14 @@ class World:
         if draw < 0.1 and m.phase == "computing":
             if m.publishable(m.round):
                 self.send(peer, m.publish(published(peer, m.round), self.now))
-            others = [other for other in (*PEERS, *([LIAR] if self.liar else [])) if other != peer]
+            others = [other for other in (*PEERS, *([BYZANTINE] if self.byzantine else [])) if other != peer]
             self.send(peer, m.ask(m.round, self.rng.sample(others, 2), self.now, 1.0))
         elif draw < 0.2 and m.phase == "asking" and m.done:
             m.close()
             assert m.outcomes.keys() == set(m.asked), "every question has one end"
             self.begin(peer, max(m.round + 1, m.behind))
-        elif draw < 0.3 and self.judging:
-            asker, call, of = self.judging.pop(self.rng.randrange(len(self.judging)))
+        elif draw < 0.3 and self.verifying:
+            asker, call, of = self.verifying.pop(self.rng.randrange(len(self.verifying)))
             before = self.machines[asker].outcomes.get(call.peer)
             self.machines[asker].reply(call, Done(), self.now)
             if before is None and self.machines[asker].outcomes.get(call.peer) == "committed":
@@ -435,24 +400,24 @@ class World:
         elif draw < 0.36:
             self.now += self.rng.random()
             self.send(peer, m.tick(self.now))
-        elif draw < 0.4 and self.liar:
-            self.net.append((LIAR, peer, self.lie()))
+        elif draw < 0.4 and self.byzantine:
+            self.net.append((BYZANTINE, peer, self.false_message()))
         elif self.net:
             at = self.rng.randrange(len(self.net))
             src, dst, message = self.net[at] if self.rng.random() < self.repeat else self.net.pop(at)
             self.deliver(src, dst, message)
 
-    def lie(self) -> Pulling:
+    def false_message(self) -> Pulling:
         nonce, claim = self.rng.choice((0, 1, 2**62)), self.rng.choice((0, 3, 2**62))
-        return self.rng.choice((Pull(nonce, claim), answer(LIAR, nonce, claim), NotNow(nonce, claim, "early")))
+        return self.rng.choice((Pull(nonce, claim), answer(BYZANTINE, nonce, claim), NotNow(nonce, claim, "early")))
 
     def deliver(self, src: str, dst: str, message: Pulling) -> None:
-        if dst == LIAR:
+        if dst == BYZANTINE:
             if isinstance(message, Pull):  # with something else than it tells others
-                it = published(LIAR, message.round, self.rng.randbytes(4))
+                it = published(BYZANTINE, message.round, self.rng.randbytes(4))
                 claim = self.rng.choice((message.round, message.round + 1, 2**40))
                 self.net.append(
-                    (LIAR, src, Pulled(message.nonce, claim, INCARNATION, it.digest, it.signature, it.payload))
+                    (BYZANTINE, src, Pulled(message.nonce, claim, INCARNATION, it.digest, it.signature, it.payload))
                 )
             return
         try:
@@ -463,18 +428,17 @@ class World:
 
 @pytest.mark.slow
 @examples(40)
-@given(seed=seeds, loss=st.floats(0, 0.5), repeat=st.floats(0, 0.3), liar=st.booleans())
-def test_whatever_the_network_does_nobody_honest_is_blamed_and_only_true_words_are_used(seed, loss, repeat, liar):
-    """And rounds go on, nobody gets more than its share, and no honest node ever signs two things."""
-    world = World(Random(seed), loss, repeat, liar)
+@given(seed=seeds, loss=st.floats(0, 0.5), repeat=st.floats(0, 0.3), byzantine=st.booleans())
+def test_under_any_schedule_no_honest_peer_is_blamed_and_only_true_vectors_are_used(seed, loss, repeat, byzantine):
+    world = World(Random(seed), loss, repeat, byzantine)
     for _ in range(1500):
         world.step()
         assert len(world.net) < 1000
-    assert {peer for _, peer, _ in world.faults} <= {LIAR}
+    assert {peer for _, peer, _ in world.faults} <= {BYZANTINE}
     assert world.used
     for _asker, teller, of, vector in world.used:
-        assert teller == LIAR or vector == published(teller, of).payload
-    assert max(world.told.values(), default=0) <= MAX_ANSWERS
+        assert teller == BYZANTINE or vector == published(teller, of).payload
+    assert max(world.sent.values(), default=0) <= MAX_ANSWERS
     for kept in world.statements.values():
         assert not any(contradicts(one, other, verify) for one in kept for other in kept)
     world.net.clear()

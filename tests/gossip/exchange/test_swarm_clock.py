@@ -1,4 +1,4 @@
-"""The swarm clock: agreement without a time server, and liars that do not move it."""
+"""The swarm clock: agreement without a time server, and byzantine that do not move it."""
 
 import math
 
@@ -22,15 +22,14 @@ def test_a_founder_begins_at_zero():
     assert clock.time(125.5) == 2.5
 
 
-def test_a_newcomer_takes_the_time_of_the_first_it_hears_adding_half_the_way_back():
+def test_a_newcomer_takes_the_first_time_it_receives_plus_half_the_round_trip():
     clock = SwarmClock(patience_s=10.0)
     assert clock.time(50.0) == UNKNOWN
     clock.observe("a", 1000.0, 0.2, now=51.0)
     assert clock.time(52.0) == pytest.approx(1001.1)
 
 
-def test_who_hears_nobody_begins_at_zero_when_patience_ends():
-    """After a restart of the whole swarm nobody knows the time; somebody must begin."""
+def test_without_peers_the_clock_begins_at_zero_after_the_wait():
     clock = SwarmClock(patience_s=10.0)
     assert clock.slot(50.0, 1.0) == -1
     assert clock.next_slot_at(50.0, 1.0) == 60.0
@@ -39,7 +38,7 @@ def test_who_hears_nobody_begins_at_zero_when_patience_ends():
 
 
 @pytest.mark.parametrize("said", [UNKNOWN, -5.0, math.nan, math.inf, 2 * LONGEST_S])
-def test_who_does_not_know_the_time_or_talks_nonsense_is_ignored(said):
+def test_unknown_and_invalid_times_are_ignored(said):
     founder = SwarmClock()
     founder.time(0.0)
     founder.observe("newcomer", said, 0.0, now=100.0)
@@ -51,19 +50,18 @@ def test_who_does_not_know_the_time_or_talks_nonsense_is_ignored(said):
     lie=st.floats(-900.0, 1e6),
     repeats=st.integers(1, 30),
 )
-def test_one_liar_among_three_honest_cannot_move_it_beyond_what_an_honest_one_says(honest, lie, repeats):
-    """Last observation of each peer, our own vote with them, and a median: repetition buys nothing."""
+def test_one_byzantine_peer_among_three_honest_cannot_move_the_clock_beyond_an_honest_one(honest, lie, repeats):
     clock = synchronised(1000.0 + honest[0])
     for _ in range(repeats):
         for peer, error in enumerate(honest):
             clock.observe(f"honest{peer}", 1000.0 + error, 0.0, now=0.0)
-        clock.observe("liar", 1000.0 + lie, 0.0, now=0.0)
+        clock.observe("byzantine", 1000.0 + lie, 0.0, now=0.0)
     assert min(honest) - 1e-6 <= clock.time(0.0) - 1000.0 <= max(honest) + 1e-6
 
 
-def test_a_newcomer_who_met_the_liar_first_is_put_right_by_the_others():
+def test_a_false_first_time_is_corrected_by_the_others():
     clock = SwarmClock(patience_s=10.0)
-    clock.observe("liar", 77.0, 0.0, now=0.0)
+    clock.observe("byzantine", 77.0, 0.0, now=0.0)
     for peer in "abc":
         clock.observe(peer, 5000.0, 0.0, now=0.0)
     assert clock.time(0.0) == 5000.0
@@ -80,7 +78,6 @@ def test_small_errors_are_slewed_and_large_ones_jumped():
 
 
 def test_two_that_meet_agree_on_the_older_clock_instead_of_swapping():
-    """A founder that restarted alone, and the member that went on without it; both messages cross."""
     old, young = synchronised(5000.0), synchronised(3.0)
     said_old, said_young = old.time(0.0), young.time(0.0)
     old.observe("young", said_young, 0.0, now=0.0)
@@ -110,8 +107,7 @@ def test_a_peer_that_left_votes_no_more():
 
 
 @given(start=st.floats(0.0, 1e6), now=st.floats(0.0, 1e6), slot_s=st.floats(0.01, 100.0))
-def test_whoever_sleeps_until_the_next_slot_wakes_up_in_it(start, now, slot_s):
-    """Under a virtual clock a wake-up one rounding error early would be a loop without end."""
+def test_sleeping_until_the_next_slot_ends_in_it(start, now, slot_s):
     clock = synchronised(start)
     slot = clock.slot(now, slot_s)
     at = clock.next_slot_at(now, slot_s)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starling.gossip.exchange.rounds import Rounds
+from starling.gossip.exchange.pace import Rounds
 from starling.gossip.exchange.timeouts import Deadline, Timeouts
 
 waits = st.lists(st.one_of(st.none(), st.floats(0.0, 100.0)), max_size=80)
@@ -14,10 +14,7 @@ waits = st.lists(st.one_of(st.none(), st.floats(0.0, 100.0)), max_size=80)
 def after(outcomes, *, low=0.25, high=10.0):
     deadline = Deadline(low, high)
     for wait in outcomes:
-        if wait is None:
-            deadline.observe_timeout()
-        else:
-            deadline.observe(wait)
+        deadline.observe(wait)
     return deadline
 
 
@@ -45,14 +42,12 @@ def test_only_the_last_outcomes_count():
 
 
 def test_one_dead_peer_changes_nothing():
-    """A ring neighbor that died is every other outcome: neither a longer wait for everybody nor a shorter one."""
     spread = [0.8, 0.9, 1.0, 1.1, 1.2] * 6
     with_dead = [outcome for wait in spread for outcome in (wait, None)]
     assert after(with_dead).wait_s() == pytest.approx(after(spread).wait_s(), rel=0.15)
 
 
 def test_it_does_not_ratchet_down_by_timing_out_the_slow_tail():
-    """Only answers within the deadline are ever seen; the fixed point still lets nearly all of a long tail in."""
     rng = np.random.default_rng(0)
     deadline = Deadline(1e-6, 100.0)
     late = 0
@@ -61,7 +56,7 @@ def test_it_does_not_ratchet_down_by_timing_out_the_slow_tail():
             deadline.observe(wait)
         else:
             late += 1
-            deadline.observe_timeout()
+            deadline.observe(None)
     assert late < 0.2 * 2000
     assert deadline.wait_s() > 1.0
 
@@ -74,7 +69,7 @@ def test_when_the_whole_network_slows_down_the_deadline_is_learned_anew():
             deadline.observe(3.0)
         else:
             late += 1
-            deadline.observe_timeout()
+            deadline.observe(None)
     assert late < 60
     assert deadline.wait_s() == pytest.approx(3.6)
 
@@ -89,7 +84,6 @@ def test_senseless_bounds_are_refused(low, high, k):
 
 
 def test_a_peer_at_work_is_waited_for_longer_than_one_that_was_late_the_last_time():
-    """Who waits for a straggler is late in turn by as much: its own peers must have more patience with it, or all drift apart."""
     timeouts = Timeouts(Deadline(1.0, 1.0))
     timeouts.begin(10.0, lag_s=3.0)
     assert timeouts.until("b") == 17.0
@@ -109,7 +103,6 @@ def test_a_peer_that_is_gone_begins_with_a_clean_slate():
 
 
 def test_each_link_of_a_round_has_its_own_deadline():
-    """The one that was late is given up first; the round goes on for the other."""
     rounds = Rounds(Timeouts(Deadline(1.0, 1.0)))
     rounds.timeouts.missed("b")
     rounds.open(0, {"b": 0.5, "c": 0.5}, b"view", 0.0, lag_s=2.0)
@@ -119,7 +112,7 @@ def test_each_link_of_a_round_has_its_own_deadline():
     assert rounds.tick(5.0) == ("c",)
 
 
-def test_who_speaks_of_a_later_round_has_passed_ours():
+def test_a_peer_that_reports_a_later_round_has_passed_ours():
     rounds = Rounds(Timeouts(Deadline(1.0, 1.0)))
     rounds.open(4, {"b": 0.5}, b"view", 0.0)
     rounds.progress.record("b", 4)

@@ -30,8 +30,7 @@ steps = st.lists(
 
 @given(steps)
 @settings(max_examples=150)
-def test_no_place_has_more_members_than_seats_and_the_list_has_an_end(steps):
-    """Tombstones count: else an army that dies and comes again fills the list. A living member never gives way to a newcomer."""
+def test_no_address_group_exceeds_its_quota_and_the_list_is_bounded(steps):
     members, entered = MemberList(verify, address_quota=quota_of, max_members=MOST), {}
     for now, (peer, address, step) in enumerate(steps):
         before = set(members.alive)
@@ -55,8 +54,7 @@ def test_no_place_has_more_members_than_seats_and_the_list_has_an_end(steps):
         assert +members._in_group == Counter(entered.values())
 
 
-def test_a_member_is_charged_where_it_came_in():
-    """Else whoever moves after joining makes room for the next of its army."""
+def test_a_member_counts_in_the_group_of_its_first_record():
     members = MemberList(verify, address_quota=quota_of)
     for peer in "abc":
         members.merge(record(peer, addresses=("/1",)), 0.0)
@@ -65,7 +63,7 @@ def test_a_member_is_charged_where_it_came_in():
     assert members.merge(record("d", addresses=("/2",)), 0.0)
 
 
-def test_the_oldest_tombstone_of_a_full_place_gives_way_and_no_other():
+def test_the_oldest_tombstone_of_a_full_group_is_evicted_and_no_other():
     members = MemberList(verify, address_quota=quota_of)
     members.merge(record("z", status="left", addresses=("/2",)), 0.0)
     for now, peer in enumerate("abc"):

@@ -11,20 +11,8 @@ from starling.gossip.membership.detector import Detector
 from starling.gossip.membership.events import Died, Joined, Send
 from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import MemberList
-from starling.gossip.wire.schema import (
-    MAX_REVOCATIONS,
-    Acknowledge,
-    Farewell,
-    Hello,
-    Probe,
-    Record,
-    Revocation,
-    Revoked,
-    Rumor,
-    Spread,
-    Sync,
-)
-from tests.harness.detectors import TIMING, record, sign, verify
+from starling.gossip.wire import schema as wire
+from tests.harness.detectors import TIMING, record, sent, sign, verify
 
 DIGEST = b"other-digest"
 
@@ -35,8 +23,8 @@ class Ring:
 
     closed: bool = True
     waiting: set[str] = field(default_factory=set)
-    out: dict[str, Revocation] = field(default_factory=dict)
-    first: dict[str, Record] = field(default_factory=dict)
+    out: dict[str, wire.Revocation] = field(default_factory=dict)
+    first: dict[str, wire.Record] = field(default_factory=dict)
     _changed: bool = False
 
     @property
@@ -70,96 +58,86 @@ class Ring:
 
 
 def void(peer):
-    return Revocation(b"chain", peer, b"signature")
+    return wire.Revocation(b"chain", peer, b"signature")
 
 
 def guarded(*others, gate=None, peer="me"):
     core = Detector(LocalRecord(record(peer), sign), MemberList(verify, gate or Ring()), TIMING, 0, lambda t: t, 0.0)
     if others:
-        core.receive(others[0], Sync(tuple(record(other) for other in others), reply=False), 0.0)
+        core.receive(others[0], wire.Sync(tuple(record(other) for other in others), reply=False), 0.0)
     core._probe_at = core._sync_at = core._spread_at = float("inf")
     core._quiet_until = -float("inf")
     core._probes._open.clear()
     return core
 
 
-def sent(outputs, kind):
-    return [
-        (output.peer, output.message)
-        for output in outputs
-        if isinstance(output, Send) and isinstance(output.message, kind)
-    ]
-
-
-@pytest.mark.parametrize("message", [Spread((record("c"), record("x"))), Sync((record("x"),), reply=True)])
-def test_what_no_honest_member_can_have_told_is_the_tellers_fault_and_has_no_effect(message):
+@pytest.mark.parametrize("message", [wire.Spread((record("c"), record("x"))), wire.Sync((record("x"),), reply=True)])
+def test_a_record_that_no_honest_member_forwards_is_the_senders_fault_without_effect(message):
     core = guarded("a", "b")
     with pytest.raises(RemoteProtocolError, match="a: not_listed"):
         core.receive("a", message, 1.0)
     with pytest.raises(RemoteProtocolError, match="x: not_listed"):
-        core.receive("x", Hello(record("x"), DIGEST, 0.0), 1.0)
+        core.receive("x", wire.Hello(record("x"), DIGEST, 0.0), 1.0)
     assert core.member_list.alive == ("a", "b", "me")
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        Hello(record("w"), DIGEST, 0.0), Sync((), reply=True), Sync((record("w"),), reply=True),
-        Spread((record("w"),)), Farewell(record("w")),
+        wire.Hello(record("w"), DIGEST, 0.0), wire.Sync((), reply=True), wire.Sync((record("w"),), reply=True),
+        wire.Spread((record("w"),)), wire.Farewell(record("w")),
     ],
     ids=lambda message: type(message).__name__,
 )  # fmt: skip
-def test_whoever_is_not_admitted_is_told_nothing(message):
+def test_a_peer_that_is_not_admitted_gets_no_answer(message):
     core = guarded("a", "b", gate=Ring(waiting={"w"}))
     assert core.receive("w", message, 1.0) == []
     assert "w" not in core.member_list.members
 
 
-def test_a_strangers_probe_is_acknowledged_without_rumors_and_nobody_greets_it():
-    """It learns that we live, which it knows, and how many sorts of news we have: none."""
+def test_a_non_members_probe_is_acknowledged_without_rumors_and_hello():
     core = guarded("a", "b")
-    core.receive("a", Spread((), (Rumor("b", 1, 0, "suspect", "a"),)), 5.0)
-    out = core.receive("w", Probe(7, DIGEST, 0.0), 5.0)
-    assert sent(out, Acknowledge) == [("w", Acknowledge(7, core.member_list.digest, 5.0))]
-    assert sent(out, Hello) == []
+    core.receive("a", wire.Spread((), (wire.Rumor("b", 1, 0, "suspect", "a"),)), 5.0)
+    out = core.receive("w", wire.Probe(7, DIGEST, 0.0), 5.0)
+    assert sent(out, wire.Acknowledge) == [("w", wire.Acknowledge(7, core.member_list.digest, 5.0))]
+    assert sent(out, wire.Hello) == []
 
 
 def test_in_an_open_swarm_strangers_are_answered_as_ever():
     core = guarded("a", gate=Ring(closed=False, waiting={"w"}))
-    assert sent(core.receive("w", Hello(record("w"), DIGEST, 0.0), 1.0), Sync)
-    assert sent(core.receive("w", Probe(7, DIGEST, 0.0), 2.0), Hello)
+    assert sent(core.receive("w", wire.Hello(record("w"), DIGEST, 0.0), 1.0), wire.Sync)
+    assert sent(core.receive("w", wire.Probe(7, DIGEST, 0.0), 2.0), wire.Hello)
 
 
-def test_who_is_admitted_later_is_answered_then_and_told_to_all():
-    """Its credential took time to examine."""
+def test_a_peer_admitted_later_is_answered_then_and_spread():
     gate = Ring(waiting={"w"})
     core = guarded("a", "b", gate=gate)
-    assert core.receive("w", Hello(record("w"), DIGEST, 0.0), 1.0) == []
+    assert core.receive("w", wire.Hello(record("w"), DIGEST, 0.0), 1.0) == []
     gate.waiting.clear()
     out = core.admit(record("w"), "w", 2.0)
     assert Joined("w") in out
-    ((peer, sync),) = sent(out, Sync)
+    ((peer, sync),) = sent(out, wire.Sync)
     assert (peer, sync.reply) == ("w", True)
-    assert {peer for peer, spread in sent(out, Spread) if spread.records} == {"a", "b", "w"}
-    assert sent(core.admit(record("c"), "a", 3.0), Sync) == [], "who only told of it knows us already"
+    assert {peer for peer, spread in sent(out, wire.Spread) if spread.records} == {"a", "b", "w"}
+    assert sent(core.admit(record("c"), "a", 3.0), wire.Sync) == [], "who only told of it knows us already"
 
 
-def test_a_new_revocation_puts_out_and_goes_on_at_once_also_to_whom_it_is_about():
+def test_a_new_revocation_removes_and_is_forwarded_at_once_also_to_the_removed():
     core = guarded("a", "b", "c")
-    out = core.receive("a", Revoked((void("b"),), bytes(16)), 1.0)
+    out = core.receive("a", wire.Revoked((void("b"),), bytes(16)), 1.0)
     assert Died("b") in out
     assert core.member_list.alive == ("a", "c", "me")
-    assert {peer for peer, _ in sent(out, Revoked)} == {"a", "b", "c"}
-    assert core.receive("c", Revoked((void("b"),), bytes(16)), 1.1) == []
-    assert core.receive("c", Spread((record("b", version=5),)), 1.2) == [
-        Send("c", Revoked((void("b"),), core.member_list.gate.digest))
+    assert {peer for peer, _ in sent(out, wire.Revoked)} == {"a", "b", "c"}
+    assert core.receive("c", wire.Revoked((void("b"),), bytes(16)), 1.1) == []
+    assert core.receive("c", wire.Spread((record("b", version=5),)), 1.2) == [
+        Send("c", wire.Revoked((void("b"),), core.member_list.gate.digest))
     ]
 
 
 def test_a_revocation_that_is_none_is_a_fault_without_effect():
     core = guarded("a", "b")
     with pytest.raises(RemoteProtocolError, match="a: revocation_forged"):
-        core.receive("a", Revoked((void("b"), Revocation(b"", "a", b"")), bytes(16)), 1.0)
+        core.receive("a", wire.Revoked((void("b"), wire.Revocation(b"", "a", b"")), bytes(16)), 1.0)
     assert core.member_list.alive == ("a", "b", "me")
 
 
@@ -167,7 +145,7 @@ def test_our_own_revocation_does_the_same():
     core = guarded("a", "b")
     out = core.revoke(void("a"), 1.0)
     assert Died("a") in out
-    assert {peer for peer, _ in sent(out, Revoked)} == {"a", "b"}
+    assert {peer for peer, _ in sent(out, wire.Revoked)} == {"a", "b"}
 
 
 def talk(one, other, first):
@@ -180,52 +158,52 @@ def talk(one, other, first):
         if send.peer not in names:
             continue
         now += 0.01
-        count += isinstance(send.message, Revoked)
+        count += isinstance(send.message, wire.Revoked)
         out = names[send.peer].receive(source, send.message, now)
         queue += [
-            (send.peer, output) for output in out if isinstance(output, Send) and isinstance(output.message, Revoked)
+            (send.peer, output)
+            for output in out
+            if isinstance(output, Send) and isinstance(output.message, wire.Revoked)
         ]
     return count
 
 
 @pytest.mark.parametrize(("mine", "theirs"), [(3, 0), (0, 3), (2, 2), (40, 40), (0, 0)])
-def test_two_who_compare_digests_know_all_that_either_knew(mine, theirs):
-    """Anti-entropy: who missed the wave, was away or is new. Both have some, one has none, or more than a frame holds."""
+def test_two_members_that_compare_digests_share_all_revocations(mine, theirs):
     one, other = guarded("z", "q", peer="y"), guarded("y", "q", peer="z")
     one.member_list.gate.revoke([void(f"one{n}") for n in range(mine)])
     other.member_list.gate.revoke([void(f"other{n}") for n in range(theirs)])
-    talk(one, other, Send("z", Revoked((), one.member_list.gate.digest, reply=True)))
+    talk(one, other, Send("z", wire.Revoked((), one.member_list.gate.digest, reply=True)))
     assert one.member_list.gate.revoked == other.member_list.gate.revoked
     assert len(one.member_list.gate.revoked) == mine + theirs
-    assert talk(one, other, Send("z", Revoked((), one.member_list.gate.digest, reply=True))) == 1, (
+    assert talk(one, other, Send("z", wire.Revoked((), one.member_list.gate.digest, reply=True))) == 1, (
         "then there is nothing to say"
     )
 
 
-def test_asking_for_revocations_is_no_amplifier():
-    """A member gets them once a timeout, a stranger never."""
+def test_requests_for_revocations_are_no_amplifier():
     core = guarded("a")
     core.member_list.gate.revoke([void(f"r{n:03d}") for n in range(100)])
     core.member_list.gate.changed()
-    ask = Revoked((), bytes(16), reply=True)
-    frames = sent(core.receive("a", ask, 1.0), Revoked)
-    assert [len(message.revocations) for _, message in frames] == [MAX_REVOCATIONS] * 6 + [4]
+    ask = wire.Revoked((), bytes(16), reply=True)
+    frames = sent(core.receive("a", ask, 1.0), wire.Revoked)
+    assert [len(message.revocations) for _, message in frames] == [wire.MAX_REVOCATIONS] * 6 + [4]
     assert [message.reply for _, message in frames] == [False] * 6 + [True]
-    assert sent(core.receive("a", ask, 1.0 + TIMING.timeout_s / 2), Revoked) == []
-    assert sent(core.receive("stranger", ask, 1.0 + TIMING.timeout_s), Revoked) == []
-    assert sent(core.receive("a", ask, 1.0 + TIMING.timeout_s), Revoked) == frames
+    assert sent(core.receive("a", ask, 1.0 + TIMING.timeout_s / 2), wire.Revoked) == []
+    assert sent(core.receive("stranger", ask, 1.0 + TIMING.timeout_s), wire.Revoked) == []
+    assert sent(core.receive("a", ask, 1.0 + TIMING.timeout_s), wire.Revoked) == frames
 
 
 def test_with_each_anti_entropy_the_digest_goes_out_if_there_is_anything_to_compare():
     core = guarded("a")
     core._sync_at = 5.0
-    assert sent(core.tick(5.0), Revoked) == []
+    assert sent(core.tick(5.0), wire.Revoked) == []
     core.member_list.gate.revoke([void("r")])
     core._sync_at = 6.0
-    assert sent(core.tick(6.0), Revoked) == [("a", Revoked((), core.member_list.gate.digest, reply=True))]
+    assert sent(core.tick(6.0), wire.Revoked) == [("a", wire.Revoked((), core.member_list.gate.digest, reply=True))]
 
 
-def test_anti_entropy_takes_out_whose_credential_has_lapsed():
+def test_anti_entropy_removes_members_with_lapsed_credentials():
     gate = Ring()
     core = guarded("a", "b", gate=gate)
     gate.waiting.add("b")
@@ -234,19 +212,19 @@ def test_anti_entropy_takes_out_whose_credential_has_lapsed():
     assert core.member_list.alive == ("a", "me")
 
 
-def test_who_tells_of_one_that_came_second_gets_the_record_that_goes_before_it():
+def test_a_second_user_of_an_invitation_is_answered_with_the_first_record():
     gate = Ring(waiting={"b"}, first={"b": record("a")})
     core = guarded("a", gate=gate)
-    out = core.receive("a", Sync((record("b"),), reply=False), 1.0)
-    assert sent(out, Spread) == [("a", Spread((record("a"),)))]
+    out = core.receive("a", wire.Sync((record("b"),), reply=False), 1.0)
+    assert sent(out, wire.Spread) == [("a", wire.Spread((record("a"),)))]
 
 
 def test_a_new_credential_is_a_new_version_of_our_record():
     core = guarded("a", "b")
-    out = core.update_credential(b"credential", 1.0)
+    out = core.update(1.0, credential=b"credential")
     assert (core.own.version, core.own.credential) == (1, b"credential")
     assert core.member_list.members["me"].record == core.own
-    assert {peer for peer, spread in sent(out, Spread) if spread.records == (core.own,)} == {"a", "b"}
-    assert core.update_credential(b"credential", 2.0) == []
+    assert {peer for peer, spread in sent(out, wire.Spread) if spread.records == (core.own,)} == {"a", "b"}
+    assert core.update(2.0, credential=b"credential") == []
     core.leave(3.0)
-    assert core.update_credential(b"x", 4.0) == core.admit(record("c"), "c", 4.0) == core.revoke(void("a"), 4.0) == []
+    assert core.update(4.0, credential=b"x") == core.admit(record("c"), "c", 4.0) == core.revoke(void("a"), 4.0) == []

@@ -37,7 +37,6 @@ def held(members):
 
 @given(st.lists(records, max_size=8), st.randoms(use_true_random=False))
 def test_the_order_of_arrival_does_not_matter(statements, chance):
-    """Gossip delivers in any order; all views must end up equal, digests too."""
     shuffled = list(statements)
     chance.shuffle(shuffled)
     assert held(list_of(*statements)) == held(list_of(*shuffled))
@@ -46,7 +45,6 @@ def test_the_order_of_arrival_does_not_matter(statements, chance):
 
 @given(st.lists(records, max_size=6), st.lists(records, max_size=6), st.lists(records, max_size=6))
 def test_merging_merged_views_is_associative_and_idempotent(one, two, three):
-    """Sync sends what is left of earlier merges: (a + b) + c = a + (b + c), and the same again changes nothing."""
     left = list_of(*list_of(*one, *two).records, *three)
     right = list_of(*one, *list_of(*two, *three).records)
     assert held(left) == held(right)
@@ -55,7 +53,6 @@ def test_merging_merged_views_is_associative_and_idempotent(one, two, three):
 
 @given(st.lists(records, min_size=1, max_size=8), records)
 def test_no_resurrection_by_a_record_that_is_not_newer(statements, late):
-    """A record still travelling must not bring back who is dead or gone."""
     members = list_of(*statements)
     for peer in list(members.alive):
         members.suspect(peer, 1.0)
@@ -72,7 +69,6 @@ def test_no_resurrection_by_a_record_that_is_not_newer(statements, late):
 
 @given(st.lists(st.sampled_from(["suspect", "bury", "merge"]), max_size=6))
 def test_a_refutation_always_wins(beliefs):
-    """Whatever we believe of a record, the member's next word voids it."""
     members = list_of(record("a", 1, 0))
     for belief in beliefs:
         match belief:
@@ -110,7 +106,6 @@ def test_a_refutation_always_wins(beliefs):
     ],
 )
 def test_what_a_record_changes(before, then, events, status):
-    """The table of (belief, record) -> (events, belief)."""
     members = MemberList(verify)
     for step in before:
         if step == "suspect":
@@ -123,8 +118,7 @@ def test_what_a_record_changes(before, then, events, status):
     assert members.members["a"].status == status
 
 
-def test_beliefs_apply_only_where_they_make_sense():
-    """Only the living are suspected, only suspects die or are cleared."""
+def test_status_changes_apply_only_in_order():
     members = list_of(record("a"))
     assert members.mark_dead("a", 1.0) == members.clear_suspicion("a", 1.0) == members.suspect("b", 1.0) == []
     assert members.suspect("a", 1.0) == [Suspected("a")]
@@ -133,7 +127,6 @@ def test_beliefs_apply_only_where_they_make_sense():
 
 
 def test_suspicion_does_not_change_the_digest_but_death_does():
-    """Exchanges check digests: doubt alone must not stop them."""
     members = list_of(record("a"), record("b"))
     before = members.digest
     members.suspect("a", 1.0)
@@ -143,23 +136,20 @@ def test_suspicion_does_not_change_the_digest_but_death_does():
 
 
 def test_a_digest_does_not_confuse_how_names_are_cut():
-    """Names are length-prefixed: {ab, c} is not {a, bc}."""
     assert len({digest(peers) for peers in permutations(["ab", "c"])}) == 1
     assert digest(["ab", "c"]) != digest(["a", "bc"])
 
 
-def test_a_forged_record_is_blamed_on_who_told_it():
-    """A signature is checked only where it matters: stale records cost nothing."""
+def test_a_forged_record_is_the_senders_fault():
     forged = record("a", version=1)
     forged = type(forged)("a", forged.swarm, 1, 1, "alive", (), b"wrong")
     members = list_of(record("a", version=2))
-    members.validate([forged], "liar")
-    with pytest.raises(RemoteProtocolError, match="liar: record_forged"):
-        list_of(record("a")).validate([forged], "liar")
+    members.validate([forged], "byzantine")
+    with pytest.raises(RemoteProtocolError, match="byzantine: record_forged"):
+        list_of(record("a")).validate([forged], "byzantine")
 
 
 def test_the_list_is_bounded_and_the_oldest_tombstone_makes_room():
-    """A flood of identities does not cost memory without end, nor push out the living."""
     members = list_of(record("a"), record("b"), record("c"), max_members=3)
     assert members.merge(record("d"), 1.0) == []
     members.suspect("b", 1.0)
@@ -168,8 +158,7 @@ def test_the_list_is_bounded_and_the_oldest_tombstone_makes_room():
     assert set(members.members) == {"a", "c", "d"}
 
 
-def test_tombstones_are_forgotten_after_their_time_and_never_told_as_living():
-    """The dead are our belief and not in `records`; who left is, with its own last word."""
+def test_tombstones_expire_and_are_not_sent_as_records():
     members = list_of(record("a"), record("b"), record("c", status="left"), tombstone_s=10.0)
     members.suspect("a", 1.0)
     members.mark_dead("a", 2.0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from starling.gossip.overlay import measure
 from starling.gossip.overlay.base_k import BaseK
 from starling.gossip.overlay.catalogue import overlay
-from starling.gossip.overlay.measure import matrix, residual, spectral_gap
+from starling.gossip.overlay.measure import matrix, residual
 from starling.gossip.overlay.one_peer import Hypercube, OnePeerExponential, RandomMatching
 from starling.gossip.overlay.random_graph import ErdosRenyi
 from starling.gossip.overlay.static import Alone, Complete, Ring, StaticExponential
@@ -30,8 +30,6 @@ COLUMNS = (
     ("one_peer_exponential", 1), ("base_k", 1), ("base_k", 2), ("random_matching", 1), ("od_equi_dyn", 1),
     ("ou_equi_dyn", 1), ("static_exponential", 1), ("ring", 1),
 )  # fmt: skip
-SHUFFLED = {8: 3.80, 16: 2.52, 24: 1.25, 33: 0.343, 64: 1.43, 100: 0.182}
-"""The same for base-2 whose rounds come in random order."""
 
 
 def reduction(each, n, seed):
@@ -56,23 +54,6 @@ def test_each_kind_reduces_a_disagreement_as_fast_as_the_table_says(n):
         measured = [reduction(measure.sequence(overlay(kind, k, s), n, 60), n, s) for s in range(10)]
         tolerance = 4 * math.sqrt(2 / 10) * np.std(measured, ddof=1) + 0.01 * expected + 0.0005
         assert np.mean(measured) == pytest.approx(expected, abs=tolerance), (kind, k)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("n", SHUFFLED)
-def test_base_k_in_random_order_is_much_weaker(n):
-    """Finite-time exactness is a property of the order: nodes that disagree on the round lose it."""
-    known = list(measure.sequence(BaseK(1), n, BaseK(1).period(n)))
-
-    def shuffled(seed):
-        chance = np.random.default_rng(seed)
-        while True:
-            yield known[chance.integers(len(known))]
-
-    measured = [reduction(shuffled(seed), n, seed) for seed in range(40)]
-    tolerance = 4 * math.sqrt(1 / 10 + 1 / 40) * np.std(measured, ddof=1)
-    assert np.mean(measured) == pytest.approx(SHUFFLED[n], abs=tolerance)
-    assert np.mean(measured) < 0.9 * REDUCTION[n][1]
 
 
 @settings(deadline=None)
@@ -112,20 +93,16 @@ def test_degrees_of_a_round_and_of_the_union():
 @pytest.mark.parametrize(
     ("kind", "n", "sent"),
     [
-        ("ring", 9, 2),
-        ("torus", 9, 4),
-        ("static_exponential", 64, 6),
-        ("one_peer_exponential", 33, 1),
-        ("hypercube", 8, 1),
+        ("ring", 9, 2), ("torus", 9, 4), ("static_exponential", 64, 6), ("one_peer_exponential", 33, 1), ("hypercube", 8, 1),
     ],
-)
+)  # fmt: skip
 def test_messages_are_as_many_as_each_graph_has_edges_out(kind, n, sent):
     """Bytes per node and round are this times the model, out and in: 2P on a ring, 4P on a torus, P with one peer."""
     assert measure.messages(overlay(kind, 1, 0), n, 6) == pytest.approx(sent)
 
 
 def test_the_gap_is_that_of_the_matrix_or_of_the_period():
-    assert measure.gap(Ring(), 9, 1) == pytest.approx(spectral_gap(matrix(Ring(), 9, 0)))
+    assert measure.gap(Ring(), 9, 1) == pytest.approx(1.0 - residual(matrix(Ring(), 9, 0)))
     assert measure.gap(BaseK(1), 33, 11) == 1.0
     part = OnePeerExponential()
     product = reduce(lambda P, t: matrix(part, 12, t) @ P, range(4), np.eye(12))
@@ -149,7 +126,6 @@ def test_finite_time_is_the_first_round_with_the_exact_average_or_never():
 
 
 def test_one_peer_exponential_is_exact_in_any_order_for_a_power_of_two():
-    """All 24 orders of four rounds, 16 members."""
     Ws = [matrix(OnePeerExponential(), 16, t) for t in range(4)]
     for order in itertools.permutations(Ws):
         assert residual(reduce(np.matmul, order)) < 1e-15

@@ -8,11 +8,10 @@ import pytest
 from starling.gossip.errors import ConfigError
 from starling.gossip.overlay.catalogue import OVERLAYS, check, overlay
 from starling.gossip.overlay.equitopo import UndirectedEquiDyn
-from starling.gossip.overlay.grid import Grid
 from starling.gossip.overlay.links import links
 from starling.gossip.overlay.measure import matrix, symmetrised
 from starling.gossip.overlay.periodic import Periodic
-from starling.gossip.overlay.static import Alone, Ring
+from starling.gossip.overlay.static import Alone, Grid, Ring
 from starling.gossip.overlay.sticky import Sticky
 from starling.gossip.overlay.weights import Lazy
 
@@ -39,11 +38,9 @@ def make(name, k=2):
 
 
 def sizes(name, largest):
-    """Every n for which the kind is defined."""
-    defined = {
-        "hypercube": lambda n: n & (n - 1) == 0,
-        "hyper_hypercube": lambda n: 2**20 * 3**20 % n == 0,
-    }.get(name, bool)
+    defined = {"hypercube": lambda n: n & (n - 1) == 0, "hyper_hypercube": lambda n: 2**20 * 3**20 % n == 0}.get(
+        name, bool
+    )
     return [n for n in range(1, largest + 1) if defined(n)]
 
 
@@ -56,7 +53,6 @@ def rounds(part, n, most=12):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_matrix_is_doubly_stochastic_and_nonnegative(name):
-    """Row sums keep a consensus, column sums keep the average: the two facts every convergence proof begins with."""
     part = make(name)
     for n in sizes(name, 64):
         for r in rounds(part, n, most=6):
@@ -69,7 +65,6 @@ def test_every_matrix_is_doubly_stochastic_and_nonnegative(name):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_sequence_repeats_after_its_period(name):
-    """Nodes that take the round modulo the period, and those that do not, meet the same peers."""
     part = make(name)
     for n in set(sizes(name, 16)) & {1, 2, 3, 4, 5, 6, 8, 12, 15, 16}:
         period = part.period(n)
@@ -108,7 +103,7 @@ MOST_PEERS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nobody_receives_from_more_peers_in_a_round_than_the_kind_promises(kind):
+def test_no_node_receives_from_more_peers_in_a_round_than_the_kind_promises(kind):
     part = make(kind)
     for n in sizes(kind, 40):
         most = MOST_PEERS.get(kind, lambda n: 1)(n)
@@ -128,8 +123,7 @@ def test_over_a_period_what_one_knows_reaches_everybody(name):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_equal_parameters_give_equal_rows_and_chance_is_in_the_seed_alone(name):
-    """Every node computes the schedule by itself: anything but the same bits would be links that one end does not know."""
+def test_equal_parameters_give_equal_rows_and_the_seed_is_the_only_randomness(name):
     for n in set(sizes(name, 16)) & {4, 9, 16}:
         one, other = make(name), make(name)
         assert [one.row(rank, n, 5) for rank in range(n)] == [other.row(rank, n, 5) for rank in reversed(range(n))][
@@ -144,7 +138,6 @@ def test_equal_parameters_give_equal_rows_and_chance_is_in_the_seed_alone(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(VARIANTS) - PULLED))
 def test_both_ends_of_a_link_give_it_the_same_weight_and_the_links_apply_the_symmetrised_matrix(name):
-    """Exchanges are antisymmetric: one theta per link, the same bits at both ends, or the average moves."""
     part = make(name)
     for n in sizes(name, 33):
         peers = [f"peer{i:02}" for i in range(n)]
@@ -199,11 +192,9 @@ WRONG = [
     ({"kind": "base_k", "k": 0}, "overlay: k must be >= 1, got 0"),
     ({"kind": "simple_base_k", "k": 0}, "k must be >= 1"),
     ({"kind": "hyper_hypercube", "k": 0}, "k must be >= 1"),
+    ({"kind": "pull", "k": 0}, "k must be >= 1, got 0"),
     ({"kind": "ring", "eta": 0.5}, "overlay.eta: ring has no such key"),
-    (
-        {"kind": "grid", "weights": "fair"},
-        "weights must be one of metropolis_hastings, max_degree, uniform, got 'fair'",
-    ),
+    ({"kind": "grid", "weights": "fair"}, "weights must be one of metropolis_hastings, max_degree, uniform, got 'fair'"),
     ({"kind": "torus", "weights": "uniform"}, "overlay.weights: torus has a rule of its own"),
     ({"kind": "half_random", "weights": "fair"}, "weights must be one of"),
     ({"kind": "erdos_renyi", "weights": "fair"}, "weights must be one of"),
@@ -215,7 +206,7 @@ WRONG = [
     ({"kind": "ring", "average_every": -1}, "average_every must be >= 1, got -1"),
     ({"kind": "ring", "average_every": 2, "k": 0}, "k must be >= 1, got 0"),
     ({"kind": "ring", "overlap": True}, "overlay.overlap: there is nothing to overlap with"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("asked", "said"), WRONG)
@@ -228,17 +219,14 @@ REFUSED = [
     ({"kind": "base_k", "k": 3}, 3, "overlay.k: must be < n = 3, got 3: .*2305.11420.*try k = 2"),
     ({"kind": "simple_base_k", "k": 9}, 5, "must be < n = 5, got 9"),
     ({"kind": "hyper_hypercube", "k": 4}, 4, "must be < n = 4, got 4"),
+    ({"kind": "pull", "k": 6}, 4, r"overlay\.k: must be < n = 4, got 6: a node meets at most the n − 1 others .*; try k = 3"),
     ({"kind": "ring", "k": 6, "average_every": 3}, 6, "must be < n = 6, got 6"),
     ({"kind": "base_k", "k": 6, "average_every": 3, "weights": "lazy"}, 6, "must be < n = 6, got 6"),
-    (
-        {"kind": "hyper_hypercube", "k": 2},
-        10,
-        r"k = 2 needs members whose prime factors are at most k \+ 1 = 3, got 10",
-    ),
+    ({"kind": "hyper_hypercube", "k": 2}, 10, r"k = 2 needs members whose prime factors are at most k \+ 1 = 3, got 10"),
     ({"kind": "hypercube", "average_every": 9}, 12, "power of two of members, got 12: the next one is 16"),
     ({"kind": "half_random"}, 5000, "at most 4096 members, got 5000"),
     ({"kind": "d_equi_static", "basis": 1}, 64, "1 shifts leaves at most 0.8 .* 64 members, take about 2 ln n = 9"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("asked", "n", "said"), REFUSED)

@@ -21,7 +21,6 @@ inners = st.sampled_from([Alone(), Ring(), OnePeerExponential(), RandomMatching(
     cycles=st.integers(0, 50),
 )  # fmt: skip
 def test_after_each_sweep_all_nodes_hold_the_mean_of_what_they_began_with(inner, n, k, every, overlap, cycles):
-    """With the inner overlay's rounds applied before: the product of a whole cycle is J."""
     part = Periodic(inner, every, k, overlap)
     cycle = part.cycle(n)
     x = np.random.default_rng(n).normal(size=(n, 2))
@@ -34,7 +33,6 @@ def test_after_each_sweep_all_nodes_hold_the_mean_of_what_they_began_with(inner,
 
 @given(n=st.integers(1, 40), k=st.integers(1, 3), every=st.integers(1, 9), start=st.integers(0, 500))
 def test_a_cycle_has_as_many_rounds_with_local_steps_as_asked_for_and_none_within_a_sweep(n, k, every, start):
-    """A gradient between two rounds of a sweep would not be averaged by it: the sweep comes after the last local steps."""
     part = Periodic(Alone(), every, k)
     sweep = BaseK(k).period(n)
     first = start * part.cycle(n)
@@ -62,7 +60,6 @@ def test_with_overlap_local_steps_never_pause_and_the_sweep_takes_the_last_round
 
 
 def test_the_inner_overlay_never_skips_a_round():
-    """Counted by the swarm's rounds, an inner period that divides the cycle would show the same round every time."""
     n = 33
     part = Periodic(OnePeerExponential(), 3)
     inner = [t for t in range(6 * part.cycle(n)) if t % part.cycle(n) < 2]
@@ -72,7 +69,6 @@ def test_the_inner_overlay_never_skips_a_round():
 
 
 def test_a_lone_member_has_a_sweep_of_one_empty_round():
-    """Whoever steps outwards after an average does so alone too."""
     part = Periodic(Ring(), 4)
     assert [part.stage(1, t) for t in range(4)] == [Stage(local=True, first=False, last=False)] * 3 + [ORDINARY]
     assert [part.row(0, 1, t) for t in range(8)] == [{}] * 8
@@ -89,17 +85,9 @@ def test_without_periodic_averaging_every_round_is_a_round_by_itself(kind):
 
 
 def test_a_lazy_inner_overlay_leaves_the_sweep_exact():
-    """Laziness would make the sweep's product anything but J."""
     part = overlay("ring", 1, 0, average_every=2, weights="lazy")
     assert matrix(part, 6, 0)[0, 1] == pytest.approx(1 / 6)
     x = np.arange(6.0)
     for t in range(part.cycle(6)):
         x = matrix(part, 6, t) @ x
     assert np.abs(x - 2.5).max() < 1e-12
-
-
-def test_no_round_between_averages_is_refused():
-    with pytest.raises(ValueError, match="average_every must be >= 1, got 0"):
-        Periodic(Ring(), 0)
-    with pytest.raises(ValueError, match="k must be >= 1"):
-        Periodic(Ring(), 3, 0)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.overlay import measure
-from starling.gossip.overlay.rendezvous import Rendezvous, meetings
+from starling.gossip.overlay.one_peer import Rendezvous, matching
 from starling.gossip.seeds import derive
 
 swarms = st.sets(st.text("abcdef", min_size=1, max_size=4), min_size=1, max_size=40)
@@ -19,23 +19,21 @@ def pairs(found):
 
 @given(seed=seeds, names=swarms, t=st.integers(0, 10**6), data=st.data())
 def test_a_missing_member_breaks_only_the_pair_it_is_in_and_makes_at_most_one_more(seed, names, t, data):
-    """In a schedule by rank it shifts every later rank, and hardly a pair is left."""
     missing = data.draw(st.sampled_from(sorted(names)))
-    whole, without = pairs(meetings(seed, names, t)), pairs(meetings(seed, names - {missing}, t))
+    whole, without = pairs(matching(seed, names, t)), pairs(matching(seed, names - {missing}, t))
     assert {pair for pair in whole if missing not in pair} <= without
     assert len(without - whole) <= 1
 
 
 @given(seed=seeds, names=swarms, t=st.integers(0, 10**6))
 def test_meetings_are_mutual_and_each_is_nearest_to_the_other_by_exclusive_or(seed, names, t):
-    """And where two are nearest to each other, they meet: nobody who could is left out."""
     hashed = {name: derive(seed, "rendezvous", t, name) for name in names}
 
     def nearest(name):
         return min(names - {name}, key=lambda other: hashed[name] ^ hashed[other], default=None)
 
     best = {name: nearest(name) for name in names}
-    assert meetings(seed, names, t) == {a: b for a, b in best.items() if b is not None and best[b] == a}
+    assert matching(seed, names, t) == {a: b for a, b in best.items() if b is not None and best[b] == a}
 
 
 @pytest.mark.parametrize("lost", [0.02, 0.1])
@@ -48,7 +46,7 @@ def test_views_that_miss_members_still_return_most_proposals(lost):
         asked = {}
         for node in range(n):
             known = [other for other in range(n) if other == node or chance.random() >= lost]
-            found = meetings(5, known, draw)
+            found = matching(5, known, draw)
             if node in found:
                 asked[node] = found[node]
         returned.append(np.mean([asked.get(other) == node for node, other in asked.items()]))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starling.gossip.overlay.measure import spectral_gap
+from starling.gossip.overlay.measure import residual
 from starling.gossip.overlay.sticky import SPARE_EDGES, StickyEdges
 from tests.harness.dense_weights import metropolis_hastings
 from tests.strategies import examples
@@ -16,8 +16,6 @@ DEGREE = 6
 
 
 class Swarm:
-    """Nodes with equal views, whose opening and closing is carried at once."""
-
     def __init__(self, n, degree=DEGREE):
         self.degree = degree
         self.nodes = {}
@@ -73,7 +71,7 @@ def test_targets_are_symmetric_few_and_connect_everybody(n, degree):
         assert len(node.targets) <= degree + degree % 2
         assert set(node.targets) == set(node.peers)
     if n > 1:
-        assert spectral_gap(metropolis_hastings(swarm.adjacency())) > 1e-6
+        assert residual(metropolis_hastings(swarm.adjacency())) < 1.0 - 1e-6
 
 
 def test_a_swarm_that_fits_into_the_degree_is_complete():
@@ -84,13 +82,12 @@ def test_a_swarm_that_fits_into_the_degree_is_complete():
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [16, 64])
 def test_after_random_churn_the_graph_is_symmetric_connected_bounded_and_still_mixes(n):
-    """Union of three random rings: the spectral gap does not fade with n, nor with what churn leaves behind."""
     swarm = Swarm(n)
     for _ in swarm.churn(100, seed=1):
         A = swarm.adjacency()
         assert (A == A.T).all()
         assert A.sum(axis=1).max() <= DEGREE + SPARE_EDGES
-        assert spectral_gap(metropolis_hastings(A)) > 0.2
+        assert residual(metropolis_hastings(A)) < 0.8
 
 
 @pytest.mark.slow
@@ -112,7 +109,6 @@ def test_one_join_or_leave_changes_few_edges_of_the_whole_swarm():
 
 
 def test_only_targets_are_opened_and_no_target_is_closed():
-    """Why opening and closing come to an end once members rest."""
     swarm = Swarm(30)
     for _ in swarm.churn(20, seed=3):
         for me, node in swarm.nodes.items():
@@ -133,7 +129,6 @@ def test_an_edge_to_a_peer_that_is_no_target_any_more_stays_while_there_is_room(
 
 
 def test_a_dead_peer_is_forgotten_without_being_closed():
-    """A dead peer's flow is revoked by the one who saw it die; closing in order would settle it."""
     node = StickyEdges(DEGREE, b"salt")
     node.update("me", {"a", "b", "c"})
     opened, closed = node.update("me", {"a", "b"})
@@ -150,7 +145,6 @@ def test_a_refused_edge_is_tried_again_at_the_next_update():
 
 
 def test_strangers_are_taken_in_up_to_the_spare_edges_and_targets_always():
-    """A peer that opens edges to everybody must not crowd out those whom the rings chose."""
     alive = {f"peer{i}" for i in range(60)}
     node = StickyEdges(DEGREE, b"salt")
     opened, _ = node.update("me", alive)

@@ -1,4 +1,4 @@
-"""Exchange messages byte for byte: another version of this program must still be understood."""
+"""Frames: golden bytes of every message, limits, and memory."""
 
 from __future__ import annotations
 
@@ -9,79 +9,107 @@ import msgspec
 import pytest
 
 from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.wire import schema as wire
 from starling.gossip.wire.frames import decode, encode
-from starling.gossip.wire.schema import (
-    Ack,
-    Busy,
-    Close,
-    Closed,
-    NotNow,
-    Pull,
-    Pulled,
-    Request,
-    Reset,
-    Response,
-    Solicit,
-)
+from starling.gossip.wire.schema import MAX_FRAME_BYTES
+from tests.harness.detectors import record
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "exchange.json"
+GOLDEN = {
+    lane: json.loads((Path(__file__).parents[2] / "golden" / f"{lane}.json").read_text())
+    for lane in ("exchange", "control")
+}
 VIEW = bytes(range(16))
-MESSAGES = {
-    "request": Request(2**60 + 7, 3, 2, 41, VIEW, 0.25, 0.75, b"\x00\x01values\xff"),
-    "response": Response(2**60 + 7, 3, b"\x02difference"),
-    "ack": Ack(2**60 + 7, 3),
-    "busy": Busy(2**60 + 7, 3, "late", 44),
-    "busy_to_a_poke": Busy(2**60 + 7, 0, "full", 44),
-    "poke": Solicit(2**60 + 7, 41, VIEW),
-    "reset": Reset(2**60 + 7),
-    "close": Close(2**60 + 7, 3),
-    "closed": Closed(2**60 + 7, 3),
-    "pull": Pull(2**60 + 7, 41),
-    "pulled": Pulled(
+EXCHANGE = {
+    "request": wire.Request(2**60 + 7, 3, 2, 41, VIEW, 0.25, 0.75, b"\x00\x01values\xff"),
+    "response": wire.Response(2**60 + 7, 3, b"\x02difference"),
+    "ack": wire.Ack(2**60 + 7, 3),
+    "busy": wire.Busy(2**60 + 7, 3, "late", 44),
+    "busy_to_a_poke": wire.Busy(2**60 + 7, 0, "full", 44),
+    "poke": wire.Solicit(2**60 + 7, 41, VIEW),
+    "reset": wire.Reset(2**60 + 7),
+    "close": wire.Close(2**60 + 7, 3),
+    "closed": wire.Closed(2**60 + 7, 3),
+    "pull": wire.Pull(2**60 + 7, 41),
+    "pulled": wire.Pulled(
         2**60 + 7, 42, 1_700_000_000_123, bytes(range(32)), bytes(range(64)), b"\x00\x01values\xff",
     ),
-    "not_now": NotNow(2**60 + 7, 44, "early"),
+    "not_now": wire.NotNow(2**60 + 7, 44, "early"),
 }  # fmt: skip
+RECORD = record("12D3KooWpeer", 1_700_000_000_000, 3, addresses=("/ip4/10.0.0.1/tcp/4001/p2p/12D3KooWpeer",))
+DIGEST = bytes(16)
+DOUBT = wire.Rumor("12D3KooWother", 1_700_000_000_001, 2, "suspect", "12D3KooWpeer")
+CONTROL = {
+    "hello": wire.Hello(RECORD, DIGEST, 12.5),
+    "probe": wire.Probe(1, DIGEST, 12.5, (DOUBT,)),
+    "probe_short": wire.Probe(1, DIGEST, 12.5),
+    "acknowledge": wire.Acknowledge(1, DIGEST, 12.5, "12D3KooWother", (DOUBT,)),
+    "acknowledge_short": wire.Acknowledge(1, DIGEST, 12.5),
+    "probe_for": wire.ProbeFor(2**62, "12D3KooWother"),
+    "spread": wire.Spread((RECORD,), (DOUBT,)),
+    "sync": wire.Sync((RECORD,), True),
+    "farewell": wire.Farewell(msgspec.structs.replace(RECORD, status="left")),
+    "hello_credential": wire.Hello(msgspec.structs.replace(RECORD, credential=b"credential"), DIGEST, 12.5),
+    "revoked": wire.Revoked((wire.Revocation(b"chain", "12D3KooWpeer", b"signature"),), DIGEST, True),
+    "revoked_short": wire.Revoked((), DIGEST),
+    "told": wire.Attestations((wire.Claim("12D3KooWpeer", 1_700_000_000_000, 7, bytes(32), bytes(64)),)),
+    "evidence": wire.Evidence("equivocation", "12D3KooWpeer", b"one", b"other"),
+    "beacon": wire.Beacon(7, bytes(range(64))),
+    "beacon_query": wire.BeaconQuery(7),
+}
+MESSAGES = {("exchange", name): it for name, it in EXCHANGE.items()} | {
+    ("control", name): it for name, it in CONTROL.items()
+}
 
 
-@pytest.mark.parametrize("name", MESSAGES)
-def test_every_exchange_message_has_its_golden_bytes(name):
-    """Tags and field order never change; a node of tomorrow reads a node of today."""
-    golden = json.loads(GOLDEN.read_text())
-    assert encode(MESSAGES[name]).hex() == golden[name]
-    assert decode("exchange", "peer", bytes.fromhex(golden[name])) == MESSAGES[name]
+@pytest.mark.parametrize(("lane", "name"), MESSAGES)
+def test_every_message_has_its_golden_bytes(lane, name):
+    assert encode(MESSAGES[lane, name]).hex() == GOLDEN[lane][name]
+    assert decode(lane, "peer", bytes.fromhex(GOLDEN[lane][name])) == MESSAGES[lane, name]
 
 
-@pytest.mark.parametrize("name", MESSAGES)
-def test_a_message_shares_no_memory_with_the_buffer_it_came_in(name):
-    """A payload may be kept for long; the buffer of a frame may not be, nor change what was read from it."""
-    frame = bytearray(encode(MESSAGES[name]))
-    message = decode("exchange", "peer", frame)
+@pytest.mark.parametrize(("lane", "name"), MESSAGES)
+def test_a_message_shares_no_memory_with_the_buffer_it_came_in(lane, name):
+    frame = bytearray(encode(MESSAGES[lane, name]))
+    message = decode(lane, "peer", frame)
     frame[:] = bytes(len(frame))
     frame.clear()  # an error while anything points into it
-    assert message == MESSAGES[name]
-    assert hash(message) == hash(MESSAGES[name]), "all parts are immutable"
+    assert message == MESSAGES[lane, name]
+    assert hash(message) == hash(MESSAGES[lane, name]), "all parts are immutable"
 
 
-def test_the_golden_file_names_these_messages_only():
-    """A message that is gone is noticed, too."""
-    assert json.loads(GOLDEN.read_text()).keys() == MESSAGES.keys()
+def test_the_golden_files_name_these_messages_only():
+    assert {(lane, name) for lane, messages in GOLDEN.items() for name in messages} == MESSAGES.keys()
 
 
-@pytest.mark.parametrize("name", MESSAGES)
-def test_a_cut_frame_is_a_fault_of_the_peer(name):
-    """Whatever arrives, the answer is one exception type."""
-    frame = encode(MESSAGES[name])
+@pytest.mark.parametrize(("lane", "name"), MESSAGES)
+def test_a_cut_frame_is_a_fault_of_the_peer(lane, name):
+    frame = encode(MESSAGES[lane, name])
     for end in range(len(frame)):
         with pytest.raises(RemoteProtocolError):
-            decode("exchange", "peer", frame[:end])
+            decode(lane, "peer", frame[:end])
 
 
-@pytest.mark.parametrize("message", [Busy, NotNow])
+@pytest.mark.parametrize("message", [wire.Busy, wire.NotNow])
 def test_every_reason_that_can_be_read_is_given_by_somebody(message):
-    """A word that no node says is a state that nobody has thought through: who is shut out, for one, is told nothing."""
     (field,) = (field for field in msgspec.inspect.type_info(message).fields if field.name == "reason")
     root = Path(__file__).parents[3]
     sources = [*(root / "gossip" / "exchange").glob("*.py"), *(root / "node" / "daemon").glob("*.py")]
     written = "\n".join(source.read_text() for source in sources if source.name != "commands.py")
     assert {reason for reason in field.type.values if f'"{reason}"' not in written} == set()
+
+
+@pytest.mark.parametrize("lane", MAX_FRAME_BYTES)
+@pytest.mark.parametrize(("more", "reason"), [(0, "frame_not_a_message"), (1, "frame_too_long")])
+def test_one_byte_beyond_the_limit_of_a_lane_is_too_long(lane, more, reason):
+    frame = b"\xc6" + (MAX_FRAME_BYTES[lane] - 5 + more).to_bytes(4, "big") + bytes(MAX_FRAME_BYTES[lane] - 5 + more)
+    with pytest.raises(RemoteProtocolError, match=reason):
+        decode(lane, "a", frame)
+
+
+def test_defaults_may_be_missing_on_the_wire():
+    frame = bytes.fromhex("94a370726201c408000000000000000000")
+    assert decode("control", "a", frame) == wire.Probe(1, bytes(8), 0)
+    plain = encode(wire.Farewell(record("a", status="left")))
+    assert plain[5] == 0x98, "a record of eight fields, the last of them the credential"
+    older = plain[:5] + bytes([0x97]) + plain[6:].removesuffix(b"\xc4\x00")
+    assert decode("control", "a", older) == wire.Farewell(record("a", status="left"))

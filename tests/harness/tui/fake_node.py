@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from starling.node.daemon.observe.changes import Changes
+from starling.node.daemon.events import Changes
 from starling.node.daemon.observe.control_server import ControlServer
 from tests.harness.snapshots import snapshot
 

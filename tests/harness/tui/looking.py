@@ -32,21 +32,17 @@ class CannedSource:
         self.closed = False
 
     def poll(self):
-        """The next of the given."""
         return self._polls.pop(0) if len(self._polls) > 1 else self._polls[0]
 
     def close(self):
-        """Remember that it was closed."""
         self.closed = True
 
 
 def swarm(count=8, **changes):
-    """Readings of a whole swarm."""
     return tuple(Reading(f"node-{number}", full(number, count, **changes)) for number in range(count))
 
 
 def screen_text(app):
-    """The screen as lines of text, as a person sees it."""
     strips = app.screen._compositor.render_strips()
     return "\n".join(strip.text for strip in strips)
 
@@ -83,7 +79,6 @@ def look(polls, size=SMALL, keys=(), *, then=None, playback=None, clock=lambda: 
 
 
 async def settle(pilot, app):
-    """Until the footer has its keys and the screen stays as it is for two looks: both take some turns of the loop."""
     before, same = None, 0
     for _ in range(50):
         await pilot.pause()
@@ -98,13 +93,10 @@ async def settle(pilot, app):
 
 
 def one(**changes):
-    """Polls that see one node."""
     return [(Reading("node-0", snapshot(**changes)),)]
 
 
 def until(words):
-    """Something to do afterwards: wait until these words are on the screen."""
-
     async def wait(pilot, app, seen):
         deadline = time.monotonic() + 20
         while words not in seen[-1]:
@@ -116,20 +108,17 @@ def until(words):
 
 
 def rows(screen, *signs):
-    """Lines that hold all of these."""
     return [line for line in screen.splitlines() if all(sign in line for sign in signs)]
 
 
-def told(peer, *rows, **changes):
-    """What a node says of others: pairs of a peer and its state."""
+def reports(peer, *rows, **changes):
     peers = tuple(PeerStatus(peer=of, state=state, **more) for of, state, more in rows)
     return Reading(peer, snapshot(peer=peer, peers=peers, **changes))
 
 
 def many(number, edges=2):
-    """A swarm of so many, each with edges to the next ones."""
     peers = [f"peer-{each:03}" for each in range(number)]
     return [
-        told(peer, *((peers[(at + step) % number], "alive", {"edge": True}) for step in range(1, edges + 1)))
+        reports(peer, *((peers[(at + step) % number], "alive", {"edge": True}) for step in range(1, edges + 1)))
         for at, peer in enumerate(peers)
     ]

@@ -28,23 +28,13 @@ class Terminal:
     def __init__(self, command, size=(80, 24)):
         self.name = f"starling-{uuid.uuid4().hex[:8]}"
         self.run(
-            "-f",
-            "/dev/null",
-            "new-session",
-            "-d",
-            "-x",
-            str(size[0]),
-            "-y",
-            str(size[1]),
-            "-c",
-            str(ROOT),
-            shlex.join(command),
-        )
+            "-f", "/dev/null", "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]), "-c", str(ROOT), shlex.join(command),
+        )  # fmt: skip
 
     def run(self, *arguments):
-        # A test worker is told how wide its report is, which is not how wide this terminal is.
-        told = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
-        environment = {**told, "LC_ALL": "C.UTF-8", "TERM": "xterm-256color"}
+        # A test worker knows the width of its report, which is not how wide this terminal is.
+        kept = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
+        environment = {**kept, "LC_ALL": "C.UTF-8", "TERM": "xterm-256color"}
         return subprocess.run(
             ["tmux", "-u", "-L", self.name, *arguments], check=False, capture_output=True, text=True, env=environment
         )
@@ -61,16 +51,13 @@ class Terminal:
         return self.run("list-sessions").returncode == 0
 
     def press(self, *keys):
-        """As tmux names them: q, Escape, Down, C-c."""
         self.run("send-keys", *keys)
 
     def ends(self, timeout_s=60.0):
-        """Wait until what ran in it has ended."""
         deadline = time.monotonic() + timeout_s
         while self.alive:
             assert time.monotonic() < deadline, self.run("capture-pane", "-p").stdout
             time.sleep(0.05)
 
     def close(self):
-        """Whatever still runs in it is hung up on."""
         self.run("kill-server")

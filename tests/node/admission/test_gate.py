@@ -1,7 +1,5 @@
 """The gate: whom a node lets in, what it blames a teller for, and that all nodes which heard the same decide the same."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import msgspec
@@ -50,9 +48,6 @@ def member(length):
     return record_of(PEOPLE[length], chain=chain_of(length))
 
 
-# --- allow ----------------------------------------------------------------------------------------------------
-
-
 def test_listed_peers_and_the_founder_are_members_and_nobody_else():
     gate = gate_of(AdmissionSection(kind="allow", members=(PEOPLE[1].peer_id,)))
     assert gate.closed
@@ -60,9 +55,6 @@ def test_listed_peers_and_the_founder_are_members_and_nobody_else():
     assert gate.admits(record_of(PEOPLE[1]))
     assert not gate.admits(record_of(PEOPLE[2]))
     assert gate.fault(record_of(PEOPLE[2])) == "not_listed"
-
-
-# --- open -----------------------------------------------------------------------------------------------------
 
 
 def test_where_nothing_is_asked_an_empty_credential_is_enough():
@@ -101,7 +93,6 @@ def test_work_is_admitted_once_it_was_evaluated_and_as_long_as_it_is_current():
 
 
 def test_work_that_was_found_wrong_and_none_at_all_are_the_tellers_fault():
-    """An honest member evaluates before it tells."""
     gate = gate_of(WORK)
     wrong = record_of(PEOPLE[1], ticket=Ticket(int(NOW_S // 3600), 5))
     gate.prove(wrong, good=False)
@@ -110,7 +101,6 @@ def test_work_that_was_found_wrong_and_none_at_all_are_the_tellers_fault():
 
 
 def test_work_in_another_epoch_costs_no_evaluation():
-    """The cheap checks come first."""
     gate = gate_of(WORK)
     for epoch in (0, int(NOW_S // 3600) - 2, int(NOW_S // 3600) + 2, 2**62):
         assert not gate.admits(record_of(PEOPLE[1], ticket=Ticket(epoch, 5)))
@@ -123,9 +113,6 @@ def test_what_waits_for_evaluation_is_bounded():
         raw = credentials.encode(Credential("", Ticket(int(NOW_S // 3600), nonce)))
         gate.admits(Record(PEOPLE[1].peer_id, SWARM, 1, nonce, "alive", (), b"", raw))
     assert len(gate.unproven) == gates.MAX_UNPROVEN
-
-
-# --- invite ---------------------------------------------------------------------------------------------------
 
 
 def test_the_invited_are_members_and_the_founder_needs_no_invitation():
@@ -222,7 +209,6 @@ def many_below(branch, count):
 
 @pytest.mark.slow
 def test_no_member_fills_the_revocations_and_the_order_of_arrival_does_not_matter():
-    """What a hostile branch says of itself is bounded; what the founder says stays."""
     terms = Terms(SWARM, FOUNDER.peer_id, 3, 64)
     mine = revocations.revoke(FOUNDER, one_more((), FOUNDER, 2, terms=terms, number=2), terms)
     flood = many_below(1, MAX_PER_BRANCH + 20)
@@ -245,9 +231,6 @@ def test_a_revocation_is_forgotten_when_what_it_voids_has_ended():
     assert held.voids(one_more((), FOUNDER, 1, until=1000)) is None
 
 
-# --- one invitation, two peers --------------------------------------------------------------------------------
-
-
 def users(count):
     """Records of peers that all took up the same invitation, given to a bearer key."""
     bearer = b"b" * 32
@@ -257,7 +240,6 @@ def users(count):
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_of_those_who_use_one_invitation_all_nodes_keep_the_same_one(order):
-    """In whatever order they were heard of; the others are out, without any teller's fault."""
     records = users(3)
     gate = gate_of()
     view = MemberList(lambda record: verify_record(record, SWARM), gate)
@@ -287,7 +269,6 @@ def test_an_invitation_used_twice_is_evidence_against_the_inviter():
 
 
 def test_two_invitations_under_one_number_are_one_used_twice():
-    """An inviter that signs more than its quota brings in no more members for it, and its signatures tell it from one that was robbed."""
     claims = [record_of(PEOPLE[at], chain=one_more((), FOUNDER, at, number=7)) for at in (4, 5)]
     gate = gate_of()
     for record in claims:

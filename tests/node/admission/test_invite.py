@@ -1,7 +1,5 @@
 """One string to join by: it survives copying, and says what is wrong with it in one line."""
 
-from __future__ import annotations
-
 import base58
 import pytest
 from hypothesis import given
@@ -10,9 +8,11 @@ from hypothesis import strategies as st
 from starling.gossip.errors import ConfigError
 from starling.node.admission import invite as invites
 from starling.node.admission.invite import Invite
+from tests.harness.invitations import SWARM, chain_of
 
 PEER = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
 INVITE = Invite("szqrpi3amiarlozqhdswsbdg7m5ou3swn", (f"/ip4/203.0.113.7/tcp/4001/p2p/{PEER}",))
+INVITED = Invite(SWARM, INVITE.bootstrap, chain_of(2), bytes(32))
 GOLDEN = (
     "starling1:2YqmKZdzBQQnJjTy7hhieJ8Hct72rLjvvscMpz4dnPXy9TrBBekX1VM6uYSS8MCQE3PTgdMggv52e5bY3xPbVYiLfxrA4JE4G2M7LwbCbN6WU6PG"
     "hRfK1pMtWbwNaK1RjJGBfqp8gBmb8wzp4R2QBmNPjuhaDCHar2QPsK"
@@ -20,7 +20,6 @@ GOLDEN = (
 
 
 def test_an_invite_of_today_will_be_read_tomorrow():
-    """People keep invites in mails: the format of version 1 stands."""
     assert invites.decode(GOLDEN) == Invite(INVITE.swarm, (f"/ip4/1.2.3.4/tcp/4001/p2p/{PEER}",))
 
 
@@ -36,9 +35,15 @@ def test_an_invite_comes_back_as_it_was(bootstrap):
     assert " " not in text
 
 
-@given(st.integers(0, 10**6), st.sampled_from("123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"))
-def test_one_changed_character_is_noticed(where, character):
-    text = invites.encode(INVITE)
+@given(
+    st.sampled_from([INVITE, INVITED]),
+    st.integers(0, 10**6),
+    st.sampled_from("123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"),
+)
+def test_one_changed_character_is_noticed(invite, where, character):
+    text = invites.encode(invite)
+    assert invites.decode(text) == invite
+    assert text.startswith(invites.INVITED if invite.chain else invites.PREFIX)
     at = len(invites.PREFIX) + where % (len(text) - len(invites.PREFIX))
     changed = text[:at] + character + text[at + 1 :]
     if changed != text:
@@ -49,18 +54,12 @@ def test_one_changed_character_is_noticed(where, character):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "is not one"),
-        ("hello", "is not one"),
-        ("https://example.org/" + "x" * 100, "is not one"),
-        ("two\nlines", "is not one"),
-        ("starling1:" + "z" * 9000, "is not one"),
-        ("starling1:", "damaged"),
-        ("starling1:0OIl", "damaged"),
-        ("starling1:é", "damaged"),
-        (GOLDEN[:-1], "damaged"),
+        ("", "is not one"), ("hello", "is not one"), ("https://example.org/" + "x" * 100, "is not one"),
+        ("two\nlines", "is not one"), ("starling1:" + "z" * 9000, "is not one"), ("starling1:", "damaged"),
+        ("starling1:0OIl", "damaged"), ("starling1:é", "damaged"), (GOLDEN[:-1], "damaged"),
         ("starling3:abc", "is of version 3"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_invite_is_one_clear_line(text, says):
     with pytest.raises(ConfigError, match=says) as error:
         invites.decode(text)
@@ -71,14 +70,10 @@ def test_a_bad_invite_is_one_clear_line(text, says):
 @pytest.mark.parametrize(
     "packed",
     [
-        b"\xc0",
-        b"\x92\xa1s\x90",
-        b"\x92\x01\x91\xa2/x",
-        b"\x93\xa1s\x91\xa2/x\x00",
-        b"\x92\xa1s\x91\x01",
+        b"\xc0", b"\x92\xa1s\x90", b"\x92\x01\x91\xa2/x", b"\x93\xa1s\x91\xa2/x\x00", b"\x92\xa1s\x91\x01",
         b"\x92\xa1s\x91\xa3abc",
     ],
-)
+)  # fmt: skip
 def test_a_well_sealed_invite_with_wrong_content_is_damaged_too(packed):
     text = invites.PREFIX + base58.b58encode(packed + invites._checksum(invites.PREFIX, packed)).decode()
     with pytest.raises(ConfigError, match="damaged"):

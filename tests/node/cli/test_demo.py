@@ -18,13 +18,12 @@ from starling.node.cli import demo as command
 from starling.node.cli import progress
 from starling.node.cli.main import main
 from starling.node.config.schema import Manifest
-from starling.node.demo import process as demo_node
 from starling.node.demo import swarm
-from starling.node.demo.process import Member
-from starling.node.demo.swarm import Demo, Plan
+from starling.node.demo.swarm import Demo, Member, Plan
+from starling.node.status import control
 from starling.node.status.snapshot import VERSION, PeerStatus, StatusSnapshot
 from starling.node.storage.run_dir import RunDir
-from tests.harness.cli_doubles import DONE, TABLE, Canned
+from tests.harness.cli_doubles import DONE, TABLE, Canned, refused
 
 
 @pytest.fixture
@@ -60,6 +59,10 @@ WRONG = [
     (["--set", "pace.rounds=0"], ["pace.rounds", "0", "`starling demo --seconds 60`"]),
     (["--set", "pace.quorum=9"], ["pace.quorum", "--nodes = 8", "9", "`--nodes 9`"]),
     (["--set", "pce.rounds=5"], ["pce", "did you mean pace?", "`starling config show`"]),
+    (["--set", "PACE.rounds=5"], ["did you mean pace?"]),
+    (["--set", "admission.kind=OPEN"], ["did you mean open?"]),
+    (["--set", "mix=PET"], ["did you mean pet?"]),
+    (["--byzantine", "1:ALIE"], ["did you mean `--byzantine 1:alie`"]),
     (["--set", "rounds"], ["--set", "'rounds'", "`starling config show`"]),
     (["--set", "pace.min_wait_s=99"], ["pace.min_wait_s", "99", "`--set pace.min_wait_s=10`"]),
     (["--seed", "-1"], ["seed", "-1", ">= 0", "`starling config show`"]),
@@ -79,36 +82,26 @@ WRONG = [
     (["--ban-at", "nan", "--byzantine", "1:alie"], ["--ban-at", "nan", "`--ban-at 0.4`"]),
     (["--ban-at", "0.3"], ["--ban-at", "there are none", "`starling demo --byzantine 1:sign_flip --ban-at 0.3`"]),
     (["--preset", "closed"], ["preset", "'closed'", "open", "vouched"]),
-    (["--preset", "open", "--set", "robust.b=0"], ["robust.b", "preset"]),
+    (["--preset", "open", "--set", "robust.f=0"], ["robust.f", "preset"]),
     (["--join-late", "1"], ["--join-late", "< 1", "`--join-late 0.5`"]),
     (["--join-late", "nan"], ["--join-late", "nan", "`--join-late 0.5`"]),
     (["--task", "digit"], ["task.kind", "'digit'", "--set task.kind=digits"]),
-    (["--task", "images"], ["task.params.path", "images", "`--set task.params.path=PATH`"]),
-    (["--task", "text", "--set", "task.params.path=/gone/x"], ["task.params.path", "'/gone/x'", "`ls /gone`"]),
+    (["--task", "images"], ["task.path", "images", "`--set task.path=PATH`"]),
+    (["--task", "text", "--set", "task.path=/gone/x"], ["task.path", "'/gone/x'", "`ls /gone`"]),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "words"), WRONG, ids=[" ".join(a) for a, _ in WRONG])
 def test_wrong_input_is_one_line_that_names_it_and_the_next_command(arguments, words, canned, capsys):
     """Exit code 2, before anything is started."""
-    assert main(["demo", *arguments]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("starling: ")
-    assert said.err.count("\n") == 1
-    for word in words:
-        assert word in said.err
+    refused(capsys, ["demo", *arguments], *words)
 
 
 @pytest.mark.parametrize("folder", ["earlier", "file"])
 def test_a_folder_that_cannot_be_used_is_refused_and_left_alone(folder, tmp_path, capsys):
     (tmp_path / "earlier" / "node-0").mkdir(parents=True)
     (tmp_path / "file").write_text("mine")
-    assert main(["demo", "--dir", str(tmp_path / folder)]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert str(tmp_path / folder) in said
-    assert "name another folder" in said
+    refused(capsys, ["demo", "--dir", tmp_path / folder], str(tmp_path / folder), "name another folder")
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -145,32 +138,32 @@ def test_seconds_make_an_endless_run_with_a_constant_step(canned, capsys):
 
 def test_quadratic_has_a_bowl_for_each_node_also_the_late_one(canned):
     manifest = planned(canned, "--task", "quadratic", "--nodes", "5", "--join-late", "0.5").manifest
-    assert manifest.task.params["nodes"] == manifest.partition.shards == 6
+    assert manifest.task.params()["nodes"] == manifest.partition.shards == 6
 
 
 @pytest.mark.parametrize(("assignments", "kind"), [([], "by_file"), (["partition=iid"], "iid")])
 def test_text_is_cut_by_file_unless_a_person_says_otherwise(assignments, kind, canned, tmp_path):
-    sets = [argument for each in (f"task.params.path={tmp_path}", *assignments) for argument in ("--set", each)]
+    sets = [argument for each in (f"task.path={tmp_path}", *assignments) for argument in ("--set", each)]
     assert planned(canned, "--task", "text", *sets).manifest.partition.kind == kind
     assert planned(canned, "--set", "task=text", *sets).manifest.partition.kind == kind
 
 
-def test_the_last_nodes_lie_in_the_order_of_the_options(canned):
-    """Never the first, whom all others join through."""
+def test_the_last_nodes_are_byzantine_in_the_order_of_the_options(canned):
+    """Never the first, through which all others join."""
     plan = planned(canned, "--nodes", "6", "--byzantine", "1:alie", "--byzantine", "2:sign_flip")
     assert plan.byzantine == ((3, "alie"), (4, "sign_flip"), (5, "sign_flip"))
     assert planned(canned).byzantine == ()
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4])
-def test_when_the_liars_are_banned_is_a_share_of_the_run(share, canned):
+def test_the_time_of_the_ban_is_a_share_of_the_run(share, canned):
     assert planned(canned, "--byzantine", "1:alie", "--ban-at", str(share)).ban_at == share
     assert planned(canned, "--byzantine", "1:alie").ban_at is None
 
 
 @pytest.mark.parametrize("preset", ["open", "vouched"])
 def test_a_preset_is_what_members_agree_on_and_they_are_listed(preset, canned):
-    """Nobody has to be invited or to prove work in a swarm that begins with all of its members; --set says otherwise."""
+    """No invitation or proof of work is needed in a swarm that begins with all of its members, unless --set says otherwise."""
     manifest = planned(canned, "--preset", preset).manifest
     assert (manifest.preset, manifest.admission.kind) == (preset, "allow")
     assert manifest.mix.kind == {"open": "gather", "vouched": "pet"}[preset]
@@ -179,14 +172,13 @@ def test_a_preset_is_what_members_agree_on_and_they_are_listed(preset, canned):
     assert planned(canned, "--preset", preset, "--set", f"admission.kind={kept}").manifest.admission.kind == kept
 
 
-def test_set_goes_before_a_preset(canned):
+def test_set_goes_before_a_preset_and_before_what_is_derived(canned):
     """As in every other command."""
-    assert planned(canned, "--preset", "open", "--set", "overlay.k=7", "--set", "robust.b=3").manifest.overlay.k == 7
-
-
-def test_set_goes_before_what_is_derived(canned):
-    manifest = planned(canned, "--set", "partition.shards=2", "--set", "pace.quorum=3").manifest
-    assert (manifest.partition.shards, manifest.pace.quorum) == (2, 3)
+    manifest = planned(
+        canned, "--preset", "open", "--set", "overlay.k=7", "--set", "robust.f=3", "--set", "pace.quorum=3"
+    ).manifest
+    assert (manifest.overlay.k, manifest.pace.quorum) == (7, 3)
+    assert planned(canned, "--set", "partition.shards=2").manifest.partition.shards == 2
 
 
 # --- what is printed --------------------------------------------------------------------------------------------
@@ -216,14 +208,6 @@ def test_the_table_has_a_line_per_node_and_the_sum_of_it(canned, capsys):
     assert "\x1b" not in out
 
 
-def test_the_table_names_the_liars(canned, capsys):
-    canned.table = {**TABLE, "nodes": [DONE, {**DONE, "byzantine": True}]}
-    assert main(["demo"]) == 0
-    first, second = capsys.readouterr().out.splitlines()[1:3]
-    assert "Byzantine" not in first
-    assert "done, Byzantine" in second
-
-
 def test_the_ban_is_one_line_with_how_things_stood_before_it(canned, capsys):
     ban = {"round": 12, "after_s": 5.0, "mean": 0.412, "min": 0.3}
     canned.table = {**TABLE, "ban": ban, "nodes": [DONE, {**DONE, "state": "banned", "byzantine": True}]}
@@ -232,7 +216,9 @@ def test_the_ban_is_one_line_with_how_things_stood_before_it(canned, capsys):
     assert main(["demo"]) == 0
     out = capsys.readouterr().out
     assert "before the ban in round 12: mean 0.412, min 0.300\n" in out
-    assert "banned, Byzantine" in out
+    honest, byzantine = out.splitlines()[1:3]
+    assert "Byzantine" not in honest
+    assert "banned, Byzantine" in byzantine
 
 
 def test_without_a_terminal_progress_is_a_line_every_few_seconds(canned, monkeypatch, capsys):
@@ -278,25 +264,24 @@ def test_the_terminal_ui_is_closed_by_one_sigint_and_a_bar_follows_when_a_person
 # --- how it ends ------------------------------------------------------------------------------------------------
 
 
-def test_a_liar_that_failed_does_not_fail_the_demo(canned, capsys):
-    """It was shut out, say; that is what should happen to it."""
-    canned.table = {**TABLE, "nodes": [DONE, {"peer": "12D3KooWfailed0", "state": "failed", "byzantine": True}]}
-    assert main(["demo", "--json"]) == 0
+@pytest.mark.parametrize(
+    ("state", "byzantine"), [("failed", True), ("killed", False), ("left", False), ("done", False)]
+)
+def test_only_an_honest_node_that_failed_fails_the_demo(state, byzantine, canned, capsys):
+    """A Byzantine one was banned, say, as it should be; others were killed on purpose."""
+    canned.table = {**TABLE, "nodes": [DONE, {"peer": "12D3KooWanother0", "state": state, "byzantine": byzantine}]}
+    assert main(["demo"]) == 0
     assert "failed" not in capsys.readouterr().err
 
 
-def test_a_failed_node_is_told_in_its_own_words_and_the_exit_code_is_1(canned, capsys):
+def test_a_failed_node_is_reported_by_what_it_printed_last_and_the_exit_code_is_1(canned, tmp_path, capsys):
     canned.table = {**TABLE, "nodes": [DONE, {"peer": "12D3KooWfailed0", "state": "failed", "byzantine": False}]}
+    canned.members = [SimpleNamespace(run_dir=tmp_path)] * 2
+    RunDir(tmp_path).output.write_text("the engine died 6 times\n")
     assert main(["demo", "--json"]) == 1
     said = capsys.readouterr()
     assert "starling: node 1 failed: the engine died 6 times\n" in said.err
     assert json.loads(said.out)["nodes"][1]["state"] == "failed"
-
-
-@pytest.mark.parametrize(("state", "code"), [("killed", 0), ("left", 0), ("done", 0)])
-def test_who_was_killed_on_purpose_or_left_is_no_failure(state, code, canned):
-    canned.table = {**TABLE, "nodes": [DONE, {**DONE, "state": state}]}
-    assert main(["demo"]) == code
 
 
 def test_a_failed_run_prints_nothing_on_standard_output(canned, capsys):
@@ -362,16 +347,16 @@ def test_a_temporary_folder_is_kept_only_for_a_failure_whose_logs_say_more(error
 @pytest.mark.parametrize(("code", "kind"), [(2, ConfigError), (1, GossipError)])
 def test_a_node_that_did_not_start_is_a_person_s_mistake_if_it_says_so(code, kind, tmp_path):
     """Exit code 2 of a node is the demo's own: what is wrong is in the options, not in the machine."""
-    member = Member(0, RunDir.create(tmp_path), "12D3", process=SimpleNamespace(returncode=code))
-    member.run_dir.output.write_text("a line\nstarling: task.params: hidden: must be >= 1\n")
-    error = member.why_not_started()
-    assert type(error) is kind
-    assert str(error).endswith("task.params: hidden: must be >= 1")
-    assert "starling:" not in str(error)
+    member = Member(0, tmp_path, "12D3")
+    member.process = SimpleNamespace(poll=lambda: code)
+    RunDir(tmp_path).output.write_text("a line\nstarling: task.params: hidden: must be >= 1\n")
+    with pytest.raises(kind, match=r"exit code \d: task.params: hidden: must be >= 1$") as raised:
+        member.raise_if_ended()
+    assert raised.type is kind
 
 
 @pytest.mark.parametrize(
-    ("told", "changes", "expected"),
+    ("reported", "changes", "expected"),
     [
         ("finished", {}, "done"),
         ("training", {}, "failed"),
@@ -386,51 +371,50 @@ def test_a_node_that_did_not_start_is_a_person_s_mistake_if_it_says_so(code, kin
         (None, {"down": True}, "failed"),
     ],
 )
-def test_what_became_of_a_node(told, changes, expected, tmp_path):
+def test_the_final_state_of_a_node(reported, changes, expected, tmp_path):
     """Done is what the run asked for; killed is on purpose and not back in time; all else that is no farewell failed."""
-    snapshot = None if told is None else StatusSnapshot(VERSION, "12D3", "s", "n", 0.0, 0.0, told)
-    process = SimpleNamespace(poll=lambda: 1 if changes.get("down") else None)
-    member = Member(
-        0, RunDir.create(tmp_path), "12D3", process, snapshot,
-        killed_at=changes.get("killed_at"), reborn=changes.get("reborn", False),
-    )  # fmt: skip
-    assert Demo(Plan(Manifest(), seconds=changes.get("seconds")))._row(member)["state"] == expected
+    snapshot = None if reported is None else StatusSnapshot(VERSION, "12D3", "s", "n", 0.0, 0.0, reported)
+    member = Member(0, tmp_path, "12D3")
+    member.process = SimpleNamespace(poll=lambda: 1 if changes.get("down") else None)
+    member.snapshot, member.killed_at, member.reborn = snapshot, changes.get("killed_at"), changes.get("reborn", False)
+    assert Demo(Plan(Manifest(), seconds=changes.get("seconds")))._row(member).state == expected
 
 
 def member(tmp_path, index, value, attack="", state="finished"):
     """One that has said how good it is."""
     said = StatusSnapshot(VERSION, f"12D3{index}", "s", "n", 0.0, 0.0, state, round=10, value=value, metric="accuracy")
-    alive = SimpleNamespace(poll=lambda: None)
-    return Member(index, RunDir.create(tmp_path / str(index)), f"12D3{index}", alive, said, attack=attack)
+    made = Member(index, tmp_path / str(index), f"12D3{index}", attack)
+    RunDir.create(made.run_dir).config_file.touch()
+    made.process, made.snapshot = SimpleNamespace(poll=lambda: None), said
+    return made
 
 
 def test_mean_and_minimum_are_of_the_honest(tmp_path):
-    """What a liar has learned is nobody's business."""
     demo = Demo(Plan(Manifest()))
     demo.members = [
         member(tmp_path, 0, 0.9), member(tmp_path, 1, 0.8), member(tmp_path, 2, 0.1, "foe"), member(tmp_path, 3, 1.0, "foe")
     ]  # fmt: skip
-    table = demo._table()
-    assert [row["byzantine"] for row in table["nodes"]] == [False, False, True, True]
-    assert (table["mean"], table["min"], table["max"]) == (pytest.approx(0.85), 0.8, 0.9)
+    summary = demo._summary(1.0)
+    assert [row.byzantine for row in summary.nodes] == [False, False, True, True]
+    assert (summary.mean, summary.min, summary.max) == (pytest.approx(0.85), 0.8, 0.9)
     assert demo._line() == "4 nodes (2 Byzantine), round 10, accuracy 0.850"
 
 
-def test_a_liar_that_is_still_at_it_was_left_behind(tmp_path):
-    """Nobody waits for it: peers have shut it out, and its rounds take as long as they may."""
+def test_the_run_does_not_wait_for_a_byzantine_node(tmp_path):
+    """Its peers have banned it, so its rounds take as long as they may."""
     demo = Demo(Plan(Manifest()))
     late = member(tmp_path, 1, 0.5, "nan", state="training")
     demo.members = [member(tmp_path, 0, 0.9), late]
-    assert demo._row(late)["state"] == "left"
+    assert demo._row(late).state == "left"
     assert list(demo._watch())
 
 
-def test_liars_know_each_other_and_honest_nodes_are_configured_as_ever(tmp_path):
+def test_byzantine_nodes_know_each_other_and_honest_nodes_are_configured_as_usual(tmp_path):
     """The demo says the second yes for its owner, who asked for it by name."""
     plan = Plan(Manifest(), nodes=5, byzantine=((3, "alie"), (4, "nan")), folder=tmp_path)
     with Demo(plan) as demo:
-        configs = [demo._prepare(index).run_dir.read_config() for index in range(5)]
-        crew = {member.peer for member in demo.members[3:]}
+        configs = [demo._config(index) for index in range(5)]
+        crew = {demo._peer(3), demo._peer(4)}
     assert [(config.attack, config.attack_agreed) for config in configs[2:]] == [
         ("", False),
         ("alie", True),
@@ -440,38 +424,38 @@ def test_liars_know_each_other_and_honest_nodes_are_configured_as_ever(tmp_path)
     assert configs[0].attack_params == {}
 
 
-def test_every_owner_bans_every_liar_once_and_whoever_cannot_be_asked_yet_does_it_later(tmp_path, monkeypatch):
+def test_every_owner_bans_every_byzantine_node_once_and_one_that_does_not_answer_yet_later(tmp_path, monkeypatch):
     """A node that starts just now, or comes late, would trade with it for the rest of the run."""
     asked, silent = [], {"1"}
 
     def request(run_dir, op, **fields):
         if run_dir.name in silent:
-            raise demo_node.control.ControlError("it starts")
+            raise control.ControlError("it starts")
         asked.append((run_dir.name, op, fields.get("peer")))
 
-    monkeypatch.setattr(demo_node.control, "request", request)
-    monkeypatch.setattr(demo_node.control, "status", lambda run_dir: demo.members[int(run_dir.name)].snapshot)
+    monkeypatch.setattr(control, "request", request)
+    monkeypatch.setattr(control, "status", lambda run_dir: demo.members[int(run_dir.name)].snapshot)
     demo = Demo(Plan(Manifest(), ban_at=0.5))
     demo.members = [member(tmp_path, index, 0.5 + index / 10, "foe" if index > 1 else "") for index in range(4)]
     for each in demo.members:
         each.snapshot = structs.replace(each.snapshot, addresses=("/ip4/127.0.0.1/tcp/1",))
     demo._ban()
     assert asked == [("0", "evaluate", None), ("0", "ban", "12D32"), ("0", "ban", "12D33")]
-    assert (demo.ban["round"], demo.ban["mean"], demo.ban["min"]) == (10, pytest.approx(0.55), 0.5)
+    before = demo.before_ban
+    assert (before.round, before.mean, before.min) == (10, pytest.approx(0.55), 0.5)
     asked.clear()
     silent.clear()
-    before = dict(demo.ban)
     for _ in range(2):
         demo._ban()
     assert asked == [("1", "ban", "12D32"), ("1", "ban", "12D33")]
-    assert demo.ban == before
+    assert demo.before_ban is before
     assert demo._line() == "4 nodes (2 Byzantine, banned), round 10, accuracy 0.550"
 
 
-def test_a_liar_that_all_others_have_banned_ends_as_that_whatever_it_does(tmp_path):
+def test_a_byzantine_node_that_all_others_have_banned_ends_as_banned(tmp_path):
     demo = Demo(Plan(Manifest(), seconds=9.0))
     demo.members = [member(tmp_path, 0, 0.9), member(tmp_path, 1, 0.8), member(tmp_path, 2, 0.1, "foe")]
     rows = (PeerStatus("12D32", "banned", standing="ban"),)
     for honest, expected in zip(demo.members, ("done", "banned"), strict=False):
         honest.snapshot = structs.replace(honest.snapshot, peers=rows)
-        assert demo._row(demo.members[2])["state"] == expected
+        assert demo._row(demo.members[2]).state == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from starling.node import examples
+from starling.node.cli import examples
 from starling.node.cli.main import main
 from starling.node.config import presets
 from starling.node.config.schema import Manifest
@@ -47,6 +47,7 @@ def test_found_takes_an_example_by_name(here, monkeypatch, capsys):
     ("arguments", "words"),
     [
         (["examples", "digit"], ["'digit'", "did you mean digits?", "`starling examples`"]),
+        (["examples", "DIGITS"], ["did you mean digits?"]),
         (["examples", "../pyproject"], ["'../pyproject'"]),
         (["examples", "--copy", "x.toml"], ["--copy", "`starling examples digits --copy digits.toml`"]),
         (["found", "--example", "digit"], ["did you mean digits?"]),

@@ -17,7 +17,7 @@ from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.status import control
 from starling.node.status.final import FinalStatus
 from starling.node.storage.run_dir import RunDir
-from tests.harness.cli_doubles import ADDRESS, INVITE, PEER, SWARM, Daemon
+from tests.harness.cli_doubles import ADDRESS, INVITE, PEER, SWARM, Daemon, refused
 from tests.harness.snapshots import snapshot
 
 
@@ -51,6 +51,13 @@ def running(monkeypatch):
     monkeypatch.setattr(control, "status", lambda run_dir: snapshot(swarm=SWARM, addresses=(ADDRESS,)))
     asked.append(answers)
     return asked
+
+
+class Connection:
+    """To a node that runs."""
+
+    def close(self):
+        pass
 
 
 def files(folder):
@@ -96,13 +103,7 @@ WRONG = [
 @pytest.mark.parametrize(("arguments", "words"), WRONG, ids=[" ".join(a)[:40] for a, _ in WRONG])
 def test_wrong_input_is_one_line_that_names_it_and_the_next_command(arguments, words, daemon, here, capsys):
     """Exit code 2, standard output empty, nothing written, no node started."""
-    assert main(arguments) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("starling: ")
-    assert said.err.count("\n") == 1
-    for word in words:
-        assert word in said.err
+    refused(capsys, arguments, *words)
     assert files(here) == {}
     assert daemon.runs == []
 
@@ -132,20 +133,10 @@ def test_found_signs_what_the_file_and_set_say_and_stores_the_node_s_own_setting
     """Flags and `--set` of node keys go to node.toml, with paths that hold from any folder; all else to the manifest."""
     (here / "m.toml").write_text('name = "birds"\n[pace]\nrounds = 7\n')
     (here / "mine").mkdir()
-    command = [
-        "found",
-        "m.toml",
-        "--dir",
-        "n",
-        "--set",
-        "pace.local_steps=3",
-        "--set",
-        "linger_s=4",
-        "--set",
-        "limits.connections=9",
-    ]
-    flags = ["--data", "mine", "--device", "cpu", "--up", "8mbit", "--down", "2MB", "--shard", "3"]
-    assert main([*command, *flags, "--listen", "/ip4/0.0.0.0/tcp/1", "--announce", "/dns/me.example/tcp/1"]) == 0
+    sets = "--set pace.local_steps=3 --set linger_s=4 --set limits.connections=9"
+    flags = "--data mine --device cpu --up 8mbit --down 2MB --shard 3"
+    multiaddrs = "--listen /ip4/0.0.0.0/tcp/1 --announce /dns/me.example/tcp/1"
+    assert main(f"found m.toml --dir n {sets} {flags} {multiaddrs}".split()) == 0
     place = RunDir.existing(here / "n")
     manifest = place.read_manifest()  # verifies the signature
     assert (manifest.name, manifest.pace.rounds, manifest.pace.local_steps) == ("birds", 7, 3)
@@ -167,26 +158,22 @@ def test_found_refuses_a_directory_that_holds_a_node(daemon, here, capsys):
     """An identity and a run are not to be lost by typing a command twice."""
     main(["found"])
     before = files(here)
-    capsys.readouterr()
-    assert main(["found", "--set", "seed=9"]) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert "`starling run --dir starling-node`" in said.err
+    refused(capsys, ["found", "--set", "seed=9"], "`starling run --dir starling-node`")
     assert files(here) == before
     assert len(daemon.runs) == 1
 
 
 def test_what_the_engine_refuses_leaves_no_node_behind_so_that_the_corrected_command_works(daemon, here, capsys):
     """The task's parameters are checked by the engine, after the directory was made."""
-    daemon.refusal = ConfigError("task.params.model: must be one of cnn, mlp, got 'cn'")
-    assert main(["found", "--set", "task.params.model=cn"]) == 2
+    daemon.refusal = ConfigError("task.model: must be one of cnn, mlp, got 'cn'")
+    assert main(["found", "--set", "task.model=cn"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == f"starling: {daemon.refusal}; see `starling config show`"
     place = RunDir(here / "starling-node")
     assert not place.config_file.exists()
     assert not place.manifest_file.exists()
     daemon.refusal = None
-    assert main(["found", "--set", "task.params.model=cnn"]) == 0
+    assert main(["found", "--set", "task.model=cnn"]) == 0
 
 
 def test_a_node_that_has_lived_is_never_undone(daemon, here):
@@ -200,7 +187,7 @@ def test_a_node_that_has_lived_is_never_undone(daemon, here):
 
 
 def test_join_keeps_the_invite_and_its_addresses_and_starts_the_node(daemon, here, capsys):
-    """The manifest comes later, from a member: whoever holds the invite knows its hash."""
+    """The manifest comes later, from a member: the invite contains its hash."""
     assert main(["join", f" {INVITE}\n", "--dir", "n", "--device", "cpu", "--up", "10mbit"]) == 0
     place = RunDir.existing(here / "n")
     assert place.read_invite() == Invite(SWARM, (ADDRESS,))
@@ -253,27 +240,15 @@ def test_join_again_goes_on_with_the_old_settings_and_the_new_options(daemon, he
 def test_join_refuses_the_directory_of_another_swarm_s_node(daemon, here, capsys):
     main(["join", INVITE])
     before = files(here)
-    capsys.readouterr()
-    assert main(["join", encode(Invite("another", (ADDRESS,)))]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert SWARM in said
-    assert "`starling join INVITE --dir starling-node-2`" in said
+    another = encode(Invite("another", (ADDRESS,)))
+    refused(capsys, ["join", another], SWARM, "`starling join INVITE --dir starling-node-2`")
     assert files(here) == before
 
 
 def test_join_refuses_while_a_node_runs_there(daemon, here, monkeypatch, capsys):
     """Before it touches that node's settings."""
-
-    class Connection:
-        def close(self):
-            pass
-
     monkeypatch.setattr(control, "connect", lambda run_dir: Connection())
-    assert main(["join", INVITE]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "`starling status --dir starling-node`" in said
+    refused(capsys, ["join", INVITE], "`starling status --dir starling-node`")
     assert files(here) == {}
 
 
@@ -308,19 +283,12 @@ def test_run_goes_on_in_the_directory(until_stdin_closes, daemon, here):
 @pytest.mark.parametrize("arguments", [["leave"], ["eval"], ["invite"], ["export", "m.safetensors"]])
 def test_where_the_node_does_not_run_one_line_says_how_to_start_it(arguments, here, capsys):
     RunDir.create(here / "n").write_config(NodeConfig())
-    assert main([*arguments, "--dir", "n"]) == 1
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert "`starling run --dir n`" in said.err
+    refused(capsys, [*arguments, "--dir", "n"], "`starling run --dir n`", code=1)
 
 
 def test_leave_waits_until_the_node_is_gone(running, monkeypatch, capsys):
     """So that the next command finds no half-dead node."""
     left = iter([False, False, True])
-
-    class Connection:
-        def close(self):
-            pass
 
     def connect(run_dir):
         if next(left):
@@ -334,16 +302,11 @@ def test_leave_waits_until_the_node_is_gone(running, monkeypatch, capsys):
     assert "`starling run --dir starling-node`" in capsys.readouterr().err
 
 
-def test_eval_prints_the_figure(running, capsys):
+def test_eval_prints_the_figure_and_json_the_answer(running, capsys):
     assert main(["eval"]) == 0
     assert capsys.readouterr().out == "accuracy 0.97222 in round 40\n"
-
-
-def test_eval_json_is_the_answer(running, capsys):
     assert main(["eval", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {
-        "version": 1, "metric": "accuracy", "value": 0.97222, "round": 40,
-    }  # fmt: skip
+    assert json.loads(capsys.readouterr().out) == {"version": 1, "metric": "accuracy", "value": 0.97222, "round": 40}
 
 
 def test_eval_without_a_figure_is_a_failure_not_a_zero(running, capsys):
@@ -357,12 +320,8 @@ def test_export_asks_for_an_absolute_path_and_replaces_only_by_force(running, he
     target = here / "m.safetensors"
     assert main(["export", "m.safetensors"]) == 0
     assert running[-1] == ("export", {"path": str(target)})
-    capsys.readouterr()
     target.write_bytes(b"precious")
-    assert main(["export", "m.safetensors"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "`starling export m.safetensors --force`" in said
+    refused(capsys, ["export", "m.safetensors"], "`starling export m.safetensors --force`")
     assert target.read_bytes() == b"precious"
     assert main(["export", "m.safetensors", "--force"]) == 0
     assert target.read_bytes() == b"model"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import jsonschema
 import msgspec
@@ -18,7 +19,7 @@ from tests.harness.cli_doubles import ADDRESS, DONE, INVITE, SWARM, TABLE, Canne
 from tests.harness.schemas import FOLDER, valid, validator
 from tests.harness.snapshots import bare, snapshot
 
-VERDICT = {"peer": "12D3KooWliar", "standing": "ban", "trusted": False, "why": "spam", "shut_out_s": None}
+VERDICT = {"peer": "12D3KooWevil", "standing": "ban", "trusted": False, "why": "spam", "shut_out_s": None}
 FULL = snapshot(
     swarm=SWARM, addresses=(ADDRESS,), problem="try `starling peers`", delta=1e-5, up_limit_bytes_per_s=1_000_000, distance=0.01,
     resources=Resources(cpu=0.5, memory_bytes=1 << 28, gpu=0.25), distance_curve=(Point(1, 0.5, 0.1),), ranks=("a", "b"), links=((0, 1),),
@@ -37,7 +38,7 @@ def running(monkeypatch):
     """A node that answers what a real one would, field by field."""
     answers = {
         "evaluate": {"metric": "accuracy", "value": 0.97222, "round": 40},
-        "revoke": {"removed": ["12D3KooWliar"]},
+        "revoke": {"removed": ["12D3KooWevil"]},
         **dict.fromkeys(("ban", "unban", "trust"), VERDICT),
     }
     monkeypatch.setattr(control, "request", lambda run_dir, op, **fields: answers.get(op, {}))
@@ -95,8 +96,8 @@ def test_a_status_fits_and_one_without_a_key_does_not(shown):
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("status", ["status"]), ("peers", ["peers"]), ("eval", ["eval"]), ("ban", ["ban", "liar"]), ("unban", ["unban", "liar"]),
-        ("trust", ["trust", "liar"]), ("revoke", ["revoke", "3"]), ("invite", ["invite"]),
+        ("status", ["status"]), ("peers", ["peers"]), ("eval", ["eval"]), ("ban", ["ban", "evil"]), ("unban", ["unban", "evil"]),
+        ("trust", ["trust", "evil"]), ("revoke", ["revoke", "3"]), ("invite", ["invite"]),
     ],
 )  # fmt: skip
 def test_what_is_printed_of_a_running_node_fits(name, arguments, running, here, capsys):
@@ -149,12 +150,14 @@ def test_what_is_printed_of_settings_fits(here, capsys):
 
 @pytest.mark.parametrize("row", [DONE, {"peer": "12D3KooWsilent", "state": "failed", "byzantine": True}])
 @pytest.mark.parametrize("ban", [None, {"round": None, "after_s": 3.5, "mean": None, "min": 0.5}])
-def test_what_a_demo_prints_fits_with_a_silent_node_and_a_ban_too(row, ban, monkeypatch, capsys):
-    class Told(Canned):
-        def run(self, progress):
-            return {**TABLE, "nodes": [row], "ban": ban, "mean": math.nan}
+def test_what_a_demo_prints_fits_with_a_silent_node_and_a_ban_too(row, ban, tmp_path, monkeypatch, capsys):
+    def canned(plan):
+        demo = Canned(plan)
+        demo.table = {**TABLE, "nodes": [row], "ban": ban, "mean": math.nan}
+        demo.members = [SimpleNamespace(run_dir=tmp_path)]
+        return demo
 
-    monkeypatch.setattr("starling.node.demo.swarm.Demo", Told)
+    monkeypatch.setattr("starling.node.demo.swarm.Demo", canned)
     assert main(["demo", "--json"]) in {0, 1}
     assert valid("demo", capsys.readouterr().out)["mean"] is None
 
@@ -179,7 +182,7 @@ def test_what_is_printed_of_overlays_fits(name, arguments, capsys):
 def test_what_a_simulation_prints_fits(here, capsys):
     """A sweep with a target, by worker processes as ever."""
     (here / "s.toml").write_text(
-        '[simulate]\nnodes = 4\ntarget = 0.5\n[task]\nkind = "diagonal"\nparams = {dim = 30}\n'
+        '[simulate]\nnodes = 4\ntarget = 0.5\n[task]\nkind = "diagonal"\ndim = 30\n'
         '[pace]\nrounds = 2\nlocal_steps = 1\n[sweep.grid]\nmix.kind = ["pet", "dsgd"]\n'
     )
     found = valid("simulate", printed(capsys, "simulate", "s.toml"))

@@ -49,7 +49,7 @@ def test_data_that_is_not_there_is_refused_before_a_process_starts(here, capsys)
     assert "photos" in capsys.readouterr().err
 
 
-def test_a_task_that_ends_the_process_is_told_from_one_that_fails(here, capfd):
+def test_a_task_that_ends_the_process_is_distinguished_from_one_that_fails(here, capfd):
     (here / "mine.py").write_text("import os\nos._exit(3)\n")
     assert main(["task", "check", "mine:Mine"]) == 1
     assert "exit status 3" in capfd.readouterr().err

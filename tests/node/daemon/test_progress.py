@@ -1,11 +1,9 @@
 """Figures of the engine in a node's progress."""
 
-from __future__ import annotations
-
 import math
 
 from starling.node.daemon.progress import Progress
-from starling.node.status.figures import EngineFigures
+from starling.node.status.snapshot import EngineFigures
 
 
 def test_a_loss_or_distance_stays_until_a_newer_one_is_measured_and_all_else_is_replaced():
@@ -16,9 +14,3 @@ def test_a_loss_or_distance_stays_until_a_newer_one_is_measured_and_all_else_is_
     progress.measured(EngineFigures(40, math.nan, distance=0.0))
     assert math.isnan(progress.figures.loss)
     assert progress.figures.distance == 0.0
-
-
-def test_each_progress_has_figures_of_its_own():
-    one, other = Progress(), Progress()
-    one.measured(EngineFigures(7))
-    assert other.figures == EngineFigures()

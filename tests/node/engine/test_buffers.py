@@ -11,8 +11,8 @@ from torch import nn
 from starling.node.rpc import calls
 from starling.node.simulate.matrix.problem import problem
 from starling.node.tasks.api import Source
-from starling.node.tasks.evaluate import Result, evaluate
-from tests.harness.engines import done, exchange, manifest, opened, opening, x_of
+from starling.node.tasks.evaluate import evaluate
+from tests.harness.engines import done, every, exchange, manifest, opened, opening, x_of
 from tests.harness.networks import NETWORKS, Pictures
 
 PICTURES = "tests.harness.networks:Pictures"
@@ -23,16 +23,13 @@ def pictures(network, **keys):
 
 
 def trained(agreed, rounds=8, checkpoint=""):
-    """Two engines after some rounds in which they exchanged."""
     engines = {
         peer: opened(agreed, shard, peer, checkpoint and f"{checkpoint}-{peer}") for shard, peer in enumerate("ab")
     }
     for turn in range(rounds):
-        for engine in engines.values():
-            done(engine, calls.Train(turn, 5))
+        every(engines, calls.Train(turn, 5))
         exchange(engines, "a", "b", seq=turn + 1, round=turn)
-        for engine in engines.values():
-            done(engine, calls.Mix(turn))
+        every(engines, calls.Mix(turn))
     return engines
 
 
@@ -42,22 +39,21 @@ def exported(engine, path):
 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_an_exported_model_loads_strictly_and_scores_as_the_node_said(network, tmp_path):
-    """`load_state_dict` of the task's own module, without `strict=False` and without a word about missing keys."""
+def test_an_exported_model_loads_strictly_scores_as_the_node_said_and_changes_nothing_in_training(network, tmp_path):
     agreed = pictures(network)
     engine = trained(agreed)["a"]
+    before = {name: tensor.clone() for name, tensor in engine._session.learner.tensors().items()}
     said = done(engine, calls.Evaluate())
     fresh = NETWORKS[network]()
     fresh.load_state_dict(exported(engine, tmp_path / "model.safetensors"), strict=True)
     data = Pictures(network).data(Source(None, agreed.partition, 0, agreed.seed), "cpu")
     *_, result = evaluate(Pictures(network), fresh, data, 256)
-    assert isinstance(result, Result)
-    assert result.value == said.value
-    assert result.loss == pytest.approx(said.loss, rel=1e-5)
+    assert (result.value, result.loss) == (said.value, pytest.approx(said.loss, rel=1e-5))
+    assert all(torch.equal(before[name], tensor) for name, tensor in engine._session.learner.tensors().items())
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
 
 def test_statistics_are_those_of_the_training_data_under_the_parameters_of_now():
-    """As close to those of all training samples at once as a few hundred samples come."""
     agreed = pictures("resnet")
     engine = trained(agreed, rounds=12)["a"]
     model = copy.deepcopy(engine._session.learner._model)
@@ -72,17 +68,7 @@ def test_statistics_are_those_of_the_training_data_under_the_parameters_of_now()
     assert done(engine, calls.Evaluate()).loss == pytest.approx(best.loss, rel=0.1)
 
 
-def test_evaluating_and_exporting_change_nothing_in_training(tmp_path):
-    """Statistics are estimated on a copy."""
-    engine = trained(pictures("vgg"), rounds=2)["a"]
-    before = {name: tensor.clone() for name, tensor in engine._session.learner.tensors().items()}
-    done(engine, calls.Evaluate())
-    exported(engine, tmp_path / "model.safetensors")
-    after = engine._session.learner.tensors()
-    assert all(torch.equal(before[name], after[name]) for name in after)
-
-
-def test_buffers_survive_a_restart(tmp_path):
+def test_buffers_survive_a_restart_and_others_are_refused(tmp_path):
     agreed = pictures("resnet")
     engine = trained(agreed, checkpoint=tmp_path / "checkpoint")["a"]
     done(engine, calls.Stop())
@@ -92,20 +78,13 @@ def test_buffers_survive_a_restart(tmp_path):
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert int(ours["buffer.1.num_batches_tracked"]) == 40
     assert done(again, calls.Evaluate()) == done(engine, calls.Evaluate())
-
-
-def test_a_checkpoint_with_other_buffers_is_refused(tmp_path):
-    """One line that says what to do, and nothing is overwritten."""
-    agreed, path = pictures("resnet"), tmp_path / "checkpoint"
-    engine = opened(agreed, 0, "a", path)
-    tensors = engine._session.learner.tensors()
     for changed in (
-        {name: value for name, value in tensors.items() if name != "buffer.1.running_var"},
-        tensors | {"buffer.1.running_var": torch.zeros(3)},
-        tensors | {"buffer.more": torch.zeros(3)},
+        {name: value for name, value in ours.items() if name != "buffer.1.running_var"},
+        ours | {"buffer.1.running_var": torch.zeros(3)},
+        ours | {"buffer.more": torch.zeros(3)},
     ):
         with pytest.raises(ValueError, match="buffers"):
-            engine._session.learner.restore(changed, 0)
+            again._session.learner.restore(changed, 0)
 
 
 def test_a_late_joiner_evaluates_the_model_it_took_over(tmp_path):
@@ -122,30 +101,20 @@ def test_a_late_joiner_evaluates_the_model_it_took_over(tmp_path):
     assert ours.value == pytest.approx(theirs.value, abs=0.05)
 
 
-def test_a_step_that_is_undone_leaves_nothing_in_the_buffers():
-    """A batch with an infinite number makes running statistics infinite, and no later batch would mend them."""
-    engine = opened(pictures("resnet"))
-    learner = engine._session.learner
-    before = {name: buffer.clone() for name, buffer in learner._buffers.items()}
-    learner.data.x.fill_(math.inf)
-    assert done(engine, calls.Train(0, 3)).undone == 3
-    assert all(torch.equal(learner._buffers[name], buffer) for name, buffer in before.items())
-
-
-def test_losses_of_peers_models_are_measured_without_their_statistics():
-    """A rule that goes by losses compares models as in training; our statistics belong to our parameters, and stay as they are."""
+def test_undone_steps_and_losses_of_peers_models_leave_nothing_in_the_buffers():
+    """A batch with an infinite number would spoil running statistics for good; ours belong to our parameters."""
     engine = trained(pictures("resnet"), rounds=4)["a"]
     learner = engine._session.learner
     before = {name: buffer.clone() for name, buffer in learner._buffers.items()}
-    models = torch.stack([learner.x, learner.x + 0.01])
-    losses = learner._losses()(models)
+    losses = learner._losses()(torch.stack([learner.x, learner.x + 0.01]))
     assert torch.isfinite(losses).all()
     assert float(losses[0]) < 2.3
+    learner.data.x.fill_(math.inf)
+    assert done(engine, calls.Train(4, 3)).undone == 3
     assert all(torch.equal(learner._buffers[name], buffer) for name, buffer in before.items())
 
 
 def test_a_model_with_buffers_opens_and_says_how_many_parameters_travel():
-    """Buffers and frozen parameters are no part of what is exchanged."""
     engine = opened(pictures("tied"))
     trainable = 16 * 16 + 16 + 16 + 16 * 10 + 10
     assert engine.vector.numel() == trainable
@@ -153,7 +122,6 @@ def test_a_model_with_buffers_opens_and_says_how_many_parameters_travel():
 
 
 def test_the_matrix_simulation_trains_and_scores_as_a_node_does():
-    """Local steps normalise by the batch in both; scores have statistics of the row's own data."""
     agreed = pictures("resnet")
     engine = opened(agreed)
     learner = engine._session.learner
@@ -171,7 +139,6 @@ def test_the_matrix_simulation_trains_and_scores_as_a_node_does():
 
 @pytest.mark.slow
 def test_many_rows_of_a_normalised_model_are_stacked():
-    """`torch.func` cannot change running statistics, so local steps have none."""
     many = problem(pictures("resnet"), [f"node-{row}" for row in range(4)], stack_from=4)
     alone = problem(pictures("resnet"), [f"node-{row}" for row in range(4)])
     assert many.stacks

@@ -1,24 +1,19 @@
 """Exchanges between engines: what both ends apply, and that bad bytes change nothing."""
 
-import re
-
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from starling.gossip.compress.catalogue import quantizer
-from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.rng import generator
 from starling.node.config.schema import CompressSection, MixSection, OptimizerSection
 from starling.node.rpc import calls
 from starling.robust.clip import clip
-from tests.harness.engines import done, exchange, manifest, opened, play, state_of, x_of
-from tests.strategies import examples
+from tests.harness.engines import done, every, exchange, manifest, opened, play, state_of, x_of
+from tests.harness.sections import taken
 
 
 def pair(agreed=None, *, train=True):
-    """Two engines, a with their round's local steps done."""
     agreed = agreed or manifest()
     engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate("ab")}
     for engine in engines.values() if train else ():
@@ -39,10 +34,9 @@ def offer(engines, seq=1, budget=0):
 @pytest.mark.slow
 @pytest.mark.parametrize(("mix", "exact"), [("pet", True), ("gradient_tracking", True), ("dsgd", False)])
 def test_fifty_rounds_by_hand_reach_the_common_optimum_only_with_tracking(mix, exact):
-    """Through every call of a transaction, with nodes whose own optima lie elsewhere."""
     lossless = CompressSection(select="full", request="identity", response="identity")
     agreed = manifest(
-        "quadratic", nodes=2, mix=MixSection(kind=mix, kappa=0.25, clip_norm=0.0, flow_limit=1e6), compress=lossless,
+        "quadratic", nodes=2, mix=taken(MixSection, kind=mix, kappa=0.25, clip_norm=0.0, flow_limit=1e6), compress=lossless,
         optimizer=OptimizerSection(lr=0.1, momentum=0.0, schedule="constant"), params={"condition": 2.0},
     )  # fmt: skip
     engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate("ab")}
@@ -56,14 +50,12 @@ def test_fifty_rounds_by_hand_reach_the_common_optimum_only_with_tracking(mix, e
 @pytest.mark.parametrize("select", ["budget", "full", "mask", "top_k", "drift_top_k"])
 @pytest.mark.parametrize("pace", ["steps", "clock"])
 def test_both_ends_apply_one_difference_with_opposite_signs(select, pace):
-    """Over many transactions, whatever chose the coordinates: flows bit for bit, the mean model up to rounding."""
     engines = pair(manifest(pace=pace, compress=CompressSection(select=select)))
     mean = (x_of(engines["a"]) + x_of(engines["b"])) / 2
     for seq in range(1, 13):
         exchange(engines, "a", "b", seq=seq, budget=4000)
     if pace == "steps":
-        for engine in engines.values():
-            done(engine, calls.Mix(0))
+        every(engines, calls.Mix(0))
     ours, theirs = state_of(engines["a"]).flows["b"], state_of(engines["b"]).flows["a"]
     assert ours.any()
     assert torch.equal(ours, -theirs)
@@ -120,22 +112,23 @@ def test_drift_chosen_coordinates_count_as_sent_once_they_were_exchanged():
 
 
 def test_exchanges_of_a_round_read_the_frozen_vector_and_move_nothing_before_mix():
-    engines = pair()
+    engines = pair(train=False)
+    assert engines["a"].handle(calls.Offer("b", 0, 1, 0, 0.5, 0)).kind == "state"
+    assert engines["b"].handle(calls.Answer("a", 0, 1, 0, 0.5, 0.0, b"")).kind == "state"
+    engines, again = pair(), pair()
     before = {peer: x_of(engine) for peer, engine in engines.items()}
     exchange(engines, "a", "b", seq=1)
     first = done(engines["b"], offer(engines, seq=2)).payload
     assert all(torch.equal(x_of(engine), before[peer]) for peer, engine in engines.items())
-    again = pair()
     assert done(again["b"], offer(again, seq=2)).payload == first
 
 
 def test_the_order_in_which_answers_come_back_does_not_change_a_bit():
-    """Peers are added in order of their ids: a run replays whatever the network did within a round."""
+    """Peers are added in order of their ids: a run replays in spite of the network's order within a round."""
     results = []
     for order in (("b", "c"), ("c", "b")):
         engines = {peer: opened(manifest(), shard, peer) for shard, peer in enumerate("abc")}
-        for engine in engines.values():
-            done(engine, calls.Train(0, 5))
+        every(engines, calls.Train(0, 5))
         for peer in order:
             exchange(engines, "a", peer, seq=1, theta=1 / 3)
         done(engines["a"], calls.Mix(0))
@@ -143,68 +136,44 @@ def test_the_order_in_which_answers_come_back_does_not_change_a_bit():
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
-def test_in_steps_pace_nothing_can_be_read_before_the_steps_are_done():
-    engines = pair(train=False)
-    assert engines["a"].handle(calls.Offer("b", 0, 1, 0, 0.5, 0)).kind == "state"
-    assert engines["b"].handle(calls.Answer("a", 0, 1, 0, 0.5, 0.0, b"")).kind == "state"
-
-
-def test_an_answer_whose_ack_was_late_is_added_at_the_next_mix():
-    """The proof comes with the next request: by then the round is another."""
+@pytest.mark.parametrize("last", [False, True])
+def test_an_answer_whose_ack_was_late_is_added_once_at_the_next_mix(last):
+    """Also after the last round, which no Train follows: the other end has booked its half."""
     engines = pair()
-    done(engines["b"], offer(engines))
-    done(engines["b"], calls.Mix(0))
-    done(engines["b"], calls.Train(1, 5))
+    done(engines["a"], calls.Apply("b", 0, 1, done(engines["b"], offer(engines)).payload))
+    every(engines, calls.Mix(0))
+    if not last:
+        done(engines["b"], calls.Train(1, 5))
     done(engines["b"], calls.Commit("a", 0, 1))
     before = x_of(engines["b"])
     done(engines["b"], calls.Mix(1))
-    assert not torch.equal(x_of(engines["b"]), before)
-    assert state_of(engines["b"]).flows["a"].any()
-
-
-def test_an_answer_whose_ack_came_after_the_last_round_is_added_at_a_mix_without_local_steps():
-    """No Train follows the last round; the other end has booked its half."""
-    engines = pair()
-    response = done(engines["b"], offer(engines)).payload
-    done(engines["a"], calls.Apply("b", 0, 1, response))
-    for engine in engines.values():
-        done(engine, calls.Mix(0))
-    done(engines["b"], calls.Commit("a", 0, 1))
-    before = x_of(engines["b"])
-    done(engines["b"], calls.Mix(1))
-    assert not torch.equal(x_of(engines["b"]), before)
+    after = x_of(engines["b"])
+    assert not torch.equal(after, before)
     assert torch.equal(state_of(engines["b"]).flows["a"], -state_of(engines["a"]).flows["b"])
     assert engines["b"].handle(calls.Offer("a", 0, 2, 1, 0.5, 0)).kind == "state", "it is thawed again"
-    after = x_of(engines["b"])
     done(engines["b"], calls.Mix(2))
-    assert torch.equal(x_of(engines["b"]), after), "it is added once"
+    assert torch.equal(x_of(engines["b"]), after)
 
 
-def test_a_dropped_transaction_leaves_no_trace():
-    engines = pair()
-    call = offer(engines)
-    response = done(engines["b"], call).payload
-    done(engines["a"], calls.Drop("b", 0, 1))
-    done(engines["b"], calls.Drop("a", 0, 1))
-    assert engines["a"].handle(calls.Apply("b", 0, 1, response)).kind == "state"
-    assert engines["b"].handle(calls.Commit("a", 0, 1)).kind == "state"
-    before = x_of(engines["b"])
-    done(engines["b"], calls.Mix(0))
-    assert torch.equal(x_of(engines["b"]), before)
-
-
-def test_a_transaction_is_committed_once_and_only_by_its_own_number():
+def test_a_transaction_is_committed_once_by_its_own_number_and_not_after_it_was_dropped():
     engines = pair()
     response = done(engines["b"], offer(engines)).payload
     assert engines["a"].handle(calls.Apply("b", 0, 2, response)).kind == "state"
     assert engines["b"].handle(calls.Commit("a", 1, 1)).kind == "state"
     done(engines["a"], calls.Apply("b", 0, 1, response))
-    assert engines["a"].handle(calls.Apply("b", 0, 1, response)).kind == "state"
     done(engines["b"], calls.Commit("a", 0, 1))
-    assert engines["b"].handle(calls.Commit("a", 0, 1)).kind == "state"
-
-
-# --- clock pace --------------------------------------------------------------------------------------------
+    done(engines["b"], offer(engines, seq=2))
+    done(engines["a"], calls.Drop("b", 0, 2))
+    done(engines["b"], calls.Drop("a", 0, 2))
+    for seq in (1, 2):
+        assert engines["a"].handle(calls.Apply("b", 0, seq, response)).kind == "state"
+        assert engines["b"].handle(calls.Commit("a", 0, seq)).kind == "state"
+    again = pair()
+    done(again["b"], offer(again))
+    done(again["b"], calls.Drop("a", 0, 1))
+    before = x_of(again["b"])
+    done(again["b"], calls.Mix(0))
+    assert torch.equal(x_of(again["b"]), before)
 
 
 def test_in_clock_pace_effects_are_added_at_once():
@@ -251,30 +220,8 @@ def test_the_gain_shrinks_with_the_local_steps_that_fit_between_exchanges():
     assert done(engines["a"], calls.Offer("b", 0, 200, 0, 0.5, 0)).gain == pytest.approx(2 * kappa * 0.5 / (100 * eta))
 
 
-# --- hostile bytes -----------------------------------------------------------------------------------------
-
 EXCHANGED = pair()
 REQUEST = offer(EXCHANGED)
-RESPONSE = done(EXCHANGED["b"], REQUEST).payload
-
-
-def mutated(payload):
-    """Bytes like `payload`, but cut, extended, overwritten in places, or any at all."""
-    spot = st.tuples(st.integers(0, len(payload) - 1), st.integers(0, 255))
-
-    def overwrite(spots):
-        changed = bytearray(payload)
-        for position, value in spots:
-            changed[position] = value
-        return bytes(changed)
-
-    return st.one_of(
-        st.binary(max_size=64),
-        st.integers(0, len(payload)).map(lambda cut: payload[:cut]),
-        st.binary(min_size=1, max_size=8).map(lambda more: payload + more),
-        st.lists(spot, min_size=1, max_size=4).map(overwrite),
-        st.lists(st.tuples(st.integers(0, 15), st.integers(0, 255)), min_size=1, max_size=4).map(overwrite),
-    )
 
 
 def facts(engine):
@@ -285,33 +232,8 @@ def facts(engine):
 def refused_without_a_trace(engine, call):
     before = facts(engine)
     reply = engine.handle(call)
-    if isinstance(reply, calls.Refused):
-        assert reply.kind == "peer"
-        assert re.fullmatch(r"[a-z_0-9]{3,64}", reply.reason)
     assert all(torch.equal(one, other) for one, other in zip(before, facts(engine), strict=True))
     return reply
-
-
-@pytest.mark.slow
-@given(payload=mutated(REQUEST.payload))
-@examples(60)
-def test_any_bytes_as_a_request_are_answered_or_refused_and_change_nothing(payload):
-    reply = refused_without_a_trace(EXCHANGED["b"], replace_payload(REQUEST, payload))
-    if isinstance(reply, calls.Answered):
-        done(EXCHANGED["b"], calls.Drop("a", 0, 1))
-
-
-@pytest.mark.slow
-@given(payload=mutated(RESPONSE))
-@examples(60)
-def test_any_bytes_as_a_response_are_applied_within_the_clip_or_refused(payload):
-    engine = opened_with_offer()
-    reply = refused_without_a_trace(engine, calls.Apply("b", 0, 1, payload))
-    if isinstance(reply, calls.Done):
-        moved = x_of(engine)
-        done(engine, calls.Mix(0))
-        assert float((x_of(engine) - moved).norm()) <= 0.5 * 10.0 * 1.001
-        EXCHANGED["a"] = pair()["a"]
 
 
 def test_a_response_longer_than_the_agreed_clip_is_refused():
@@ -320,9 +242,9 @@ def test_a_response_longer_than_the_agreed_clip_is_refused():
     engines = pair(agreed)
     call = offer(engines)
     honest = done(engines["b"], call).payload
-    terms = Terms(quantizer("fp16", torch.float32), quantizer("int4", torch.float32), 0.0, clip)
-    support, theirs = terms.heard(call.payload, 4810, torch.float32)
-    unclipped, _ = terms.answer(x_of(engines["b"]), theirs, support, 4810, generator(0, "liar"))
+    codec = ExchangeCodec(quantizer("fp16", torch.float32), quantizer("int4", torch.float32), 0.0, clip)
+    support, theirs = codec.decode_request(call.payload, 4810, torch.float32)
+    unclipped, _ = codec.encode_response(x_of(engines["b"]), theirs, support, 4810, generator(0, "liar"))
     refused = refused_without_a_trace(engines["a"], calls.Apply("b", 0, 1, unclipped))
     assert refused == calls.Refused("peer", "clip_norm_exceeded")
     done(engines["a"], calls.Apply("b", 0, 1, honest))
@@ -331,12 +253,8 @@ def test_a_response_longer_than_the_agreed_clip_is_refused():
 @pytest.mark.parametrize(
     ("theta", "gain", "reason"),
     [
-        (0.0, 0.0, "theta_out_of_bounds"),
-        (1.0, 0.0, "theta_out_of_bounds"),
-        (float("nan"), 0.0, "theta_out_of_bounds"),
-        (0.5, -1e-9, "gain_out_of_bounds"),
-        (0.5, float("nan"), "gain_out_of_bounds"),
-        (0.5, 1e9, "gain_out_of_bounds"),
+        *((theta, 0.0, "theta_out_of_bounds") for theta in (0.0, 1.0, float("nan"))),
+        *((0.5, gain, "gain_out_of_bounds") for gain in (-1e-9, float("nan"), 1e9)),
     ],
 )
 def test_an_initiator_cannot_name_a_weight_or_gain_that_the_manifest_does_not_give(theta, gain, reason):
@@ -369,20 +287,10 @@ def test_the_gain_is_the_same_in_every_round_and_accepted():
     assert len(gains) == 1
 
 
-def replace_payload(call, payload):
-    return calls.Answer(call.peer, call.inc, call.seq, call.round, call.theta, call.gain, payload)
-
-
-def opened_with_offer():
-    offer(EXCHANGED)
-    return EXCHANGED["a"]
-
-
 @pytest.mark.parametrize(("clip_norm", "response", "clipped"), [
     (0.01, "int4", True), (0.01, "fp16", True), (0.01, "int8", True), (1e3, "int4", False), (0.0, "int4", False),
 ])  # fmt: skip
 def test_both_ends_say_whether_their_difference_was_clipped(clip_norm, response, clipped):
-    """Whatever the codec makes of a clipped one; where nothing is clipped nothing is said."""
     engines = pair(manifest(mix=MixSection(clip_norm=clip_norm), compress=CompressSection(response=response)))
     call = offer(engines)
     answered = done(engines["b"], call)

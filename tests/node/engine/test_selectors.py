@@ -5,10 +5,10 @@ from functools import cache
 import pytest
 import torch
 
-from starling.gossip.compress.catalogue import SELECTORS
-from starling.node.config.kinds import BUDGET
+from starling.gossip.compress.catalogue import SELECTIONS
 from starling.node.config.schema import CompressSection, MixSection
 from tests.harness.engines import manifest, opened, play, x_of
+from tests.harness.sections import taken
 
 PAIRS = ([("a", "b", 0.5), ("c", "d", 0.5)], [("b", "c", 0.5), ("a", "d", 0.5)])
 
@@ -18,11 +18,12 @@ def spread(engines):
 
 
 def agreement(mix, **compress):
-    return manifest(mix=MixSection(kind=mix, gamma=0.3), compress=CompressSection(**compress), rounds=4, local_steps=2)
+    return manifest(
+        mix=taken(MixSection, kind=mix, gamma=0.3), compress=taken(CompressSection, **compress), rounds=4, local_steps=2
+    )
 
 
 def after(agreed, pairs):
-    """How far apart four engines end that meet so."""
     engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate("abcd")}
     play(engines, agreed, pairs)
     return spread(engines)
@@ -30,13 +31,12 @@ def after(agreed, pairs):
 
 @cache
 def apart(mix):
-    """Who never meets compresses nothing."""
     return after(agreement(mix), lambda _turn: [])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mix", ["pet", "k_gt", "choco"])
-@pytest.mark.parametrize("select", [BUDGET, *SELECTORS])
+@pytest.mark.parametrize("select", SELECTIONS)
 def test_every_selector_brings_models_together_on_a_neural_network(mix, select):
     """One vector, two side by side, and messages that are swapped: nearer to each other than nodes that never meet."""
     agreed = agreement(mix, select=select, ratio=0.3, keep=0.5, response="int8", rank=2)

@@ -1,7 +1,5 @@
 """What a person's own task gets wrong is said at once: in which step, in which file and line, and why."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap
@@ -15,7 +13,7 @@ from starling.node.engine.engine import Engine
 from starling.node.engine.own_code import describe
 from starling.node.engine.task_check import check
 from starling.node.rpc import calls
-from tests.harness.engines import done, manifest, opened, opening
+from tests.harness.engines import done, manifest, opened, opening, refused_as
 
 GOOD = """
     import torch
@@ -100,14 +98,10 @@ def test_what_is_wrong_is_found_in_its_step(case, tmp_path):
 def test_the_engine_refuses_such_a_task_with_file_and_line(case, tmp_path):
     """At the first start, as a configuration error: a restart would not help."""
     kind = written(tmp_path, f"{number(case)}_opened", BROKEN[case][0])
-    refused = Engine().handle(calls.Open(manifest(kind), "", 0, "cpu", 1, "", "a", code=str(tmp_path)))
-    assert isinstance(refused, calls.Refused)
-    assert refused.kind == "config"
-    assert "\n" not in refused.reason
-    line = (tmp_path / f"{kind.partition(':')[0]}.py").read_text().splitlines().index(
-        next(line for line in BROKEN[case][0].splitlines() if "return" in line or "raise" in line)
-    )  # fmt: skip
-    assert f"{kind.partition(':')[0]}.py, line {line + 1}, in " in refused.reason
+    module = kind.partition(":")[0]
+    broken = next(line for line in BROKEN[case][0].splitlines() if "return" in line or "raise" in line)
+    line = (tmp_path / f"{module}.py").read_text().splitlines().index(broken)
+    refused_as("config", opened_in(tmp_path, kind), f"{module}.py, line {line + 1}, in ")
 
 
 def test_a_module_with_a_syntax_error_is_named_with_its_line(tmp_path):
@@ -117,21 +111,19 @@ def test_a_module_with_a_syntax_error_is_named_with_its_line(tmp_path):
     assert "own_task_syntax.py, line 2" in finding.text
 
 
+def opened_in(folder, kind="digits", **sections):
+    return Engine().handle(calls.Open(manifest(kind, **sections), "", 0, "cpu", 1, "", "a", code=str(folder)))
+
+
 def test_a_module_that_is_nowhere_is_refused_with_what_to_do(tmp_path):
-    refused = Engine().handle(
-        calls.Open(manifest("own_task_nowhere:MyTask"), "", 0, "cpu", 1, "", "a", code=str(tmp_path))
-    )
-    assert isinstance(refused, calls.Refused)
+    refused = refused_as("config", opened_in(tmp_path, "own_task_nowhere:MyTask"), "pip install -e")
     assert f"no own_task_nowhere.py in {tmp_path}" in refused.reason
-    assert "pip install -e" in refused.reason
 
 
 @pytest.mark.parametrize(
-    ("section", "key"),
-    [("mix", "mix.kind"), ("optimizer", "optimizer.kind"), ("compress", "compress.response")],
+    ("section", "key"), [("mix", "mix.kind"), ("optimizer", "optimizer.kind"), ("compress", "compress.response")]
 )
-def test_a_part_of_any_kind_is_found_in_the_folder(tmp_path, section, key):
-    """Each is found with consent, and refused by its own key without."""
+def test_a_part_of_any_kind_is_found_in_the_folder_and_refused_without_consent(tmp_path, section, key):
     module = f"own_part_of_{section}"
     (tmp_path / f"{module}.py").write_text(PARTS[section])
     kind = f"{module}:Mine"
@@ -139,34 +131,25 @@ def test_a_part_of_any_kind_is_found_in_the_folder(tmp_path, section, key):
         "mix": {"mix": kind},
         "optimizer": {"optimizer": OptimizerSection(kind=kind), "mix": "dsgd"},
         "compress": {"compress": CompressSection(response=kind)},
-    }
-    agreed = manifest(**sections[section])
-    refused = Engine().handle(opening(agreed))
-    assert isinstance(refused, calls.Refused)
+    }[section]
+    refused = refused_as("config", Engine().handle(opening(manifest(**sections))), "--set trust=true")
     assert refused.reason.startswith(f"{key}: '{kind}' is not found")
-    assert "--set trust=true" in refused.reason
-    reply = Engine().handle(calls.Open(agreed, "", 0, "cpu", 1, "", "a", code=str(tmp_path)))
-    assert isinstance(reply, calls.Opened), reply
+    assert isinstance(opened_in(tmp_path, **sections), calls.Opened)
 
 
 def test_without_consent_no_folder_is_searched(tmp_path):
-    """The daemon names the folder only where the owner agreed to run the manifest's code."""
-    kind = written(tmp_path, "own_task_unasked")
-    assert isinstance(Engine().handle(opening(manifest(kind))), calls.Refused)
+    refused_as("config", Engine().handle(opening(manifest(written(tmp_path, "own_task_unasked")))))
     assert str(tmp_path) not in sys.path
 
 
 def test_a_file_of_the_folder_shadows_nothing_that_is_installed(tmp_path):
     (tmp_path / "json.py").write_text("raise RuntimeError('imported')")
-    kind = written(tmp_path, "own_task_beside")
-    reply = Engine().handle(calls.Open(manifest(kind), "", 0, "cpu", 1, "", "a", code=str(tmp_path)))
-    assert isinstance(reply, calls.Opened)
+    assert isinstance(opened_in(tmp_path, written(tmp_path, "own_task_beside")), calls.Opened)
     code = "import sys; sys.path.append(sys.argv[1]); import json; json.dumps(1)"
     subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path)], check=True)
 
 
 def test_opening_a_task_of_ones_own_draws_nothing_from_its_chance(tmp_path):
-    """The rehearsal is no part of training: an equal task built in ends with equal bits."""
     own, built_in = opened(manifest("tests.harness.networks:Mlp")), opened(manifest("digits"))
     for engine in (own, built_in):
         done(engine, calls.Train(0, 5))

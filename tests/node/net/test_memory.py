@@ -1,7 +1,5 @@
 """The memory network: order, faults, crashes and bounds, all in virtual time."""
 
-from __future__ import annotations
-
 import pytest
 import trio
 from trio.testing import MockClock
@@ -23,7 +21,6 @@ async def pair(rules=(), **limits) -> tuple[MemoryHub, MemoryNetwork, MemoryNetw
 
 
 async def drained(channel, patience_s: float = 5.0) -> list:
-    """All that arrives until nothing does for a while."""
     got = []
     while True:
         with trio.move_on_after(patience_s) as scope:
@@ -34,7 +31,6 @@ async def drained(channel, patience_s: float = 5.0) -> list:
 
 @virtual
 async def test_frames_of_a_lane_arrive_whole_and_in_order():
-    """Whatever the jitter: order between two peers on one lane holds while the connection lasts."""
     _, a, b = await pair([delay(0.05, 0.05, seed=3)])
     network: Network = a
     frames = [bytes([i]) * i for i in range(40)]
@@ -66,7 +62,6 @@ async def test_a_frame_under_way_dies_with_its_connection():
 
 @virtual
 async def test_a_crash_is_silent_for_the_crashed_and_seen_by_all_others():
-    """Connections vanish, sends fail, the dead network's channels end, and a restart begins with nothing."""
     hub, a, b = await pair()
     c = hub.join("c")
     await c.dial(b.addresses[0])
@@ -85,7 +80,6 @@ async def test_a_crash_is_silent_for_the_crashed_and_seen_by_all_others():
 
 @virtual
 async def test_a_partition_heals_on_time():
-    """Frames across are lost silently while it lasts; dials find nobody; after it all is as before."""
     hub, a, b = await pair([partition([["a", "c"], ["b"]], 10.0, 20.0)])
     c = hub.join("c")
     await trio.sleep_until(12.0)
@@ -106,7 +100,6 @@ async def lost_of_1000(seed: int) -> list[bytes]:
 
 
 def test_loss_has_its_rate_and_replays_by_seed():
-    """A failing seed must replay exactly, another must differ."""
     first, second, other = (trio.run(lost_of_1000, seed, clock=MockClock(autojump_threshold=0)) for seed in (1, 1, 2))
     assert first == second != other
     assert 0.65 < len(first) / 1000 < 0.75
@@ -114,7 +107,6 @@ def test_loss_has_its_rate_and_replays_by_seed():
 
 @virtual
 async def test_the_first_rule_with_an_opinion_decides():
-    """Rules compose by order: a special case goes in front."""
     hub, a, b = await pair()
     hub.rules[:] = [lambda src, dst, now: Deliver(2.0) if src == "a" else None, lambda src, dst, now: Drop()]
     start = trio.current_time()
@@ -127,7 +119,7 @@ async def test_the_first_rule_with_an_opinion_decides():
 
 @virtual
 async def test_a_slow_link_takes_size_over_rate_and_lanes_share_it():
-    """1000 bytes at 100 B/s are ten seconds, whatever the lane; the sender is held up meanwhile, not the network."""
+    """1000 bytes at 100 B/s are ten seconds on any lane; the sender waits meanwhile, not the network."""
     _, a, b = await pair([slow("b", 100.0, after_s=0.0)])
     start = trio.current_time()
     await a.send("b", "exchange", bytes(1000))
@@ -158,7 +150,6 @@ async def test_a_full_inbox_drops_the_newest_of_the_noisy_peer_only():
 
 @virtual
 async def test_a_refused_peer_stays_out_until_the_hour():
-    """Refusal closes, refuses dials both ways, and ends by itself."""
     _, a, b = await pair()
     b.refuse("a", until=trio.current_time() + 30.0)
     assert (await drained(a.events()))[-1] == Disconnected("b")
@@ -171,7 +162,6 @@ async def test_a_refused_peer_stays_out_until_the_hour():
 
 @virtual
 async def test_what_cannot_be_reached_says_so():
-    """Unknown, never learned, malformed, oneself: each is one line, not a hang."""
     hub, a, _ = await pair()
     hub.join("c")
     with pytest.raises(PeerUnreachable, match="no known address"):
@@ -186,7 +176,7 @@ async def test_what_cannot_be_reached_says_so():
 
 
 @virtual
-async def test_events_keep_the_newest_when_nobody_listens():
+async def test_events_keep_the_newest_when_they_are_not_read():
     """A node that looks late must see the present, not the past."""
     _, a, b = await pair()
     for _ in range(2000):

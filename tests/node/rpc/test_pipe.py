@@ -11,20 +11,14 @@ from starling.gossip.wire import frames
 from starling.gossip.wire.schema import Response
 from starling.node.config.schema import Manifest
 from starling.node.rpc import calls, pipe
-from starling.node.status.figures import EngineFigures
+from starling.node.status.snapshot import EngineFigures
 
 REQUESTS = (
-    calls.Open(Manifest(seed=7), "", 3, "cpu", 1, "/run/checkpoint", "peer"),
-    calls.Train(4, 20),
-    calls.Free(on=True, round=5),
-    calls.Offer("peer", 1, 2, 3, 0.5, 4096),
-    calls.Answer("peer", 1, 2, 3, 0.5, 0.25, b"\x00\xff"),
-    calls.Apply("peer", 1, 2, b"payload"),
-    calls.Commit("peer", 1, 2),
-    calls.Revoke("peer"),
-    calls.Consider("b", 9, b"state"),
+    calls.Open(Manifest(seed=7), "", 3, "cpu", 1, "/run/checkpoint", "peer"), calls.Train(4, 20), calls.Free(on=True, round=5),
+    calls.Offer("peer", 1, 2, 3, 0.5, 4096), calls.Answer("peer", 1, 2, 3, 0.5, 0.25, b"\x00\xff"),
+    calls.Apply("peer", 1, 2, b"payload"), calls.Commit("peer", 1, 2), calls.Revoke("peer"), calls.Consider("b", 9, b"state"),
     calls.Stop(),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
@@ -52,7 +46,6 @@ def test_a_frame_that_cannot_be_read_is_a_bug_here_and_says_so():
 
 
 def test_the_childs_end_reads_requests_in_order_and_meets_the_end_of_the_stream():
-    """Also in the middle of a frame: the daemon may be killed at any byte."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         child = pipe.Pipe(theirs)
@@ -82,7 +75,6 @@ PAYLOAD_BYTES = 8 << 20
 
 
 def test_a_payload_is_copied_once_between_codec_and_socket():
-    """Models are large, and both processes have other things to do. Encoders grow their buffer by half, which is no second copy."""
     payload = bytes(PAYLOAD_BYTES)
     call, message = calls.Apply("peer", 1, 1, payload), Response(1, 1, payload)
     body, frame = bytes(pipe.encode(1, call)[pipe.HEADER.size :]), frames.encode(message)

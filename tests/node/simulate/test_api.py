@@ -14,7 +14,7 @@ from starling.node.simulate import executors, worker
 from starling.node.simulate.api import simulate
 from starling.node.simulate.worker import Failure
 
-SMALL = {"task.params": {"dim": 20}, "pace.evaluate_every": 2, "pace.local_steps": 2}
+SMALL = {"task.dim": 20, "pace.evaluate_every": 2, "pace.local_steps": 2}
 KEYS = {"task": "diagonal", "mix": "dsgd", "overlay": "ring", "nodes": 4, "rounds": 4, "set": SMALL}
 
 
@@ -22,7 +22,7 @@ def test_keys_say_what_a_file_would(tmp_path):
     """Both ways give the same scenario, and so the same figures."""
     file = tmp_path / "s.toml"
     file.write_text(
-        '[simulate]\nnodes = 4\n[task]\nkind = "diagonal"\nparams = {dim = 20}\n[mix]\nkind = "dsgd"\n[overlay]\nkind = "ring"\n'
+        '[simulate]\nnodes = 4\n[task]\nkind = "diagonal"\ndim = 20\n[mix]\nkind = "dsgd"\n[overlay]\nkind = "ring"\n'
         "[pace]\nrounds = 4\nlocal_steps = 2\nevaluate_every = 2\n[sweep]\nseeds = [3, 4]\n"
     )
     by_keys, by_file = simulate(**KEYS, seeds=(3, 4)), simulate(file)
@@ -47,11 +47,11 @@ def test_both_engines_are_reached_by_name():
 
 
 def test_progress_goes_from_nothing_to_all():
-    told: list[float] = []
-    simulate(**KEYS, progress=lambda fraction, _line: told.append(fraction))
-    assert told[0] == 0.0
-    assert told[-1] == 1.0
-    assert told == sorted(told)
+    fractions: list[float] = []
+    simulate(**KEYS, progress=lambda fraction, _line: fractions.append(fraction))
+    assert fractions[0] == 0.0
+    assert fractions[-1] == 1.0
+    assert fractions == sorted(fractions)
 
 
 def test_what_comes_back_can_be_written_down_and_drawn(tmp_path):

@@ -15,9 +15,9 @@ from tests.harness.snapshots import bare, snapshot
 NAMES = st.text(st.characters(codec="utf-8"), max_size=20)
 
 
-def samples(told, accept=""):
+def samples(found, accept=""):
     """What a scraper reads: {(name, labels): value}."""
-    body, _ = exposition(told, accept)
+    body, _ = exposition(found, accept)
     families = PARSERS[accept][1](body.decode())
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -34,28 +34,28 @@ def test_both_formats_parse_and_say_the_same(accept):
 
 
 def test_figures_are_those_of_the_snapshot():
-    told = samples(full())
-    assert told["starling_round", ()] == 42
-    assert told["starling_local_steps_total", ()] == 840
-    assert told["starling_loss", ()] == 0.2134
-    assert told["starling_value", (("metric", "accuracy"),)] == 0.934
-    assert told["starling_exchanges_total", (("outcome", "timeout"),)] == 3
-    assert told["starling_resident_memory_bytes", ()] == 5e8
-    assert told["starling_cpu_cores", ()] == 1.2
-    assert told["starling_consensus_distance", ()] == 0.01
-    assert told["starling_peers", (("state", "alive"),)] == 1
-    assert told["starling_state", (("state", "training"),)] == 1
-    assert told["starling_peer_rtt_seconds", (("peer", "12D3KooWalive01"),)] == 0.01
-    assert told["starling_healthy", ()] == 1
+    found = samples(full())
+    assert found["starling_round", ()] == 42
+    assert found["starling_local_steps_total", ()] == 840
+    assert found["starling_loss", ()] == 0.2134
+    assert found["starling_value", (("metric", "accuracy"),)] == 0.934
+    assert found["starling_exchanges_total", (("outcome", "timeout"),)] == 3
+    assert found["starling_resident_memory_bytes", ()] == 5e8
+    assert found["starling_cpu_cores", ()] == 1.2
+    assert found["starling_consensus_distance", ()] == 0.01
+    assert found["starling_peers", (("state", "alive"),)] == 1
+    assert found["starling_state", (("state", "training"),)] == 1
+    assert found["starling_peer_rtt_seconds", (("peer", "12D3KooWalive01"),)] == 0.01
+    assert found["starling_healthy", ()] == 1
 
 
 def test_every_outcome_and_state_has_its_series_from_the_beginning():
     """A series that appears with its first count has no rate at that moment."""
-    told = samples(bare())
+    found = samples(bare())
     for outcome in Exchanges.__struct_fields__:
-        assert told["starling_exchanges_total", (("outcome", outcome),)] == 0
-    assert {dict(labels)["state"] for name, labels in told if name == "starling_peers"} == set(PEER_STATES)
-    assert sum(value for (name, _), value in told.items() if name == "starling_state") == 1
+        assert found["starling_exchanges_total", (("outcome", outcome),)] == 0
+    assert {dict(labels)["state"] for name, labels in found if name == "starling_peers"} == set(PEER_STATES)
+    assert sum(value for (name, _), value in found.items() if name == "starling_state") == 1
 
 
 def test_what_is_not_known_is_absent_and_never_0():
@@ -70,11 +70,11 @@ def test_a_crowd_of_strangers_makes_no_series():
     crowd = tuple(PeerStatus(f"stranger{n}", "alive") for n in range(4000))
     few = tuple(PeerStatus(f"peer{n:02}", "alive", committed=n) for n in range(1, 30))
     mine = PeerStatus("mine", "alive", trusted=True)
-    told = samples(snapshot(peers=(*crowd, *few, mine)))
-    shown = {dict(labels)["peer"] for name, labels in told if name == "starling_peer_score"}
+    found = samples(snapshot(peers=(*crowd, *few, mine)))
+    shown = {dict(labels)["peer"] for name, labels in found if name == "starling_peer_score"}
     assert shown == {"mine", *(f"peer{n:02}" for n in range(29, 29 - MAX_PEERS + 1, -1))}
-    assert told["starling_peers", (("state", "alive"),)] == 4030
-    assert len(told) < 250
+    assert found["starling_peers", (("state", "alive"),)] == 4030
+    assert len(found) < 250
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_a_scraper_that_asks_for_anything_else_gets_text():
     ],
 )
 def test_health_is_one_line(changes, well, words):
-    told = health(structs.replace(full(), **changes))
-    assert told[0] is well
-    assert told[1].startswith(words)
-    assert "\n" not in told[1]
+    found = health(structs.replace(full(), **changes))
+    assert found[0] is well
+    assert found[1].startswith(words)
+    assert "\n" not in found[1]

@@ -6,19 +6,19 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
 from starling.node.status import record
-from starling.node.status.curve import MAX_POINTS
+from starling.node.status.record import MAX_POINTS, Curve
 from starling.node.status.snapshot import Point
 from tests.harness.records import at_second, write
 
 
 def test_a_record_gives_back_what_went_in(tmp_path):
-    told = [at_second(second) for second in (0, 1, 2, 5, 40, 41, 90)]
-    assert record.load(write(tmp_path / "record.jsonl", told)) == told
+    written = [at_second(second) for second in (0, 1, 2, 5, 40, 41, 90)]
+    assert record.load(write(tmp_path / "record.jsonl", written)) == written
 
 
 def test_a_line_holds_only_what_is_new(tmp_path):
@@ -34,17 +34,17 @@ def test_a_line_holds_only_what_is_new(tmp_path):
 
 @given(st.lists(st.sampled_from("ab"), max_size=12), st.lists(st.sampled_from("ab"), max_size=4), st.integers(1, 6))
 def test_what_was_appended_to_a_bounded_list_is_never_lost(before, new, limit):
-    """Of equal entries too many may be told, but none too few: a list that forgets and repeats is the hardest case."""
+    """Of equal entries too many may be appended, but none too few: a list that forgets and repeats is the hardest case."""
     held, now = tuple(before[-limit:]), tuple((before + new)[-limit:])
-    told = record._appended(held, now)
-    assert (held + told)[-limit:] == now
-    assert len(told) <= len(now)
+    written = record._appended(held, now)
+    assert (held + written)[-limit:] == now
+    assert len(written) <= len(now)
 
 
 def test_a_node_that_started_anew_is_written_whole_and_begins_anew(tmp_path):
-    told = [at_second(3), at_second(4), at_second(1), at_second(2)]
-    read = record.load(write(tmp_path / "record.jsonl", told))
-    assert read == told
+    written = [at_second(3), at_second(4), at_second(1), at_second(2)]
+    read = record.load(write(tmp_path / "record.jsonl", written))
+    assert read == written
     assert len(read[2].loss_curve) == 2
 
 
@@ -72,10 +72,10 @@ def test_points_are_found_again_after_the_daemon_thinned_its_curve():
 
 
 def test_what_was_written_before_the_file_was_begun_anew_comes_first(tmp_path):
-    path, told = tmp_path / "record.jsonl", [at_second(second) for second in range(6)]
-    write(record.earlier(path), told[:3])
-    write(path, told[3:])
-    assert record.load(path) == told
+    path, written = tmp_path / "record.jsonl", [at_second(second) for second in range(6)]
+    write(record.earlier(path), written[:3])
+    write(path, written[3:])
+    assert record.load(path) == written
 
 
 def test_a_torn_last_line_is_left_out(tmp_path):
@@ -122,3 +122,29 @@ def test_a_file_that_cannot_be_read_is_said_in_one_line(tmp_path):
         record.load(tmp_path / "record.jsonl")
     with pytest.raises(ValueError, match="cannot be read: Is a directory"):
         record.load(tmp_path)
+
+
+@settings(deadline=None, max_examples=60)
+@given(count=st.integers(0, 3000), limit=st.integers(4, 240))
+def test_a_curve_keeps_its_ends_its_order_and_even_spacing_in_bounded_memory(count, limit):
+    """A drawn curve must start and end where the run did, and not lie about pace in between."""
+    curve = Curve(limit)
+    for number in range(count):
+        curve.add(number, float(number), 1.0)
+    rounds = [point.round for point in curve.points]
+    assert len(rounds) == min(count, len(rounds)) <= limit
+    if not count:
+        return
+    assert rounds[0] == 0
+    assert rounds[-1] == count - 1
+    gaps = [later - earlier for earlier, later in pairwise(rounds)]
+    assert len(set(gaps[:-1])) <= 1
+    assert all(0 < gap <= gaps[0] for gap in gaps)
+    assert len(rounds) >= min(count, limit // 2)
+
+
+def test_a_value_that_is_not_finite_is_not_a_point():
+    curve = Curve()
+    for value in (1.0, float("nan"), float("inf"), 2.0):
+        curve.add(0, 0.0, value)
+    assert [point.value for point in curve.points] == [1.0, 2.0]

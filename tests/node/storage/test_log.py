@@ -1,7 +1,5 @@
 """The log is for machines in the file, for people on a terminal, and never a reason to stop."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging
@@ -22,7 +20,7 @@ def lines(path):
 
 def test_every_line_of_the_file_is_json_with_peer_and_run(tmp_path):
     with open_log(tmp_path, peer_id="12D3", run_id="r1", stderr=io.StringIO()) as log:
-        log.info("round_mixed", round=7, received=3)
+        log.write("info", "round_mixed", round=7, received=3)
     (line,) = lines(tmp_path / LOG_NAME)
     assert line.pop("time") > 0
     assert line == {
@@ -33,7 +31,7 @@ def test_every_line_of_the_file_is_json_with_peer_and_run(tmp_path):
 def test_a_terminal_gets_lines_for_a_person_without_control_characters(tmp_path):
     terminal = Terminal()
     with open_log(tmp_path, peer_id="12D3", run_id="r1", stderr=terminal) as log:
-        log.warning("peer_fault", text="a broke \x1b[2Jthe protocol", count=2)
+        log.write("warning", "peer_fault", text="a broke \x1b[2Jthe protocol", count=2)
     (line,) = terminal.getvalue().splitlines()
     assert "! peer_fault: a broke ·[2Jthe protocol  [count=2]" in line
     assert line.isprintable()
@@ -42,14 +40,14 @@ def test_a_terminal_gets_lines_for_a_person_without_control_characters(tmp_path)
 def test_a_pipe_gets_nothing_because_the_file_has_it(tmp_path):
     pipe = io.StringIO()
     with open_log(tmp_path, peer_id="a", run_id="r", stderr=pipe) as log:
-        log.error("engine_lost")
+        log.write("error", "engine_lost")
     assert pipe.getvalue() == ""
 
 
 def test_the_file_is_bounded_by_rotation(tmp_path):
     with open_log(tmp_path, peer_id="a", run_id="r", stderr=io.StringIO(), max_bytes=2000) as log:
         for number in range(200):
-            log.info("tick", number=number)
+            log.write("info", "tick", number=number)
     files = sorted(tmp_path.iterdir())
     assert [file.name for file in files] == [LOG_NAME, LOG_NAME + ".1"]
     assert all(file.stat().st_size < 2200 for file in files)
@@ -60,17 +58,16 @@ def test_a_log_that_cannot_be_written_is_said_once_and_the_run_goes_on(tmp_path)
     (tmp_path / LOG_NAME).mkdir()
     stderr = io.StringIO()
     with open_log(tmp_path, peer_id="a", run_id="r", stderr=stderr) as log:
-        log.info("one")
-        log.info("two")
+        log.write("info", "one")
+        log.write("info", "two")
         (tmp_path / LOG_NAME).rmdir()
-        log.info("three")
+        log.write("info", "three")
     (said,) = stderr.getvalue().splitlines()
     assert said.startswith("starling: cannot write the log")
     assert [line["event"] for line in lines(tmp_path / LOG_NAME)] == ["three"]
 
 
 def test_warnings_of_libraries_go_to_the_file_and_not_to_the_terminal(tmp_path):
-    """One dead peer must not make a library print for half a minute."""
     terminal = Terminal()
     with open_log(tmp_path, peer_id="a", run_id="r", stderr=terminal):
         logging.getLogger("some.library").warning("dial of %s failed", "b")
@@ -86,16 +83,15 @@ def test_warnings_of_libraries_go_to_the_file_and_not_to_the_terminal(tmp_path):
 
 def test_values_that_json_does_not_know_are_written_as_python_shows_them(tmp_path):
     with open_log(tmp_path, peer_id="a", run_id="r", stderr=io.StringIO()) as log:
-        log.info("odd", value=object, path=tmp_path)
+        log.write("info", "odd", value=object, path=tmp_path)
     (line,) = lines(tmp_path / LOG_NAME)
     assert line["value"] == "<class 'object'>"
 
 
 def test_a_line_a_round_goes_to_the_file_and_not_to_a_person(tmp_path):
-    """A second of rounds a line would leave no room for what a person must see."""
     terminal = Terminal()
     with open_log(tmp_path, peer_id="a", run_id="r", stderr=terminal) as log:
-        log.debug("round", round=7)
-        log.info("peer_joined", text="b joined")
+        log.write("debug", "round", round=7)
+        log.write("info", "peer_joined", text="b joined")
     assert [line["event"] for line in lines(tmp_path / LOG_NAME)] == ["round", "peer_joined"]
     assert len(terminal.getvalue().splitlines()) == 1

@@ -6,10 +6,6 @@ from starling.gossip.errors import ConfigError
 from starling.node.storage.run_dir import RunDir
 
 
-def test_without_an_invite_the_node_is_a_founder_s(tmp_path):
-    assert RunDir.create(tmp_path / "n").read_invite() is None
-
-
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
@@ -19,7 +15,6 @@ def test_without_an_invite_the_node_is_a_founder_s(tmp_path):
     ids=["not_utf8", "folder"],
 )
 def test_an_invite_that_cannot_be_read_is_an_error_of_one_line(tmp_path, damage, why):
-    """Half a disk block of zeros and ones after a power cut is no text: say what to do, not where Python gave up."""
     place = RunDir.create(tmp_path / "n")
     damage(place.invite_file)
     with pytest.raises(ConfigError, match=why) as error:

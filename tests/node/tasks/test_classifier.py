@@ -1,7 +1,5 @@
 """`starling.task`: a model, a loss and arrays are a task that a node can run."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The built-in digits, and a volunteer's own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -15,12 +13,16 @@ from tests.harness.tasks import built_in as source
 from tests.harness.tasks import own, seeded
 
 
-def test_the_split_is_1437_to_360_of_all_1797():
+def test_the_split_is_1437_to_360_of_all_1797_and_the_same_at_every_start():
+    """Or a restarted node would be tested on what it learned."""
     train, test = built_in()
     assert (train.x.shape, test.x.shape) == ((TRAINING, 64), (360, 64))
     assert train.x.dtype == np.float32
     assert (float(train.x.min()), float(train.x.max())) == (0.0, 1.0)
     assert np.bincount(np.concatenate([train.y, test.y])).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    for one, two in zip((train, test), built_in(), strict=True):
+        assert (one.x == two.x).all()
+        assert (one.y == two.y).all()
 
 
 def test_the_file_is_that_of_scikit_learn():
@@ -32,21 +34,9 @@ def test_the_file_is_that_of_scikit_learn():
     assert np.array_equal(rows[:, 64], reference.target)
 
 
-def test_the_split_is_the_same_at_every_start():
-    """Shuffled once and for all, or a restarted node would be tested on what it learned."""
-    for one, two in zip(built_in(), built_in(), strict=True):
-        assert (one.x == two.x).all()
-        assert (one.y == two.y).all()
-
-
-def test_the_default_model_has_4810_parameters():
-    model = Digits().model(seeded(0))
-    assert sum(p.numel() for p in model.parameters()) == 4810
-
-
-def test_he_initialisation_keeps_the_scale_of_activations():
-    model = Digits(hidden=4096).model(seeded(0))
-    x = torch.randn(256, 64, generator=seeded(1))
+def test_the_default_model_has_4810_parameters_and_he_initialisation_keeps_the_scale_of_activations():
+    assert sum(p.numel() for p in Digits().model(seeded(0)).parameters()) == 4810
+    model, x = Digits(hidden=4096).model(seeded(0)), torch.randn(256, 64, generator=seeded(1))
     with torch.no_grad():
         assert float(model[0](x).var()) == pytest.approx(2.0, rel=0.1)
         assert float(model(x).var()) == pytest.approx(1.0, rel=0.2)

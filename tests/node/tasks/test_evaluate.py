@@ -1,12 +1,12 @@
-"""Measuring must not disturb the training that goes on between two slices."""
-
-from __future__ import annotations
+"""Measuring must not disturb the training that goes on between two slices; normalisation statistics are those of their definition."""
 
 import pytest
 import torch
+from torch import nn
 
 from starling.node.tasks.digits import Digits
-from starling.node.tasks.evaluate import Progress, Result, evaluate
+from starling.node.tasks.evaluate import Result, comparing, estimate, evaluate, tracking
+from tests.harness.networks import Pictures
 from tests.harness.tasks import built_in, seeded
 
 
@@ -16,36 +16,95 @@ def digits():
     return task, task.model(seeded(0)), task.data(built_in(shards=8), "cpu")
 
 
-def test_progress_is_told_after_each_slice_and_the_result_at_the_end(digits):
+def test_an_evaluation_goes_slice_by_slice_with_the_result_at_the_end(digits):
     task, model, data = digits
     steps = list(evaluate(task, model, data, 100))
-    assert steps[:-1] == [Progress(100), Progress(200), Progress(300), Progress(360)]
+    assert steps[:-1] == [None] * 4
     assert isinstance(steps[-1], Result)
+    assert steps[-1].samples == 360
     assert 0.0 <= steps[-1].value <= 1.0
 
 
 def test_gradients_and_train_mode_are_back_between_slices(digits):
-    """A generator holds its place inside a `with`: no_grad must not be open while it waits."""
+    """A generator holds its place inside a `with`: no_grad must not be open while it waits, or when it is given up."""
     task, model, data = digits
     model.train()
-    for _ in evaluate(task, model, data, 100):
+    slices = evaluate(task, model, data, 100)
+    for _ in range(3):
+        next(slices)
         assert torch.is_grad_enabled()
         assert model.training
         task.loss(model, data.batch(4, seeded(1))).backward()
-
-
-def test_an_evaluation_may_be_given_up_half_way(digits):
-    task, model, data = digits
-    slices = evaluate(task, model, data, 100)
-    next(slices)
     del slices
     assert torch.is_grad_enabled()
 
 
 def test_the_result_is_the_mean_over_samples_not_over_slices(digits):
-    """Slices of 7 leave a short last one, which must not weigh more."""
     task, model, data = digits
     result = list(evaluate(task, model, data, 7))[-1]
     logits = model(data.test_x).detach()
     assert result.value == pytest.approx(float((logits.argmax(1) == data.test_y).float().mean()))
     assert result.loss == pytest.approx(float(torch.nn.functional.cross_entropy(logits, data.test_y)), rel=1e-5)
+
+
+def layers(kind, shape):
+    torch.manual_seed(0)
+    dropped = nn.Dropout(0.5)
+    return nn.Sequential(kind(3, track_running_stats=True), dropped), [torch.randn(shape) * 2 + 1 for _ in range(7)]
+
+
+class Run:
+    def loss(self, model, batch):
+        return model(batch).sum()
+
+
+@pytest.mark.parametrize(("kind", "shape"), [
+    (nn.BatchNorm1d, (6, 3)), (nn.BatchNorm2d, (6, 3, 4, 5)), (nn.BatchNorm3d, (6, 3, 2, 2, 2)), (nn.InstanceNorm2d, (6, 3, 4, 5)),
+])  # fmt: skip
+def test_statistics_are_the_mean_over_the_batches(kind, shape):
+    model, batches = layers(kind, shape)
+    layer = model[0]
+    layer.running_mean.fill_(100.0)
+    layer.num_batches_tracked.fill_(12)
+    model.train()
+    assert sum(1 for _ in estimate(Run(), model, batches)) == len(batches)
+    if kind is nn.InstanceNorm2d:
+        means = [batch.mean((0, 2, 3)) for batch in batches]
+    else:
+        means = [batch.transpose(0, 1).reshape(3, -1).mean(1) for batch in batches]
+        variances = [batch.transpose(0, 1).reshape(3, -1).var(1) for batch in batches]
+        torch.testing.assert_close(layer.running_var, torch.stack(variances).mean(0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(layer.running_mean, torch.stack(means).mean(0), rtol=1e-4, atol=1e-5)
+    assert int(layer.num_batches_tracked) == 12
+    assert layer.momentum == 0.1
+    assert model.training
+    assert model[1].training
+
+
+def test_a_model_without_statistics_costs_no_batch():
+    model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.BatchNorm1d(3, track_running_stats=False))
+    assert tracking(model) == []
+
+    def batches():
+        raise AssertionError("asked for")
+        yield
+
+    assert list(estimate(Run(), model, batches())) == []
+
+
+def test_comparing_normalises_by_the_batch_without_dropout_and_leaves_no_trace():
+    model, (batch, *_) = layers(nn.BatchNorm1d, (6, 3))
+    model.train()
+    before = [buffer.clone() for buffer in model.buffers()]
+    with comparing(model):
+        once, twice = model(batch), model(batch)
+    torch.testing.assert_close(once.mean(0), torch.zeros(3), atol=1e-6, rtol=0)
+    assert torch.equal(once, twice)
+    assert all(torch.equal(one, other) for one, other in zip(before, model.buffers(), strict=True))
+    assert model[1].training
+
+
+def test_the_harness_has_networks_with_and_without_statistics():
+    generator = torch.Generator().manual_seed(0)
+    assert len(tracking(Pictures("resnet").model(generator))) == 4
+    assert tracking(Pictures("tied").model(generator)) == []

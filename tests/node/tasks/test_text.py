@@ -1,7 +1,5 @@
 """Windows of text: none spans two places, none is both learned and tested."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -24,12 +22,13 @@ def numbered(path, size: int = 4000):
     return path
 
 
-def test_a_file_goes_whole_to_one_shard(tmp_path):
+@pytest.mark.parametrize(("kind", "count"), [("by_file", 3), ("iid", 5)])
+def test_shards_are_whole_files_or_blocks_dealt_at_random_and_lose_no_byte(tmp_path, kind, count):
     folder = write_texts(tmp_path, files=3)
-    for shard in range(3):
-        data = Text(path=str(folder), **TINY).data(built_in("by_file", 3, shard), "cpu")
-        assert data.text.unique().tolist() == [97 + shard]
-        assert data.text.numel() == 3600
+    shards = [Text(path=str(folder), **TINY).data(built_in(kind, count, shard), "cpu") for shard in range(count)]
+    assert torch.bincount(torch.cat([data.text for data in shards]), minlength=256)[97:100].tolist() == [3600] * 3
+    assert max(data.samples for data in shards) < 2 * min(data.samples for data in shards)
+    assert kind == "iid" or [data.text.unique().tolist() for data in shards] == [[97], [98], [99]]
 
 
 def test_one_file_is_cut_into_contiguous_ranges(tmp_path):
@@ -39,16 +38,7 @@ def test_one_file_is_cut_into_contiguous_ranges(tmp_path):
     assert torch.cat([data.text for data in shards]).numpy().tobytes() == path.read_bytes()[:3600]
 
 
-def test_blocks_dealt_at_random_lose_no_byte(tmp_path):
-    folder = write_texts(tmp_path, files=3)
-    shards = [Text(path=str(folder), **TINY).data(built_in("iid", 5, shard), "cpu") for shard in range(5)]
-    together = torch.cat([data.text for data in shards])
-    assert torch.bincount(together, minlength=256)[97:100].tolist() == [3600] * 3
-    assert max(data.samples for data in shards) < 2 * min(data.samples for data in shards)
-
-
 def test_no_window_spans_two_stretches(tmp_path):
-    """Each file is one letter, so a window of two letters would show."""
     folder = write_texts(tmp_path, files=4, size=1000)
     data = Text(path=str(folder), **TINY).data(built_in("iid", 2, 0), "cpu")
     assert data.begins.numel() > 2
@@ -103,19 +93,11 @@ def test_files_too_short_to_learn_from_are_left_out(tmp_path):
 def test_text_that_is_missing_or_too_short_is_refused(tmp_path, content, message):
     for name, raw in content.items():
         (tmp_path / name).write_bytes(raw)
-    with pytest.raises(ConfigError, match=message) as caught:
-        Text(**TINY).data(own(tmp_path), "cpu")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_path_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="not readable"):
-        Text(**TINY).data(own(tmp_path / "gone"), "cpu")
-    with pytest.raises(ConfigError, match=r"task\.params\.path: .* start with --data PATH"):
-        Text(**TINY).data(built_in(), "cpu")
-
-
-def test_text_has_no_labels_to_cut_by(tmp_path):
+    gone = (own(tmp_path / "gone"), "not readable"), (built_in(), "task.path: .* start with --data PATH")
+    for source, words in ((own(tmp_path), message), *gone):
+        with pytest.raises(ConfigError, match=words) as caught:
+            Text(**TINY).data(source, "cpu")
+        assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match=r"partition\.kind: these data cannot be cut dirichlet, choose by_file, iid"):
         Text(path=str(write_texts(tmp_path)), **TINY).data(built_in("dirichlet", 2, 0), "cpu")
 
@@ -143,9 +125,7 @@ def test_the_model_does_not_see_the_future():
 
 
 def test_the_default_model_has_842_496_parameters_with_tied_embeddings():
-    parameters = dict(Text().model(seeded(0)).named_parameters())
-    assert sum(p.numel() for p in parameters.values()) == 842_496
-    assert not any("head" in name for name in parameters)
+    assert sum(p.numel() for p in Text().model(seeded(0)).parameters()) == 842_496
 
 
 @needs_real_data

@@ -15,9 +15,9 @@ from starling.gossip.compress.support import Full, Indices, Support
 from starling.gossip.rng import generator
 from starling.robust.attacks.catalogue import ATTACKS, targeting
 from starling.robust.attacks.data import Backdoor, Clones, LabelFlip
-from starling.robust.attacks.tracker import TrackerConst, TrackerNeg, one_shot, rand
+from starling.robust.attacks.tracker import constant, negative, one_shot, rand
 from starling.robust.attacks.tracker import small as slight
-from tests.harness.attack_scenes import scene, told, vectors
+from tests.harness.attack_scenes import crafted, scene, vectors
 
 WIRE = targeting("wire")
 
@@ -25,32 +25,26 @@ LABELS = torch.tensor([0, 1, 2, 9, 1])
 INPUTS = torch.arange(30.0).view(5, 2, 3)
 
 
-# --- data ---------------------------------------------------------------------------------------------------------
-
-
 def test_label_flip_turns_every_label_around_and_twice_is_honest() -> None:
-    """y → C − 1 − y, and the vector told is what was learned from that."""
+    """y → C − 1 − y, and the message is the vector learned from that."""
     inputs, labels = LabelFlip().poison(INPUTS, LABELS, 10)
     assert labels.tolist() == [9, 8, 7, 0, 8]
     assert inputs is INPUTS
     assert LabelFlip().poison(inputs, labels, 10)[1].tolist() == LABELS.tolist()
-    assert told(LabelFlip(), scene()).tolist() == [[2.0, 2.0]] * 2
+    assert crafted(LabelFlip(), scene()).tolist() == [[2.0, 2.0]] * 2
 
 
 def test_a_targeted_flip_changes_one_class_only() -> None:
-    """Which no distance shows."""
     assert LabelFlip(source=1, target=7).poison(INPUTS, LABELS, 10)[1].tolist() == [0, 7, 2, 9, 7]
 
 
 @pytest.mark.parametrize("attack", [LabelFlip(source=1, target=7), Clones(), Backdoor(target=7)])
 def test_a_class_that_the_task_does_not_have_is_refused(attack: LabelFlip | Clones | Backdoor) -> None:
-    """Or the loss would fail in the middle of training."""
     with pytest.raises(ValueError, match="class 7 must be < 5"):
         attack.poison(INPUTS, LABELS.clamp(max=4), 5)
 
 
 def test_a_backdoor_puts_its_trigger_on_a_share_of_the_batch_and_teaches_its_class() -> None:
-    """The rest is learned honestly, so the model stays good at what it is for."""
     inputs, labels = Backdoor(target=3, share=0.4, width=2, value=-1.0).poison(INPUTS, LABELS, 10)
     assert labels.tolist() == [3, 3, 2, 9, 1]
     assert inputs[:2].reshape(2, -1)[:, :2].tolist() == [[-1.0, -1.0]] * 2
@@ -62,45 +56,38 @@ def test_a_backdoor_puts_its_trigger_on_a_share_of_the_batch_and_teaches_its_cla
 
 def test_a_backdoor_without_bound_replaces_the_mean_of_all() -> None:
     """boost = 0 is h/f: with 3 honest nodes that stand still the mean moves as if all had made the attacker's step."""
-    seen = scene(before=vectors((0.0, 0.0))[0], own=vectors((1.0, 2.0))[0], nodes=4, bad=1)
-    message = told(Backdoor(boost=0.0), seen)[0]
+    seen = scene(before=vectors((0.0, 0.0))[0], own=vectors((1.0, 2.0))[0], nodes=4, attackers=1)
+    message = crafted(Backdoor(boost=0.0), seen)[0]
     assert message.tolist() == [3.0, 6.0]
-    assert told(Backdoor(), seen)[0].tolist() == [1.0, 2.0]
+    assert crafted(Backdoor(), seen)[0].tolist() == [1.0, 2.0]
 
 
-def test_clones_all_say_what_the_first_of_them_learned() -> None:
-    """To the bit: that is how similarity finds them. One that knows itself only says its own."""
+def test_clones_all_send_the_vector_of_the_first_of_them() -> None:
     crew = vectors((7.0, 7.0), (2.0, 2.0))
-    assert told(Clones(), scene(crew=crew)).tolist() == [[7.0, 7.0]] * 2
-    assert told(Clones(), scene()).tolist() == [[2.0, 2.0]] * 2
-
-
-# --- trackers -----------------------------------------------------------------------------------------------------
+    assert crafted(Clones(), scene(crew=crew)).tolist() == [[7.0, 7.0]] * 2
+    assert crafted(Clones(), scene()).tolist() == [[2.0, 2.0]] * 2
 
 
 def test_tracker_attacks_are_sized_in_honest_gradients() -> None:
     """ȳ = (3, 2); two gradients of lengths 5 and 15, so ‖g‖ = 10; ḡ points along (3, 4)."""
     seen = scene(gradients=vectors((3.0, 4.0), (9.0, 12.0)))
-    assert told(TrackerConst(), seen)[0].tolist() == pytest.approx([3.0 - 100.0 * 0.6, 2.0 - 100.0 * 0.8])
-    assert told(TrackerNeg(), seen)[0].tolist() == [-3.0, -2.0]
-    steps = told(rand(), seen) - seen.receivers
+    assert crafted(constant(), seen)[0].tolist() == pytest.approx([3.0 - 100.0 * 0.6, 2.0 - 100.0 * 0.8])
+    assert crafted(negative(), seen)[0].tolist() == [-3.0, -2.0]
+    steps = crafted(rand(), seen) - seen.receivers
     assert steps.norm(dim=1).tolist() == pytest.approx([100.0, 100.0])
     assert torch.allclose(steps[0], steps[1])
-    lies = told(slight(), seen) - seen.receivers
+    lies = crafted(slight(), seen) - seen.receivers
     assert torch.allclose(lies * 20.0, steps)
     unknown = replace(seen, gradients=None)
-    assert (told(rand(), unknown) - seen.receivers).norm(dim=1).tolist() == pytest.approx([50.0, 50.0])
+    assert (crafted(rand(), unknown) - seen.receivers).norm(dim=1).tolist() == pytest.approx([50.0, 50.0])
 
 
-def test_a_one_shot_lie_is_told_in_four_rounds_and_never_again() -> None:
-    """Rounds 20 to 23, a hundred gradients each."""
+def test_a_one_shot_acts_in_four_rounds_only() -> None:
     seen = scene(rounds=300)
-    lied = [r for r in range(40) if not torch.equal(told(one_shot(), replace(seen, round=r))[0], seen.own)]
+    lied = [r for r in range(40) if not torch.equal(crafted(one_shot(), replace(seen, round=r))[0], seen.own)]
     assert lied == [20, 21, 22, 23]
-    assert float((told(one_shot(), replace(seen, round=20))[0] - seen.receivers[0]).norm()) == pytest.approx(500.0)
+    assert float((crafted(one_shot(), replace(seen, round=20))[0] - seen.receivers[0]).norm()) == pytest.approx(500.0)
 
-
-# --- payloads -----------------------------------------------------------------------------------------------------
 
 DIM = 400
 SUPPORTS: dict[str, Support] = {
@@ -121,7 +108,6 @@ REASONS = {
 @pytest.mark.parametrize("support", sorted(SUPPORTS))
 @pytest.mark.parametrize("name", sorted(set(WIRE) - {"huge"}))
 def test_every_hostile_payload_is_refused_for_the_reason_it_was_made_for(name: str, support: str, codec: str) -> None:
-    """An attack that a reader refuses for another reason tests nothing."""
     with pytest.raises(ValueError, match=r"^[a-z_]+$") as caught:
         _read(ATTACKS[name]().distort(_payload(support, codec)), codec)  # type: ignore[attr-defined]
     assert str(caught.value) in REASONS[name]
@@ -130,22 +116,20 @@ def test_every_hostile_payload_is_refused_for_the_reason_it_was_made_for(name: s
 @pytest.mark.parametrize("codec", ["identity", "fp16", "bf16"])
 @pytest.mark.parametrize("support", sorted(SUPPORTS))
 def test_huge_numbers_are_finite_and_pass_as_numbers_so_only_arithmetic_can_stop_them(support: str, codec: str) -> None:
-    """That is what makes them dangerous: clips and rules must stand them."""
     values = _read(ATTACKS["huge"]().distort(_payload(support, codec)), codec)  # type: ignore[attr-defined]
     assert bool(torch.isfinite(values).all())
     assert float(values.abs().min()) > 6e4
 
 
 @pytest.mark.parametrize("name", WIRE)
-def test_what_is_no_payload_stays_as_it_is(name: str) -> None:
-    """An empty message of a swap, say."""
+def test_bytes_that_are_no_payload_stay_unchanged(name: str) -> None:
     assert ATTACKS[name]().distort(b"") == b""  # type: ignore[attr-defined]
 
 
 def test_in_a_simulation_bad_payloads_are_numbers_that_a_rule_must_not_touch() -> None:
     """NaN: absent after any check. 1e38 is finite, and its square is not in float32."""
-    assert all(math.isnan(x) for x in told(ATTACKS["nan"](), scene())[0].tolist())
-    huge = told(ATTACKS["huge"](), scene())[0].float()
+    assert all(math.isnan(x) for x in crafted(ATTACKS["nan"](), scene())[0].tolist())
+    huge = crafted(ATTACKS["huge"](), scene())[0].float()
     assert bool(torch.isfinite(huge).all())
     assert not bool(torch.isfinite(huge.square()).all())
 

@@ -41,7 +41,7 @@ def percent(*assignments):
 def test_the_preset_pulls_and_combines_robustly():
     made = open_swarm(0)
     assert (made.mix.kind, made.overlay.kind, made.overlay.k) == ("gather", "pull", 6)
-    assert (made.robust.rule, made.robust.b, made.pace.local_steps) == ("cs_nnm", 2, 6)
+    assert (made.robust.rule, made.robust.f, made.pace.local_steps) == ("cs_nnm", 2, 6)
 
 
 @pytest.mark.acceptance
@@ -52,5 +52,4 @@ def test_three_liars_of_sixteen_do_not_stop_an_open_swarm(kind):
 
 @pytest.mark.acceptance
 def test_without_an_attack_safety_costs_half_a_point_at_most():
-    """Against the mean of what is pulled, which any liar ruins."""
-    assert percent() >= percent("preset=custom", "bad_share=0", "robust.rule=mean") - PRICE
+    assert percent() >= percent("preset=custom", "byzantine_fraction=0", "robust.rule=mean") - PRICE

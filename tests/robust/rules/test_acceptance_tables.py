@@ -24,9 +24,9 @@ FEW = [
 def close(design, column):
     if column in design.chance:
         return
-    measured, told = cell(design, column), design.accuracy[COLUMNS.index(column)]
-    if told >= SOUND:
-        assert measured == pytest.approx(told, abs=NEAR), (design.name, column)
+    measured, expected = cell(design, column), design.accuracy[COLUMNS.index(column)]
+    if expected >= SOUND:
+        assert measured == pytest.approx(expected, abs=NEAR), (design.name, column)
     else:
         assert measured < SOUND + NEAR, (design.name, column)
 
@@ -48,17 +48,15 @@ def test_every_cell_of_a_row_holds(table, design):
 @pytest.mark.acceptance
 @pytest.mark.parametrize("table", TABLES)
 def test_rules_that_are_clearly_apart_at_their_worst_are_in_the_same_order(table):
-    """The worst attack on a rule is what it is chosen by."""
     sure = [d for d in TABLES[table] if COLUMNS[d.accuracy.index(min(d.accuracy))] not in d.chance]
     worst = {design: min(cell(design, column) for column in COLUMNS) for design in sure}
     for one, other in combinations(sure, 2):
-        told = min(one.accuracy) - min(other.accuracy)
-        if abs(told) >= APART:
-            assert (worst[one] > worst[other]) == (told > 0), (one.name, other.name)
+        expected = min(one.accuracy) - min(other.accuracy)
+        if abs(expected) >= APART:
+            assert (worst[one] > worst[other]) == (expected > 0), (one.name, other.name)
 
 
 def test_the_tables_are_whole():
-    """Every rule that was measured, against every attack."""
     for designs, count in ((ALL_TO_ALL, 12), (EQUAL_BYTES, 13), (EVERY_ROUND, 5)):
         assert len(designs) == len({design.name for design in designs}) == count
         assert all(len(design.accuracy) == len(COLUMNS) for design in designs)

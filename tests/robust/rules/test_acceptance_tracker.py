@@ -29,9 +29,9 @@ BEST = BY_NAME["1/4, leak .2, cap 1"]
 
 
 def close(design, measured, place):
-    told = design.accuracy[place]
-    if told >= SOUND:
-        assert measured >= told - NEAR, (design.name, place)
+    expected = design.accuracy[place]
+    if expected >= SOUND:
+        assert measured >= expected - NEAR, (design.name, place)
     else:
         assert measured < SOUND + NEAR, (design.name, place)
 
@@ -65,7 +65,6 @@ def test_what_has_no_tracker_is_as_good_where_nobody_lies(design):
 
 @pytest.mark.acceptance
 def test_thresholds_of_each_ends_own_cost_ten_points_without_any_liar_and_the_smaller_of_both_nothing():
-    """The sum of trackers is what makes them follow the mean gradient: a clip that keeps it is free, one that breaks it is an attack."""
     plain, own, smaller = (tracker_cell(design, COLUMNS[0]) for design in (BY_NAME["plain"], PER_NODE, SMALLER))
     assert own <= plain - 10.0
     assert smaller == pytest.approx(plain, abs=1.0)
@@ -78,7 +77,6 @@ def test_a_quarter_a_leak_of_a_fifth_and_a_cap_of_one_stand_three_of_sixteen_wha
 
 
 def test_the_tables_are_whole_and_the_best_row_is_the_default():
-    """Every tracker that was measured, against every lie; and what is published is what a manifest gets."""
     assert (len(TRACKERS), len(BOTH), len(UNTRACKED)) == (10, 4, 2)
     assert all(len(design.accuracy) == len(COLUMNS) for design in TRACKERS)
     assert all(len(design.accuracy) == len(BOTH_COLUMNS) for design in BOTH)

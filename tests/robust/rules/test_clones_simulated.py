@@ -19,7 +19,6 @@ SMALL = (
 
 
 def end(*assignments):
-    """(accuracy, attack success) of the honest in the end."""
     made = toml.apply_set(Scenario(), assignments)
     rules.check(cells(made))
     check(made)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 import subprocess
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -26,11 +26,26 @@ KEYS = {
 }  # fmt: skip
 
 
-def a_case(name, d, repeat, device, threads):
-    return Case(
-        codec=name, d=d, encode_gb_s=2.0, decode_gb_s=float(threads), round_trip_gb_s=1.5, bytes_per_parameter=0.5,
-        index_bits_over_entropy=None, peak_extra_bytes=None if repeat == 9 else 4 * d, memcpy_gb_s=10.0,
-    )  # fmt: skip
+@pytest.fixture
+def child(monkeypatch):
+    """Stands in for the measuring process; the arguments that it was started with."""
+    started = []
+
+    def run(command, **_):
+        module, name, d, *arguments = command[2:]
+        started.append((name, int(d), *map(str, arguments)))
+        if module.endswith("codec"):
+            case = Case(
+                codec=name, d=int(d), encode_gb_s=2.0, decode_gb_s=1.0, round_trip_gb_s=1.5, bytes_per_parameter=0.5,
+                index_bits_over_entropy=None, peak_extra_bytes=None if arguments[0] == "9" else 4 * int(d), memcpy_gb_s=10.0,
+            )  # fmt: skip
+        else:
+            count = int(arguments[0])
+            case = RuleCase(rule=name, n=count, d=int(d), ours_cpu_s=0.5, peer_cpu_s=4.0, ratio=8.0, max_error=2e-7)
+        return subprocess.CompletedProcess(command, 0, msgspec.json.encode(case).decode(), "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return started
 
 
 @pytest.mark.slow
@@ -59,30 +74,44 @@ def test_the_child_refuses_what_it_does_not_know_in_one_line(capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--d", "0"], ["--d", "99999999999"], ["--repeat", "0"], ["--threads", "-1"], ["--d", "many"]]
-)
-def test_impossible_numbers_are_refused_before_anything_starts(arguments, monkeypatch):
-    monkeypatch.setattr(bench, "_measure", None)
-    assert main(["bench", "codec", *arguments]) == 2
+    "arguments",
+    [
+        "codec --d 0", "codec --d 99999999999", "codec --d many", "codec --repeat 0", "codec --threads -1",
+        "rules --d 0", "rules --repeat 0", "rules --n 7", "rules --n 65",
+    ],
+)  # fmt: skip
+def test_impossible_numbers_are_refused_before_anything_starts(arguments, child):
+    assert main(["bench", *arguments.split()]) == 2
+    assert child == []
 
 
-def test_all_codecs_at_every_length_on_all_cores_unless_told_otherwise(monkeypatch, capsys):
-    monkeypatch.setattr(bench, "_measure", a_case)
+def test_all_codecs_at_every_length_on_all_cores_unless_options_say_otherwise(child, monkeypatch, capsys):
     monkeypatch.setattr(bench, "_cores", lambda: 7)
     assert main(["bench", "codec", "--d", "1000", "--d", "2000", "--json"]) == 0
-    cases = json.loads(capsys.readouterr().out)["cases"]
-    assert [(case["codec"], case["d"]) for case in cases] == [(name, d) for d in (1000, 2000) for name in CODECS]
-    assert {case["decode_gb_s"] for case in cases} == {7.0}
+    assert child == [(name, d, "5", "cpu", "7") for d in (1000, 2000) for name in CODECS]
+    cases = valid("bench-codec", capsys.readouterr().out)["cases"]
+    assert [(case["codec"], case["d"]) for case in cases] == [started[:2] for started in child]
 
 
-def test_the_table_shows_memory_as_a_share_of_the_vector_and_a_dash_for_what_is_not_known(monkeypatch, capsys):
-    monkeypatch.setattr(bench, "_measure", a_case)
-    assert main(["bench", "codec", "--codec", "full+int4"]) == 0
-    row = capsys.readouterr().out.splitlines()[1].split()
-    assert row[:2] == ["full+int4", "10,000,000"]
-    assert row[-3:] == ["–", "1.000", "10.00"]
-    assert main(["bench", "codec", "--codec", "full+int4", "--repeat", "9"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split()[-2] == "–"
+def test_all_rules_at_every_length_unless_options_say_otherwise(child, capsys):
+    assert main(["bench", "rules", "--d", "1000", "--d", "2000", "--json"]) == 0
+    assert child == [(name, d, "16", "5") for d in (1000, 2000) for name in RULES]
+    cases = valid("bench-rules", capsys.readouterr().out)["cases"]
+    assert [(case["rule"], case["d"], case["n"]) for case in cases] == [(*started[:2], 16) for started in child]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "row"),
+    [
+        ("codec --codec full+int4", "full+int4 10,000,000 2.00 1.00 1.50 0.5000 – 1.000 10.00"),
+        ("codec --codec full+int4 --repeat 9", "full+int4 10,000,000 2.00 1.00 1.50 0.5000 – – 10.00"),
+        ("rules --rule median", "median 16 1,000,000 0.5000 4.0000 8.0 2.0e-07"),
+    ],
+)
+def test_a_table_has_a_row_for_each_case_and_a_dash_for_what_is_not_known(arguments, row, child, capsys):
+    """Memory is a share of the vector."""
+    assert main(["bench", *arguments.split()]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == row.split()
 
 
 def test_a_child_that_dies_is_an_error_that_says_so(monkeypatch):
@@ -90,7 +119,7 @@ def test_a_child_that_dies_is_an_error_that_says_so(monkeypatch):
         subprocess, "run", lambda words, **_: subprocess.CompletedProcess(words, -9, stdout="", stderr="")
     )
     with pytest.raises(GossipError, match=r"full.int4 at d = 10: its process ended with -9; it may need"):
-        bench._measure("full+int4", 10, 1, "cpu", 1)
+        bench._measure("codec", Case, ["full+int4"], [10], 10, 1)
 
 
 def test_the_command_line_does_not_import_torch():
@@ -128,7 +157,6 @@ def test_the_peak_is_what_was_taken_and_freed_in_between():
     [
         ("int4", r"must be SELECTOR\[:RATIO\]\+QUANTIZER, got 'int4'"),
         ("mask:x+int4", r"must be SELECTOR\[:RATIO\]\+QUANTIZER"),
-        ("mask+int4", "mask needs it"),
         ("nothing:0.1+int4", "'nothing' is unknown, choose one of"),
         ("full+int9", "'int9' is unknown, choose one of"),
     ],
@@ -148,10 +176,6 @@ PEERS = {
     "nnm": lambda b: lambda x: x[torch.cdist(x, x).argsort(dim=1)[:, : len(x) - b]].mean(dim=1),
 }
 """Definitions, in place of the other library."""
-
-
-def a_rule(name, d, count, repeat):
-    return RuleCase(rule=name, n=count, d=d, ours_cpu_s=0.5, peer_cpu_s=4.0, ratio=8.0, max_error=float(repeat) / 1e7)
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -234,25 +258,3 @@ def test_a_rule_is_measured_beside_byzfl_in_a_process_of_its_own(capsys):
         assert case.keys() == {"rule", "n", "d", "ours_cpu_s", "peer_cpu_s", "ratio", "max_error"}
         assert case["max_error"] < 1e-5
     assert err == ""
-
-
-def test_all_rules_at_every_length_unless_told_otherwise(monkeypatch, capsys):
-    monkeypatch.setattr(bench, "_measure_rule", a_rule)
-    assert main(["bench", "rules", "--d", "1000", "--d", "2000", "--json"]) == 0
-    cases = json.loads(capsys.readouterr().out)["cases"]
-    assert [(case["rule"], case["d"], case["n"]) for case in cases] == [
-        (name, d, 16) for d in (1000, 2000) for name in RULES
-    ]
-
-
-def test_the_table_of_rules_says_how_much_faster_and_how_different(monkeypatch, capsys):
-    monkeypatch.setattr(bench, "_measure_rule", a_rule)
-    assert main(["bench", "rules", "--rule", "median", "--repeat", "2"]) == 0
-    row = capsys.readouterr().out.splitlines()[1].split()
-    assert row == ["median", "16", "1,000,000", "0.5000", "4.0000", "8.0", "2.0e-07"]
-
-
-@pytest.mark.parametrize("arguments", [["--d", "0"], ["--repeat", "0"], ["--n", "7"], ["--n", "65"]])
-def test_impossible_numbers_of_rules_are_refused_before_anything_starts(arguments, monkeypatch):
-    monkeypatch.setattr(bench, "_measure_rule", None)
-    assert main(["bench", "rules", *arguments]) == 2

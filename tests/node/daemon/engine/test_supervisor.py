@@ -1,7 +1,5 @@
 """An engine that dies is replaced, one that refuses its task is not, and the reason of the last death is never lost."""
 
-from __future__ import annotations
-
 from contextlib import asynccontextmanager
 
 import pytest
@@ -11,23 +9,11 @@ from starling.gossip.errors import ConfigError, EngineError
 from starling.node.config.schema import Manifest
 from starling.node.daemon.engine.supervisor import MAX_RESTARTS, EngineSupervisor
 from starling.node.rpc import calls
+from tests.harness.daemons import Reports
 from tests.harness.virtual import virtual
 
 OPENED = calls.Opened(10, b"schema", "accuracy", True, "cpu", 5, False, 0)
 OPENING = calls.Open(Manifest(), "", 0, "cpu", 1, "", "me")
-
-
-class Notes:
-    """Keeps events."""
-
-    def __init__(self):
-        self.events = []
-
-    def event(self, name, text, *, level="info", **fields):
-        self.events.append((name, text, fields))
-
-    def fault(self, peer, reason):
-        raise AssertionError
 
 
 class Engine:
@@ -49,7 +35,7 @@ class Engine:
 
 def supervised(*replies):
     """A supervisor whose engines answer Open with these, one after the other; the last one again and again."""
-    notes, started = Notes(), []
+    notes, started = Reports(), []
 
     @asynccontextmanager
     async def start():
@@ -62,7 +48,6 @@ def supervised(*replies):
 
 @virtual
 async def test_a_task_that_the_engine_refuses_is_a_config_error_at_the_first_start():
-    """Six starts of torch for one typing error cost half a minute, and the error was gone by then."""
     supervisor, notes, started = supervised(
         calls.Refused("config", "my_task.py:7: NameError: name 'nn' is not defined")
     )
@@ -83,8 +68,8 @@ async def test_an_engine_that_never_opens_is_given_up_with_the_last_reason(reply
     with pytest.raises(EngineError, match=why):
         await supervisor.serve()
     assert len(started) == MAX_RESTARTS + 1
-    assert {name for name, _, _ in notes.events} == {"engine_restarting"}
-    assert all(why in text and why in fields["reason"] for _, text, fields in notes.events)
+    assert set(notes.names) == {"engine_restarting"}
+    assert all(why in text and why in fields["reason"] for _, text, _, fields in notes.events)
 
 
 @virtual
@@ -101,7 +86,7 @@ async def test_an_engine_lost_on_a_call_is_replaced_and_the_event_says_why():
         await supervisor.ready()
         nursery.cancel_scope.cancel()
     assert (len(started), supervisor.restarts) == (2, 1)
-    ((name, text, fields),) = notes.events
+    ((name, text, _, fields),) = notes.events
     assert name == "engine_restarting"
     assert "out of memory" in text
     assert fields == {"reason": "out of memory"}

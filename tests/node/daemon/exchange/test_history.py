@@ -1,7 +1,5 @@
 """What is kept of exchanges that ended, for a person to look at: who, how, how much, how long, and never more than so many."""
 
-from __future__ import annotations
-
 import trio
 
 from starling.gossip.exchange.commands import Ended
@@ -27,10 +25,7 @@ async def test_both_ends_of_an_exchange_keep_the_same_from_their_own_side():
     assert (first.peer, first.round, first.number, first.asked, first.outcome) == ("b", 0, 1, True, "committed")
     assert (other.peer, other.round, other.number, other.asked, other.outcome) == ("a", 0, 1, False, "committed")
     assert (first.bytes_sent, first.bytes_received) == (other.bytes_received, other.bytes_sent) == (1, 3)
-    assert first.seconds is not None
-    assert other.seconds is not None
-    assert first.seconds > 0.0
-    assert other.seconds > 0.0
+    assert min(first.seconds, other.seconds) > 0.0
 
 
 @virtual
@@ -77,7 +72,7 @@ async def test_time_is_counted_from_the_first_frame_however_often_it_is_repeated
 
 @virtual
 async def test_a_peer_that_begins_and_never_ends_fills_no_memory():
-    kept = Transactions()
+    kept = Transactions(lambda: 0.0)
     for number in range(3 * MAX_UNDER_WAY):
         kept.received("liar", request(number))
         kept.clipped("stranger", number, 1.0)
@@ -94,8 +89,7 @@ async def test_a_peer_that_begins_and_never_ends_fills_no_memory():
 
 @virtual
 async def test_an_exchange_that_lasts_is_under_way_with_its_bytes_until_it_ends():
-    """What takes minutes on a slow line is otherwise not to be told from a peer that is gone."""
-    kept = Transactions()
+    kept = Transactions(lambda: 0.0)
     kept.received("stranger", request(7))  # begun by a peer and not answered
     kept.sent("a", request(1, b"x" * 10))
     assert kept.under_way == ()

@@ -1,7 +1,5 @@
 """The beacon service of one node among peers that a test plays: who is told what, who is asked, and what is not looked at."""
 
-from __future__ import annotations
-
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -82,7 +80,6 @@ async def test_the_founder_tells_everybody_the_next_epoch_when_one_begins_and_no
 
 
 async def test_a_founder_that_comes_back_signs_the_same_for_the_epoch_it_comes_to(autojump_clock):
-    """Those who heard it before its crash and those who hear it after agree."""
     async with serving(FOUNDER) as (service, wire):
         service.salt(4 * EVERY + 1)
         await trio.sleep(0.01)
@@ -99,7 +96,6 @@ async def test_news_goes_on_once_but_not_to_who_told_it_nor_to_who_signed_it(aut
 
 
 async def test_who_lacks_the_beacon_of_its_epoch_says_so_once_and_asks_the_founder_and_another(autojump_clock):
-    """Even before the founder has ever been heard; and a beacon that comes late holds from then on."""
     async with serving() as (service, wire):
         service.salt(0)
         await trio.sleep(0.01)
@@ -120,7 +116,6 @@ async def test_who_lacks_the_beacon_of_its_epoch_says_so_once_and_asks_the_found
 
 
 async def test_who_has_just_come_asks_without_a_word(autojump_clock):
-    """It cannot have heard what was told before it came."""
     async with serving() as (service, wire):
         service.salt(9 * EVERY + 2)
         await trio.sleep(0.01)
@@ -154,7 +149,6 @@ async def test_a_question_is_answered_with_what_is_known_from_that_epoch_on(auto
 
 
 async def test_members_have_a_ration(autojump_clock):
-    """Signatures are not checked, nor questions answered, as often as somebody likes; what is known costs nothing and does not count."""
     async with serving() as (service, wire):
         service.receive(FOUNDER.peer_id, beacon(1))
         for _ in range(100):

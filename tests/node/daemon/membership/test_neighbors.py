@@ -1,7 +1,5 @@
 """Whom a node draws itself as meeting is whom it meets, and of others it draws what it can know."""
 
-from __future__ import annotations
-
 import pytest
 
 from starling.gossip.overlay import catalogue
@@ -32,7 +30,6 @@ def met(picture, me):
 )
 @pytest.mark.parametrize("n", [1, 6, 13])
 def test_every_link_of_the_round_is_drawn_and_nothing_else(kind, n):
-    """The same picture at every node, and each finds its own partners in it."""
     overlay, everybody = catalogue.overlay(kind, 2, 5), members(n)
     for turn in range(4):
         pictures = {me: neighbors(overlay, everybody, me).link_map(turn) for me in everybody}

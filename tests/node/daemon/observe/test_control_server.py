@@ -1,7 +1,5 @@
 """The control socket answers its owner, and nobody who watches can hold the node up."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -14,13 +12,13 @@ import pytest
 import trio
 
 from starling.gossip.errors import ConfigError, EngineError
+from starling.node.daemon.events import Changes
 from starling.node.daemon.observe import control_server
-from starling.node.daemon.observe.changes import Changes
 from starling.node.daemon.observe.control_server import MAX_CONNECTIONS, ControlServer
 from starling.node.status import control
 from starling.node.status.snapshot import VERSION, StatusSnapshot
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.trio]
 
 
 class Node:
@@ -28,14 +26,8 @@ class Node:
 
     def __init__(self, padding=0):
         self.snapshot = StatusSnapshot(
-            version=VERSION,
-            peer="12D3a",
-            swarm="s",
-            name="n" + "x" * padding,
-            time_s=1.0,
-            uptime_s=1.0,
-            state="training",
-        )
+            version=VERSION, peer="12D3a", swarm="s", name="n" + "x" * padding, time_s=1.0, uptime_s=1.0, state="training"
+        )  # fmt: skip
         self.commands = []
         self.ended = trio.Event()
 
@@ -84,7 +76,6 @@ def raw(run_dir, data, *, timeout_s=3.0):
     return json.loads(answer)
 
 
-@pytest.mark.trio
 async def test_status_is_the_snapshot_of_this_moment(tmp_path):
     node = Node()
     async with published(tmp_path, node):
@@ -93,7 +84,6 @@ async def test_status_is_the_snapshot_of_this_moment(tmp_path):
         assert (await ask(control.status, tmp_path)).round == 1
 
 
-@pytest.mark.trio
 async def test_the_socket_is_for_its_owner_alone_and_is_gone_afterwards(tmp_path):
     path = tmp_path / control.SOCKET_NAME
     async with published(tmp_path, Node()):
@@ -102,7 +92,6 @@ async def test_the_socket_is_for_its_owner_alone_and_is_gone_afterwards(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.trio
 async def test_a_socket_left_by_a_killed_node_is_replaced(tmp_path):
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / control.SOCKET_NAME))
@@ -112,7 +101,6 @@ async def test_a_socket_left_by_a_killed_node_is_replaced(tmp_path):
         assert (await ask(control.status, tmp_path)).peer == "12D3a"
 
 
-@pytest.mark.trio
 async def test_a_second_node_in_the_same_directory_is_refused_and_the_first_goes_on(tmp_path):
     async with published(tmp_path, Node()):
         with pytest.raises(ConfigError, match="already running"):
@@ -120,9 +108,7 @@ async def test_a_second_node_in_the_same_directory_is_refused_and_the_first_goes
         assert (await ask(control.status, tmp_path)).peer == "12D3a"
 
 
-@pytest.mark.trio
 async def test_a_run_directory_deeper_than_a_socket_address_works(tmp_path):
-    """Linux cuts a socket path at 108 bytes; temporary and home directories are often longer."""
     deep = tmp_path.joinpath(*["a-folder-with-a-long-name"] * 8)
     deep.mkdir(parents=True)
     assert len(os.fsencode(deep)) > 200
@@ -133,7 +119,6 @@ async def test_a_run_directory_deeper_than_a_socket_address_works(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.trio
 async def test_a_watcher_gets_a_change_soon_and_otherwise_one_snapshot_a_second(tmp_path):
     node = Node()
     async with published(tmp_path, node) as changes:
@@ -152,16 +137,6 @@ async def test_a_watcher_gets_a_change_soon_and_otherwise_one_snapshot_a_second(
             assert watch.poll() is None
 
 
-@pytest.mark.trio
-async def test_a_watcher_learns_that_the_node_went_away(tmp_path):
-    async with published(tmp_path, Node()):
-        snapshots = await ask(control.watch, tmp_path)
-        assert (await ask(next, snapshots)).peer == "12D3a"
-    with pytest.raises(control.ControlError, match="went away"):
-        await ask(next, snapshots)
-
-
-@pytest.mark.trio
 async def test_commands_reach_the_node_with_their_fields(tmp_path):
     node = Node()
     async with published(tmp_path, node):
@@ -170,7 +145,6 @@ async def test_commands_reach_the_node_with_their_fields(tmp_path):
     assert node.commands == [("export", {"path": "/x.safetensors"}), ("leave", {})]
 
 
-@pytest.mark.trio
 async def test_the_answer_to_stop_goes_out_although_the_node_is_ending(tmp_path):
     node = Node()
 
@@ -189,7 +163,6 @@ async def test_the_answer_to_stop_goes_out_although_the_node_is_ending(tmp_path)
     assert answers == [{"saved": True}]
 
 
-@pytest.mark.trio
 async def test_a_failed_command_is_an_answer_and_not_the_end_of_the_node(tmp_path):
     async with published(tmp_path, Node()):
         with pytest.raises(control.ControlError, match="the engine is busy"):
@@ -200,17 +173,12 @@ async def test_a_failed_command_is_an_answer_and_not_the_end_of_the_node(tmp_pat
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        (b"\n", "one JSON object"),
-        (b"[1]\n", "one JSON object"),
-        (b'{"op": "\xff"}\n', "one JSON object"),
-        (b'{"a":' + b"[" * 60_000 + b"\n", "one JSON object"),
-        (b'{"op": 7}\n', "must be one of status, watch, leave"),
-        (b'{"op": "restart"}\n', "must be one of status, watch, leave"),
-        (b'{"op": "export", "path": 3}\n', "needs path"),
+        (b"\n", "one JSON object"), (b"[1]\n", "one JSON object"), (b'{"op": "\xff"}\n', "one JSON object"),
+        (b'{"a":' + b"[" * 60_000 + b"\n", "one JSON object"), (b'{"op": 7}\n', "must be one of status, watch, leave"),
+        (b'{"op": "restart"}\n', "must be one of status, watch, leave"), (b'{"op": "export", "path": 3}\n', "needs path"),
         (b"x" * (control.MAX_REQUEST_BYTES + 10), "at most"),
     ],
-)
-@pytest.mark.trio
+)  # fmt: skip
 async def test_nonsense_is_answered_in_one_line_and_harms_nobody(tmp_path, line, error):
     node = Node()
     async with published(tmp_path, node):
@@ -222,7 +190,6 @@ async def test_nonsense_is_answered_in_one_line_and_harms_nobody(tmp_path, line,
 
 
 @pytest.mark.slow
-@pytest.mark.trio
 async def test_one_program_too_many_is_told_so_and_the_others_keep_watching(tmp_path):
     async with published(tmp_path, Node()):
         watches = [await ask(control.Watch, tmp_path) for _ in range(MAX_CONNECTIONS)]
@@ -243,9 +210,7 @@ async def test_one_program_too_many_is_told_so_and_the_others_keep_watching(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.trio
 async def test_a_watcher_that_does_not_read_is_dropped_and_does_not_slow_the_others(tmp_path, monkeypatch):
-    """A suspended terminal must cost the node a socket buffer for two seconds and nothing more."""
     monkeypatch.setattr(control_server, "SLOW_S", 1.0)
     node = Node(padding=1 << 20)
     async with published(tmp_path, node):

@@ -1,12 +1,10 @@
 """A directory says how its last run ended, and never claims that for a run that was killed."""
 
-from __future__ import annotations
-
 import pytest
 import trio
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node.daemon.observe.changes import Changes
+from starling.node.daemon.events import Changes
 from starling.node.daemon.observe.final import FinalWriter, first_error
 from starling.node.daemon.progress import Progress
 from starling.node.status.final import FINAL_NAME, load
@@ -20,11 +18,8 @@ def written(path):
     changes = Changes()
     place, progress = RunDir.create(path / "n"), Progress(changes.notify)
     writer = FinalWriter(
-        place,
-        progress,
-        lambda: StatusSnapshot(VERSION, "me", "s", "name", 1.0, 2.0, progress.state, value=0.956),
-        changes,
-    )
+        place, progress, lambda: StatusSnapshot(VERSION, "me", "s", "name", 1.0, 2.0, progress.state, value=0.956), changes,
+    )  # fmt: skip
     return place, progress, writer
 
 
@@ -48,14 +43,6 @@ async def test_a_finished_run_is_kept_at_once_and_its_farewell_does_not_make_it_
         assert (each.snapshot.state, each.snapshot.value) == ("finished", 0.956)
 
 
-def test_a_node_that_left_before_the_end_has_left(tmp_path):
-    place, progress, writer = written(tmp_path)
-    with writer:
-        progress.enter("leaving")
-    assert load(place.path).ended == "left"
-    assert load(place.path).model == ""
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -72,28 +59,27 @@ def test_a_failed_run_keeps_its_reason(tmp_path, error, reason):
         raise error
     final = load(place.path)
     assert (final.ended, final.reason, final.snapshot.state, final.snapshot.problem) == (
-        "failed",
-        reason,
-        "failed",
-        reason,
-    )
+        "failed", reason, "failed", reason,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+@virtual
+async def test_a_node_that_left_before_the_end_has_left(tmp_path, cancelled):
+    place, progress, writer = written(tmp_path)
+    with trio.CancelScope() as scope, writer:
+        progress.enter("leaving")
+        if cancelled:  # by a second signal
+            scope.cancel()
+        await trio.sleep(1.0)
+    assert (load(place.path).ended, load(place.path).model) == ("left", "")
 
 
 def test_refused_input_leaves_no_file(tmp_path):
-    """Nothing has run; the corrected command must not meet remains."""
     place, _, writer = written(tmp_path)
     with pytest.raises(ConfigError), writer:
         raise ConfigError("task.kind: no such task")
     assert load(place.path) is None
-
-
-@virtual
-async def test_a_second_signal_cancels_and_the_node_has_left_all_the_same(tmp_path):
-    place, _, writer = written(tmp_path)
-    with trio.CancelScope() as scope, writer:
-        scope.cancel()
-        await trio.sleep(1.0)
-    assert load(place.path).ended == "left"
 
 
 def test_a_new_run_drops_the_file_and_a_full_disk_at_the_end_is_no_second_error(tmp_path):

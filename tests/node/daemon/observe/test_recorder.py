@@ -1,7 +1,5 @@
 """The record's file is bounded, survives what happens to disks and processes, and never ends the run."""
 
-from __future__ import annotations
-
 import json
 import os
 
@@ -12,25 +10,14 @@ from starling.gossip.errors import ConfigError
 from starling.node.cli.demo import make_plan
 from starling.node.config.schema import RecordSection
 from starling.node.daemon.observe import recorder as shell
-from starling.node.daemon.observe.recorder import Recorder, RoundLog
+from starling.node.daemon.observe.recorder import Recorder, RoundLog, Totals, round_fields
 from starling.node.demo.swarm import RECORD_S, Demo
 from starling.node.status.record import RECORD_NAME, load
 from starling.node.status.snapshot import Exchanges, PeerStatus
-from starling.node.storage.log import Totals, round_fields
+from tests.harness.daemons import Reports
 from tests.harness.records import at_second
 
 pytestmark = pytest.mark.trio
-
-
-class Told:
-    """A reporter that remembers."""
-
-    def __init__(self):
-        self.events = []
-
-    def event(self, name, text, *, level="info", **fields):
-        assert "\n" not in text
-        self.events.append(name)
 
 
 class Node:
@@ -45,11 +32,11 @@ class Node:
 
 async def record(path, *, seconds, told=None, node=None, **section):
     """Record for so long. -> what was told"""
-    told = told or Told()
+    told = told or Reports()
     recorder = Recorder(RecordSection(**{"every_s": 1.0, **section}), path, node or Node(), told)
     with trio.move_on_after(seconds):
         await recorder.serve()
-    return told.events
+    return told.names
 
 
 async def test_a_line_a_second_and_one_at_the_end(tmp_path, autojump_clock):
@@ -84,7 +71,6 @@ async def test_the_file_is_bounded_and_what_is_left_reads_as_a_record(tmp_path, 
 
 
 async def test_a_node_that_is_started_again_goes_on_with_its_record(tmp_path, autojump_clock):
-    """Whoever was killed in the middle of a line left half of it."""
     path = tmp_path / RECORD_NAME
     await record(path, seconds=2.5)
     with path.open("ab") as file:
@@ -103,7 +89,7 @@ async def test_half_a_line_longer_than_a_block_is_cut_off(tmp_path, autojump_clo
 
 async def test_a_disk_that_is_full_is_said_once_and_nothing_is_lost(tmp_path, autojump_clock, monkeypatch):
     path = tmp_path / RECORD_NAME
-    told = Told()
+    told = Reports()
     write, full = os.write, False
 
     def refusing(file, data):
@@ -118,9 +104,9 @@ async def test_a_disk_that_is_full_is_said_once_and_nothing_is_lost(tmp_path, au
         await trio.sleep(2.5)
         full = True
         await trio.sleep(4)
-        assert told.events == ["cannot_record"]
+        assert told.names == ["cannot_record"]
         full = False
-    assert told.events == ["cannot_record", "records_again"]
+    assert told.names == ["cannot_record", "records_again"]
     assert load(path) == [at_second(second) for second in (0, 1, 2, 7, 8, 9, 10)]
 
 
@@ -131,7 +117,6 @@ async def test_a_place_that_cannot_be_written_is_said_once(tmp_path, autojump_cl
 
 
 async def test_long_lines_come_more_rarely(tmp_path, autojump_clock):
-    """Thousands of peers must not leave a record of the last minute alone."""
     path = tmp_path / RECORD_NAME
     crowd = tuple(PeerStatus(f"12D3{n:040}", "alive") for n in range(500))
     await record(path, seconds=100, max_bytes=10 << 20, node=Node(peers=crowd))
@@ -139,7 +124,6 @@ async def test_long_lines_come_more_rarely(tmp_path, autojump_clock):
 
 
 async def test_pandas_reads_a_record(tmp_path, autojump_clock):
-    """One column per field, one row per line: every line has the same keys."""
     path = tmp_path / RECORD_NAME
     await record(path, seconds=3.5)
     lines = [json.loads(text) for text in path.read_text().splitlines()]
@@ -148,9 +132,6 @@ async def test_pandas_reads_a_record(tmp_path, autojump_clock):
     frame = pandas.read_json(path, lines=True)
     assert list(frame["round"]) == [0, 1, 2, 3, 4]
     assert frame["loss_curve"].map(len).sum() == 5
-
-
-# --- the log's line a round ---------------------------------------------------------------------------------
 
 
 def seen(at_s, rounds, **changes):
@@ -195,14 +176,9 @@ async def test_the_last_round_is_told_when_the_node_ends(autojump_clock):
     assert [(each["round"], each["rounds"]) for each in told] == [(105, 5)]
 
 
-# --- a demo's records ---------------------------------------------------------------------------------------
-
-
 async def test_a_recorded_demo_has_every_node_record_and_keeps_the_files(tmp_path):
-    plan = make_plan(2, "digits", 5, None, 0, (), (), None, tmp_path / "demo", record=True)
-    with Demo(plan) as demo:
-        assert demo._prepare(1).run_dir.read_config().record.every_s == RECORD_S
-    with Demo(make_plan(2, "digits", 5, None, 0, (), (), None, tmp_path / "other")) as demo:
-        assert demo._prepare(1).run_dir.read_config().record.every_s == 0
+    for record, every_s in ((True, RECORD_S), (False, 0)):
+        demo = Demo(make_plan(nodes=2, rounds=5, folder=tmp_path, record=record))
+        assert demo._config(1).record.every_s == every_s
     with pytest.raises(ConfigError, match="--record: needs --dir"):
-        make_plan(2, "digits", 5, None, 0, (), (), None, None, record=True)
+        make_plan(nodes=2, rounds=5, record=True)

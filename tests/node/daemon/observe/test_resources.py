@@ -1,7 +1,5 @@
 """What a node says it takes of its machine: two processes and a folder, looked at rarely, whatever happens to them."""
 
-from __future__ import annotations
-
 import os
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -96,7 +94,6 @@ def test_a_folder_of_too_many_files_or_none_has_no_size(machine, tmp_path, monke
 
 
 def test_this_very_process_keeps_a_processor_busy_and_takes_memory(tmp_path):
-    """Of the real psutil."""
     now = SimpleNamespace(s=0.0)
     usage = ResourceMonitor(tmp_path, lambda: now.s)
     before = os.times()
@@ -104,7 +101,5 @@ def test_this_very_process_keeps_a_processor_busy_and_takes_memory(tmp_path):
         sum(range(1000))
     now.s = 10.0
     seen = usage.sample(os.getpid() + (1 << 22))
-    assert seen.cpu is not None
     assert 0.0005 < seen.cpu < 10.0
-    assert seen.memory_bytes is not None
     assert seen.memory_bytes > 10 << 20

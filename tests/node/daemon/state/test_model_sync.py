@@ -1,7 +1,5 @@
 """Whom a late joiner asks, and whom it believes: with peers and an engine that say what they are told to say."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import partial
 
@@ -16,6 +14,7 @@ from starling.gossip.wire.schema import StateOffer
 from starling.node.daemon.state.model_sync import ASKED, COMPARED, GRACE_S, ModelSync, disjoint
 from starling.node.daemon.state.transfer import Offered
 from starling.node.rpc import calls
+from tests.harness.daemons import Reports
 
 
 class Peers:
@@ -61,24 +60,13 @@ class Engine:
         return calls.Agreed(min(held[peer] for peer in good), tuple(good), tuple(sorted(held.keys() & self.liars)))
 
 
-class Events:
-    def __init__(self):
-        self.faults, self.events = [], []
-
-    def event(self, name, text, *, level="info", **_fields):
-        self.events.append((name, level))
-
-    def fault(self, peer, reason):
-        self.faults.append((peer, reason))
-
-
 def at(round: int, digest: str = "", size: int = 9):
     return (round, (digest or f"own {round}").encode().ljust(32), size)
 
 
 def fetched(peers: Peers, engine: Engine, newer_than: int = 0, order="abcdefg"):
     """-> the round taken over, what was reported, virtual seconds, and whether models contradicted each other."""
-    report = Events()
+    report = Reports()
 
     async def story():
         joining = ModelSync(transfer=peers, engine=engine, report=report)
@@ -88,107 +76,70 @@ def fetched(peers: Peers, engine: Engine, newer_than: int = 0, order="abcdefg"):
     return trio.run(story, clock=MockClock(autojump_threshold=0))
 
 
-def test_three_are_asked_and_no_more_where_they_agree():
-    peers = Peers({peer: at(5 + i) for i, peer in enumerate("abcdef")})
-    taken, report, _, _ = fetched(peers, Engine())
+SIX = {peer: at(5 + i) for i, peer in enumerate("abcdef")}
+POISONED, GONE, NONE = ("a", "state_poisoned"), None, at(0, size=0)
+CASES = {
+    "three are asked, no more where they agree": (SIX, {}, Engine(), 5, {"asked": [("a", "b", "c")], "downloaded": ["a", "b", "c"]}),
+    "equal models are downloaded once": (
+        {"a": at(9), "b": at(5, "same"), "c": at(5, "same")}, {}, Engine(), 5, {"downloaded": ["b"]}
+    ),
+    "a copied digest with another round is another model": (
+        {"a": at(2**62, "same"), "b": at(5, "same"), "c": at(6)}, {}, Engine(), 5, {"downloaded": ["a", "b", "c"]}
+    ),
+    "two liars with one digest do not silence a third": (
+        {"a": at(5, "same"), "b": at(5, "same"), "c": at(6)}, {},
+        Engine(refused={"a": "state_unusable", "b": "state_unusable"}), 6, {"faults": {POISONED}},
+    ),
+    "a poisoned model is blamed and does not set the round": (
+        {"a": at(2**62), "b": at(5), "c": at(6)}, {}, Engine(liars="a"), 5, {"faults": {POISONED}}
+    ),
+    "the next are asked where three contradict each other": (
+        SIX, {}, Engine(liars="ab"), 8, {"asked": [("a", "b", "c"), ("d", "e", "f")], "events": {"state_contradicted", "state_fetched"}}
+    ),
+    "nothing is taken where all contradict each other": (
+        {"a": at(5), "b": at(6)}, {}, Engine(liars="a"), None, {"contradicted": True, "faults": set()}
+    ),
+    "no honest node trains with values that are not finite; other damage may be a bug": (
+        {peer: SIX[peer] for peer in "abcd"}, {}, Engine(refused={"a": "state_unusable", "b": "state_damaged"}), 7,
+        {"faults": {POISONED, ("b", "state_refused")}},
+    ),
+    "a peer without an answer or a model is replaced": (
+        {"a": GONE, "b": NONE, "c": at(5), "d": at(6), "e": at(7), "f": at(8)}, {}, Engine(), 5, {"asked": [("a", "b", "c"), ("d", "e")]}
+    ),
+    "one that claims to be far ahead is not followed against more": (
+        {"a": at(500), "b": at(0), "c": at(0)}, {}, Engine(), None, {"downloaded": []}
+    ),
+    "nor against more that are asked later": (
+        {"a": GONE, "b": at(500), "c": GONE, "d": at(0), "e": at(0)}, {}, Engine(), None, {}
+    ),
+    "but it is where nobody else can be asked": ({"a": at(500), "b": at(0)}, {}, Engine(), 500, {}),
+    "a slow download is given up once there are two models": (
+        {peer: SIX[peer] for peer in "abc"}, {"a": 20.0, "b": 30.0, "c": 5000.0}, Engine(), 5, {"took_s": 60.0 + GRACE_S}
+    ),
+    "a download that fails leaves the others": (
+        {peer: SIX[peer] for peer in "abcd"}, {"a": 7.0}, Engine(), 6, {"asked": [("a", "b", "c"), ("d",)], "faults": set()}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_models_on_which_members_agree_are_taken(case):
+    offers, seconds, engine, agreed, expected = CASES[case]
+    peers = Peers(offers, seconds)
+    taken, report, took_s, contradicted = fetched(peers, engine)
+    seen = {
+        "asked": peers.asked, "downloaded": sorted(peers.downloaded), "faults": set(report.faults), "events": set(report.names),
+        "contradicted": contradicted, "took_s": pytest.approx(took_s, abs=1.0),
+    }  # fmt: skip
+    assert taken == agreed
+    assert expected.items() <= seen.items() if "took_s" not in expected else expected["took_s"] == seen["took_s"]
+
+
+@pytest.mark.parametrize(("offers", "level"), [(SIX, "info"), ({"a": at(5), "b": NONE}, "warning")])
+def test_a_single_model_is_taken_with_a_warning(offers, level):
+    taken, report, _, _ = fetched(Peers(offers), Engine())
     assert taken == 5
-    assert peers.asked == [("a", "b", "c")]
-    assert report.events == [("state_fetched", "info")]
-    assert report.faults == []
-
-
-def test_models_that_are_equal_to_the_bit_are_downloaded_once():
-    """Two of three that are the same in digest and round; the third need not be looked at."""
-    peers = Peers({"a": at(9), "b": at(5, "same"), "c": at(5, "same")})
-    assert fetched(peers, Engine())[0] == 5
-    assert peers.downloaded == ["b"]
-
-
-def test_a_digest_copied_from_another_does_not_carry_a_round_of_ones_own():
-    """Else a liar would make an honest model one of the last round."""
-    peers = Peers({"a": at(2**62, "same"), "b": at(5, "same"), "c": at(6)})
-    taken, _, _, _ = fetched(peers, Engine())
-    assert taken == 5
-    assert sorted(peers.downloaded) == ["a", "b", "c"]
-
-
-def test_where_the_common_model_is_none_the_others_are_looked_at():
-    """Two liars with one digest must not keep an honest third from being heard."""
-    engine = Engine(refused={"a": "state_unusable", "b": "state_unusable"})
-    taken, report, _, _ = fetched(Peers({"a": at(5, "same"), "b": at(5, "same"), "c": at(6)}), engine)
-    assert taken == 6
-    assert ("a", "state_poisoned") in report.faults
-
-
-def test_one_poisoned_model_is_blamed_and_the_round_is_that_of_the_others():
-    taken, report, _, _ = fetched(Peers({"a": at(2**62), "b": at(5), "c": at(6)}), Engine(liars="a"))
-    assert taken == 5
-    assert report.faults == [("a", "state_poisoned")]
-
-
-def test_where_those_asked_contradict_each_other_the_next_are_asked():
-    """And models of the first three have no say any more."""
-    peers = Peers({peer: at(5 + i) for i, peer in enumerate("abcdef")})
-    taken, report, _, contradicted = fetched(peers, Engine(liars="ab"))
-    assert taken == 8
-    assert peers.asked == [("a", "b", "c"), ("d", "e", "f")]
-    assert ("state_contradicted", "warning") in report.events
-    assert contradicted
-
-
-def test_where_all_contradict_each_other_nothing_is_taken():
-    taken, report, _, contradicted = fetched(Peers({"a": at(5), "b": at(6)}), Engine(liars="a"))
-    assert taken is None
-    assert contradicted
-    assert report.faults == []
-
-
-def test_numbers_that_are_none_are_a_poisoned_model_and_damage_is_a_fault():
-    """The latter may be a bad program; no honest node trains with the former."""
-    engine = Engine(refused={"a": "state_unusable", "b": "state_damaged"})
-    taken, report, _, _ = fetched(Peers({peer: at(5 + i) for i, peer in enumerate("abcd")}), engine)
-    assert taken == 7
-    assert min(report.faults) == ("a", "state_poisoned")
-    assert ("b", "state_refused") in report.faults
-
-
-def test_who_does_not_answer_or_has_nothing_is_replaced_by_the_next():
-    peers = Peers({"a": None, "b": at(0, size=0), "c": at(5), "d": at(6), "e": at(7), "f": at(8)})
-    assert fetched(peers, Engine())[0] == 5
-    assert peers.asked == [("a", "b", "c"), ("d", "e")]
-
-
-def test_a_single_model_is_taken_with_a_warning():
-    """Two nodes make a swarm too; but it is said that nothing could be compared."""
-    taken, report, _, _ = fetched(Peers({"a": at(5), "b": at(0, size=0)}), Engine())
-    assert taken == 5
-    assert report.events == [("state_fetched", "warning")]
-
-
-def test_one_who_says_that_all_are_far_ahead_is_not_followed_where_more_say_they_are_not():
-    """A liar at a swarm's start; with nobody else to ask, it is all there is to know."""
-    peers = Peers({"a": at(500), "b": at(0), "c": at(0)})
-    assert fetched(peers, Engine())[0] is None
-    assert peers.downloaded == []
-    peers = Peers({"a": None, "b": at(500), "c": None, "d": at(0), "e": at(0)})
-    assert fetched(peers, Engine())[0] is None
-    assert fetched(Peers({"a": at(500), "b": at(0)}), Engine())[0] == 500
-
-
-def test_who_gives_slowly_does_not_hold_up_a_joiner_that_has_two_models():
-    """It has as long again as the others took, and a little."""
-    peers = Peers({"a": at(5), "b": at(6), "c": at(7)}, {"a": 20.0, "b": 30.0, "c": 5000.0})
-    taken, _, took_s, _ = fetched(peers, Engine())
-    assert taken == 5
-    assert took_s == pytest.approx(60.0 + GRACE_S, abs=1.0)
-
-
-def test_a_download_that_fails_leaves_the_others():
-    peers = Peers({"a": at(5), "b": at(6), "c": at(7), "d": at(8)}, {"a": 7.0})
-    taken, report, _, _ = fetched(peers, Engine())
-    assert taken == 6
-    assert peers.asked[1] == ("d",)
-    assert report.faults == []
+    assert [event[::2][:2] for event in report.events] == [("state_fetched", level)]
 
 
 peer_lists = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=20)
@@ -197,7 +148,6 @@ peer_lists = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=
 @given(places=peer_lists)
 @settings(max_examples=60)
 def test_the_order_is_of_the_same_peers_and_its_first_three_share_as_little_as_a_choice_one_by_one_can(places):
-    """Three of one network, one operator or one inviter are one voice."""
     traits = {f"p{i}": {f"net {net}", f"who {who}"} for i, (net, who) in enumerate(places)}
     peers = list(traits)
     order = disjoint(peers, traits.__getitem__)
@@ -223,14 +173,12 @@ def test_in_a_large_swarm_only_some_are_compared():
 
 
 def test_an_engine_that_is_lost_is_an_error_for_the_caller():
-    """Who holds the models is gone, and with it the models."""
-
     class Lost:
         async def call(self, request):
             raise EngineError("died")
 
     with pytest.raises(EngineError):
         trio.run(
-            partial(ModelSync(transfer=Peers({"a": at(5)}), engine=Lost(), report=Events()).fetch, ["a"], 0),
+            partial(ModelSync(transfer=Peers({"a": at(5)}), engine=Lost(), report=Reports()).fetch, ["a"], 0),
             clock=MockClock(autojump_threshold=0),
         )

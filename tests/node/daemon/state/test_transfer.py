@@ -1,30 +1,21 @@
 """What a late joiner waits for, how often it asks, and what a long download says."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, ChunkQuery, StateOffer, StateQuery
-from starling.node.daemon.state.transfer import (
-    ASK_AGAIN_S,
-    FIRST_ASK_S,
-    OFFER_GRACE_S,
-    PROGRESS_S,
-    REPLY_S,
-    SLOW_BYTES_PER_S,
-    SNAPSHOT_FRESH_S,
-    Offered,
-    Transfer,
-)
+from starling.node.daemon.state import transfer as lanes
+from starling.node.daemon.state.transfer import Offered, Transfer
 from starling.node.net.api import Inbound
 from starling.node.rpc import calls
 from starling.node.status import snapshot as status
+from tests.harness.daemons import Reports
 
 
 class SlowLine:
@@ -49,17 +40,8 @@ class SlowLine:
         await self._send.send(Inbound(peer, "state", encode(Chunk(query.snapshot, query.offset, part))))
 
 
-class Events:
-    def __init__(self):
-        self.texts = []
-
-    def event(self, _name, text, **_fields):
-        self.texts.append(text)
-
-
 def test_a_long_download_says_how_far_it_is_now_and_then():
-    """Minutes without a word look like a node that hangs."""
-    state, report = bytes(5 * MAX_CHUNK_BYTES + 7), Events()
+    state, report = bytes(5 * MAX_CHUNK_BYTES + 7), Reports()
 
     async def story():
         async with trio.open_nursery() as nursery:
@@ -78,7 +60,7 @@ def test_a_long_download_says_how_far_it_is_now_and_then():
             assert seen == [(status.Transfer("peer", "model", 2 * MAX_CHUNK_BYTES, len(state), 13.0),)]
             assert transfer.incoming == ()
             took_s = trio.current_time() - began
-            assert len(report.texts) == 3 <= took_s / PROGRESS_S
+            assert len(report.texts) == 3 <= took_s / lanes.PROGRESS_S
             assert [text.split(" of ")[0] for text in report.texts] == ["39 %", "79 %", "100 %"]
             nursery.cancel_scope.cancel()
 
@@ -123,7 +105,7 @@ def told(answers, story):
     async def bounded():
         async with trio.open_nursery() as nursery:
             lane = Lane(answers, nursery)
-            transfer = Transfer(network=lane, report=Events(), manifest=lambda _swarm: None)
+            transfer = Transfer(network=lane, report=Reports(), manifest=lambda _swarm: None)
             transfer.expect(OPENED)
             await nursery.start(transfer.serve)
             result = await story(transfer, lane)
@@ -141,24 +123,22 @@ def offer(query, size=40):
 
 
 def test_what_is_lost_is_asked_again_soon_and_who_is_busy_is_not_pestered():
-    """Under loss a joiner waits for the slowest of some six answers; a member in a long local step is asked no more than once a second."""
-
     async def story(transfer, _lane):
         return await transfer.offers(["silent"])
 
     found, lane = told(lambda *_: None, story)
     assert found == []
     pauses = [later - earlier for earlier, later in itertools.pairwise(lane.asked["silent"])]
-    assert pauses[:4] == pytest.approx([FIRST_ASK_S, 2 * FIRST_ASK_S, 4 * FIRST_ASK_S, ASK_AGAIN_S])
-    assert set(pauses[3:]) == {ASK_AGAIN_S}
-    assert FIRST_ASK_S <= 0.25
-    assert len(pauses) <= REPLY_S / ASK_AGAIN_S + 3
+    assert pauses[:4] == pytest.approx(
+        [lanes.FIRST_ASK_S, 2 * lanes.FIRST_ASK_S, 4 * lanes.FIRST_ASK_S, lanes.ASK_AGAIN_S]
+    )
+    assert set(pauses[3:]) == {lanes.ASK_AGAIN_S}
+    assert lanes.FIRST_ASK_S <= 0.25
+    assert len(pauses) <= lanes.REPLY_S / lanes.ASK_AGAIN_S + 3
 
 
 @pytest.mark.parametrize("took_s", [0.0, 2.0])
 def test_two_offers_wait_for_a_third_as_long_as_they_took_and_a_little(took_s):
-    """A member that says nothing would hold up every newcomer by all the time that an answer may take."""
-
     async def story(transfer, _lane):
         began = trio.current_time()
         found = await transfer.offers(["a", "b", "silent"])
@@ -166,12 +146,10 @@ def test_two_offers_wait_for_a_third_as_long_as_they_took_and_a_little(took_s):
 
     (peers, waited_s), _ = told(lambda peer, _n, query: None if peer == "silent" else (took_s, offer(query)), story)
     assert peers == ["a", "b"]
-    assert waited_s == pytest.approx(2 * took_s + OFFER_GRACE_S, abs=0.01)
+    assert waited_s == pytest.approx(2 * took_s + lanes.OFFER_GRACE_S, abs=0.01)
 
 
 def test_who_has_no_model_does_not_hurry_those_who_may_have_one():
-    """At the start of a swarm most have none; the one that has may be slow."""
-
     def answers(peer, _n, query):
         return (3.0, offer(query)) if peer == "slow" else (0.0, offer(query, size=0))
 
@@ -182,8 +160,27 @@ def test_who_has_no_model_does_not_hurry_those_who_may_have_one():
     assert [offered.peer for offered in found if offered.offer.size] == ["slow"]
 
 
+@pytest.mark.parametrize("changes", [{"size": 2**62}, {"schema": b"other"}])
+def test_an_offer_of_another_model_is_a_fault(changes):
+    async def story(transfer, _lane):
+        return await transfer.offers(["liar"]), transfer._report.faults
+
+    result, _ = told(lambda _peer, _n, query: (0.0, replace(offer(query), **changes)), story)
+    assert result == ([], [("liar", "state_of_another_model")])
+
+
+@pytest.mark.parametrize(
+    ("sent", "faults"), [(b"x" * 40, [("liar", "state_digest_mismatch")]), (b"", []), (b"short", [])]
+)
+def test_a_model_with_another_digest_is_a_fault_and_one_that_does_not_come_is_none(sent, faults):
+    async def story(transfer, _lane):
+        return await transfer.download(Offered("liar", offer(StateQuery(1)))), transfer._report.faults
+
+    result, _ = told(lambda _peer, _n, query: (0.0, Chunk(query.snapshot, query.offset, sent)), story)
+    assert result == (None, faults)
+
+
 def test_all_who_ask_while_a_snapshot_is_made_are_told_of_that_one():
-    """What a newcomer's repeated question costs its giver: one snapshot, however long that takes."""
     made = []
 
     class Engine:
@@ -200,7 +197,7 @@ def test_all_who_ask_while_a_snapshot_is_made_are_told_of_that_one():
             await trio.sleep(0.2)
         await trio.sleep(1.0)
         first = len(made)
-        await trio.sleep(SNAPSHOT_FRESH_S)
+        await trio.sleep(lanes.SNAPSHOT_FRESH_S)
         await lane.send_in.send(Inbound("p0", "state", encode(StateQuery(9))))
         await trio.sleep(1.0)
         return first
@@ -214,7 +211,6 @@ def test_all_who_ask_while_a_snapshot_is_made_are_told_of_that_one():
 
 
 def test_who_asks_for_an_offer_cuts_off_nobody_who_reads():
-    """Two newcomers at once, or a member that asks all the time: a download of many chunks must end. Nobody can make a snapshot last."""
     state, made = bytes(2 * MAX_CHUNK_BYTES), []
 
     class Engine:
@@ -237,8 +233,8 @@ def test_who_asks_for_an_offer_cuts_off_nobody_who_reads():
             await trio.sleep(0.9)
 
     _, lane = told(lambda *_: None, story)
-    slow_s = len(state) / SLOW_BYTES_PER_S
+    slow_s = len(state) / lanes.SLOW_BYTES_PER_S
     chunks = [message for peer, message in lane.said if peer == "reader"]
     assert [bool(chunk.data) for chunk in chunks] == [True, True, True, False]
-    assert made[1] - made[0] == pytest.approx(slow_s + SNAPSHOT_FRESH_S, abs=1.5)
+    assert made[1] - made[0] == pytest.approx(slow_s + lanes.SNAPSHOT_FRESH_S, abs=1.5)
     assert all(later - earlier <= 2.0 for earlier, later in itertools.pairwise(made[2:]))  # nothing of these is read

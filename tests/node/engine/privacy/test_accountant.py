@@ -37,14 +37,13 @@ def test_epsilon_is_that_of_the_table(rate, noise, steps, expected):
 
 
 def test_the_table_of_the_documentation_is_right():
-    """Nobody should choose a noise by a figure that is not so."""
     rows = re.findall(r"^\| ([\d.]+) \| ([\d.]+) \| ([\d,]+) \| ([\d.]+) \|$", DOCUMENTED.read_text(), re.MULTILINE)
     assert len(rows) >= 10
     for rate, noise, steps, expected in rows:
         assert f"{epsilon([Lot(float(noise), float(rate), int(steps.replace(',', '')))], 1e-5):.2f}" == expected
 
 
-def test_steps_add_up_whatever_they_were():
+def test_steps_of_every_kind_add_up():
     one, other = Lot(1.0, 0.02, 100), Lot(2.0, 0.1, 50)
     assert epsilon([], 1e-5) == epsilon([Lot(1.0, 0.02, 0)], 1e-5) == 0.0
     assert epsilon([one, one], 1e-5) == epsilon([Lot(1.0, 0.02, 200)], 1e-5)
@@ -89,7 +88,6 @@ def test_the_last_step_that_is_taken_is_the_last_that_may_be():
 
 
 def test_what_cannot_be_written_down_is_not_taken(tmp_path):
-    """A full disk must not make steps that nobody counts."""
     folder = tmp_path / "gone"
     folder.mkdir()
     now = spent(folder / "p.json")

@@ -1,8 +1,8 @@
-"""Streams and lanes over one connection, in virtual time: nothing gives up because somebody is slow, nothing leaks."""
+"""Streams and lanes over one connection, in virtual time: a slow end breaks nothing, nothing leaks."""
 
-from __future__ import annotations
-
+from contextlib import asynccontextmanager
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -10,7 +10,7 @@ import trio.testing
 
 from starling.gossip.wire.schema import MAX_FRAME_BYTES
 from starling.node.net.libp2p.connection import Connection, ConnectionInfo, StreamBroken
-from starling.node.net.libp2p.lanes import (
+from starling.node.net.libp2p.lanes import (  # fmt: skip
     STALL_S,
     FrameTooLong,
     PartialFrames,
@@ -24,8 +24,6 @@ from tests.harness.virtual import virtual
 
 
 class PlainChannel:
-    """Bytes as they are, over a stream in memory."""
-
     def __init__(self, stream: trio.StapledStream):
         self.stream = stream
 
@@ -36,27 +34,26 @@ class PlainChannel:
         await self.stream.send_all(data)
 
 
-class Ends:
-    """Both ends of a connection; `accepted` has the streams that reach the second."""
-
-    def __init__(self, nursery: trio.Nursery):
-        sockets = trio.testing.memory_stream_pair()
-        self.one, self.other = (
-            Connection(
-                ConnectionInfo("p", "", inbound, 0.0, 0.0), socket, PlainChannel(socket), b"", Pacer(0), Pacer(0)
-            )
-            for socket, inbound in zip(sockets, (False, True), strict=True)
-        )
-        self._send, self.accepted = trio.open_memory_channel(100)
-        nursery.start_soon(self.one.run, self._send.send)
-        nursery.start_soon(self.other.run, self._send.send)
+@asynccontextmanager
+async def connected():
+    """Both ends of a connection, the streams that reach the second, and a nursery."""
+    sockets = trio.testing.memory_stream_pair()
+    one, other = (
+        Connection(ConnectionInfo("p", "", inbound, 0, 0), socket, PlainChannel(socket), b"", Pacer(0), Pacer(0))
+        for socket, inbound in zip(sockets, (False, True), strict=True)
+    )
+    send, accepted = trio.open_memory_channel(100)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.run, send.send)
+        nursery.start_soon(other.run, send.send)
+        yield SimpleNamespace(one=one, other=other, accepted=accepted), nursery
+        nursery.cancel_scope.cancel()
 
 
 @virtual
 async def test_a_writer_outlasts_a_reader_that_pauses_for_an_hour():
     """Stock py-libp2p kills a transfer after five seconds without credit: one pause for training would do it."""
-    async with trio.open_nursery() as nursery:
-        ends = Ends(nursery)
+    async with connected() as (ends, nursery):
         stream, size = ends.one.open(), 40 << 20
         nursery.start_soon(stream.write, bytes(size))
         reader = await ends.accepted.receive()
@@ -64,14 +61,11 @@ async def test_a_writer_outlasts_a_reader_that_pauses_for_an_hour():
         got = 0
         while got < size:
             got += len(await reader.read())
-        nursery.cancel_scope.cancel()
 
 
 @virtual
 async def test_the_end_of_a_connection_breaks_its_streams_on_both_sides():
-    """Nobody waits on a dead stream."""
-    async with trio.open_nursery() as nursery:
-        ends = Ends(nursery)
+    async with connected() as (ends, _nursery):
         stream = ends.one.open()
         await stream.write(b"x")
         far = await ends.accepted.receive()
@@ -90,8 +84,7 @@ async def test_the_end_of_a_connection_breaks_its_streams_on_both_sides():
 @virtual
 async def test_streams_that_are_over_leave_nothing_behind():
     """A lane is reopened after every cancelled send, for weeks: tables must not grow."""
-    async with trio.open_nursery() as nursery:
-        ends = Ends(nursery)
+    async with connected() as (ends, _nursery):
         for i in range(300):
             stream = ends.one.open()
             await stream.write(b"x")
@@ -106,12 +99,10 @@ async def test_streams_that_are_over_leave_nothing_behind():
             await trio.sleep(0.1)
         for end in (ends.one, ends.other):
             assert not end._streams
-            assert not end._session._streams
-        nursery.cancel_scope.cancel()
+            assert not end.session._streams
 
 
-async def lane_between(ends: Ends, lane="exchange"):
-    """A sending stream, and the receiving one ready for `read_frames`."""
+async def lane_between(ends, lane="exchange"):
     opened = []
     async with trio.open_nursery() as nursery:
 
@@ -128,8 +119,8 @@ async def lane_between(ends: Ends, lane="exchange"):
 @virtual
 async def test_a_frame_that_stalls_half_way_is_given_up_but_silence_between_frames_is_fine():
     """Memory for half a frame is not held for ever; an idle lane costs nothing."""
-    async with trio.open_nursery() as nursery:
-        ends, unfinished, frames = Ends(nursery), PartialFrames(), []
+    async with connected() as (ends, nursery):
+        unfinished, frames = PartialFrames(), []
         stream, far = await lane_between(ends)
 
         async def send() -> None:
@@ -145,14 +136,13 @@ async def test_a_frame_that_stalls_half_way_is_given_up_but_silence_between_fram
         assert all(isinstance(frame, bytearray) for frame in frames), "handed on as assembled, without a copy"
         assert trio.current_time() - start == pytest.approx(101 * STALL_S)
         assert unfinished.held == 0
-        nursery.cancel_scope.cancel()
 
 
 @virtual
 async def test_who_holds_most_of_the_unfinished_pays_when_the_bound_is_reached():
     """Slow large frames must not starve small ones of memory."""
-    async with trio.open_nursery() as nursery:
-        ends, unfinished, frames = Ends(nursery), PartialFrames(limit=1 << 20), []
+    async with connected() as (ends, nursery):
+        unfinished, frames = PartialFrames(limit=1 << 20), []
         large, far_large = await lane_between(ends)
         small, far_small = await lane_between(ends)
         nursery.start_soon(read_frames, far_small, "exchange", b"", unfinished, frames.append)
@@ -164,28 +154,18 @@ async def test_who_holds_most_of_the_unfinished_pays_when_the_bound_is_reached()
         assert unfinished.held == 0
         assert large.broken
         assert not small.broken
-        nursery.cancel_scope.cancel()
 
 
 @virtual
 async def test_what_strangers_have_under_way_has_a_small_bound_of_its_own():
     """They have only small things to say, and cost nothing to make. Whoever we know is not in their way, nor are they in its."""
-    async with trio.open_nursery() as nursery:
-        ends, unfinished, frames, members = Ends(nursery), PartialFrames(strange_limit=1 << 20), [], {"member"}
+    async with connected() as (ends, nursery):
+        unfinished, frames, members = PartialFrames(strange_limit=1 << 20), [], {"member"}
         streams = {}
         for name in ("member", "stranger", "another"):
             streams[name], far = await lane_between(ends)
-            nursery.start_soon(
-                partial(
-                    read_frames,
-                    far,
-                    "exchange",
-                    b"",
-                    unfinished,
-                    frames.append,
-                    known=lambda name=name: name in members,
-                )
-            )
+            read = partial(read_frames, known=lambda name=name: name in members)
+            nursery.start_soon(read, far, "exchange", b"", unfinished, frames.append)
         await streams["member"].write((4 << 20).to_bytes(4, "big") + bytes(3 << 20))
         await streams["stranger"].write((4 << 20).to_bytes(4, "big") + bytes(800_000))
         await write_frame(streams["another"], bytes(500_000))
@@ -199,34 +179,24 @@ async def test_what_strangers_have_under_way_has_a_small_bound_of_its_own():
         await trio.sleep(1.0)
         assert [len(frame) for frame in frames[1:]] == [2 << 20, 4 << 20]
         assert (unfinished.held, unfinished.strange) == (0, 0)
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("lane", ["control", "exchange", "state"])
-def test_a_length_beyond_the_lane_is_refused_before_its_first_byte(lane):
-    """Check the length prefix before memory is spent."""
-
-    @virtual
-    async def run():
-        async with trio.open_nursery() as nursery:
-            ends = Ends(nursery)
-            stream, far = await lane_between(ends, lane)
-            await stream.write((MAX_FRAME_BYTES[lane] + 1).to_bytes(4, "big"))
-            with pytest.raises(FrameTooLong):
-                await read_frames(far, lane, b"", PartialFrames(), lambda frame: None)
-            nursery.cancel_scope.cancel()
-
-    run()
+@virtual
+async def test_a_length_beyond_the_lane_is_refused_before_its_first_byte(lane):
+    async with connected() as (ends, _):
+        stream, far = await lane_between(ends, lane)
+        await stream.write((MAX_FRAME_BYTES[lane] + 1).to_bytes(4, "big"))
+        with pytest.raises(FrameTooLong):
+            await read_frames(far, lane, b"", PartialFrames(), lambda frame: None)
 
 
 @virtual
 async def test_a_stream_for_another_protocol_or_for_none_is_no_lane():
     """Stock peers ask for identify and ping; some ask for nothing and wait."""
-    async with trio.open_nursery() as nursery:
-        ends = Ends(nursery)
+    async with connected() as (ends, _nursery):
         ends.one.open()
         assert await accept_lane(await ends.accepted.receive()) is None
         stream = ends.one.open()
         await stream.write(b"\xff\xff\xff\xff\x7f")
         assert await accept_lane(await ends.accepted.receive()) is None
-        nursery.cancel_scope.cancel()

@@ -1,28 +1,18 @@
 """What a host remembers of peers is bounded, and forgetting neither loses traffic nor lifts a refusal."""
 
-from __future__ import annotations
-
 import pytest
 
+from starling.node.net.libp2p import peers
 from starling.node.net.libp2p.connection import ConnectionInfo
-from starling.node.net.libp2p.peers import (
-    MAX_PEERS_REMEMBERED,
-    MAX_REDIAL_DELAY_S,
-    REJECTED_DIALS_TOLERATED,
-    REJECTED_WITHIN_S,
-    PeerState,
-    PeerTable,
-    dialable,
-)
+from starling.node.net.libp2p.peers import PeerState, PeerTable, dialable
 from starling.node.net.limits import TokenBucket
 
 P = "12D3KooWSMUMPyTqRhyrP2e9cGqqcNa4onZ4kmZ3V8SwKkmF2JWY"
 
 
 def full(connected=()):
-    """A table with no room left; each peer has sent as many bytes as its number."""
     table = PeerTable(10.0, frozenset(connected))
-    for number in range(MAX_PEERS_REMEMBERED):
+    for number in range(peers.MAX_PEERS_REMEMBERED):
         table.get(str(number), 0.0).traffic.bytes_received = number
     return table
 
@@ -33,7 +23,7 @@ def test_what_was_exchanged_with_a_forgotten_peer_stays_in_the_total():
     total = table.total_traffic.bytes_received
     for number in range(100):
         table.get(f"new-{number}", 1.0)
-    assert len(table.traffic) == MAX_PEERS_REMEMBERED
+    assert len(table.traffic) == peers.MAX_PEERS_REMEMBERED
     assert "7" not in table.traffic
     assert table.total_traffic.bytes_received == total
 
@@ -41,7 +31,7 @@ def test_what_was_exchanged_with_a_forgotten_peer_stays_in_the_total():
 def test_a_connected_or_refused_peer_is_never_forgotten():
     table = full(connected={"0"})
     table.get("1", 0.0).refused_until = 50.0
-    for number in range(2 * MAX_PEERS_REMEMBERED):
+    for number in range(2 * peers.MAX_PEERS_REMEMBERED):
         table.get(f"new-{number}", 10.0)
     assert "0" in table.traffic
     assert table.refused("1", 49.0)
@@ -55,7 +45,7 @@ def closed(at, *, inbound=False, useful_at=None, since=0.0):
 
 @pytest.mark.parametrize(
     "connection",
-    [closed(1.0, inbound=True), closed(1.0, useful_at=0.5), closed(REJECTED_WITHIN_S)],
+    [closed(1.0, inbound=True), closed(1.0, useful_at=0.5), closed(peers.REJECTED_WITHIN_S)],
     ids=["it dialled us", "it sent a frame", "it stayed"],
 )
 def test_only_a_dial_that_was_closed_at_once_without_a_frame_is_a_rejection(connection):
@@ -66,21 +56,20 @@ def test_only_a_dial_that_was_closed_at_once_without_a_frame_is_a_rejection(conn
 
 def test_a_peer_that_rejects_us_is_dialled_ever_more_rarely_but_at_least_once_a_minute():
     peer, now, waits = PeerState(TokenBucket(1.0, 1.0)), 0.0, []
-    for _ in range(REJECTED_DIALS_TOLERATED + 9):
+    for _ in range(peers.REJECTED_DIALS_TOLERATED + 9):
         peer.connection_closed(*closed(now, since=now))
         waits.append(max(0.0, peer.redial_at - now) if not peer.may_dial(now) else 0.0)
         now += waits[-1]
         assert peer.may_dial(now)
-    assert waits == [0.0] * REJECTED_DIALS_TOLERATED + [1.0, 2.0, 4.0, 8.0, 16.0, 32.0] + [MAX_REDIAL_DELAY_S] * 3
+    assert (
+        waits
+        == [0.0] * peers.REJECTED_DIALS_TOLERATED + [1.0, 2.0, 4.0, 8.0, 16.0, 32.0] + [peers.MAX_REDIAL_DELAY_S] * 3
+    )
 
 
 def test_addresses_of_other_peers_and_invalid_ones_are_not_dialled():
     other = P[:-1] + "X"
     known = [
-        "nonsense",
-        "/ip4/192.0.2.1/tcp/0",
-        f"/ip4/192.0.2.2/tcp/1/p2p/{other}",
-        f"/ip4/192.0.2.3/tcp/2/p2p/{P}",
-        "/ip4/192.0.2.4/tcp/3",
-    ]
+        "nonsense", "/ip4/192.0.2.1/tcp/0", f"/ip4/192.0.2.2/tcp/1/p2p/{other}", f"/ip4/192.0.2.3/tcp/2/p2p/{P}", "/ip4/192.0.2.4/tcp/3",
+    ]  # fmt: skip
     assert [endpoint.host for endpoint in dialable(P, known)] == ["192.0.2.3", "192.0.2.4"]

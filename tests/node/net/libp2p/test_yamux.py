@@ -1,6 +1,4 @@
-"""The muxer's state machine: what is sent arrives whatever the cuts, and a peer that breaks the rules costs nothing."""
-
-from __future__ import annotations
+"""The muxer's state machine: what is sent arrives, and a peer that breaks the rules costs nothing."""
 
 import struct
 
@@ -9,20 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.node.net.libp2p import yamux
-from starling.node.net.libp2p.yamux import (
-    INITIAL_WINDOW,
-    MAX_INBOUND_STREAMS,
-    SMALL_BYTES,
-    SMALL_FRAMES_PER_S,
-    WINDOW,
-    Credited,
-    Finished,
-    Gone,
-    Opened,
-    Received,
-    Session,
-    Violation,
-)
+from starling.node.net.libp2p.yamux import WINDOW, Credited, Finished, Gone, Opened, Received, Session, Violation
 from tests.strategies import examples
 
 DATA, UPDATE, PING = 0, 1, 2
@@ -38,7 +23,6 @@ def pair() -> tuple[Session, Session]:
 
 
 def pump(one: Session, other: Session) -> tuple[list, list]:
-    """Carry everything both ways until nothing is left; the events at each end."""
     at_one, at_other = [], []
     while one.outgoing or other.outgoing:
         at_other += other.receive(one.take(1 << 30), 0.0)
@@ -62,8 +46,7 @@ def until_violation(session: Session, frames, apart_s=0.0) -> tuple[str, list]:
     cuts=st.lists(st.integers(1, 50), min_size=1, max_size=20),
 )
 @examples(50)
-def test_streams_arrive_whole_and_in_order_whatever_the_cuts(messages, cuts):
-    """TCP may cut anywhere, in headers too."""
+def test_streams_cut_anywhere_arrive_whole_and_in_order(messages, cuts):
     one, other = pair()
     streams = [one.open() for _ in range(3)]
     sent = dict.fromkeys(streams, b"")
@@ -79,17 +62,8 @@ def test_streams_arrive_whole_and_in_order_whatever_the_cuts(messages, cuts):
     assert got == sent
 
 
-@given(st.binary(max_size=400))
-@examples(100)
-def test_garbage_is_a_violation_or_nothing(data):
-    """No byte string makes the machine fail in any other way."""
-    for session in pair():
-        reason, _ = until_violation(session, [data])
-        assert not reason or reason.startswith("muxer_")
-
-
 def test_a_sender_stops_at_the_window_and_goes_on_when_bytes_are_consumed():
-    """Flow control: at most WINDOW bytes are under way to a reader that does not read, whatever is offered."""
+    """Flow control: at most WINDOW bytes are under way to a reader that does not read."""
     one, other = pair()
     stream = one.open()
     pump(one, other)
@@ -106,10 +80,15 @@ def test_a_sender_stops_at_the_window_and_goes_on_when_bytes_are_consumed():
 
 
 def test_an_announced_length_beyond_the_window_ends_the_session_before_a_byte_of_it():
-    """Stock py-libp2p takes it all: 600 MB sent were 600 MB held."""
-    _, other = pair()
+    """Stock py-libp2p takes it all. We read no answers on our own streams, so there a peer has the initial window only."""
+    one, other = pair()
     with pytest.raises(Violation, match="window_overrun"):
-        other.receive(frame(DATA, SYN, 1, WINDOW + 1), 0.0)
+        pair()[1].receive(frame(DATA, SYN, 1, WINDOW + 1), 0.0)
+    stream = one.open()
+    pump(one, other)
+    one.receive(frame(DATA, 0, stream, yamux.INITIAL_WINDOW, bytes(yamux.INITIAL_WINDOW)), 0.0)
+    with pytest.raises(Violation, match="window_overrun"):
+        one.receive(frame(DATA, 0, stream, 1), 0.0)
 
 
 def test_a_peer_that_ignores_the_window_is_cut_off_at_the_window():
@@ -122,20 +101,10 @@ def test_a_peer_that_ignores_the_window_is_cut_off_at_the_window():
     assert sum(len(event.data) for event in events) == WINDOW
 
 
-def test_the_answering_direction_has_the_initial_window_only():
-    """We read no answers on our own streams, so a peer can make us hold 256 KiB there and not a byte more."""
-    one, other = pair()
-    stream = one.open()
-    pump(one, other)
-    one.receive(frame(DATA, 0, stream, INITIAL_WINDOW, bytes(INITIAL_WINDOW)), 0.0)
-    with pytest.raises(Violation, match="window_overrun"):
-        one.receive(frame(DATA, 0, stream, 1), 0.0)
-
-
 def test_more_streams_than_allowed_are_reset_one_by_one():
     """The session lives, so that an honest burst costs only its excess."""
     one, other = pair()
-    streams = [one.open() for _ in range(MAX_INBOUND_STREAMS + 3)]
+    streams = [one.open() for _ in range(yamux.MAX_INBOUND_STREAMS + 3)]
     at_one, at_other = pump(one, other)
     assert [event.stream for event in at_other if isinstance(event, Opened)] == streams[:-3]
     assert [event.stream for event in at_one if isinstance(event, Gone)] == streams[-3:]
@@ -157,26 +126,19 @@ def test_a_peer_that_asks_and_never_reads_the_answers_is_cut_off():
     """Answers are queued for it: without a bound that is our memory."""
     _, other = pair()
     pings = (frame(PING, SYN, 0, nonce) for nonce in range(200_000))
-    assert until_violation(other, pings, apart_s=1 / SMALL_FRAMES_PER_S)[0] == "muxer_not_reading"
+    assert until_violation(other, pings, apart_s=1 / yamux.SMALL_FRAMES_PER_S)[0] == "muxer_not_reading"
     assert len(other.outgoing) < 2 << 20
 
 
-@pytest.mark.parametrize(
-    "small",
-    [
-        frame(PING, SYN, 0, 7),
-        frame(PING, ACK, 0, 7),
-        frame(DATA, 0, 1, 1, b"x"),
-        frame(UPDATE, 0, 1, 1),
-        frame(UPDATE, 0, 99, 1),
-    ],
-)
+@pytest.mark.parametrize("small", [
+    frame(PING, SYN, 0, 7), frame(PING, ACK, 0, 7), frame(DATA, 0, 1, 1, b"x"), frame(UPDATE, 0, 1, 1), frame(UPDATE, 0, 99, 1),
+])  # fmt: skip
 def test_frames_that_carry_next_to_nothing_are_few(small):
     """A record of them is 5,000 frames and 20 ms of our processor; 64 connections that send nothing else would take all of it."""
     _, other = pair()
     other.receive(frame(UPDATE, SYN, 1, 0), 0.0)
     assert until_violation(other, [small] * 3_900)[0] == ""
-    other.receive(frame(DATA, 0, 1, SMALL_BYTES, bytes(SMALL_BYTES)) * 1_000, 0.0)
+    other.receive(frame(DATA, 0, 1, yamux.SMALL_BYTES, bytes(yamux.SMALL_BYTES)) * 1_000, 0.0)
     assert until_violation(other, [small] * 200)[0] == "muxer_small_frames"
 
 
@@ -194,7 +156,6 @@ def test_frames_that_carry_next_to_nothing_are_few(small):
     ],
 )
 def test_what_the_specification_forbids_is_named(data, reason):
-    """The reason is counted and shown, so it must say which rule was broken."""
     with pytest.raises(Violation, match=reason):
         Session(dialler=False).receive(data, 0.0)
 
@@ -237,6 +198,6 @@ def test_the_first_frames_are_those_of_the_specification():
     opening = one.take(1 << 20)
     assert opening.hex() == "000100010000000100000000" + "000000000000000100000002" + b"hi".hex()
     other.receive(opening + frame(PING, SYN, 0, 7), 0.0)
-    acknowledgement = struct.pack("!I", WINDOW - INITIAL_WINDOW).hex()
+    acknowledgement = struct.pack("!I", WINDOW - yamux.INITIAL_WINDOW).hex()
     assert other.take(1 << 20).hex() == "0001000200000001" + acknowledgement + "000200020000000000000007"
     assert yamux.MAX_BODY_BYTES + 12 == 65535 - 16, "a full frame is one full Noise record"

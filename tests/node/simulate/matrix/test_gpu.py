@@ -8,11 +8,12 @@ from starling.gossip.api import Phase
 from starling.gossip.compress.quantize import Float32, Fp16, Int4
 from starling.gossip.compress.select.coordinates import Everything, Mask, TopK
 from starling.gossip.mix.catalogue import MIXERS
-from starling.gossip.mix.exchange_codec import Terms
+from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.overlay.static import Ring
-from starling.node.simulate.matrix.faults import Change, Faults, fate
+from starling.node.simulate.matrix.faults import Change, exchange_faults
 from starling.node.simulate.matrix.schedule import Schedule
 from starling.node.simulate.matrix.swarm import Swarm
+from starling.node.simulate.schema import FaultsSection
 from starling.robust.clip import clip
 
 PEERS, DIM = tuple("fbdace"), 150
@@ -24,7 +25,7 @@ def walk(device, name, selector, response):
     b = torch.randn(len(PEERS), DIM, generator=chance).to(device)
     swarm = Swarm(
         PEERS, torch.zeros(len(PEERS), DIM, device=device), MIXERS[name](**PARAMS.get(name, {})),
-        Terms(Fp16() if response == "int4" else Float32(), Int4() if response == "int4" else Float32(), 1.0, clip),
+        ExchangeCodec(Fp16() if response == "int4" else Float32(), Int4() if response == "int4" else Float32(), 1.0, clip),
         selector, 1, torch.ones(len(PEERS), dtype=torch.bool),
     )  # fmt: skip
     schedule = Schedule(Ring(), PEERS, b"")
@@ -32,7 +33,7 @@ def walk(device, name, selector, response):
         met = schedule.at(number, swarm.alive.numpy())
         swarm.round(
             Phase(number, 1.0, 0.1), lambda rows, _r, _n, x, correct: x - 0.1 * correct(x - b[rows.to(device)]), 1, met,
-            fate(Faults(loss=0.2), 1, number, len(met)),
+            exchange_faults(FaultsSection(loss=0.2, tries=1), 1, number, len(met)),
         )  # fmt: skip
         if number == 2:
             swarm.change(Change(crashed=(1,)))

@@ -11,16 +11,13 @@ from torch import nn
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
-from starling.node.catalogues import OPTIMIZERS
+from starling.node.catalogues import OPTIMIZERS, task
 from starling.node.config.schema import Manifest, OptimizerSection, PaceSection, PartitionSection, TaskSection
 from starling.node.engine.optimizers import NOT_BY_ROWS, optimizer, ramp, schedule
-from starling.node.simulate.matrix.convex import Bowls, Convex
 from starling.node.simulate.matrix.local import LocalSteps
-from starling.node.simulate.matrix.problem import problem
-from starling.node.simulate.matrix.table import place
-from starling.node.simulate.matrix.torch_task import Learned, stacked
+from starling.node.simulate.matrix.problem import Bowls, TorchTask, problem, stacked
+from starling.node.simulate.matrix.table import adjacent
 from starling.node.tasks.api import Source
-from starling.node.tasks.catalogue import task
 
 LABELS = [f"node-{row}" for row in range(5)]
 SMALL = {
@@ -36,13 +33,13 @@ kinds = pytest.mark.parametrize("case", SMALL)
 
 def agreement(case, **task_keys):
     kind = case.split("_")[0]
-    section = TaskSection(kind=kind, params=SMALL[case], **({"batch_size": 8} | task_keys))
+    section = TaskSection(kind=kind, **SMALL[case], **({"batch_size": 8} | task_keys))
     return Manifest(seed=4, task=section, partition=PartitionSection(kind="iid", shards=5))
 
 
 def own_gradient(agreed, row, step, x):
     """As `starling.node.engine.learner` computes it, with autograd."""
-    made = task(agreed.task.kind, agreed.task.params)
+    made = task(agreed.task.kind, agreed.task.params())
     model = made.model(generator(agreed.seed, "model"))
     data = made.data(Source(None, agreed.partition, row, agreed.seed), "cpu")
     nn.utils.vector_to_parameters(x, model.parameters())
@@ -70,9 +67,9 @@ def test_gradients_are_those_of_each_node_on_its_own_batch(case, stack_from):
 def test_what_has_a_formula_uses_it_and_the_rest_is_stacked():
     assert isinstance(problem(agreement("quadratic"), LABELS), Bowls)
     assert isinstance(problem(agreement("diagonal"), LABELS), Bowls)
-    assert isinstance(problem(agreement("logistic"), LABELS), Convex)
+    assert problem(agreement("logistic"), LABELS).optimum is not None
     learned = problem(agreement("digits"), LABELS, stack_from=5)
-    assert isinstance(learned, Learned)
+    assert isinstance(learned, TorchTask)
     assert learned.stacks
     assert not problem(agreement("digits"), LABELS, stack_from=6).stacks
 
@@ -95,11 +92,11 @@ def test_a_task_that_torch_cannot_stack_is_computed_node_by_node():
     agreed = agreement("digits")
     inner = task("digits", {"hidden": 8})
     data = [inner.data(Source(None, agreed.partition, row, 4), "cpu") for row in range(5)]
-    made = Learned(Branching(inner), data, LABELS, 4, 8, stack_from=2)
+    made = TorchTask(Branching(inner), data, LABELS, 4, 8, stack_from=2)
     assert not made.stacks
     x = made.start.repeat(2, 1)
     gradients = made.gradients(torch.tensor([0, 3]), torch.tensor([2, 0]), x)
-    plain = Learned(inner, data, LABELS, 4, 8).gradients(torch.tensor([0, 3]), torch.tensor([2, 0]), x)
+    plain = TorchTask(inner, data, LABELS, 4, 8).gradients(torch.tensor([0, 3]), torch.tensor([2, 0]), x)
     torch.testing.assert_close(gradients, 2 * plain, rtol=1e-4, atol=1e-6)  # an untrained model's loss is 2.3
 
 
@@ -124,7 +121,7 @@ def test_only_trees_of_tensors_can_be_stacked():
 @pytest.mark.parametrize(("rows", "contiguous"), [([0, 1, 2], True), ([4], True), ([0, 2], False), ([], False)])
 def test_rows_that_follow_one_another_are_a_view(rows, contiguous):
     x = torch.arange(10.0).reshape(5, 2)
-    at = place(torch.tensor(rows, dtype=torch.int64))
+    at = adjacent(torch.tensor(rows, dtype=torch.int64))
     assert isinstance(at, slice) == contiguous
     assert torch.equal(x[at], x[torch.tensor(rows, dtype=torch.int64)])
 
@@ -135,7 +132,7 @@ def test_rows_that_follow_one_another_are_a_view(rows, contiguous):
 def local_steps(case, kind="sgd", **pace):
     agreed = agreement(case)
     made = problem(agreed, LABELS)
-    section = OptimizerSection(kind=kind, lr=0.05, weight_decay=0.0 if kind == "rprop" else 0.01)
+    section = OptimizerSection(kind=kind, lr=0.05, **({} if kind == "rprop" else {"weight_decay": 0.01}))
     x = made.start.repeat(5, 1)
     return LocalSteps(made, section, PaceSection(**({"rounds": 10, "ramp_rounds": 4} | pace)), x), x
 
@@ -227,7 +224,7 @@ def test_models_and_directions_are_not_modified():
 
 @pytest.mark.parametrize("case", ["quadratic", "diagonal", "logistic"])
 def test_errors_are_against_the_optimum_of_the_living(case):
-    """Whoever is gone for good no longer has a say in where the others should end."""
+    """Nodes that are gone do not count for where the others should end."""
     made = problem(agreement(case), LABELS)
     kind = task(case, SMALL[case])
     for alive in ([0, 1, 2, 3, 4], [1, 3]):

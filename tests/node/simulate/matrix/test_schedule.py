@@ -1,4 +1,6 @@
-"""Who meets whom in a simulated swarm: what each node would work out for itself, for all of them at once."""
+"""Who exchanges with whom in a simulated swarm: what each node would compute for itself, for all of them at once."""
+
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -13,10 +15,11 @@ from starling.gossip.overlay.one_peer import Hypercube, OnePeerExponential, Rand
 from starling.gossip.overlay.periodic import Periodic
 from starling.gossip.overlay.ranks import ranked
 from starling.gossip.overlay.static import Ring, StaticExponential
-from starling.gossip.overlay.sticky import Sticky, StickyEdges
-from starling.node.simulate.matrix.faults import Faults, churn
+from starling.gossip.overlay.sticky import SPARE_EDGES, Sticky, StickyEdges
+from starling.node.simulate.matrix.faults import churn
 from starling.node.simulate.matrix.rings import Rings
-from starling.node.simulate.matrix.schedule import Schedule, pairs
+from starling.node.simulate.matrix.schedule import MAX_SERVED, Schedule, SlotSchedule, by_rank
+from starling.node.simulate.schema import FaultsSection
 from tests.strategies import examples, seeds
 
 PEERS = tuple(f"peer {(7 * number) % 23:02d}" for number in range(23))
@@ -37,18 +40,19 @@ def test_every_node_has_the_links_that_it_would_compute_itself(overlay, n):
     for number in (0, 1, 2, 9, 10):
         met = schedule.at(number, alive)
         found = {PEERS[row]: [] for row in np.flatnonzero(alive)}
-        for one, other, forth, back in zip(met.one, met.other, met.forth, met.back, strict=True):
+        for one, other, forth, back in zip(*met.ends, *met.weights, strict=True):
             found[PEERS[one]].append((PEERS[other], (forth + back) / 2.0))
             found[PEERS[other]].append((PEERS[one], (forth + back) / 2.0))
-        for peer, told in found.items():
-            assert tuple(sorted(told)) == links(overlay, members, peer, number), (peer, number)
+        for peer, expected in found.items():
+            assert tuple(sorted(expected)) == links(overlay, members, peer, number), (peer, number)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda overlay: type(overlay).__name__)
 def test_weights_are_those_of_the_matrix_in_either_direction(overlay):
     """A swap of messages needs what each end gives to the other's, not their mean."""
     for number in range(4):
-        one, other, forth, back = pairs(overlay, 13, number)
+        ranked = by_rank(overlay, 13, number)
+        (one, other), (forth, back) = ranked.ends, ranked.weights
         weights = {(int(a), int(b)): w for a, b, w in zip(one, other, forth, strict=True)}
         weights |= {(int(b), int(a)): w for a, b, w in zip(one, other, back, strict=True)}
         rows = {(a, b): w for a in range(13) for b, w in overlay.row(a, 13, number).items()}
@@ -62,9 +66,9 @@ def test_rounds_that_come_again_are_remembered_until_members_change():
     assert schedule.at(5, alive) is first
     fewer = alive.copy()
     fewer[4] = False
-    assert 4 not in schedule.at(0, fewer).one
+    assert 4 not in schedule.at(0, fewer).ends
     assert schedule.at(0, alive) is not first
-    assert np.array_equal(schedule.at(0, alive).one, first.one)
+    assert np.array_equal(schedule.at(0, alive).ends, first.ends)
 
 
 def test_an_overlay_that_is_undefined_for_so_many_says_so():
@@ -76,9 +80,9 @@ def test_an_overlay_that_is_undefined_for_so_many_says_so():
 
 
 def settle(nodes):
-    """All have heard of the change; each looks in turn and tells the others, until nobody does anything."""
+    """All know of the change; each updates in turn with its edges at the others, until nothing changes."""
     for me, node in nodes.items():
-        node._look(me, frozenset(nodes) - {me})
+        node._rank(me, frozenset(nodes) - {me})
         node._edges &= node._alive
     moved = True
     while moved:
@@ -127,7 +131,7 @@ def test_who_comes_or_goes_among_thousands_moves_a_handful_of_edges():
     rings, used, opened, closed = Rings(peers, 6, b"salt"), alive.copy(), 0, 0
     rings.change((), np.flatnonzero(alive).tolist())
     for number in range(20):
-        change = churn(Faults(crashes=2, joins=2), 1, number, torch.from_numpy(alive), torch.from_numpy(used))
+        change = churn(FaultsSection(crash=2, join=2), 1, number, torch.from_numpy(alive), torch.from_numpy(used))
         come = [row for row, _ in change.joined]
         moved = rings.change(change.crashed, come)
         alive[list(change.crashed)] = False
@@ -136,3 +140,69 @@ def test_who_comes_or_goes_among_thousands_moves_a_handful_of_edges():
         assert rings.alive == alive.sum() == 3000
     assert 0 < opened < 6 * 80
     assert closed < 80
+
+
+# --- clock pace ---------------------------------------------------------------------------------------------------
+
+NODES = [f"peer-{row:03d}" for row in range(40)]
+
+
+def visits(members, degree=6):
+    made = SlotSchedule(NODES, degree, b"salt", 0.5, seed=3)
+    made.update(np.arange(40) < members)
+    return made
+
+
+@pytest.mark.parametrize(("members", "degree"), [(2, 6), (7, 6), (40, 6), (40, 3)])
+def test_edges_have_two_ends_and_are_few(members, degree):
+    edges = visits(members, degree).rings.edges
+    for row in range(members):
+        assert all(row in edges[other] for other in edges[row])
+        assert 0 < len(edges[row]) <= degree + 1 + SPARE_EDGES
+
+
+def test_a_node_makes_one_visit_a_slot_and_answers_few():
+    made = visits(40)
+    for slot in range(20):
+        met = made.at(slot)
+        assert max(Counter(met.ends[0].tolist()).values()) == 1
+        assert max(Counter(met.ends[1].tolist()).values()) <= MAX_SERVED
+        assert all(
+            other in made.rings.edges[row]
+            for row, other in zip(met.ends[0].tolist(), met.ends[1].tolist(), strict=True)
+        )
+
+
+def test_two_who_visit_each_other_meet_once():
+    """One exchange serves both."""
+    assert len(visits(2).at(0)) == 1
+
+
+def test_every_edge_has_its_turn_before_any_has_two():
+    made = visits(40)
+    for slot in range(12):
+        made.at(slot)
+    for row in range(40):
+        begun = [made._visited.get((row, other), -1) for other in made.rings.edges[row]]
+        assert len(begun) <= 8
+        assert min(begun) >= 12 - len(begun)
+
+
+def test_slots_replay_and_differ_by_seed():
+    one, again = visits(20), visits(20)
+    other = SlotSchedule(NODES, 6, b"salt", 0.5, seed=4)
+    other.update(np.arange(40) < 20)
+    first, second, third = (made.at(0) for made in (one, again, other))
+    assert first.ends[0].tolist() == second.ends[0].tolist()
+    assert first.ends[0].tolist() != third.ends[0].tolist()
+
+
+def test_who_is_gone_is_visited_no_more_and_who_comes_is():
+    made = visits(20)
+    moved = made.update((np.arange(40) >= 2) & (np.arange(40) < 22))
+    assert {row for pair in moved.void for row in pair} >= {0, 1}
+    seen = set()
+    for slot in range(8):
+        met = made.at(slot)
+        seen |= {*met.ends[0].tolist(), *met.ends[1].tolist()}
+    assert seen == set(range(2, 22))

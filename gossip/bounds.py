@@ -1,0 +1,56 @@
+"""Types of parameters with their bounds: fields of a part's constructor that a configuration sets, checked by msgspec. Torch-free."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from operator import ge, gt, le, lt
+from typing import Annotated, Any, Literal, TypeVar, cast, dataclass_transform, get_args, get_origin, get_type_hints
+
+from msgspec import Meta
+
+Positive = Annotated[float, Meta(gt=0)]
+NonNegative = Annotated[float, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+PositiveShare = Annotated[float, Meta(gt=0, le=1)]
+ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
+Count = Annotated[int, Meta(ge=0)]
+AtLeastOne = Annotated[int, Meta(ge=1)]
+Degree = Annotated[int, Meta(ge=1, le=32)]
+Steps = Annotated[int, Meta(ge=1, le=1024)]
+Byzantine = Annotated[int, Meta(ge=0, le=64)]
+WeightRule = Literal["metropolis_hastings", "max_degree", "uniform"]
+
+T = TypeVar("T")
+_SIGNS = {"gt": (">", gt), "ge": (">=", ge), "lt": ("<", lt), "le": ("<=", le)}
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def parameters(kind: type[T]) -> type[T]:
+    """Make a class a frozen dataclass with slots whose constructor checks its fields by `check_bounds`."""
+    cast("Any", kind).__post_init__ = check_bounds
+    return dataclass(frozen=True, slots=True)(kind)
+
+
+def check_bounds(part: object) -> None:
+    """Raise ValueError if a field of a dataclass is out of its type's bounds, not finite, or none of the choices of a Literal."""
+    kind: Any = type(part)
+    for name, hint in _hints(kind).items():
+        value, arguments = getattr(part, name), get_args(hint)
+        if get_origin(hint) is Literal and value not in arguments:
+            raise ValueError(f"{name} must be one of {', '.join(arguments)}, got {value!r}")
+        if not arguments or not isinstance(meta := arguments[-1], Meta):
+            continue
+        bounds = [(*_SIGNS[key], getattr(meta, key)) for key in _SIGNS if getattr(meta, key) is not None]
+        if not (math.isfinite(value) and all(holds(value, bound) for _, holds, bound in bounds)):
+            finite = "finite and " if arguments[0] is float else ""
+            raise ValueError(
+                f"{name} must be {finite}{' and '.join(f'{sign} {bound}' for sign, _, bound in bounds)}, got {value}"
+            )
+
+
+@cache
+def _hints(kind: Any) -> Mapping[str, Any]:
+    return get_type_hints(kind, include_extras=True)

@@ -1,0 +1,234 @@
+"""The two paces of pairwise exchanges: which requests are answered now, and when a round or visit is over. Time arrives as `now`.
+
+Steps pace (`Rounds`): rounds of local steps and exchanges, at each node on its own time.
+
+    computing --open--> exchanging --close--> computing (the next round)
+
+While computing no request is answered: the vector that exchanges read does not exist yet. Decision by the request's round:
+
+    its round               we compute r                      we exchange r
+    below r                 reject: late                      reject: late
+    r                       defer until we open               accept; at most MAX_SERVED, and none after a committed one
+    up to r + max_lead      defer                             defer
+    above                   reject: early                     reject: early
+
+One request is deferred per peer, a newer replaces it. A request for our open round computed from another member list, with another weight
+or by a peer that the round does not link us to is rejected as "view". A round ends when every link is resolved or at its deadline, which is
+learned from how long links took; a link that missed it is skipped. A peer in a later round (`passed`) does not come back for ours.
+Every request carries its sender's round; `progress.lead` is the highest credible one, so that the training loop can jump.
+
+Clock pace (`Slots`): visits rotate. In each slot a node visits the edge not visited for longest; edges with an unresolved transaction are
+skipped. One visit at a time. Inbound requests are answered at once, at most MAX_SERVED in a slot, so that a node with many callers still
+computes. A peer being visited is always answered; one that may have no edge to us (`welcome`) is rejected as "full". Rounds here are slot
+numbers and need not agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from starling.gossip.exchange.commands import (
+    MAX_SERVED,
+    Accept,
+    Decision,
+    Defer,
+    DeferredDecision,
+    ExchangeRequest,
+    Outcome,
+    Reject,
+)
+from starling.gossip.exchange.progress import PeerProgress
+from starling.gossip.exchange.timeouts import Timeouts
+from starling.gossip.wire.schema import Request
+
+MAX_DEFERRED = 64  # peers with a deferred request; further ones are rejected as "full"
+
+
+@dataclass(slots=True)
+class Pace:
+    """What both paces keep."""
+
+    timeouts: Timeouts  # deadline and retries
+    round: int = field(default=0, kw_only=True)  # of ours, or the current slot
+    outcomes: dict[str, Outcome] = field(default_factory=dict, kw_only=True)
+    """Of the links of the round, or of the visit, that are resolved."""
+    progress: PeerProgress = field(default_factory=PeerProgress, kw_only=True)  # rounds (slots) that peers reported
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Peers whose links, or visit, are not resolved, sorted."""
+        raise NotImplementedError
+
+    @property
+    def done(self) -> bool:
+        """Every link of the open round, or the visit, is resolved."""
+        return not self.waiting
+
+    def resolved(self, peer: str, round: int, outcome: Outcome, now: float) -> None:
+        """An exchange with `peer` ended."""
+        raise NotImplementedError
+
+    def tick(self, now: float) -> tuple[str, ...]:
+        """Past its deadline a link or visit is a timeout. -> those peers, sorted"""
+        late = tuple(peer for peer in self.waiting if now >= self.timeouts.until(peer))
+        for peer in late:
+            self.resolved(peer, self.round, "timeout", now)
+        return late
+
+    def forget(self, peer: str) -> None:
+        """A peer is gone: discard what it reported and requested."""
+        self.progress.forget(peer)
+        self.timeouts.forget(peer)
+
+
+@dataclass(slots=True)
+class Rounds(Pace):
+    """One node's rounds."""
+
+    max_lead: int = 1  # rounds a peer may be ahead of us and be deferred
+    phase: Literal["computing", "exchanging"] = "computing"
+    links: dict[str, float] = field(default_factory=dict)  # peer -> mixing weight of the round
+    view: bytes = b""  # digest of the member list the links come from
+    _served: dict[str, int] = field(default_factory=dict)
+    _deferred: dict[str, ExchangeRequest] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Peers whose links are not resolved, sorted."""
+        return tuple(sorted(self.links.keys() - self.outcomes.keys())) if self.phase == "exchanging" else ()
+
+    def passed(self, peer: str) -> bool:
+        """The peer has done the open round."""
+        return self.progress.of(peer) > self.round
+
+    def theta(self, peer: str) -> float:
+        """Mixing weight of a link of this round."""
+        return self.links[peer]
+
+    def compute(self, round: int, links: Mapping[str, float], view: bytes) -> list[DeferredDecision]:
+        """Local steps of `round` begin; its links and view as far as they are known. -> decisions on what was deferred"""
+        self.phase = "computing"
+        self.timeouts.end()
+        return self._enter(round, links, view, 0.0)
+
+    def open(
+        self, round: int, links: Mapping[str, float], view: bytes, now: float, lag_s: float = 0.0
+    ) -> list[DeferredDecision]:
+        """Local steps are done, exchanges begin; `lag_s` as in `Timeouts.begin`. -> decisions on what was deferred"""
+        self.phase = "exchanging"
+        self.timeouts.begin(now, lag_s)
+        self.outcomes, self._served = {}, {}
+        return self._enter(round, links, view, now)
+
+    def close(self) -> None:
+        """No exchange of the open round is answered any more."""
+        self.phase = "computing"
+        self.timeouts.end()
+        self.round, self.links, self.view = self.round + 1, {}, b""
+
+    def forget(self, peer: str) -> None:
+        """A peer is gone."""
+        Pace.forget(self, peer)
+        self._deferred.pop(peer, None)
+
+    def decide(self, peer: str, request: ExchangeRequest, now: float) -> Decision:
+        """Decide on a request; one that is deferred comes back as a DeferredDecision."""
+        self.progress.record(peer, request.round)
+        if request.round < self.round:
+            return Reject("late")
+        if request.round > self.round + self.max_lead:
+            return Reject("early")
+        if request.round > self.round or self.phase == "computing":
+            if request.view == self.view and request.round == self.round and peer not in self.links:
+                return Reject("view")
+            if len(self._deferred) >= MAX_DEFERRED and peer not in self._deferred:
+                return Reject("full")
+            self._deferred[peer] = request
+            return Defer()
+        if request.view != self.view or peer not in self.links:
+            return Reject("view")
+        if isinstance(request, Request):
+            if request.theta != self.links[peer]:
+                return Reject("view")
+            served = self._served.get(peer, 0)
+            if self.outcomes.get(peer) == "committed" or served >= MAX_SERVED:
+                return Reject("busy")
+            self._served[peer] = served + 1
+        return Accept()
+
+    def resolved(self, peer: str, round: int, outcome: Outcome, now: float) -> None:
+        """The exchange on a link of `round` ended; of another round than the open one, or a second time, it is ignored."""
+        if round == self.round and peer in self.waiting:
+            self.outcomes[peer] = outcome
+            self.timeouts.resolve(peer, outcome, now)
+
+    def _enter(self, round: int, links: Mapping[str, float], view: bytes, now: float) -> list[DeferredDecision]:
+        self.round, self.links, self.view = round, dict(links), view
+        deferred, self._deferred = self._deferred, {}
+        decided = ((peer, deferred[peer], self.decide(peer, deferred[peer], now)) for peer in sorted(deferred))
+        return [DeferredDecision(peer, it, made) for peer, it, made in decided if not isinstance(made, Defer)]
+
+
+@dataclass(slots=True)
+class Slots(Pace):
+    """One node's visits."""
+
+    weight: float  # mixing weight of every exchange, agreed in the manifest
+    view: bytes  # digest that all members agree on
+    welcome: Callable[[str], bool] = lambda _peer: True  # whether a peer that requests an exchange may have an edge
+    visiting: str | None = None  # the peer visited, until that is resolved
+    _served: int = 0
+    _visited: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The peer being visited, if any."""
+        return () if self.visiting is None else (self.visiting,)
+
+    def theta(self, peer: str) -> float:
+        """Mixing weight of an exchange."""
+        return self.weight
+
+    def next(self, edges: Iterable[str], unresolved: Collection[str]) -> str | None:
+        """The peer to visit: the one not visited for longest, new ones first."""
+        eligible = [peer for peer in edges if peer not in unresolved]
+        return min(eligible, key=lambda peer: (self._visited.get(peer, -1), peer), default=None)
+
+    def enter(self, slot: int) -> None:
+        """A slot begins."""
+        if slot != self.round:
+            self.round, self._served = slot, 0
+
+    def visit(self, peer: str, now: float) -> None:
+        """A visit begins."""
+        self.visiting, self.outcomes = peer, {}
+        self.timeouts.begin(now)
+        self._visited[peer] = self.round
+
+    def forget(self, peer: str) -> None:
+        """A peer is gone."""
+        Pace.forget(self, peer)
+        self._visited.pop(peer, None)
+
+    def decide(self, peer: str, request: ExchangeRequest, now: float) -> Decision:
+        """Decide on a request."""
+        self.progress.record(peer, request.round)
+        if request.view != self.view or (isinstance(request, Request) and request.theta != self.weight):
+            return Reject("view")
+        if not self.welcome(peer):
+            return Reject("full")
+        if peer != self.visiting:
+            if self._served >= MAX_SERVED:
+                return Reject("busy")
+            self._served += 1
+        return Accept()
+
+    def resolved(self, peer: str, round: int, outcome: Outcome, now: float) -> None:
+        """An exchange with `peer` ended; if we visit it, the visit is over, no matter which end began."""
+        if peer == self.visiting:
+            self.visiting = None
+            self.timeouts.end()
+            self.outcomes[peer] = outcome
+            self.timeouts.resolve(peer, outcome, now)

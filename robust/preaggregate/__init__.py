@@ -1,1 +1,0 @@
-"""What is done to vectors before a combining rule sees them."""

@@ -1,0 +1,140 @@
+"""Steps pace: who is answered when, and when a round is over."""
+
+from __future__ import annotations
+
+import pytest
+
+from starling.gossip.exchange.commands import MAX_SERVED, Accept, Defer, DeferredDecision, Reject
+from starling.gossip.exchange.pace import MAX_DEFERRED, Rounds
+from starling.gossip.exchange.timeouts import TRIES, Timeouts
+from starling.gossip.wire.schema import Request, Solicit
+from tests.harness.fixed_timeout import OTHER, VIEW, Fixed
+
+
+def req(round: int, view: bytes = VIEW, theta: float = 0.5, seq: int = 1) -> Request:
+    return Request(9, seq, 0, round, view, theta, 1.0, b"")
+
+
+def solicit(round: int) -> Solicit:
+    return Solicit(9, round, VIEW)
+
+
+def rounds_at(round: int, phase: str, links: dict[str, float] | None = None) -> Rounds:
+    rounds = Rounds(Timeouts(Fixed()))
+    links = {"b": 0.5, "c": 0.25} if links is None else links
+    assert (rounds.compute(round, links, VIEW) if phase == "computing" else rounds.open(round, links, VIEW, 0.0)) == []
+    return rounds
+
+
+@pytest.mark.parametrize(
+    ("peer", "request_"),
+    [("b", req(5, OTHER)), ("stranger", req(5)), ("stranger", solicit(5)), ("b", req(5, theta=0.25))],
+)
+def test_a_request_of_another_overlay_is_rejected(peer, request_):
+    assert rounds_at(5, "exchanging").decide(peer, request_, 1.0) == Reject("view")
+
+
+def test_while_computing_only_what_can_never_fit_is_refused():
+    rounds = rounds_at(5, "computing")
+    assert rounds.decide("b", req(5, OTHER), 1.0) == Defer()
+    assert rounds.decide("stranger", req(5), 1.0) == Reject("view")
+
+
+def test_deferred_requests_are_decided_when_the_round_opens():
+    rounds = rounds_at(5, "computing")
+    rounds.decide("b", req(5, seq=1), 1.0)
+    rounds.decide("b", req(5, seq=2), 1.0)
+    rounds.decide("c", req(6), 1.0)
+    rounds.decide("d", req(5, OTHER), 1.0)
+    assert rounds.open(5, {"b": 0.5, "d": 0.5}, VIEW, 2.0) == [
+        DeferredDecision("b", req(5, seq=2), Accept()),
+        DeferredDecision("d", req(5, OTHER), Reject("view")),
+    ]
+    assert rounds.compute(6, {"c": 0.5}, VIEW) == []
+    assert rounds.open(6, {"c": 0.5}, VIEW, 3.0) == [DeferredDecision("c", req(6), Accept())]
+
+
+def test_a_jump_rejects_requests_deferred_for_the_rounds_between():
+    rounds = rounds_at(5, "computing")
+    rounds.decide("b", req(5), 1.0)
+    rounds.decide("c", req(6), 1.0)
+    assert rounds.compute(6, {"c": 0.25}, VIEW) == [DeferredDecision("b", req(5), Reject("late"))]
+
+
+def test_deferral_is_bounded():
+    rounds = rounds_at(5, "computing", {})
+    for i in range(MAX_DEFERRED):
+        assert rounds.decide(f"p{i}", req(6), 1.0) == Defer()
+    assert rounds.decide("one more", req(6), 1.0) == Reject("full")
+    assert rounds.decide("p0", req(6, seq=2), 1.0) == Defer(), "a deferred request may be replaced"
+
+
+def test_a_link_commits_at_most_once_in_a_round():
+    rounds = rounds_at(5, "exchanging")
+    for seq in range(MAX_SERVED):
+        assert rounds.decide("b", req(5, seq=seq), 1.0) == Accept()
+    assert rounds.decide("b", req(5, seq=99), 1.0) == Reject("busy")
+    assert rounds.decide("c", req(5, theta=0.25), 1.0) == Accept()
+    rounds.resolved("c", 5, "committed", 1.0)
+    assert rounds.decide("c", req(5, theta=0.25, seq=2), 1.0) == Reject("busy")
+
+
+def test_a_round_is_done_when_every_link_is_resolved():
+    rounds = rounds_at(5, "exchanging")
+    assert rounds.waiting == ("b", "c")
+    rounds.resolved("b", 4, "committed", 1.0)
+    assert rounds.waiting == ("b", "c"), "a late commit of the round before"
+    rounds.resolved("b", 5, "committed", 1.5)
+    rounds.resolved("b", 5, "aborted", 1.6)
+    rounds.resolved("c", 5, "busy", 2.0)
+    assert rounds.done
+    assert rounds.outcomes == {"b": "committed", "c": "busy"}
+    assert rounds.timeouts.deadline.observed == [1.5], "only answers teach the deadline"
+
+
+def test_a_round_without_links_is_done_at_once():
+    assert rounds_at(5, "exchanging", {}).done
+
+
+def test_at_the_deadline_what_is_left_is_a_timeout():
+    rounds = rounds_at(5, "exchanging")
+    rounds.resolved("c", 5, "committed", 1.0)
+    assert rounds.tick(2.9) == ()
+    assert rounds.tick(3.0) == ("b",)
+    assert rounds.done
+    assert rounds.outcomes["b"] == "timeout"
+    assert rounds.timeouts.deadline.observed == [1.0, None]
+
+
+def test_a_closed_round_accepts_nothing():
+    rounds = rounds_at(5, "exchanging")
+    rounds.close()
+    assert rounds.decide("b", req(5), 4.0) == Reject("late")
+    assert rounds.decide("b", req(6), 4.0) == Defer()
+    assert rounds.waiting == ()
+
+
+def test_rounds_reported_by_peers_are_kept_until_the_peers_are_gone():
+    rounds = rounds_at(5, "computing")
+    rounds.decide("b", req(50), 1.0)
+    rounds.progress.record("b", 40)
+    assert rounds.progress.rounds == {"b": 50}
+    assert rounds.progress.lead == 50
+    rounds.forget("b")
+    assert rounds.progress.lead == 0
+
+
+def test_a_slow_link_is_not_tried_again_while_its_payload_is_under_way():
+    timeouts = Timeouts(Fixed(wait=6.0))
+    timeouts.begin(100.0)
+    assert timeouts.expires == 106.0
+    assert timeouts.retry_s("b") == 6.0 / TRIES
+    timeouts.answered("b", 104.0)
+    timeouts.begin(200.0)
+    assert timeouts.retry_s("b") == 8.0, "twice its quickest answer: later than the deadline"
+    assert timeouts.retry_s("c") == 6.0 / TRIES
+    timeouts.answered("b", 200.1)
+    assert timeouts.retry_s("b") == 6.0 / TRIES, "it was quick once, so it can be quick"
+    timeouts.forget("b")
+    timeouts.end()
+    assert timeouts.expires == float("inf")

@@ -1,0 +1,106 @@
+"""The table on which PET was chosen: volunteers who are slow, lose a third of their messages, crash and join, 200 parameters.
+
+Each figure is the squared distance to the optimum of those alive, relative to its square, after 2,000 rounds; while members change, during
+two fifths of them, nobody gets far. The figures were first found by a simulation that shares no code with this one. They are
+met within orders of magnitude: who is alive in the end differs, masks here roll where theirs were drawn anew, and a responder's
+wishes here are those of the last time where theirs were known at once.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from starling.gossip.compress.select.coordinates import DriftTopK, Everything, Mask, kept
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.pet import Pet
+from starling.node.simulate.schema import FaultsSection
+from tests.harness.volunteers import Volunteers, owed
+
+pytestmark = pytest.mark.acceptance
+
+DIM, ROUNDS, UNLIMITED = 200, 2000, 1e6
+REACHED = {
+    "whole": {8: (3e-30, 2e-30), 16: (2e-30, 8e-31), 33: (8e-31, 8e-31)},
+    "mask": {8: (1e-22, 9e-16), 16: (3e-20, 5e-12), 33: (3e-18, 3e-10)},
+    "drift": {8: (7e-6, 8e-4), 16: (5e-5, 2e-3), 33: (2e-3, 5e-3)},
+    "ad_psgd": {8: (7e-2, 7e-2), 16: (1e-1, 1e-1), 33: (2e-1, 1e-1)},
+    "k_gt": {8: (3e-30, 3.1e-2), 16: (2e-30, 1.4e-1), 33: (3e-26, 1.0e-2)},
+}
+"""Algorithm -> nodes -> (lost messages alone, crashes and newcomers besides)."""
+
+
+@dataclass(frozen=True)
+class BoldFlows:
+    """Flows with a gain beyond what is stable for whole vectors: the few coordinates that moved most stand more."""
+
+    flows: Pet
+    times: float
+
+    def size(self, shared):
+        return self.flows.size(shared)
+
+    def gain(self, theta, ratio, phase):
+        return self.times * self.flows.gain(theta, ratio, phase)
+
+    def flow(self, kept, moved):
+        return self.flows.flow(kept, moved)
+
+
+@dataclass(frozen=True)
+class BoldPet:
+    pet: Pet
+    times: float
+    asynchronous: ClassVar[bool] = True
+    static: ClassVar[bool] = False
+
+    @property
+    def edge(self):
+        return BoldFlows(self.pet.edge, self.times)
+
+    def __getattr__(self, name):
+        return getattr(self.pet, name)
+
+
+def volunteers(name, n, *, churn):
+    rate = 0.03 if churn else 0.0
+    faults = FaultsSection(loss=0.3, tries=1, crash=rate, join=rate, churn_from=ROUNDS // 10, churn_until=ROUNDS // 2)
+    match name:
+        case "whole":
+            made = Volunteers(n, Pet(0.1, UNLIMITED), Everything(), 0.1, faults)
+        case "mask":
+            made = Volunteers(n, Pet(0.3, UNLIMITED), Mask(0.1, block=1), 0.02, faults)
+        case "drift":
+            made = Volunteers(
+                n, BoldPet(Pet(0.5, UNLIMITED), 4.0), DriftTopK(0.01), 0.1, faults, more={"wish_limit": kept(0.02, DIM)}
+            )
+        case "ad_psgd":
+            made = Volunteers(n, MIXERS["dsgd"](), Everything(), 0.1, faults)
+        case "k_gt":
+            made = Volunteers(n, MIXERS["k_gt"](), Everything(), 0.1, faults)
+    made.run(ROUNDS)
+    return made
+
+
+@pytest.mark.parametrize("churn", [False, True], ids=["loss", "churn"])
+@pytest.mark.parametrize("n", [8, 16, 33])
+@pytest.mark.parametrize("name", ["whole", "mask", "drift"])
+def test_pet_reaches_the_optimum_of_those_alive(name, n, churn):
+    """Whole vectors to the last bit; a tenth of them, and the hundredth that moved most, still on their way there."""
+    made = volunteers(name, n, churn=churn)
+    assert made.error < (50 if name == "drift" else 1000) * REACHED[name][n][churn]
+    living = made.swarm.state.c[made.living]
+    assert float(living.sum(0).add(owed(made.swarm)).norm()) < 1e-9 * float(living.norm())
+
+
+@pytest.mark.parametrize("churn", [False, True], ids=["loss", "churn"])
+@pytest.mark.parametrize("n", [8, 16, 33])
+def test_plain_averaging_stops_far_from_it(n, churn):
+    reached = REACHED["ad_psgd"][n][churn]
+    assert reached / 10 < volunteers("ad_psgd", n, churn=churn).error < 10 * reached
+
+
+@pytest.mark.parametrize("n", [8, 16, 33])
+def test_a_correction_per_node_is_exact_until_somebody_crashes(n):
+    assert volunteers("k_gt", n, churn=False).error < 1e3 * REACHED["k_gt"][n][0]
+    assert volunteers("k_gt", n, churn=True).error > 1e-3

@@ -1,0 +1,174 @@
+"""PET: flows that leak, both ends alike, and how far an exchange of a share of the coordinates moves their corrections."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starling.gossip.api import Effect, Phase
+from starling.gossip.compress.quantize import Float64
+from starling.gossip.compress.select.coordinates import Mask
+from starling.gossip.compress.support import Blocks, Full
+from starling.gossip.errors import ConfigError
+from starling.gossip.mix import edge_ledger
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.exchange_codec import ExchangeCodec
+from starling.gossip.mix.pet import Pet
+from starling.gossip.overlay.static import Ring
+from starling.gossip.reference import Reference
+from starling.node.config.schema import Manifest, MixSection
+from starling.node.engine.mixing import mixer
+from starling.robust.clip import clip
+from tests.harness.two_engines import Both, exchange_codec
+from tests.strategies import examples, seeds
+
+DIM, FEW, STEPS, LR, THETA = 130, 20, 5, 0.1, 0.5
+PHASE = Phase(0, float(STEPS), LR)
+leaks = st.floats(0.01, 0.9)
+quick = examples(25)
+
+
+def gaussian(seed, size=DIM):
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+def effect(peer, value, gain=0.5, support=None):
+    return Effect(peer, Full() if support is None else support, value, 0.5, gain)
+
+
+@given(leak=leaks, seed=seeds, gains=st.lists(st.floats(1e-3, 50.0), min_size=1, max_size=12))
+@quick
+def test_both_ends_of_an_edge_hold_the_same_flow_with_opposite_signs_to_the_bit(leak, seed, gains):
+    """Else corrections would not sum to zero, and the mean model would go where no gradient points."""
+    edge = Pet(0.3, 3.0, leak)
+    one = other = edge_ledger.opened(torch.zeros(DIM))
+    for turn, gain in enumerate(gains):
+        v = gaussian(seed + turn)
+        _, one = edge_ledger.average(edge, one, torch.zeros(DIM), [effect("b", v, gain)])
+        _, other = edge_ledger.average(edge, other, torch.zeros(DIM), [effect("a", -v, gain)])
+    assert torch.equal(one.flows["b"], -other.flows["a"])
+    assert torch.equal(one.total, -other.total)
+
+
+@given(leak=leaks, lie=st.floats(0.01, 90.0), turns=st.integers(1, 30))
+@quick
+def test_a_lie_told_once_decays_as_one_minus_leak_to_the_power_of_the_exchanges(leak, lie, turns):
+    edge = Pet(0.3, 100.0, leak)
+    flow = edge.flow(torch.zeros(3), torch.tensor([lie, -lie, 0.0]))
+    for _ in range(turns):
+        flow = edge.flow(flow, torch.zeros(3))
+    torch.testing.assert_close(flow, torch.tensor([lie, -lie, 0.0]) * (1.0 - leak) ** turns, rtol=1e-4, atol=1e-30)
+
+
+@given(leak=leaks, seed=seeds)
+@quick
+def test_a_lie_told_for_ever_is_bounded_by_one_over_the_leak(leak, seed):
+    """The clip bounds what one exchange moves; the leak what all of them together do."""
+    edge, moved = Pet(0.3, 1e9, leak), gaussian(seed)
+    flow = torch.zeros(DIM)
+    for _ in range(200):
+        flow = edge.flow(flow, moved)
+    assert bool((flow.abs() <= moved.abs() / leak * (1 + 1e-4)).all())
+
+
+def test_only_what_an_exchange_is_about_leaks():
+    """Both ends know the support and nothing else of an exchange: what it does not touch must not change at either."""
+    edge, half = Pet(0.3, 100.0, 0.5), Blocks(0, 0, 1, 64)
+    books = edge_ledger.opened(torch.zeros(DIM))
+    _, books = edge_ledger.average(edge, books, torch.zeros(DIM), [effect("b", torch.ones(DIM), 1.0)])
+    _, books = edge_ledger.average(edge, books, torch.zeros(DIM), [effect("b", torch.zeros(half.size(DIM)), 1.0, half)])
+    touched = torch.zeros(DIM, dtype=torch.bool)
+    touched[half.index(DIM)] = True
+    assert 0 < int(touched.sum()) < DIM
+    assert torch.equal(books.flows["b"], torch.where(touched, 0.5, 1.0))
+
+
+def test_without_a_leak_nothing_is_multiplied():
+    kept, moved = gaussian(1), gaussian(2)
+    assert torch.equal(Pet(0.3, 100.0).flow(kept, moved), (kept + moved).clamp(-100.0, 100.0))
+
+
+@pytest.mark.parametrize(("kappa", "leak"), [(0.1, 0.05), (0.1, 0.2), (0.25, 0.1)])
+def test_a_leaky_flow_settles_at_two_kappa_over_two_kappa_plus_leak_of_its_value(kappa, leak):
+    """Two nodes, constant gradients, θ = 1/2: the price of forgetting, which grows to plain averaging."""
+    algorithm, lr = Pet(kappa, 1e6, leak), 0.05
+    gradients = [gaussian(1).double(), gaussian(2).double()]
+    target = (gradients[0] - gradients[1]) / 2
+    x = [torch.zeros(DIM, dtype=torch.float64)] * 2
+    books = [edge_ledger.opened(each) for each in x]
+    gain = algorithm.edge.gain(0.5, 1.0, Phase(0, 1.0, lr))
+    for _ in range(400):
+        x = [model - lr * (gradient - book.total) for model, gradient, book in zip(x, gradients, books, strict=True)]
+        v = x[1] - x[0]
+        for i, sign in ((0, 1.0), (1, -1.0)):
+            x[i], books[i] = edge_ledger.average(algorithm.edge, books[i], x[i], [effect(f"p{1 - i}", sign * v, gain)])
+    torch.testing.assert_close(books[0].total, target * (2 * kappa / (2 * kappa + leak)), rtol=1e-6, atol=1e-9)
+
+
+def test_the_leak_is_a_key_of_the_manifest_and_bounded():
+    assert mixer(Manifest(mix=MixSection(leak=0.2))).edge == Pet(0.1, 100.0, 0.2)
+    assert MIXERS["pet"](0.1, 1.0).leak == MixSection().leak == 0.0
+    with pytest.raises(ValueError, match=r"leak must be in \[0, 1\), got 1.0"):
+        Pet(0.1, 1.0, 1.0)
+    with pytest.raises(ConfigError, match=r"mix\.leak: must be a number >= 0 and < 1, got -0.1"):
+        mixer(Manifest(mix=MixSection(leak=-0.1)))
+
+
+@pytest.mark.slow
+def test_leaky_flows_are_the_same_bits_in_the_matrix_and_in_the_loop():
+    both = Both(Pet(0.3, 0.5, 0.2), exchange_codec("fp16", "int4"), Mask(0.3))
+    for number in range(4):
+        both.round(number, Ring())
+        both.check()
+
+
+# --- gain -------------------------------------------------------------------------------------------------
+
+
+def errors(kappa, share, cycles):
+    """(cycles, d): c_12 less its fixed point (b_1 − b_2)/2, each time that every coordinate was exchanged once more.
+
+    Two nodes with constant gradients b_1 and b_2 do K local steps a round, and then exchange the next `share` of the coordinates.
+    """
+    slopes = torch.randn(2, FEW, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    swarm = Reference(
+        ("a", "b"), torch.zeros(2, FEW, dtype=torch.float64), Pet(kappa, 1e6),
+        ExchangeCodec(Float64(), Float64(), 0.0, clip), Mask(share, block=1), 7,
+    )  # fmt: skip
+
+    def local(node, _round, x, correct):
+        for _ in range(STEPS):
+            x = x - LR * correct(slopes[node])
+        return x
+
+    seen = []
+    for _ in range(cycles):
+        for _ in range(round(1 / share)):
+            swarm.round(PHASE, local, [(0, 1, THETA, THETA)])
+        seen.append(swarm.states[0].c - (slopes[0] - slopes[1]) / 2)
+    return torch.stack(seen)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.25, 0.1])
+@pytest.mark.parametrize("kappa", [0.05, 0.3, 0.45])
+def test_every_exchange_of_a_coordinate_multiplies_the_error_of_its_correction_by_one_less_two_kappa(kappa, share):
+    """A coordinate that is exchanged every 1/share rounds has drifted 1/share times as far: the share in the gain makes up for it.
+
+    So the same kappa is as stable with a mask of a tenth as with the whole vector; without the share it would diverge for
+    2·kappa/share > 2.
+    """
+    error = errors(kappa, share, 6)
+    assert bool((error[0].abs() > 1e-3).all())
+    torch.testing.assert_close(error[1:], error[:-1] * (1.0 - 2.0 * kappa), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.1])
+def test_at_half_the_correction_is_right_after_one_exchange_of_a_full_drift(share):
+    assert float(errors(0.5, share, 2)[1].abs().max()) < 1e-12
+
+
+def test_the_gain_of_a_share_is_that_share_of_the_gain_of_all():
+    edge = Pet(0.2, 1e6).edge
+    whole = edge.gain(THETA, 1.0, PHASE)
+    assert whole == pytest.approx(2 * 0.2 * THETA / (STEPS * LR))
+    assert edge.gain(THETA, 0.1, PHASE) == pytest.approx(0.1 * whole)

@@ -1,0 +1,88 @@
+"""Manifests and scenarios of format 1: refused in one line, and converted."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from starling.gossip.errors import ConfigError
+from starling.node.cli.format1 import converted
+from starling.node.cli.main import main
+from starling.node.config import manifest as manifests
+from starling.node.config import presets
+from starling.node.config.schema import Manifest, RobustSection
+from starling.node.simulate.schema import Scenario
+
+FIXTURES = Path(__file__).parents[2] / "golden" / "format1"
+FOUNDED = json.loads((FIXTURES / "manifest.json").read_text())["manifest"]
+
+
+def convert(capsys, path):
+    code = main(["manifest", "convert", str(path)])
+    printed = capsys.readouterr()
+    path.with_suffix(".new").write_text(printed.out)
+    return code, path.with_suffix(".new"), printed.err
+
+
+@pytest.mark.parametrize("name", ["manifest.toml", "simulate-thousand.toml", "strangers.toml"])
+def test_an_old_file_is_refused_with_the_command_and_converts_to_what_it_meant(tmp_path, capsys, name):
+    old = tmp_path / name
+    old.write_text((FIXTURES / name).read_text())
+    kind = Manifest if name == "manifest.toml" else Scenario
+    with pytest.raises(
+        ConfigError, match=r"is a key of format 1; try `starling manifest convert OLD\.toml > NEW\.toml`"
+    ):
+        presets.load(kind, old)
+    code, new, notes = convert(capsys, old)
+    assert (code, notes) == (0, "")
+    before, after = tomllib.loads(old.read_text()), presets.load(kind, new)
+    assert after.mix.kind == before["mix"]["kind"]
+    if "robust" in before:
+        assert after.robust.f == before["robust"]["b"]
+    assert after.task.params() == before["task"].get("params", {})
+
+
+def test_a_founded_manifest_becomes_a_manifest_to_found(tmp_path, capsys):
+    """Every key of every kind stands in it; those that its kinds do not take, zeros and the signature go."""
+    (tmp_path / "old.toml").write_text(tomli_w.dumps(FOUNDED))
+    code, new, notes = convert(capsys, tmp_path / "old.toml")
+    assert code == 0
+    assert "note: signature: left out" in notes
+    manifest = presets.load(Manifest, new)
+    assert manifest == Manifest(robust=RobustSection(rule="cs_plus"))
+    assert manifests.check(manifest) == [
+        "robust: has no effect with mix=pet; `--set preset=open` shows the keys that take effect together"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"bad_share": 0.1}, {"byzantine_fraction": 0.1}),
+        ({"overlay": {"kind": "ring", "weights": "", "eta": 0}}, {"overlay": {"kind": "ring"}}),
+        (
+            {"overlay": {"kind": "alone", "average_every": 5, "k": 3}},
+            {"overlay": {"kind": "alone", "average_every": 5, "average_k": 3}},
+        ),
+        ({"mix": {"kind": "a:B", "params": {"x": 1}}}, {"mix": {"kind": "a:B", "x": 1}}),
+        (
+            {"preset": "open", "overlay": {"k": 9}, "robust": {"b": 3}},
+            {"preset": "open", "overlay": {"k": 9}, "robust": {"f": 3}},
+        ),
+        (
+            {"simulate": {}, "sweep": {"grid": {"robust": {"b": [1]}, "task.params.dim, bad_share": [[1, 0.1]]}}},
+            {"simulate": {}, "sweep": {"grid": {"robust.f": [1], "task.dim, byzantine_fraction": [[1, 0.1]]}}},
+        ),
+    ],
+)
+def test_keys_are_renamed_flattened_and_left_out(old, new):
+    found, notes = converted(old)
+    found.pop("format", None)
+    assert (found, notes) == (new, [])
+
+
+def test_todays_format_needs_no_conversion():
+    with pytest.raises(ConfigError, match="format: is 2 and needs no conversion"):
+        converted({"format": 2})

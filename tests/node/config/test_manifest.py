@@ -1,0 +1,221 @@
+"""The swarm's agreement: one byte string, one id, one signature; and rules between fields."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgpack
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starling.gossip.errors import ConfigError, RemoteProtocolError
+from starling.node.config import manifest as manifests
+from starling.node.config import toml
+from starling.node.config.overlay import check_members
+from starling.node.config.parts import convert
+from starling.node.config.schema import Manifest
+from starling.node.identity import Identity
+
+FOUNDER = Identity.from_seed(bytes(32))
+GOLDEN = Path(__file__).parents[2] / "golden" / "manifest.json"
+
+
+def changed(*assignments):
+    return toml.apply_set(Manifest(), assignments)
+
+
+def founded(*assignments):
+    return manifests.found(changed(*assignments), FOUNDER, 1_700_000_000_000)
+
+
+def test_a_founded_manifest_says_who_when_and_verifies():
+    manifest = founded()
+    assert (manifest.founder, manifest.founded_ms) == (FOUNDER.peer_id, 1_700_000_000_000)
+    manifests.verify(manifest)
+
+
+def test_the_swarm_id_is_short_readable_and_stable():
+    """A golden one: a new version must find the old swarms."""
+    manifest = convert(json.loads(GOLDEN.read_text())["manifest"], Manifest)
+    assert manifests.swarm_id(manifest) == json.loads(GOLDEN.read_text())["swarm"]
+    manifests.verify(manifest)
+
+
+def test_the_golden_manifest_has_every_field():
+    """A field added to the manifest changes every swarm id: then `format` must rise, and this file with it."""
+    assert msgspec.to_builtins(founded()).keys() == json.loads(GOLDEN.read_text())["manifest"].keys()
+
+
+@given(st.permutations(list(msgspec.to_builtins(Manifest()))))
+def test_the_id_does_not_depend_on_the_order_in_a_file(keys):
+    plain = msgspec.to_builtins(founded("task.b=1", "task.a=2"))
+    shuffled = convert({key: plain[key] for key in keys}, Manifest)
+    assert manifests.swarm_id(shuffled) == manifests.swarm_id(founded("task.a=2", "task.b=1"))
+
+
+def test_any_other_field_is_another_swarm():
+    assert manifests.swarm_id(founded("seed=1")) != manifests.swarm_id(founded())
+    assert len(manifests.swarm_id(founded())) == 33
+
+
+@pytest.mark.parametrize(
+    "change", ["seed=1", "founded_ms=1", "pace.rounds=1", "signature=00", "signature=xyz", "founder=12D3"]
+)
+def test_what_was_changed_after_founding_does_not_verify(change):
+    with pytest.raises(ConfigError, match="signature: does not fit"):
+        manifests.verify(toml.apply_set(founded(), [change]))
+
+
+def test_what_was_never_founded_says_how():
+    with pytest.raises(ConfigError, match="starling found"):
+        manifests.verify(Manifest())
+
+
+def test_toml_and_bytes_bring_the_same_manifest_back():
+    manifest = founded("mix=dsgd", "task.model=cnn", "optimizer.lr=1")
+    assert toml.from_toml(toml.to_toml(manifest), Manifest) == manifest
+    assert manifests.from_bytes(manifests.to_bytes(manifest), manifests.swarm_id(manifest), "peer") == manifest
+
+
+def resealed(plain):
+    raw = msgpack.packb(plain) if not isinstance(plain, bytes) else plain
+    return raw, manifests._hash(raw)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda m: (manifests.to_bytes(m) + b"\0", manifests.swarm_id(m)), "manifest_hash"),
+        (lambda m: (b"", manifests.swarm_id(m)), "manifest_hash"),
+        (lambda m: resealed(b"x" * (65 << 10)), "manifest_hash"),
+        (lambda m: resealed(b"\xc1"), "manifest_not_msgpack"),
+        (lambda m: resealed([1, 2]), "manifest_not_msgpack"),
+        (lambda m: resealed(b"\x91" * 60_000), "manifest_not_msgpack"),
+        (lambda m: resealed(manifests.to_bytes(msgspec.structs.replace(m, seed=9))), "manifest_signature"),
+    ],
+)
+def test_bytes_that_are_not_the_manifest_are_the_senders_fault(spoil, reason):
+    with pytest.raises(RemoteProtocolError, match=f"liar: {reason}"):
+        manifests.from_bytes(*spoil(founded()), "liar")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"news": 1},
+        {"protocol": 2},
+        {"pace": 3},
+        {"format": 1},
+        {"task": {"kind": "x:y", "a": [[1]]}},
+        {"seed": -1},
+        {"pace": {"slot_s": 1e999}},
+    ],
+)
+def test_the_right_bytes_of_another_version_ask_for_an_upgrade(change):
+    """The hash fits, so the sender is honest: it is us who cannot read it."""
+    raw, swarm = resealed(manifests._sorted({**msgspec.to_builtins(founded()), **change}))
+    with pytest.raises(ConfigError, match=r"another version.*upgrade") as error:
+        manifests.from_bytes(raw, swarm, "peer")
+    assert "\n" not in str(error.value)
+
+
+def test_missing_fields_are_another_version_too():
+    """Filling in our defaults would make another manifest of it, with another id."""
+    plain = manifests._sorted(msgspec.to_builtins(founded()))
+    del plain["pace"]
+    with pytest.raises(ConfigError, match="another version"):
+        manifests.from_bytes(*resealed(plain), "peer")
+
+
+def test_a_peers_manifest_must_keep_the_rules_between_fields():
+    plain = msgspec.structs.replace(Manifest(), name="\x1b[2J", founder=FOUNDER.peer_id)
+    signed = msgspec.structs.replace(
+        plain, signature=FOUNDER.sign(b"starling/manifest/1\0" + manifests.to_bytes(plain)).hex()
+    )
+    with pytest.raises(ConfigError, match="name: must be printable"):
+        manifests.from_bytes(manifests.to_bytes(signed), manifests.swarm_id(signed), "peer")
+
+
+def test_the_defaults_are_without_blame():
+    assert manifests.check(Manifest()) == []
+
+
+@pytest.mark.parametrize(
+    ("assignments", "says"),
+    [
+        (["optimizer=adamw"], "optimizer.correction_lr: needs a value with optimizer=adamw and mix=pet"),
+        (["pace.min_wait_s=20"], "pace.min_wait_s: must be <= pace.max_wait_s = 10, got 20"),
+        (["membership.suspicion_s=0.5"], "membership.suspicion_s: must be >= 2 membership.timeout_s = 1, got 0.5"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_cure(assignments, says):
+    with pytest.raises(ConfigError) as error:
+        manifests.check(changed(*assignments))
+    message = str(error.value)
+    assert message.startswith(says)
+    cure = message.partition("--set ")[2].partition("`")[0]
+    manifests.check(changed(*assignments, cure))  # the command it names works
+    with pytest.raises(ConfigError):
+        founded(*assignments)
+
+
+@pytest.mark.parametrize(
+    ("assignments", "key"),
+    [
+        (["pace=clock", "overlay=ring"], "overlay.kind"),
+        (["overlay=hypercube"], "overlay.kind"),
+        (["pace.rounds=0"], "optimizer.schedule"),
+        (["mix.kappa=0.5"], "mix.kappa"),
+        (["mix.clip_norm=0"], "mix.clip_norm"),
+    ],
+)
+def test_what_is_perhaps_not_meant_is_one_warning(assignments, key):
+    (warning,) = manifests.check(changed(*assignments))
+    assert warning.startswith(f"{key}: ")
+    assert "\n" not in warning
+
+
+@pytest.mark.parametrize(
+    "assignments", [["optimizer=adamw", "mix=dsgd"], ["pace=clock"], ["compress.response=identity"], ["overlay=base_k"]]
+)
+def test_what_is_fine_passes_in_silence(assignments):
+    assert manifests.check(changed(*assignments)) == []
+
+
+@pytest.mark.parametrize(
+    ("assignments", "key", "why"),
+    [
+        (["mix=d2"], "mix.kind", "never changes"),
+        (["mix=exact_diffusion", "overlay=static_exponential"], "mix.kind", "symmetric"),
+        (["mix=choco", "overlay=ring", "overlay.average_every=5"], "mix.kind", "never changes"),
+        (["mix=k_gt", "pace=clock"], "mix.kind", "clock pace"),
+        (["overlay=alone", "overlay.average_every=5", "pace=clock"], "overlay.average_every", "clock pace"),
+        (["mix=push_sum"], "compress.response", "running sums"),
+        (["mix=quasi_global"], "optimizer.momentum", "its own"),
+        (["mix=psgd", "overlay=ring"], "overlay.kind", "all members"),
+        (["mix=psgd", "overlay=complete", "mix.feedback=ef21"], "mix.feedback", "drift apart"),
+        (["mix=outer", "overlay.average_every=5"], "overlay.kind", "no exchanges between"),
+        (["mix=outer", "mix.nesterov=false", "mix.outer_lr=0.5"], "mix.outer_momentum", "must be < 1"),
+        (["compress.response=int2"], "compress.response", "expected error"),
+        (["compress.select=every_nth"], "compress.select", "is unknown, choose one of"),
+        (["overlay=erdos_renyi", "overlay.weights=uniform"], "overlay.weights", "one way"),
+        (["overlay.overlap=true"], "overlay.overlap", "average_every"),
+        (["overlay.eta=0.5"], "overlay.eta", "sticky"),
+        (["mix=k_gt", "optimizer=adamw"], "optimizer.correction_lr", "adamw"),
+    ],
+)
+def test_parts_that_do_not_go_together_are_refused_before_anything_starts(assignments, key, why):
+    """In one line that names the key and the reason, for the founder and for everybody who is handed the manifest."""
+    with pytest.raises(ConfigError, match=rf"^{key}\b.*{why}") as refused:
+        manifests.check(changed(*assignments))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("assignments", "n"), [(["overlay=base_k", "overlay.k=4"], 4), (["overlay=hypercube"], 6)])
+def test_who_knows_the_number_of_members_refuses_what_so_many_cannot_have(assignments, n):
+    with pytest.raises(ConfigError):
+        check_members(changed(*assignments), n)
+    check_members(changed("overlay=base_k", "overlay.k=3"), n)

@@ -1,0 +1,338 @@
+"""Presets: values for whatever nobody gave, recorded like all others, and a promise that the keys which protect are kept."""
+
+from __future__ import annotations
+
+import re
+from operator import attrgetter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from starling.gossip.errors import ConfigError
+from starling.node.cli.main import main
+from starling.node.config import manifest as manifests
+from starling.node.config import presets, toml
+from starling.node.config.overlay import check_members
+from starling.node.config.presets import PRESETS
+from starling.node.config.schema import Manifest
+from starling.node.identity import Identity
+from starling.node.simulate.schema import Scenario
+
+DOCS = Path(__file__).parents[3] / "docs" / "robustness.md"
+FOUNDER = Identity.from_seed(bytes(32))
+
+
+def with_preset(name, *assignments):
+    return presets.load(Manifest, assignments=[f"preset={name}", *assignments])
+
+
+def refusal(*assignments):
+    with pytest.raises(ConfigError) as refused:
+        manifests.check(presets.load(Manifest, assignments=assignments))
+    message = str(refused.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_works_as_it_is_and_says_all_of_its_values(name):
+    manifest = with_preset(name)
+    assert manifests.check(manifest) == []
+    for key in PRESETS[name]:
+        if key.name != "robust.kappa":  # of another rule
+            assert attrgetter(key.name)(manifest) == key.value
+
+
+@pytest.mark.parametrize("kind", [Manifest, Scenario])
+def test_the_names_of_presets_are_those_a_file_may_say(kind):
+    (field,) = (field for field in msgspec.inspect.type_info(kind).fields if field.name == "preset")
+    assert {*PRESETS, presets.CUSTOM} == set(field.type.values)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_value_keeps_its_own_limit(name):
+    for key in PRESETS[name]:
+        assert key.limit is None or key.limit.holds(key.value), key.name
+
+
+def test_what_is_given_goes_before_the_preset_and_the_preset_before_defaults(tmp_path):
+    """In a file, by --set, and both: --set wins. The name may come from either."""
+    (tmp_path / "m.toml").write_text("[overlay]\nk = 9\n[robust]\nf = 3\n[pace]\nlocal_steps = 2\n")
+    manifest = presets.load(Manifest, tmp_path / "m.toml", ["preset=open", "pace.local_steps=3"])
+    assert (manifest.overlay.k, manifest.robust.f, manifest.pace.local_steps) == (9, 3, 3)
+    assert (manifest.mix.kind, manifest.byzantine_fraction) == ("gather", 0.2)
+    assert manifest.pace.rounds == Manifest().pace.rounds
+    (tmp_path / "m.toml").write_text('preset = "open"\n[mix]\nkind = "gather"\n')
+    assert presets.load(Manifest, tmp_path / "m.toml") == with_preset("open")
+    assert presets.load(Manifest, tmp_path / "m.toml", ["preset=vouched", "mix=pet"]) == with_preset("vouched")
+
+
+def test_a_key_that_is_given_its_default_is_given(tmp_path):
+    """Who writes `local_steps = 20` means 20, although nobody would have to write it."""
+    steps = Manifest().pace.local_steps
+    assert with_preset("open", f"pace.local_steps={steps}").pace.local_steps == steps
+    (tmp_path / "m.toml").write_text(f"[pace]\nlocal_steps = {steps}\n")
+    assert presets.load(Manifest, tmp_path / "m.toml", ["preset=open"]).pace.local_steps == steps
+
+
+def test_without_a_preset_nothing_changes(tmp_path):
+    assert presets.load(Manifest) == Manifest()
+    (tmp_path / "m.toml").write_text("seed = 3\n")
+    assert presets.load(Manifest, tmp_path / "m.toml") == Manifest(seed=3)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_founded_manifest_says_everything_and_reads_back_as_the_same_swarm(name):
+    """So a later version with another idea of the preset changes no swarm that exists."""
+    manifest = manifests.found(with_preset(name), FOUNDER, 1_700_000_000_000)
+    assert manifests.from_bytes(manifests.to_bytes(manifest), manifests.swarm_id(manifest), "peer") == manifest
+    assert toml.from_toml(toml.to_toml(manifest), Manifest) == manifest  # without looking at presets
+
+
+def test_sections_that_other_settings_lack_are_left_out():
+    """A scenario has no admission."""
+    assert "admission" not in Scenario.__struct_fields__
+    assert "admission" not in presets.filled({}, "open", Scenario)
+
+
+@pytest.mark.parametrize("name", ["open", "vouched", "custom"])
+def test_what_was_read_is_not_changed(name):
+    raw = {"overlay": {"k": 7}, "seed": 1}
+    presets.filled(raw, name, Manifest)
+    assert raw == {"overlay": {"k": 7}, "seed": 1}
+
+
+WEAKER = {
+    "vouched": {
+        "mix.kind": "dsgd",
+        "mix.clip_norm": "0",
+        "mix.flow_limit": "101",
+        "mix.settled_edges": "0",
+        "overlay.kind": "ring",
+        "admission.kind": "open",
+    },
+    "open": {
+        "byzantine_fraction": "0.19",
+        "mix.kind": "pet",
+        "overlay.kind": "ring",
+        "overlay.k": "5",
+        "robust.rule": "nna",
+        "robust.f": "1",
+        "robust.before": "bucketing",
+        "compress.select": "budget",
+        "pace.kind": "clock",
+        "admission.bits": "9",
+        "admission.per_prefix": "0",
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "key"), [(name, key) for name, keys in WEAKER.items() for key in keys])
+def test_a_key_that_protects_is_refused_when_weaker_and_the_cure_it_names_works(name, key):
+    weak = f"{key}={WEAKER[name][key]}"
+    message = refusal(f"preset={name}", weak)
+    assert message.startswith(f"{key}: must be ")
+    cure = re.search(r"`--set (\S+)`", message)[1]
+    assert manifests.check(with_preset(name, weak, cure)) == []
+
+
+def test_what_a_founder_writes_cannot_write_to_a_terminal():
+    message = refusal("preset=open", 'robust.rule="\\u001b[2J\\n"')
+    assert message.isprintable()
+
+
+def test_every_limit_has_a_weaker_value_above():
+    """But kappa, which binds under another rule only."""
+    for name, keys in PRESETS.items():
+        assert {key.name for key in keys if key.limit is not None} - {"robust.kappa"} == set(WEAKER[name])
+
+
+def test_a_member_refuses_a_founder_s_weak_preset():
+    """Signed as it should be, but its promise is broken: whoever is handed it does not join."""
+    plain = msgspec.structs.replace(with_preset("open", "byzantine_fraction=0"), founder=FOUNDER.peer_id)
+    signature = FOUNDER.sign(b"starling/manifest/1\0" + manifests.to_bytes(plain)).hex()
+    signed = msgspec.structs.replace(plain, signature=signature)
+    with pytest.raises(ConfigError, match=r"byzantine_fraction: must be at least 0\.2 with preset=open"):
+        manifests.from_bytes(manifests.to_bytes(signed), manifests.swarm_id(signed), "peer")
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        ["overlay.k=12", "robust.f=4", "pace.local_steps=12"],
+        ["overlay.k=6", "optimizer.lr=0.1", "optimizer.momentum=0.5", "pace.rounds=50", "task=quadratic"],
+        ["robust.rule=sac", "overlay.k=1", "pace.local_steps=1"],
+        ["robust.rule=sac", "overlay.k=1", "robust.kappa=4"],
+        ["admission=invite"],
+        ["admission=allow"],
+        ["admission.bits=14", "admission.per_prefix=2"],
+        ["compress.response=int8"],
+    ],
+)
+def test_what_is_as_strict_or_does_not_protect_may_differ(assignments):
+    assert manifests.check(with_preset("open", *assignments)) == []
+
+
+@pytest.mark.parametrize("kappa", ["2", "6"])
+def test_self_centred_clipping_keeps_to_the_window_that_works(kappa):
+    """Of thresholds in own steps 2 costs accuracy, and 6 is no defense."""
+    message = refusal("preset=open", "robust.rule=sac", "overlay.k=1", f"robust.kappa={kappa}")
+    assert message.startswith("robust.kappa: must be 3 to 4 with preset=open")
+
+
+def test_b_grows_with_k():
+    """Two of twelve are exceeded too often: b = 1 of 4 let one attack take the models from 95 % to 70 %."""
+    message = refusal("preset=open", "overlay.k=12")
+    assert message.startswith("robust.f: must be at least a third of overlay.k = 12")
+    assert "`--set robust.f=4`" in message
+
+
+# --- rules between keys, with or without a preset -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("assignments", "key", "why"),
+    [
+        (["overlay=pull"], "overlay.kind", "only mix=gather"),
+        (["byzantine_fraction=0.1"], "byzantine_fraction", "no rule"),
+        (["mix=gather", "compress.select=full"], "overlay.kind", "sticky"),
+        (["mix=gather", "overlay=pull", "pace=clock", "compress.select=full"], "mix.kind", "clock pace"),
+        (
+            ["mix=gather", "overlay=ring", "overlay.average_every=5", "compress.select=full"],
+            "overlay.average_every",
+            "no defense",
+        ),
+        (["mix=gather", "overlay=pull", "overlay.k=6"], "compress.select", "whole models"),
+    ],
+)
+def test_gathering_goes_with_whole_models_and_named_peers_only(assignments, key, why):
+    message = refusal(*assignments)
+    assert message.startswith(f"{key}: ")
+    assert why in message
+    assert "try `" in message
+
+
+def test_gathering_without_a_preset_takes_any_overlay_with_rows():
+    base = ["mix=gather", "compress.select=full", "compress.response=fp16"]
+    for more in (["overlay=pull", "overlay.k=6"], ["overlay=complete"], ["overlay=base_k", "overlay.k=3"]):
+        assert manifests.check(presets.load(Manifest, assignments=[*base, *more])) == []
+
+
+GATHER = ("mix=gather", "compress.select=full", "compress.response=fp16")
+
+
+@pytest.mark.parametrize(
+    ("assignments", "says"),
+    [
+        (["overlay=pull", "overlay.k=3"], "robust.f: cs_nnm needs k >= 5 for f = 2"),
+        (
+            ["overlay=pull", "overlay.k=6", "robust.f=1", "byzantine_fraction=0.2"],
+            "robust.f: of k = 6 peers 1.2 are Byzantine on average",
+        ),
+        (
+            ["overlay=pull", "overlay.k=6", "robust.rule=mean", "byzantine_fraction=0.1"],
+            "byzantine_fraction: mean tolerates at most 0",
+        ),
+        (
+            ["overlay=pull", "overlay.k=8", "robust.f=3", "byzantine_fraction=0.3"],
+            "byzantine_fraction: cs_nnm tolerates at most 0.25",
+        ),
+        (["overlay=pull", "overlay.k=6", "robust.rule=bulyan"], "robust.f: bulyan needs k >= 10 for f = 2"),
+        (["overlay=pull", "overlay.k=3", "robust.rule=mean", "robust.before=nnm"], "robust.f: nnm needs k >= 4"),
+        (
+            ["overlay=complete", "robust.rule=nna", "byzantine_fraction=0.25"],
+            "byzantine_fraction: nna tolerates at most 0.2",
+        ),
+    ],
+)
+def test_a_rule_past_its_breakdown_point_is_refused_and_the_cure_works(assignments, says):
+    message = refusal(*GATHER, *assignments)
+    assert message.startswith(says)
+    cure = re.search(r"`--set (\S+)`", message)[1]
+    manifests.check(presets.load(Manifest, assignments=[*GATHER, *assignments, cure]))
+
+
+def test_who_knows_the_number_of_members_checks_the_rule_with_it():
+    """On a complete overlay k is n − 1; a ring has two peers for ever, and CS+ with b = 2 would hear none of them."""
+    complete = presets.load(Manifest, assignments=[*GATHER, "overlay=complete", "robust.f=3"])
+    check_members(complete, 16)
+    with pytest.raises(
+        ConfigError, match=r"robust.f: cs_nnm needs k >= 7 for f = 3 .* got k = 5 peers; try `--set robust.f=2`"
+    ):
+        check_members(complete, 6)
+    with pytest.raises(ConfigError, match=r"robust.f: cs_nnm needs k >= 5"):
+        check_members(presets.load(Manifest, assignments=[*GATHER, "overlay=ring"]), 16)
+    check_members(presets.load(Manifest, assignments=[*GATHER, "overlay=ring", "robust.rule=sac"]), 16)
+    with pytest.raises(ConfigError, match=r"overlay.k: must be < n = 6"):
+        check_members(with_preset("open"), 6)
+    check_members(with_preset("open"), 7)
+
+
+@pytest.mark.parametrize(
+    ("assignments", "key"),
+    [
+        (["robust.f=3"], "robust"),
+        (["mix=gather", "compress.select=full", "overlay=pull", "overlay.k=6", "robust.rule=mean"], "robust.rule"),
+        (["mix=gather", "compress.select=full", "overlay=pull", "overlay.k=6", "robust.rule=foolsgold"], "robust.rule"),
+        (["preset=open", "admission.memory_kib=8"], "admission.memory_kib"),
+    ],
+)
+def test_what_is_perhaps_not_meant_is_one_note(assignments, key):
+    (note,) = manifests.check(presets.load(Manifest, assignments=assignments))
+    assert note.startswith(f"{key}: ")
+
+
+# --- what people see ----------------------------------------------------------------------------------------------
+
+
+def test_config_show_prints_a_preset_as_a_file_to_begin_with(tmp_path, capsys):
+    assert main(["config", "show", "manifest", "--preset", "open"]) == 0
+    (tmp_path / "m.toml").write_text(capsys.readouterr().out)
+    assert presets.load(Manifest, tmp_path / "m.toml") == with_preset("open")
+    assert main(["manifest", "check", str(tmp_path / "m.toml")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["found", "--preset", "opne"], "preset: must be one of custom, open, vouched, got 'opne'; did you mean open?"),
+        (["found", "--preset", "open", "--set", "robust.f=0"], "robust.f: must be at least 2 with preset=open, got 0"),
+        (["config", "show", "--preset", "opne"], "preset: must be one of"),
+        (["config", "show", "node", "--preset", "open"], "--preset: is about a manifest or a scenario, got node"),
+    ],
+)
+def test_what_cannot_be_is_one_line(tmp_path, monkeypatch, capsys, words, says):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"starling: {says}")
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fault_in_the_file_names_the_file(tmp_path):
+    (tmp_path / "m.toml").write_text("sed = 1\n")
+    with pytest.raises(ConfigError, match=r"m.toml: sed: no such key; did you mean seed"):
+        presets.load(Manifest, tmp_path / "m.toml", ["preset=open"])
+
+
+def cell(text):
+    """A cell of a table without its markup."""
+    return text.strip().strip("`")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_table_in_the_documentation_is_the_code(name):
+    """Key, value and what it may be, row by row."""
+    section = DOCS.read_text().partition(f"\n### `{name}`\n")[2].partition("\n#")[0]
+    rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]
+    told = [tuple(cell(text) for text in row[:3]) for row in rows]
+    assert told == [(key.name, presets._shown(key.value), words(key.limit)) for key in PRESETS[name]]
+
+
+def words(limit):
+    if limit is None:
+        return "anything"
+    return limit.words + ("" if limit.where is None else f" where {limit.where[0]} = {limit.where[1]}")

@@ -1,0 +1,146 @@
+"""The reference trajectory: engines called by hand must walk it bit for bit, and it must lead where theory says."""
+
+import pytest
+import torch
+
+from starling.gossip.api import Phase
+from starling.gossip.compress.catalogue import quantizer
+from starling.gossip.compress.select.coordinates import Everything, Mask, TopK
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.exchange_codec import ExchangeCodec
+from starling.gossip.reference import Reference, consensus_distance, descent
+from starling.gossip.rng import generator
+from starling.gossip.vector import bind, layout
+from starling.node.catalogues import task
+from starling.node.config.schema import CompressSection, MixSection
+from starling.node.engine.mixing import mixer
+from starling.node.engine.optimizers import correction_lr, optimizer, schedule
+from starling.node.tasks.api import Source
+from starling.robust.clip import clip
+from tests.harness.engines import manifest, opened, play, x_of
+
+PEERS = ("d", "a", "c", "b")  # not in order: ranks are not peer ids
+
+
+def ring(round):
+    """Two links a node."""
+    return [(k, (k + 1) % 4, 1.0 / 3.0, 1.0 / 3.0) for k in range(4)]
+
+
+def matching(round):
+    """A partner a round."""
+    return [(i, j, 0.5, 0.5) for i, j in (((0, 1), (2, 3)), ((1, 2), (3, 0)), ((0, 2), (1, 3)))[round % 3]]
+
+
+def phase(agreed, round):
+    """Where a round is; flows are gained at the highest rate."""
+    return Phase(round, agreed.pace.local_steps, correction_lr(agreed.optimizer, agreed.optimizer.lr))
+
+
+def reference(agreed, selector):
+    """The swarm that `agreed` describes, and its local steps, out of the parts an engine is made of."""
+    made = task(agreed.task.kind, agreed.task.params())
+    rates = schedule(agreed.optimizer, agreed.pace.rounds)
+    nodes = []
+    for shard in range(len(PEERS)):
+        model = made.model(generator(agreed.seed, "model"))
+        x, gradient = bind(model, layout(model))
+        data = made.data(Source(None, agreed.partition, shard, agreed.seed), "cpu")
+        nodes.append((model, x, gradient, data, optimizer(agreed.optimizer, x)))
+
+    def local(node, round, x, correct):
+        model, live, gradient, data, optimiser = nodes[node]
+        live.copy_(x)
+        for step in range(agreed.pace.local_steps):
+            chance = generator(agreed.seed, "batch", PEERS[node], round * agreed.pace.local_steps + step)
+            gradient.zero_()
+            made.loss(model, data.batch(agreed.task.batch_size, chance)).backward()
+            optimiser.step(live, correct(gradient), rates.at(round))
+        return live.clone()
+
+    dtype = nodes[0][1].dtype
+    swarm = Reference(
+        peers=PEERS,
+        x=torch.stack([node[1].clone() for node in nodes]),
+        mixer=mixer(agreed),
+        codec=ExchangeCodec(
+            quantizer(agreed.compress.request, dtype),
+            quantizer(agreed.compress.response, dtype),
+            agreed.mix.clip_norm,
+            clip,
+        ),
+        selector=selector,
+        seed=agreed.seed,
+    )
+    return swarm, local
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("links", [ring, matching])
+@pytest.mark.parametrize(
+    ("mix", "select", "selector"),
+    [
+        ("pet", "full", Everything()),
+        ("pet", "mask", Mask(0.1)),
+        ("pet", "top_k", TopK(0.1)),
+        ("dsgd", "full", Everything()),
+        ("gradient_tracking", "mask", Mask(0.1)),
+    ],
+)
+def test_engines_walk_the_reference_trajectory_bit_for_bit(mix, select, selector, links):
+    """On a neural network, with momentum, 4-bit differences and clipping: nothing an engine adds may change a single bit."""
+    agreed = manifest(
+        mix=MixSection(kind=mix, clip_norm=0.5), compress=CompressSection(select=select), rounds=6, local_steps=4
+    )
+    engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate(PEERS)}
+    play(engines, agreed, lambda turn: [(PEERS[i], PEERS[j], theta) for i, j, theta, _ in links(turn)])
+    swarm, local = reference(agreed, selector)
+    start = swarm.x.clone()
+    for turn in range(agreed.pace.rounds):
+        swarm.round(phase(agreed, turn), local, links(turn))
+    assert not torch.equal(swarm.x, start)
+    for node, peer in enumerate(PEERS):
+        assert torch.equal(swarm.x[node], x_of(engines[peer])), peer
+
+
+def bowls(kind, rounds, *, lr=0.05, local_steps=5, **params):
+    """Relative squared distance to the common optimum, and the consensus distance, with exact gradients and codecs."""
+    agreed = manifest("quadratic", params={"nodes": 4, "dim": 20, "dtype": "float64"})
+    made = task(agreed.task.kind, agreed.task.params())
+    data = [made.data(Source(None, agreed.partition, shard, 0), "cpu") for shard in range(4)]
+    exact = quantizer("identity", torch.float64)
+    swarm = Reference(
+        peers=PEERS,
+        x=torch.zeros(4, 20, dtype=torch.float64),
+        mixer=MIXERS.build("mix", kind, params),
+        codec=ExchangeCodec(exact, exact, 0.0, clip),
+        selector=Everything(),
+        seed=0,
+    )
+    local = descent(lambda node, x, _r, _s: data[node].bowl.A @ (x - data[node].bowl.b), steps=local_steps, lr=lr)
+    for turn in range(rounds):
+        swarm.round(Phase(turn, local_steps, lr), local, matching(turn))
+    best = made.optimum(range(4), 0)
+    error = (swarm.x - best).square().sum(1).mean() / best.square().sum()
+    return float(error), consensus_distance(swarm.x)
+
+
+@pytest.mark.slow
+def test_tracked_swarms_reach_the_common_optimum_and_plain_averaging_stops_short():
+    """The claim the product is built on, on nodes that each would go somewhere else."""
+    pet = {"kappa": 0.2, "flow_limit": 1e6}
+    for kind, lr, params in (("pet", 0.05, pet), ("gradient_tracking", 0.02, {})):
+        error, distance = bowls(kind, 600, lr=lr, **params)
+        assert error < 1e-10
+        assert distance < 1e-4
+    error, distance = bowls("dsgd", 600)
+    assert error > 1e-4
+    assert distance > 1e-2
+
+
+def test_of_two_nodes_the_one_with_the_lesser_peer_id_initiates():
+    """As edges do; who asks and who answers decides whose values are rounded."""
+    agreed = manifest(rounds=1, local_steps=1)
+    swarm, local = reference(agreed, Mask(0.5))
+    swarm.round(phase(agreed, 0), local, matching(0))
+    assert swarm.turns == {(1, 0): 1, (3, 2): 1}
