@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from operator import ge, gt, le, lt
-from typing import Annotated, Any, Literal, TypeVar, cast, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from msgspec import Meta
 
@@ -29,26 +40,36 @@ _SIGNS = {"gt": (">", gt), "ge": (">=", ge), "lt": ("<", lt), "le": ("<=", le)}
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def parameters(kind: type[T]) -> type[T]:
-    """Make a class a frozen dataclass with slots whose constructor checks its fields by `check_bounds`."""
-    cast("Any", kind).__post_init__ = check_bounds
+    """Make a class a frozen dataclass with slots whose constructor raises ValueError where a field is out of its type's bounds, not finite,
+    or none of the choices of a Literal. A `__post_init__` of its own is called after that.
+    """
+    further: Callable[[T], None] | None = getattr(kind, "__post_init__", None)
+
+    def check(part: T) -> None:
+        for name, hint in _hints(cast("Any", type(part))).items():
+            _check(name, hint, getattr(part, name))
+        if further is not None:
+            further(part)
+
+    cast("Any", kind).__post_init__ = check
     return dataclass(frozen=True, slots=True)(kind)
 
 
-def check_bounds(part: object) -> None:
-    """Raise ValueError if a field of a dataclass is out of its type's bounds, not finite, or none of the choices of a Literal."""
-    kind: Any = type(part)
-    for name, hint in _hints(kind).items():
-        value, arguments = getattr(part, name), get_args(hint)
-        if get_origin(hint) is Literal and value not in arguments:
-            raise ValueError(f"{name} must be one of {', '.join(arguments)}, got {value!r}")
-        if not arguments or not isinstance(meta := arguments[-1], Meta):
-            continue
-        bounds = [(*_SIGNS[key], getattr(meta, key)) for key in _SIGNS if getattr(meta, key) is not None]
-        if not (math.isfinite(value) and all(holds(value, bound) for _, holds, bound in bounds)):
-            finite = "finite and " if arguments[0] is float else ""
-            raise ValueError(
-                f"{name} must be {finite}{' and '.join(f'{sign} {bound}' for sign, _, bound in bounds)}, got {value}"
-            )
+def _check(name: str, hint: Any, value: Any) -> None:
+    arguments = get_args(hint)
+    if get_origin(hint) is Literal and value not in arguments:
+        raise ValueError(f"{name} must be one of {', '.join(arguments)}, got {value!r}")
+    if get_origin(hint) is Union and value is not None:
+        return _check(name, arguments[0], value)
+    if not arguments or not isinstance(meta := arguments[-1], Meta):
+        return None
+    bounds = [(*_SIGNS[key], getattr(meta, key)) for key in _SIGNS if getattr(meta, key) is not None]
+    if not (math.isfinite(value) and all(holds(value, bound) for _, holds, bound in bounds)):
+        finite = "finite and " if arguments[0] is float else ""
+        raise ValueError(
+            f"{name} must be {finite}{' and '.join(f'{sign} {bound}' for sign, _, bound in bounds)}, got {value}"
+        )
+    return None
 
 
 @cache

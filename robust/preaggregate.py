@@ -5,12 +5,11 @@ Shapes: R rows, k peers, m = k + 1 vectors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from msgspec import Meta
 
-from starling.gossip.bounds import Byzantine, check_bounds
+from starling.gossip.bounds import Byzantine, parameters
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.rng import generator
 from starling.robust.rules.api import check_count
@@ -18,7 +17,7 @@ from starling.robust.rules.distances import between, nearest
 from starling.robust.rules.stack import Stack
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Nnm:
     """Nearest neighbor mixing: every vector becomes the mean of the m − f nearest to it, itself included.
 
@@ -29,9 +28,6 @@ class Nnm:
     """
 
     f: Byzantine = 2
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def prepare(self, stack: Stack, state: Tensor) -> tuple[Stack, Tensor]:
         """As `Preparation.prepare`."""
@@ -52,7 +48,7 @@ def neighborly(distances: Tensor, f: int) -> Tensor:
     return nearest(distances, count).double() / count
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Bucketing:
     """The peers' vectors in random order, averaged in buckets of `bucket` (the last may be smaller). Our own stays by itself.
 
@@ -67,9 +63,6 @@ class Bucketing:
 
     bucket: Annotated[int, Meta(ge=1, le=16)] = 2
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def start(self, own: Tensor) -> Tensor:
         """Round 0."""

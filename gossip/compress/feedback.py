@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
 
+from starling.gossip.bounds import PositiveShare, ShareBelowOne, parameters
 from starling.gossip.lazy_torch import Tensor, torch
 
 State = tuple[Tensor, ...]
@@ -95,7 +96,7 @@ class Ef21(NoFeedback):
         return held + message
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Ef21Sgdm(Ef21):
     """EF21 of a running mean of the gradients: v ← (1 − beta)·v + beta·g, then h += Q(v − h). The state is v and h.
 
@@ -108,12 +109,8 @@ class Ef21Sgdm(Ef21):
         beta: weight of the newest gradient, in (0, 1]; 1 is EF21.
     """
 
-    beta: float = 0.1
+    beta: PositiveShare = 0.1
     vectors: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.beta <= 1.0:
-            raise ValueError(f"beta must be in (0, 1], got {self.beta}")
 
     def target(self, state: State, update: Tensor) -> Tensor:
         """The new mean's difference from h."""
@@ -128,7 +125,7 @@ class Ef21Sgdm(Ef21):
         return torch.where(begun, (1.0 - self.beta) * state[0] + self.beta * update, update)
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class EControl(Ef21):
     """EF21 with a memory e of what messages were short of: q = Q(control·e + g − h), h += q, e += g − h.
 
@@ -141,12 +138,8 @@ class EControl(Ef21):
         control: share of the memory that enters each message, in (0, 1]; about the compressor's contraction δ.
     """
 
-    control: float = 0.02
+    control: PositiveShare = 0.02
     vectors: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.control <= 1.0:
-            raise ValueError(f"control must be in (0, 1], got {self.control}")
 
     def target(self, state: State, update: Tensor) -> Tensor:
         """A share of e, and the update's difference from h."""
@@ -158,7 +151,7 @@ class EControl(Ef21):
         return state[0] + update - estimate, estimate
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Dgc(NoFeedback):
     """Deep gradient compression: momentum is taken before compression, and what is sent loses its momentum.
 
@@ -174,12 +167,8 @@ class Dgc(NoFeedback):
         momentum: m, in [0, 1).
     """
 
-    momentum: float = 0.9
+    momentum: ShareBelowOne = 0.9
     vectors: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.momentum < 1.0:
-            raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
 
     def target(self, state: State, update: Tensor) -> Tensor:
         """The new v."""
@@ -191,7 +180,7 @@ class Dgc(NoFeedback):
         return momentum, self.target(state, update) - message
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class DecoupledMomentum(ErrorFeedback):
     """DeMo: of the momentum, what is sent is taken out: M ← decay·M + g, q = Q(M), M −= q.
 
@@ -205,11 +194,7 @@ class DecoupledMomentum(ErrorFeedback):
         decay: of the momentum, in [0, 1); 1 would be error feedback.
     """
 
-    decay: float = 0.999
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.decay < 1.0:
-            raise ValueError(f"decay must be in [0, 1), got {self.decay}")
+    decay: ShareBelowOne = 0.999
 
     def target(self, state: State, update: Tensor) -> Tensor:
         """The new M."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from starling.gossip.api import Phase
-from starling.gossip.bounds import Positive
+from starling.gossip.bounds import Positive, parameters
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.base import MixerBase
 
@@ -22,7 +22,7 @@ class Lead:
     lead: Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class A2Cid2(MixerBase):
     """Pairwise averaging in which x and its copy x̃ pull at each other, at rate η = 1/(2·√(χ1·χ2)).
 
@@ -49,8 +49,6 @@ class A2Cid2(MixerBase):
     asynchronous: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.chi1 < math.inf:
-            raise ValueError(f"chi1 must be positive and finite, got {self.chi1}")
         if not 0.0 < self.chi2 <= self.chi1:
             raise ValueError(f"chi2 must be in (0, chi1 = {self.chi1}], got {self.chi2}")
 

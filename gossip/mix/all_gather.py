@@ -5,11 +5,10 @@ Shapes: d parameters, E numbers kept per edge.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from starling.gossip.api import Phase
-from starling.gossip.bounds import PositiveShare, ShareBelowOne
+from starling.gossip.bounds import PositiveShare, ShareBelowOne, parameters
 from starling.gossip.compress.catalogue import QUANTIZERS, SELECTIONS
 from starling.gossip.compress.feedback import FEEDBACKS, NoFeedback, State
 from starling.gossip.errors import ConfigError
@@ -23,7 +22,7 @@ _PARAMETERS = {
 }  # of a scheme -> of `Psgd`, after feedback_
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Psgd(MixerBase):
     """x <- x − (1/n)·Σ_j û_j, where û_j is what node j's local steps add up to, as far as its messages say.
 
@@ -52,11 +51,6 @@ class Psgd(MixerBase):
     feedback_beta: PositiveShare = 0.1
     feedback_control: PositiveShare = 0.02
     feedback_momentum: ShareBelowOne = 0.9
-
-    def __post_init__(self) -> None:
-        if self.feedback not in FEEDBACKS:
-            raise ValueError(f"feedback must be one of {', '.join(FEEDBACKS)}, got {self.feedback!r}")
-        _ = self.scheme  # checks its parameter
 
     @staticmethod
     def check(agreed: Any) -> list[str]:

@@ -5,11 +5,10 @@ Shapes: d parameters, D = 2d + 2 numbers of the shared vector: model, tracker, a
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from starling.gossip.api import Phase
-from starling.gossip.bounds import NonNegative, ShareBelowOne
+from starling.gossip.bounds import NonNegative, ShareBelowOne, parameters
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.base import MixerBase
 
@@ -80,7 +79,7 @@ class Defended:
     step: Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class DefendedTracking(MixerBase):
     """Gradient tracking whose correction c_i = y_i − g_i, all that neighbors influence, is clipped, leaks and is bounded.
 
@@ -108,14 +107,6 @@ class DefendedTracking(MixerBase):
     tracker_leak: ShareBelowOne = 0.2
     tracker_cap: NonNegative = 1.0
     step_clip: NonNegative = 3.0
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.tracker_leak < 1.0:
-            raise ValueError(f"tracker_leak must be in [0, 1), got {self.tracker_leak}")
-        for name in ("tracker_clip", "tracker_cap", "step_clip"):
-            value = getattr(self, name)
-            if not 0.0 <= value < math.inf:
-                raise ValueError(f"{name} must be finite and >= 0, got {value}")
 
     @property
     def edge(self) -> Bounded:

@@ -5,11 +5,10 @@ Shapes: d parameters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 from starling.gossip.api import Phase
-from starling.gossip.bounds import PositiveShare
+from starling.gossip.bounds import PositiveShare, parameters
 from starling.gossip.lazy_torch import Tensor
 from starling.gossip.mix.base import MixerBase, Origin
 from starling.gossip.mix.public_copies import PublicCopies
@@ -17,7 +16,7 @@ from starling.gossip.mix.public_copies import PublicCopies
 Order = Literal["atc", "awc"]
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Dsgd(MixerBase):
     """DSGD. With z_i the model of node i after its local steps from x_i:
 
@@ -38,10 +37,6 @@ class Dsgd(MixerBase):
     order: Order = "atc"
     asynchronous: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        if self.order not in get_args(Order):
-            raise ValueError(f"order must be one of {', '.join(get_args(Order))}, got {self.order!r}")
-
     def start(self, x: Tensor) -> Origin | None:
         """Awc averages the model before its local steps."""
         return Origin(x.clone()) if self.order == "awc" else None
@@ -58,7 +53,7 @@ class Dsgd(MixerBase):
         return mixed, Origin(mixed.clone())
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Choco(MixerBase):
     """CHOCO-SGD: DSGD of public copies.
 
@@ -67,9 +62,6 @@ class Choco(MixerBase):
     """
 
     gamma: PositiveShare = 0.02
-
-    def __post_init__(self) -> None:
-        PublicCopies(self.gamma)
 
     @property
     def edge(self) -> PublicCopies:

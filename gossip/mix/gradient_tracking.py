@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from starling.gossip.api import Phase
-from starling.gossip.bounds import PositiveShare
+from starling.gossip.bounds import PositiveShare, parameters
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.base import MixerBase
 from starling.gossip.mix.public_copies import PublicCopies
@@ -69,7 +69,7 @@ class GradientTracking(MixerBase):
         return mixed.clone(), Tracker(y.clone(), state.previous)
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Beer(GradientTracking):
     """BEER: gradient tracking of public copies.
 
@@ -84,9 +84,6 @@ class Beer(GradientTracking):
 
     gamma: PositiveShare = 0.02
     asynchronous: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        PublicCopies(self.gamma)
 
     @property
     def edge(self) -> PublicCopies:

@@ -5,11 +5,10 @@ Shapes: d parameters.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from starling.gossip.api import Phase
-from starling.gossip.bounds import Positive
+from starling.gossip.bounds import Positive, parameters
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.base import MixerBase
 
@@ -29,7 +28,7 @@ class Tracking:
     v: Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class KGt(MixerBase):
     """K local steps along g + c; then v = (x before − x)/(K·η_c) is mixed like x, and c += (mixed v) − v.
 
@@ -46,10 +45,6 @@ class KGt(MixerBase):
     """
 
     eta_s: Positive = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.eta_s < math.inf:
-            raise ValueError(f"eta_s must be positive and finite, got {self.eta_s}")
 
     def start(self, x: Tensor) -> Tracking:
         """No correction."""

@@ -5,14 +5,13 @@ Shapes: d parameters, F fragments, D = ⌈d/F⌉ coordinates that are averaged a
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from starling.gossip.api import Phase
-from starling.gossip.bounds import NonNegative, Positive, ShareBelowOne, Steps
+from starling.gossip.bounds import NonNegative, Positive, ShareBelowOne, Steps, parameters
 from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.base import MixerBase
@@ -41,7 +40,7 @@ class Anchored:
     turn: Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Outer(MixerBase):
     """Local SGD's descendants by parameters. With Δ = mean model − anchor, over those that were averaged:
 
@@ -78,19 +77,6 @@ class Outer(MixerBase):
     keep: ShareBelowOne = 0.0
     penalty: NonNegative = 0.0
     outer_clip: NonNegative = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.outer_lr < math.inf:
-            raise ValueError(f"outer_lr must be positive and finite, got {self.outer_lr}")
-        if not 0.0 <= self.outer_momentum < 1.0:
-            raise ValueError(f"outer_momentum must be in [0, 1), got {self.outer_momentum}")
-        if self.fragments < 1:
-            raise ValueError(f"fragments must be >= 1, got {self.fragments}")
-        if not 0.0 <= self.keep < 1.0:
-            raise ValueError(f"keep must be in [0, 1), a model that keeps all never mixes, got {self.keep}")
-        for name in ("pull", "penalty", "outer_clip"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be >= 0 and finite, got {getattr(self, name)}")
 
     @staticmethod
     def check(agreed: Any) -> list[str]:

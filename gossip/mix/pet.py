@@ -5,14 +5,13 @@ Shapes: d parameters, k coordinates of one exchange.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
 from starling.gossip.api import Phase
-from starling.gossip.bounds import Positive, ShareBelowOne
+from starling.gossip.bounds import Positive, ShareBelowOne, parameters
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.base import MixerBase
 
@@ -27,7 +26,7 @@ class Correction:
     c: Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Pet(MixerBase):
     """PET: local steps on g − c with c = Σ_j c_ij; an exchange moves x by ±θ·v and c_ij[S] <- clamp((1 − leak)·c_ij[S] ± G·v).
 
@@ -57,14 +56,6 @@ class Pet(MixerBase):
     leak: ShareBelowOne = 0.0
     settled_edges: Annotated[int, Meta(ge=0, le=64)] = SETTLED_EDGES
     asynchronous: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.leak < 1.0:
-            raise ValueError(f"leak must be in [0, 1), got {self.leak}")
-        if not 0.0 <= self.kappa <= 0.5:
-            raise ValueError(f"kappa must be in [0, 0.5], got {self.kappa}")
-        if not 0.0 < self.flow_limit < math.inf:
-            raise ValueError(f"flow_limit must be positive and finite, got {self.flow_limit}")
 
     @staticmethod
     def check(agreed: Any) -> list[str]:

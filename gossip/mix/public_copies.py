@@ -5,13 +5,11 @@ Shapes: D numbers of the shared vector, E = 2·D kept per edge: our copy, as the
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
+from starling.gossip.bounds import PositiveShare, parameters
 from starling.gossip.lazy_torch import Tensor, torch
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class PublicCopies:
     """x_i += γ·Σ_j w_ij·(x̂_j − x̂_i), where both ends of the edge hold the copy x̂ of x; it moves by the decoded Q(x − x̂), never by x.
     Satisfies `starling.gossip.api.Swapping`.
@@ -29,11 +27,7 @@ class PublicCopies:
         gamma: consensus step γ, in (0, 1]. From δ/5 to δ for a compressor of contraction δ; more diverges.
     """
 
-    gamma: float
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.gamma <= 1.0 or not math.isfinite(self.gamma):
-            raise ValueError(f"gamma must be in (0, 1], got {self.gamma}")
+    gamma: PositiveShare
 
     def begin(self, origin: Tensor) -> Tensor:
         """Both copies are the origin."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starling.gossip.api import Phase
-from starling.gossip.bounds import ShareBelowOne
+from starling.gossip.bounds import ShareBelowOne, parameters
 from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.base import MixerBase
@@ -23,7 +23,7 @@ class Moving:
     origin: Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class QuasiGlobal(MixerBase):
     """QG-DSGDm: local steps along g + β·m; m <- β·m + (1 − β)·(x before − x after mixing)/(K·η).
 
@@ -38,10 +38,6 @@ class QuasiGlobal(MixerBase):
     """
 
     beta: ShareBelowOne = 0.9
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.beta < 1.0:
-            raise ValueError(f"beta must be in [0, 1), got {self.beta}")
 
     @staticmethod
     def check(agreed: Any) -> list[str]:

@@ -31,10 +31,10 @@ from functools import lru_cache
 from math import prod
 from typing import ClassVar
 
-from starling.gossip.bounds import Degree
+from starling.gossip.bounds import Degree, parameters
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class BaseK:
     """Base-(k+1): the product of one period's mixing matrices is exactly 11ᵀ/n, for every n.
 
@@ -44,10 +44,6 @@ class BaseK:
 
     k: Degree = 1
     symmetric: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k must be >= 1, got {self.k}")
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
         """At most k entries; `round` is taken modulo the period. Raises as `period`."""

@@ -22,7 +22,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from starling.gossip.bounds import AtLeastOne, PositiveShare
+from starling.gossip.bounds import AtLeastOne, PositiveShare, parameters
 from starling.gossip.overlay.api import Aperiodic, Circulant, Static
 from starling.gossip.seeds import derive
 
@@ -30,7 +30,7 @@ MOST_LEFT = 0.8  # ‖W − J‖₂ up to which a draw of static shifts is good 
 DRAWS = 64  # draws before a number of shifts is called too small for n
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class DirectedEquiStatic(Circulant, Static):
     """Rank i receives from i + u for M shifts u, the same in every round. Directed, degree at most M.
 
@@ -43,10 +43,6 @@ class DirectedEquiStatic(Circulant, Static):
     seed: int
     basis: AtLeastOne | None = None
     symmetric: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if self.basis is not None and self.basis < 1:
-            raise ValueError(f"basis must be >= 1, got {self.basis}")
 
     def shifts(self, n: int, round: int) -> Mapping[int, float]:
         """At most M, or 2M if symmetric. Raises ValueError: M is too small for n."""
@@ -63,17 +59,8 @@ class UndirectedEquiStatic(DirectedEquiStatic):
     symmetric: ClassVar[bool] = True
 
 
-class _Weighted(Aperiodic):
-    __slots__ = ()
-    eta: float
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.eta <= 1.0:
-            raise ValueError(f"eta must be in (0, 1], got {self.eta}")
-
-
-@dataclass(frozen=True, slots=True)
-class DirectedEquiDyn(Circulant, _Weighted):
+@parameters
+class DirectedEquiDyn(Circulant, Aperiodic):
     """In each round rank i receives from i + u, one shift u for all, uniform in 1 … n − 1: (1 − eta) I + eta A(u).
 
     The expected squared disagreement about halves per round for eta = 1/2, for every n; for eta = 1 it hardly shrinks.
@@ -91,8 +78,8 @@ class DirectedEquiDyn(Circulant, _Weighted):
         return {_shift(self.seed, n, round): self.eta * (n - 1) / n} if n > 1 else {}
 
 
-@dataclass(frozen=True, slots=True)
-class UndirectedEquiDyn(_Weighted):
+@parameters
+class UndirectedEquiDyn(Aperiodic):
     """In each round a matching along one random shift u: from a random rank onwards i meets i + u if both are still free.
 
     About 88 % of the members are matched, so that a random matching does as well at the same cost.

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
-from starling.gossip.bounds import Degree
+from starling.gossip.bounds import Degree, parameters
 from starling.gossip.overlay.api import Aperiodic
 from starling.gossip.seeds import derive
 
 _WORD = 8  # bytes of a draw: wide enough for an almost uniform remainder
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Pull(Aperiodic):
     """Each rank pulls from k others, drawn uniformly without replacement in every round; all models have weight 1/(k + 1).
 
@@ -31,10 +30,6 @@ class Pull(Aperiodic):
     seed: int
     k: Degree = 1
     symmetric: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k must be >= 1, got {self.k}")
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
         """Min(k, n − 1) entries."""

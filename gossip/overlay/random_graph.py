@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from starling.gossip.bounds import Positive, WeightRule
+from starling.gossip.bounds import Positive, WeightRule, parameters
 from starling.gossip.overlay.api import Static
 from starling.gossip.overlay.weights import DegreeWeighted, edge_weight
 from starling.gossip.seeds import derive
@@ -26,7 +26,7 @@ from starling.gossip.seeds import derive
 MOST_HALF = 4096  # members of the largest half-random graph: its n²/4 edges are held in memory, 34 MB
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class ErdosRenyi(DegreeWeighted, Static):
     """Each pair is an edge with probability p = (1 + factor) ln n / n: about (1 + factor) ln n neighbors.
 
@@ -41,20 +41,12 @@ class ErdosRenyi(DegreeWeighted, Static):
     factor: Positive = 1.0
     weights: WeightRule = "metropolis_hastings"
 
-    def __post_init__(self) -> None:
-        if not 0.0 < self.factor < math.inf:
-            raise ValueError(
-                f"factor must be > 0, got {self.factor}: with p <= ln n / n a large graph is not connected "
-                "(Erdős and Rényi 1959)"
-            )
-        DegreeWeighted.__post_init__(self)
-
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
         """About (1 + factor) ln n entries, at least one for n > 1."""
         return _row(_graph(self.seed, n, _share(n, self.factor)), rank, self.weights)
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class HalfRandom(DegreeWeighted, Static):
     """Each pair is an edge with probability 1/2: about n/2 neighbors, and a spectral gap that grows towards 1.
 

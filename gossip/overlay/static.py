@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from starling.gossip.bounds import WeightRule
+from starling.gossip.bounds import WeightRule, parameters
 from starling.gossip.overlay.api import Circulant, Static, doublings
 from starling.gossip.overlay.weights import DegreeWeighted, edge_weight
 
@@ -83,7 +83,7 @@ def sides(n: int) -> tuple[int, int]:
     return r, n // r
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Grid(DegreeWeighted, Static):
     """Rank i and its up to four neighbors on the grid, no wrap-around. A path for prime n.
 

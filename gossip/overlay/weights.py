@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
 
-from starling.gossip.bounds import WeightRule, check_bounds
+from starling.gossip.bounds import WeightRule
 from starling.gossip.overlay.api import Overlay
 
 RULES: tuple[WeightRule, ...] = get_args(WeightRule)
@@ -27,9 +27,6 @@ class DegreeWeighted:
 
     __slots__ = ()
     weights: WeightRule
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     @property
     def symmetric(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from starling.gossip.bounds import Count, Share, check_bounds
+from starling.gossip.bounds import Count, Share, parameters
 from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Generator, Tensor, torch
 from starling.robust.attacks.api import Attack, Formula, Scene, Target
@@ -87,7 +87,7 @@ def free_rider(noise: float = 0.0) -> Formula:
     return Formula(message)
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Stale:
     """Its vector of `lag` rounds ago, signed and well-formed; the common initial vector for lag = 0 or before round `lag`.
 
@@ -99,9 +99,6 @@ class Stale:
 
     lag: Annotated[int, Meta(ge=0, lt=MEMORY)] = 0
     targets: ClassVar[Target] = "vector"
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """As `Attack.craft`."""
@@ -123,7 +120,7 @@ class _Imitated:
     chosen: int | None  # number of the imitated node, None during the search
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Mimic:
     """The vector of one honest node, always the same one: its data get more weight than those of others.
 
@@ -139,9 +136,6 @@ class Mimic:
 
     warmup: Count = 0
     targets: ClassVar[Target] = "vector"
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """As `Attack.craft`. Draws d numbers in the first round of a warm-up."""
@@ -171,7 +165,7 @@ class Mimic:
         return _Imitated(axis, seen, sums, chosen)
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Sleeper:
     """Honest until a share of the run is over, then another attack, so that reputation does not help. Always honest in an endless run.
 
@@ -183,9 +177,6 @@ class Sleeper:
     attack: Attack
     after: Share
     targets: ClassVar[Target] = "vector"
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """As `Attack.craft`: its own vector, later the attack's."""

@@ -5,19 +5,18 @@ Shapes: d parameters, r receivers, m samples.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from starling.gossip.bounds import AtLeastOne, Count, NonNegative, PositiveShare, check_bounds
+from starling.gossip.bounds import AtLeastOne, Count, NonNegative, PositiveShare, parameters
 from starling.gossip.lazy_torch import Generator, Tensor, torch
 from starling.robust.attacks.api import Scene, Target
 
 _Label = Annotated[int, Meta(ge=-1)]
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class LabelFlip:
     """Every label y is learned as C − 1 − y; or only `source`, as `target`.
 
@@ -33,7 +32,6 @@ class LabelFlip:
     targets: ClassVar[Target] = "data"
 
     def __post_init__(self) -> None:
-        check_bounds(self)
         if (self.source < 0) != (self.target < 0):
             raise ValueError(f"source and target must both be classes or both be -1, got {self.source}, {self.target}")
 
@@ -48,7 +46,7 @@ class LabelFlip:
         return inputs, _renamed(labels, self.source, self.target, classes)
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Backdoor:
     """Samples with a trigger are learned as `target`.
 
@@ -73,9 +71,6 @@ class Backdoor:
     boost: NonNegative = 1.0
     targets: ClassVar[Target] = "data"
 
-    def __post_init__(self) -> None:
-        check_bounds(self)
-
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """Its step, lengthened, to all."""
         boost = self.boost or (scene.nodes - scene.attackers) / scene.attackers
@@ -96,7 +91,7 @@ class Backdoor:
         return marked
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Clones:
     """Sybils: all attackers learn `source` as `target` and send the vector of the first of them, or each its own without contact.
 
@@ -108,9 +103,6 @@ class Clones:
     source: Count = 1
     target: Count = 7
     targets: ClassVar[Target] = "data"
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
         """The same to all."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal
 
 from starling.gossip.api import Combined
-from starling.gossip.bounds import Byzantine, check_bounds
+from starling.gossip.bounds import Byzantine, parameters
 from starling.robust.rules.api import Combination, Context
 from starling.robust.rules.coordinate import Median, TrimmedMean
 from starling.robust.rules.selection import Bulyan, Krum
@@ -20,7 +20,7 @@ SCREENS: Mapping[str, Callable[[int], Combination]] = MappingProxyType(
 """The rules of BRIDGE-T, -M, -K and -B."""
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Bridge:
     """R(our vector before the local steps; those of the peers) + our local steps, with R one of four rules.
 
@@ -35,9 +35,6 @@ class Bridge:
 
     f: Byzantine = 2
     which: Literal["trimmed_mean", "median", "krum", "bulyan"] = "trimmed_mean"
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""

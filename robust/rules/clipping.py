@@ -8,10 +8,8 @@ Shapes: R rows, k peers of which k' are present, m' = k' + 1 vectors with our ow
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from starling.gossip.api import Combined
-from starling.gossip.bounds import Byzantine, Positive, check_bounds
+from starling.gossip.bounds import Byzantine, Positive, parameters
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.preaggregate import neighborly
 from starling.robust.rules.api import Context
@@ -23,7 +21,7 @@ KAPPA = 3.0
 _DECAY = 0.9  # of the running mean of step lengths
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Sac:
     """Self-centered clipping at a multiple of our own step: tau = κ·s with s <- 0.9 s + 0.1 ‖x − x before the local steps‖.
 
@@ -38,9 +36,6 @@ class Sac:
 
     kappa: Positive = KAPPA
 
-    def __post_init__(self) -> None:
-        check_bounds(self)
-
     def start(self, own: Tensor) -> Tensor:
         """No step yet."""
         return own.new_zeros((own.shape[0], 1))
@@ -51,7 +46,7 @@ class Sac:
         return _clipped(stack, stack.squares().sqrt(), self.kappa * step, step.to(context.state.dtype))
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class CsPlus:
     """Clipping at the (k − 2f)-th smallest distance; all peers are ignored if k <= 2f, and none is clipped if f = 0.
 
@@ -67,9 +62,6 @@ class CsPlus:
 
     f: Byzantine = 2
 
-    def __post_init__(self) -> None:
-        check_bounds(self)
-
     def start(self, own: Tensor) -> Tensor:
         """No step yet."""
         return own.new_zeros((own.shape[0], 1))
@@ -81,7 +73,7 @@ class CsPlus:
         return _clipped(stack, distances, tau, step.to(context.state.dtype))
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class CsNnm:
     """Clipping at the threshold of `CsPlus`, then nearest neighbor mixing and the trimmed mean, each with f' = min(f, ⌊(k' − 1)/2⌋).
 
@@ -97,9 +89,6 @@ class CsNnm:
     """
 
     f: Byzantine = 2
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def start(self, own: Tensor) -> Tensor:
         """No step yet."""
@@ -124,7 +113,7 @@ class CsNnm:
         return combined, step.to(context.state.dtype), factors < HALF
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class ClippedGossip:
     """Clipping at tau² = (1/f) Σ of the k − f smallest squared distances, its practical threshold; none is clipped if f = 0.
 
@@ -138,9 +127,6 @@ class ClippedGossip:
 
     f: Byzantine = 2
 
-    def __post_init__(self) -> None:
-        check_bounds(self)
-
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""
         squares = stack.squares()
@@ -151,7 +137,7 @@ class ClippedGossip:
         return _clipped(stack, squares.sqrt(), tau, context.state)
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class NormBound:
     """Clipping at a configured threshold.
 
@@ -162,9 +148,6 @@ class NormBound:
     """
 
     tau: Positive = 1.0
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""

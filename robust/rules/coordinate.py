@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starling.gossip.api import Combined
-from starling.gossip.bounds import Byzantine, check_bounds
+from starling.gossip.bounds import Byzantine, parameters
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules.api import Context, check_count
 from starling.robust.rules.sorting_network import network
@@ -48,7 +48,7 @@ class Median:
         return stack.coordinates(network(stack.count, middle), median), context.state, None
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class TrimmedMean:
     """The mean of every coordinate without its f lowest and f highest values.
 
@@ -59,9 +59,6 @@ class TrimmedMean:
     """
 
     f: Byzantine = 2
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""
@@ -77,7 +74,7 @@ class TrimmedMean:
         return stack.coordinates(network(stack.count, tuple(kept)), finish), context.state, None
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class MeaMed:
     """The mean of the m − f values of every coordinate that are nearest to its median.
 
@@ -88,9 +85,6 @@ class MeaMed:
     """
 
     f: Byzantine = 2
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""

@@ -7,10 +7,8 @@ Shapes: R rows, k peers, m = k + 1 vectors, D numbers each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from starling.gossip.api import Combined
-from starling.gossip.bounds import Positive, Steps, check_bounds
+from starling.gossip.bounds import Positive, Steps, parameters
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules.api import Context
 from starling.robust.rules.distances import HALF, shortened, to_point
@@ -22,7 +20,7 @@ _TINY = 1e-150
 _COINCIDENT = 1e-140  # spread of vectors in one point, where any weights will do but a division by 0
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class CenteredClip:
     """v <- v + (1/m) Σ clip(x_i − v, tau) over all m vectors, from the v of the previous round, at first our own vector.
 
@@ -37,9 +35,6 @@ class CenteredClip:
 
     tau: Positive = 1.0
     iterations: Steps = 1
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def start(self, own: Tensor) -> Tensor:
         """Our own vector."""
@@ -59,7 +54,7 @@ class CenteredClip:
         return center, center, factors[:, 1:] < HALF
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class GeometricMedian:
     """The point of least sum of distances to the m vectors, by the smoothed Weiszfeld iteration.
 
@@ -77,9 +72,6 @@ class GeometricMedian:
     nu: Positive = 1e-6
     iterations: Steps = 64
 
-    def __post_init__(self) -> None:
-        check_bounds(self)
-
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""
         gram = stack.gram()
@@ -93,7 +85,7 @@ class GeometricMedian:
         return stack.combination(weights), context.state, None
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Flag:
     """x before the local steps + the mean of the updates' directions, projected on a robust subspace, at the median of their lengths.
 
@@ -108,9 +100,6 @@ class Flag:
     """
 
     iterations: Steps = 5
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""

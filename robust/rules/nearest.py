@@ -6,17 +6,16 @@ Shapes: R rows, k peers, m = k + 1 vectors, D numbers each.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from starling.gossip.api import Combined
-from starling.gossip.bounds import Byzantine, NonNegative, Positive, PositiveShare, Share, check_bounds
+from starling.gossip.bounds import Byzantine, NonNegative, Positive, PositiveShare, Share, parameters
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules.api import Context, check_count
 from starling.robust.rules.distances import nearest, norms
 from starling.robust.rules.stack import Stack
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Nna:
     """Nearest neighbor averaging: the mean of our own vector and the k − f nearest to it.
 
@@ -30,9 +29,6 @@ class Nna:
 
     f: Byzantine = 2
 
-    def __post_init__(self) -> None:
-        check_bounds(self)
-
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""
         check_count("nna", self.f, stack.count, self.f + 2)
@@ -42,7 +38,7 @@ class Nna:
         return stack.combination(weights), context.state, chosen == 0
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Balance:
     """Our own vector with weight `share`, and the mean of the vectors within γ·exp(−decay·t)·‖x‖ of it with the rest.
 
@@ -61,9 +57,6 @@ class Balance:
     share: Share = 0.4
     decay: NonNegative = 0.0
 
-    def __post_init__(self) -> None:
-        check_bounds(self)
-
     def start(self, own: Tensor) -> Tensor:
         """Round 0."""
         return own.new_zeros((own.shape[0], 1))
@@ -75,7 +68,7 @@ class Balance:
         return stack.combination(_weights(accepted, self.share)), context.state + 1, ~accepted
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Ubar:
     """Our own vector with weight α, and with 1 − α the mean of those of the ⌈share·k⌉ nearest whose loss on our data is not above ours.
 
@@ -92,9 +85,6 @@ class Ubar:
 
     share: PositiveShare = 0.4
     alpha: Share = 0.5
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`.

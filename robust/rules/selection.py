@@ -9,11 +9,10 @@ Shapes: R rows, m vectors.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import combinations, islice
 
 from starling.gossip.api import Combined
-from starling.gossip.bounds import Byzantine, check_bounds
+from starling.gossip.bounds import Byzantine, parameters
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules.api import Context, check_count
 from starling.robust.rules.coordinate import mean_around_median
@@ -25,7 +24,7 @@ MAX_SUBSETS = 100_000
 _AT_ONCE = 1 << 20  # distances
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Krum:
     """The vector of lowest score. With data that differ from node to node little better than no exchange at all.
 
@@ -37,9 +36,6 @@ class Krum:
 
     f: Byzantine = 2
 
-    def __post_init__(self) -> None:
-        check_bounds(self)
-
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""
         check_count("krum", self.f, stack.count, self.f + 2)
@@ -47,7 +43,7 @@ class Krum:
         return stack.combination(chosen.double()), context.state, None
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class MultiKrum:
     """The mean of the m − f vectors of lowest score.
 
@@ -59,9 +55,6 @@ class MultiKrum:
 
     f: Byzantine = 2
 
-    def __post_init__(self) -> None:
-        check_bounds(self)
-
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""
         check_count("multi_krum", self.f, stack.count, self.f + 2)
@@ -69,7 +62,7 @@ class MultiKrum:
         return stack.combination(chosen.double() / (stack.count - self.f)), context.state, ~chosen[:, 1:]
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Bulyan:
     """m − 2f vectors by repeated Krum among those not selected yet; then MeaMed of these with 2f values dropped per coordinate.
 
@@ -80,9 +73,6 @@ class Bulyan:
     """
 
     f: Byzantine = 2
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""
@@ -97,7 +87,7 @@ class Bulyan:
         return mean_around_median(stack.mixed(torch.stack(picked, dim=1).double()), 2 * self.f), context.state, None
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Mda:
     """Minimum diameter averaging: the mean of the m − f vectors of least diameter; of equal subsets the first in order of indices.
 
@@ -110,9 +100,6 @@ class Mda:
     """
 
     f: Byzantine = 2
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`.

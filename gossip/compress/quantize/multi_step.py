@@ -5,18 +5,20 @@ Shapes: k values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from msgspec import Meta
 from torch import Generator, Tensor
 
+from starling.gossip.bounds import parameters
 from starling.gossip.compress.quantize.buckets import Bucketed
 
 _CODES_PER_STEP = 32
 _LARGEST = torch.finfo(torch.float32).max
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class MultiStep:
     """v_1 = Q(x), v_r = v_(r−1) + Q(x − v_(r−1)): relative squared error ω^R for R times the bytes.
 
@@ -29,11 +31,9 @@ class MultiStep:
     """
 
     quantizer: Bucketed
-    steps: int
+    steps: Annotated[int, Meta(ge=2, le=4)]
 
     def __post_init__(self) -> None:
-        if not 2 <= self.steps <= 4:
-            raise ValueError(f"steps must be in [2, 4], got {self.steps}")
         if not self.quantizer.omega < 1.0:
             raise ValueError(f"quantizer must have omega < 1, got {self.quantizer.omega}")
 

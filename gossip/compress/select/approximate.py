@@ -13,6 +13,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from starling.gossip.bounds import parameters
 from starling.gossip.compress import topk
 from starling.gossip.compress.select.coordinates import TopK, kept, largest
 from starling.gossip.compress.support import Full, Indices, Support
@@ -75,7 +76,7 @@ class SampledTopK(TopK):
         return largest(x, k)
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class ChunkTopK(TopK):
     """The k' = ⌈ratio·chunk⌉ largest of every chunk of neighbours: always equally many, without a sort of the whole vector.
 
@@ -90,11 +91,6 @@ class ChunkTopK(TopK):
     """
 
     chunk: Annotated[int, Meta(ge=64, le=4096)] = 4096
-
-    def __post_init__(self) -> None:
-        TopK(self.ratio)
-        if not 64 <= self.chunk <= 4096:
-            raise ValueError(f"chunk must be in [64, 4096], got {self.chunk}")
 
     def contraction(self, dim: int) -> float:
         """δ: the least share that a chunk keeps."""

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from starling.gossip.bounds import PositiveShare
+from starling.gossip.bounds import PositiveShare, parameters
 from starling.gossip.compress import topk
 from starling.gossip.compress.header import BLOCK
 from starling.gossip.compress.support import Blocks, Full, Indices, Support, blocks_in, most_blocks
@@ -34,7 +34,7 @@ class Everything:
         return Full()
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class TopK:
     """The k = ⌈ratio·d⌉ coordinates of largest magnitude, exactly; of equal ones the lowest index.
 
@@ -45,10 +45,6 @@ class TopK:
     """
 
     ratio: PositiveShare = 0.1
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.ratio <= 1.0:
-            raise ValueError(f"ratio must be in (0, 1], got {self.ratio}")
 
     def contraction(self, dim: int) -> float:
         """δ = k/d."""
@@ -72,7 +68,7 @@ class DriftTopK(TopK):
         return largest(x, kept(self.ratio, x.numel()), reference)
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Mask(TopK):
     """A rolling seeded mask of whole blocks: no index bytes, and each coordinate is sent once per 1/ratio exchanges.
 
@@ -82,11 +78,6 @@ class Mask(TopK):
     """
 
     block: Annotated[int, Meta(ge=1, lt=2**16)] = BLOCK
-
-    def __post_init__(self) -> None:
-        TopK(self.ratio)
-        if not 1 <= self.block < 2**16:
-            raise ValueError(f"block must be in [1, 65535], got {self.block}")
 
     def contraction(self, dim: int) -> float:
         """δ = share of the blocks, in expectation over the seed."""
@@ -125,7 +116,7 @@ class RandomK(TopK):
         return Full() if count == blocks else Blocks(derive(seed, "random_k", turn), 0, count, block)
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class Cocktail:
     """The largest coordinates inside a rolling seeded mask.
 
@@ -144,8 +135,6 @@ class Cocktail:
     keep: PositiveShare = 0.2
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.keep <= 1.0:
-            raise ValueError(f"keep must be in (0, 1], got {self.keep}")
         if not 0.0 < self.ratio <= self.keep:
             raise ValueError(f"ratio must be in (0, keep = {self.keep:g}], got {self.ratio}")
 

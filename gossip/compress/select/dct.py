@@ -18,6 +18,7 @@ from typing import Annotated, ClassVar, TypeVar
 
 from msgspec import Meta
 
+from starling.gossip.bounds import parameters
 from starling.gossip.compress import indices as coding
 from starling.gossip.compress.header import ATOMS, LISTING, Kind
 from starling.gossip.compress.select.approximate import largest_of_chunks, least_share
@@ -52,7 +53,8 @@ class Atoms(Support):
     kind: ClassVar[Kind] = Kind.ATOMS
 
     def __post_init__(self) -> None:
-        _check_chunk(self.chunk)
+        if not 2 <= self.chunk <= MAX_CHUNK:
+            raise ValueError(f"chunk must be in [2, {MAX_CHUNK}], got {self.chunk}")
 
     def take(self, x: Tensor) -> Tensor:
         """(d,) -> (k,): the chosen coefficients."""
@@ -108,7 +110,7 @@ class Atoms(Support):
         return cls(chunk, Indices(torch.from_numpy(coding.decode(coded, count, dim)))), rest
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class DctTopK(TopK):
     """DeMo's choice: the largest cosine coefficients, of equal ones the lowest.
 
@@ -125,10 +127,6 @@ class DctTopK(TopK):
 
     chunk: Annotated[int, Meta(ge=2, le=1024)] = 64
     per_chunk: bool = True
-
-    def __post_init__(self) -> None:
-        TopK(self.ratio)
-        _check_chunk(self.chunk)
 
     def contraction(self, dim: int) -> float:
         """δ = k/d, of the chunk that has least if they are taken one by one, less the tables' rounding."""
@@ -152,8 +150,3 @@ def _table(size: int) -> Tensor:
     table = angles[(2 * place + 1) * frequency % max(4 * size, 1)] * math.sqrt(2.0 / max(size, 1))
     table[:1] = math.sqrt(1.0 / max(size, 1))
     return (table * _GRID).round() / _GRID
-
-
-def _check_chunk(chunk: int) -> None:
-    if not 2 <= chunk <= MAX_CHUNK:
-        raise ValueError(f"chunk must be in [2, {MAX_CHUNK}], got {chunk}")

@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar, TypeVar
 import numpy as np
 from msgspec import Meta
 
-from starling.gossip.bounds import Steps
+from starling.gossip.bounds import Steps, parameters
 from starling.gossip.compress.header import FACTORS, Kind
 from starling.gossip.compress.support import Full, Support
 from starling.gossip.lazy_torch import Tensor, torch
@@ -167,7 +167,7 @@ class Factors(Support):
         return values[: rank * side].view(rank, side), values[rank * side :]
 
 
-@dataclass(frozen=True, slots=True)
+@parameters
 class LowRank:
     """PowerSGD's subspace: r directions per matrix, found by one power iteration from a seeded start.
 
@@ -189,10 +189,6 @@ class LowRank:
     saving: Annotated[float, Meta(ge=1)] = 2.0
 
     def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError(f"rank must be >= 1, got {self.rank}")
-        if not self.saving >= 1.0:
-            raise ValueError(f"saving must be >= 1, got {self.saving}")
         _check_order(self.matrices)
 
     @property

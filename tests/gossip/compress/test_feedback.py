@@ -201,10 +201,10 @@ def test_demo_sends_fast_changes_and_keeps_slow_ones():
 @pytest.mark.parametrize(
     ("name", "params", "message"),
     [
-        ("ef21_sgdm", {"beta": 0.0}, r"beta must be in \(0, 1\], got 0.0"),
-        ("econtrol", {"control": 1.5}, r"control must be in \(0, 1\], got 1.5"),
-        ("dgc", {"momentum": 1.0}, r"momentum must be in \[0, 1\), got 1.0"),
-        ("demo", {"decay": 1.0}, r"decay must be in \[0, 1\), got 1.0"),
+        ("ef21_sgdm", {"beta": 0.0}, "beta must be finite and > 0 and <= 1, got 0.0"),
+        ("econtrol", {"control": 1.5}, "control must be finite and > 0 and <= 1, got 1.5"),
+        ("dgc", {"momentum": 1.0}, "momentum must be finite and >= 0 and < 1, got 1.0"),
+        ("demo", {"decay": 1.0}, "decay must be finite and >= 0 and < 1, got 1.0"),
     ],
 )
 def test_parameters_out_of_bounds_are_refused_in_one_line(name, params, message):

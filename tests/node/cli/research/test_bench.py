@@ -70,7 +70,7 @@ def test_a_codec_is_measured_in_a_process_of_its_own(capsys):
 def test_the_child_refuses_what_it_does_not_know_in_one_line(capsys):
     assert main(["bench", "codec", "--d", "100", "--codec", "mask:2+int4"]) == 2
     err = capsys.readouterr().err.splitlines()
-    assert err == ["starling: --codec mask:2+int4: codec: ratio must be in (0, 1], got 2.0"]
+    assert err == ["starling: --codec mask:2+int4: codec: ratio must be finite and > 0 and <= 1, got 2.0"]
 
 
 @pytest.mark.parametrize(
