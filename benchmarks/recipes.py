@@ -1,8 +1,8 @@
 """What a recipe can say: TOML files in `benchmarks/recipes`, typed.
 
 A recipe names figures and their bounds. `kind` says who measures: `demo` (`benchmarks.demos`), `startup` (`benchmarks.startup`), `overlays`
-(`benchmarks.overlays`), `simulate` (`benchmarks.simulations`), `codec` (`benchmarks.codecs`), `rules` (`benchmarks.rules`) or `node_round`
-(`benchmarks.scaling`); the names of the figures are explained there.
+(`benchmarks.overlays`), `simulate` (`benchmarks.simulations`), `tracking` (`benchmarks.tracking`), `codec` (`benchmarks.codecs`), `rules`
+(`benchmarks.rules`) or `node_round` (`benchmarks.scaling`); the names of the figures are explained there.
 """
 
 from __future__ import annotations
@@ -148,6 +148,35 @@ class SimulateRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="s
             raise ValueError(f"compare, plot: must name {', '.join(self.cases)}, got {', '.join(sorted(named))}")
 
 
+class TrackingRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="tracking"):
+    """A grid of one task in the simulator: every method with every split of the data, optimiser and fault; `--set` each."""
+
+    scenario: Annotated[str, Meta(min_length=1)]
+    """Path of the file, from the root of the checkout."""
+    data: str = ""
+    """As in `SimulateRecipe`."""
+    seeds: Seeds = (1, 2, 3)
+    rounds: Annotated[int, Meta(ge=4)] = 100
+    local_steps: AtLeastOne = 10
+    set: tuple[str, ...] = ()
+    """Of every run."""
+    splits: Annotated[dict[Name, tuple[str, ...]], Meta(min_length=1)]
+    optimizers: Annotated[dict[Name, tuple[str, ...]], Meta(min_length=1)]
+    methods: Annotated[dict[Name, tuple[str, ...]], Meta(min_length=2)]
+    """The first is what the others are compared with."""
+    halved: tuple[Name, ...] = ()
+    """Methods that send twice as much in a round. They have half the rounds of twice the local steps: bytes and gradients are equal."""
+    loss: Annotated[float, Meta(ge=0, lt=1)] = 0.1
+    """Of a message, in cells with faults. None is sent again."""
+    crashes: Annotated[int, Meta(ge=0)] = 2
+    """Nodes that crash at half-time in cells with faults, one a round."""
+
+    def __post_init__(self) -> None:
+        """The methods named exist."""
+        if not set(self.halved) <= self.methods.keys():
+            raise ValueError(f"halved: must name some of {', '.join(self.methods)}, got {', '.join(self.halved)}")
+
+
 class CodecRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="codec"):
     """How fast payloads are made and read on this machine."""
 
@@ -183,7 +212,16 @@ class NodeRoundRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="
     """Of all numbers of nodes; the least cost counts."""
 
 
-Recipe = DemoRecipe | StartupRecipe | OverlaysRecipe | SimulateRecipe | CodecRecipe | RulesRecipe | NodeRoundRecipe
+Recipe = (
+    DemoRecipe
+    | StartupRecipe
+    | OverlaysRecipe
+    | SimulateRecipe
+    | TrackingRecipe
+    | CodecRecipe
+    | RulesRecipe
+    | NodeRoundRecipe
+)
 
 
 def load(path: Path) -> Recipe:

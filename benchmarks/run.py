@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks import codecs, demos, facts, overlays, recipes, results, rules, scaling, simulations, startup
+from benchmarks import codecs, demos, facts, overlays, recipes, results, rules, scaling, simulations, startup, tracking
 from benchmarks.recipes import (
     CodecRecipe,
     DemoRecipe,
@@ -23,6 +23,7 @@ from benchmarks.recipes import (
     RulesRecipe,
     SimulateRecipe,
     StartupRecipe,
+    TrackingRecipe,
 )
 from benchmarks.results import Figures, Result, Run
 from benchmarks.table import show
@@ -73,7 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def agrees(stored: Result, measured: Result, tolerance: float | None) -> bool:
     """Whether no figure is outside the tolerance; each that is, is printed."""
     if tolerance is None:
-        tolerance = SIMULATED if isinstance(measured.recipe, SimulateRecipe | OverlaysRecipe) else TIMED
+        tolerance = (
+            SIMULATED if isinstance(measured.recipe, SimulateRecipe | OverlaysRecipe | TrackingRecipe) else TIMED
+        )
     timed = {name for name in measured.figures if name.endswith(".wall_s")}
     outside = [
         each for each in results.compare(stored, measured, tolerance)
@@ -99,7 +102,7 @@ def measure(name: str, recipe: recipes.Recipe) -> Result:
     """
     date, machine, before = datetime.now(UTC).isoformat(timespec="seconds"), facts.gather(), facts.load()
     runs, figures = _figures(recipe)
-    spread = simulations.spread(recipe, runs) if isinstance(recipe, SimulateRecipe) else {}
+    spread = _spread(recipe, runs)
     return Result(
         name=name,
         date=date,
@@ -122,12 +125,24 @@ def _figures(recipe: recipes.Recipe) -> tuple[list[Run], Figures]:
             return (runs := overlays.measure(recipe)), overlays.figures(recipe, runs)
         case SimulateRecipe():
             return (runs := simulations.measure(recipe)), simulations.figures(recipe, runs)
+        case TrackingRecipe():
+            return (runs := tracking.measure(recipe)), tracking.figures(recipe, runs)
         case CodecRecipe():
             return (runs := codecs.measure(recipe)), codecs.figures(runs)
         case RulesRecipe():
             return (runs := rules.measure(recipe)), rules.figures(runs)
         case NodeRoundRecipe():
             return (runs := scaling.measure(recipe)), scaling.figures(recipe, runs)
+
+
+def _spread(recipe: recipes.Recipe, runs: list[Run]) -> dict[str, float]:
+    match recipe:
+        case SimulateRecipe():
+            return simulations.spread(recipe, runs)
+        case TrackingRecipe():
+            return tracking.spread(recipe, runs)
+        case _:
+            return {}
 
 
 if __name__ == "__main__":

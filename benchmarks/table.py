@@ -16,7 +16,8 @@ from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 
-from benchmarks import facts, recipes, results
+from benchmarks import facts, recipes, results, tracking
+from benchmarks.recipes import TrackingRecipe
 from benchmarks.results import Result, Verdict
 
 PAGES = facts.ROOT / "docs" / "reproductions"
@@ -64,7 +65,31 @@ def _tables(result: Result) -> Iterator[str]:
     bounded = [verdict for verdict in results.verdicts(result.recipe, result.figures) if verdict.met is not None]
     if bounded:
         yield _grid([["asked", "bound", "measured", "met"], *map(_asked, bounded)])
-    yield from map(_grid, _grouped(result.figures))
+    if isinstance(result.recipe, TrackingRecipe):
+        yield _cells(result, result.recipe)
+        names = {f"{'-'.join(cell)}." for cell in tracking.cells(result.recipe)}
+        rest = {name: value for name, value in result.figures.items() if f"{name.partition('.')[0]}." not in names}
+        yield from map(_grid, _grouped(rest))
+    else:
+        yield from map(_grid, _grouped(result.figures))
+
+
+def _cells(result: Result, recipe: TrackingRecipe) -> str:
+    """Cells down, methods across: mean ± standard deviation over seeds, and how it compares with the first method."""
+    rows = [[result.runs[0]["metric"].replace("_", " "), *(f"`{method}`" for method in recipe.methods)]]
+    for cell in map("-".join, tracking.cells(recipe)):
+        shown = [f"`{cell}`"]
+        for method in recipe.methods:
+            value, deviation = (table.get(f"{cell}.{method}") for table in (result.figures, result.spread))
+            own = "diverged" if value is None else _number(value)
+            if deviation is not None:
+                own += f" ± {deviation:.2g}"
+            sign = tracking.mark(
+                recipe, result.runs[0]["higher_is_better"], result.figures, result.spread, cell, method
+            )
+            shown.append(f"{own} {sign}".rstrip())
+        rows.append(shown)
+    return _grid(rows)
 
 
 def fill(text: str, shown: Sequence[Result], marks: Mapping[str, str] = MappingProxyType({})) -> str:

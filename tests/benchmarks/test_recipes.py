@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from benchmarks import (
     codecs,
     command,
+    data,
     demos,
     facts,
     overlays,
@@ -22,6 +24,7 @@ from benchmarks import (
     simulations,
     startup,
     table,
+    tracking,
 )
 from benchmarks import rules as combining
 from benchmarks import run as bench
@@ -34,11 +37,13 @@ from benchmarks.recipes import (
     RulesRecipe,
     SimulateRecipe,
     StartupRecipe,
+    TrackingRecipe,
 )
 from benchmarks.results import Result
 from starling.gossip.overlay import catalogue
 from starling.kernels.schema import ALL_RULES, CODECS, RULES
 from starling.node.cli.demo import make_plan
+from starling.node.config.assignments import assignments
 from starling.node.simulate import rules, sweep
 from starling.node.simulate.schema import PATH_TASKS
 from starling.robust.attacks.catalogue import ATTACKS
@@ -90,6 +95,22 @@ def simulated(case: str, seed: int, values=(1.0, 0.1), **over: object) -> result
     return {**run, "curve": curve(values), **over}
 
 
+GRID = TrackingRecipe(
+    title="x", scenario="benchmarks/scenarios/tracking.toml", seeds=(1, 2), rounds=4, local_steps=3,
+    splits={"iid": ("partition=iid",)}, optimizers={"sgd": ("optimizer.lr=0.1",)},
+    methods={"dsgd": ("mix=dsgd",), "pet": ("mix=pet",), "k_gt": ("mix=k_gt",)}, halved=("k_gt",),
+)  # fmt: skip
+
+
+def tracked(
+    recipe: TrackingRecipe, cell: tuple[str, str, str], method: str, ends=(0.8, 0.9), **over: object
+) -> results.Run:
+    """What is kept of a method in a cell."""
+    run = {"cell": "-".join(cell), "faults": cell[2], "method": method, "metric": "accuracy", "higher_is_better": True}
+    sent = {"bytes": [100.0] * len(recipe.seeds), "rounds": 4, "diverged": 0}
+    return {**run, "ends": list(ends), **sent, **over}
+
+
 def walked(case: str, n: int, errors=(1.0, 0.01, 1e-20), **over: object) -> results.Run:
     """What is kept of an overlay."""
     run = {"case": case, "n": n, "seed": 1, "period": 2, "finite_time_rounds": 2, "left_after_measured_rounds": 1e-17}
@@ -120,6 +141,9 @@ def plausible(recipe: recipes.Recipe) -> results.Figures:
             return overlays.figures(recipe, [walked(case, n) for case in recipe.cases for n in recipe.sizes])
         case SimulateRecipe():
             return simulations.figures(recipe, [simulated(case, s) for case in recipe.cases for s in recipe.seeds])
+        case TrackingRecipe():
+            each = itertools.product(tracking.cells(recipe), recipe.methods)
+            return tracking.figures(recipe, [tracked(recipe, cell, method) for cell, method in each])
         case CodecRecipe():
             return codecs.figures([coded(codec, d) for d in recipe.dims for codec in recipe.codecs or CODECS])
         case RulesRecipe():
@@ -154,6 +178,12 @@ def test_every_command_line_is_one_that_the_command_takes(path):
         case SimulateRecipe():
             for case in recipe.cases:
                 check_simulation(recipe, case)
+        case TrackingRecipe():
+            for cell, method in itertools.product(tracking.cells(recipe), recipe.methods):
+                needs_files = any(f"task={kind}" in recipe.set for kind in PATH_TASKS)
+                given = tracking.assignments(recipe, cell, method, str(facts.ROOT) if needs_files else "")
+                _, cells = sweep.read(facts.ROOT / recipe.scenario, assignments(given))
+                rules.check(cells)
         case CodecRecipe():
             assert set(recipe.codecs) <= set(CODECS)
         case RulesRecipe():
@@ -179,6 +209,7 @@ def check_simulation(recipe: SimulateRecipe, case: str) -> None:
         "kind = [",
         "kind = 'demo'\ntitle = 'x'\ncompare = ['a', 'b']",
         "kind = 'simulate'\ntitle = 'x'\nscenario = 'y'\ncompare = [['a', 'b']]",
+        "kind = 'tracking'\ntitle = 'x'\nscenario = 'y'\nhalved = ['c']\n[splits]\na = []\n[optimizers]\na = []\n[methods]\na = []\nb = []",
         "kind = 'overlays'\ntitle = 'x'\nsizes = []\ncases = { a = { kind = 'ring' } }",
     ],
 )
@@ -302,6 +333,68 @@ def test_cases_of_a_simulation_are_compared_by_floor_bytes_and_how_long_one_is_b
     assert for_ever["a/b.transient"] is None
 
 
+def test_what_sends_twice_in_a_round_has_half_the_rounds_of_twice_the_steps():
+    """Equal bytes and equal gradients; nodes crash at half-time all the same."""
+    dsgd, k_gt = (tracking.assignments(GRID, ("iid", "sgd", "faults"), method) for method in ("dsgd", "k_gt"))
+    assert (dsgd["pace.rounds"], dsgd["pace.local_steps"], dsgd["faults.churn_from"]) == (4, 3, 2)
+    assert (k_gt["pace.rounds"], k_gt["pace.local_steps"], k_gt["faults.churn_from"]) == (2, 6, 1)
+    assert (k_gt["faults.churn_until"], k_gt["faults.loss"], k_gt["faults.tries"]) == (3, 0.1, 1)
+    assert dsgd["mix"] == "dsgd"
+    assert not [key for key in tracking.assignments(GRID, ("iid", "sgd", "calm"), "k_gt") if "faults" in key]
+
+
+def grid_of(**ends: tuple[float, ...]) -> list[results.Run]:
+    """`method_faults` or `method` -> what it ends with; others end with .8 and .9."""
+    return [
+        tracked(GRID, cell, method, ends.get(f"{method}_{cell[2]}", ends.get(method, (0.8, 0.9))))
+        for cell, method in itertools.product(tracking.cells(GRID), GRID.methods)
+    ]
+
+
+def test_a_grid_says_in_how_many_cells_a_method_is_better_by_more_than_noise():
+    """dsgd .85 ± .0707, so that noise is twice .0707 where the other does not vary: .98 is within it, .995 is not."""
+    runs = grid_of(pet_calm=(0.995, 0.995), pet_faults=(0.98, 0.98), k_gt=(0.1, 0.1))
+    figures = tracking.figures(GRID, runs)
+    assert figures["iid-sgd-calm.pet"] == pytest.approx(0.995)
+    assert figures["sgd-pet.gain"] == pytest.approx((0.145 + 0.13) / 2)
+    assert figures["sgd-pet.least"] == pytest.approx(0.13)
+    assert (figures["sgd-pet.better"], figures["sgd-pet.worse"]) == (1, 0)
+    assert (figures["sgd-k_gt.better"], figures["sgd-k_gt.worse"]) == (0, 2)
+    lower = tracking.figures(GRID, [run | {"higher_is_better": False} for run in runs])
+    assert (lower["sgd-k_gt.better"], lower["sgd-k_gt.worse"]) == (2, 0)
+    assert lower["sgd-pet.least"] == pytest.approx(-0.145)
+
+
+def test_a_method_that_diverged_in_a_cell_is_worse_there_and_has_no_gain():
+    runs = [run | {"diverged": int(run["method"] == "pet" and run["faults"] == "faults")} for run in grid_of()]
+    figures = tracking.figures(GRID, runs)
+    assert figures["iid-sgd-faults.pet"] is None
+    assert (figures["sgd-pet.gain"], figures["sgd-pet.least"], figures["sgd-pet.worse"]) == (None, None, 1)
+    assert "iid-sgd-faults.pet" not in tracking.spread(GRID, runs)
+    both = tracking.figures(GRID, [run | {"diverged": 1} for run in runs])
+    assert both["sgd-pet.worse"] == 0
+    only_first = tracking.figures(GRID, [run | {"diverged": int(run["method"] == "dsgd")} for run in runs])
+    assert only_first["sgd-pet.better"] == 2
+
+
+def test_bytes_of_a_grid_are_those_of_calm_cells():
+    runs = [run | {"bytes": [100.0, 200.0 if run["method"] == "pet" else 100.0]} for run in grid_of()]
+    lossy = [run | {"bytes": [1.0, 1.0]} if run["faults"] == "faults" else run for run in runs]
+    figures = tracking.figures(GRID, lossy)
+    assert (figures["pet.bytes"], figures["pet.rounds"], figures["pet.bytes_ratio"]) == (150, 4, 1.5)
+
+
+def test_a_grid_is_shown_with_spreads_and_marks():
+    runs = grid_of(pet=(0.995, 0.995), k_gt=(0.1, 0.1))
+    shown = msgspec.structs.replace(
+        result(), recipe=GRID, runs=runs, figures=tracking.figures(GRID, runs), spread=tracking.spread(GRID, runs)
+    )
+    page = table.show(shown)
+    assert "| `iid-sgd-calm` | 0.85 ± 0.071 | 0.995 ± 0 ▲ | 0.1 ± 0 ▼ |" in page
+    assert "| `sgd-pet` | 0.145 | 0.145 | 2 | 0 |" in page
+    assert "`iid-sgd-calm.pet`" not in page
+
+
 def test_codecs_are_named_without_dots_and_measured_in_dense_vectors():
     """A dot ends the name of the group whose figures share a row of a table."""
     figures = codecs.figures([coded("mask:0.1+int4", 100), coded("torch.topk:0.001+numpy", 100)])
@@ -345,6 +438,23 @@ def test_a_small_simulation_runs():
     figures = simulations.figures(recipe, runs)
     assert figures["all.rounds"] == 60
     assert figures["all.floor"] < 0.1 * figures["none.floor"]
+
+
+@pytest.mark.slow
+def test_a_small_grid_runs():
+    """A method that sends twice has the bytes of the others, but for the heads of messages, of which it sends half."""
+    runs = tracking.measure(msgspec.structs.replace(GRID, set=("simulate.nodes=4",)))
+    assert all(run["metric"] == "accuracy" and len(run["ends"]) == 2 for run in runs)
+    figures = tracking.figures(GRID, runs)
+    assert figures["k_gt.bytes_ratio"] == pytest.approx(1.0, abs=0.03)
+
+
+def test_a_grid_without_its_data_is_an_error_and_no_result(monkeypatch):
+    monkeypatch.delenv(data.VARIABLE, raising=False)
+    with pytest.raises(RuntimeError, match="STARLING_DATA"):
+        tracking.measure(msgspec.structs.replace(GRID, data="mnist"))
+    with pytest.raises(RuntimeError, match=r"iid-sgd-calm\.dsgd: "):
+        tracking.measure(msgspec.structs.replace(GRID, set=("overlay=base_k", "overlay.k=99")))
 
 
 @pytest.mark.slow

@@ -1,0 +1,95 @@
+"""Data sets that only benchmarks read."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import tasks
+from starling.gossip.errors import ConfigError
+from starling.node.config.schema import PartitionSection
+from starling.node.tasks.api import Source
+
+SHARED = Path(os.environ.get("STARLING_DATA") or Path(__file__).parents[3] / "shared" / "data")
+
+
+def source(kind: str, shard: int = 0, shards: int = 2) -> Source:
+    return Source(None, PartitionSection(kind=kind, shards=shards), shard, 0)
+
+
+def idx(path: Path, *shape: int) -> None:
+    size = int(np.prod(shape))
+    head = struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape)
+    path.write_bytes(gzip.compress(head + bytes(value % 10 for value in range(size))))
+
+
+def test_images_are_bytes_and_few_of_the_held_out_ones_are_looked_at(tmp_path):
+    for split, many in (("train", 20), ("t10k", tasks.TESTED + 5)):
+        idx(tmp_path / f"{split}-images-idx3-ubyte.gz", many, 28, 28)
+        idx(tmp_path / f"{split}-labels-idx1-ubyte.gz", many)
+    task = tasks.Mnist(path=str(tmp_path), hidden=3)
+    data = task.data(source("by_label"), "cpu")
+    assert data.x.shape == (10, 784)
+    assert sorted(set(data.y.tolist())) == [0, 2, 4, 6, 8]
+    assert len(data.test_y) == tasks.TESTED
+    assert task.model(torch.Generator())(data.batch(4, torch.Generator())[0]).shape == (4, 10)
+
+
+def test_a_speaker_stays_together_and_first_takes_are_held_out(tmp_path):
+    """Features have mean 0 and variance 1 over all that is trained on."""
+    generator = np.random.default_rng(0)
+    count = 40
+    arrays = {
+        "logmel": generator.normal(3.0, 2.0, (count, 48, 32)).astype(np.float16), "digit": np.arange(count) % 10,
+        "speaker": np.arange(count) % 2, "take": np.arange(count) // 4,
+    }  # fmt: skip
+    np.savez(tmp_path / "speech.npz", **arrays)
+    train, test = tasks.speech(tmp_path / "speech.npz")
+    assert (len(train.y), len(test.y)) == (20, 20)
+    assert train.x.shape == (20, 384)
+    assert np.allclose(train.x.mean(axis=0), 0.0, atol=1e-5)
+    assert np.allclose(train.x.std(axis=0), 1.0, atol=1e-3)
+    task = tasks.Speech(path=str(tmp_path / "speech.npz"))
+    odd = [set((task.data(source("by_key", shard), "cpu").y % 2).tolist()) for shard in range(2)]
+    assert sorted(map(sorted, odd)) == [[0], [1]]  # the label has the parity of its speaker here
+
+
+def test_a_libsvm_file_is_read_by_number_of_feature(tmp_path):
+    path = tmp_path / "rows.gz"
+    path.write_bytes(gzip.compress(b"-1 1:1 3:0.5 \n+1 2:2\n"))
+    examples = tasks.libsvm(path, 3)
+    assert examples.x.tolist() == [[1.0, 0.0, 0.5], [0.0, 2.0, 0.0]]
+    assert examples.y.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("text", [b"-1 0:1", b"-1 4:1", b"-1 1", b"x 1:1", b"\n", b"\xff", b"-1"])
+def test_what_is_no_libsvm_file_is_one_line_with_its_name(tmp_path, text):
+    path = tmp_path / "rows.gz"
+    path.write_bytes(gzip.compress(text))
+    with pytest.raises(ConfigError, match=r"rows\.gz: not a readable LIBSVM file"):
+        tasks.libsvm(path, 3)
+    path.write_bytes(text)
+    with pytest.raises(ConfigError, match=r"rows\.gz: not a readable LIBSVM file"):
+        tasks.libsvm(path, 3)
+
+
+def test_a_volunteers_own_path_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"reads task\.path alone"):
+        tasks.Adult(path="x").data(Source(tmp_path, PartitionSection(kind="iid", shards=1), 0, 0), "cpu")
+
+
+@pytest.mark.skipif(
+    not (SHARED / "tabular").is_dir(), reason="no folder tabular/ where STARLING_DATA says, or in ../shared/data"
+)
+def test_adult_has_its_features_and_both_classes():
+    task = tasks.Adult(path=str(SHARED / "tabular"))
+    data = task.data(source("by_label", 1), "cpu")
+    assert data.x.shape[1] == 123
+    assert data.y.unique().tolist() == [1]
+    assert len(data.test_y) == tasks.TESTED
