@@ -11,11 +11,15 @@ from typing import Any
 import numpy as np
 
 from starling.gossip.api import Phase
-from starling.gossip.bounds import NonNegative, Positive, ShareBelowOne, Steps, parameters
+from starling.gossip.bounds import Count, NonNegative, Positive, ShareBelowOne, Steps, parameters
 from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.base import MixerBase
+from starling.gossip.overlay.periodic import Periodic
+from starling.gossip.overlay.static import Alone
 
+FEWEST = 50
+"""Outer steps that a run with outer momentum should have: five times as many as DiLoCo's momentum of .9 remembers, 1/(1 − .9)."""
 _TINY = 1e-12
 
 
@@ -67,6 +71,7 @@ class Outer(MixerBase):
         keep: share of the own model that an outer step leaves, in [0, 1).
         penalty: weight of staleness, >= 0.
         outer_clip: bound of every |m| coordinate, in units of the model; 0 is off.
+        plain_averages: first averagings, >= 0, after which the model is the mean itself: outer steps begin after them, without momentum.
     """
 
     outer_lr: Positive = 0.7
@@ -77,18 +82,20 @@ class Outer(MixerBase):
     keep: ShareBelowOne = 0.0
     penalty: NonNegative = 0.0
     outer_clip: NonNegative = 0.0
+    plain_averages: Count = 0
 
     @staticmethod
     def check(agreed: Any) -> list[str]:
         """Rules for the manifest; warnings."""
         mix, overlay = agreed.mix, agreed.overlay
+        warnings = [] if mix.outer_momentum == 0.0 else _needs_of_momentum(agreed)
         if overlay.average_every:
             if overlay.kind != "alone":
                 raise ConfigError(
                     f"overlay.kind: outer steps average by overlay.average_every, with no exchanges between, got {overlay.kind}; "
                     "try `--set overlay.kind=alone`"
                 )
-            return []
+            return warnings
         pull = mix.pull or mix.outer_lr
         factor = disagreement_factor(mix.outer_momentum, pull, nesterov=mix.nesterov)
         if factor >= 1.0:
@@ -97,7 +104,7 @@ class Outer(MixerBase):
                 f"pairs multiplies the variance of the nodes by {factor:.3g} a round, must be < 1 (docs/algorithms.md, outer steps); "
                 "try `--set mix.outer_momentum=0.5`, or exact averages: overlay=alone, average_every=1"
             )
-        return []
+        return warnings
 
     def start(self, x: Tensor) -> Anchored:
         """Anchored at x."""
@@ -129,6 +136,8 @@ class Outer(MixerBase):
 
     def _step(self, state: Anchored, x: Tensor) -> tuple[Tensor, Anchored]:
         turn = int(state.turn.reshape(-1)[0])
+        if turn < self.plain_averages:
+            return self._put(x, state.mean, turn), replace(state, anchor=self._put(state.anchor, state.mean, turn))
         anchor, momentum, model = (self._cut(vector, turn) for vector in (state.anchor, state.momentum, x))
         delta = state.mean - state.mean_anchor
         if self.penalty:
@@ -157,6 +166,29 @@ class Outer(MixerBase):
     def _table(self, x: Tensor) -> Tensor:
         padded = torch.nn.functional.pad(x, (0, -x.shape[-1] % self.fragments))
         return padded.reshape(*padded.shape[:-1], -1, self.fragments)
+
+
+def _needs_of_momentum(agreed: Any) -> list[str]:
+    """Warnings of a manifest with outer momentum: what it multiplies has to shrink in the end, and it needs time to pay."""
+    mix, overlay, rounds, rates = agreed.mix, agreed.overlay, agreed.pace.rounds, agreed.optimizer
+    found = []
+    if rates.schedule == "constant" or not rounds:
+        found.append(
+            f"mix.outer_momentum: {mix.outer_momentum:g} multiplies what local steps at a constant rate wander (docs/reproductions/"
+            "local-steps.md); try `--set optimizer.schedule=cosine --set optimizer.warmup=0.1`"
+            + ("" if rounds else " and an end, pace.rounds")
+        )
+    cycle = 1
+    if overlay.average_every:
+        sweeps = Periodic(Alone(), overlay.average_every, overlay.average_k, overlap=overlay.overlap)
+        cycle = sweeps.cycle(agreed.pace.quorum)
+    steps = rounds // cycle - mix.plain_averages
+    if rounds and steps < FEWEST:
+        found.append(
+            f"pace.rounds: {rounds} make at most {max(0, steps)} outer steps, fewer than the {FEWEST} that outer momentum should have "
+            f"(docs/reproductions/local-steps.md); try `--set pace.rounds={cycle * (FEWEST + mix.plain_averages)}`, or no momentum"
+        )
+    return found
 
 
 def disagreement_factor(momentum: float, pull: float, *, nesterov: bool = False) -> float:

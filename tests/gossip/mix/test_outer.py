@@ -109,6 +109,33 @@ def test_a_turn_is_about_its_own_fragment_and_all_have_had_theirs_after_as_many_
     torch.testing.assert_close(after[:, mine], x[:, mine].mean(0).expand(2, -1))
 
 
+@pytest.mark.parametrize("options", [{}, {"penalty": 1.0}, {"outer_clip": 0.1}, {"keep": 0.5}], ids=str)
+def test_plain_averages_are_those_of_dsgd_and_outer_steps_begin_from_where_they_led(options):
+    """To the bit, whatever the outer step is like; the momentum of the first step is that of a fresh start."""
+    graph, plain = overlay("alone", 1, 0, average_every=2), 2
+    targets, x = rows(1, N, DIM), rows(2, N, DIM)
+    rounds, cycle = 5 * graph.cycle(N), graph.cycle(N)
+    mixer = Outer(plain_averages=plain, **options)
+    phased = swarm(mixer, graph, x, pull_to(targets), rounds)
+    averaged = swarm(Dsgd(), graph, x, pull_to(targets), rounds)
+    for end in range(cycle - 1, plain * cycle, cycle):
+        assert torch.equal(phased[end], averaged[end])
+    begun = swarm(Outer(**options), graph, phased[plain * cycle - 1], pull_to(targets), 3 * cycle)
+    assert torch.equal(phased[-1], begun[-1])
+    assert not torch.equal(phased[-1], averaged[-1])
+
+
+def test_of_fragments_as_many_averagings_are_plain_as_are_asked_for():
+    mixer = Outer(fragments=2, plain_averages=1)
+    graph = overlay("complete", 1, 0)
+    x = rows(2, N, DIM)
+    first, second = swarm(mixer, graph, x, torch.zeros_like, 2)
+    even = torch.arange(DIM) % 2 == 0
+    torch.testing.assert_close(first[:, even], x[:, even].mean(0).expand(N, -1))
+    assert torch.equal(first[:, ~even], x[:, ~even])
+    assert not torch.allclose(second[:, ~even], x[:, ~even].mean(0).expand(N, -1))
+
+
 def test_local_steps_during_a_sweep_are_kept_in_the_share_that_is_asked_for():
     """Streaming: keep = 0 forgets what was learned meanwhile, keep = ½ takes half of it."""
     graph = overlay("alone", 1, 0, average_every=4, overlap=True)
@@ -186,6 +213,7 @@ def test_gossip_with_periodic_averages_is_an_overlay_and_no_algorithm(every, at_
         ({"outer_lr": 0.0}, "outer_lr"),
         ({"outer_momentum": 1.0}, "outer_momentum"),
         ({"fragments": 0}, "fragments"),
+        ({"plain_averages": -1}, "plain_averages"),
         ({"keep": 1.0}, "keep"),
         ({"pull": -1.0}, "pull"),
         ({"outer_clip": float("nan")}, "outer_clip"),

@@ -178,6 +178,31 @@ def test_what_is_perhaps_not_meant_is_one_warning(assignments, key):
     assert "\n" not in warning
 
 
+DILOCO = ("mix=outer", "overlay=alone", "overlay.average_every=1", "mix.clip_norm=1")
+
+
+@pytest.mark.parametrize(
+    ("assignments", "keys"),
+    [
+        (["optimizer.schedule=constant", "pace.rounds=150", "pace.quorum=8"], ["mix.outer_momentum"]),
+        (["optimizer.schedule=constant", "pace.rounds=0"], ["mix.outer_momentum"]),
+        (["pace.rounds=0"], ["mix.outer_momentum", "optimizer.schedule"]),
+        (["pace.rounds=149", "pace.quorum=8"], ["pace.rounds"]),
+        (["pace.rounds=150", "pace.quorum=8"], []),
+        (["pace.rounds=150", "pace.quorum=8", "mix.plain_averages=1"], ["pace.rounds"]),
+        (["pace.rounds=99", "overlay.average_every=2"], ["pace.rounds"]),
+        (["pace.rounds=100", "overlay.average_every=2"], []),
+        (["pace.rounds=49", "overlay=random_matching", "overlay.average_every=0", "mix.outer_momentum=0.5"], ["pace.rounds"]),
+        (["pace.rounds=2", "optimizer.schedule=constant", "mix.outer_momentum=0"], []),
+    ],
+)  # fmt: skip
+def test_outer_momentum_is_told_what_it_needs(assignments, keys):
+    """A rate that falls, and fifty outer steps: a sweep of 8 members is three rounds, of the first two members one."""
+    warnings = manifests.check(changed(*DILOCO, *assignments))
+    assert [warning.partition(":")[0] for warning in warnings] == keys
+    assert all("\n" not in warning and "`--set " in warning for warning in warnings if "mix.outer" in warning)
+
+
 @pytest.mark.parametrize(
     "assignments", [["optimizer=adamw", "mix=dsgd"], ["pace=clock"], ["compress.response=identity"], ["overlay=base_k"]]
 )

@@ -54,11 +54,24 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         ((*BOWLS, "mix=d2", "overlay=ring", "overlay.weights=lazy"), 9),
         ((*BOWLS, "mix=push_sum", "overlay=one_peer_exponential"), 9),
         ((*BOWLS, "mix=outer", "overlay=alone", "overlay.average_every=1"), 9),
+        ((*BOWLS, "mix=outer", "overlay=alone", "overlay.average_every=1", "mix.plain_averages=1"), 9),
         ((*EXACT, "compress.select=layered", "compress.ratio=0.05", "task.hidden=16"), 5),
         ((*EXACT, "mix=gather", "overlay=complete", "robust.f=1", "simulate.nodes=5", "task.hidden=16"), 5),
         ((*SAC, "compress.response=int8", "task.hidden=16"), 5),
     ],
-    ids=["digits", "pet", "tracking", "quasi_global", "d2", "push_sum", "outer", "layered", "gather", "sac"],
+    ids=[
+        "digits",
+        "pet",
+        "tracking",
+        "quasi_global",
+        "d2",
+        "push_sum",
+        "outer",
+        "plain_averages",
+        "layered",
+        "gather",
+        "sac",
+    ],
 )
 def test_both_engines_walk_one_trajectory(settings_of, digits):
     """What is learned from thousands of simulated nodes holds for those that volunteers run; float32 sums differ in the last bits."""
