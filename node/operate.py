@@ -15,6 +15,7 @@ from starling.gossip.errors import ConfigError
 from starling.node.admission.invite import Invite
 from starling.node.admission.issue import take_up
 from starling.node.config import manifest as manifests
+from starling.node.config import start as start_of
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.identity import Identity
 from starling.node.status.control import typed
@@ -33,13 +34,15 @@ def found(path: Path, manifest: Manifest, config: NodeConfig) -> tuple[RunDir, s
     The directory is made if it is missing; its key is used if it has one. A manifest signed by another founder is a template.
 
     Raises:
-        ConfigError: the directory holds a node already or cannot be written, or `config.shard` is not a shard of `manifest`.
+        ConfigError: the directory holds a node already or cannot be written, `config.shard` is not a shard of `manifest`, or the file of
+            its `task.start` cannot be read.
     """
     manifests.check_shard(manifest, config.shard)
     if holds_node(path):
         raise ConfigError(
             f"--dir: {path} holds a node already; go on with `starling run --dir {typed(path)}`, or name another directory"
         )
+    manifest, config = start_of.sealed(manifest, _placed(config))
     place = RunDir.create(path)
     signed = manifests.found(manifest, Identity.load_or_create(place.key), int(time.time() * 1000))
     place.write_config(config)
@@ -68,9 +71,13 @@ def join(path: Path, invite: Invite, config: NodeConfig) -> RunDir:
     me = Identity.load_or_create(place.key)
     take_up(invite, me)
     others = tuple(address for address in invite.bootstrap if not address.endswith(f"/p2p/{me.peer_id}"))
-    place.write_config(structs.replace(config, bootstrap=others))
+    place.write_config(structs.replace(_placed(config), bootstrap=others))
     place.write_invite(invite)
     return place
+
+
+def _placed(config: NodeConfig) -> NodeConfig:
+    return structs.replace(config, start=start_of.absolute(config.start))
 
 
 def start(place: RunDir) -> subprocess.Popen[bytes]:

@@ -1,7 +1,7 @@
 """A swarm's manifest: signed by its founder, identified by its hash, checked by every node that reads it.
 
 Canonical bytes are the msgpack of all fields, defaults included, keys sorted: one manifest has one byte string, and its hash is the
-swarm id. So a node with an invite can get the manifest from any peer.
+swarm id. An empty task.start is left out: there are swarms from before it. So a node with an invite can get the manifest from any peer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from starling.gossip.errors import ConfigError, RemoteProtocolError
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.seeds import derive
 from starling.node import identity
-from starling.node.config import consent, parts, presets, robustness
+from starling.node.config import consent, parts, presets, robustness, start
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest
 from starling.node.identity import Identity
@@ -32,7 +32,10 @@ _SOME = 16  # members, a number for which every overlay exists: one that stands 
 
 def to_bytes(manifest: Manifest) -> bytes:
     """Canonical bytes."""
-    packed: bytes = msgpack.packb(_sorted(msgspec.to_builtins(manifest)), use_bin_type=True)
+    plain = msgspec.to_builtins(manifest)
+    if not plain["task"]["start"]:
+        del plain["task"]["start"]
+    packed: bytes = msgpack.packb(_sorted(plain), use_bin_type=True)
     return packed
 
 
@@ -52,8 +55,8 @@ def found(manifest: Manifest, founder: Identity, now_ms: int) -> Manifest:
     Raises:
         ConfigError: `check` objects.
     """
-    check(manifest)
     unsigned = msgspec.structs.replace(manifest, founder=founder.peer_id, founded_ms=now_ms, signature="")
+    check(unsigned)
     signature = founder.sign(_SIGN_DOMAIN + to_bytes(unsigned)).hex()
     return msgspec.structs.replace(unsigned, signature=signature)
 
@@ -142,6 +145,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
             f"membership.suspicion_s: must be >= 2 membership.timeout_s = {2 * timing.timeout_s:g}, got {timing.suspicion_s:g}, "
             f"else a live member has no time to refute; try `--set membership.suspicion_s={4 * timing.timeout_s:g}`"
         )
+    start.check(manifest)
     presets.check(manifest)
     warnings, judged = robustness.warnings(manifest), ["admission.kind"]
     if trusted or not consent.names_code(manifest):

@@ -40,6 +40,9 @@ class TaskSection(PartSection, frozen=True):
     """digits, images, text, synthetic, quadratic, diagonal, logistic, or `module:function` of something installed; docs/extending.md."""
     batch_size: AtLeastOne = 32
     """Samples per local step."""
+    start: Annotated[str, Meta(max_length=1024)] = ""
+    """A safetensors file of the model that all nodes begin with, as `starling export` writes it; "": a random one. `starling found` puts
+    its digest there, and members join with `--set start=FILE`."""
 
 
 class PartitionSection(PartSection, frozen=True):
@@ -272,6 +275,8 @@ class NodeConfig(Section, frozen=True):
     """Multiaddrs with /p2p/ID of members to join through; filled from the invite."""
     data: str = ""
     """The volunteer's own data (file or folder); empty: the task's built-in data, one shard of it."""
+    start: str = ""
+    """Where this machine has the file of the model that the swarm begins with, if the manifest's task.start says that there is one."""
     trust: bool = False
     """Agree that the manifest names code (module:function) or files (task.path) of this machine."""
     shard: Annotated[int, Meta(ge=-1)] = -1

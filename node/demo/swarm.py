@@ -28,6 +28,7 @@ from starling.gossip.wire.schema import MAX_ADDRESSES
 from starling.node import attach, operate
 from starling.node.admission import invite as invites
 from starling.node.background import Node
+from starling.node.config import start
 from starling.node.config.schema import LimitsSection, Manifest, NodeConfig, RecordSection
 from starling.node.demo.summary import DemoBan, DemoNode, DemoSummary, NodeState
 from starling.node.identity import Identity
@@ -195,7 +196,7 @@ class Demo:
         return NodeConfig(
             listen=("/ip4/127.0.0.1/tcp/0",), device="cpu", trust=True, shard=index % plan.manifest.partition.shards, threads=1,
             checkpoint_s=2.0, linger_s=3600.0, limits=LimitsSection(connections=connections, connections_per_ip=connections),
-            attack=attack, attack_params=crew, attack_agreed=bool(attack),
+            attack=attack, attack_params=crew, attack_agreed=bool(attack), start=start.place(plan.manifest),
             record=RecordSection(every_s=RECORD_S if plan.record else 0.0),
         )  # fmt: skip
 

@@ -41,6 +41,7 @@ from starling.node.engine.optimizers import correction_lr, optimizer, ramp, sche
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.privacy.dp_sgd import PrivateGradients
 from starling.node.engine.rehearsal import calling, rehearse
+from starling.node.engine.start import initial
 from starling.node.rpc.calls import Open
 from starling.node.tasks.api import Source
 from starling.node.tasks.evaluate import BATCHES, Result, comparing, estimate, evaluate, tracking
@@ -68,8 +69,8 @@ class Learner:
         path = Path(opening.data) if opening.data else None
         source = Source(path, manifest.partition, opening.shard, manifest.seed)
         self.data = calling(kind, "data()", lambda: self.task.data(source, self.device))
-        chance = generator(manifest.seed, "model")
-        self._model = calling(kind, "model()", lambda: self.task.model(chance).to(self.device))
+        self._start = opening.start
+        self._model = initial(self.task, manifest, self._start).to(self.device)
         if ":" in kind:
             rehearse(kind, self.task, self._model, self.data, manifest.task.batch_size)
         try:
@@ -338,7 +339,7 @@ class Learner:
 
     def beginning(self) -> Tensor:
         """(d,) the initial model, equal at every node."""
-        model = self.task.model(generator(self._manifest.seed, "model")).to(self.device)
+        model = initial(self.task, self._manifest, self._start).to(self.device)
         return bind(model, self.layout)[0]
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -48,7 +48,7 @@ def export(run_dir: Path, file: Path) -> None:
         engine = Engine()
         opening = calls.Open(
             manifest=manifest, data=config.data, shard=shard, device=config.device, threads=config.threads, checkpoint=str(copied),
-            node=me, privacy=PrivacySection(),
+            node=me, privacy=PrivacySection(), start=config.start,
         )  # fmt: skip
         for call in (opening, calls.Save(str(file))):
             reply = engine.handle(call)

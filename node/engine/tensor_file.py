@@ -19,6 +19,7 @@ from torch import Tensor
 FORMAT = 1
 _KEY = "starling"  # one header entry, as the library does not fix the order of several
 _LENGTH_BYTES = 8
+_NO_TENSORS = (ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError)
 
 
 def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> bytes:
@@ -29,20 +30,28 @@ def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> bytes
     return data
 
 
+def tensors(data: bytes) -> dict[str, Tensor]:
+    """Tensors of any safetensors file, on the CPU. Raises ValueError if it is none, as a short message says."""
+    try:
+        return safetensors.torch.load(data)
+    except _NO_TENSORS as error:
+        raise ValueError("is no safetensors file, or cut short") from error
+
+
 def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, str | int]]:
     """Tensors on the CPU, and facts. Raises ValueError if it is no such file, of another format, or damaged, as a short message says."""
     try:
         length = int.from_bytes(data[:_LENGTH_BYTES], "little")
         header = json.loads(json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length])["__metadata__"][_KEY])
         version, facts, checksum = header["format"], header["facts"], header["sha256"]
-        tensors = safetensors.torch.load(data)
-    except (ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError) as error:
+        found = safetensors.torch.load(data)
+    except _NO_TENSORS as error:
         raise ValueError("cut short, or not written by Starling") from error
     if version != FORMAT:
         raise ValueError(f"written in format {version!r:.20}, this program reads {FORMAT}")
-    if not isinstance(facts, dict) or checksum != _checksum(tensors, facts):
+    if not isinstance(facts, dict) or checksum != _checksum(found, facts):
         raise ValueError("damaged: its checksum does not match")
-    return tensors, facts
+    return found, facts
 
 
 def write(path: Path, data: bytes) -> Path:

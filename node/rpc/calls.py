@@ -58,6 +58,7 @@ class Open(Call, frozen=True, tag="open"):
         attack, attack_params: how it misbehaves; "" for not at all.
         code: folder in which a `module:Class` of the manifest, or of `attack`, is looked for after installed packages; "" without the
             owner's consent.
+        start: where the file is that `task.start` of the manifest is the digest of; "" for none.
     """
 
     if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Open(Call, frozen=True, tag="open"):
     attack: str = ""
     attack_params: dict[str, Scalar] = msgspec.field(default_factory=dict)
     code: str = ""
+    start: str = ""
 
     def __post_init__(self) -> None:
         """Types of sections depend on the parts they name, which msgspec alone cannot decode."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.gossip.rng import generator
 from starling.node.catalogues import task
 from starling.node.engine.mixing import mixer
+from starling.node.engine.start import initial
 from starling.node.simulate import build
 from starling.node.simulate.matrix import byzantine
 from starling.node.simulate.matrix import run as matrix
@@ -27,7 +27,7 @@ def check(scenario: Scenario) -> None:
     """
     agreed = manifest(scenario)
     if scenario.simulate.model:
-        model = task(agreed.task.kind, agreed.task.params()).model(generator(agreed.seed, "model"))
+        model = initial(task(agreed.task.kind, agreed.task.params()), agreed)
         build.exchange(scenario, agreed, mixer(agreed), layout_of(model))
         byzantine.attack(scenario.attack)
 

@@ -20,6 +20,7 @@ from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest
 from starling.node.engine.mixing import mixer
 from starling.node.engine.optimizers import correction_lr, optimizer, schedule
+from starling.node.engine.start import initial
 from starling.node.tasks.api import Source
 from starling.robust.clip import clip
 
@@ -31,6 +32,7 @@ def walk(
     incarnation: Callable[[str, str], int] = lambda _one, _other: 0,
     asked: Callable[[str, int], Collection[str]] | None = None,
     salt: Callable[[int], bytes] | None = None,
+    file: str = "",
 ) -> Tensor:
     """(n, d) models after all rounds of whole vectors without a fault.
 
@@ -41,8 +43,9 @@ def walk(
         incarnation: (peer, peer) -> their edge's.
         asked: (peer, round) -> whom it asked, where that is not the overlay's to say.
         salt: of a round's ranks, where it is not the swarm id.
+        file: what `task.start` is the digest of.
     """
-    start, local, worth = _nodes(agreed, peers)
+    start, local, worth = _nodes(agreed, peers, file)
     rate = correction_lr(agreed.optimizer, agreed.optimizer.lr)
     reference = Reference(
         peers=peers,
@@ -79,13 +82,13 @@ def walk(
     return reference.x
 
 
-def _nodes(agreed: Manifest, peers: Sequence[str]) -> tuple[Tensor, Local, Callable[[int], Losses]]:
+def _nodes(agreed: Manifest, peers: Sequence[str], file: str = "") -> tuple[Tensor, Local, Callable[[int], Losses]]:
     """Where all begin, (n, d), their local steps, and what models are worth to them, out of the parts that an engine is made of."""
     made = task(agreed.task.kind, agreed.task.params())
     rates = schedule(agreed.optimizer, agreed.pace.rounds)
     nodes = []
     for shard in range(len(peers)):
-        model = made.model(generator(agreed.seed, "model"))
+        model = initial(made, agreed, file)
         x, gradient = bind(model, layout(model))
         data = made.data(Source(None, agreed.partition, shard, agreed.seed), "cpu")
         nodes.append((model, x, gradient, data, optimizer(agreed.optimizer, x)))

@@ -12,6 +12,7 @@ from starling.node.config.schema import (
     CompressSection,
     Manifest,
     MixSection,
+    NodeConfig,
     OptimizerSection,
     OverlaySection,
     PaceSection,
@@ -19,10 +20,13 @@ from starling.node.config.schema import (
     RobustSection,
     TaskSection,
 )
+from starling.node.config.start import sealed
 from starling.node.daemon.membership.neighbors import RandomNeighbors
 from starling.node.identity import verify
 from starling.node.net.faults import loss
+from starling.node.rpc.calls import Save, Train
 from starling.node.simulate.virtual.swarm import VirtualSwarm
+from tests.harness.engines import done, opened
 from tests.harness.sections import taken
 from tests.harness.stories import replayable
 from tests.harness.trajectory import walk
@@ -110,6 +114,7 @@ ALGORITHMS = {
     "defended_tracking": (MixSection(kind="defended_tracking"), OverlaySection(kind="base_k", k=2), EXACT),
     "local_sgd": (MixSection(kind="dsgd"), AVERAGED, EXACT),
     "diloco": (MixSection(kind="outer"), AVERAGED, CODED),
+    "diloco after plain averages": (MixSection(kind="outer", plain_averages=1), AVERAGED, CODED),
     "streaming": (
         MixSection(kind="outer", fragments=3, keep=0.5),
         OverlaySection(kind="alone", average_every=2, overlap=True), CODED,
@@ -147,6 +152,38 @@ GATHERED = {
     "ubar of a draw": (OverlaySection(kind="pull", k=3), RobustSection(rule="ubar"), HALVED),
     "nnm and krum of a draw": (OverlaySection(kind="pull", k=4), RobustSection(rule="krum", f=1, before="nnm"), HALVED),
 }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_swarm_that_begins_with_a_file_walks_the_reference_trajectory(deterministic_scheduler, tmp_path):
+    deterministic_scheduler(2)
+    agreed, file = agreement(4, overlay="ring", compress=EXACT, rounds=3), tmp_path / "warm.safetensors"
+    trained = opened(msgspec.structs.replace(agreed, seed=8))
+    for call in (Train(0, 4), Save(str(file))):
+        done(trained, call)
+    agreed = msgspec.structs.replace(agreed, task=agreed.task.changed(start=str(file)))
+    peers, models, incs, failed, swarm = outcome(agreed, 4, seed=2)
+    assert failed == 0
+    expected = walk(agreed, swarm, peers, lambda one, other: incs[one, other])
+    assert torch.equal(models, expected)
+    founded, _ = sealed(agreed, NodeConfig())
+    assert torch.equal(walk(founded, swarm, peers, lambda one, other: incs[one, other], file=str(file)), expected)
+
+
+def test_until_it_ends_the_plain_phase_is_plain_averaging_bit_for_bit():
+    """On neural networks with a node's optimiser: exact averages, and averages of pairs whose anchors are exchanged as well."""
+    pairs = OverlaySection(kind="random_matching")
+    for overlay, keys in ((AVERAGED, {}), (pairs, {"outer_momentum": 0.5, "pull": 0.7, "nesterov": False})):
+        agreed = msgspec.structs.replace(agreement(4, compress=EXACT, rounds=6), overlay=overlay)
+        plain, phased, stepped = (
+            walk(msgspec.structs.replace(agreed, mix=mix), "swarm", "abcd")
+            for mix in (
+                MixSection(kind="dsgd", clip_norm=0.0), MixSection(kind="outer", plain_averages=6, clip_norm=0.0, **keys),
+                MixSection(kind="outer", plain_averages=1, clip_norm=0.0, **keys),
+            )
+        )  # fmt: skip
+        assert torch.equal(phased, plain)
+        assert not torch.equal(stepped, plain)
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from starling.gossip.rng import generator
 from starling.gossip.vector import Layout, as_named, bind, layout
 from starling.node.catalogues import task
 from starling.node.config.schema import Manifest
+from starling.node.engine.start import initial
 from starling.node.simulate.matrix.byzantine import poisoned, success
 from starling.node.simulate.matrix.table import Rows, adjacent
 from starling.node.tasks.api import Data, Source, Task
@@ -72,6 +73,7 @@ class TorchTask:
     # how often a model does what an attack wants, of how many held-out samples of a batch; None: there is no such aim
     hits: Callable[[nn.Module, Any], tuple[int, int]] | None = None
     optimum: Optimum | None = None  # by whose distance models are measured; None: by the task's own metric
+    begin: nn.Module | None = None  # what every node begins with; None: a random model
     start: Tensor = field(init=False)
     """(d,) where every node begins."""
     stacks: bool = field(init=False)
@@ -90,7 +92,7 @@ class TorchTask:
     def __post_init__(self) -> None:
         self.metric, self.higher_is_better = self.task.metric, self.task.higher_is_better
         self.cheap = self.optimum is not None
-        model = self.task.model(generator(self.seed, "model"))
+        model = self.begin or self.task.model(generator(self.seed, "model"))
         self.layout = layout_of(model)
         self._scored = copy.deepcopy(model)
         self._scored_flat, _ = bind(self._scored, self.layout)
@@ -194,8 +196,9 @@ class Bowls:
     labels: Sequence[str]  # of each row
     shards: Sequence[int]  # (N) which each row has
     seed: int
+    begin: nn.Module  # the point that every node begins with
     start: Tensor = field(init=False)
-    """(d,) the point 0."""
+    """(d,) that point."""
     layout: Layout = field(init=False)
     optimum: Optimum = field(init=False)
     b: Tensor = field(init=False)
@@ -206,8 +209,8 @@ class Bowls:
     cheap: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        dtype, dim = DTYPES[self.task.dtype], self.task.dim
-        self.start, self.layout = torch.zeros(dim, dtype=dtype), Layout(("x",), ((dim,),), dtype)
+        dtype, self.layout = DTYPES[self.task.dtype], layout(self.begin)
+        self.start = bind(self.begin, self.layout)[0].clone()
         self.optimum = Optimum(lambda alive: self.task.optimum([self.shards[row] for row in alive], self.seed))
         for shard in range(max(self.shards) + 1):
             bowl = self.task.bowl(self.seed, shard)
@@ -270,18 +273,19 @@ def problem(
     `byzantine` (N,) bool are the rows that do what `attack` says: perhaps they learn from other data than they have.
 
     Raises:
-        ConfigError: the task or its data cannot be had, or the attack needs other data.
+        ConfigError: the task, the model of `task.start` or the data cannot be had, or the attack needs other data.
     """
     made = task(manifest.task.kind, manifest.task.params())
     seed, parts = manifest.seed, manifest.partition.shards
     shards = [row % parts for row in range(len(labels))]
+    begin = initial(made, manifest)
     if isinstance(made, Quadratic):
         if attack is not None and attack.targets == "data":
             raise ConfigError(
                 f"attack.kind: poisons labels, which task={manifest.task.kind} has not; try `--set task.kind=digits`"
             )
         made.check(Source(None, manifest.partition, 0, seed))
-        return Bowls(made, labels, shards, seed)
+        return Bowls(made, labels, shards, seed, begin)
     by_shard = {shard: made.data(Source(None, manifest.partition, shard, seed), "cpu") for shard in sorted(set(shards))}
     data, hits, optimum = [by_shard[shard] for shard in shards], None, None
     if attack is not None and byzantine is not None:
@@ -289,7 +293,7 @@ def problem(
     if isinstance(made, Logistic):
         logistic = made
         optimum = Optimum(lambda alive: logistic.optimum([shards[row] for row in alive], seed))
-    return TorchTask(made, data, labels, seed, manifest.task.batch_size, stack_from, hits, optimum)
+    return TorchTask(made, data, labels, seed, manifest.task.batch_size, stack_from, hits, optimum, begin)
 
 
 def stacked(batches: Sequence[Any]) -> Any:

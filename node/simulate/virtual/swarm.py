@@ -21,6 +21,7 @@ from starling.gossip.seeds import derive
 from starling.node.admission.chain import Chain
 from starling.node.config.manifest import found, swarm_id
 from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.config.start import sealed
 from starling.node.daemon.app import Node
 from starling.node.daemon.context import AdmissionStore, NodeSetup
 from starling.node.daemon.events import Events
@@ -81,6 +82,7 @@ class VirtualSwarm:
         folder: Path | None = None,
     ) -> None:  # fmt: skip
         self._seed = seed
+        manifest, self._config = sealed(manifest, config or NodeConfig(linger_s=1e6, threads=1, trust=True))
         self.manifest = found(manifest, self.identity(0), int(EPOCH_S * 1000))
         self.swarm = swarm_id(self.manifest)
         pace = self.manifest.pace
@@ -90,7 +92,6 @@ class VirtualSwarm:
         self.hub = MemoryHub(rules or (), seed)
         self.nodes: dict[int, VirtualNode] = {}
         self._step_cost_s = step_cost_s
-        self._config = config or NodeConfig(linger_s=1e6, threads=1, trust=True)
         self._attacks = attacks or {}
         self._folder = folder
         self._nursery: trio.Nursery | None = None

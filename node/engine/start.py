@@ -1,0 +1,57 @@
+"""The model that every node begins with: random, or read from the file of `task.start`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from starling.gossip.errors import ConfigError
+from starling.gossip.rng import generator
+from starling.node.config import start
+from starling.node.config.parts import shown
+from starling.node.config.schema import Manifest
+from starling.node.engine import tensor_file
+from starling.node.engine.rehearsal import calling
+from starling.node.tasks.api import Task
+
+
+def initial(task: Task, manifest: Manifest, file: str = "") -> nn.Module:
+    """A fresh model, on the CPU, equal at every node.
+
+    Args:
+        task: of the manifest.
+        manifest: its seed, or its `task.start`.
+        file: `start` of the node's settings.
+
+    Raises:
+        ConfigError: the file is missing, is another one, or does not hold a model of this task.
+    """
+    kind = manifest.task.kind
+    model = calling(kind, "model()", lambda: task.model(generator(manifest.seed, "model")))
+    if manifest.task.start:
+        name, data = start.read(manifest.task.start, file)
+        try:
+            tensors = tensor_file.tensors(data)
+            _check(tensors, {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)})
+        except ValueError as error:
+            raise ConfigError(
+                f"task.start: {shown(name)} {error}; needed is a model of task={kind}, as `starling export MODEL.safetensors` writes it"
+            ) from error
+        model.load_state_dict(tensors)
+    return model
+
+
+def _check(tensors: dict[str, Tensor], needed: dict[str, Tensor]) -> None:
+    """Raises ValueError, in a few words, unless names, shapes and dtypes are those needed and all numbers finite."""
+    if tensors.keys() != needed.keys():
+        name = min(tensors.keys() ^ needed.keys())
+        raise ValueError(f"{'lacks' if name in needed else 'has a foreign'} tensor {shown(name)}")
+    for name, tensor in tensors.items():
+        if tensor.shape != needed[name].shape or tensor.dtype != needed[name].dtype:
+            raise ValueError(f"has {name} as {_form(tensor)}, must be {_form(needed[name])}")
+        if not torch.isfinite(tensor).all():
+            raise ValueError(f"holds numbers that are not finite, in {name}")
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"

@@ -1,0 +1,129 @@
+"""All nodes begin with the model of a file, bit for bit, in engines, simulations and the reference; any other file is refused."""
+
+import hashlib
+from functools import partial
+
+import pytest
+import torch
+from msgspec import structs
+from safetensors.torch import load_file, save_file
+
+from starling.node import operate
+from starling.node.config.schema import NodeConfig
+from starling.node.config.start import sealed
+from starling.node.engine import offline
+from starling.node.engine.engine import Engine
+from starling.node.rpc import calls
+from starling.node.simulate.matrix.problem import problem
+from starling.node.storage.run_dir import RunDir
+from tests.harness.engines import done, manifest, opened, refused_as, x_of
+
+SMALL = {"hidden": 8}
+
+
+@pytest.fixture(params=["digits", "quadratic", "tests.harness.networks:Pictures"])
+def trained(request, tmp_path):
+    """(task's manifest, file of a model that has learned a little, its parameters (d,)): also with buffers, and of a formula."""
+    params = {"digits": SMALL, "quadratic": {}}.get(request.param, {"network": "resnet"})
+    made = partial(manifest, request.param, params=params, local_steps=2)
+    engine, file = opened(made()), tmp_path / "warm.safetensors"
+    done(engine, calls.Train(0, 2))
+    done(engine, calls.Save(str(file)))
+    return made, file, x_of(engine)
+
+
+def opening(agreed, shard, label, start):
+    return calls.Open(agreed, "", shard, "cpu", 1, "", label, start=start)
+
+
+def from_file(agreed, file):
+    """As a founder writes it, and as a founded manifest has it with the path in the node's settings."""
+    named = structs.replace(agreed, task=agreed.task.changed(start=str(file)))
+    return named, *sealed(named, NodeConfig())
+
+
+def test_every_node_and_simulation_begins_with_the_file_bit_for_bit(trained):
+    made, file, x = trained
+    named, founded, config = from_file(made(), file)
+    engines = [Engine(clock=lambda: 0.0) for _ in "ab"]
+    for shard, (engine, label) in enumerate(zip(engines, "ab", strict=True)):
+        done(engine, opening(founded, shard, label, config.start))
+        assert torch.equal(x_of(engine), x)
+        assert torch.equal(engine.session.learner.beginning(), x)
+    assert torch.equal(problem(named, "ab").start, x)
+    assert not torch.equal(x_of(opened(made())), x)
+    done(engines[0], calls.Train(0, 2))
+    assert torch.equal(engines[0].session.learner.beginning(), x)  # what a late joiner compares with
+
+
+def _renamed(tensors):
+    return {f"other.{name}": tensor for name, tensor in tensors.items()}
+
+
+def _one_more(tensors):
+    return {**tensors, "zzz": torch.zeros(1)}
+
+
+def _flatter(tensors):
+    return {name: tensor.reshape(-1) for name, tensor in tensors.items()}
+
+
+def _wider(tensors):
+    return {name: tensor.double() for name, tensor in tensors.items()}
+
+
+def _broken(tensors):
+    return {name: torch.full_like(tensor, torch.nan) for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_renamed, "lacks tensor"), (_one_more, "has a foreign tensor 'zzz'"), (_flatter, "must be float32 of shape (8, 64)"),
+        (_wider, "must be float32 of shape"), (_broken, "not finite"),
+    ],
+)  # fmt: skip
+def test_a_model_of_another_task_is_refused_in_one_line(tmp_path, change, words):
+    engine, file = opened(manifest(params=SMALL)), tmp_path / "warm.safetensors"
+    done(engine, calls.Save(str(file)))
+    save_file(change(load_file(file)), file)
+    _, founded, config = from_file(manifest(params=SMALL), file)
+    refused = refused_as("config", Engine().handle(opening(founded, 0, "a", config.start)), words)
+    assert refused.reason.startswith(f"task.start: '{file}' ")
+    assert refused.reason.endswith("as `starling export MODEL.safetensors` writes it")
+
+
+def test_what_is_no_safetensors_file_is_never_unpickled(tmp_path):
+    torch.save({"x": torch.zeros(1)}, tmp_path / "warm.pt")
+    for file, data in (("warm.pt", None), ("empty", b""), ("cut", b"\xff" * 20)):
+        if data is not None:
+            (tmp_path / file).write_bytes(data)
+        _, founded, config = from_file(manifest(params=SMALL), tmp_path / file)
+        refused_as(
+            "config", Engine().handle(opening(founded, 0, "a", config.start)), "is no safetensors file, or cut short"
+        )
+
+
+def test_a_node_without_the_file_is_told_which_and_how(tmp_path):
+    (tmp_path / "warm").write_bytes(b"x")
+    _, founded, _ = from_file(manifest(params=SMALL), tmp_path / "warm")
+    digest = hashlib.sha256(b"x").hexdigest()
+    refused_as("config", Engine().handle(opening(founded, 0, "a", "")), f"begins with the model of sha256:{digest}")
+
+
+def test_a_run_directory_knows_where_the_file_is(tmp_path, monkeypatch):
+    """Founded in one folder, exported from another."""
+    engine = opened(manifest(params=SMALL))
+    done(engine, calls.Save(str(tmp_path / "warm.safetensors")))
+    monkeypatch.chdir(tmp_path)
+    named, *_ = from_file(manifest(params=SMALL), "warm.safetensors")
+    place, _ = operate.found(tmp_path / "n", named, NodeConfig(device="cpu"))
+    config, founded = RunDir(tmp_path / "n").read_config(), place.read_manifest()
+    assert config.start == str(tmp_path / "warm.safetensors")
+    other = Engine()
+    done(other, calls.Open(founded, "", 0, "cpu", 1, str(place.checkpoint), "me", start=config.start))
+    done(other, calls.Train(0, 1))
+    done(other, calls.Save(""))
+    monkeypatch.chdir("/")
+    offline.export(place.path, tmp_path / "later.safetensors")
+    assert (tmp_path / "later.safetensors").stat().st_size > 0
