@@ -129,6 +129,8 @@ class SimulateRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="s
     """`--set` of every case."""
     cases: dict[Name, tuple[str, ...]] = msgspec.field(default_factory=lambda: {"default": ()})
     """Name -> `--set` of this case alone."""
+    warm: tuple[str, ...] = ()
+    """`--set` by which one node learns from the data of all beforehand; START in a case is the file of its model. None: there is none."""
     targets: tuple[float, ...] = ()
     """Values of the metric whose first crossing is a figure."""
     compare: tuple[tuple[Name, Name], ...] = ()

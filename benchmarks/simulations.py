@@ -27,12 +27,13 @@ and figures of learning differ in the third digit: compare with a tolerance (`be
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-from benchmarks import data, facts
+from benchmarks import data, facts, warm
 from benchmarks.command import starling
 from benchmarks.recipes import SimulateRecipe
 from benchmarks.results import Figures, Run
@@ -48,18 +49,23 @@ def measure(recipe: SimulateRecipe) -> list[Run]:
     Raises:
         RuntimeError: a simulation failed.
     """
-    return [run for case in recipe.cases for run in run_case(recipe, case)]
+    with tempfile.TemporaryDirectory() as folder:
+        files = data.find(recipe.data) if recipe.data else None
+        warmed = warm.write(recipe, files, Path(folder)) if recipe.warm else None
+        return [run for case in recipe.cases for run in run_case(recipe, case, warmed)]
 
 
-def run_case(recipe: SimulateRecipe, case: str) -> list[Run]:
-    """One case: a run for each seed.
+def run_case(recipe: SimulateRecipe, case: str, warmed: tuple[Path, str] | None = None) -> list[Run]:
+    """One case: a run for each seed; `warmed` is what `benchmarks.warm.write` has made.
 
     Raises:
         RuntimeError: it failed.
     """
     before, files = facts.load(), data.find(recipe.data) if recipe.data else None
-    document = starling(arguments(recipe, case, files), case)
+    start, digest = warmed or (None, None)
+    document = starling(arguments(recipe, case, files, start), case)
     learned = {"data": {"name": recipe.data, "sha256": data.fingerprint(files)}} if files is not None else {}
+    learned |= {"start": digest} if digest is not None else {}
     load = [before, facts.load()]
     return [_run(case, load, seed, one) | learned for seed, one in zip(recipe.seeds, document["runs"], strict=True)]
 
@@ -79,9 +85,10 @@ def _short(value: float) -> float:
     return value if isinstance(value, int) else float(f"{value:.5g}")
 
 
-def arguments(recipe: SimulateRecipe, case: str, files: Path | None = None) -> list[str]:
-    """The command line of one case, without `starling`; `files` are what its task learns from."""
-    sets = (*recipe.set, *recipe.cases[case], f"sweep.seeds=[{', '.join(map(str, recipe.seeds))}]")
+def arguments(recipe: SimulateRecipe, case: str, files: Path | None = None, start: Path | None = None) -> list[str]:
+    """The command line of one case, without `starling`; `files` are what its task learns from, `start` is the file of a model."""
+    own = tuple(each.replace(warm.PLACE, str(start)) for each in recipe.cases[case])
+    sets = (*recipe.set, *own, f"sweep.seeds=[{', '.join(map(str, recipe.seeds))}]")
     sets = sets if files is None else (f"task.path={files}", *sets)
     return ["simulate", recipe.scenario, "--json", "--no-progress", *(word for one in sets for word in ("--set", one))]
 

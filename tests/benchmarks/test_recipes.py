@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from benchmarks import (
     codecs,
@@ -25,6 +27,7 @@ from benchmarks import (
     startup,
     table,
     tracking,
+    warm,
 )
 from benchmarks import rules as combining
 from benchmarks import run as bench
@@ -42,10 +45,12 @@ from benchmarks.recipes import (
 from benchmarks.results import Result
 from starling.gossip.overlay import catalogue
 from starling.kernels.schema import ALL_RULES, CODECS, RULES
+from starling.node.catalogues import task
 from starling.node.cli.demo import make_plan
 from starling.node.config.assignments import assignments
+from starling.node.engine.start import initial
 from starling.node.simulate import rules, sweep
-from starling.node.simulate.schema import PATH_TASKS
+from starling.node.simulate.schema import PATH_TASKS, manifest
 from starling.robust.attacks.catalogue import ATTACKS
 
 FACTS = Facts(
@@ -198,6 +203,23 @@ def check_simulation(recipe: SimulateRecipe, case: str) -> None:
         _, cells = sweep.read(facts.ROOT / words[1], [*given, f"task.path={facts.ROOT}"])
     rules.check(cells)
     assert [cell.scenario.simulate.seed for cell in cells] == list(recipe.seeds)
+
+
+def test_a_case_can_begin_with_what_a_node_has_learned_from_the_data_of_all(tmp_path):
+    """START is the file of that model, which is equal every time and fits the recipe's task."""
+    sets = ("task=digits", "task.hidden=8", "pace.local_steps=2", "pace.rounds=2", "mix=dsgd")
+    recipe = SimulateRecipe(
+        title="x", scenario="benchmarks/scenarios/digits-by-label.toml", set=sets, warm=("pace.rounds=3",),
+        cases={"cold": (), "warm": ("task.start=START",)},
+    )  # fmt: skip
+    (file, digest), (_, again) = (warm.write(recipe, None, tmp_path) for _ in range(2))
+    assert digest == again
+    words = simulations.arguments(recipe, "warm", None, file)
+    assert f"task.start={file}" in words
+    assert not any("task.start" in word for word in simulations.arguments(recipe, "cold", None, file))
+    agreed = manifest(sweep.read(facts.ROOT / words[1], [word for word in words if "=" in word])[1][0].scenario)
+    begun = initial(task(agreed.task.kind, agreed.task.params()), agreed).state_dict()
+    assert all(torch.equal(begun[name], tensor) for name, tensor in load_file(file).items())
 
 
 @pytest.mark.parametrize(

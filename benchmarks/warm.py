@@ -1,0 +1,41 @@
+"""A model to begin with: what one node has learned from the data of all, in the engine that nodes run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks import data
+from benchmarks.recipes import SimulateRecipe
+from starling.node.config import presets
+from starling.node.engine.engine import Engine
+from starling.node.rpc import calls
+from starling.node.simulate.schema import Scenario, manifest
+
+PLACE = "START"
+"""In a recipe's cases, the path of the file."""
+
+
+def write(recipe: SimulateRecipe, files: Path | None, folder: Path) -> tuple[Path, str]:
+    """Train by `recipe.warm` -> a safetensors file in `folder`, and the beginning of its SHA-256.
+
+    Raises:
+        RuntimeError: the engine refused.
+    """
+    sets = (*recipe.set, *recipe.warm, "partition.shards=1")
+    sets = sets if files is None else (f"task.path={files}", *sets)
+    agreed, file = manifest(presets.load(Scenario, Path(recipe.scenario), sets)), folder / "start.safetensors"
+    engine, pace = Engine(), agreed.pace
+    _ask(engine, calls.Open(agreed, "", 0, "cpu", 1, "", "warm"))
+    for number in range(pace.rounds):
+        _ask(engine, calls.Train(number, pace.local_steps))
+        _ask(engine, calls.Mix(number))
+    _ask(engine, calls.Save(str(file)))
+    return file, data.fingerprint(file)
+
+
+def _ask(engine: Engine, call: calls.Request) -> None:
+    reply = engine.handle(call)
+    while reply is None:
+        reply = engine.step()
+    if isinstance(reply, calls.Refused):
+        raise RuntimeError(f"warm: {reply.reason}")  # noqa: TRY004 — an answer, not a type
