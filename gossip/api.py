@@ -45,7 +45,9 @@ class Selector(Protocol):
     """Which coordinates an exchange is about."""
 
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
-        """Coordinates of x (d,); `reference` (d,) are its values at the last exchange with this peer, or None.
+        """Coordinates of x (d,), a message, where `reference` is None; else of its difference from `reference` (d,).
+
+        That is what was last known of the peer's vector: its values after the last exchange of them, at first those that all began with.
 
         `seed` is that of the edge's incarnation, `turn` the transaction's number on the edge.
         """

@@ -44,10 +44,11 @@ class Reference:
         x: (n, d) the models to start from, all alike where ends swap messages; moved.
         mixer: mixing algorithm.
         codec: codecs and clip.
-        selector: coordinates of an exchange; one that looks at earlier exchanges is not reproduced.
+        selector: coordinates of an exchange; wishes are not reproduced.
         seed: the swarm's.
         incarnation: of each edge.
         losses: what models are worth to a node, for rules that look at it; None: they cannot.
+        compares: the selector looks at what was last known of the peer's vector.
     """
 
     peers: Sequence[str]
@@ -58,11 +59,13 @@ class Reference:
     seed: int
     incarnation: Incarnation = lambda _initiator, _responder: 0
     losses: Callable[[int], Losses] | None = None
+    compares: bool = False
     states: list[Any] = field(init=False)
     ledgers: list[Ledger] = field(init=False)
     kept: list[dict[str, Tensor]] = field(init=False)
     turns: dict[tuple[int, int], int] = field(init=False, default_factory=dict)
     taken: list[dict[int, int]] = field(init=False)
+    known: dict[tuple[int, int], Tensor] = field(init=False, default_factory=dict)
     _origin: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -123,7 +126,8 @@ class Reference:
         """One transaction with initiator i -> what it does to i, and to j."""
         dim, dtype = frozen[i].numel(), frozen[i].dtype
         name, inc, seq = self._begin(i, j)
-        support = self.selector.select(frozen[i], None, derive(self.seed, "mask", name, inc), seq)
+        known = self.known.get((i, j), self._origin) if self.compares else None
+        support = self.selector.select(frozen[i], known, derive(self.seed, "mask", name, inc), seq)
         gain = cast("Averaging", self.mixer.edge).gain(theta, support.ratio(dim), phase)
         chance = generator(self.seed, "quantize", name, inc, seq)
         request = self.codec.encode_request(frozen[i], support, chance)
@@ -131,6 +135,8 @@ class Reference:
         chance = generator(self.seed, "quantize", name, inc, seq)
         response, _ = self.codec.encode_response(asked.take(frozen[j]).cpu(), theirs, asked, dim, chance)
         v, _ = self.codec.decode_response(response, support, dim, dtype)
+        if known is not None:
+            self.known[i, j] = support.put(known, support.take(frozen[i]) + (1.0 - theta) * v)
         return Effect(self.peers[j], support, v, theta, gain), Effect(self.peers[i], support, -v, theta, gain)
 
     def _swapped(self, swapping: Swapping, frozen: Sequence[Tensor], meetings: Iterable[Meeting]) -> list[Tensor]:

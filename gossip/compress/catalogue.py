@@ -21,9 +21,13 @@ class SelectorFacts:
 
     Args:
         random: its choice differs from peer to peer.
+        compares: it looks at what is in the vector, and where both ends move by their difference at what was last known of the peer's.
+        wishes: half of an exchange's coordinates are those for which the responder asked in the last one.
     """
 
     random: bool = False
+    compares: bool = True
+    wishes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +44,21 @@ class QuantizerFacts:
 
 
 _CODECS = "starling.gossip.compress.quantize"
+_BLIND = SelectorFacts(random=True, compares=False)
 _RANDOM = SelectorFacts(random=True)
 _INSTEAD = {"int2": "int2_nearest", "qsgd3": "qsgd7", "qsgd1": "sign"}
 SELECTORS: Catalogue[Selector, SelectorFacts] = Catalogue(
     "compress.select",
     "starling.selectors",
     {
-        "full": Entry("starling.gossip.compress.select.coordinates:Everything", SelectorFacts()),
-        "mask": Entry("starling.gossip.compress.select.coordinates:Mask", _RANDOM),
-        "random_k": Entry("starling.gossip.compress.select.coordinates:RandomK", _RANDOM),
+        "full": Entry("starling.gossip.compress.select.coordinates:Everything", SelectorFacts(compares=False)),
+        "mask": Entry("starling.gossip.compress.select.coordinates:Mask", _BLIND),
+        "random_k": Entry("starling.gossip.compress.select.coordinates:RandomK", _BLIND),
         "top_k": Entry("starling.gossip.compress.select.coordinates:TopK", SelectorFacts()),
         "top_k_sampled": Entry("starling.gossip.compress.select.approximate:SampledTopK", _RANDOM),
         "chunk_top_k": Entry("starling.gossip.compress.select.approximate:ChunkTopK", SelectorFacts()),
         "cocktail": Entry("starling.gossip.compress.select.coordinates:Cocktail", _RANDOM),
-        "drift_top_k": Entry("starling.gossip.compress.select.coordinates:DriftTopK", SelectorFacts()),
+        "drift_top_k": Entry("starling.gossip.compress.select.coordinates:TopK", SelectorFacts(wishes=True)),
         "low_rank": Entry("starling.gossip.compress.select.low_rank:LowRank", _RANDOM),
         "layered": Entry(
             "starling.gossip.compress.select.layers:Layered",
@@ -71,7 +76,7 @@ BUDGET = "budget"
 SELECTIONS: Catalogue[Selector, SelectorFacts] = SELECTORS.extended(
     {
         BUDGET: Entry(
-            "starling.gossip.compress.select.coordinates:Mask", _RANDOM, keys="starling.gossip.compress.budget:Budget"
+            "starling.gossip.compress.select.coordinates:Mask", _BLIND, keys="starling.gossip.compress.budget:Budget"
         )
     }
 )

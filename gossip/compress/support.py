@@ -59,6 +59,10 @@ class Support:
         """X (d,) plus the vector that `values` (k,) represent -> a new (d,)."""
         return x + self.spread(values, x.numel())
 
+    def put(self, x: Tensor, values: Tensor) -> Tensor:
+        """X (d,) with its part in the subspace replaced by the one that `values` (k,) represent -> a new (d,)."""
+        return self.add(x, values - self.take(x))
+
 
 @dataclass(frozen=True, slots=True)
 class Full(Support):

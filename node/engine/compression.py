@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 
-from starling.gossip.api import Quantizer, Selector
+from starling.gossip.api import Averaging, Gathering, Quantizer, Selector, Swapping
 from starling.gossip.catalogue import construct
 from starling.gossip.compress.budget import plan
-from starling.gossip.compress.catalogue import BUDGET, SELECTORS, by_code, quantizer
+from starling.gossip.compress.catalogue import BUDGET, SELECTIONS, SELECTORS, SelectorFacts, by_code, quantizer
 from starling.gossip.compress.select.coordinates import Mask, kept
 from starling.gossip.compress.select.dct import DctTopK
-from starling.gossip.compress.select.layers import layers_of
+from starling.gossip.compress.select.layers import layers_of, listed_size
 from starling.gossip.compress.select.low_rank import LowRank, matrices_of
+from starling.gossip.mix.catalogue import gathers, swaps
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.vector import Layout
 from starling.node.config.schema import CompressSection, Manifest
@@ -54,8 +55,19 @@ def exchange_codec(manifest: Manifest, dtype: torch.dtype, facts: Mapping[str, A
     return ExchangeCodec(request, response, manifest.mix.clip_norm, clip, low_rank, chunk)
 
 
+def selector_facts(section: CompressSection, edge: Averaging | Swapping | Gathering) -> SelectorFacts:
+    """Of the selector in exchanges of this kind: only of a difference is there a peer's vector to compare with, or a wish to answer."""
+    facts = SELECTIONS.facts(section.select, trusted=True)
+    return replace(facts, compares=False, wishes=False) if swaps(edge) or gathers(edge) else facts
+
+
 def selection(
-    section: CompressSection, request: Quantizer, response: Quantizer, facts: Mapping[str, Any] = _NOTHING
+    section: CompressSection,
+    request: Quantizer,
+    response: Quantizer,
+    facts: Mapping[str, Any] = _NOTHING,
+    *,
+    wishes: bool = False,
 ) -> Selection:
     """How the coordinates of an exchange are chosen. Raises ConfigError for an unknown selector or value.
 
@@ -63,6 +75,7 @@ def selection(
         section: of the manifest, with the selector's keys.
         request, response: codecs of the two messages.
         facts: further arguments for constructors that take them; see `parts`.
+        wishes: half of the coordinates are left to the responder's wishes.
     """
 
     def limit(budget_bytes: int) -> int:
@@ -72,9 +85,9 @@ def selection(
         return Mask(plan(limit(budget_bytes), dim, request, response))
 
     def by_layer(budget_bytes: int, dim: int) -> Selector:
-        # Of a budget the request gets its share; without one, what the ratio's coordinates take with a byte for each index.
+        # Of a budget the request gets its share; without one, what top-k of the ratio's coordinates takes.
         count = kept(section.ratio, dim)
-        asked, answered = request.size(count) + count, response.size(count)
+        asked, answered = listed_size(count, dim, request), response.size(count)
         budget = limit(budget_bytes) * asked // (asked + answered) or asked
         layered = {"layers": facts.get("layers"), "budget_bytes": budget, "quantizer": request}
         return SELECTORS.build(
@@ -86,8 +99,8 @@ def selection(
     if section.select == "layered":
         return by_layer
     given = _given(section, facts)
-    if section.select == "drift_top_k":
-        given["ratio"] = section.ratio / 2.0  # the other half is for the other end's wishes
+    if wishes:
+        given["ratio"] = section.ratio / 2.0
     selector = SELECTORS.build("compress", section.select, given, trusted=True)
     return lambda _budget_bytes, _dim: selector
 

@@ -31,8 +31,8 @@ class ConsensusDistance:
     """The consensus distance as one node sees it: the median over peers of the root mean square difference per parameter.
 
     While most peers are honest, the median lies among theirs, however long a Byzantine vector is; of an even number it is the lower one.
-    For an exchange of some of the coordinates the mean is over these: unbiased for masks, too large for drift_top_k, and biased either way
-    for top_k, dct_top_k and low_rank.
+    For an exchange of some of the coordinates the mean is over these: unbiased for masks, too large for selectors
+    that look for what differs most.
     """
 
     _fresh: dict[str, float] = field(default_factory=dict)  # since the last figure

@@ -24,7 +24,7 @@ from starling.gossip.mix.exchange_codec import edge
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
 from starling.node.config.schema import Manifest
-from starling.node.engine.compression import exchange_codec, parts, selection
+from starling.node.engine.compression import exchange_codec, parts, selection, selector_facts
 from starling.node.engine.consensus import ConsensusDistance, of_model, rms
 from starling.node.engine.learner import Learner
 from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Drop, Offer, Offered
@@ -76,14 +76,17 @@ class Exchanges:
         facts = parts(learner.layout, self._dim)
         self.codec = exchange_codec(manifest, origin.dtype, facts)
         request = self.codec.response if swaps(self._edge) else self.codec.request
-        self._select = selection(compress, request, self.codec.response, facts)
-        self._drifts = compress.select == "drift_top_k"
-        self._limit = kept(compress.ratio, self._dim) if self._drifts else 0
+        chosen = selector_facts(compress, self._edge)
+        self._compares = chosen.compares
+        self._select = selection(compress, request, self.codec.response, facts, wishes=chosen.wishes)
+        self._limit = kept(compress.ratio, self._dim) if chosen.wishes else 0
         self._offers: dict[str, _Offer] = {}
         self._pending: dict[str, _Pending] = {}
-        self._met: dict[str, Tensor] = {}  # drift_top_k: (D,) our values when last exchanged with a peer
-        self._wishes: dict[str, Indices] = {}  # drift_top_k: coordinates that a responder asked for
-        self._tables: tuple[dict[str, Any], ...] = (self._offers, self._pending, self._met, self._wishes)
+        self._known: dict[
+            str, Tensor
+        ] = {}  # (D,) what we last knew of a peer's vector, where the selector compares with it
+        self._wishes: dict[str, Indices] = {}  # coordinates that a responder asked for
+        self._tables: tuple[dict[str, Any], ...] = (self._offers, self._pending, self._known, self._wishes)
 
     def offer(self, call: Offer, shared: Tensor, *, local_steps: float, exclusive: bool) -> Offered:
         """Initiator: our values on a support of our choice, or our message.
@@ -102,7 +105,7 @@ class Exchanges:
             return Offered(payload, 0.0)
         assert not gathers(self._edge), "vectors are pulled"
         selector = self._select(call.budget_bytes, self._dim)
-        support = selector.select(shared, self._met.get(call.peer), self._seed(call), call.seq)
+        support = selector.select(shared, self._known_of(call.peer), self._seed(call), call.seq)
         wish = self._wishes.pop(call.peer, None)
         if wish is not None and isinstance(support, Indices):
             support = with_wish(support, wish, self._limit)
@@ -183,8 +186,7 @@ class Exchanges:
             if offer.support is None:
                 done = Swapped(call.peer, offer.sent, self._decode(call.payload), offer.mine, offer.give, offer.take)
             else:
-                limit = self._limit if self._drifts else 0
-                v, wish = self.codec.decode_response(call.payload, offer.support, self._dim, self._dtype, limit)
+                v, wish = self.codec.decode_response(call.payload, offer.support, self._dim, self._dtype, self._limit)
                 done = Effect(call.peer, offer.support, v.to(self._device), offer.theta, offer.gain)
         except ValueError as error:
             raise RemoteProtocolError(call.peer, str(error)) from error
@@ -252,16 +254,20 @@ class Exchanges:
         return changed
 
     def _wish(self, call: Answer, shared: Tensor) -> Indices | None:
-        if not self._drifts:
+        if not self._limit:
             return None
-        support = self._select(0, self._dim).select(shared, self._met.get(call.peer), 0, call.seq)
+        support = self._select(0, self._dim).select(shared, self._known_of(call.peer), 0, call.seq)
         return support if isinstance(support, Indices) else None
 
+    def _known_of(self, peer: str) -> Tensor | None:
+        """(D,) what we last knew of a peer's vector, at first that all began with ours; None if the selector does not compare."""
+        return self._known.get(peer, self._learner.origin) if self._compares else None
+
     def _note(self, done: Done, mine: Tensor) -> None:
-        """Both ends now have about equal values here: the reference for drift."""
-        if self._drifts and isinstance(done, Effect):
-            met = self._met.setdefault(done.peer, torch.zeros(self._dim, dtype=self._dtype, device=self._device))
-            met[done.support.index(self._dim)] = mine + done.theta * done.value
+        """An exchange tells what the peer's values are after it: the difference less the peer's step towards ours."""
+        known = self._known_of(done.peer)
+        if known is not None and isinstance(done, Effect):
+            self._known[done.peer] = done.support.put(known, mine + (1.0 - done.theta) * done.value)
 
     def _measured(self, difference: Tensor, support: Support) -> tuple[float, float | None]:
         """Norm of a difference (k,), and root mean square of its model part; None where that cannot be separated from a tracker."""

@@ -20,7 +20,7 @@ from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.seeds import derive
 from starling.gossip.vector import Layout
 from starling.node.config.schema import Manifest
-from starling.node.engine.compression import exchange_codec, parts, selection
+from starling.node.engine.compression import exchange_codec, parts, selection, selector_facts
 from starling.node.simulate.schema import Scenario, joiners
 from starling.node.simulate.virtual.swarm import VirtualSwarm
 
@@ -49,7 +49,8 @@ def exchange(scenario: Scenario, agreed: Manifest, mixer: Mixer, layout: Layout)
     rate = min(scenario.network.rates, default=scenario.network.bytes_per_s)
     budget = 0 if scenario.compress.params().get("budget_bytes") else int(rate * scenario.pace.slot_s * FILL)
     request = codec.response if swaps(mixer.edge) else codec.request
-    return codec, selection(scenario.compress, request, codec.response, parts(layout, dim))(budget, dim)
+    wishes = selector_facts(agreed.compress, mixer.edge).wishes
+    return codec, selection(scenario.compress, request, codec.response, parts(layout, dim), wishes=wishes)(budget, dim)
 
 
 def byzantine(scenario: Scenario, count: int) -> NDArray[np.bool_]:

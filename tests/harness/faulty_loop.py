@@ -1,7 +1,5 @@
 """A swarm as a loop over nodes in which exchanges are lost, proofs come late and nodes come and go: the ledger's own functions, by hand."""
 
-import torch
-
 from starling.gossip.api import Effect
 from starling.gossip.compress.select.coordinates import with_wish
 from starling.gossip.mix import edge_ledger
@@ -21,7 +19,7 @@ class FaultyLoop:
         self.closed = {}
         self.loop = Reference(peers, x, mixer, codec, selector, seed, self._incarnation)
         self.alive, self.most, self.pending, self.limit = set(alive), most, {}, limit
-        self.last, self.wishes, self.sizes = {}, {}, []
+        self.known, self.wishes, self.sizes = {}, {}, []
 
     def _incarnation(self, initiator, responder):
         i, j = self.loop.peers.index(initiator), self.loop.peers.index(responder)
@@ -117,7 +115,7 @@ class FaultyLoop:
         loop, dim, dtype = self.loop, frozen[i].numel(), frozen[i].dtype
         name, inc, seq = loop._begin(i, j)
         quantize = (loop.seed, "quantize", name, inc, seq)
-        support = loop.selector.select(frozen[i], self.last.get((i, j)), derive(loop.seed, "mask", name, inc), seq)
+        support = loop.selector.select(frozen[i], self.known_of(i, j), derive(loop.seed, "mask", name, inc), seq)
         wish = self.wishes.pop((i, j), None)
         if wish is not None:
             support = with_wish(support, wish, self.limit)
@@ -127,7 +125,7 @@ class FaultyLoop:
             return None
         decoded, theirs = loop.codec.decode_request(request, dim, dtype)
         mine = decoded.take(frozen[j])
-        wish = loop.selector.select(frozen[j], self.last.get((j, i)), 0, seq) if self.limit else None
+        wish = loop.selector.select(frozen[j], self.known_of(j, i), 0, seq) if self.limit else None
         response, _ = loop.codec.encode_response(mine, theirs, decoded, dim, generator(*quantize), wish)
         self.sizes[-1] = (len(request), len(response))
         v, self.wishes[i, j] = loop.codec.decode_response(response, support, dim, dtype, self.limit)
@@ -136,11 +134,14 @@ class FaultyLoop:
         return (to_i, support.take(frozen[i])), (to_j, mine)
 
     def committed(self, me, peer, effect, mine):
-        """The effect; selectors remember the values afterwards."""
+        """The effect; selectors compare with what it tells of the peer's values afterwards."""
         if self.limit:
-            last = self.last.setdefault((me, peer), torch.zeros_like(self.loop.x[0]))
-            last[effect.support.index(last.numel())] = mine + effect.theta * effect.value
+            after = mine + (1.0 - effect.theta) * effect.value
+            self.known[me, peer] = effect.support.put(self.known_of(me, peer), after)
         return effect
+
+    def known_of(self, me, peer):
+        return self.known.get((me, peer), self.loop._origin) if self.limit else None
 
     def less_pending(self, x, pair):
         x = x.clone()

@@ -26,13 +26,14 @@ def exchange_codec(request, response, clip_norm=1.0, dtype=torch.float64, low_ra
 class Both:
     """The loop and the matrix, on bowls along the axes: their gradients are the same bits one by one and all together."""
 
-    def __init__(self, mixing, agreed, selector, dtype=torch.float64, **more):
+    def __init__(self, mixing, agreed, selector, dtype=torch.float64, *, compares=False, **more):
         chance = torch.Generator().manual_seed(7)
         self.a = torch.rand(NODES, DIM, generator=chance).add(0.1).to(dtype)
         self.b = torch.randn(NODES, DIM, generator=chance).to(dtype)
         x = torch.full((NODES, DIM), 0.25, dtype=dtype)
-        self.loop = Reference(PEERS, x.clone(), mixing, agreed, selector, 5)
-        self.matrix = Swarm(PEERS, x.clone(), mixing, agreed, selector, 5, torch.ones(NODES, dtype=torch.bool), **more)
+        self.loop = Reference(PEERS, x.clone(), mixing, agreed, selector, 5, compares=compares)
+        alive = torch.ones(NODES, dtype=torch.bool)
+        self.matrix = Swarm(PEERS, x.clone(), mixing, agreed, selector, 5, alive, compares=compares, **more)
         self.local = descent(lambda node, x, _round, _step: self.a[node] * (x - self.b[node]), steps=STEPS, lr=LR)
 
     def step(self, rows, round, number, x, correct):

@@ -53,27 +53,28 @@ class SampledTopK(TopK):
         return 1.0 if k == dim else kept(_FEWEST, k) / dim
 
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
-        """x: (d,) finite -> nearly the k largest of it."""
+        """x, reference: (d,) finite -> nearly the k largest of x, or of its difference from the reference."""
         dim = x.numel()
         k = kept(self.ratio, dim)
         if k == dim:
             return Full()
         stride = max(1, int(dim / max(_SAMPLE * dim, _ABOVE / self.ratio)))
         stride -= 1 - stride % 2
-        sample = x[derive(seed, "sampled_top_k", turn) % stride :: stride].abs()
+        magnitudes = Magnitudes(x, reference)
+        sample = magnitudes.part(slice(derive(seed, "sampled_top_k", turn) % stride, None, stride))
         threshold = float(sample.topk(max(1, round(k / dim * sample.numel())), sorted=False).values.min())
         for _ in range(_ATTEMPTS):
-            found = Magnitudes(x, None).above(threshold, _WORTH_SORTING * k, operator.ge)
+            found = magnitudes.above(threshold, _WORTH_SORTING * k, operator.ge)
             if found is None:
                 break
-            survivors, _ = found
+            survivors, values = found
             if survivors.numel() > _MOST * k:
-                best = topk.largest(x[survivors], k)
+                best = topk.largest(values, k)
                 return Indices(survivors[best].cpu())
             if survivors.numel() >= _FEWEST * k:
                 return Indices(survivors.cpu())
             threshold *= _LOWER
-        return largest(x, k)
+        return largest(x, k, reference)
 
 
 @parameters
@@ -97,8 +98,8 @@ class ChunkTopK(TopK):
         return least_share(self.ratio, self.chunk, dim)
 
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
-        """x: (d,) finite -> the largest of every chunk."""
-        indices = largest_of_chunks(x, self.chunk, self.ratio)
+        """x, reference: (d,) finite -> of every chunk the largest of x, or of its difference from the reference."""
+        indices = largest_of_chunks(x if reference is None else x - reference, self.chunk, self.ratio)
         return Full() if indices.numel() == x.numel() else Indices(indices.cpu())
 
 

@@ -1,5 +1,9 @@
 """Selectors: which coordinates an exchange is about.
 
+Those that look for what is large get the vector itself where a message is sent, which shrinks by what was sent. Where both ends move by
+their difference they get a reference as well, what was last known of the peer's vector, and look at the difference from that: the vector
+itself stays large where it is, however often it is sent.
+
 `contraction` is the least share of ‖x‖² in the selected coordinates: for every vector, or in expectation over the seed for masks.
 
 Shapes: d parameters, k kept coordinates.
@@ -51,20 +55,7 @@ class TopK:
         return kept(self.ratio, dim) / dim
 
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
-        """x: (d,) finite -> the largest of it."""
-        return largest(x, kept(self.ratio, x.numel()))
-
-
-@dataclass(frozen=True, slots=True)
-class DriftTopK(TopK):
-    """The k = ⌈ratio·d⌉ coordinates that moved most since the last exchange with this peer.
-
-    Below a ratio of some 5 % it beats a mask of equal bytes. The reference of a new peer counts as zero: the first exchange
-    is about the largest coordinates. Source: as TopK, of x − reference, which is what `contraction` is about.
-    """
-
-    def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
-        """x, reference: (d,) finite -> where they differ most."""
+        """x, reference: (d,) finite -> the largest of x, or of its difference from the reference."""
         return largest(x, kept(self.ratio, x.numel()), reference)
 
 
@@ -143,9 +134,10 @@ class Cocktail:
         return self.keep * self._mask.contraction(dim)
 
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
-        """x: (d,) finite -> the largest of this turn's blocks."""
+        """x, reference: (d,) finite -> of this turn's blocks the largest of x, or of its difference from the reference."""
         mask = self._mask.select(x, None, seed, turn)
-        inside = largest(mask.take(x), kept(self.keep, mask.size(x.numel())))
+        known = None if reference is None else mask.take(reference)
+        inside = largest(mask.take(x), kept(self.keep, mask.size(x.numel())), known)
         match mask, inside:
             case (_, Full()):
                 return mask

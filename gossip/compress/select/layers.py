@@ -29,6 +29,13 @@ def layers_of(layout: Layout) -> tuple[tuple[int, int], ...]:
     return tuple((offset, end - offset) for offset, end in zip(layout.offsets, ends, strict=False) if end > offset)
 
 
+def listed_size(count: int, dim: int, quantizer: Quantizer) -> int:
+    """Bytes of a payload of `count` coordinates, in [1, dim], of (dim,), with indices as spread out as random ones."""
+    rest = dim - count
+    index_bits = count * math.log2(dim / count) + (rest * math.log2(dim / rest) if rest else 0.0)
+    return HEADER.size + LISTING.size + math.ceil(index_bits / 8) + quantizer.size(count)
+
+
 @dataclass(frozen=True, slots=True)
 class Layered:
     """Top-k of each layer, with the k_l that make the sum of the layers' errors ‖x_l − Q(x_l)‖ least.
@@ -87,12 +94,11 @@ class Layered:
         return best
 
     def _affordable(self, dim: int) -> int:
-        """A first guess of how many coordinates fit, with indices as spread out as random ones; layers make them cheaper."""
+        """A first guess of how many coordinates fit; layers make indices cheaper."""
         fits, too_many = 1, dim
         while too_many - fits > 1:
             k = (fits + too_many) // 2
-            index_bits = k * math.log2(dim / k) + (dim - k) * math.log2(dim / (dim - k))
-            size = HEADER.size + LISTING.size + index_bits / 8 + self.quantizer.size(k)
+            size = listed_size(k, dim, self.quantizer)
             fits, too_many = (k, too_many) if size <= self.budget_bytes else (fits, k)
         return fits
 

@@ -89,19 +89,24 @@ class Update:
 
     rows: NDArray[np.int64]  # (h,) of the vectors; a row may come more than once
     ends: Sequence[Pair]  # (h) as rows of the swarm
-    coordinates: Coordinates  # (h, w)
+    group: Group  # what they are about
     change: Tensor  # (h, w) of the vectors
     flow: Tensor | None  # (h, w) change of the total flow; None where there is none
-    value: Tensor | None  # (h, w) afterwards, for selectors that look at it; None where none does
+    known: (
+        Tensor | None
+    )  # (h, k) the peers' values afterwards, for selectors that compare with them; None where none does
 
     def of(self, places: NDArray[np.int64]) -> Update:
         """Some of them."""
         at = index(places, self.change)
-        coordinates, flow, value = (
-            part if part is None else part[at] for part in (self.coordinates, self.flow, self.value)
-        )
+        flow, known = (part if part is None else part[at] for part in (self.flow, self.known))
         return Update(
-            self.rows[places], [self.ends[place] for place in places], coordinates, self.change[at], flow, value
+            self.rows[places],
+            [self.ends[place] for place in places],
+            self.group.of(places),
+            self.change[at],
+            flow,
+            known,
         )
 
 
@@ -113,7 +118,9 @@ class Differences:
     selector: Selector
     edges: Edges
     flows: Flows | None
-    last: EdgeVectors | None = None  # by end: (D,) values when last exchanged, for a selector that looks at them
+    known: EdgeVectors | None = (
+        None  # by end: (D,) what was last known of the peer's vector, for a selector that compares with it
+    )
     wish_limit: int = 0  # most coordinates of an exchange where responders wish for some as well
     pending: Pending[Update] = field(default_factory=Pending)
     _wishes: dict[Pair, Indices] = field(default_factory=dict)
@@ -146,7 +153,7 @@ class Differences:
             return batch
         vectors = batch.vectors.clone()
         for row, update in elsewhere:
-            add(vectors, index(row, vectors), update.coordinates, update.change)
+            add(vectors, index(row, vectors), update.group.coordinates, update.change)
         return replace(batch, read=(batch.read[0], vectors))
 
     def remove(self, pair: Pair) -> None:
@@ -155,9 +162,9 @@ class Differences:
         if update is not None:
             self._commit(update, None)
         self._wishes.pop(pair, None)
-        if self.last is not None:
-            self.last.pop(pair)
-            self.last.pop(pair[::-1])
+        if self.known is not None:
+            self.known.pop(pair)
+            self.known.pop(pair[::-1])
 
     def _resolved(self, batch: Batch) -> list[Update]:
         return self._remembered([replace(update, rows=row) for row, update in self.pending.resolve(batch)])
@@ -165,12 +172,19 @@ class Differences:
     def _support(self, batch: Batch, place: int, opened: Edge) -> Support:
         """What the initiator chooses, and what the responder wished for the last time."""
         pair = batch.pairs[place]
-        last = None if self.last is None else self.last.get(pair)
-        support = self.selector.select(batch.read[0][batch.ends[0, place]], last, opened.seed, opened.transactions)
+        mine = batch.read[0][batch.ends[0, place]]
+        support = self.selector.select(mine, self._known(pair), opened.seed, opened.transactions)
         wish = self._wishes.pop(pair, None)
         if wish is not None and isinstance(support, Indices):
             support = with_wish(support, wish, self.wish_limit)
         return support
+
+    def _known(self, end: Pair) -> Tensor | None:
+        """(D,) what this end knows of the other's vector."""
+        if self.known is None:
+            return None
+        known = self.known.get(end)
+        return self.known.initial if known is None else known
 
     def _group(self, batch: Batch, group: Group, opened: Sequence[Edge], sizes: Sizes) -> list[Update]:
         """One group's exchanges -> what they do to both ends."""
@@ -178,22 +192,24 @@ class Differences:
         pairs, rows = [batch.pairs[place] for place in which], batch.ends[:, which]
         theirs, mine = (group.take(vectors, index(at, vectors)) for vectors, at in zip(batch.read, rows, strict=True))
         generators = [[self.edges.generator(opened[place]) for place in which] for _ in range(2)]
-        v = group.spread(agree(self.codec, mine, theirs, *generators))
+        agreed = agree(self.codec, mine, theirs, *generators)
+        v = group.spread(agreed)
         thetas = batch.weights[:, which].mean(axis=0)
         change, flow = v * _column(thetas, v), None
-        values: tuple[Tensor | None, Tensor | None] = (None, None)
+        known: tuple[Tensor | None, Tensor | None] = (None, None)
         if self.flows is not None:
             ratio = group.supports[0].ratio(group.dim)
             gains = [self.flows.edge.gain(theta, ratio, batch.phase) for theta in thetas.tolist()]
             if any(gains):
                 flow = self.flows.move(pairs, coordinates, v * _column(np.asarray(gains), v))
-        if self.last is not None:
+        if self.wish_limit:
             self._wish(batch, group, opened, sizes)
-            if not group.coefficients:
-                values = (theirs + change, mine - change)
+        if self.known is not None:
+            rest = agreed * _column(1.0 - thetas, v)
+            known = (theirs + rest, mine - rest)
         opposite = None if flow is None else -flow
-        initiators = Update(rows[0], pairs, coordinates, change, flow, values[0])
-        responders = Update(rows[1], [pair[::-1] for pair in pairs], coordinates, -change, opposite, values[1])
+        initiators = Update(rows[0], pairs, group, change, flow, known[0])
+        responders = Update(rows[1], [pair[::-1] for pair in pairs], group, -change, opposite, known[1])
         unproven = batch.unproven[which]
         for place in np.flatnonzero(unproven):
             self.pending[pairs[place]] = responders.of(np.asarray([place]))
@@ -203,29 +219,29 @@ class Differences:
 
     def _wish(self, batch: Batch, group: Group, opened: Sequence[Edge], sizes: Sizes) -> None:
         """What responders wish for the next time, which their responses carry."""
-        assert self.last is not None
         for place, support in zip(group.which, group.supports, strict=True):
             pair, answer = batch.pairs[place], batch.read[1][batch.ends[1, place]]
-            wish = self.selector.select(answer, self.last.get(pair[::-1]), 0, opened[place].transactions)
+            wish = self.selector.select(answer, self._known(pair[::-1]), 0, opened[place].transactions)
             if isinstance(wish, Indices):
                 self._wishes[pair] = wish
                 sizes[1, place] = codec.values_size(support, self.codec.response, group.dim, wish)
 
     def _remembered(self, updates: list[Update]) -> list[Update]:
-        """The same; their values are written down for selectors."""
+        """The same; what they tell of the peers is written down for the selector, as `Support.put` does."""
         for update in updates:
-            if update.value is not None and self.last is not None:
-                slots = self.last.slots(update.ends)
-                write(self.last.rows, slots, update.coordinates, update.value)
+            if update.known is not None and self.known is not None:
+                slots, group = self.known.slots(update.ends), update.group
+                learned = group.spread(update.known - group.take(self.known.rows, slots))
+                add(self.known.rows, slots, group.coordinates, learned)
         return updates
 
     def _commit(self, update: Update, vectors: Tensor | None) -> None:
         """Apply an update to the vectors, if given, and to the total flows."""
         if vectors is not None:
-            add(vectors, index(update.rows, vectors), update.coordinates, update.change)
+            add(vectors, index(update.rows, vectors), update.group.coordinates, update.change)
         if update.flow is not None and self.flows is not None:
             rows = index([me for me, _ in update.ends], update.flow)
-            add(self.flows.totals, rows, update.coordinates, update.flow)
+            add(self.flows.totals, rows, update.group.coordinates, update.flow)
 
     def _sizes(self, group: Group) -> NDArray[np.int64]:
         """(2, g) of requests and of responses without a wish. Listed coordinates differ in how well they code."""

@@ -29,6 +29,7 @@ from starling.gossip.overlay.periodic import stage, turn
 from starling.gossip.overlay.sticky import DEGREE
 from starling.gossip.rng import generator
 from starling.node.config.overlay import overlay_of
+from starling.node.engine.compression import selector_facts
 from starling.node.engine.mixing import mixer, settled_edges
 from starling.node.engine.optimizers import correction_lr, schedule
 from starling.node.simulate import build
@@ -139,11 +140,12 @@ class _Run:
                 attack, self.byzantine, start, x.shape[1], agreed.pace.rounds, agreed.seed,
                 lambda: local.gradients, lambda rows: byzantine.thresholds(mixing, self.swarm.state, rows),
             )  # fmt: skip
-        drifts = agreed.compress.select == "drift_top_k"
+        facts = selector_facts(agreed.compress, mixing.edge)
         swarm = Swarm(
             self._peers, x, mixing, codec, selector, agreed.seed, torch.arange(count) < scenario.simulate.nodes,
             losses=local.losses, byzantine=attackers,
-            wish_limit=kept(agreed.compress.ratio, start.numel()) if drifts else 0, settled_edges=settled_edges(agreed),
+            compares=facts.compares, wish_limit=kept(agreed.compress.ratio, start.numel()) if facts.wishes else 0,
+            settled_edges=settled_edges(agreed),
         )  # fmt: skip
         return swarm, local
 

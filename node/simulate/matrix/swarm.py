@@ -65,6 +65,7 @@ class Swarm:
     selector: Selector
     seed: int
     alive: Tensor  # (N,) bool on the CPU. Rows that are not alive wait for `change`
+    compares: bool = False  # the selector looks at what was last known of the peer's vector
     wish_limit: int = 0  # most coordinates of an exchange where responders wish for some as well; 0: they do not
     settled_edges: int = 8  # edges closed in order whose flows can still be revoked, per node
     losses: LossesOf | None = None  # for rules that look at what a model is worth; None: they cannot
@@ -100,8 +101,8 @@ class Swarm:
         else:
             if edge.size(width):
                 self.flows = Flows(edge, torch.zeros_like(self._vectors), self.settled_edges)
-            last = EdgeVectors(self.x.new_zeros(width)) if self.wish_limit else None
-            self.exchanges = Differences(self.codec, self.selector, self.edges, self.flows, last, self.wish_limit)
+            known = EdgeVectors(start) if self.compares else None
+            self.exchanges = Differences(self.codec, self.selector, self.edges, self.flows, known, self.wish_limit)
 
     def change(self, change: Change) -> None:
         """Nodes leave and crash, then edges are closed, then others join.

@@ -15,7 +15,6 @@ from starling.gossip.compress.quantize import Fp16, Int4
 from starling.gossip.compress.select.approximate import ChunkTopK, SampledTopK
 from starling.gossip.compress.select.coordinates import (
     Cocktail,
-    DriftTopK,
     Mask,
     RandomK,
     TopK,
@@ -107,16 +106,6 @@ def test_top_k_is_exact_and_breaks_ties_by_the_lowest_index(values, ratio):
     expected = sorted(sorted(range(len(values)), key=lambda i: (-abs(values[i]), i))[:k])
     support = TopK(ratio).select(x, None, 0, 0)
     assert torch.arange(x.numel())[support.index(x.numel())].tolist() == expected
-
-
-def test_drift_top_k_sends_what_moved_since_the_last_exchange():
-    reference = gaussian(100) * 10
-    x = reference.clone()
-    x[[7, 40]] += 0.5
-    assert DriftTopK(0.02).select(x, reference, 0, 0) == indices(7, 40)
-    assert DriftTopK(0.1).select(x, None, 0, 0) == TopK(0.1).select(x, None, 0, 0), (
-        "a peer never met counts as met at zero"
-    )
 
 
 def made(name, **params):

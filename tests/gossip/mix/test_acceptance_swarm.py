@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pytest
 
-from starling.gossip.compress.select.coordinates import DriftTopK, Everything, Mask, kept
+from starling.gossip.compress.select.coordinates import Everything, Mask, TopK, kept
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.pet import Pet
 from starling.node.simulate.schema import FaultsSection
@@ -72,7 +72,12 @@ def volunteers(name, n, *, churn):
             made = Volunteers(n, Pet(0.3, UNLIMITED), Mask(0.1, block=1), 0.02, faults)
         case "drift":
             made = Volunteers(
-                n, BoldPet(Pet(0.5, UNLIMITED), 4.0), DriftTopK(0.01), 0.1, faults, more={"wish_limit": kept(0.02, DIM)}
+                n,
+                BoldPet(Pet(0.5, UNLIMITED), 4.0),
+                TopK(0.01),
+                0.1,
+                faults,
+                more={"compares": True, "wish_limit": kept(0.02, DIM)},
             )
         case "ad_psgd":
             made = Volunteers(n, MIXERS["dsgd"](), Everything(), 0.1, faults)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from starling.gossip.compress.catalogue import quantizer
+from starling.gossip.compress.catalogue import SELECTORS, quantizer
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.rng import generator
 from starling.node.config.schema import CompressSection, MixSection, OptimizerSection
@@ -87,7 +87,7 @@ def test_drift_chosen_coordinates_take_the_other_ends_wish_into_the_next_exchang
 
 
 def test_drift_chosen_coordinates_count_as_sent_once_they_were_exchanged():
-    """The reference of drift top-k is the value after the exchange, at both ends: what was averaged has not drifted."""
+    """What an exchange tells of the peer's values counts as known, at both ends: what was averaged is no difference any more."""
     agreed = manifest(
         mix=MixSection(kind="dsgd", clip_norm=0.0),
         compress=CompressSection(select="drift_top_k", ratio=0.1, request="identity", response="identity"),
@@ -109,6 +109,60 @@ def test_drift_chosen_coordinates_count_as_sent_once_they_were_exchanged():
     answered = done(engines["a"], calls.Answer("b", 0, 2, 1, 0.5, offered.gain, offered.payload))
     done(engines["b"], calls.Apply("a", 0, 2, answered.payload))
     assert not (engines["b"]._session.exchanges._wishes["a"].indices < 200).any()
+
+
+COMPARING = [name for name in SELECTORS.built_in if SELECTORS.facts(name).compares]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theta", [0.5, 0.2])
+@pytest.mark.parametrize("select", COMPARING)
+def test_nodes_that_do_not_train_come_to_agree_on_every_coordinate(select, theta):
+    """Whatever a selector looks for, what was sent is not large any more, so all else has its turn. One that looked for what is large in
+    its own vector met on the same coordinates in every exchange. At a weight below a half a rest of each difference is left to the next.
+    """
+    agreed = manifest(
+        mix=MixSection(kind="dsgd", clip_norm=0.0),
+        compress=CompressSection(select=select, request="identity", response="identity"),
+    )
+    engines = pair(agreed, train=False)
+    for name in "ab" if theta == 0.5 else "a":
+        x = engines[name]._session.learner.x
+        x += torch.randn(x.shape, generator=generator(0, name))
+    before = x_of(engines["a"]) - x_of(engines["b"])
+    for turn in range(60):
+        every(engines, calls.Train(turn, 0))
+        exchange(engines, "a", "b", seq=turn + 1, round=turn, theta=theta)
+        every(engines, calls.Mix(turn))
+    apart = x_of(engines["a"]) - x_of(engines["b"])
+    assert float(apart.abs().max()) < (1e-4 if theta == 0.5 else 0.2) * float(before.abs().max())
+
+
+@pytest.mark.parametrize(("mix", "share"), [("dsgd", 0.05), ("choco", 0.1)])
+def test_half_is_left_to_wishes_where_responders_have_any(mix, share):
+    agreed = manifest(mix=mix, compress=CompressSection(select="drift_top_k", ratio=0.1))
+    assert opened(agreed)._session.exchanges._select(0, 4810).ratio == share
+
+
+@pytest.mark.parametrize("ratio", [0.01, 0.1, 0.5])
+def test_layers_without_a_budget_take_the_bytes_of_top_k(ratio):
+    sizes = []
+    for select in ("top_k", "layered"):
+        engine = pair(manifest(compress=CompressSection(select=select, ratio=ratio)))["a"]
+        sizes.append(len(done(engine, calls.Offer("b", 0, 1, 0, 0.5, 0)).payload))
+    assert 0.9 * sizes[0] <= sizes[1] <= 1.1 * sizes[0]
+
+
+def test_a_peer_never_met_is_known_to_have_begun_like_us():
+    agreed = manifest(compress=CompressSection(select="top_k", ratio=0.01))
+    engines = pair(agreed, train=False)
+    x = engines["a"]._session.learner.x
+    x[100:140] += 1e-3
+    done(engines["a"], calls.Train(0, 0))
+    done(engines["a"], calls.Offer("b", 0, 1, 0, 0.5, 0))
+    support = engines["a"]._session.exchanges._offers["b"].support
+    assert set(range(100, 140)) <= set(support.indices.tolist())
+    assert support.size(4810) == 49
 
 
 def test_exchanges_of_a_round_read_the_frozen_vector_and_move_nothing_before_mix():

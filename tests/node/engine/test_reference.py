@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from starling.gossip.api import Phase
-from starling.gossip.compress.catalogue import quantizer
+from starling.gossip.compress.catalogue import SELECTIONS, quantizer
 from starling.gossip.compress.select.coordinates import Everything, Mask, TopK
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.exchange_codec import ExchangeCodec
@@ -71,6 +71,7 @@ def reference(agreed, selector):
         ),
         selector=selector,
         seed=agreed.seed,
+        compares=SELECTIONS.facts(agreed.compress.select).compares,
     )
     return swarm, local
 

@@ -38,8 +38,9 @@ def mixer(name):
 def walk(name, select, codecs, overlay, rounds=4):
     """An exact codec returns what was clipped as it is, a little longer or shorter than the clip by the last bit: so it goes unclipped."""
     both = Both(
-        mixer(name), exchange_codec(*CODECS[codecs], clip_norm=0.0 if codecs == "exact" else 1.0), SELECTORS[select]
-    )
+        mixer(name), exchange_codec(*CODECS[codecs], clip_norm=0.0 if codecs == "exact" else 1.0), SELECTORS[select],
+        compares=select == "top_k",
+    )  # fmt: skip
     for number in range(rounds):
         before = both.matrix.x.clone()
         both.round(number, OVERLAYS[overlay])
@@ -95,8 +96,9 @@ def test_supports_of_any_kind_move_the_same_bits(name, selector):
     """Scattered coordinates, blocks that fit no table, waves and low-rank factors: a support is what it says of itself."""
     low_rank = selector if isinstance(selector, LowRank) else None
     both = Both(
-        mixer(name), exchange_codec("fp16", "int4", low_rank=low_rank, chunk=getattr(selector, "chunk", 0)), selector
-    )
+        mixer(name), exchange_codec("fp16", "int4", low_rank=low_rank, chunk=getattr(selector, "chunk", 0)), selector,
+        compares=isinstance(selector, DctTopK | LowRank),
+    )  # fmt: skip
     for number in range(3):
         both.round(number, Ring())
         both.check()
