@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import torch
 from torch import Tensor, nn
 
@@ -24,9 +26,14 @@ def initial(task: Task, manifest: Manifest, file: str = "") -> nn.Module:
         file: `start` of the node's settings.
 
     Raises:
-        ConfigError: the file is missing, is another one, or does not hold a model of this task.
+        ConfigError: the file is missing, is another one, does not hold a model of this task, or is given where none is asked for.
     """
     kind = manifest.task.kind
+    if file and not manifest.task.start:
+        raise ConfigError(
+            f"start: {shown(file)} is given, but this swarm begins with a random model; leave it out, `--set start=`, or found a swarm "
+            f"that begins with it, `starling found --set task.start={shlex.quote(file)}`"
+        )
     model = calling(kind, "model()", lambda: task.model(generator(manifest.seed, "model")))
     if manifest.task.start:
         name, data = start.read(manifest.task.start, file)
@@ -46,7 +53,7 @@ def _check(tensors: dict[str, Tensor], needed: dict[str, Tensor]) -> None:
     if tensors.keys() != needed.keys():
         name = min(tensors.keys() ^ needed.keys())
         raise ValueError(f"{'lacks' if name in needed else 'has a foreign'} tensor {shown(name)}")
-    for name, tensor in tensors.items():
+    for name, tensor in sorted(tensors.items()):
         if tensor.shape != needed[name].shape or tensor.dtype != needed[name].dtype:
             raise ValueError(f"has {name} as {_form(tensor)}, must be {_form(needed[name])}")
         if not torch.isfinite(tensor).all():

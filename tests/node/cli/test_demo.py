@@ -17,7 +17,7 @@ from starling.gossip.errors import ConfigError, GossipError
 from starling.node.cli import demo as command
 from starling.node.cli import progress
 from starling.node.cli.main import main
-from starling.node.config.schema import Manifest
+from starling.node.config.schema import Manifest, TaskSection
 from starling.node.demo import swarm
 from starling.node.demo.swarm import Demo, Member, Plan
 from starling.node.status import control
@@ -398,6 +398,13 @@ def test_mean_and_minimum_are_of_the_honest(tmp_path):
     assert [row.byzantine for row in summary.nodes] == [False, False, True, True]
     assert (summary.mean, summary.min, summary.max) == (pytest.approx(0.85), 0.8, 0.9)
     assert demo._line() == "4 nodes (2 Byzantine), round 10, accuracy 0.850"
+
+
+def test_every_node_of_a_demo_has_the_file_that_its_swarm_begins_with(tmp_path):
+    manifest = Manifest(task=TaskSection(start=str(tmp_path / "warm.safetensors")))
+    with Demo(Plan(manifest, folder=tmp_path)) as demo:
+        assert {demo._config(index).start for index in range(3)} == {str(tmp_path / "warm.safetensors")}
+        assert Demo(Plan(Manifest()))._config(0).start == ""
 
 
 def test_the_run_does_not_wait_for_a_byzantine_node(tmp_path):

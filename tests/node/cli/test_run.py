@@ -197,6 +197,13 @@ def test_join_keeps_the_invite_and_its_addresses_and_starts_the_node(daemon, her
     assert capsys.readouterr().out == ""
 
 
+def test_the_file_a_swarm_begins_with_is_found_from_whichever_folder_the_node_is_started(daemon, here):
+    for command in (["join", INVITE], ["found", "--dir", "founder"]):
+        assert main([*command, "--set", "start=warm.safetensors"]) == 0
+    for name in ("starling-node", "founder"):
+        assert RunDir.existing(here / name).read_config().start == str(here / "warm.safetensors")
+
+
 @pytest.mark.parametrize("pasted", [f"<{INVITE}>", f"{INVITE[:60]}\n  {INVITE[60:]}\n", f"'{INVITE}'", f"`{INVITE}` "])
 def test_an_invite_is_found_in_what_a_mail_program_makes_of_it(pasted, daemon, here):
     assert main(["join", pasted]) == 0

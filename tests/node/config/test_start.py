@@ -38,6 +38,12 @@ def test_founding_puts_the_digest_in_the_place_of_the_file_and_the_path_in_the_f
     )  # a template: its file is given with --set start
 
 
+def test_members_on_the_founder_s_machine_have_the_same_file(file, monkeypatch):
+    monkeypatch.chdir(file.parent)
+    assert start.place(named("warm.safetensors")) == str(file)
+    assert start.place(named(DIGEST)) == start.place(Manifest()) == start.absolute("") == ""
+
+
 def test_manifests_without_a_start_keep_the_bytes_they_had():
     assert b"start" not in manifests.to_bytes(Manifest())
     assert b"start" in manifests.to_bytes(named(DIGEST))

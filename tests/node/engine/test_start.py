@@ -111,6 +111,15 @@ def test_a_node_without_the_file_is_told_which_and_how(tmp_path):
     refused_as("config", Engine().handle(opening(founded, 0, "a", "")), f"begins with the model of sha256:{digest}")
 
 
+def test_a_file_that_nobody_asked_for_is_not_ignored():
+    """Its owner may think that training goes on from there."""
+    refused_as(
+        "config",
+        Engine().handle(opening(manifest(params=SMALL), 0, "a", "my.safetensors")),
+        "begins with a random model",
+    )
+
+
 def test_a_run_directory_knows_where_the_file_is(tmp_path, monkeypatch):
     """Founded in one folder, exported from another."""
     engine = opened(manifest(params=SMALL))
