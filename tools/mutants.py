@@ -65,6 +65,13 @@ MUTANTS = (
     Mutant("gossip/overlay/weights.py", "degree = max(mine, theirs)", "degree = min(mine, theirs)", ("gossip/overlay/test_graphs.py",)),
     Mutant("node/engine/pairwise_exchange.py", "call.gain <= most * (", "call.gain <= 100.0 * most * (", ("**/test_pairwise_exchange.py",)),
     Mutant("node/engine/pairwise_exchange.py", "mine + (1.0 - done.theta) * done.value", "mine", ("**/test_pairwise_exchange.py",)),
+    Mutant(
+        "node/engine/pairwise_exchange.py", "min(max(call.round, round - _APART), round + _APART)", "call.round",
+        ("**/test_pairwise_exchange.py",),
+    ),
+    Mutant("node/engine/optimizers.py", "x.sub_(shift, alpha=lr)", "x.add_(shift, alpha=lr)", ("**/test_optimizers.py",)),
+    Mutant("gossip/mix/pet.py", "phase.climb * ratio", "phase.climb", ("**/test_pet.py",)),
+    Mutant("gossip/mix/pet.py", "local_steps >= memory * ratio", "local_steps >= ratio", ("**/test_pet.py",)),
     Mutant("robust/clip.py", "norm <= tau:", "norm <= 2 * tau:", ("robust/test_clip.py",)),
     Mutant("robust/rules/selection.py", "count - f - 2)]", "count - f - 1)]", ("robust/rules/test_selection.py",)),
     Mutant("robust/rules/foolsgold.py", "_LEAST = 1e-6", "_LEAST = 0.0", ("robust/test_sybilwall.py", "robust/rules/test_foolsgold.py")),

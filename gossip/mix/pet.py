@@ -17,6 +17,19 @@ from starling.gossip.mix.base import MixerBase
 
 SETTLED_EDGES = 8
 KNOWN_KAPPA = 0.3
+KAPPA_OF_UPDATES = 0.0
+"""Where kappa is left open and corrections are added to updates, as with adamw: plain averaging (decision 23)."""
+
+
+def chosen_kappa(ratio: float, local_steps: float, memory: float) -> float:
+    """κ where the manifest leaves it open: .2, and .1 where a coordinate is exchanged again before a correction of it has taken effect.
+
+    Args:
+        ratio: share of the shared vector that an exchange is about, in (0, 1]; a coordinate is in every 1/ratio-th.
+        local_steps: K, between two exchanges, > 0.
+        memory: `Phase.memory`.
+    """
+    return 0.2 if local_steps >= memory * ratio else 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +43,9 @@ class Correction:
 class Pet(MixerBase):
     """PET: local steps on g − c with c = Σ_j c_ij; an exchange moves x by ±θ·v and c_ij[S] <- clamp((1 − leak)·c_ij[S] ± G·v).
 
+    G has the rate of the moment, as differences shrink with it, within bounds (`gain`). With any optimiser but sgd c is in units of
+    its updates and is added to those (`starling.node.engine.optimizers`).
+
     Both ends apply the same decoded v with opposite signs, in operations that are odd functions of v and rounded one at a time
     (no fused multiply-add, whose presence differs between machines). So c_ij = −c_ji bit for bit, with any leak: the
     corrections of a swarm sum to zero, and the part of one neighbor can be deleted: the others then still sum to zero.
@@ -39,19 +55,20 @@ class Pet(MixerBase):
 
     At θ = 1/2 with two nodes and linear f, one exchange per K local steps multiplies the error of c_12 by exactly 1 − 2κ. With a leak it
     settles at 2κ/(2κ + leak) of its value: the price of forgetting, with DSGD as the limit.
-    Measured stable: κ <= 0.1 for whole vectors, <= 0.3 for masks of a tenth; never above 0.5.
+    Measured stable with faults: κ <= 0.2, and 0.1 for whole vectors where rounds are shorter than the optimiser's memory; 0.5 diverges.
 
     Source: the damped, per-edge form of local exact diffusion (Alghunaim 2023, arXiv:2302.00620), which is edge-wise ADMM on
     random pairs; undamped it diverges on a changing overlay.
 
     Args:
-        kappa: damping of the correction, in [0, 0.5]. 0: plain averaging.
-        flow_limit: bound of every |c_ij| coordinate, in gradient units, > 0.
+        kappa: damping of the correction, in [0, 0.5]. 0: plain averaging. Left out: 0.2, or 0.1 where rounds are shorter than the
+            optimiser's memory, and 0 with any optimiser but sgd.
+        flow_limit: bound of every |c_ij| coordinate, in the units of c, > 0.
         leak: share of a flow that an exchange forgets where it moves it, in [0, 1): what a Byzantine peer put into it decays.
         settled_edges: flows of orderly closed edges that stay revocable.
     """
 
-    kappa: Annotated[float, Meta(ge=0, le=0.5)] = 0.1
+    kappa: Annotated[float, Meta(ge=0, le=0.5)] | None = None
     flow_limit: Positive = 100.0
     leak: ShareBelowOne = 0.0
     settled_edges: Annotated[int, Meta(ge=0, le=64)] = SETTLED_EDGES
@@ -60,8 +77,12 @@ class Pet(MixerBase):
     @staticmethod
     def check(agreed: Any) -> list[str]:
         """Rules for the manifest; warnings."""
-        kappa = agreed.mix.kappa
-        if kappa > KNOWN_KAPPA:
+        kappa, kind = agreed.mix.kappa, agreed.optimizer.kind
+        if kappa is None and kind != "sgd":
+            return [
+                f"mix.kappa: left out, which with optimizer={kind} is plain averaging; `--set mix.kappa=0.1` corrects its updates"
+            ]
+        if kappa is not None and kappa > KNOWN_KAPPA:
             return [
                 f"mix.kappa: {kappa:g} is above {KNOWN_KAPPA:g}, the largest known to be stable; try `--set mix.kappa=0.3`"
             ]
@@ -74,11 +95,17 @@ class Pet(MixerBase):
 
     def size(self, shared: int) -> int:
         """One flow, unless there is no correction."""
-        return shared if self.kappa else 0
+        return 0 if self.kappa == 0.0 else shared
 
     def gain(self, theta: float, ratio: float, phase: Phase) -> float:
-        """G = 2·κ·θ·ratio/(K·η_c): gradient units per unit of difference."""
-        return 2.0 * self.kappa * theta * ratio / (phase.local_steps * phase.lr)
+        """G = 2·κ·θ·ratio/(K·η), η the η_c of the moment, but at least that of the highest rate over max(1, climb·ratio).
+
+        Units of c per unit of difference. In an exchange of few coordinates differences are many rounds old: they, and their noise, do
+        not shrink as the rate does.
+        """
+        kappa = chosen_kappa(ratio, phase.local_steps, phase.memory) if self.kappa is None else self.kappa
+        lr = max(phase.lr, phase.highest_lr / max(1.0, phase.climb * ratio))
+        return 2.0 * kappa * theta * ratio / (phase.local_steps * lr)
 
     def flow(self, kept: Tensor, moved: Tensor) -> Tensor:
         """The flow less its leak, moved, within the limit."""

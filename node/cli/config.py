@@ -102,11 +102,11 @@ def check_manifest(file: Path) -> None:
 
 
 @manifest.command(
-    "convert", examples=(("starling manifest convert OLD.toml > NEW.toml", "a manifest or scenario of format 1"),)
+    "convert", examples=(("starling manifest convert OLD.toml > NEW.toml", "a manifest or scenario of before"),)
 )
 @click.argument("file", metavar="OLD.toml", type=click.Path(path_type=Path))
 def convert_manifest(file: Path) -> None:
-    """Print a manifest or scenario of format 1 with today's keys.
+    """Print a manifest or scenario of before with today's keys.
 
     Comments and a signature are lost: what was founded with format 1 has to be founded again, as another swarm.
     """

@@ -1,7 +1,7 @@
-"""Manifests and scenarios of format 1 to those of today: `starling manifest convert`.
+"""Manifests and scenarios of before to those of today: `starling manifest convert`.
 
 Format 1 had the keys of all kinds in every section, `params` tables for parts of packages and tasks, and zeros or empty strings where
-a part's own default was meant.
+a part's own default was meant. Early files of format 2 may have keys that are no more (`starling.node.config.parts.REMOVED`).
 """
 
 from __future__ import annotations
@@ -13,30 +13,35 @@ from typing import Any
 
 from starling.gossip.errors import ConfigError
 from starling.node.config import presets
-from starling.node.config.parts import PartSection, Section, convert, fields_of, typed
+from starling.node.config.parts import REMOVED, PartSection, Section, convert, fields_of, keys_of_format_1, typed
 from starling.node.config.schema import FORMAT, Manifest
 from starling.node.simulate.schema import Scenario
 from starling.node.simulate.sweep import flat
 
 _RENAMED: Mapping[str, str] = MappingProxyType({"bad_share": "byzantine_fraction", "robust.b": "robust.f"})
 _OWN_DEFAULT = (
-    ("optimizer", "correction_lr"), ("overlay", "weights"), ("overlay", "factor"), ("overlay", "basis"), ("overlay", "eta"),
-    ("compress", "chunk"), ("compress", "budget_bytes"), ("robust", "before"),
+    ("overlay", "weights"), ("overlay", "factor"), ("overlay", "basis"), ("overlay", "eta"), ("compress", "chunk"),
+    ("compress", "budget_bytes"), ("robust", "before"),
 )  # fmt: skip
 """Keys whose 0 or "" meant that they are not set."""
 _SIGNED = ("founder", "founded_ms", "signature")
 
 
 def converted(old: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """A manifest or scenario of format 1 in today's keys, checked, and notes on what is lost. Keys left out have their defaults.
+    """A manifest or scenario in today's keys, checked, and notes on what is lost. Keys left out have their defaults.
 
     Raises:
-        ConfigError: not format 1, or wrong there too.
+        ConfigError: of today's format and without a key that is no more, or wrong there too.
     """
+    kept, removed = _without_removed(old)
+    if removed and not keys_of_format_1(old) and old.get("format", FORMAT) == FORMAT:
+        convert(presets.filled(kept, kept.get("preset", presets.CUSTOM), _kind(kept)), _kind(kept))
+        return kept, removed
+    old = kept
     if old.get("format", 1) != 1:
         raise ConfigError(f"format: is {old['format']} and needs no conversion; look with `starling manifest show`")
-    kind: type[Section] = Scenario if old.keys() & {"simulate", "sweep", "faults", "network", "attack"} else Manifest
-    notes = [
+    kind = _kind(old)
+    notes = removed + [
         f"{key}: left out, a signature is of the old bytes; found it as a new swarm" for key in _SIGNED if old.get(key)
     ]
     new: dict[str, Any] = {} if kind is Scenario else {"format": FORMAT}
@@ -62,6 +67,21 @@ def converted(old: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
                 del section[key]
     convert(presets.filled(new, new.get("preset", presets.CUSTOM), kind), kind)
     return new, notes
+
+
+def _kind(settings: Mapping[str, Any]) -> type[Section]:
+    return Scenario if settings.keys() & {"simulate", "sweep", "faults", "network", "attack"} else Manifest
+
+
+def _without_removed(old: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Settings without keys that are no more, and a note for each that was set; a 0 of format 1 was not."""
+    kept: dict[str, Any] = {key: dict(value) if isinstance(value, dict) else value for key, value in old.items()}
+    notes = []
+    for key, why in REMOVED.items():
+        section, _, field = key.partition(".")
+        if isinstance(inside := kept.get(section), dict) and inside.pop(field, None):
+            notes.append(f"{key}: left out, {why}")
+    return kept, notes
 
 
 def _is_of_parts(kind: type[Section], name: str) -> bool:

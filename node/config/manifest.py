@@ -130,11 +130,6 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
     optimizer, mix, pace, timing = manifest.optimizer, manifest.mix, manifest.pace, manifest.membership
     if not manifest.name.isprintable():
         raise ConfigError(f"name: must be printable, got {manifest.name!r}; try `--set name=starling`")
-    if optimizer.kind != "sgd" and MIXERS.facts(mix.kind, trusted=trusted).rated and optimizer.correction_lr is None:
-        raise ConfigError(
-            f"optimizer.correction_lr: needs a value with optimizer={optimizer.kind} and mix={mix.kind}; "
-            "try `--set optimizer.correction_lr=0.5`"
-        )
     if pace.min_wait_s > pace.max_wait_s:
         raise ConfigError(
             f"pace.min_wait_s: must be <= pace.max_wait_s = {pace.max_wait_s:g}, got {pace.min_wait_s:g}; "

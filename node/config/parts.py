@@ -42,6 +42,12 @@ CATALOGUES: Mapping[str, Catalogue[Any, Any]] = MappingProxyType(
 )
 """Keys that name a part -> the parts."""
 _ALL = {**CATALOGUES, "partition.kind": PARTITIONS, "admission.kind": ADMISSIONS}
+REMOVED: Mapping[str, str] = MappingProxyType(
+    {
+        "optimizer.correction_lr": "every optimiser is corrected in units of its own updates, mix.kappa alone says how fast"
+    }
+)
+"""Keys of format 2 that are no more, and why."""
 _SECTIONS = frozenset(key.partition(".")[0] for key in _ALL)
 
 
@@ -198,6 +204,10 @@ def convert(raw: Mapping[str, Any], kind: type[S], where: str = "") -> S:
     for key in raw:
         if not isinstance(key, str):
             raise ConfigError(f"{where}{shown(key)}: must be text, as all keys are")
+        if why := REMOVED.get(f"{where}{key}"):
+            raise ConfigError(
+                f"{where}{key}: was removed, {why}; leave it out, as `starling manifest convert OLD.toml > NEW.toml` does"
+            )
     if not where:
         _check_format(raw)
     if issubclass(kind, PartSection):
@@ -219,12 +229,17 @@ def convert(raw: Mapping[str, Any], kind: type[S], where: str = "") -> S:
     return msgspec.structs.replace(config, **inner) if inner else config
 
 
-def _check_format(raw: Mapping[str, Any]) -> None:
-    """Refuse settings of format 1, known by keys that it had and no later one has."""
+def keys_of_format_1(raw: Mapping[str, Any]) -> list[str]:
+    """Keys that settings of format 1 had and no later ones have."""
     inner = {name: raw[name] for name in _SECTIONS if isinstance(raw.get(name), dict)}
     old = [f"{name}.params" for name, section in inner.items() if isinstance(section.get("params"), dict)]
     old += ["robust.b"] if "b" in inner.get("robust", ()) else []
     old += ["bad_share"] if "bad_share" in raw else []
+    return old
+
+
+def _check_format(raw: Mapping[str, Any]) -> None:
+    old = keys_of_format_1(raw)
     if old and "format" not in raw:
         raise ConfigError(
             f"{old[0]}: is a key of format 1; try `starling manifest convert OLD.toml > NEW.toml`. A swarm founded with format 1 keeps it: "

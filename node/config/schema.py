@@ -61,8 +61,7 @@ class OptimizerSection(PartSection, frozen=True):
 
     SECTION = "optimizer"
     kind: Name = "sgd"
-    """Of torch.optim: sgd, adamw, adam, nadam, radam, adamax, adagrad, adadelta, rmsprop, rprop, asgd, adafactor. All but sgd need
-    correction_lr with algorithms that correct."""
+    """Of torch.optim: sgd, adamw, adam, nadam, radam, adamax, adagrad, adadelta, rmsprop, rprop, asgd, adafactor."""
     lr: Positive = 0.02
     """Length of a local step, before `schedule`."""
     schedule: Literal["constant", "cosine", "linear"] = "cosine"
@@ -71,8 +70,6 @@ class OptimizerSection(PartSection, frozen=True):
     """Share of the rounds in which lr climbs linearly from 0."""
     floor: PositiveShare = 0.05
     """The schedule ends at floor · lr."""
-    correction_lr: Positive | None = None
-    """eta_c of the tracking gain. Left out: lr/(1 − momentum) for sgd; all others need a value (a typical lr/(√v̂+ε))."""
 
 
 class MixSection(PartSection, frozen=True):

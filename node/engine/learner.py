@@ -26,7 +26,7 @@ from starling.gossip.compress.support import Full
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix import edge_ledger
 from starling.gossip.mix.base import PlainAveraging, origin
-from starling.gossip.mix.catalogue import MIXERS, gathers, swaps
+from starling.gossip.mix.catalogue import gathers, swaps
 from starling.gossip.mix.edge_ledger import Ledger
 from starling.gossip.mix.gather import Gather, Gathered
 from starling.gossip.mix.rule_memory import assign_slots, cleared, slot_of
@@ -34,10 +34,9 @@ from starling.gossip.rng import generator
 from starling.gossip.vector import bind, layout
 from starling.node.catalogues import task
 from starling.node.config import consent
-from starling.node.config.schema import Manifest
 from starling.node.engine.devices import device
 from starling.node.engine.mixing import mixer, settled_edges
-from starling.node.engine.optimizers import correction_lr, optimizer, ramp, schedule
+from starling.node.engine.optimizers import optimizer_of, phase, ramp, schedule
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.privacy.dp_sgd import PrivateGradients
 from starling.node.engine.rehearsal import calling, rehearse
@@ -91,7 +90,7 @@ class Learner:
         self.kept: dict[str, Tensor] = {}
         self._slots: dict[str, int] = {}  # of peers that a rule remembers
         self._begin()
-        self._optimizer = optimizer(manifest.optimizer, self.x)
+        self._optimizer = optimizer_of(manifest, self.x)
         self._schedule = schedule(manifest.optimizer, manifest.pace.rounds)
         self._joined_at: int | None = None
         self._good = self.x.clone()
@@ -99,7 +98,6 @@ class Learner:
         self._good_buffers = _copied(self._buffers)
         self.local_steps = 0
         self.undone = 0
-        self.correction_lr = _correction_lr(manifest)
 
     def local_step(self, round: int) -> float | None:
         """One step at the rate of `round` -> its loss, nan if it looked at no data, or None if it was undone.
@@ -110,17 +108,24 @@ class Learner:
         self.local_steps += 1
         self._model.train()
         value, fine = self._learn(chance) if self.private is None else self._learn_privately(self.private)
-        direction, state = self.mixer.correct(self.state, self._gradient)
+        state = self.state
+
+        def correct(gradient: Tensor) -> Tensor:
+            nonlocal state
+            direction, state = self.mixer.correct(state, gradient)
+            return direction
+
+        direction, shift = self._optimizer.corrected(self._gradient, correct)
         if not fine or not _finite(direction):
             self.undone += 1
             self._reset_buffers()
             return None
-        self._optimizer.step(self.x, direction, self._lr(round))
+        self._optimizer.step(self.x, direction, self._schedule.at(round) * self._ramp(round), shift)
         if not _finite(self.x):
             self.undone += 1
             self.x.copy_(self._good)
             self._reset_buffers()
-            self._optimizer = optimizer(self._manifest.optimizer, self.x)  # its memory is what blew up
+            self._optimizer = optimizer_of(self._manifest, self.x)  # its memory is what blew up
             return None
         self.state = state
         return value
@@ -159,17 +164,14 @@ class Learner:
         for name, buffer in self._good_buffers.items():
             self._buffers[name].copy_(buffer)
 
-    def _lr(self, round: int) -> float:
-        ramped = 1.0
-        if self._joined_at is not None:
-            ramped = ramp(max(0, round - self._joined_at), self._manifest.pace.ramp_rounds)
-        return self._schedule.at(round) * ramped
+    def _ramp(self, round: int) -> float:
+        if self._joined_at is None:
+            return 1.0
+        return ramp(max(0, round - self._joined_at), self._manifest.pace.ramp_rounds)
 
-    def phase(self, round: int, local_steps: float) -> Phase:
-        """The phase of `round`, with its learning rate."""
-        rate = self._lr(round)
-        lr = self.correction_lr * (rate / self._manifest.optimizer.lr) if rate else self.correction_lr
-        return Phase(round, local_steps, lr)
+    def phase(self, round: int, local_steps: float, *, shared: bool = False) -> Phase:
+        """The phase of `round`, with its learning rate; where `shared`, equal at all nodes: without a late joiner's ramp."""
+        return phase(self._manifest.optimizer, self._schedule, round, local_steps, 1.0 if shared else self._ramp(round))
 
     def publish(self, phase: Phase) -> None:
         """Let the mixer act after local steps."""
@@ -333,7 +335,7 @@ class Learner:
     def install(self, x: Tensor, round: int) -> None:
         """Take over another node's model in `round`: empty memory, no flows, and a rate that climbs from there."""
         self.check(x)
-        self._optimizer = optimizer(self._manifest.optimizer, self.x)
+        self._optimizer = optimizer_of(self._manifest, self.x)
         self._joined_at = round
         self._replace(x)
 
@@ -362,21 +364,6 @@ class Learner:
             raise ValueError("holds another model")
         if not _finite(x):
             raise ValueError("holds numbers that are not finite")
-
-
-def _correction_lr(manifest: Manifest) -> float:
-    """Eta_c of the gain, at the schedule's highest rate in every round.
-
-    Where lr decays, differences and their noise shrink with it; a gain that grew as 1/lr would keep the noise of the corrections as
-    large as it was (decision 4 has measurements).
-    """
-    section = manifest.optimizer
-    unasked = (
-        section.kind != "sgd"
-        and section.correction_lr is None
-        and not MIXERS.facts(manifest.mix.kind, trusted=True).rated
-    )
-    return section.lr if unasked else correction_lr(section, section.lr)
 
 
 def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

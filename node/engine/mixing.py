@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from starling.gossip.api import Mixer, Rule
 from starling.gossip.mix.catalogue import MIXERS
-from starling.gossip.mix.pet import SETTLED_EDGES
+from starling.gossip.mix.pet import KAPPA_OF_UPDATES, SETTLED_EDGES
 from starling.gossip.seeds import derive
 from starling.node.config.schema import Manifest
+from starling.node.engine.optimizers import corrects_updates
 from starling.robust import catalogue
 
 
@@ -17,6 +18,8 @@ def mixer(manifest: Manifest) -> Mixer:
     """The mixing algorithm, from the keys of the section `mix` that it takes. Raises ConfigError for an unknown kind or value."""
     section = manifest.mix
     params = section.params()
+    if params.get("kappa", 0.0) is None and corrects_updates(manifest):
+        params["kappa"] = KAPPA_OF_UPDATES
     if "rule" in MIXERS.parameters(section.kind, trusted=True):
         params["rule"] = rule(manifest)
     return MIXERS.build("mix", section.kind, params, trusted=True)

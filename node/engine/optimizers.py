@@ -1,7 +1,13 @@
-"""`torch.optim` on the flat parameter vector, and the learning rate of each round.
+"""`torch.optim` on the flat parameter vector, its correction by the mixing algorithm, and the learning rate of each round.
 
-The mixing algorithm corrects the gradient first (`Mixer.correct`); the optimiser turns the corrected direction into a step. Its state
-belongs to this node and is never mixed.
+`Optimizer.corrected` is the one place where corrections meet the optimiser, `phase` the one place where they meet rates:
+
+    sgd, or a mixing algorithm    the optimiser steps along correct(gradient); c has the units of a gradient, and a constant c moves a
+    that knows no rate            coordinate by eta_c = lr/(1 − momentum) a step
+    all others                    the optimiser steps along the gradient, then x <- x − lr·correct(0); c has the units of an update at
+                                  rate 1, so eta_c = lr whatever the optimiser makes of gradients
+
+The optimiser's state belongs to this node and is never mixed.
 
 Shapes: d parameters.
 """
@@ -16,12 +22,20 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from starling.gossip.api import Phase
 from starling.gossip.errors import ConfigError
+from starling.gossip.mix.catalogue import MIXERS
 from starling.node.catalogues import OPTIMIZERS
-from starling.node.config.schema import OptimizerSection
+from starling.node.config.schema import Manifest, OptimizerSection
 
 NOT_BY_ROWS = frozenset({"adafactor", "asgd"})
 """Those that look at the vector as a whole or keep scalars that depend on past rates; of all others rows can be stacked."""
+
+
+Correct = Callable[[Tensor], Tensor]
+"""A gradient (…, d) -> the direction that the mixing algorithm wants stepped along instead."""
+CLIMB = 10.0
+"""`Phase.climb` of sgd (decision 23 has measurements)."""
 
 
 class Optimizer:
@@ -30,9 +44,13 @@ class Optimizer:
     Args:
         make: parameters -> the optimiser.
         like: (d,) gives the state's shape, dtype and device.
+        corrects_updates: corrections are added to what the optimiser makes of a gradient, not to the gradient.
     """
 
-    def __init__(self, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], like: Tensor) -> None:
+    def __init__(
+        self, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], like: Tensor, *, corrects_updates: bool = False
+    ) -> None:  # fmt: skip
+        self._corrects_updates = corrects_updates
         trial = nn.Parameter(torch.zeros_like(like))
         self._parameter = nn.Parameter(torch.empty_like(like))
         try:
@@ -43,13 +61,22 @@ class Optimizer:
             raise ConfigError(f"optimizer.kind: it cannot step a flat vector: {error}") from error
         self._template = _tensors(tried, trial)
 
-    def step(self, x: Tensor, direction: Tensor, lr: float) -> None:
-        """Change x (d,), detached from autograd, in place along the corrected gradient (d,), at a rate lr >= 0."""
+    def corrected(self, gradient: Tensor, correct: Correct) -> tuple[Tensor, Tensor | None]:
+        """Direction and shift of a step, each like the gradient (…, d); `correct` is called once.
+
+        Where updates are corrected it is asked what it adds to a direction of 0, which may not depend on the direction.
+        """
+        return (gradient, correct(torch.zeros_like(gradient))) if self._corrects_updates else (correct(gradient), None)
+
+    def step(self, x: Tensor, direction: Tensor, lr: float, shift: Tensor | None = None) -> None:
+        """Change x (d,), detached from autograd, in place along a direction (d,), and then by −lr·shift (d,), at a rate lr >= 0."""
         self._parameter.data, self._parameter.grad = x, direction
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         self._optimizer.step()
         self._parameter.grad = None
+        if shift is not None:
+            x.sub_(shift, alpha=lr)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The state by torch's names, for a checkpoint; shared, not copied. Empty before the first step."""
@@ -78,8 +105,8 @@ def _tensors(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[
     return {name: value for name, value in optimizer.state[parameter].items() if isinstance(value, Tensor)}
 
 
-def optimizer(section: OptimizerSection, like: Tensor) -> Optimizer:
-    """The manifest's optimiser with empty state for vectors like `like` (d,); ConfigError for an unknown name or parameter."""
+def optimizer(section: OptimizerSection, like: Tensor, *, corrects_updates: bool = False) -> Optimizer:
+    """The section's optimiser with empty state for vectors like `like` (d,); ConfigError for an unknown name or parameter."""
     given = section.params()
     if "beta_1" in given or "beta_2" in given:
         given["betas"] = (given.pop("beta_1", 0.9), given.pop("beta_2", 0.999))
@@ -89,7 +116,17 @@ def optimizer(section: OptimizerSection, like: Tensor) -> Optimizer:
             "optimizer", section.kind, {"params": parameters, "lr": section.lr, **given}, trusted=True
         )
 
-    return Optimizer(make, like)
+    return Optimizer(make, like, corrects_updates=corrects_updates)
+
+
+def corrects_updates(manifest: Manifest) -> bool:
+    """Whether corrections are added to updates: those in units of a rate, with any optimiser but sgd."""
+    return manifest.optimizer.kind != "sgd" and MIXERS.facts(manifest.mix.kind, trusted=True).rated
+
+
+def optimizer_of(manifest: Manifest, like: Tensor) -> Optimizer:
+    """The optimiser of a node of this swarm; as `optimizer`."""
+    return optimizer(manifest.optimizer, like, corrects_updates=corrects_updates(manifest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +167,14 @@ def ramp(rounds_since_join: int, ramp_rounds: int) -> float:
     return 1.0 if ramp_rounds == 0 else min(1.0, (rounds_since_join + 1) / ramp_rounds)
 
 
-def correction_lr(section: OptimizerSection, lr: float) -> float:
-    """eta_c of the tracking gain κ·p / (K·eta_c): how far a constant unit gradient moves a coordinate in one local step.
+def phase(section: OptimizerSection, rates: Schedule, round: int, local_steps: float, ramped: float = 1.0) -> Phase:
+    """The phase of a round with its eta_c, where a late joiner's rate is `ramped`, in (0, 1].
 
-    For sgd that is lr / (1 − momentum). For others it depends on the gradients' size, so that the manifest has to give it.
-
-    A configured value > 0 is used as it is; `lr` is without a late joiner's ramp: equal at both ends of an edge.
+    For sgd a constant unit gradient moves a coordinate by lr/(1 − momentum) a step. All others are corrected in units of their updates;
+    their flows' gain keeps to the highest rate.
     """
-    if section.correction_lr is not None:
-        return section.correction_lr
-    if section.kind != "sgd":
-        raise ConfigError(
-            f"optimizer.correction_lr: {section.kind} needs a value > 0, a typical lr / (sqrt(v) + eps), got none"
-        )
-    rate: float = lr / (1.0 - section.momentum)
-    return rate
+    kept = 1.0 - (section.momentum if section.kind == "sgd" else 0.0)
+    return Phase(
+        round, local_steps, rates.at(round) * ramped / kept, highest_lr=rates.lr / kept,
+        climb=CLIMB if section.kind == "sgd" else 1.0, memory=1.0 / kept,
+    )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from starling.gossip.api import Averaging, Effect, Phase, Swapped, Swapping
+from starling.gossip.api import Averaging, Effect, Swapped, Swapping
 from starling.gossip.compress.select.coordinates import kept, with_wish
 from starling.gossip.compress.support import Indices, Support
 from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
@@ -30,6 +30,7 @@ from starling.node.engine.learner import Learner
 from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Drop, Offer, Offered
 
 _ROUNDING = 1e-6  # relative difference of a gain between two machines
+_APART = 8  # rounds that an honest initiator may be from us in clock pace; in steps pace none
 _FULL = 0.8  # of the clip: a clipped difference is at least so long after most codecs
 Done = Effect | Swapped
 
@@ -109,7 +110,7 @@ class Exchanges:
         wish = self._wishes.pop(call.peer, None)
         if wish is not None and isinstance(support, Indices):
             support = with_wish(support, wish, self._limit)
-        gain = self._gain(self._edge, call.theta, support.ratio(self._dim), local_steps)
+        gain = self._gain(self._edge, call.theta, support.ratio(self._dim), local_steps, call.round)
         try:
             payload = self.codec.encode_request(shared, support, self._chance(call))
         except ValueError as error:
@@ -119,12 +120,13 @@ class Exchanges:
         )  # fmt: skip
         return Offered(payload, gain)
 
-    def answer(self, call: Answer, shared: Tensor, *, exclusive: bool) -> Answered:
+    def answer(self, call: Answer, shared: Tensor, *, round: int, exclusive: bool) -> Answered:
         """Responder: the difference or our message, kept until it is committed or dropped.
 
         Args:
             call: with the request's payload.
             shared: (D,) the vector to read.
+            round: ours.
             exclusive: effects are added one by one as they are committed, so those of other pending answers are anticipated, or two of
                 them would overshoot. Not where all exchanges of a round read one frozen vector: its mixing weights sum to at most 1.
 
@@ -140,15 +142,16 @@ class Exchanges:
             if swaps(self._edge):
                 return self._answer_swap(self._edge, call, shared)
             assert not gathers(self._edge), "vectors are pulled"
-            return self._answer_difference(self._edge, call, shared)
+            return self._answer_difference(self._edge, call, shared, round)
         except ValueError as error:
             raise RemoteProtocolError(call.peer, str(error)) from error
 
-    def _answer_difference(self, averaging: Averaging, call: Answer, shared: Tensor) -> Answered:
+    def _answer_difference(self, averaging: Averaging, call: Answer, shared: Tensor, round: int) -> Answered:
         support, theirs = self.codec.decode_request(call.payload, self._dim, self._dtype)
         pace = self._manifest.pace
         fewest_steps = float(pace.local_steps) if pace.kind == "steps" else 1.0
-        most = self._gain(averaging, call.theta, support.ratio(self._dim), fewest_steps)
+        credible = min(max(call.round, round - _APART), round + _APART)  # a gain is that of its exchange's round
+        most = self._gain(averaging, call.theta, support.ratio(self._dim), fewest_steps, credible)
         if not 0.0 <= call.gain <= most * (1.0 + _ROUNDING):
             raise ValueError("gain_out_of_bounds")
         mine = support.take(shared).cpu()
@@ -232,8 +235,8 @@ class Exchanges:
         for kept_by_peer in self._tables:
             kept_by_peer.clear()
 
-    def _gain(self, averaging: Averaging, theta: float, ratio: float, local_steps: float) -> float:
-        return averaging.gain(theta, ratio, Phase(0, local_steps, self._learner.correction_lr))
+    def _gain(self, averaging: Averaging, theta: float, ratio: float, local_steps: float, round: int) -> float:
+        return averaging.gain(theta, ratio, self._learner.phase(round, local_steps, shared=True))
 
     def _less_under_way(self, shared: Tensor, peer: str) -> Tensor:
         """The vector after the commits of transactions with others, as far as their effects are known."""

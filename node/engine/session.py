@@ -236,7 +236,8 @@ class Session:
 
     def answer(self, call: calls.Answer) -> calls.Answered:
         """Responder's difference."""
-        return self.exchanges.answer(call, self.vector_for(call.peer), exclusive=self._pace.kind == "clock")
+        vector, clock = self.vector_for(call.peer), self._pace.kind == "clock"
+        return self.exchanges.answer(call, vector, round=self._round, exclusive=clock)
 
     def apply(self, call: calls.Apply) -> calls.Done:
         """Initiator's commit."""

@@ -1,11 +1,12 @@
 """The reference trajectory of a virtual swarm: the same task, data, optimiser and links, without daemons, frames or time."""
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from starling.gossip.api import Losses, Phase
+from starling.gossip.api import Losses
 from starling.gossip.compress.catalogue import quantizer
 from starling.gossip.compress.select.coordinates import Everything
 from starling.gossip.mix.exchange_codec import ExchangeCodec
@@ -19,7 +20,7 @@ from starling.node.catalogues import task
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest
 from starling.node.engine.mixing import mixer
-from starling.node.engine.optimizers import correction_lr, optimizer, schedule
+from starling.node.engine.optimizers import optimizer_of, phase, schedule
 from starling.node.engine.start import initial
 from starling.node.tasks.api import Source
 from starling.robust.clip import clip
@@ -46,7 +47,7 @@ def walk(
         file: what `task.start` is the digest of.
     """
     start, local, worth = _nodes(agreed, peers, file)
-    rate = correction_lr(agreed.optimizer, agreed.optimizer.lr)
+    rates = schedule(agreed.optimizer, agreed.pace.rounds)
     reference = Reference(
         peers=peers,
         x=start,
@@ -77,8 +78,11 @@ def walk(
             met = [(j, i, float(peers[i] in theirs[j]), float(peers[j] in theirs[i])) for i, j in pairs]
         now = stage(graph, len(peers), number)
         steps = agreed.pace.local_steps if now.local else 0
-        phase = Phase(number, steps, rate, now.first, now.last, turn(graph, len(peers), number))
-        reference.round(phase, local if now.local else None, [link for link in met if link[0] < link[1]])
+        where = replace(
+            phase(agreed.optimizer, rates, number, steps), first=now.first, last=now.last,
+            turn=turn(graph, len(peers), number),
+        )  # fmt: skip
+        reference.round(where, local if now.local else None, [link for link in met if link[0] < link[1]])
     return reference.x
 
 
@@ -91,7 +95,7 @@ def _nodes(agreed: Manifest, peers: Sequence[str], file: str = "") -> tuple[Tens
         model = initial(made, agreed, file)
         x, gradient = bind(model, layout(model))
         data = made.data(Source(None, agreed.partition, shard, agreed.seed), "cpu")
-        nodes.append((model, x, gradient, data, optimizer(agreed.optimizer, x)))
+        nodes.append((model, x, gradient, data, optimizer_of(agreed, x)))
 
     done = [0] * len(peers)
 
@@ -103,7 +107,8 @@ def _nodes(agreed: Manifest, peers: Sequence[str], file: str = "") -> tuple[Tens
             done[node] += 1
             gradient.zero_()
             made.loss(model, data.batch(agreed.task.batch_size, chance)).backward()
-            descent.step(live, correct(gradient), rates.at(round))
+            direction, shift = descent.corrected(gradient, correct)
+            descent.step(live, direction, rates.at(round), shift)
         return live.clone()
 
     def worth(node: int) -> Losses:

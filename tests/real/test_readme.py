@@ -206,7 +206,7 @@ def test_the_readme_s_way_to_compare_works():
 @pytest.mark.slow
 def test_the_readme_s_way_to_look_at_settings_works():
     first, second = (shell(line, ROOT) for line in lines("show"))
-    assert "kappa = 0.1" in first
+    assert "flow_limit = 100.0" in first
     assert second == ""
 
 

@@ -30,6 +30,7 @@ class LocalSteps:
     section: OptimizerSection
     pace: PaceSection  # the run's length, and how fast a late joiner's rate climbs
     like: Tensor  # (N, d) models
+    corrects_updates: bool = False  # corrections are added to the optimiser's updates, not to gradients
     watched: bool = False  # gradients are kept for attackers to look at
     running_mean: bool = False  # momentum begins with the first gradient, as if all before had been like it; sgd only
     undone: int = 0
@@ -51,7 +52,7 @@ class LocalSteps:
             )
         self.gradients = torch.zeros_like(self.like) if self.watched else self.like[:0]
         self._rates = schedule(self.section, self.pace.rounds)
-        self._optimizer = optimizer(self.section, self.like[:0])
+        self._optimizer = optimizer(self.section, self.like[:0], corrects_updates=self.corrects_updates)
         self._steps, self._done = torch.zeros((2, len(self.like)), dtype=torch.int64)
         self._joined_at = torch.full((len(self.like),), _NEVER, dtype=torch.int64)
 
@@ -63,14 +64,14 @@ class LocalSteps:
         gradients[bad] = 0.0  # what the mixing algorithm keeps must stay finite
         if self.watched:
             self.gradients[rows] = gradients
-        direction = correct(gradients)
+        direction, shift = self._optimizer.corrected(gradients, correct)
         if self.running_mean:
             first = self._done[rows] == 1
             direction = torch.where(first[:, None], direction / (1.0 - self.section.momentum), direction)
         stepped = x.clone()
         for at, lr, count in self._groups(rows, round):
             moved = stepped[at]
-            self._step(adjacent(rows[at]), moved, direction[at], lr, count)
+            self._step(adjacent(rows[at]), moved, direction[at], None if shift is None else shift[at], lr, count)
             if not isinstance(at, slice):
                 stepped[at] = moved
         bad |= _not_finite(stepped)
@@ -96,7 +97,7 @@ class LocalSteps:
             at = adjacent(((age == since) & (counts == count)).nonzero().view(-1))
             yield at, self._rates.at(round) * ramp(since, self.pace.ramp_rounds), count
 
-    def _step(self, own: Rows, x: Tensor, direction: Tensor, lr: float, count: int) -> None:
+    def _step(self, own: Rows, x: Tensor, direction: Tensor, shift: Tensor | None, lr: float, count: int) -> None:
         """A step of rows `own` that have done `count` with the state they have; x (r, d) is changed in place."""
         part = self._optimizer if count else optimizer(self.section, x)
         if count:
@@ -106,7 +107,7 @@ class LocalSteps:
                     for name, tensor in self._memory.items()
                 }
             )
-        part.step(x, direction, lr)
+        part.step(x, direction, lr, shift)
         for name, tensor in part.state_dict().items():
             if name not in self._memory:
                 self._memory[name] = tensor.new_zeros(len(self.like), *(x.shape[1:] if tensor.dim() else (1,)))

@@ -31,7 +31,7 @@ from starling.gossip.rng import generator
 from starling.node.config.overlay import overlay_of
 from starling.node.engine.compression import selector_facts
 from starling.node.engine.mixing import mixer, settled_edges
-from starling.node.engine.optimizers import correction_lr, schedule
+from starling.node.engine.optimizers import corrects_updates, phase, schedule
 from starling.node.simulate import build
 from starling.node.simulate.matrix import byzantine
 from starling.node.simulate.matrix.batch import RoundStats
@@ -109,9 +109,6 @@ class _Run:
         self._members = np.zeros(count, dtype=bool)  # the living, and the dead that have not been detected
         self._unproven: set[tuple[int, int]] = set()  # pairs of which the responder does not know yet
         self._rates = schedule(agreed.optimizer, agreed.pace.rounds)
-        section = agreed.optimizer
-        unknown = section.kind == "adamw" and section.correction_lr is None
-        self._lr = section.lr if unknown else correction_lr(section, section.lr)  # eta_c, at the highest rate
         self._done = 0
 
     def _averaging(self) -> Swarm:
@@ -131,7 +128,7 @@ class _Run:
         codec, selector = build.exchange(scenario, agreed, mixing, learned.layout)
         local = LocalSteps(
             learned, agreed.optimizer, agreed.pace, x, watched=attack is not None,
-            running_mean=scenario.simulate.running_mean,
+            running_mean=scenario.simulate.running_mean, corrects_updates=corrects_updates(agreed),
         )  # fmt: skip
         attackers = None
         start = origin(mixing, learned.start)
@@ -172,9 +169,7 @@ class _Run:
         return None
 
     def _phase(self, round: int, local_steps: float) -> Phase:
-        """Where a round is. The gain of flows knows neither rounds without local steps nor rates that go down: see a node's learner."""
-        rate = 1.0 if self.swarm.flows is not None else self._rates.at(round) / self._agreed.optimizer.lr
-        return Phase(round, local_steps, self._lr * rate)
+        return phase(self._agreed.optimizer, self._rates, round, local_steps)
 
     def _round(self, round: int) -> None:
         """Steps pace."""

@@ -113,7 +113,7 @@ MANIFESTS = (
     schema.Manifest(),
     schema.Manifest(
         name="a swarm of four", task=schema.TaskSection(kind="quadratic", nodes=4, dtype="float64", condition=2.0),
-        optimizer=schema.OptimizerSection(kind="adamw", lr=1e-3, correction_lr=0.5), pace=schema.PaceSection(kind="clock"),
+        optimizer=schema.OptimizerSection(kind="adamw", lr=1e-3), pace=schema.PaceSection(kind="clock"),
         compress=schema.CompressSection(select="top_k", ratio=0.01, request="fp16", response="int8"),
     ),
     schema.Manifest(

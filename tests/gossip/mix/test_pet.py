@@ -1,5 +1,7 @@
 """PET: flows that leak, both ends alike, and how far an exchange of a share of the coordinates moves their corrections."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -13,7 +15,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.mix import edge_ledger
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.exchange_codec import ExchangeCodec
-from starling.gossip.mix.pet import Pet
+from starling.gossip.mix.pet import KNOWN_KAPPA, Pet, chosen_kappa
 from starling.gossip.overlay.static import Ring
 from starling.gossip.reference import Reference
 from starling.node.config.schema import Manifest, MixSection
@@ -106,7 +108,7 @@ def test_a_leaky_flow_settles_at_two_kappa_over_two_kappa_plus_leak_of_its_value
 
 
 def test_the_leak_is_a_key_of_the_manifest_and_bounded():
-    assert mixer(Manifest(mix=MixSection(leak=0.2))).edge == Pet(0.1, 100.0, 0.2)
+    assert mixer(Manifest(mix=MixSection(leak=0.2))).edge == Pet(None, 100.0, 0.2)
     assert MIXERS["pet"](0.1, 1.0).leak == MixSection().leak == 0.0
     with pytest.raises(ValueError, match=r"leak must be finite and >= 0 and < 1, got 1.0"):
         Pet(0.1, 1.0, 1.0)
@@ -172,3 +174,48 @@ def test_the_gain_of_a_share_is_that_share_of_the_gain_of_all():
     whole = edge.gain(THETA, 1.0, PHASE)
     assert whole == pytest.approx(2 * 0.2 * THETA / (STEPS * LR))
     assert edge.gain(THETA, 0.1, PHASE) == pytest.approx(0.1 * whole)
+
+
+@pytest.mark.parametrize(
+    ("share", "climb", "times"),
+    [(1.0, 10.0, {1.0: 1.0, 0.5: 2.0, 0.1: 10.0, 0.05: 10.0}), (0.5, 10.0, {1.0: 1.0, 0.5: 2.0, 0.1: 5.0}),
+     (0.1, 10.0, {1.0: 1.0, 0.1: 1.0}), (0.01, 10.0, {1.0: 1.0, 0.1: 1.0}), (1.0, 1.0, {1.0: 1.0, 0.1: 1.0})],
+)  # fmt: skip
+def test_the_gain_climbs_as_the_rate_decays_and_the_less_the_fewer_coordinates_are_exchanged(share, climb, times):
+    """Differences shrink with the rate; those of a small mask are many rounds old and do not."""
+    edge = Pet(0.2, 1e6).edge
+    for lr, climbed in times.items():
+        now = replace(PHASE, lr=LR * lr, highest_lr=LR, climb=climb)
+        assert edge.gain(THETA, share, now) == pytest.approx(climbed * share * edge.gain(THETA, 1.0, PHASE))
+
+
+def test_where_the_highest_rate_is_unknown_the_gain_has_the_rate_of_the_moment():
+    edge = Pet(0.2, 1e6).edge
+    assert edge.gain(THETA, 0.1, replace(PHASE, lr=LR / 50)) == pytest.approx(50 * edge.gain(THETA, 0.1, PHASE))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "steps", "memory", "kappa"),
+    [(1.0, 10.0, 10.0, 0.2), (1.0, 9.0, 10.0, 0.1), (1.0, 1.0, 1.0, 0.2), (0.1, 1.0, 10.0, 0.2), (0.1, 1.0, 11.0, 0.1)],
+)  # fmt: skip
+def test_kappa_is_chosen_by_how_long_a_coordinate_is_left_alone_and_by_momentum(ratio, steps, memory, kappa):
+    """Decision 23 has what it was measured on."""
+    assert chosen_kappa(ratio, steps, memory) == kappa
+
+
+def test_a_kappa_that_is_given_is_used_as_it_is_and_else_chosen():
+    """Momentum of .9 remembers ten steps: a round of five is too short for more than .1, unless few coordinates are exchanged."""
+    short = replace(PHASE, memory=10.0)
+    for phase, share, kappa in ((PHASE, 1.0, 0.2), (short, 1.0, 0.1), (short, 0.1, 0.2)):
+        assert Pet().gain(THETA, share, phase) == Pet(kappa).gain(THETA, share, phase)
+        assert Pet(0.05).gain(THETA, share, phase) == pytest.approx(0.05 / kappa * Pet(kappa).gain(THETA, share, phase))
+    assert (Pet().size(7), Pet(0.05).size(7), Pet(0.0).size(7)) == (7, 7, 0)
+
+
+@given(ratio=st.floats(0.001, 1.0), memory=st.floats(1.0, 100.0), steps=st.integers(1, 1000))
+@quick
+def test_no_chosen_gain_is_above_that_of_a_single_local_step(ratio, memory, steps):
+    """What a responder in clock pace, who does not know the initiator's K, holds gains against."""
+    of = [Pet().gain(THETA, ratio, Phase(0, float(count), LR, memory=memory)) for count in (1, steps)]
+    assert of[1] <= of[0]
+    assert chosen_kappa(ratio, steps, memory) <= KNOWN_KAPPA

@@ -12,7 +12,7 @@ from starling.node.cli.format1 import converted
 from starling.node.cli.main import main
 from starling.node.config import manifest as manifests
 from starling.node.config import presets
-from starling.node.config.schema import Manifest, RobustSection
+from starling.node.config.schema import Manifest, MixSection, RobustSection
 from starling.node.simulate.schema import Scenario
 
 FIXTURES = Path(__file__).parents[2] / "golden" / "format1"
@@ -51,7 +51,7 @@ def test_a_founded_manifest_becomes_a_manifest_to_found(tmp_path, capsys):
     assert code == 0
     assert "note: signature: left out" in notes
     manifest = presets.load(Manifest, new)
-    assert manifest == Manifest(robust=RobustSection(rule="cs_plus"))
+    assert manifest == Manifest(mix=MixSection(kappa=0.1), robust=RobustSection(rule="cs_plus"))
     assert manifests.check(manifest) == [
         "robust: has no effect with mix=pet; `--set preset=open` shows the keys that take effect together"
     ]
@@ -81,6 +81,26 @@ def test_keys_are_renamed_flattened_and_left_out(old, new):
     found, notes = converted(old)
     found.pop("format", None)
     assert (found, notes) == (new, [])
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        {"format": 2, "optimizer": {"kind": "adamw", "correction_lr": 3.0}},
+        {"format": 1, "optimizer": {"kind": "adamw", "correction_lr": 3.0}, "mix": {"params": {}}},
+        {"simulate": {}, "overlay": {"kind": "alone", "average_every": 5}, "optimizer": {"correction_lr": 3.0}},
+    ],
+)
+def test_a_key_that_is_no_more_is_left_out_with_a_note(tmp_path, capsys, old):
+    """A file of today's format keeps all else as it is; one of format 1 is converted as well."""
+    (tmp_path / "old.toml").write_text(tomli_w.dumps(old))
+    code, new, notes = convert(capsys, tmp_path / "old.toml")
+    assert (code, notes.count("note:")) == (0, 1)
+    assert "note: optimizer.correction_lr: left out, every optimiser is corrected in units of its own updates" in notes
+    found = tomllib.loads(new.read_text())
+    assert found["optimizer"] == {key: value for key, value in old["optimizer"].items() if key != "correction_lr"}
+    assert found.get("overlay") == old.get("overlay")
+    presets.load(Scenario if "simulate" in old else Manifest, new)
 
 
 def test_todays_format_needs_no_conversion():

@@ -146,7 +146,6 @@ def test_the_defaults_are_without_blame():
 @pytest.mark.parametrize(
     ("assignments", "says"),
     [
-        (["optimizer=adamw"], "optimizer.correction_lr: needs a value with optimizer=adamw and mix=pet"),
         (["pace.min_wait_s=20"], "pace.min_wait_s: must be <= pace.max_wait_s = 10, got 20"),
         (["membership.suspicion_s=0.5"], "membership.suspicion_s: must be >= 2 membership.timeout_s = 1, got 0.5"),
     ],
@@ -229,7 +228,6 @@ def test_what_is_fine_passes_in_silence(assignments):
         (["overlay=erdos_renyi", "overlay.weights=uniform"], "overlay.weights", "one way"),
         (["overlay.overlap=true"], "overlay.overlap", "average_every"),
         (["overlay.eta=0.5"], "overlay.eta", "sticky"),
-        (["mix=k_gt", "optimizer=adamw"], "optimizer.correction_lr", "adamw"),
     ],
 )
 def test_parts_that_do_not_go_together_are_refused_before_anything_starts(assignments, key, why):

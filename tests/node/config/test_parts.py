@@ -46,6 +46,16 @@ def load(*assignments):
         (["admission=allow", "admission.bits=0"], "admission.bits", "only open takes it"),
         (["partition=iid", "partition.alpha=1"], "partition.alpha", "only dirichlet takes it"),
         (["mix=dsgd", "mix.feedback_beta=0.1"], "mix.feedback_beta", "only psgd takes it"),
+        (
+            ["optimizer.correction_lr=3"],
+            "optimizer.correction_lr",
+            "was removed, every optimiser is corrected in units",
+        ),
+        (
+            ["optimizer=rmsprop", "optimizer.correction_lr=3"],
+            "optimizer.correction_lr",
+            "leave it out, as `starling manifest",
+        ),
         (["mix.x=1"], "mix.x", "no such key; choose one of kind, theta, clip_norm, kappa"),
     ],
 )

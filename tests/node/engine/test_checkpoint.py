@@ -11,7 +11,7 @@ from starling.node.engine.engine import Engine
 from starling.node.rpc import calls
 from tests.harness.engines import done, every, exchange, manifest, opened, opening, refused_as, state_of, x_of
 
-ADAMW = OptimizerSection(kind="adamw", lr=1e-3, correction_lr=1e-3)
+ADAMW = OptimizerSection(kind="adamw", lr=1e-3)
 
 
 def checkpoint(round, value=0.0):

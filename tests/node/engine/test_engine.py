@@ -41,7 +41,7 @@ def test_open_says_what_was_opened_and_works_once():
     ("agreed", "word"),
     [
         (manifest(params={"model": "tree"}), "task: "),
-        (manifest(optimizer=OptimizerSection(kind="adamw")), "optimizer.correction_lr"),
+        (manifest(optimizer=OptimizerSection(kind="rmsprop", alpha=-1.0)), "optimizer"),
     ],
 )
 def test_what_a_person_got_wrong_is_refused_in_one_line_that_names_the_key(agreed, word):
@@ -113,9 +113,7 @@ def test_an_evaluation_shares_time_with_training_and_measures_the_model_it_began
     assert reply.samples > 0
 
 
-@pytest.mark.parametrize(
-    "optimizer", [OptimizerSection(lr=1e30), OptimizerSection(kind="adamw", lr=1e36, correction_lr=1.0)]
-)
+@pytest.mark.parametrize("optimizer", [OptimizerSection(lr=1e30), OptimizerSection(kind="adamw", lr=1e36)])
 def test_a_step_out_of_the_finite_numbers_is_undone_and_counted(optimizer):
     """A NaN that leaves a node poisons its neighbors; training that has gone mad must stay at home, and be seen."""
     agreed = manifest("quadratic", params={"dtype": "float32"}, optimizer=optimizer)

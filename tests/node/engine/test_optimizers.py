@@ -7,8 +7,17 @@ from hypothesis import strategies as st
 
 from starling.gossip.errors import ConfigError
 from starling.node.catalogues import OPTIMIZERS
-from starling.node.config.schema import OptimizerSection
-from starling.node.engine.optimizers import Optimizer, Schedule, correction_lr, optimizer, ramp, schedule
+from starling.node.config.schema import Manifest, MixSection, OptimizerSection
+from starling.node.engine.optimizers import (
+    CLIMB,
+    Optimizer,
+    Schedule,
+    corrects_updates,
+    optimizer,
+    phase,
+    ramp,
+    schedule,
+)
 from tests.harness.tasks import seeded
 
 SECTIONS = {
@@ -126,15 +135,64 @@ def test_the_rate_climbs_in_warmup_and_never_again(schedule, round):
         assert schedule.at(round + 1) <= schedule.at(round) * (1 + 1e-12)
 
 
-def test_the_correction_of_sgd_follows_the_rate():
-    """A constant unit gradient moves a coordinate by lr / (1 − momentum) a step once momentum is full."""
-    section = OptimizerSection(momentum=0.9)
-    assert correction_lr(section, 0.02) == pytest.approx(0.2)
-    sgd, x = optimizer(section, torch.zeros(1)), torch.zeros(1)
+@pytest.mark.parametrize("kind", SECTIONS)
+@pytest.mark.parametrize("round", [0, 30, 99])
+def test_eta_c_is_what_a_unit_of_correction_moves_a_coordinate_by_in_one_step(kind, round):
+    """With gradients of 0, and in the long run: momentum has to fill. lr/(1 − momentum) for sgd, lr for all others."""
+    section, rates, x = SECTIONS[kind].changed(lr=0.02), Schedule("cosine", 0.02, 100), torch.zeros(1)
+    ours = optimizer(section, x, corrects_updates=section.kind != "sgd")
     for _ in range(300):
-        before = float(x)
-        sgd.step(x, torch.ones(1), 0.02)
-    assert before - float(x) == pytest.approx(0.2, rel=1e-3)
+        direction, shift = ours.corrected(torch.zeros(1), lambda gradient: gradient - 1.0)
+        ours.step(x.zero_(), direction, rates.at(round), shift)
+    assert float(x) == pytest.approx(phase(section, rates, round, 5.0).lr, rel=1e-3)
+
+
+@pytest.mark.parametrize(("momentum", "memory"), [(0.0, 1.0), (0.9, 10.0)])
+def test_a_phase_of_sgd_has_the_rate_of_its_round_with_momentum_and_that_of_the_run(momentum, memory):
+    """The highest is without a late joiner's ramp: the bound of a gain is the same at both ends."""
+    section, rates = OptimizerSection(momentum=momentum), Schedule("cosine", 0.02, 100, floor=0.01)
+    for number in (0, 50, 100):
+        now = phase(section, rates, number, 5.0)
+        assert now.lr == pytest.approx(memory * rates.at(number))
+        assert (now.highest_lr, now.memory) == (pytest.approx(memory * 0.02), pytest.approx(memory))
+        assert now.climb == CLIMB
+    ramped = phase(section, rates, 0, 5.0, 0.5)
+    assert (ramped.lr, ramped.highest_lr) == (pytest.approx(memory * 0.01), pytest.approx(memory * 0.02))
+
+
+def test_the_gain_of_all_others_keeps_to_the_highest_rate_and_their_corrections_need_no_memory():
+    section, rates = OptimizerSection(kind="adamw"), Schedule("cosine", 0.02, 100)
+    for number in (0, 50, 100):
+        now = phase(section, rates, number, 5.0)
+        assert (now.lr, now.highest_lr, now.climb, now.memory) == (rates.at(number), 0.02, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("optimizer_kind", "mix", "updates"),
+    [("sgd", "pet", False), ("adamw", "pet", True), ("adamw", "k_gt", True), ("adamw", "gradient_tracking", False), ("sgd", "k_gt", False)],
+)  # fmt: skip
+def test_updates_are_corrected_where_the_mixing_algorithm_knows_rates_and_the_optimiser_is_not_sgd(
+    optimizer_kind, mix, updates
+):
+    manifest = Manifest(optimizer=OptimizerSection(kind=optimizer_kind), mix=MixSection(kind=mix))
+    assert corrects_updates(manifest) == updates
+
+
+@pytest.mark.parametrize("kind", SECTIONS)
+def test_a_corrected_update_is_the_optimisers_own_less_the_rate_times_the_correction(kind):
+    """The optimiser's memory never sees the correction; bit for bit its own where there is none."""
+    chance = seeded(0)
+    c, x = torch.randn(7, generator=chance), torch.randn(7, generator=chance)
+    plain, idle, corrected = (optimizer(SECTIONS[kind], x, corrects_updates=updates) for updates in (False, True, True))
+    for step in range(5):
+        gradient, lr, same, other = torch.randn(7, generator=chance), 0.01 / (step + 1), x.clone(), x.clone()
+        plain.step(x, gradient, lr)
+        direction, shift = idle.corrected(gradient, lambda given: given - torch.zeros(7))
+        idle.step(same, direction, lr, shift)
+        direction, shift = corrected.corrected(gradient, lambda given: given - c)
+        corrected.step(other, direction, lr, shift)
+        assert torch.equal(same, x)
+        torch.testing.assert_close(other, x + lr * c)
 
 
 @pytest.mark.parametrize("kind", SECTIONS)
@@ -154,7 +212,6 @@ def test_every_optimiser_goes_downhill_and_leaves_the_direction_alone(kind):
         (lambda x: optimizer(OptimizerSection(kind="sgdd"), x), "kind: 'sgdd' is unknown, choose one of .*adamw"),
         (lambda x: optimizer(OptimizerSection(momentums=1.0), x), "momentums: no such key"),
         (lambda x: optimizer(OptimizerSection(kind="adamw", eps=-1.0), x), ""),
-        (lambda _: correction_lr(OptimizerSection(kind="adamw"), 1e-3), "correction_lr: adamw needs a value > 0"),
         *(
             (lambda x, made=TORCH[kind]: Optimizer(made, x), "kind: it cannot step a flat vector")
             for kind in sorted(NOT_FLAT & TORCH.keys())
@@ -185,8 +242,3 @@ def test_a_schedule_warms_up_declines_to_its_floor_and_is_constant_in_an_endless
 def test_a_late_joiner_climbs_to_the_full_rate():
     assert [ramp(rounds, 4) for rounds in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert ramp(0, 0) == 1.0
-
-
-@pytest.mark.parametrize("kind", ["sgd", "adamw"])
-def test_a_configured_correction_rate_is_used(kind):
-    assert correction_lr(OptimizerSection(kind=kind, correction_lr=0.5), 1e-3) == 0.5

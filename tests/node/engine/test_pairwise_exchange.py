@@ -1,10 +1,12 @@
 """Exchanges between engines: what both ends apply, and that bad bytes change nothing."""
 
+import msgspec
 import pytest
 import torch
 
 from starling.gossip.compress.catalogue import SELECTORS, quantizer
 from starling.gossip.mix.exchange_codec import ExchangeCodec
+from starling.gossip.mix.pet import chosen_kappa
 from starling.gossip.rng import generator
 from starling.node.config.schema import CompressSection, MixSection, OptimizerSection
 from starling.node.rpc import calls
@@ -267,10 +269,11 @@ def test_the_gain_shrinks_with_the_local_steps_that_fit_between_exchanges():
             engines["a"].step()
         exchange(engines, "a", "b", seq=seq)
         gains.append(done(engines["a"], calls.Offer("b", 0, 100 + seq, 0, 0.5, 0)).gain)
-    kappa, eta = agreed.mix.kappa, 0.02 / (1 - 0.9)
-    assert gains[-1] == pytest.approx(2 * kappa * 0.5 / (16 * eta), rel=0.05)
+    eta = 0.02 / (1 - 0.9)
+    assert gains[-1] == pytest.approx(2 * chosen_kappa(1.0, 16.0, 10.0) * 0.5 / (16 * eta), rel=0.05)
     for _ in range(100):
         engines["a"].step()
+    kappa = chosen_kappa(1.0, 100.0, 10.0)
     assert done(engines["a"], calls.Offer("b", 0, 200, 0, 0.5, 0)).gain == pytest.approx(2 * kappa * 0.5 / (100 * eta))
 
 
@@ -329,16 +332,35 @@ def test_a_gain_up_to_what_the_manifest_gives_is_accepted_and_no_more(factor, ac
         assert reply == calls.Refused("peer", "gain_out_of_bounds")
 
 
-def test_the_gain_is_the_same_in_every_round_and_accepted():
-    """It divides by the highest rate, not by the current one: a gain that grew as lr decays would keep the noise alive."""
-    agreed = manifest(optimizer=OptimizerSection(warmup=0.2, floor=0.01))
-    engines = pair(agreed)
-    gains = set()
-    for turn in (0, 10, 49, 1000):
+@pytest.mark.parametrize("pace", ["steps", "clock"])
+def test_the_gain_of_an_exchange_is_that_of_its_round_at_both_ends(pace):
+    """It grows as lr decays. Who is a few rounds from the other still takes it, to the last bit and no further."""
+    agreed = manifest(pace=pace, local_steps=1, optimizer=OptimizerSection(warmup=0.2, floor=0.3, momentum=0.0))
+    engines, gains = pair(agreed), []
+    for turn in (20, 25, 28):  # ours is 20 in clock pace, 0 in steps pace would refuse them in the daemon
+        engines["b"]._session._round = 22
         offered = done(engines["a"], calls.Offer("b", 0, turn + 1, turn, 0.5, 0))
-        done(engines["b"], calls.Answer("a", 0, turn + 1, turn, 0.5, offered.gain, offered.payload))
-        gains.add(offered.gain)
-    assert len(gains) == 1
+        call = calls.Answer("a", 0, turn + 1, turn, 0.5, offered.gain, offered.payload)
+        done(engines["b"], call)
+        done(engines["b"], calls.Drop("a", 0, turn + 1))
+        if pace == "steps":
+            over = msgspec.structs.replace(call, gain=offered.gain * 1.001)
+            assert refused_without_a_trace(engines["b"], over) == calls.Refused("peer", "gain_out_of_bounds")
+        gains.append(offered.gain)
+    assert gains == sorted(gains)
+    assert gains[-1] > 1.1 * gains[0]
+
+
+def test_an_initiator_cannot_gain_by_naming_a_round_far_from_ours():
+    """In clock pace nobody checks a request's round: late ones have the largest gain, as do those of warm-up."""
+    agreed = manifest(local_steps=5, optimizer=OptimizerSection(warmup=0.2, floor=0.3))
+    engines = pair(agreed)
+    engines["b"]._session._round = 12
+    for turn, accepted in ((12, True), (20, True), (21, False), (49, False), (0, False)):
+        offered = done(engines["a"], calls.Offer("b", 0, turn + 1, turn, 0.5, 0))
+        reply = engines["b"].handle(calls.Answer("a", 0, turn + 1, turn, 0.5, offered.gain, offered.payload))
+        assert isinstance(reply, calls.Answered) == accepted, turn
+        done(engines["b"], calls.Drop("a", 0, turn + 1))
 
 
 @pytest.mark.parametrize(("clip_norm", "response", "clipped"), [

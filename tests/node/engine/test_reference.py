@@ -1,5 +1,6 @@
 """The reference trajectory: engines called by hand must walk it bit for bit, and it must lead where theory says."""
 
+import msgspec
 import pytest
 import torch
 
@@ -12,9 +13,11 @@ from starling.gossip.reference import Reference, consensus_distance, descent
 from starling.gossip.rng import generator
 from starling.gossip.vector import bind, layout
 from starling.node.catalogues import task
-from starling.node.config.schema import CompressSection, MixSection
+from starling.node.config import manifest as manifests
+from starling.node.config.schema import CompressSection, MixSection, OptimizerSection
+from starling.node.engine import optimizers
 from starling.node.engine.mixing import mixer
-from starling.node.engine.optimizers import correction_lr, optimizer, schedule
+from starling.node.engine.optimizers import optimizer_of, schedule
 from starling.node.tasks.api import Source
 from starling.robust.clip import clip
 from tests.harness.engines import manifest, opened, play, x_of
@@ -33,8 +36,9 @@ def matching(round):
 
 
 def phase(agreed, round):
-    """Where a round is; flows are gained at the highest rate."""
-    return Phase(round, agreed.pace.local_steps, correction_lr(agreed.optimizer, agreed.optimizer.lr))
+    """Where a round is."""
+    rates = schedule(agreed.optimizer, agreed.pace.rounds)
+    return optimizers.phase(agreed.optimizer, rates, round, agreed.pace.local_steps)
 
 
 def reference(agreed, selector):
@@ -46,7 +50,7 @@ def reference(agreed, selector):
         model = made.model(generator(agreed.seed, "model"))
         x, gradient = bind(model, layout(model))
         data = made.data(Source(None, agreed.partition, shard, agreed.seed), "cpu")
-        nodes.append((model, x, gradient, data, optimizer(agreed.optimizer, x)))
+        nodes.append((model, x, gradient, data, optimizer_of(agreed, x)))
 
     def local(node, round, x, correct):
         model, live, gradient, data, optimiser = nodes[node]
@@ -55,7 +59,8 @@ def reference(agreed, selector):
             chance = generator(agreed.seed, "batch", PEERS[node], round * agreed.pace.local_steps + step)
             gradient.zero_()
             made.loss(model, data.batch(agreed.task.batch_size, chance)).backward()
-            optimiser.step(live, correct(gradient), rates.at(round))
+            direction, shift = optimiser.corrected(gradient, correct)
+            optimiser.step(live, direction, rates.at(round), shift)
         return live.clone()
 
     dtype = nodes[0][1].dtype
@@ -102,6 +107,33 @@ def test_engines_walk_the_reference_trajectory_bit_for_bit(mix, select, selector
     assert not torch.equal(swarm.x, start)
     for node, peer in enumerate(PEERS):
         assert torch.equal(swarm.x[node], x_of(engines[peer])), peer
+
+
+@pytest.mark.parametrize("mix", [MixSection(kappa=0.2), MixSection(kind="k_gt")], ids=["pet", "k_gt"])
+def test_corrections_of_updates_are_the_same_bits_in_engines_and_in_the_loop(mix):
+    """With any optimiser but sgd; and they matter."""
+    agreed = manifest(mix=mix, optimizer=OptimizerSection(kind="adamw", lr=0.002), rounds=3, local_steps=3)
+    engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate(PEERS)}
+    play(engines, agreed, lambda turn: [(PEERS[i], PEERS[j], theta) for i, j, theta, _ in matching(turn)])
+    swarm, local = reference(agreed, Everything())
+    plain, local_plain = reference(msgspec.structs.replace(agreed, mix=MixSection(kind="dsgd")), Everything())
+    for turn in range(agreed.pace.rounds):
+        swarm.round(phase(agreed, turn), local, matching(turn))
+        plain.round(phase(agreed, turn), local_plain, matching(turn))
+    assert not torch.equal(swarm.x, plain.x)
+    for node, peer in enumerate(PEERS):
+        assert torch.equal(swarm.x[node], x_of(engines[peer])), peer
+
+
+def test_without_a_kappa_adamw_is_averaged_plainly():
+    agreed = manifest(optimizer=OptimizerSection(kind="adamw", lr=0.002), rounds=2, local_steps=2)
+    one, local = reference(agreed, Everything())
+    other, local_plain = reference(msgspec.structs.replace(agreed, mix=MixSection(kind="dsgd")), Everything())
+    for turn in range(agreed.pace.rounds):
+        one.round(phase(agreed, turn), local, matching(turn))
+        other.round(phase(agreed, turn), local_plain, matching(turn))
+    assert torch.equal(one.x, other.x)
+    assert "mix.kappa: left out" in "".join(manifests.check(agreed))
 
 
 def bowls(kind, rounds, *, lr=0.05, local_steps=5, **params):

@@ -134,7 +134,8 @@ def local_steps(case, kind="sgd", **pace):
     made = problem(agreed, LABELS)
     section = OptimizerSection(kind=kind, lr=0.05, **({} if kind == "rprop" else {"weight_decay": 0.01}))
     x = made.start.repeat(5, 1)
-    return LocalSteps(made, section, PaceSection(**({"rounds": 10, "ramp_rounds": 4} | pace)), x), x
+    at = PaceSection(**({"rounds": 10, "ramp_rounds": 4} | pace))
+    return LocalSteps(made, section, at, x, corrects_updates=kind != "sgd"), x
 
 
 def walk(local, x, plan):
@@ -148,11 +149,13 @@ def walk(local, x, plan):
 def alone(local, row, rounds, joined_at=None):
     """What a node does by itself: one vector, one optimiser."""
     x = local.problem.start.clone()
-    mine, rates = optimizer(local.section, x), schedule(local.section, local.pace.rounds)
+    mine = optimizer(local.section, x, corrects_updates=local.corrects_updates)
+    rates = schedule(local.section, local.pace.rounds)
     for step, turn in enumerate(rounds):
         gradient = local.problem.gradients(torch.tensor([row]), torch.tensor([step]), x[None])[0]
         factor = 1.0 if joined_at is None else ramp(turn - joined_at, local.pace.ramp_rounds)
-        mine.step(x, gradient - 0.01, rates.at(turn) * factor)
+        direction, shift = mine.corrected(gradient, lambda given: given - 0.01)
+        mine.step(x, direction, rates.at(turn) * factor, shift)
     return x
 
 
