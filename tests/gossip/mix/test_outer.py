@@ -31,7 +31,7 @@ def swarm(mixer, graph, x, gradient, rounds, *, n=N, steps=3, lr=0.05):
 
     def phase(round):
         now = stage(graph, n, round)
-        return Phase(round, steps if now.local else 0, lr, now.first, now.last, turn(graph, n, round))
+        return Phase(round, steps if now.local else 0, lr, first=now.first, last=now.last, turn=turn(graph, n, round))
 
     def mixing(round):
         return torch.from_numpy(symmetrised(matrix(graph, n, round)))
