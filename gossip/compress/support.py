@@ -190,7 +190,7 @@ class Indices(Support):
 
     def take(self, x: Tensor) -> Tensor:
         """(d,) -> (k,), a copy."""
-        return x[self.indices]
+        return x.index_select(0, self.indices.to(x.device))  # four times as fast as x[indices]
 
     def size(self, dim: int) -> int:
         """K."""
@@ -221,13 +221,9 @@ def most_blocks(dim: int) -> int:
 def permutation(seed: int, blocks: int) -> npt.NDArray[np.int64]:
     """(blocks,) read-only: a stable sort of raw Philox words, which numpy promises never to change.
 
-    Two equal words among a million come up once in forty million seeds. Without any, the stable order is the only one there is, and
-    numpy's other sort, on vector instructions, finds it four times faster.
+    By torch, whose stable sort takes a third of the time of numpy's and sorts signed numbers.
     """
-    words = np.random.Philox(key=seed).random_raw(blocks)
-    order = np.argsort(words)
-    ranked = words[order]
-    if (ranked[1:] == ranked[:-1]).any():
-        order = np.argsort(words, kind="stable")
+    words = np.random.Philox(key=seed).random_raw(blocks) ^ np.uint64(1 << 63)
+    order: npt.NDArray[np.int64] = torch.from_numpy(words.view(np.int64)).sort(stable=True).indices.numpy()
     order.flags.writeable = False
     return order
