@@ -7,6 +7,7 @@ Figures of a codec `c` (shares in per cent) at length d, as `starling.kernels.sc
     c@d.index_over_entropy                                   bits of an index over the least there can be; none where none is sent
     c@d.peak_over_dense                                      memory taken beyond the input, in sizes of the dense vector
     c@d.of_memcpy                                            round trips a second over plain copies a second, in the same process
+    c@d.of_quiet_beside_n                                    round trips a second beside n busy processes over those without, medians
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ def measure(recipe: CodecRecipe) -> list[Run]:
     Raises:
         RuntimeError: the command failed.
     """
-    return [run for d in recipe.dims for run in cases(arguments(recipe, d), f"d = {d:,}")]
+    wanted = [(d, beside) for d in recipe.dims for beside in recipe.beside or (0,)]
+    return [run for d, beside in wanted for run in cases(arguments(recipe, d, beside), f"d = {d:,}, {beside} busy")]
 
 
-def arguments(recipe: CodecRecipe, d: int) -> list[str]:
+def arguments(recipe: CodecRecipe, d: int, beside: int) -> list[str]:
     """The command line for one length, without `starling`."""
     codecs = [word for codec in recipe.codecs for word in ("--codec", codec)]
-    return ["bench", "codec", "--d", str(d), *codecs, "--repeat", str(recipe.repeat), "--json"]
+    return ["bench", "codec", "--d", str(d), *codecs, "--repeat", str(recipe.repeat), "--beside", str(beside), "--json"]
 
 
 def figures(runs: Sequence[Run]) -> Figures:
@@ -52,6 +54,9 @@ def _parts(codec: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _figures(run: dict[str, Any]) -> Iterator[tuple[str, float | None]]:
+    if run.get("beside"):  # results of before know no such runs
+        yield f"of_quiet_beside_{run['beside']}", run["beside_over_quiet"]
+        return
     for key in ("encode_gb_s", "decode_gb_s", "round_trip_gb_s", "bytes_per_parameter"):
         yield key, run[key]
     yield "index_over_entropy", run["index_bits_over_entropy"]

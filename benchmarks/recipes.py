@@ -187,7 +187,9 @@ class CodecRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="code
     codecs: tuple[str, ...] = ()
     """SELECTOR[:RATIO]+QUANTIZER; none: those of `starling bench codec`."""
     repeat: AtLeastOne = 5
-    """Of which the fastest counts."""
+    """Of which the fastest counts; beside busy processes the median."""
+    beside: tuple[AtLeastOne, ...] = ()
+    """Busy processes: how much of the speed is left beside so many."""
 
 
 class RulesRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="rules"):

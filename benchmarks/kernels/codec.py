@@ -1,6 +1,6 @@
 """One codec at one length, measured in a process of its own.
 
-    python -m starling.kernels.codec CODEC D REPEAT DEVICE THREADS        JSON on standard output
+    python -m starling.kernels.codec CODEC D REPEAT DEVICE THREADS BESIDE        JSON on standard output
 
 A process of its own because memory is read off the operating system: what earlier cases left in the allocator would hide what this
 one takes. On Linux the high-water mark of resident memory is reset, encoding runs once, and the mark is read; then the same for
@@ -8,6 +8,8 @@ decoding. (Python's tracemalloc sees nothing of torch.) On CUDA torch's own allo
 
 Every repetition draws a new mask or finds the largest coordinates anew; nothing is kept that a node may keep from one exchange to the next,
 such as the permutation of a mask. The vector is Gaussian.
+
+Beside busy processes a fastest repetition tells of the moment when they slept, so round trips there are compared by their medians.
 
 Shapes: d parameters, k kept coordinates.
 """
@@ -23,6 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import TypeVar
 
 import numpy as np
@@ -35,6 +38,7 @@ from starling.gossip.compress.catalogue import SELECTORS, quantizer
 from starling.gossip.compress.support import Indices, permutation
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
+from starling.kernels import company
 from starling.kernels.child import answer
 from starling.kernels.schema import BASELINE, Case
 from starling.node.engine import devices
@@ -94,8 +98,8 @@ class Baseline:
         return 32 * self.k, self.k
 
 
-def measure(name: str, dim: int, repeat: int, device: str) -> Case:
-    """The codec SELECTOR[:RATIO]+QUANTIZER at length d on "cpu" or "cuda"; the fastest repetition counts.
+def measure(name: str, dim: int, repeat: int, device: str, beside: int = 0) -> Case:
+    """The codec SELECTOR[:RATIO]+QUANTIZER at length d on "cpu" or "cuda"; the fastest repetition counts. `beside`: busy processes.
 
     Raises:
         ConfigError: no such codec.
@@ -107,18 +111,20 @@ def measure(name: str, dim: int, repeat: int, device: str) -> Case:
     decode_extra, _ = peak_extra(device, lambda: timed.decode(data))
     target = torch.zeros_like(x)
     copy_s = min(_timed(device, lambda: target.copy_(x))[0] for _ in range(repeat))
-    encode_s = decode_s = math.inf
-    for turn in range(repeat):
-        taken_s, data = _timed(device, lambda turn=turn: timed.encode(x, turn))  # type: ignore[misc]
-        encode_s = min(encode_s, taken_s)
-        decode_s = min(decode_s, _timed(device, lambda data=data: timed.decode(data))[0])  # type: ignore[misc]
+    times = [_round_trip(timed, x, turn) for turn in range(repeat)]
+    encode_s, decode_s = (min(each) for each in zip(*times, strict=True))
+    beside_s = None
+    if beside:
+        with company.busy(beside):
+            beside_s = median(sum(_round_trip(timed, x, turn)) for turn in range(repeat))
     bits, gigabytes = timed.index_bits(x), 4 * dim / 1e9
     return Case(
         codec=name, d=dim, encode_gb_s=gigabytes / encode_s, decode_gb_s=gigabytes / decode_s,
         round_trip_gb_s=gigabytes / (encode_s + decode_s), bytes_per_parameter=len(data) / dim,
         index_bits_over_entropy=None if bits is None else bits[0] / entropy_bits(dim, bits[1]),
         peak_extra_bytes=max((extra for extra in (encode_extra, decode_extra) if extra is not None), default=None),
-        memcpy_gb_s=gigabytes / copy_s,
+        memcpy_gb_s=gigabytes / copy_s, beside=beside, beside_gb_s=None if beside_s is None else gigabytes / beside_s,
+        beside_over_quiet=None if beside_s is None else median(map(sum, times)) / beside_s,
     )  # fmt: skip
 
 
@@ -172,6 +178,12 @@ def peak_extra(device: str, run: Callable[[], Result]) -> tuple[int | None, Resu
     return _status("VmHWM") - before, result
 
 
+def _round_trip(timed: Product | Baseline, x: Tensor, turn: int) -> tuple[float, float]:
+    """Seconds to encode and to decode."""
+    encode_s, data = _timed(x.device.type, lambda: timed.encode(x, turn))
+    return encode_s, _timed(x.device.type, lambda: timed.decode(data))[0]
+
+
 def _status(field: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
@@ -190,9 +202,9 @@ def _timed(device: str, run: Callable[[], Result]) -> tuple[float, Result]:
 
 def main() -> int:
     """Measure what the arguments say; exit code 2 where that is refused."""
-    name, dim, repeat, device, threads = sys.argv[1:]
+    name, dim, repeat, device, threads, beside = sys.argv[1:]
     torch.set_num_threads(int(threads))
-    return answer(lambda: measure(name, int(dim), int(repeat), devices.device(device)))
+    return answer(lambda: measure(name, int(dim), int(repeat), devices.device(device), int(beside)))
 
 
 if __name__ == "__main__":

@@ -44,6 +44,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     None where the system does not tell."""
     memcpy_gb_s: float
     """A copy of the vector into memory that is there already, on the same threads in the same process."""
+    beside: int = 0
+    """Busy processes of the two figures below."""
+    beside_gb_s: float | None = None
+    """`round_trip_gb_s` beside them, but of the median repetition; None without any."""
+    beside_over_quiet: float | None = None
+    """That over the speed of the median repetition without them, just before."""
 
 
 class RuleCase(msgspec.Struct, frozen=True, kw_only=True):

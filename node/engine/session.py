@@ -30,6 +30,7 @@ from starling.node.engine.learner import Learner
 from starling.node.engine.pairwise_exchange import Exchanges
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.pull_exchange import PullExchange
+from starling.node.engine.threads import one_thread
 from starling.node.rpc import calls
 from starling.node.status.snapshot import EngineFigures
 from starling.node.tasks.evaluate import Result
@@ -218,10 +219,12 @@ class Session:
             return None
         return tuple(peer for peer, bad in zip(order, excluded.tolist(), strict=True) if bad)
 
+    @one_thread()
     def publish(self, call: calls.Publish) -> calls.Published:
         """The frozen vector, encoded for all who pull it."""
         return self.pulls.publish(call, self.vector_for(""))
 
+    @one_thread()
     def verify(self, call: calls.VerifyUpdate) -> calls.Done:
         """A peer's vector. It counts at the Mix of this round, whichever round it is from."""
         if self._frozen is None:
@@ -229,20 +232,24 @@ class Session:
         self.pulls.verify(call)
         return calls.Done()
 
+    @one_thread()
     def offer(self, call: calls.Offer) -> calls.Offered:
         """Initiator's values."""
         vector, steps = self.vector_for(call.peer), self._local_steps
         return self.exchanges.offer(call, vector, local_steps=steps, exclusive=self._pace.kind == "clock")
 
+    @one_thread()
     def answer(self, call: calls.Answer) -> calls.Answered:
         """Responder's difference."""
         vector, clock = self.vector_for(call.peer), self._pace.kind == "clock"
         return self.exchanges.answer(call, vector, round=self._round, exclusive=clock)
 
+    @one_thread()
     def apply(self, call: calls.Apply) -> calls.Done:
         """Initiator's commit."""
         return self.take(self.exchanges.apply(call))
 
+    @one_thread()
     def commit(self, call: calls.Commit) -> calls.Done:
         """Responder's commit."""
         return self.take(self.exchanges.commit(call))

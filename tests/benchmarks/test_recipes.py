@@ -150,7 +150,14 @@ def plausible(recipe: recipes.Recipe) -> results.Figures:
             each = itertools.product(tracking.cells(recipe), recipe.methods)
             return tracking.figures(recipe, [tracked(recipe, cell, method) for cell, method in each])
         case CodecRecipe():
-            return codecs.figures([coded(codec, d) for d in recipe.dims for codec in recipe.codecs or CODECS])
+            return codecs.figures(
+                [
+                    coded(codec, d, beside=beside, beside_over_quiet=0.7)
+                    for d in recipe.dims
+                    for beside in recipe.beside or (0,)
+                    for codec in recipe.codecs or CODECS
+                ]
+            )
         case RulesRecipe():
             return combining.figures([combined(rule, d) for d in recipe.dims for rule in recipe.rules or RULES])
         case NodeRoundRecipe():

@@ -27,6 +27,7 @@ DIM = 10_000_000
 RULES_DIM = 1_000_000
 LEAST, LARGEST = 8, 64  # vectors
 MOST = 2**32 - 1
+MOST_BUSY = 1024  # processes
 
 T = TypeVar("T")
 
@@ -42,33 +43,52 @@ def bench() -> None:
     examples=(
         ("starling bench codec --d 1000000", "all codecs that nodes use, beside a plain copy"),
         ("starling bench codec --codec mask:0.1+int4 --json", "one of them, for a program"),
+        ("starling bench codec --beside 2 --repeat 50", "and how much of it is left beside two busy processes"),
     )
 )
 @click.option("--d", "dims", type=int, multiple=True, default=(DIM,), help="Parameters; repeatable.")
 @click.option("--codec", "codecs", multiple=True, metavar="SELECTOR[:RATIO]+QUANTIZER", help="Only these; repeatable.")
 @repeat_option
-@click.option("--threads", type=int, default=0, show_default=False, help="0, the default: one per processor core.")
+@click.option("--threads", type=int, default=1, help="Of torch; 0: one per processor core. Nodes code on one.")
+@click.option("--beside", type=int, default=0, help="Measure again while so many processes are busy.")
 @click.option("--device", default="cpu", help="auto, cpu, cuda or mps.")
 @json_option
 def codec(
-    dims: tuple[int, ...], codecs: tuple[str, ...], repeat: int, threads: int, device: str, as_json: bool
+    dims: tuple[int, ...],
+    codecs: tuple[str, ...],
+    repeat: int,
+    threads: int,
+    beside: int,
+    device: str,
+    as_json: bool,
 ) -> None:
     """Measure codecs: speed in both directions, size, and memory.
 
-    Each in a process of its own, so that its memory is measured alone.
+    Each in a process of its own, so that its memory is measured alone. Beside busy processes the median repetition counts.
     """
     from starling.kernels.schema import CODECS, Case
     from starling.node.cli.documents import Codecs
 
     if threads < 0:
         raise ConfigError(f"--threads: must be >= 0, got {threads}; try `--threads 0` for one per core")
-    cases = _measure("codec", Case, codecs or CODECS, dims, DIM, repeat, repeat, device, threads or _cores())
+    if not 0 <= beside <= MOST_BUSY:
+        raise ConfigError(f"--beside: must be in [0, {MOST_BUSY}], got {beside}; try `--beside 1`")
+    cases = _measure("codec", Case, codecs or CODECS, dims, DIM, repeat, repeat, device, threads or _cores(), beside)
     if as_json:
         emit(Codecs(cases=cases))
         return
-    columns = ("codec", ">d", ">encode GB/s", ">decode GB/s", ">both GB/s", ">bytes/parameter", ">index bits/entropy")
+    columns: tuple[str, ...] = (
+        "codec",
+        ">d",
+        ">encode GB/s",
+        ">decode GB/s",
+        ">both GB/s",
+        ">bytes/parameter",
+        ">index bits/entropy",
+    )
     rows = map(_codec_row, cases)
-    console().print(table((*columns, ">extra memory/input", ">copy GB/s"), rows, fold=True))
+    columns += (">extra memory/input", ">copy GB/s", *((f">beside {beside} busy",) if beside else ()))
+    console().print(table(columns, rows, fold=True))
 
 
 @bench.command(
@@ -144,6 +164,7 @@ def _codec_row(case: Case) -> list[str]:
         f"{case.bytes_per_parameter:.4f}",
         *("–" if figure is None else f"{figure:.3f}" for figure in (case.index_bits_over_entropy, extra)),
         f"{case.memcpy_gb_s:.2f}",
+        *(() if case.beside_over_quiet is None else (f"{case.beside_over_quiet:.0%}",)),
     ]
 
 

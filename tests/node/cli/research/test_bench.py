@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import subprocess
@@ -9,11 +10,12 @@ import sys
 
 import msgspec
 import numpy as np
+import psutil
 import pytest
 import torch
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.kernels import codec
+from starling.kernels import codec, company
 from starling.kernels import rules as combining
 from starling.kernels.schema import ALL_RULES, CODECS, RULES, Case, RuleCase
 from starling.node.cli.main import main
@@ -22,7 +24,7 @@ from tests.harness.schemas import valid
 
 KEYS = {
     "codec", "d", "encode_gb_s", "decode_gb_s", "round_trip_gb_s", "bytes_per_parameter", "index_bits_over_entropy",
-    "peak_extra_bytes", "memcpy_gb_s",
+    "peak_extra_bytes", "memcpy_gb_s", "beside", "beside_gb_s", "beside_over_quiet",
 }  # fmt: skip
 
 
@@ -38,6 +40,7 @@ def child(monkeypatch):
             case = Case(
                 codec=name, d=int(d), encode_gb_s=2.0, decode_gb_s=1.0, round_trip_gb_s=1.5, bytes_per_parameter=0.5,
                 index_bits_over_entropy=None, peak_extra_bytes=None if arguments[0] == "9" else 4 * int(d), memcpy_gb_s=10.0,
+                beside=int(arguments[3]), beside_over_quiet=0.745 if int(arguments[3]) else None,
             )  # fmt: skip
         else:
             count = int(arguments[0])
@@ -76,7 +79,8 @@ def test_the_child_refuses_what_it_does_not_know_in_one_line(capsys):
 @pytest.mark.parametrize(
     "arguments",
     [
-        "codec --d 0", "codec --d 99999999999", "codec --d many", "codec --repeat 0", "codec --threads -1",
+        "codec --d 0", "codec --d 99999999999", "codec --d many", "codec --repeat 0", "codec --threads -1", "codec --beside -1",
+        "codec --beside 1025",
         "rules --d 0", "rules --repeat 0", "rules --n 7", "rules --n 65",
     ],
 )  # fmt: skip
@@ -85,10 +89,13 @@ def test_impossible_numbers_are_refused_before_anything_starts(arguments, child)
     assert child == []
 
 
-def test_all_codecs_at_every_length_on_all_cores_unless_options_say_otherwise(child, monkeypatch, capsys):
+def test_all_codecs_at_every_length_on_one_thread_unless_options_say_otherwise(child, monkeypatch, capsys):
     monkeypatch.setattr(bench, "_cores", lambda: 7)
+    assert main(["bench", "codec", "--codec", "full+int4", "--threads", "0", "--json"]) == 0
+    assert child.pop() == ("full+int4", 10_000_000, "5", "cpu", "7", "0")
+    capsys.readouterr()
     assert main(["bench", "codec", "--d", "1000", "--d", "2000", "--json"]) == 0
-    assert child == [(name, d, "5", "cpu", "7") for d in (1000, 2000) for name in CODECS]
+    assert child == [(name, d, "5", "cpu", "1", "0") for d in (1000, 2000) for name in CODECS]
     cases = valid("bench-codec", capsys.readouterr().out)["cases"]
     assert [(case["codec"], case["d"]) for case in cases] == [started[:2] for started in child]
 
@@ -105,6 +112,7 @@ def test_all_rules_at_every_length_unless_options_say_otherwise(child, capsys):
     [
         ("codec --codec full+int4", "full+int4 10,000,000 2.00 1.00 1.50 0.5000 – 1.000 10.00"),
         ("codec --codec full+int4 --repeat 9", "full+int4 10,000,000 2.00 1.00 1.50 0.5000 – – 10.00"),
+        ("codec --codec full+int4 --beside 3", "full+int4 10,000,000 2.00 1.00 1.50 0.5000 – 1.000 10.00 74%"),
         ("rules --rule median", "median 16 1,000,000 0.5000 4.0000 8.0 2.0e-07"),
     ],
 )
@@ -135,6 +143,38 @@ def test_every_codec_measured_gives_back_what_it_took(name):
     where, values = timed.decode(timed.encode(x, 3))
     taken = x[where] if isinstance(where, torch.Tensor) else where.take(x)
     assert ((values - taken).square().sum() / taken.square().sum()) < 0.04
+
+
+@pytest.mark.slow
+def test_what_is_left_beside_busy_processes_is_a_ratio_to_the_quiet_speed_of_the_same_run(capsys):
+    assert main(["bench", "codec", "--d", "1000", "--codec", "full+int4", "--beside", "1", "--json"]) == 0
+    (case,) = valid("bench-codec", capsys.readouterr().out)["cases"]
+    assert case["beside"] == 1
+    assert case["beside_gb_s"] > 0
+    assert case["beside_over_quiet"] > 0
+
+
+def test_busy_processes_spin_and_end_with_what_is_measured_beside_them():
+    """Ctrl-C included; no zombie is left either."""
+    with contextlib.suppress(KeyboardInterrupt), company.busy(2) as pids:
+        assert all(psutil.Process(pid).is_running() for pid in pids)
+        assert {psutil.Process(pid).nice() for pid in pids} == {psutil.Process().nice()}
+        raise KeyboardInterrupt
+    assert len(pids) == 2
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.mark.slow
+def test_busy_processes_end_though_the_one_that_measures_is_killed():
+    """By kill -9 it can end nothing itself."""
+    program = (
+        "import os, signal\nfrom starling.kernels import company\n"
+        "with company.busy(1) as pids: print(*pids, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int(done.stdout)).wait(timeout=20)
+    assert done.returncode == -9
 
 
 def test_entropy_is_that_of_choosing_k_of_d():
