@@ -6,7 +6,7 @@ and one or more dimensions of nodes or edges in a simulator: everything here is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from starling.gossip.overlay.api import Overlay
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from starling.gossip.compress.support import Support
 
 __all__ = [
-    "Averaging", "Combined", "Effect", "Gathering", "Losses", "Mixer", "Overlay", "Phase", "Quantizer", "Rule", "Selector",
-    "Swapped", "Swapping",
+    "Averaging", "Combined", "Drift", "Effect", "Gathering", "Losses", "Mixer", "Overlay", "Phase", "Quantizer", "Rule", "Selector",
+    "Swapped", "Swapping", "Tracking",
 ]  # fmt: skip
 
 
@@ -70,6 +70,14 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
+class Drift:
+    """What one committed exchange of directions does to the flow of one end: c_ij[S] −= w'·u."""
+
+    value: Tensor  # (k,) signed difference u for this end: +u at the initiator, −u at the responder, the same bits
+    weight: float  # w', in [0, theta]
+
+
+@dataclass(frozen=True, slots=True)
 class Effect:
     """Effect of one committed exchange of a difference on one end."""
 
@@ -78,6 +86,12 @@ class Effect:
     value: Tensor  # (k,) signed difference v for this end: +v at the initiator, −v at the responder, the same bits
     theta: float  # mixing weight
     gain: float  # flow per unit of difference
+    drift: Drift | None = None
+
+    def opposite(self, peer: str) -> Effect:
+        """What the exchange does to the other end, which knows us as `peer`."""
+        drift = None if self.drift is None else replace(self.drift, value=-self.drift.value)
+        return replace(self, peer=peer, value=-self.value, drift=drift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +117,17 @@ class Averaging(Protocol):
 
     def flow(self, kept: Tensor, moved: Tensor) -> Tensor:
         """Flow (…, k) after `moved` (…, k) = gain·v was added. An odd function, one rounding at a time."""
+
+
+class Tracking(Averaging, Protocol):
+    """An exchange that is about the directions of both ends as well: `starling.gossip.mix.drift`."""
+
+    @property
+    def track(self) -> str:
+        """Not "difference"."""
+
+    def direction(self, state: Any) -> tuple[Tensor, Tensor]:
+        """Z (…, D) of a mixing algorithm's state, in the units of its flows, and its noise power (…, 1): >= 0, infinite where unknown."""
 
 
 class Swapping(Protocol):

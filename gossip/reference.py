@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from starling.gossip.api import Averaging, Effect, Losses, Mixer, Phase, Selector, Swapped, Swapping
+from starling.gossip.api import Averaging, Drift, Effect, Losses, Mixer, Phase, Selector, Swapped, Swapping
 from starling.gossip.compress.support import Full, Support
-from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.mix import edge_ledger
+from starling.gossip.lazy_torch import Generator, Tensor, torch
+from starling.gossip.mix import directions, edge_ledger
 from starling.gossip.mix.base import origin
-from starling.gossip.mix.catalogue import gathers, swaps
+from starling.gossip.mix.catalogue import gathers, swaps, tracks
+from starling.gossip.mix.directions import Direction
 from starling.gossip.mix.edge_ledger import Ledger
 from starling.gossip.mix.exchange_codec import ExchangeCodec, edge
 from starling.gossip.mix.gather import Gather, message_seed
@@ -128,16 +129,30 @@ class Reference:
         name, inc, seq = self._begin(i, j)
         known = self.known.get((i, j), self._origin) if self.compares else None
         support = self.selector.select(frozen[i], known, derive(self.seed, "mask", name, inc), seq)
-        gain = cast("Averaging", self.mixer.edge).gain(theta, support.ratio(dim), phase)
-        chance = generator(self.seed, "quantize", name, inc, seq)
-        request = self.codec.encode_request(frozen[i], support, chance)
+        averaging = cast("Averaging", self.mixer.edge)
+        gain = averaging.gain(theta, support.ratio(dim), phase)
+        asking, answering = (generator(self.seed, "quantize", name, inc, seq) for _ in range(2))
+        request = self.codec.encode_request(frozen[i], support, asking)
         asked, theirs = self.codec.decode_request(request, dim, dtype)
-        chance = generator(self.seed, "quantize", name, inc, seq)
-        response, _ = self.codec.encode_response(asked.take(frozen[j]).cpu(), theirs, asked, dim, chance)
+        response, _ = self.codec.encode_response(asked.take(frozen[j]).cpu(), theirs, asked, dim, answering)
         v, _ = self.codec.decode_response(response, support, dim, dtype)
         if known is not None:
             self.known[i, j] = support.put(known, support.take(frozen[i]) + (1.0 - theta) * v)
-        return Effect(self.peers[j], support, v, theta, gain), Effect(self.peers[i], support, -v, theta, gain)
+        drifted = None
+        if tracks(averaging):
+            own, mine = (directions.on(support, *averaging.direction(self.states[node])) for node in (i, j))
+            drifted = self._drifted(own, mine, support, theta, (asking, answering))
+        effect = Effect(self.peers[j], support, v, theta, gain, drifted)
+        return effect, effect.opposite(self.peers[i])
+
+    def _drifted(
+        self, own: Direction, mine: Direction, support: Support, theta: float, chances: tuple[Generator, Generator]
+    ) -> Drift | None:
+        """What the directions of an exchange do to its initiator."""
+        dim, dtype = self._origin.numel(), self._origin.dtype
+        _, values, noise = directions.split(directions.ask(self.codec, b"", own, dim, chances[0]))
+        theirs = directions.asked(self.codec, values, noise, support, dim, dtype)
+        return directions.answer(self.codec, b"", mine, theirs, support, theta, dim, chances[1])[1]
 
     def _swapped(self, swapping: Swapping, frozen: Sequence[Tensor], meetings: Iterable[Meeting]) -> list[Tensor]:
         """Swaps of messages -> the shared vectors after them."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from starling.gossip.api import Quantizer
 from starling.gossip.bounds import AtLeastOne, PositiveShare
-from starling.gossip.compress.header import BLOCK, BLOCKS, HEADER
+from starling.gossip.compress.header import BLOCK, BLOCKS, HEADER, TRAILER
 
 FILL = 0.5
 """Share of a slot on the wire: the rest is for the other direction, retransmission and the other edges."""
@@ -36,7 +36,9 @@ class LayeredBudget:
     budget_bytes: AtLeastOne | None = None
 
 
-def plan(budget_bytes: int, dim: int, request: Quantizer, response: Quantizer) -> float:
+def plan(
+    budget_bytes: int, dim: int, request: Quantizer, response: Quantizer, *, directions: bool = False
+) -> float:  # fmt: skip
     """The ratio, in (0, 1], of the `Mask` with which request and response payloads together stay within the budget; at least one block.
 
     Args:
@@ -44,10 +46,12 @@ def plan(budget_bytes: int, dim: int, request: Quantizer, response: Quantizer) -
         dim: d, length of the vector.
         request: quantizer of the initiator's values.
         response: quantizer of the difference.
+        directions: both payloads carry as many values of a direction (`gossip.mix.drift`).
     """
 
     def cost(count: int) -> int:
-        return 2 * HEADER.size + request.size(count) + response.size(count)
+        drift = 2 * (HEADER.size + TRAILER.size + response.size(count)) if directions else 0
+        return 2 * HEADER.size + request.size(count) + response.size(count) + drift
 
     if budget_bytes == 0 or cost(dim) <= budget_bytes:
         return 1.0

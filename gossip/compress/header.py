@@ -5,6 +5,7 @@
     listing  count u32 · length of the coded indices in bytes u32
     atoms    chunk u16
     factors  side u8
+    trailer  number f64 · length of the values before it u32
 
 All little-endian. Kinds are never reused; the version is raised only when an old reader would misread.
 """
@@ -21,6 +22,7 @@ BLOCKS = struct.Struct("<QIIH")
 LISTING = struct.Struct("<II")
 ATOMS = struct.Struct("<H")
 FACTORS = struct.Struct("<B")
+TRAILER = struct.Struct("<dI")
 
 
 class Kind(IntEnum):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from typing_extensions import TypeIs
 
-from starling.gossip.api import Averaging, Gathering, Mixer, Swapping
+from starling.gossip.api import Averaging, Gathering, Mixer, Swapping, Tracking
 from starling.gossip.catalogue import Catalogue, Entry
 
 
@@ -71,3 +71,8 @@ def swaps(edge: Averaging | Swapping | Gathering) -> TypeIs[Swapping]:
 def gathers(edge: Averaging | Swapping | Gathering) -> TypeIs[Gathering]:
     """Whether nodes ask peers for their vectors and combine those received."""
     return hasattr(edge, "rule")
+
+
+def tracks(edge: Averaging | Swapping | Gathering) -> TypeIs[Tracking]:
+    """Whether exchanges are about directions as well."""
+    return getattr(edge, "track", "difference") != "difference"

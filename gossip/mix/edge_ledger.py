@@ -38,19 +38,40 @@ def opened(like: Tensor) -> Ledger:
 
 
 def average(edge: Averaging, ledger: Ledger, shared: Tensor, effects: Sequence[Effect]) -> tuple[Tensor, Ledger]:
-    """shared[S] += θ·v and c_ij[S] <- flow(c_ij[S], G·v) for each effect in turn; the total is summed anew where touched."""
+    """shared[S] += θ·v and c_ij[S] <- flow(c_ij[S], G·v − w'·u) for each effect in turn; the total is summed anew where touched."""
     shared, total, flows = shared.clone(), ledger.total.clone(), dict(ledger.flows)
     for effect in effects:
         index = effect.support.index(shared.numel())
         change = effect.support.spread(effect.value, shared.numel())
         shared[index] += effect.theta * change
-        if effect.gain == 0.0:
+        if not moves(effect):
             continue
         flow = flows[effect.peer].clone() if effect.peer in flows else torch.zeros_like(shared)
-        flow[index] = edge.flow(flow[index], effect.gain * change)
+        flow[index] = edge.flow(flow[index], _moved(effect, change, shared.numel()))
         flows[effect.peer] = flow
         total[index] = _sum(ledger.rest, flows, ledger.settled, index)
     return shared, Ledger(total, ledger.rest, flows, ledger.settled)
+
+
+def moves(effect: Effect) -> bool:
+    """Whether it changes a flow."""
+    return effect.gain != 0.0 or effect.drift is not None
+
+
+def anticipated(edge: Averaging, ledger: Ledger, effect: Effect) -> Tensor:
+    """By how much booking an effect would change the total, at the coordinates that the effect changes."""
+    dim = ledger.total.numel()
+    index, change = effect.support.index(dim), effect.support.spread(effect.value, dim)
+    kept = ledger.flows[effect.peer][index] if effect.peer in ledger.flows else torch.zeros_like(change)
+    return edge.flow(kept, _moved(effect, change, dim)) - kept
+
+
+def _moved(effect: Effect, change: Tensor, dim: int) -> Tensor:
+    """G·v − w'·u of a (dim,) vector, where `change` is v. Odd in both, one rounding at a time."""
+    moved = effect.gain * change
+    if effect.drift is not None:
+        moved = moved - effect.drift.weight * effect.support.spread(effect.drift.value, dim)
+    return moved
 
 
 def swap(

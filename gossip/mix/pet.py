@@ -5,20 +5,25 @@ Shapes: d parameters, k coordinates of one exchange.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from starling.gossip.api import Phase
 from starling.gossip.bounds import Positive, ShareBelowOne, parameters
+from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
+from starling.gossip.mix import drift
 from starling.gossip.mix.base import MixerBase
 
+Track = Literal["difference", "drift", "both"]
 SETTLED_EDGES = 8
 KNOWN_KAPPA = 0.3
 KAPPA_OF_UPDATES = 0.0
 """Where kappa is left open and corrections are added to updates, as with adamw: plain averaging (decision 23)."""
+BESIDE_DRIFT = 0.1
+"""The largest kappa known to be stable where gradients move flows as well; taken where it is left open."""
 
 
 def chosen_kappa(ratio: float, local_steps: float, memory: float) -> float:
@@ -62,29 +67,40 @@ class Pet(MixerBase):
 
     Args:
         kappa: damping of the correction, in [0, 0.5]. 0: plain averaging. Left out: 0.2, or 0.1 where rounds are shorter than the
-            optimiser's memory, and 0 with any optimiser but sgd.
+            optimiser's memory or gradients move flows as well, and 0 with any optimiser but sgd.
         flow_limit: bound of every |c_ij| coordinate, in the units of c, > 0.
         leak: share of a flow that an exchange forgets where it moves it, in [0, 1): what a Byzantine peer put into it decays.
         settled_edges: flows of orderly closed edges that stay revocable.
+        track: what moves a flow. difference: that of the models, G·v. drift: that of mean gradients, −w'·u. both.
     """
 
     kappa: Annotated[float, Meta(ge=0, le=0.5)] | None = None
     flow_limit: Positive = 100.0
     leak: ShareBelowOne = 0.0
     settled_edges: Annotated[int, Meta(ge=0, le=64)] = SETTLED_EDGES
+    track: Track = "difference"
     asynchronous: ClassVar[bool] = True
 
     @staticmethod
     def check(agreed: Any) -> list[str]:
         """Rules for the manifest; warnings."""
-        kappa, kind = agreed.mix.kappa, agreed.optimizer.kind
+        kappa, kind, track = agreed.mix.kappa, agreed.optimizer.kind, agreed.mix.track
+        if track == "drift":
+            unused = "mix.kappa: is not used with mix.track = drift; leave it out, or try `--set mix.track=both`"
+            return [] if kappa is None else [unused]
+        if track == "both" and kind != "sgd":
+            raise ConfigError(
+                f"mix.track: both adds flows in units of updates, with optimizer={kind}, to flows in units of gradients; "
+                "try `--set mix.track=drift`"
+            )
         if kappa is None and kind != "sgd":
             return [
                 f"mix.kappa: left out, which with optimizer={kind} is plain averaging; `--set mix.kappa=0.1` corrects its updates"
             ]
-        if kappa is not None and kappa > KNOWN_KAPPA:
+        known = BESIDE_DRIFT if track == "both" else KNOWN_KAPPA
+        if kappa is not None and kappa > known:
             return [
-                f"mix.kappa: {kappa:g} is above {KNOWN_KAPPA:g}, the largest known to be stable; try `--set mix.kappa=0.3`"
+                f"mix.kappa: {kappa:g} is above {known:g}, the largest known to be stable; try `--set mix.kappa={known:g}`"
             ]
         return []
 
@@ -95,15 +111,19 @@ class Pet(MixerBase):
 
     def size(self, shared: int) -> int:
         """One flow, unless there is no correction."""
-        return 0 if self.kappa == 0.0 else shared
+        return 0 if self.kappa == 0.0 and self.track == "difference" else shared
 
     def gain(self, theta: float, ratio: float, phase: Phase) -> float:
         """G = 2·κ·θ·ratio/(K·η), η the η_c of the moment, but at least that of the highest rate over max(1, climb·ratio).
 
-        Units of c per unit of difference. In an exchange of few coordinates differences are many rounds old: they, and their noise, do
-        not shrink as the rate does.
+        Units of c per unit of difference; 0 where only drift is tracked. In an exchange of few coordinates differences are many rounds
+        old: they, and their noise, do not shrink as the rate does.
         """
-        kappa = chosen_kappa(ratio, phase.local_steps, phase.memory) if self.kappa is None else self.kappa
+        if self.track == "drift":
+            return 0.0
+        kappa = self.kappa
+        if kappa is None:
+            kappa = BESIDE_DRIFT if self.track == "both" else chosen_kappa(ratio, phase.local_steps, phase.memory)
         lr = max(phase.lr, phase.highest_lr / max(1.0, phase.climb * ratio))
         return 2.0 * kappa * theta * ratio / (phase.local_steps * lr)
 
@@ -113,14 +133,24 @@ class Pet(MixerBase):
             kept = kept * (1.0 - self.leak)
         return (kept + moved).clamp(-self.flow_limit, self.flow_limit)
 
-    def start(self, x: Tensor) -> Correction:
+    def start(self, x: Tensor) -> Correction | drift.Gradients:
         """No correction."""
-        return Correction(torch.zeros_like(x))
+        return Correction(torch.zeros_like(x)) if self.track == "difference" else drift.start(x)
 
-    def correct(self, state: Correction, gradient: Tensor) -> tuple[Tensor, Correction]:
+    def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
         """The gradient less the correction: g − c."""
+        if self.track != "difference":
+            state = drift.observe(state, gradient)
         return gradient - state.c, state
 
-    def corrected(self, state: Correction, flows: Tensor) -> Correction:
+    def absorb(self, state: Any, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Any]:
+        """The averaged model; gradients are collected anew."""
+        return shared, state if self.track == "difference" else drift.mixed(state)
+
+    def corrected(self, state: Any, flows: Tensor) -> Any:
         """The sum of the flows."""
-        return Correction(flows)
+        return replace(state, c=flows)
+
+    def direction(self, state: drift.Gradients) -> tuple[Tensor, Tensor]:
+        """Of a state with gradients. So the edge satisfies `starling.gossip.api.Tracking`."""
+        return drift.direction(state)

@@ -26,11 +26,11 @@ from starling.gossip.api import Effect, Swapped
 from starling.gossip.errors import ConfigError
 from starling.gossip.exchange.attestation import digest
 from starling.gossip.mix.catalogue import swaps
-from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
 from starling.node.config import consent
 from starling.node.engine.learner import Learner
+from starling.node.engine.pairwise_exchange import Exchanges
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.session import Session
 from starling.node.rpc import calls
@@ -138,14 +138,15 @@ class Adversary:
             if bool(present[place]):
                 self.record(peer, vectors[place].clone())
 
-    def record_offer(self, call: calls.Answer, exchange_codec: ExchangeCodec) -> None:
+    def record_offer(self, call: calls.Answer, exchanges: Exchanges) -> None:
         """Decode a request before it is answered. A payload that cannot be decoded is refused by the answer."""
         if swaps(self._learner.mixer.edge):
             return
         shared = self._learner.shared()
         known = self._received.get(call.peer, shared)
         with suppress(ValueError):
-            support, theirs = exchange_codec.decode_request(call.payload, shared.numel(), shared.dtype)
+            payload, *_ = exchanges.parted(call.payload)
+            support, theirs = exchanges.codec.decode_request(payload, shared.numel(), shared.dtype)
             self.record(call.peer, support.add(known, theirs.to(known) - support.take(known)))
 
     def correct(self, done: Effect | Swapped) -> Effect | Swapped:
@@ -228,7 +229,7 @@ class ByzantineSession(Session):
 
     def answer(self, call: calls.Answer) -> calls.Answered:
         """Responder: a forged difference, made when the request is known."""
-        self.adversary.record_offer(call, self.exchanges.codec)
+        self.adversary.record_offer(call, self.exchanges)
         return self.adversary.distort(super().answer(call))
 
     def vector_for(self, peer: str) -> Tensor:

@@ -62,13 +62,9 @@ def selector_facts(section: CompressSection, edge: Averaging | Swapping | Gather
 
 
 def selection(
-    section: CompressSection,
-    request: Quantizer,
-    response: Quantizer,
-    facts: Mapping[str, Any] = _NOTHING,
-    *,
-    wishes: bool = False,
-) -> Selection:
+    section: CompressSection, request: Quantizer, response: Quantizer, facts: Mapping[str, Any] = _NOTHING, *,
+    wishes: bool = False, directions: bool = False,
+) -> Selection:  # fmt: skip
     """How the coordinates of an exchange are chosen. Raises ConfigError for an unknown selector or value.
 
     Args:
@@ -76,18 +72,19 @@ def selection(
         request, response: codecs of the two messages.
         facts: further arguments for constructors that take them; see `parts`.
         wishes: half of the coordinates are left to the responder's wishes.
+        directions: both messages carry values for directions as well.
     """
 
     def limit(budget_bytes: int) -> int:
         return min((limit for limit in (budget_bytes, section.budget_bytes or 0) if limit > 0), default=0)
 
     def within(budget_bytes: int, dim: int) -> Selector:
-        return Mask(plan(limit(budget_bytes), dim, request, response))
+        return Mask(plan(limit(budget_bytes), dim, request, response, directions=directions))
 
     def by_layer(budget_bytes: int, dim: int) -> Selector:
         # Of a budget the request gets its share; without one, what top-k of the ratio's coordinates takes.
         count = kept(section.ratio, dim)
-        asked, answered = listed_size(count, dim, request), response.size(count)
+        asked, answered = listed_size(count, dim, request), response.size(count) * (3 if directions else 1)
         budget = limit(budget_bytes) * asked // (asked + answered) or asked
         layered = {"layers": facts.get("layers"), "budget_bytes": budget, "quantizer": request}
         return SELECTORS.build(

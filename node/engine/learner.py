@@ -242,7 +242,7 @@ class Learner:
         shared = torch.zeros_like(self.origin)
         if isinstance(done, Effect):
             self._book([done], shared)
-            return replace(done, gain=0.0)
+            return replace(done, gain=0.0, drift=None)
         assert swaps(self.mixer.edge)
         change, self.kept = edge_ledger.swap(self.mixer.edge, self.kept, shared, self.origin, [done])
         return Effect(done.peer, Full(), change, 1.0, 0.0)
@@ -251,7 +251,7 @@ class Learner:
         edge = self.mixer.edge
         rule = PLAIN if swaps(edge) or gathers(edge) else edge
         shared, self.ledger = edge_ledger.average(rule, self.ledger, shared, effects)
-        if any(effect.gain for effect in effects):
+        if any(map(edge_ledger.moves, effects)):
             self.state = self.mixer.corrected(self.state, self.ledger.total)
         return shared
 

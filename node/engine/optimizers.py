@@ -121,7 +121,8 @@ def optimizer(section: OptimizerSection, like: Tensor, *, corrects_updates: bool
 
 def corrects_updates(manifest: Manifest) -> bool:
     """Whether corrections are added to updates: those in units of a rate, with any optimiser but sgd."""
-    return manifest.optimizer.kind != "sgd" and MIXERS.facts(manifest.mix.kind, trusted=True).rated
+    rated = MIXERS.facts(manifest.mix.kind, trusted=True).rated and manifest.mix.params().get("track") != "drift"
+    return rated and manifest.optimizer.kind != "sgd"
 
 
 def optimizer_of(manifest: Manifest, like: Tensor) -> Optimizer:

@@ -9,17 +9,18 @@ Shapes: d parameters, D = width·d coordinates of the shared vector, k of one ex
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
-from starling.gossip.api import Averaging, Effect, Swapped, Swapping
+from starling.gossip.api import Averaging, Drift, Effect, Swapped, Swapping, Tracking
 from starling.gossip.compress.select.coordinates import kept, with_wish
 from starling.gossip.compress.support import Indices, Support
 from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
-from starling.gossip.mix.catalogue import gathers, swaps
+from starling.gossip.mix import directions, edge_ledger
+from starling.gossip.mix.catalogue import gathers, swaps, tracks
 from starling.gossip.mix.exchange_codec import edge
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
@@ -37,7 +38,10 @@ Done = Effect | Swapped
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """As initiator: `mine` (k,) values on the support; where messages are swapped, no support, `mine` (D,) and the message `sent` (D,)."""
+    """As initiator: `mine` (k,) values on the support; where messages are swapped, no support, `mine` (D,) and the message `sent` (D,).
+
+    `most` is the largest w' of an honest answer.
+    """
 
     inc: int
     seq: int
@@ -48,6 +52,7 @@ class _Offer:
     take: float
     mine: Tensor
     sent: Tensor | None = None
+    most: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,9 @@ class Exchanges:
         request = self.codec.response if swaps(self._edge) else self.codec.request
         chosen = selector_facts(compress, self._edge)
         self._compares = chosen.compares
-        self._select = selection(compress, request, self.codec.response, facts, wishes=chosen.wishes)
+        self._select = selection(
+            compress, request, self.codec.response, facts, wishes=chosen.wishes, directions=tracks(self._edge)
+        )
         self._limit = kept(compress.ratio, self._dim) if chosen.wishes else 0
         self._offers: dict[str, _Offer] = {}
         self._pending: dict[str, _Pending] = {}
@@ -111,12 +118,17 @@ class Exchanges:
         if wish is not None and isinstance(support, Indices):
             support = with_wish(support, wish, self._limit)
         gain = self._gain(self._edge, call.theta, support.ratio(self._dim), local_steps, call.round)
+        chance, most = self._chance(call), 0.0
         try:
-            payload = self.codec.encode_request(shared, support, self._chance(call))
+            payload = self.codec.encode_request(shared, support, chance)
+            if tracks(self._edge):
+                own = self._direction(self._edge, call.peer, support, exclusive=False)
+                payload = directions.ask(self.codec, payload, own, self._dim, chance)
+                most = call.theta if own.z is not None else 0.0
         except ValueError as error:
             raise _ours(error) from error
         self._offers[call.peer] = _Offer(
-            call.inc, call.seq, support, call.theta, gain, call.theta, call.theta, support.take(shared)
+            call.inc, call.seq, support, call.theta, gain, call.theta, call.theta, support.take(shared), most=most
         )  # fmt: skip
         return Offered(payload, gain)
 
@@ -142,12 +154,15 @@ class Exchanges:
             if swaps(self._edge):
                 return self._answer_swap(self._edge, call, shared)
             assert not gathers(self._edge), "vectors are pulled"
-            return self._answer_difference(self._edge, call, shared, round)
+            return self._answer_difference(self._edge, call, shared, round, exclusive=exclusive)
         except ValueError as error:
             raise RemoteProtocolError(call.peer, str(error)) from error
 
-    def _answer_difference(self, averaging: Averaging, call: Answer, shared: Tensor, round: int) -> Answered:
-        support, theirs = self.codec.decode_request(call.payload, self._dim, self._dtype)
+    def _answer_difference(
+        self, averaging: Averaging, call: Answer, shared: Tensor, round: int, *, exclusive: bool
+    ) -> Answered:
+        asked, values, noise = self.parted(call.payload)
+        support, theirs = self.codec.decode_request(asked, self._dim, self._dtype)
         pace = self._manifest.pace
         fewest_steps = float(pace.local_steps) if pace.kind == "steps" else 1.0
         credible = min(max(call.round, round - _APART), round + _APART)  # a gain is that of its exchange's round
@@ -156,8 +171,15 @@ class Exchanges:
             raise ValueError("gain_out_of_bounds")
         mine = support.take(shared).cpu()
         wish = self._wish(call, shared)
-        payload, v = self.codec.encode_response(mine, theirs, support, self._dim, self._chance(call), wish)
-        effect = Effect(call.peer, support, -v.to(self._device), call.theta, call.gain)
+        chance, drifted = self._chance(call), None
+        payload, v = self.codec.encode_response(mine, theirs, support, self._dim, chance, wish)
+        if tracks(averaging):
+            known = directions.asked(self.codec, values, noise, support, self._dim, self._dtype)
+            own = self._direction(averaging, call.peer, support, exclusive=exclusive)
+            payload, drifted = directions.answer(
+                self.codec, payload, own, known, support, call.theta, self._dim, chance
+            )
+        effect = self._effect(call.peer, support, v, call.theta, call.gain, drifted).opposite(call.peer)
         length, apart = self._measured(mine - theirs, support)
         self._pending[call.peer] = _Pending(call.inc, call.seq, effect, mine.to(self._device), apart)
         limit = self._manifest.mix.clip_norm
@@ -189,8 +211,14 @@ class Exchanges:
             if offer.support is None:
                 done = Swapped(call.peer, offer.sent, self._decode(call.payload), offer.mine, offer.give, offer.take)
             else:
-                v, wish = self.codec.decode_response(call.payload, offer.support, self._dim, self._dtype, self._limit)
-                done = Effect(call.peer, offer.support, v.to(self._device), offer.theta, offer.gain)
+                answer, values, weight = self.parted(call.payload)
+                v, wish = self.codec.decode_response(answer, offer.support, self._dim, self._dtype, self._limit)
+                drifted = None
+                if tracks(self._edge):
+                    drifted = directions.answered(
+                        self.codec, values, weight, offer.support, offer.most, self._dim, self._dtype
+                    )
+                done = self._effect(call.peer, offer.support, v, offer.theta, offer.gain, drifted)
         except ValueError as error:
             raise RemoteProtocolError(call.peer, str(error)) from error
         del self._offers[call.peer]
@@ -255,6 +283,28 @@ class Exchanges:
                 if other != peer:
                     changed = changed + self._given(other, offer.sent, offer.mine, offer.give)
         return changed
+
+    def parted(self, payload: bytes) -> tuple[bytes, bytes, float]:
+        """A payload as `starling.gossip.mix.directions.split` gives it; whole where no directions are exchanged. Raises its ValueErrors."""
+        return directions.split(payload) if tracks(self._edge) else (payload, b"", 0.0)
+
+    def _direction(self, tracking: Tracking, peer: str, support: Support, *, exclusive: bool) -> directions.Direction:
+        """Ours as it is now; if `exclusive`, after the commits of pending answers to others."""
+        z, noise = tracking.direction(self._learner.state)
+        if exclusive:
+            for other, pending in sorted(self._pending.items()):
+                if other != peer and isinstance(pending.done, Effect) and edge_ledger.moves(pending.done):
+                    change = edge_ledger.anticipated(tracking, self._learner.ledger, pending.done)
+                    z[pending.done.support.index(self._dim)] -= change
+        return directions.on(support, z, noise)
+
+    def _effect(
+        self, peer: str, support: Support, v: Tensor, theta: float, gain: float, drifted: Drift | None
+    ) -> Effect:
+        """At the initiator, on the device of the model."""
+        if drifted is not None:
+            drifted = replace(drifted, value=drifted.value.to(self._device))
+        return Effect(peer, support, v.to(self._device), theta, gain, drifted)
 
     def _wish(self, call: Answer, shared: Tensor) -> Indices | None:
         if not self._limit:

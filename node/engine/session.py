@@ -19,9 +19,9 @@ from statistics import median_low
 
 from torch import Tensor
 
-from starling.gossip.api import Effect, Phase, Swapped
+from starling.gossip.api import Averaging, Effect, Gathering, Phase, Swapped, Swapping
 from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from starling.gossip.mix.catalogue import gathers, swaps
+from starling.gossip.mix.catalogue import gathers, swaps, tracks
 from starling.node.engine import tensor_file
 from starling.node.engine.checkpoint import Checkpoint, Checkpoints, swarm_of
 from starling.node.engine.consensus import ConsensusDistance
@@ -78,7 +78,7 @@ class Session:
         self._csprng = csprng
         self._pace = opening.manifest.pace
         self.learner = learner = Learner(opening, csprng)
-        self._sent_noise = _sent_noise(opening, swapped=swaps(learner.mixer.edge))
+        self._sent_noise = _sent_noise(opening, learner.mixer.edge)
         self._distances = ConsensusDistance()
         self._gpu = Gpu(learner.device, clock)
         self.exchanges = Exchanges(opening.manifest, opening.node, learner, self._distances)
@@ -392,11 +392,12 @@ class Session:
             raise LocalProtocolError("local steps of the round are left to do")
 
 
-def _sent_noise(opening: calls.Open, *, swapped: bool) -> float:
+def _sent_noise(opening: calls.Open, edge: Averaging | Swapping | Gathering) -> float:
     """Standard deviation of the noise on vectors sent. Raises ConfigError if increments are sent, on which noise would add up."""
-    if opening.privacy.exchange_noise and swapped:
+    if opening.privacy.exchange_noise and (swaps(edge) or tracks(edge)):
+        chosen = f"mix.track = {edge.track!r}" if tracks(edge) else f"mix.kind = {opening.manifest.mix.kind!r}"
         raise ConfigError(
-            f"privacy.exchange_noise: must be 0 with mix.kind = {opening.manifest.mix.kind!r}, whose messages add up, "
+            f"privacy.exchange_noise: must be 0 with {chosen}, whose messages add up, "
             f"got {opening.privacy.exchange_noise:g}; pet, dsgd, gather and others take it"
         )
     return opening.privacy.exchange_noise

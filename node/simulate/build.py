@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from starling.gossip.api import Mixer, Selector
 from starling.gossip.compress.budget import FILL
 from starling.gossip.mix.base import origin
-from starling.gossip.mix.catalogue import swaps
+from starling.gossip.mix.catalogue import swaps, tracks
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.seeds import derive
 from starling.gossip.vector import Layout
@@ -49,8 +49,11 @@ def exchange(scenario: Scenario, agreed: Manifest, mixer: Mixer, layout: Layout)
     rate = min(scenario.network.rates, default=scenario.network.bytes_per_s)
     budget = 0 if scenario.compress.params().get("budget_bytes") else int(rate * scenario.pace.slot_s * FILL)
     request = codec.response if swaps(mixer.edge) else codec.request
-    wishes = selector_facts(agreed.compress, mixer.edge).wishes
-    return codec, selection(scenario.compress, request, codec.response, parts(layout, dim), wishes=wishes)(budget, dim)
+    wishes, directions = selector_facts(agreed.compress, mixer.edge).wishes, tracks(mixer.edge)
+    select = selection(
+        scenario.compress, request, codec.response, parts(layout, dim), wishes=wishes, directions=directions
+    )
+    return codec, select(budget, dim)
 
 
 def byzantine(scenario: Scenario, count: int) -> NDArray[np.bool_]:

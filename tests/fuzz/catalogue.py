@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 TARGETS = {
+    "directions": "payloads:DIRECTION",
     "payload_request": "payloads:REQUEST", "payload_response": "payloads:RESPONSE", "indices": "payloads:LISTING",
     "quantizers": "payloads:QUANTISED", "frames": "wire:FRAMES", "records": "wire:RECORDS", "manifests": "wire:MANIFEST",
     "settings": "text:TOML", "set_options": "text:SET", "invites": "text:INVITE", "addresses": "text:ADDRESS",

@@ -2,7 +2,8 @@
 
 from starling.gossip.api import Effect
 from starling.gossip.compress.select.coordinates import with_wish
-from starling.gossip.mix import edge_ledger
+from starling.gossip.mix import directions, edge_ledger
+from starling.gossip.mix.catalogue import tracks
 from starling.gossip.mix.edge_ledger import opened
 from starling.gossip.reference import Reference
 from starling.gossip.rng import generator
@@ -102,7 +103,7 @@ class FaultyLoop:
         if exclusive:
             frozen[j] = self.less_pending(frozen[j], pair)
         theta = float(meetings.weights[:, place].mean())
-        both = self.transact(i, j, theta, frozen, phase, lost=bool(faults.lost[place]))
+        both = self.transact(i, j, theta, frozen, phase, lost=bool(faults.lost[place]), exclusive=exclusive)
         if both is not None:
             gathered[i].append(self.committed(i, j, *both[0]))
             if faults.unproven[place]:
@@ -110,7 +111,7 @@ class FaultyLoop:
             else:
                 gathered[j].append(self.committed(j, i, *both[1]))
 
-    def transact(self, i, j, theta, frozen, phase, *, lost):
+    def transact(self, i, j, theta, frozen, phase, *, lost, exclusive):
         """As `Reference._exchange`, with what selectors remember -> (effect, own values) of both ends; None where it is lost."""
         loop, dim, dtype = self.loop, frozen[i].numel(), frozen[i].dtype
         name, inc, seq = loop._begin(i, j)
@@ -119,19 +120,33 @@ class FaultyLoop:
         wish = self.wishes.pop((i, j), None)
         if wish is not None:
             support = with_wish(support, wish, self.limit)
-        request = loop.codec.encode_request(frozen[i], support, generator(*quantize))
+        asking, answering = generator(*quantize), generator(*quantize)
+        request = loop.codec.encode_request(frozen[i], support, asking)
         self.sizes.append((len(request), 0))
         if lost:
             return None
         decoded, theirs = loop.codec.decode_request(request, dim, dtype)
         mine = decoded.take(frozen[j])
         wish = loop.selector.select(frozen[j], self.known_of(j, i), 0, seq) if self.limit else None
-        response, _ = loop.codec.encode_response(mine, theirs, decoded, dim, generator(*quantize), wish)
+        response, _ = loop.codec.encode_response(mine, theirs, decoded, dim, answering, wish)
         self.sizes[-1] = (len(request), len(response))
         v, self.wishes[i, j] = loop.codec.decode_response(response, support, dim, dtype, self.limit)
         gain = loop.mixer.edge.gain(theta, support.ratio(dim), phase)
-        to_i, to_j = (Effect(loop.peers[peer], support, value, theta, gain) for peer, value in ((j, v), (i, -v)))
-        return (to_i, support.take(frozen[i])), (to_j, mine)
+        drifted = None
+        if tracks(loop.mixer.edge):
+            own, other = (directions.on(support, *self.direction((i, j), row, exclusive=exclusive)) for row in (i, j))
+            drifted = loop._drifted(own, other, support, theta, (asking, answering))
+        to_i = Effect(loop.peers[j], support, v, theta, gain, drifted)
+        return (to_i, support.take(frozen[i])), (to_i.opposite(loop.peers[i]), mine)
+
+    def direction(self, pair, row, *, exclusive):
+        """Of an end; a responder counts pending answers to others as done."""
+        z, noise = self.loop.mixer.edge.direction(self.loop.states[row])
+        for other, (effect, _mine) in self.pending.items():
+            if exclusive and other[1] == row == pair[1] and other != pair:
+                change = edge_ledger.anticipated(self.loop.mixer.edge, self.loop.ledgers[row], effect)
+                z[effect.support.index(z.numel())] -= change
+        return z, noise
 
     def committed(self, me, peer, effect, mine):
         """The effect; selectors compare with what it tells of the peer's values afterwards."""

@@ -35,7 +35,7 @@ def owed(swarm):
     """(d,) by what the total flows of responders are yet to change: they do not know yet that their initiators have committed."""
     flows = torch.zeros_like(swarm.x[0])
     for update in swarm.exchanges.pending.values():
-        flows[slice(None) if update.coordinates is None else update.coordinates[0]] += update.flow[0]
+        flows[slice(None) if update.group.coordinates is None else update.group.coordinates[0]] += update.flow[0]
     return flows
 
 

@@ -21,10 +21,12 @@ from torch import Generator, Tensor
 
 from starling.gossip.api import Averaging, Selector
 from starling.gossip.compress import codec
+from starling.gossip.compress.header import TRAILER
 from starling.gossip.compress.select.coordinates import with_wish
 from starling.gossip.compress.support import Indices, Support
+from starling.gossip.mix.drift import gate
 from starling.gossip.mix.exchange_codec import ExchangeCodec
-from starling.node.simulate.matrix.batch import Batch, Pending, Sizes
+from starling.node.simulate.matrix.batch import Batch, Directions, Pending, Sizes
 from starling.node.simulate.matrix.edges import Edge, Edges, EdgeVectors, Pair, index
 from starling.node.simulate.matrix.table import Coordinates, Group, add, check_finite, grouped, read, through, write
 
@@ -133,6 +135,8 @@ class Differences:
         sizes = np.zeros((2, len(opened)), np.int64)
         for group in grouped(supports, batch.vectors.shape[1], batch.vectors):
             sizes[:, group.which] = self._sizes(group)
+            if batch.directions is not None:
+                sizes[:, group.which] += self._asked(batch, batch.directions, group)
             happens = group.of(np.flatnonzero(~batch.lost[group.which]))
             if len(happens.which):
                 updates += self._group(batch, happens, opened, sizes)
@@ -151,10 +155,14 @@ class Differences:
         elsewhere = self.pending.elsewhere(batch, 1)
         if not elsewhere:
             return batch
-        vectors = batch.vectors.clone()
+        vectors, directions = batch.vectors.clone(), batch.directions
+        if directions is not None:
+            directions = replace(directions, z=(directions.z[0], directions.z[1].clone()))
         for row, update in elsewhere:
             add(vectors, index(row, vectors), update.group.coordinates, update.change)
-        return replace(batch, read=(batch.read[0], vectors))
+            if directions is not None and update.flow is not None:
+                add(directions.z[1], index(row, vectors), update.group.coordinates, -update.flow)
+        return replace(batch, read=(batch.read[0], vectors), directions=directions)
 
     def remove(self, pair: Pair) -> None:
         """An edge is no more: what is pending counts for the total flow, which is revoked or settled afterwards."""
@@ -194,14 +202,18 @@ class Differences:
         generators = [[self.edges.generator(opened[place]) for place in which] for _ in range(2)]
         agreed = agree(self.codec, mine, theirs, *generators)
         v = group.spread(agreed)
+        drifted = self._drifted(batch, batch.directions, group, generators, sizes) if batch.directions else None
         thetas = batch.weights[:, which].mean(axis=0)
         change, flow = v * _column(thetas, v), None
         known: tuple[Tensor | None, Tensor | None] = (None, None)
         if self.flows is not None:
             ratio = group.supports[0].ratio(group.dim)
             gains = [self.flows.edge.gain(theta, ratio, batch.phase) for theta in thetas.tolist()]
-            if any(gains):
-                flow = self.flows.move(pairs, coordinates, v * _column(np.asarray(gains), v))
+            moved = v * _column(np.asarray(gains), v)
+            if drifted is not None:
+                moved -= drifted
+            if any(gains) or drifted is not None:
+                flow = self.flows.move(pairs, coordinates, moved)
         if self.wish_limit:
             self._wish(batch, group, opened, sizes)
         if self.known is not None:
@@ -217,14 +229,47 @@ class Differences:
             [initiators, responders.of(np.flatnonzero(~unproven)) if unproven.any() else responders]
         )
 
+    def _drifted(
+        self,
+        batch: Batch,
+        directions: Directions,
+        group: Group,
+        generators: Sequence[Sequence[Generator]],
+        sizes: Sizes,
+    ) -> Tensor | None:
+        """(g, w) of w'·u, as `starling.gossip.mix.directions.answer` makes them of the same chance; None where no gate is open."""
+        rows, dim = batch.ends[:, group.which], group.dim
+        noise = directions.noise[:, 0].cpu().numpy()[rows].sum(axis=0)
+        known = np.flatnonzero(np.isfinite(noise))
+        if not len(known):
+            return None
+        part = group.of(known)
+        theirs, mine = (part.take(z, index(at[known], z)) for z, at in zip(directions.z, rows, strict=True))
+        same = replace(self.codec, request=self.codec.response)
+        u = agree(same, mine, theirs, *([own[place] for place in known.tolist()] for own in generators))
+        thetas, ratio = batch.weights[:, part.which].mean(axis=0), group.supports[0].ratio(dim)
+        given = zip(thetas.tolist(), noise[known].tolist(), u, strict=True)
+        weights = np.asarray([gate(theta, ratio, of_both, row) for theta, of_both, row in given])
+        sizes[1, part.which[weights > 0.0]] += codec.values_size(group.supports[0], self.codec.response, dim)
+        moved = part.spread(u) * _column(weights, u)
+        return moved if len(known) == len(noise) else moved.new_zeros(len(noise), moved.shape[1]).index_copy_(
+            0, index(known, moved), moved
+        )  # fmt: skip
+
+    def _asked(self, batch: Batch, directions: Directions, group: Group) -> Sizes:
+        """(2, g) what directions add to requests, and to responses where the gate is shut."""
+        known = np.isfinite(directions.noise[:, 0].cpu().numpy()[batch.ends[0, group.which]])
+        values = codec.values_size(group.supports[0], self.codec.response, group.dim)
+        return TRAILER.size + np.stack((known * values, np.zeros(len(known), np.int64)))
+
     def _wish(self, batch: Batch, group: Group, opened: Sequence[Edge], sizes: Sizes) -> None:
         """What responders wish for the next time, which their responses carry."""
-        for place, support in zip(group.which, group.supports, strict=True):
+        for place in group.which:
             pair, answer = batch.pairs[place], batch.read[1][batch.ends[1, place]]
             wish = self.selector.select(answer, self._known(pair[::-1]), 0, opened[place].transactions)
             if isinstance(wish, Indices):
                 self._wishes[pair] = wish
-                sizes[1, place] = codec.values_size(support, self.codec.response, group.dim, wish)
+                sizes[1, place] += len(wish.describe(group.dim))
 
     def _remembered(self, updates: list[Update]) -> list[Update]:
         """The same; what they tell of the peers is written down for the selector, as `Support.put` does."""

@@ -21,6 +21,14 @@ Sizes = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Directions:
+    """Of the rows at hand, where exchanges are about them as well."""
+
+    z: tuple[Tensor, Tensor]  # (r, D) twice: those of initiators and of responders, which differ by pending answers
+    noise: Tensor  # (r, 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Exchanges among rows of a swarm, or among some of these rows alone."""
 
@@ -34,13 +42,16 @@ class Batch:
     phase: Phase
     lost: NDArray[np.bool_]  # (m,) nothing happens
     unproven: NDArray[np.bool_]  # (m,) only the initiator commits for now
+    directions: Directions | None = None
 
-    def of(self, places: NDArray[np.int64], vectors: Tensor, rows: NDArray[np.int64]) -> Batch:
+    def of(
+        self, places: NDArray[np.int64], vectors: Tensor, rows: NDArray[np.int64], directions: Directions | None
+    ) -> Batch:
         """Some of the exchanges, on the vectors of these rows (ascending) alone."""
         return Batch(
             vectors, (vectors, vectors), rows, np.searchsorted(rows, self.rows[self.ends[:, places]]),
             [self.pairs[place] for place in places], self.weights[:, places], self.phase, self.lost[places],
-            self.unproven[places],
+            self.unproven[places], directions,
         )  # fmt: skip
 
 

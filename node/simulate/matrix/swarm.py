@@ -26,11 +26,11 @@ from torch import Tensor
 
 from starling.gossip.api import Mixer, Phase, Selector
 from starling.gossip.mix.base import origin
-from starling.gossip.mix.catalogue import gathers, swaps
+from starling.gossip.mix.catalogue import gathers, swaps, tracks
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.gather import Gather
 from starling.node.simulate.matrix.average import Differences, Flows
-from starling.node.simulate.matrix.batch import Batch, RoundStats, Sizes, disjoint
+from starling.node.simulate.matrix.batch import Batch, Directions, RoundStats, Sizes, disjoint
 from starling.node.simulate.matrix.byzantine import Byzantine, View, falsified
 from starling.node.simulate.matrix.edges import Edges, EdgeVectors, Pair
 from starling.node.simulate.matrix.faults import Change, ExchangeFaults, no_faults
@@ -163,7 +163,9 @@ class Swarm:
             x, state = self.mixer.publish(state, x, own)
             self._states.put(at, before, x, state)
             self._vectors[at] = self.mixer.shared(state, x)
-        batch = self._batch(exchanges, faults, phase)
+        batch = replace(
+            self._batch(exchanges, faults, phase), directions=self._directions(self._states.of(slice(None))[1])
+        )
         view = View(phase.round, before_steps, self._vectors, self.alive.numpy())
         batch, sizes = self._exchange(batch, view, unreachable)
         for _, at, own, _ in parts:
@@ -276,7 +278,14 @@ class Swarm:
         """Some exchanges on the live vectors of their rows, and the models and states of those."""
         rows = np.unique(batch.ends[:, places])
         before = x, state = self._states.of(torch.from_numpy(rows))
-        return batch.of(places, self.mixer.shared(state, x).clone(), rows), before
+        return batch.of(places, self.mixer.shared(state, x).clone(), rows, self._directions(state)), before
+
+    def _directions(self, state: Any) -> Directions | None:
+        """Of rows with this state."""
+        if not tracks(self.mixer.edge):
+            return None
+        z, noise = self.mixer.edge.direction(state)
+        return Directions((z, z), noise)
 
     def _absorb(self, at: Rows, before: tuple[Tensor, Any], shared: Tensor, phase: Phase) -> None:
         x, state = before
@@ -299,6 +308,7 @@ class Swarm:
             if isinstance(self.exchanges, Gathers) or not self.mixer.asynchronous or pair not in self.exchanges.pending:
                 continue
             batch = self._batch(Exchanges(np.asarray([pair]).T, np.ones((2, 1))), None, phase)
-            part, before = self._live(batch, np.zeros(1, np.int64))
+            part, _ = self._live(batch, np.zeros(1, np.int64))
             self.exchanges.resolve(part)
-            self._absorb(torch.from_numpy(part.rows), before, part.vectors, phase)
+            at = torch.tensor(pair[1:])
+            self._absorb(at, self._states.of(at), part.vectors[torch.from_numpy(part.rows) == pair[1]], phase)

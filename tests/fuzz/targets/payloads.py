@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
 
@@ -12,11 +13,14 @@ from starling.gossip.api import Quantizer
 from starling.gossip.compress import codec
 from starling.gossip.compress import indices as coding
 from starling.gossip.compress.catalogue import QUANTIZERS
-from starling.gossip.compress.header import HEADER, VERSION, Kind
+from starling.gossip.compress.header import HEADER, TRAILER, VERSION, Kind
 from starling.gossip.compress.select.dct import Atoms
 from starling.gossip.compress.select.low_rank import LowRank, Matrix
 from starling.gossip.compress.support import Blocks, Full, Indices, Support
+from starling.gossip.mix import directions
+from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.rng import generator
+from starling.robust.clip import clip
 from tests.fuzz.target import Target, reason_of
 from tests.harness.codecs import BY_CODE
 
@@ -160,6 +164,59 @@ def _responses() -> Iterator[bytes]:
 
 
 RESPONSE = Target(_response, _responses, most_bytes=2048, spare_bytes=2 << 20, reach=160)
+
+
+# --- directions -----------------------------------------------------------------------------------------------
+
+AGREED = ExchangeCodec(CODECS[3], CODECS[5], 4.0, clip)
+
+
+def _direction(data: bytes) -> bool:
+    """First byte: the support, whether it is a response, and whether its request had a direction."""
+    setting = data[0] if data else 0
+    support, theta = RESPONSE_SUPPORTS[setting % 8 % len(RESPONSE_SUPPORTS)], 0.5 if setting < 128 else 0.0
+    try:
+        payload, values, number = directions.split(data[1:])
+        if setting & 8:
+            done = directions.answered(AGREED, values, number, support, theta, 200, torch.float32)
+        else:
+            theirs = directions.asked(AGREED, values, number, support, 200, torch.float32)
+            mine = directions.Direction(_values(support.size(200)), 1.0)
+            _, done = directions.answer(AGREED, payload, mine, theirs, support, 0.5, 200, generator(0))
+            assert (theirs.z is None) == (theirs.noise == math.inf)
+    except ValueError as error:
+        reason_of(error, REASONS | {"bad_drift", "clip_norm_exceeded"})
+        return False
+    assert payload + values + TRAILER.pack(number, len(values)) == data[1:]
+    if done is not None:
+        assert 0.0 < done.weight <= (theta if setting & 8 else 0.5)
+        assert float(done.value.double().norm()) <= AGREED.clip_norm * (1.0 + 1e-5)
+        _use(support, done.value, 200)
+    return True
+
+
+def _directions() -> Iterator[bytes]:
+    for setting, support in enumerate(RESPONSE_SUPPORTS):
+        own = directions.Direction(_values(support.size(200)) / 4, 0.5)
+        mine = directions.Direction(-own.z / 2, 0.25) if own.z is not None else own
+        yield bytes([setting]) + directions.ask(AGREED, b"request", own, 200, generator(0))
+        yield bytes([setting]) + directions.ask(AGREED, b"", directions.Direction(None, math.inf), 200, generator(0))
+        yield bytes([setting + 8]) + directions.answer(AGREED, b"answer", mine, own, support, 0.5, 200, generator(1))[0]
+        yield (
+            bytes([setting + 136])
+            + directions.answer(
+                AGREED, b"", mine, directions.Direction(None, math.inf), support, 0.5, 200, generator(1)
+            )[0]
+        )
+
+
+def _direction_lures() -> Iterator[bytes]:
+    for number, length in ((math.nan, 0), (-1.0, 0), (math.inf, 0), (1.0, 2**32 - 1), (5e-324, 0), (0.0, 0), (-0.0, 0)):
+        yield b"\0" + TRAILER.pack(number, length)
+        yield b"\x08" + b"\xff" * 20 + TRAILER.pack(number, min(length, 20))
+
+
+DIRECTION = Target(_direction, _directions, _direction_lures, most_bytes=2048, spare_bytes=4 << 20, reach=60)
 
 
 # --- index lists ----------------------------------------------------------------------------------------------

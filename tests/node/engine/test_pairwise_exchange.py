@@ -1,17 +1,22 @@
 """Exchanges between engines: what both ends apply, and that bad bytes change nothing."""
 
+import struct
+
 import msgspec
 import pytest
 import torch
 
 from starling.gossip.compress.catalogue import SELECTORS, quantizer
+from starling.gossip.compress.header import TRAILER
+from starling.gossip.mix import directions
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.pet import chosen_kappa
 from starling.gossip.rng import generator
-from starling.node.config.schema import CompressSection, MixSection, OptimizerSection
+from starling.node.config.schema import CompressSection, MixSection, OptimizerSection, PrivacySection
+from starling.node.engine.engine import Engine
 from starling.node.rpc import calls
 from starling.robust.clip import clip
-from tests.harness.engines import done, every, exchange, manifest, opened, play, state_of, x_of
+from tests.harness.engines import done, every, exchange, manifest, opened, play, refused_as, state_of, x_of
 from tests.harness.sections import taken
 
 
@@ -49,10 +54,12 @@ def test_fifty_rounds_by_hand_reach_the_common_optimum_only_with_tracking(mix, e
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("track", ["difference", "drift", "both"])
 @pytest.mark.parametrize("select", ["budget", "full", "mask", "top_k", "drift_top_k"])
 @pytest.mark.parametrize("pace", ["steps", "clock"])
-def test_both_ends_apply_one_difference_with_opposite_signs(select, pace):
-    engines = pair(manifest(pace=pace, compress=CompressSection(select=select)))
+def test_both_ends_apply_one_difference_with_opposite_signs(select, pace, track):
+    mixing = MixSection(track=track)
+    engines = pair(manifest(pace=pace, mix=mixing, compress=CompressSection(select=select)))
     mean = (x_of(engines["a"]) + x_of(engines["b"])) / 2
     for seq in range(1, 13):
         exchange(engines, "a", "b", seq=seq, budget=4000)
@@ -64,8 +71,9 @@ def test_both_ends_apply_one_difference_with_opposite_signs(select, pace):
     torch.testing.assert_close((x_of(engines["a"]) + x_of(engines["b"])) / 2, mean, rtol=0, atol=1e-6)
 
 
-def test_a_byte_budget_is_kept():
-    engines = pair()
+@pytest.mark.parametrize("track", ["difference", "both"])
+def test_a_byte_budget_is_kept(track):
+    engines = pair(manifest(mix=MixSection(track=track)))
     for budget in (600, 2000, 8000):
         call = offer(engines, seq=budget, budget=budget)
         reply = done(engines["b"], call)
@@ -372,3 +380,148 @@ def test_both_ends_say_whether_their_difference_was_clipped(clip_norm, response,
     answered = done(engines["b"], call)
     assert done(engines["a"], calls.Apply("b", 0, 1, answered.payload)).clipped == clipped
     assert done(engines["b"], calls.Commit("a", 0, 1)).clipped == clipped
+
+
+# --- directions -----------------------------------------------------------------------------------------------
+
+DRIFTING = MixSection(track="drift", clip_norm=0.0)
+EXACT = CompressSection(select="full", request="identity", response="identity")
+
+
+def bowls(**settings):
+    """Two engines on exact, different gradients: nothing but the drift moves flows, and its gate is all but open."""
+    return pair(manifest("quadratic", nodes=2, mix=DRIFTING, compress=EXACT, **settings))
+
+
+def direction_of(engine):
+    learner = engine.session.learner
+    return learner.mixer.edge.direction(learner.state)
+
+
+def test_an_exchange_moves_flows_by_the_difference_of_mean_gradients_and_averages_no_less_for_it():
+    engines = bowls()
+    (z_a, n_a), (z_b, n_b) = (direction_of(engine) for engine in engines.values())
+    u = z_b - z_a
+    weight = 0.5 * (1.0 - float(n_a + n_b) / float(u.square().sum()))
+    assert 0.1 < weight < 0.5
+    mean = (x_of(engines["a"]) + x_of(engines["b"])) / 2
+    exchange(engines, "a", "b", seq=1)
+    every(engines, calls.Mix(0))
+    torch.testing.assert_close(state_of(engines["a"]).flows["b"], -weight * u)
+    assert torch.equal(state_of(engines["a"]).total, -state_of(engines["b"]).total)
+    torch.testing.assert_close(x_of(engines["a"]), mean)
+    torch.testing.assert_close(direction_of(engines["a"])[0], z_a + weight * u)
+
+
+def test_with_adamw_directions_are_of_raw_gradients_and_correct_gradients():
+    """Its updates are correlated by its memory, so that their noise is far more than they show."""
+    engines = bowls(optimizer=OptimizerSection(kind="adamw"))
+    (z_a, n_a), (z_b, n_b) = (direction_of(engine) for engine in engines.values())
+    u = z_b - z_a
+    weight = 0.5 * (1.0 - float(n_a + n_b) / float(u.square().sum()))
+    exchange(engines, "a", "b", seq=1)
+    every(engines, calls.Mix(0))
+    torch.testing.assert_close(state_of(engines["a"]).flows["b"], -weight * u)
+    assert engines["a"].session.learner._optimizer.corrected(u, lambda gradient: gradient - 1.0)[1] is None
+
+
+@pytest.mark.parametrize("who", ["a", "b"])
+def test_an_end_without_gradients_moves_models_and_no_flows(who):
+    """As one that has just joined."""
+    engines = {peer: opened(manifest("quadratic", nodes=2, mix=DRIFTING), k, peer) for k, peer in enumerate("ab")}
+    for peer, engine in engines.items():
+        done(engine, calls.Train(0, 0 if peer == who else 5))
+    before = x_of(engines["a"])
+    exchange(engines, "a", "b", seq=1)
+    every(engines, calls.Mix(0))
+    assert not torch.equal(x_of(engines["a"]), before)
+    assert not any(state_of(engine).total.any() for engine in engines.values())
+
+
+def test_what_a_peer_committed_is_revoked_and_settled_with_its_flow():
+    for call, stays in ((calls.Revoke("b"), False), (calls.Settle("b"), True)):
+        engines = bowls()
+        exchange(engines, "a", "b", seq=1)
+        done(engines["a"], call)
+        assert bool(state_of(engines["a"]).total.any()) == stays
+        done(engines["a"], calls.Mix(0))
+        assert bool(state_of(engines["a"]).total.any()) == stays
+        done(engines["a"], calls.Revoke("b"))
+        assert not state_of(engines["a"]).total.any()
+
+
+def test_a_second_answer_under_way_counts_what_the_first_will_change():
+    engines = {peer: opened(manifest("quadratic", nodes=3, mix=DRIFTING, compress=EXACT, pace="clock"), k, peer)
+               for k, peer in enumerate("abc")}  # fmt: skip
+    for engine in engines.values():
+        done(engine, calls.Free(on=True, round=0))
+        for _ in range(5):
+            engine.step()
+    (z_b, _), (z_c, _) = (direction_of(engines[peer]) for peer in "bc")
+    for peer in "ab":
+        offered = done(engines[peer], calls.Offer("c", 0, 1, 0, 0.5, 0))
+        done(engines["c"], calls.Answer(peer, 0, 1, 0, 0.5, offered.gain, offered.payload))
+    first, second = (engines["c"].session.exchanges._pending[peer].done.drift for peer in "ab")
+    torch.testing.assert_close(-second.value, z_c + first.weight * first.value - z_b)
+
+
+def forged(payload, *, number=None, cut=0, values=None):
+    own, kept, held = directions.split(payload)
+    kept = kept if values is None else values
+    return own + kept[: len(kept) - cut] + TRAILER.pack(held if number is None else number, len(kept) - cut)
+
+
+NAN, INF = float("nan"), float("inf")
+LIES = [
+    ({"number": NAN}, "bad_drift"), ({"number": -1.0}, "bad_drift"), ({"number": INF}, "bad_drift"), ({"cut": 1}, "bad_length"),
+    ({"values": b""}, "bad_drift"), ({"values": b"\1" * 40}, "wrong_dim"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("lie", "reason"), LIES)
+def test_a_forged_direction_changes_nothing_at_either_end(lie, reason):
+    engines = bowls()
+    call = offer(engines)
+    bad = msgspec.structs.replace(call, payload=forged(call.payload, **lie))
+    assert refused_without_a_trace(engines["b"], bad) == calls.Refused("peer", reason)
+    answered = done(engines["b"], call)
+    bad = calls.Apply("b", 0, 1, forged(answered.payload, **lie))
+    assert refused_without_a_trace(engines["a"], bad) == calls.Refused("peer", reason)
+    done(engines["a"], calls.Apply("b", 0, 1, answered.payload))
+
+
+def test_a_direction_that_is_not_finite_or_was_not_asked_for_is_refused():
+    engines = bowls()
+    call = offer(engines)
+    values = bytearray(directions.split(call.payload)[1])
+    values[-8:] = struct.pack("<d", NAN)
+    bad = msgspec.structs.replace(call, payload=forged(call.payload, values=bytes(values)))
+    assert refused_without_a_trace(engines["b"], bad) == calls.Refused("peer", "not_finite")
+    answered = done(engines["b"], call)
+    assert refused_without_a_trace(
+        engines["a"], calls.Apply("b", 0, 1, forged(answered.payload, number=0.5001))
+    ) == calls.Refused("peer", "bad_drift")
+    fresh = {
+        peer: opened(manifest("quadratic", nodes=2, mix=DRIFTING, compress=EXACT), k, peer)
+        for k, peer in enumerate("ab")
+    }
+    done(fresh["a"], calls.Train(0, 0))
+    offer(fresh)
+    assert fresh["a"].handle(calls.Apply("b", 0, 1, answered.payload)) == calls.Refused("peer", "bad_drift")
+
+
+def test_the_longest_lie_about_a_direction_moves_a_flow_by_the_weight_times_the_clip():
+    engines = pair(manifest("quadratic", nodes=2, mix=MixSection(track="drift", clip_norm=0.25), compress=EXACT))
+    call = offer(engines)
+    values = directions.split(call.payload)[1]
+    loud = values[:11] + struct.pack("<20d", *[1e9] * 20)
+    done(engines["b"], msgspec.structs.replace(call, payload=forged(call.payload, number=0.0, values=loud)))
+    done(engines["b"], calls.Commit("a", 0, 1))
+    done(engines["b"], calls.Mix(0))
+    assert 0.1 < float(state_of(engines["b"]).total.norm()) <= 0.5 * 0.25
+
+
+def test_noise_on_numbers_sent_is_refused_where_it_would_add_up_in_flows():
+    opening = calls.Open(manifest(mix=MixSection(track="both")), "", 0, "cpu", 1, "", "a")
+    noised = msgspec.structs.replace(opening, privacy=PrivacySection(exchange_noise=0.1))
+    refused_as("config", Engine(clock=lambda: 0.0).handle(noised), "mix.track = 'both'")

@@ -91,12 +91,17 @@ def reference(agreed, selector):
         ("pet", "top_k", TopK(0.1)),
         ("dsgd", "full", Everything()),
         ("gradient_tracking", "mask", Mask(0.1)),
+        (MixSection(track="drift", clip_norm=0.5), "full", Everything()),
+        (MixSection(track="both", clip_norm=0.5), "mask", Mask(0.1)),
     ],
 )
 def test_engines_walk_the_reference_trajectory_bit_for_bit(mix, select, selector, links):
     """On a neural network, with momentum, 4-bit differences and clipping: nothing an engine adds may change a single bit."""
     agreed = manifest(
-        mix=MixSection(kind=mix, clip_norm=0.5), compress=CompressSection(select=select), rounds=6, local_steps=4
+        mix=MixSection(kind=mix, clip_norm=0.5) if isinstance(mix, str) else mix,
+        compress=CompressSection(select=select),
+        rounds=6,
+        local_steps=4,
     )
     engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate(PEERS)}
     play(engines, agreed, lambda turn: [(PEERS[i], PEERS[j], theta) for i, j, theta, _ in links(turn)])

@@ -202,13 +202,15 @@ def test_digits_are_learned_under_moderate_noise():
     assert 4.5 < trained.figures.epsilon < 5.0
 
 
-@pytest.mark.parametrize("mix", sorted(set(MIXERS) - {"gather"}))
-def test_all_that_leaves_is_made_of_noised_gradients(monkeypatch, mix):
+@pytest.mark.parametrize(
+    ("mix", "more"), [*((mix, {}) for mix in sorted(set(MIXERS) - {"gather"})), ("pet", {"track": "both"})]
+)
+def test_all_that_leaves_is_made_of_noised_gradients(monkeypatch, mix, more):
     """If every noised gradient is the same, two nodes with other data send the same requests, answers and models, to the byte. So
     optimisers, trackers and corrections cost no more privacy, and nothing goes around the noise."""
     monkeypatch.setattr(Csprng, "noised", lambda _csprng, x, deviation: torch.linspace(-1.0, 1.0, x.numel()))
     agreed = msgspec.structs.replace(
-        digits(taken(schema.MixSection, kind=mix, gamma=0.3), shards=4), compress=schema.CompressSection(select="full"),
+        digits(taken(schema.MixSection, kind=mix, gamma=0.3, **more), shards=4), compress=schema.CompressSection(select="full"),
         optimizer=schema.OptimizerSection(lr=0.05, momentum=0.0),
     )  # fmt: skip
     sent, losses = [], set()

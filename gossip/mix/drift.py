@@ -1,0 +1,77 @@
+"""Drift tracking: K-GT's correction as flows of edges, moved by the difference of mean gradients and gated by their noise.
+
+    node     mean, N      of the raw gradients of the local steps since the last exchange; N is the noise power of that mean
+             z = mean − c with the correction c of now: later exchanges of a round average, they do not count twice
+    i → j    C(z_i[S]), N_i
+    j → i    u = C(z_j[S] − decoded z_i[S]),  w' = θ · max(0, 1 − (|S|/d)·(N_i + N_j)/‖u‖²)
+    both     c_ij[S] −= w'·u at i and += at j, from the same bytes
+
+`starling.gossip.mix.directions` has the payloads. Without two local steps N is infinite and w' = 0.
+
+A round without local steps uses the mean of the last one that had some: with the c of now it averages what is left, whatever the age.
+
+K-GT (Liu et al. 2023, arXiv:2301.01313) moves one vector per node by the same differences; here each edge keeps its part, so that it can
+be deleted. The gate is ours: at rest u is the noise of batches, and ungated flows walk at random.
+
+Shapes: d parameters, k of one exchange; "…" as in `starling.gossip.api`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from starling.gossip.lazy_torch import Tensor, torch
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """A correction, and the gradients it has to learn from.
+
+    Args:
+        c: (…, d) sum of the flows.
+        mean: (…, d) of the raw gradients since the last exchange.
+        spread: (…, 1) Σ‖g − mean‖² of these.
+        count: (…, 1) how many, in the dtype of c.
+        used: (…, 1) bool; an exchange has followed: the next gradient begins a new mean.
+    """
+
+    c: Tensor
+    mean: Tensor
+    spread: Tensor
+    count: Tensor
+    used: Tensor
+
+
+def start(x: Tensor) -> Gradients:
+    """No correction, no gradients."""
+    zero = torch.zeros_like(x[..., :1])
+    return Gradients(torch.zeros_like(x), torch.zeros_like(x), zero, zero.clone(), zero.bool())
+
+
+def observe(state: Gradients, gradient: Tensor) -> Gradients:
+    """One more raw gradient (…, d), by Welford's update, whose spread is never negative."""
+    before = torch.where(state.used, 0.0, state.count)
+    count, delta = before + 1.0, torch.where(state.used, gradient, gradient - state.mean)
+    spread = torch.where(state.used, 0.0, state.spread) + delta.square().sum(-1, keepdim=True) * (before / count)
+    return replace(
+        state, mean=gradient - delta * (before / count), spread=spread, count=count, used=torch.zeros_like(state.used)
+    )
+
+
+def mixed(state: Gradients) -> Gradients:
+    """An exchange, or a round of them, is over. A single gradient waits for a second, without which its noise is unknown."""
+    return replace(state, used=state.used | (state.count >= 2.0))
+
+
+def direction(state: Gradients) -> tuple[Tensor, Tensor]:
+    """Z (…, d), and N (…, 1), infinite where unknown or too large for its type; where it is finite, z is."""
+    noise = state.spread / (state.count * (state.count - 1.0))
+    known = (state.count >= 2.0) & torch.isfinite(noise)
+    return state.mean - state.c, torch.where(known, noise, math.inf)
+
+
+def gate(theta: float, ratio: float, noise: float, u: Tensor) -> float:
+    """The w' in [0, theta] by which u (k,) moves flows; `noise` is N_i + N_j, perhaps infinite, and `ratio` |S|/d."""
+    power = float(u.double().square().sum())
+    return theta * max(0.0, 1.0 - ratio * noise / power) if power > 0.0 and noise < math.inf else 0.0

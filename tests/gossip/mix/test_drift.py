@@ -1,0 +1,447 @@
+"""Drift tracking: mean gradients and their noise, the gate, payloads, and what both ends of an edge make of them."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starling.gossip.api import Drift, Effect, Phase
+from starling.gossip.compress.budget import plan
+from starling.gossip.compress.catalogue import quantizer
+from starling.gossip.compress.header import HEADER, TRAILER
+from starling.gossip.compress.quantize import Fp16, Int4
+from starling.gossip.compress.select.coordinates import Everything, Mask
+from starling.gossip.compress.select.dct import DctTopK
+from starling.gossip.compress.support import Blocks, Full
+from starling.gossip.errors import ConfigError
+from starling.gossip.mix import directions, drift, edge_ledger
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.exchange_codec import ExchangeCodec
+from starling.gossip.mix.pet import Pet
+from starling.gossip.overlay.static import Ring
+from starling.node.config import manifest as manifests
+from starling.node.config import toml
+from starling.node.config.schema import Manifest
+from starling.node.simulate.matrix.faults import Change, no_faults
+from starling.node.simulate.matrix.schedule import Exchanges
+from starling.node.simulate.matrix.swarm import Swarm
+from starling.robust.clip import clip
+from tests.harness.two_engines import Both, exchange_codec
+from tests.strategies import examples, seeds
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "directions.json"
+DIM, THETA = 200, 0.5
+SUPPORT = Blocks(7, 1, 2, 32)
+CODEC = ExchangeCodec(quantizer("fp16", torch.float32), quantizer("int4", torch.float32), 5.0, clip)
+quick = examples(25)
+
+
+def gaussian(seed, *shape):
+    return torch.randn(*shape or (DIM,), generator=torch.Generator().manual_seed(seed))
+
+
+def observed(gradients, state=None):
+    state = drift.start(gradients[0]) if state is None else state
+    for gradient in gradients:
+        state = drift.observe(state, gradient)
+    return state
+
+
+# --- gradients ------------------------------------------------------------------------------------------------
+
+
+@given(seed=seeds, steps=st.integers(2, 9))
+@quick
+def test_the_noise_is_that_of_a_mean_of_so_many_gradients(seed, steps):
+    """N = (mean ‖g‖² − ‖mean g‖²)/(K − 1), without the cancellation of that form."""
+    gradients = gaussian(seed, steps, DIM).double()
+    z, noise = drift.direction(observed(gradients))
+    torch.testing.assert_close(z, gradients.mean(0))
+    expected = (gradients.square().sum(1).mean() - gradients.mean(0).square().sum()) / (steps - 1)
+    assert float(noise) == pytest.approx(float(expected), rel=1e-9)
+
+
+def test_rows_of_nodes_are_each_like_one_node():
+    gradients = gaussian(1, 4, 3, DIM).double()
+    rows = drift.direction(observed(gradients))
+    for node in range(3):
+        for one, row in zip(drift.direction(observed(gradients[:, node])), rows, strict=True):
+            torch.testing.assert_close(one, row[node])
+
+
+def test_the_direction_is_of_the_gradients_since_the_exchange_less_the_correction_of_now():
+    """Else a second exchange would count what the first has corrected once more."""
+    pet = Pet(track="drift")
+    gradients = gaussian(1, 8, DIM)
+    state = pet.start(gradients[0])
+    for gradient in gradients:
+        seen, state = pet.correct(state, gradient)
+        assert torch.equal(seen, gradient - state.c)
+    x, state = pet.absorb(state, gradients[0], gradients[1], Phase(0, 8.0, 0.1))
+    assert torch.equal(x, gradients[1])
+    for gradient in gradients[:3]:
+        _, state = pet.correct(state, gradient)
+    state = pet.corrected(state, gradients[5])
+    z, noise = pet.direction(state)
+    torch.testing.assert_close(z, gradients[:3].mean(0) - gradients[5])
+    assert 0.0 < float(noise) < math.inf
+
+
+def test_a_round_without_local_steps_averages_what_the_last_one_left():
+    state = drift.mixed(observed(gaussian(1, 3, DIM)))
+    for one, again in zip(drift.direction(state), drift.direction(drift.mixed(state)), strict=True):
+        assert torch.equal(one, again)
+
+
+def test_noise_is_unknown_before_a_second_gradient_and_for_numbers_too_large():
+    one = observed(gaussian(1, 1, DIM))
+    for state in (drift.start(gaussian(1)), one, observed(1e25 * gaussian(1, 3, DIM))):
+        assert float(drift.direction(state)[1]) == math.inf
+    waited = observed(gaussian(2, 1, DIM), drift.mixed(one))
+    assert float(waited.count) == 2.0, "a single gradient waits for a second"
+
+
+# --- gate -----------------------------------------------------------------------------------------------------
+
+
+@given(theta=st.floats(0.0, 1.0), ratio=st.floats(1e-3, 1.0), noise=st.floats(0.0, math.inf), size=st.floats(0.0, 1e30))
+@quick
+def test_the_gate_is_between_nothing_and_the_weight_of_the_link(theta, ratio, noise, size):
+    """So a lie about the noise can do no more than one about the direction."""
+    assert 0.0 <= drift.gate(theta, ratio, noise, size * torch.ones(3)) <= theta
+
+
+def test_the_gate_is_the_share_of_u_that_is_no_noise():
+    u = torch.tensor([3.0, 4.0])
+    assert drift.gate(THETA, 1.0, 0.0, u) == THETA
+    assert drift.gate(THETA, 1.0, 10.0, u) == pytest.approx(THETA * 0.6)
+    assert drift.gate(THETA, 0.1, 10.0, u) == pytest.approx(THETA * 0.96), "of the noise a mask sees its share"
+    assert (
+        drift.gate(THETA, 1.0, 25.0, u)
+        == drift.gate(THETA, 1.0, math.inf, u)
+        == drift.gate(THETA, 1.0, 0.0, 0 * u)
+        == 0.0
+    )
+
+
+# --- payloads -------------------------------------------------------------------------------------------------
+
+
+def both_ends(seed=0, *, noises=(1.0, 2.0)):
+    return [directions.on(SUPPORT, gaussian(seed + place), torch.tensor([noise])) for place, noise in enumerate(noises)]
+
+
+def told(seed=0, *, noises=(1.0, 2.0)):
+    """A request and its response, and what the responder's end says that the initiator will do."""
+    own, mine = both_ends(seed, noises=noises)
+    request = directions.ask(CODEC, b"x", own, DIM, torch.Generator().manual_seed(seed))
+    _, values, noise = directions.split(request)
+    theirs = directions.asked(CODEC, values, noise, SUPPORT, DIM, torch.float32)
+    chance = torch.Generator().manual_seed(seed + 1)
+    return request, *directions.answer(CODEC, b"v", mine, theirs, SUPPORT, THETA, DIM, chance)
+
+
+def understood(response, most=THETA):
+    payload, values, weight = directions.split(response)
+    return payload, directions.answered(CODEC, values, weight, SUPPORT, most, DIM, torch.float32)
+
+
+@given(seed=seeds)
+@quick
+def test_both_ends_read_the_same_numbers_out_of_a_response(seed):
+    request, response, told_drift = told(seed)
+    payload, read = understood(response)
+    assert (directions.split(request)[0], payload) == (b"x", b"v")
+    assert torch.equal(read.value, told_drift.value)
+    assert read.weight == told_drift.weight
+    assert read.weight == drift.gate(THETA, SUPPORT.ratio(DIM), 3.0, read.value) > 0.0
+    assert float(read.value.norm()) <= CODEC.clip_norm
+
+
+@pytest.mark.parametrize("noises", [(math.inf, 1.0), (1.0, math.inf), (1e9, 1.0)])
+def test_where_the_gate_is_shut_no_values_are_sent(noises):
+    request, response, nothing = told(noises=noises)
+    assert nothing is None
+    assert len(response) == 1 + TRAILER.size
+    assert (len(request) == 1 + TRAILER.size) == (noises[0] == math.inf)
+    assert understood(response, most=0.0) == (b"v", None)
+
+
+def test_golden_payloads():
+    """Of another version these bytes must mean the same."""
+    request, response, _ = told(3)
+    shut = told(3, noises=(math.inf, math.inf))
+    made = {"request": request, "response": response, "request without a mean": shut[0], "response, shut": shut[1]}
+    assert {name: data.hex() for name, data in made.items()} == json.loads(GOLDEN.read_text())
+
+
+def trailer(number, length):
+    return TRAILER.pack(number, length)
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"", "bad_length"),
+        (b"\0" * 11, "bad_length"),
+        (b"12345" + trailer(1.0, 6), "bad_length"),
+        (trailer(1.0, 2**32 - 1), "bad_length"),
+        (trailer(-1.0, 0), "bad_drift"),
+        (trailer(-1e-300, 0), "bad_drift"),
+        (trailer(math.nan, 0), "bad_drift"),
+        (trailer(-math.inf, 0), "bad_drift"),
+    ],
+)
+def test_a_trailer_that_lies_is_refused(payload, reason):
+    with pytest.raises(ValueError, match=reason):
+        directions.split(payload)
+
+
+REQUESTED, ANSWERED = (directions.split(payload)[1] for payload in told()[:2])
+
+
+@pytest.mark.parametrize(
+    ("values", "noise", "reason"),
+    [
+        (b"", 1.0, "bad_drift"),
+        (REQUESTED, math.inf, "bad_drift"),
+        (REQUESTED[:-1], 1.0, "bad_length"),
+        (REQUESTED + b"\0", 1.0, "bad_length"),
+        (b"\2" + REQUESTED[1:], 1.0, "bad_version"),
+    ],
+)
+def test_a_request_whose_noise_and_values_do_not_fit_is_refused(values, noise, reason):
+    with pytest.raises(ValueError, match=reason):
+        directions.asked(CODEC, values, noise, SUPPORT, DIM, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("values", "weight", "most", "reason"),
+    [
+        (ANSWERED, 0.500001, 0.5, "bad_drift"),
+        (ANSWERED, math.inf, 0.5, "bad_drift"),
+        (ANSWERED, 0.0, 0.5, "bad_drift"),
+        (b"", 0.1, 0.5, "bad_drift"),
+        (ANSWERED, 0.1, 0.0, "bad_drift"),  # nothing was asked
+        (ANSWERED[:-1], 0.1, 0.5, "bad_length"),
+    ],
+)
+def test_a_response_that_no_honest_peer_could_send_is_refused(values, weight, most, reason):
+    with pytest.raises(ValueError, match=reason):
+        directions.answered(CODEC, values, weight, SUPPORT, most, DIM, torch.float32)
+
+
+def test_a_difference_of_directions_beyond_the_clip_is_refused():
+    loud, mine = both_ends()
+    wild = replace(CODEC, clip_norm=0.0)
+    response, _ = directions.answer(
+        wild, b"", replace(mine, z=99 * mine.z), loud, SUPPORT, THETA, DIM, torch.Generator()
+    )
+    with pytest.raises(ValueError, match="clip_norm_exceeded"):
+        understood(response)
+
+
+@pytest.mark.parametrize("budget", [300, 1000, 5000])
+def test_a_budget_counts_the_values_of_directions(budget):
+    blocks = round(plan(budget, 6400, Fp16(), Int4(), directions=True) * 100)
+    cost = 4 * HEADER.size + 2 * TRAILER.size + Fp16().size(blocks * 64) + 3 * Int4().size(blocks * 64)
+    assert blocks == 1 or cost <= budget
+    assert cost + 3 * (Fp16().size(64) + 3 * Int4().size(64)) > budget
+
+
+# --- flows ----------------------------------------------------------------------------------------------------
+
+EVENTS = st.lists(st.sampled_from(["both", "late", "lost", "settle", "revoke"]), max_size=14)
+
+
+@given(seed=seeds, events=EVENTS, leak=st.sampled_from([0.0, 0.1]), track=st.sampled_from(["drift", "both"]))
+@quick
+def test_flows_stay_opposite_to_the_bit_whatever_is_lost_closed_or_dies(seed, events, leak, track):
+    """Late is an answer whose commit the responder learns of with the next exchange, after the initiator's flow has moved."""
+    pet = Pet(0.1, 2.0, leak, track=track)
+    like = torch.zeros(DIM)
+    books = {"a": edge_ledger.opened(like), "b": edge_ledger.opened(like)}
+    other, waiting = {"a": "b", "b": "a"}, []
+
+    def book(me, effects):
+        _, books[me] = edge_ledger.average(pet, books[me], like, effects)
+
+    for turn, event in enumerate([*events, "both"]):
+        support = (Full(), SUPPORT)[turn % 2]
+        u, v = (gaussian(seed + 2 * turn + k, support.size(DIM)) for k in range(2))
+        gain = pet.gain(THETA, 1.0, Phase(0, 5.0, 0.1))
+        effect = Effect("b", support, v, THETA, gain, Drift(u, 0.37))
+        if event == "lost":
+            continue
+        if event in ("both", "late"):
+            book("a", [effect])
+            waiting.append(effect.opposite("a"))
+        if event != "late":
+            book("b", waiting)
+            waiting = []
+        if event in ("settle", "revoke"):
+            for me, book_of in books.items():
+                act = edge_ledger.revoke if event == "revoke" else edge_ledger.settle
+                books[me] = act(book_of, other[me], *([8] if event == "settle" else []))
+        if event != "late":
+            assert torch.equal(books["a"].total, -books["b"].total)
+            assert torch.equal(*(sign * books[me].flows.get(other[me], like) for me, sign in (("a", 1), ("b", -1))))
+    assert books["a"].total.any()
+    assert bool((books["a"].flows["b"].abs() <= 2.0).all())
+
+
+def test_half_of_the_difference_makes_both_directions_equal():
+    pet, (z_i, z_j) = Pet(0.0, track="drift"), gaussian(1, 2, DIM)
+    effect = Effect("j", Full(), torch.zeros(DIM), THETA, 0.0, Drift(z_j - z_i, 0.5))
+    _, one = edge_ledger.average(pet, edge_ledger.opened(z_i), z_i, [effect])
+    _, two = edge_ledger.average(pet, edge_ledger.opened(z_j), z_j, [effect.opposite("i")])
+    torch.testing.assert_close(z_i - one.total, z_j - two.total)
+
+
+# --- settings -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["mix.track=drift"], ""),
+        (["mix.track=both"], ""),
+        (["mix.track=drift", "optimizer=adamw"], ""),
+        (["mix.track=drift", "mix.kappa=0.2"], "not used with mix.track = drift"),
+        (["mix.track=both", "mix.kappa=0.2"], "above 0.1"),
+    ],
+)
+def test_a_manifest_is_warned_of_what_has_no_effect_or_is_not_known_to_be_stable(settings, words):
+    warnings = manifests.check(toml.apply_set(Manifest(), settings))
+    assert bool(warnings) == bool(words)
+    assert words in "".join(warnings)
+
+
+def test_flows_of_two_units_are_refused():
+    agreed = toml.apply_set(Manifest(), ["mix.track=both", "optimizer=adamw"])
+    with pytest.raises(ConfigError, match=r"mix.track: both .* try `--set mix.track=drift`"):
+        manifests.check(agreed)
+
+
+@pytest.mark.parametrize("bad", [["mix=k_gt", "mix.track=drift"], ["mix.track=drfit"]])
+def test_only_pet_tracks_and_only_in_three_ways(bad):
+    with pytest.raises(ConfigError, match=r"pet|drift"):
+        toml.apply_set(Manifest(), bad)
+
+
+def test_beside_gradients_the_damping_is_a_tenth_unless_it_is_set():
+    phase = Phase(0, 10.0, 0.1)
+    assert Pet(track="both").gain(THETA, 1.0, phase) == Pet(0.1).gain(THETA, 1.0, phase) > 0.0
+    assert Pet(0.2, track="both").gain(THETA, 1.0, phase) == Pet(0.2).gain(THETA, 1.0, phase)
+    assert Pet(track="drift").gain(THETA, 1.0, phase) == 0.0
+    assert Pet(0.0, track="drift").size(DIM) == DIM
+    assert Pet(0.0).size(DIM) == 0
+
+
+# --- swarms ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("track", ["drift", "both"])
+@pytest.mark.parametrize("codecs", [("identity", "identity"), ("fp16", "int4")])
+@pytest.mark.parametrize("selector", [Everything(), Mask(0.3), DctTopK(0.2, 64)], ids=lambda each: type(each).__name__)
+def test_the_matrix_walks_the_loops_trajectory(track, codecs, selector):
+    clip_norm = 0.0 if codecs[0] == "identity" else 1.0
+    agreed = exchange_codec(*codecs, clip_norm=clip_norm, chunk=getattr(selector, "chunk", 0))
+    both = Both(Pet(0.1, 0.5, track=track), agreed, selector)
+    for number in range(3):
+        both.round(number, Ring())
+        both.check()
+    assert both.matrix.state.c.any()
+
+
+def test_the_matrix_counts_the_bytes_of_directions():
+    """Of a response only where its gate is open."""
+    agreed, support = exchange_codec("fp16", "int4"), Everything()
+    both = Both(Pet(track="drift"), agreed, support)
+    plain = Both(Pet(), agreed, support)
+    values = HEADER.size + Int4().size(150)
+    for number in range(2):
+        more = both.round(number, Ring()).sizes - plain.round(number, Ring()).sizes
+        assert set(more[0]) == {TRAILER.size + values}
+        assert set(more[1]) <= {TRAILER.size, TRAILER.size + values}
+
+
+class Ungated(Pet):
+    """It says that there is no noise."""
+
+    def direction(self, state):
+        z, noise = super().direction(state)
+        return z, noise.clamp_max(0.0)
+
+
+def bowls(mixer, *, rounds, lr, noise=0.0, faults=False, n=16, d=20, steps=10, seed=0):
+    """Random pairs on quadratics -> (rounds,) relative distance to the optimum of who is alive; the swarm."""
+    chance, total = torch.Generator().manual_seed(seed), n + n // 4
+    q = torch.linalg.qr(torch.randn(total, d, d, generator=chance, dtype=torch.float64))[0]
+    a = q @ torch.diag(torch.logspace(-1, 0, d, dtype=torch.float64)) @ q.mT
+    b = torch.randn(total, d, generator=chance, dtype=torch.float64)
+    alive, peers = torch.arange(total) < n, [f"{row:02}" for row in range(total)]
+    exact = quantizer("identity", torch.float64)
+    codec = ExchangeCodec(exact, exact, 0.0, clip)
+    swarm = Swarm(peers, torch.zeros(total, d, dtype=torch.float64), mixer, codec, Everything(), 0, alive)
+
+    def step(rows, _round, _number, x, correct):
+        gradient = (a[rows] @ (x - b[rows])[..., None])[..., 0]
+        return x - lr * correct(gradient + noise * torch.randn(x.shape, generator=chance, dtype=torch.float64))
+
+    errors = []
+    for turn in range(rounds):
+        if faults and turn == rounds // 4:
+            swarm.change(Change(crashed=tuple(range(n // 4))))
+        if faults and turn == rounds // 2:
+            swarm.change(Change(joined=tuple((row, row - n // 2) for row in range(n, total))))
+        order = swarm.alive.nonzero()[:, 0][torch.randperm(int(swarm.alive.sum()), generator=chance)].numpy()
+        ends = np.stack((order[0 : len(order) // 2 * 2 : 2], order[1::2]))
+        happens = torch.rand(ends.shape[1], generator=chance).numpy() >= (0.3 if faults else 0.0)
+        fine = replace(no_faults(ends.shape[1]), lost=~happens)
+        swarm.round(Phase(turn, float(steps), lr), step, steps, Exchanges(ends, np.full(ends.shape, 0.5)), fine)
+        here = swarm.alive
+        best = torch.linalg.solve(a[here].sum(0), (a[here] @ b[here][..., None]).sum(0)[:, 0])
+        errors.append(float((swarm.x[here] - best).norm(dim=1).mean() / best.norm()))
+    return errors, swarm
+
+
+@pytest.mark.slow
+def test_crashes_joins_and_losses_leave_no_bias_where_one_vector_a_node_keeps_one():
+    errors, swarm = bowls(Pet(0.1, 1e6, track="both"), rounds=300, lr=0.1, faults=True, n=8)
+    assert errors[-1] < 1e-10
+    assert float(swarm.flows.totals.sum(0).abs().max()) < 1e-12
+    k_gt, _ = bowls(MIXERS.build("mix", "k_gt", {}), rounds=300, lr=0.1, faults=True, n=8)
+    assert k_gt[-1] > 0.1
+
+
+def noisy(kind, rounds):
+    """Of a swarm whose gradients are noisy: root mean square error of the last eighth, and the longest flow."""
+    errors, swarm = bowls(kind(0.0, 1e6, track="drift"), rounds=rounds, lr=0.03, noise=0.5, faults=True)
+    tail = errors[-(rounds // 8) :]
+    longest = max(float(swarm.flows.open.get(pair).norm()) for pair in swarm.flows.open)
+    return math.sqrt(sum(error**2 for error in tail) / len(tail)), longest
+
+
+@pytest.mark.slow
+def test_the_gate_keeps_noise_out_of_the_corrections():
+    """At rest the difference of two means is noise: ungated it is in every correction, and flows walk at random."""
+    (tail, longest), (ungated, longer) = noisy(Pet, 300), noisy(Ungated, 300)
+    assert tail < 0.23
+    assert ungated > 0.28
+    assert longest < 2.5
+    assert longer > 3.0
+
+
+@pytest.mark.acceptance
+def test_the_reference_figures():
+    errors, _ = bowls(Pet(0.1, 1e6, track="both"), rounds=800, lr=0.1, faults=True)
+    assert errors[-1] < 1e-10
+    assert noisy(Pet, 6400)[1] < 4.0
+    assert noisy(Ungated, 6400)[1] > 10.0
