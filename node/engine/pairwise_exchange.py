@@ -164,9 +164,12 @@ class Exchanges:
         asked, values, noise = self.parted(call.payload)
         support, theirs = self.codec.decode_request(asked, self._dim, self._dtype)
         pace = self._manifest.pace
-        fewest_steps = float(pace.local_steps) if pace.kind == "steps" else 1.0
         credible = min(max(call.round, round - _APART), round + _APART)  # a gain is that of its exchange's round
-        most = self._gain(averaging, call.theta, support.ratio(self._dim), fewest_steps, credible)
+        ratio = support.ratio(self._dim)
+        # In clock pace the initiator measures K: the gain is largest for K = 1, or where a damping left open becomes larger.
+        turn = max(1.0, self._learner.phase(credible, 1.0).memory * ratio)
+        steps = (float(pace.local_steps),) if pace.kind == "steps" else (1.0, turn)
+        most = max(self._gain(averaging, call.theta, ratio, count, credible) for count in steps)
         if not 0.0 <= call.gain <= most * (1.0 + _ROUNDING):
             raise ValueError("gain_out_of_bounds")
         mine = support.take(shared).cpu()
