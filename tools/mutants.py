@@ -41,10 +41,11 @@ class Mutant:
 
 MUTANTS = (
     Mutant("gossip/mix/pet.py", "theta * ratio / (", "theta / (", ("**/test_pet.py",)),
-    Mutant(
-        "gossip/mix/edge_ledger.py", "edge.flow(flow[index], effect.gain * change)",
-        "edge.flow(flow[index], -effect.gain * change)", ("**/test_pet.py",),
-    ),
+    Mutant("gossip/mix/edge_ledger.py", "moved = effect.gain * change", "moved = -effect.gain * change", ("**/test_pet.py",)),
+    Mutant("gossip/mix/edge_ledger.py", "moved - effect.drift.weight", "moved + effect.drift.weight", ("**/mix/test_drift.py",)),
+    Mutant("gossip/mix/drift.py", "state.mean - state.c", "state.mean", ("**/mix/test_drift.py",)),
+    Mutant("gossip/mix/drift.py", "1.0 - ratio * noise", "1.0 - noise", ("**/mix/test_drift.py",)),
+    Mutant("gossip/mix/directions.py", "weight > theta or", "False or", ("**/mix/test_drift.py",)),
     Mutant(
         "gossip/mix/edge_ledger.py", "shared[index] += effect.theta * change",
         "shared[index] += change", ("**/test_edge_ledger.py", "**/test_pet.py"),
