@@ -60,13 +60,13 @@ class Phase:
     round: int  # >= 0
     local_steps: float  # K, done since the last exchange; a mean where it is measured, 0 in a round that only mixes
     lr: float  # eta_c, what one local step along a unit direction moves a parameter by, in the long run (momentum included), > 0
-    highest_lr: float = 0.0  # of the run, equal at all nodes; 0: unknown
-    climb: float = 1.0  # times its value at the highest lr that the gain of flows may climb to, with exchanges of whole vectors, >= 1
-    memory: float = 1.0  # local steps until a correction moves the model in full, >= 1: 1/(1 − momentum) for sgd
     first: bool = True
     """This round's exchanges begin an averaging; true in every round of an overlay without global averages."""
     last: bool = True  # they complete it
     turn: int = 0  # number of that averaging, counted from 0
+    highest_lr: float = 0.0  # of the run, equal at all nodes; 0: unknown
+    climb: float = 1.0  # times its value at the highest lr that the gain of flows may climb to, with exchanges of whole vectors, >= 1
+    memory: float = 1.0  # local steps until a correction moves the model in full, >= 1: 1/(1 − momentum) for sgd
 
 
 @dataclass(frozen=True, slots=True)
