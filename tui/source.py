@@ -165,8 +165,7 @@ def open_sources(
 ) -> tuple[list[StatusSource], Playback | None]:
     """Sources of directories (which need not exist yet) or files written by a node, and the time axis of these; >= 1 paths.
 
-    Raises:
-        ValueError: a file is no record; one line that names it.
+    Raises ValueError: a file is no record; one line that names it.
     """
     names = names_of(paths)
     files = {name: path for name, path in zip(names, paths, strict=True) if path.is_file()}
@@ -187,11 +186,7 @@ def source_for(path: Path, name: str = "", *, alone: bool = True) -> StatusSourc
 
 
 def replay(files: Mapping[str, Path], clock: Callable[[], float]) -> tuple[list[RecordSource], Playback]:
-    """Records by name as sources on one time axis.
-
-    Raises:
-        ValueError: one of the files, >= 1, is no record; one line that names it.
-    """
+    """Records by name as sources on one time axis. Raises ValueError: one of the files, >= 1, is no record; one line that names it."""
     records = {name: load(path) for name, path in files.items()}
     times = [snapshot.time_s for record in records.values() for snapshot in record]
     playback = Playback(min(times), max(times), clock)

@@ -164,8 +164,7 @@ class Detector:
     def receive(self, peer: str, message: wire.Control, now: float) -> list[Output]:
         """Process one message from `peer`, which the network has authenticated.
 
-        Raises:
-            RemoteProtocolError: foreign swarm, forged record, or a record or rumor in another peer's name; the message has no effect.
+        Raises RemoteProtocolError: foreign swarm, forged record, or a record or rumor in another peer's name; the message has no effect.
         """
         if self.stopped:
             return []

@@ -100,8 +100,7 @@ class MemberList:
     def validate(self, records: Iterable[Record], source: str) -> None:
         """Verify the signatures and credentials of those records, from `source`, that are newer than the stored ones.
 
-        Raises:
-            RemoteProtocolError: "record_forged", or a fault that the gate finds and an honest sender would not have forwarded.
+        Raises RemoteProtocolError: "record_forged", or a fault that the gate finds and an honest sender would not have forwarded.
         """
         for record in records:
             known = self._members.get(record.peer)

@@ -122,8 +122,7 @@ def make_plan(
 ) -> Plan:  # fmt: skip
     """The plan that the command's options ask for. `--set` overrides what is derived from other options.
 
-    Raises:
-        ConfigError: a value is out of bounds, or two exclude each other.
+    Raises ConfigError: a value is out of bounds, or two exclude each other.
     """
     from starling.node.cli.config import check
     from starling.node.config import presets

@@ -59,11 +59,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Traversable:
-    """The file of an example.
-
-    Raises:
-        ConfigError: there is none of that name.
-    """
+    """The file of an example. Raises ConfigError: there is none of that name."""
     known, wanted = names(), name.removesuffix(SUFFIX)
     if wanted not in known:
         close = closest(wanted, known)

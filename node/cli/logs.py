@@ -88,8 +88,7 @@ class Reader:
     def read(self) -> Iterator[Line]:
         """All that are here and were not read yet, but for lines that are no event: the torn last one of a node that was killed.
 
-        Raises:
-            GossipError: a file is there and cannot be read.
+        Raises GossipError: a file is there and cannot be read.
         """
         if self._file is None and not self._open(earlier(self._path)):
             self._open(self._path)

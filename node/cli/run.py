@@ -204,11 +204,7 @@ def _configured(
 
 
 def existing(option: str, path: str) -> Path:
-    """An existing file or folder that a person named, absolute.
-
-    Raises:
-        ConfigError: it does not exist.
-    """
+    """An existing file or folder that a person named, absolute. Raises ConfigError: it does not exist."""
     found = Path(path).expanduser().resolve()
     if not found.exists():
         raise ConfigError(f"{option}: {path!r} does not exist; look with `ls {typed(found.parent)}`")

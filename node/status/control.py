@@ -58,8 +58,7 @@ def socket_address(run_dir: Path, name: str = SOCKET_NAME) -> Iterator[str]:
 
     Linux: a deep directory is opened and addressed through /proc/self/fd, which the kernel resolves when it binds or connects.
 
-    Raises:
-        OSError: the directory cannot be opened, or its path is too long for a system without /proc.
+    Raises OSError: the directory cannot be opened, or its path is too long for a system without /proc.
     """
     path = run_dir / name
     if len(os.fsencode(path)) <= MAX_ADDRESS_BYTES:
@@ -77,9 +76,7 @@ def socket_address(run_dir: Path, name: str = SOCKET_NAME) -> Iterator[str]:
 def connect(run_dir: Path) -> socket.socket:
     """A non-blocking connection to the node in `run_dir`.
 
-    Raises:
-        NotRunning: nothing listens there.
-        ControlError: something listens, but cannot be reached.
+    Raises NotRunning: nothing listens there; ControlError: something listens, but cannot be reached.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.setblocking(False)
@@ -166,8 +163,7 @@ class _Lines:
 class Watch(_Lines):
     """A running node's snapshots as they come. Never blocks unless asked to: fit for a UI's own loop.
 
-    Raises:
-        ControlError: it cannot be reached.
+    Raises ControlError: it cannot be reached.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -176,8 +172,7 @@ class Watch(_Lines):
     def poll(self, timeout_s: float = 0.0) -> StatusSnapshot | None:
         """The newest snapshot that arrived since the last call; None if there is none within `timeout_s`.
 
-        Raises:
-            ControlError: the node went away, refused, or has another version.
+        Raises ControlError: the node went away, refused, or has another version.
         """
         lines = self.receive(timeout_s)
         return _snapshot(lines[-1]) if lines else None
@@ -186,8 +181,7 @@ class Watch(_Lines):
 def watch(run_dir: Path) -> Iterator[StatusSnapshot]:
     """Snapshots of the node in `run_dir` for as long as it runs.
 
-    Raises:
-        ControlError: it cannot be reached, went away, or sent nothing for ten seconds.
+    Raises ControlError: it cannot be reached, went away, or sent nothing for ten seconds.
     """
     with Watch(run_dir) as connection:
         while (snapshot := connection.poll(STATUS_S)) is not None:
@@ -196,11 +190,7 @@ def watch(run_dir: Path) -> Iterator[StatusSnapshot]:
 
 
 def status(run_dir: Path) -> StatusSnapshot:
-    """One snapshot of the node in `run_dir`.
-
-    Raises:
-        ControlError: it cannot be reached or did not answer within ten seconds.
-    """
+    """One snapshot of the node in `run_dir`. Raises ControlError: it cannot be reached or did not answer within ten seconds."""
     return _snapshot(_ask(run_dir, {"op": "status"}, STATUS_S))
 
 
@@ -209,8 +199,7 @@ def request(run_dir: Path, op: str, *, timeout_s: float = REPLY_S, **fields: obj
 
     leave, stop and evaluate take no fields, export `path`, revoke, ban, unban and trust `peer`, ban also `for_s` and `why`.
 
-    Raises:
-        ControlError: it cannot be reached, refused, or did not answer in time.
+    Raises ControlError: it cannot be reached, refused, or did not answer in time.
     """
     answer = _answer(_ask(run_dir, {"op": op, **fields}, timeout_s), run_dir)
     return {key: value for key, value in answer.items() if key != "ok"}

@@ -42,8 +42,7 @@ def encode(final: FinalStatus) -> str:
 def load(run_dir: Path) -> FinalStatus | None:
     """How the last run in `run_dir` ended; None if it is not known: it never ran, still runs, or was killed.
 
-    Raises:
-        ValueError: the file is damaged or of another version; one line that names it.
+    Raises ValueError: the file is damaged or of another version; one line that names it.
     """
     path = run_dir / FINAL_NAME
     try:

@@ -111,8 +111,7 @@ def load(path: Path) -> list[StatusSnapshot]:
     Curves, events and transactions are those since the node's start, bounded as in a snapshot. What was written before the file was begun
     anew (NAME.1) comes first, if it is there. A torn last line is left out.
 
-    Raises:
-        ValueError: it cannot be read, or is no record; one line that names the file.
+    Raises ValueError: it cannot be read, or is no record; one line that names the file.
     """
     found: list[StatusSnapshot] = []
     before = earlier(path)

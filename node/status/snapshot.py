@@ -257,11 +257,7 @@ def encode(snapshot: StatusSnapshot) -> bytes:
 
 
 def decode(line: bytes) -> StatusSnapshot:
-    """The snapshot in a line.
-
-    Raises:
-        ValueError: not a snapshot, or of another version.
-    """
+    """The snapshot in a line. Raises ValueError: not a snapshot, or of another version."""
     try:
         snapshot = msgspec.json.decode(line, type=StatusSnapshot)
     except (msgspec.DecodeError, RecursionError) as error:

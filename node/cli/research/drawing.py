@@ -64,8 +64,7 @@ def curves(series: Mapping[str, Sequence[float]], lowest: float) -> str:
 def graph_and_error(path: Path, title: str, n: int, edges: Sequence[tuple[int, int]], error: Sequence[float]) -> None:
     """Plot one round's graph of n members as chords of a circle, beside the consensus error from round 0 on.
 
-    Raises:
-        ConfigError: matplotlib, an extra, is not installed, or the file cannot be written. Its suffix says the format.
+    Raises ConfigError: matplotlib, an extra, is not installed, or the file cannot be written. Its suffix says the format.
     """
     try:
         from matplotlib.collections import LineCollection
