@@ -13,7 +13,7 @@ from pathlib import Path
 
 from starling.tui.app import StarlingApp
 from starling.tui.replay import Playback
-from starling.tui.source import RecordSource, names_of, replay
+from starling.tui.source import RecordSource, StatusSource, open_sources
 
 STILLS = {
     "node": ("1",),
@@ -44,7 +44,9 @@ def take(records: Sequence[Path], folder: Path, *, at: float, size: tuple[int, i
         OSError: a picture cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    sources, playback = replay(dict(zip(names_of(records), records, strict=True)), clock=lambda: 0.0)
+    sources, playback = open_sources(records, clock=lambda: 0.0)
+    if playback is None or not all(isinstance(source, RecordSource) for source in sources):
+        raise ValueError(f"one of {', '.join(map(str, records))} is not there")
     playback.toggle()
     playback.seek(at)
     before = ["n"] * chosen
@@ -56,7 +58,7 @@ def take(records: Sequence[Path], folder: Path, *, at: float, size: tuple[int, i
     return written
 
 
-async def _take(sources: Sequence[RecordSource], playback: Playback, keys: Sequence[str], size: tuple[int, int]) -> str:
+async def _take(sources: Sequence[StatusSource], playback: Playback, keys: Sequence[str], size: tuple[int, int]) -> str:
     app = StarlingApp(sources, playback, clock=lambda: playback.position().time_s)
     app.animation_level = "none"
     app.title = "starling demo"

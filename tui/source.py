@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -50,25 +50,16 @@ class StatusSource(Protocol):
     @property
     def name(self) -> str:
         """Shown while it has no node."""
-        ...
 
     def poll(self) -> tuple[Reading, ...]:
         """Readings of this moment, always in the same order. Called a few times a second; returns at once."""
-        ...
 
     def close(self) -> None:
         """Detach."""
-        ...
 
 
 class SocketSource:
-    """The node of one run directory.
-
-    Args:
-        run_dir: its directory; the node need not run yet.
-        clock: seconds, monotonic.
-        name: of the node on the screen; "": that of the directory.
-    """
+    """The node of one run directory, which need not run yet; `clock` is monotonic, in seconds; a `name` of "" is the directory's."""
 
     def __init__(self, run_dir: Path, clock: Callable[[], float] = time.monotonic, name: str = "") -> None:
         self.name = name or run_dir.name or str(run_dir)
@@ -108,10 +99,7 @@ class SocketSource:
 class DemoSource:
     """Every node of a demo: the folder's sub-directories node-0, node-1 …; new ones are found every ATTACH_S.
 
-    Args:
-        folder: the demo's folder.
-        clock: seconds, monotonic.
-        prefix: of the names of its nodes, where several demos are shown.
+    `prefix`: of the names of its nodes, where several demos are shown; `clock`: monotonic, in seconds.
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic, prefix: str = "") -> None:
@@ -167,14 +155,16 @@ def open_sources(
 
     Raises ValueError: a file is no record; one line that names it.
     """
-    names = names_of(paths)
-    files = {name: path for name, path in zip(names, paths, strict=True) if path.is_file()}
-    records, playback = replay(files, clock) if files else ([], None)
-    recorded = {source.name: source for source in records}
-    sources = [
-        recorded[name] if name in files else source_for(path, name, alone=len(paths) == 1)
-        for name, path in zip(names, paths, strict=True)
-    ]
+    named = list(zip(names_of(paths), paths, strict=True))
+    records = {name: load(path) for name, path in named if path.is_file()}
+    times = [snapshot.time_s for record in records.values() for snapshot in record]
+    playback = Playback(min(times), max(times), clock) if times else None
+    sources: list[StatusSource] = []
+    for name, path in named:
+        if playback is not None and name in records:
+            sources.append(RecordSource(name, records[name], playback))
+        else:
+            sources.append(source_for(path, name, alone=len(paths) == 1))
     return sources, playback
 
 
@@ -183,14 +173,6 @@ def source_for(path: Path, name: str = "", *, alone: bool = True) -> StatusSourc
     if _node_dirs(path):
         return DemoSource(path, prefix="" if alone else f"{name}/")
     return SocketSource(path, name=name)
-
-
-def replay(files: Mapping[str, Path], clock: Callable[[], float]) -> tuple[list[RecordSource], Playback]:
-    """Records by name as sources on one time axis. Raises ValueError: one of the files, >= 1, is no record; one line that names it."""
-    records = {name: load(path) for name, path in files.items()}
-    times = [snapshot.time_s for record in records.values() for snapshot in record]
-    playback = Playback(min(times), max(times), clock)
-    return [RecordSource(name, record, playback) for name, record in records.items()], playback
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:

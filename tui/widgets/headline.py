@@ -104,19 +104,17 @@ def _training(snapshot: StatusSnapshot, label: Callable[[str], str]) -> Line:
 
 
 def _model(snapshot: StatusSnapshot, label: Callable[[str], str]) -> str:
-    models = [each for each in snapshot.transfers if each.kind == "model"]
-    if not models:
+    models = (each for each in snapshot.transfers if each.kind == "model")
+    if (most := max(models, key=lambda each: each.done_bytes, default=None)) is None:
         return ""
-    most = max(models, key=lambda each: each.done_bytes)
     return f"fetching the swarm's model from {label(most.peer)}: {show.progress(most)}"
 
 
 def _exchange(snapshot: StatusSnapshot, label: Callable[[str], str]) -> str:
     """The exchange that takes longest: models of many megabytes need minutes on a slow line."""
-    exchanges = [each for each in snapshot.transfers if each.kind == "exchange"]
-    if not exchanges:
+    exchanges = (each for each in snapshot.transfers if each.kind == "exchange")
+    if (longest := max(exchanges, key=lambda each: each.seconds, default=None)) is None:
         return ""
-    longest = max(exchanges, key=lambda each: each.seconds)
     return f"exchange with {label(longest.peer)} for {show.duration(longest.seconds)}: {show.progress(longest)}"
 
 
