@@ -73,17 +73,9 @@ def curves_csv(snapshot: StatusSnapshot) -> str:
 
 
 def save(folder: Path, name: str, suffix: str, text: str, unix_s: float) -> Path:
-    """Write a new file, never over another one -> its path.
+    """Write a new file, never over another one -> its path, named by the node or screen `name` and the time `unix_s`.
 
-    Args:
-        folder: where.
-        name: of the node or screen, part of the file's name.
-        suffix: .json, .csv or .svg.
-        text: to write.
-        unix_s: time, part of the file's name.
-
-    Raises:
-        OSError: it cannot be written.
+    Raises OSError: it cannot be written.
     """
     safe = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip("-.")[:64] or "node"
     stem = f"starling-{safe}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(unix_s))}"

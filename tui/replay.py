@@ -29,13 +29,7 @@ class Position:
 
 
 class Playback:
-    """A time axis and a position on it.
-
-    Args:
-        start: unix time of its beginning, seconds.
-        end: of its end, >= start.
-        clock: seconds, monotonic.
-    """
+    """A time axis from `start` to `end` >= `start`, unix times in seconds, and a position on it; `clock` is monotonic, in seconds."""
 
     def __init__(self, start: float, end: float, clock: Callable[[], float]) -> None:
         self._start = start

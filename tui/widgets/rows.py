@@ -24,13 +24,7 @@ def cut(count: int) -> str:
 
 
 class Rows(DataTable[Text]):
-    """One row per key. A column is as wide as its widest cell, so that nothing in it is cut.
-
-    Args:
-        id: of the widget.
-        title: on its border.
-        columns: names and least widths in cells; the name is the column's key too.
-    """
+    """One row per key. A column, given by its name and least width in cells, is as wide as its widest cell, so that nothing is cut."""
 
     def __init__(self, *, id: str, title: str, columns: Sequence[tuple[str, int]]) -> None:
         super().__init__(id=id, cursor_type="row", cell_padding=0, zebra_stripes=False)
