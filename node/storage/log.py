@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -24,22 +25,16 @@ from starling.node.status.record import earlier
 MAX_LOG_BYTES = 8 << 20
 
 
+@dataclass(frozen=True, slots=True)
 class NodeLog:
     """The log of one run. Made by `open_log`."""
 
-    def __init__(self, lines: _Lines, terminal: TextIO | None, bound: dict[str, object]) -> None:
-        self._lines = lines
-        self._terminal = terminal
-        self._bound = bound
+    _lines: _Lines
+    _terminal: TextIO | None
+    _bound: dict[str, object]
 
     def write(self, level: str, name: str, **fields: object) -> None:
-        """Write one event; fields that JSON does not know are written as Python shows them.
-
-        Args:
-            level: debug, info, warning or error.
-            name: of the event, in snake_case.
-            fields: `text` is for a person.
-        """
+        """Write one event, its name in snake_case; `text` is for a person, and fields that JSON does not know are as Python shows them."""
         now = time.time()
         record = {"time": now, "level": level, "event": name, **self._bound, **fields}
         self._lines.write(msgspec.json.encode(record, enc_hook=repr).decode() + "\n")
@@ -76,16 +71,16 @@ def open_log(
         lines.close()
 
 
+@dataclass(slots=True)
 class _Lines:
     """A file of lines that is bounded and never ends the run."""
 
-    def __init__(self, path: Path, max_bytes: int, complain: TextIO) -> None:
-        self._path = path
-        self._max_bytes = max_bytes
-        self._complain = complain
-        self._file: TextIO | None = None
-        self._bytes = 0
-        self._failed = False
+    _path: Path
+    _max_bytes: int
+    _complain: TextIO
+    _file: TextIO | None = None
+    _bytes: int = 0
+    _failed: bool = False
 
     def write(self, line: str) -> None:
         try:

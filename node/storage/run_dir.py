@@ -38,11 +38,7 @@ from starling.robust.reputation import Decision
 
 
 class RunDir:
-    """Paths in one run directory.
-
-    Args:
-        path: the directory.
-    """
+    """Paths in one run directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
