@@ -115,12 +115,7 @@ def invite(
 
 
 def bind(chain: Chain, bearer: bytes, holder: str, swarm: str) -> Chain:
-    """The chain with its last invitation, of a bearer key, bound to the node that uses it.
-
-    Args:
-        bearer: the private half of the key, 32 bytes.
-        holder: peer id of the node.
-    """
+    """The chain with its last invitation, of a key whose private half is `bearer`, 32 bytes, bound to the node that uses it, `holder`."""
     *above, last = chain
     key = public_key_of(holder)
     signature = Identity.from_seed(bearer).sign(_binding(swarm, last.invitee, key))

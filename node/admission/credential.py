@@ -29,17 +29,11 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class Credential(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Everything that a peer presents.
+    """Everything that a peer presents."""
 
-    Args:
-        operator: who runs the node, unverified; "" for none.
-        ticket: a proof of work, if any.
-        chain: invitations, the founder's first; empty for none.
-    """
-
-    operator: Annotated[str, Meta(max_length=MAX_OPERATOR)] = ""
-    ticket: Ticket | None = None
-    chain: Chain = ()
+    operator: Annotated[str, Meta(max_length=MAX_OPERATOR)] = ""  # who runs the node, unverified
+    ticket: Ticket | None = None  # a proof of work
+    chain: Chain = ()  # invitations, the founder's first
 
 
 NOTHING = Credential()

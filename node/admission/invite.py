@@ -32,19 +32,13 @@ _KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """Where to go, and which swarm must be found there.
+    """Where to go, and which swarm must be found there."""
 
-    Args:
-        swarm: swarm id.
-        bootstrap: 1 to 8 multiaddrs with /p2p/ID of members.
-        chain: invitations down to the one that is given; empty where none is needed.
-        bearer: private half of the key that the last one is for, 32 bytes; b"" if it is for a peer by its id.
-    """
-
-    swarm: str
-    bootstrap: tuple[str, ...]
-    chain: Chain = ()
+    swarm: str  # its id
+    bootstrap: tuple[str, ...]  # 1 to 8 multiaddrs with /p2p/ID of members
+    chain: Chain = ()  # invitations down to the one that is given; empty where none is needed
     bearer: bytes = field(default=b"", repr=False)
+    """Private half of the key that the last invitation is for, 32 bytes; b"" if it is for a peer by its id."""
 
     def __post_init__(self) -> None:
         if not 0 < len(self.swarm) <= _MAX_SWARM:

@@ -27,17 +27,11 @@ _DIGEST_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Puzzle:
-    """The proof of work that a swarm requires.
-
-    Args:
-        bits: zero bits, 1 to 24.
-        memory_kib: of one try, >= 8.
-        epoch_s: seconds of an epoch.
-    """
+    """The proof of work that a swarm requires."""
 
     swarm: str
-    bits: int
-    memory_kib: int
+    bits: int  # zero bits, 1 to 24
+    memory_kib: int  # of one try, >= 8
     epoch_s: float
 
     def epoch(self, unix_s: float) -> int:
