@@ -13,12 +13,7 @@ Example = tuple[str, str]  # a command line as one types it, and what it is for
 
 
 class Command(click.Command):
-    """A command whose help ends with examples.
-
-    Args:
-        examples: command lines, each with what it is for.
-        arguments: click's own.
-    """
+    """A command whose help ends with examples: command lines, each with what it is for."""
 
     def __init__(self, *, examples: Sequence[Example] = (), **arguments: Any) -> None:
         super().__init__(**arguments)

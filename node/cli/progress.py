@@ -76,11 +76,7 @@ def on_stderr(otherwise: type[Display] = Lines) -> Display:
 
 
 class Terminal(Display):
-    """The terminal UI as a process of its own on our terminal; a bar after a person has closed it.
-
-    Args:
-        folder: the demo's; a node's directory must be in it by the first `show`.
-    """
+    """The terminal UI of a demo's folder, which holds a node by the first `show`, as a process of its own; a bar once it was closed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

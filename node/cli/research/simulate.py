@@ -79,7 +79,7 @@ def simulate(
     preset = "open" in the file, or --preset, gives the values of a swarm of strangers to all keys that neither the file nor --set gives.
     """
     from starling.node.config import presets
-    from starling.node.simulate import plot, results, rules, sweep
+    from starling.node.simulate import executors, plot, results, rules, sweep
 
     if jobs < 1:
         raise ConfigError(f"--jobs: must be >= 1, got {jobs}; try `--jobs 2`")
@@ -96,7 +96,9 @@ def simulate(
     for warning in rules.check(cells):
         say(f"note: {warning}")
     with ExitStack() as stack:
-        executor = injected or _executor(stack, jobs, cluster, scenario.simulate.threads)
+        executor = injected or stack.enter_context(
+            executors.Processes(jobs, scenario.simulate.threads) if cluster is None else executors.cluster(cluster)
+        )
         shown = sys.stderr.isatty() if progress is None else progress
         display = stack.enter_context(on_stderr() if shown else Display())
         under_way, ended_by = _run(cells, executor, display)
@@ -119,12 +121,6 @@ def simulate(
         title = _title(failed.labels)
         say(f"starling: {failed.failure.reason}{f' (in the run with {title})' if title else ''}")
     return max((2 if failed.failure.config else 1 for failed in runs.failed), default=0)
-
-
-def _executor(stack: ExitStack, jobs: int, address: str | None, threads: int) -> Executor:
-    from starling.node.simulate import executors
-
-    return stack.enter_context(executors.Processes(jobs, threads) if address is None else executors.cluster(address))
 
 
 def _run(
