@@ -15,12 +15,9 @@ from starling.node.rpc import calls
 
 
 async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[str, object]:
-    """Execute one command. -> the fields of the answer; raises GossipError if it cannot be done now
+    """Execute leave, stop, evaluate, export, revoke, ban, unban or trust. -> the fields of the answer
 
-    Args:
-        node: the running node.
-        op: leave, stop, evaluate, export, revoke, ban, unban or trust.
-        fields: `path` for export; `peer` for the last four; for ban optionally `for_s` and `why`.
+    `fields`: `path` for export; `peer` for the last four; for ban optionally `for_s` and `why`. Raises GossipError: not possible now.
     """
     match op:
         case "leave" | "stop":

@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -33,22 +34,15 @@ IDLE_S = 60.0
 Command = Callable[[str, Mapping[str, object]], Awaitable[dict[str, object]]]
 
 
+@dataclass(slots=True)
 class ControlServer:
-    """Serves one run directory's control socket.
+    """Serves one run directory's control socket."""
 
-    Args:
-        snapshot: takes the status of this moment; called up to four times a second per watcher.
-        command: executes a command and returns the fields of the answer; a GossipError or OSError is sent as the error.
-    """
-
-    def __init__(
-        self, run_dir: Path, snapshot: Callable[[], StatusSnapshot], command: Command, changes: Changes
-    ) -> None:
-        self._run_dir = run_dir
-        self._snapshot = snapshot
-        self._command = command
-        self._changes = changes
-        self._connections = 0
+    run_dir: Path
+    snapshot: Callable[[], StatusSnapshot]  # takes the status of this moment, up to four times a second per watcher
+    command: Command  # carries out a command -> the fields of the answer; a GossipError or OSError is sent as the error
+    changes: Changes
+    _connections: int = 0
 
     async def run(self, *, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started once requests are answered.
@@ -63,7 +57,7 @@ class ControlServer:
                 task_status.started()
         finally:
             listener.close()
-            path = self._run_dir / control.SOCKET_NAME
+            path = self.run_dir / control.SOCKET_NAME
             with suppress(OSError):
                 if path.stat().st_ino == made:
                     path.unlink()
@@ -71,31 +65,31 @@ class ControlServer:
     def _listen(self) -> tuple[socket.socket, int]:
         """A listening socket in the run directory, and its inode."""
         try:
-            control.connect(self._run_dir).close()
+            control.connect(self.run_dir).close()
         except control.NotRunning:
             pass
         except control.ControlError as error:
             raise ConfigError(f"--dir: {error}") from error
         else:
             raise ConfigError(
-                f"--dir: a node is already running in {self._run_dir}; see `starling status --dir {self._run_dir}`"
+                f"--dir: a node is already running in {self.run_dir}; see `starling status --dir {self.run_dir}`"
             )
         name = f"{control.SOCKET_NAME}.{os.getpid()}"
-        made = self._run_dir / name
+        made = self.run_dir / name
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             made.unlink(missing_ok=True)
-            with control.socket_address(self._run_dir, name) as address:
+            with control.socket_address(self.run_dir, name) as address:
                 listener.bind(address)
             made.chmod(0o600)
             listener.listen(MAX_CONNECTIONS)
             inode = made.stat().st_ino
-            made.replace(self._run_dir / control.SOCKET_NAME)
+            made.replace(self.run_dir / control.SOCKET_NAME)
         except OSError as error:
             listener.close()
             with suppress(OSError):
                 made.unlink()
-            raise ConfigError(f"--dir: no control socket in {self._run_dir}: {error.strerror}") from error
+            raise ConfigError(f"--dir: no control socket in {self.run_dir}: {error.strerror}") from error
         listener.setblocking(False)
         return listener, inode
 
@@ -135,14 +129,14 @@ class ControlServer:
             if op == "watch":
                 await self._watch(stream)
             elif op == "status":
-                await _send(stream, encode(self._snapshot()))
+                await _send(stream, encode(self.snapshot()))
             else:
                 await _send(stream, await self._answer(op, fields), shield=True)
 
     async def _watch(self, stream: trio.SocketStream) -> None:
         while True:
-            changed = self._changes.event
-            await _send(stream, encode(self._snapshot()))
+            changed = self.changes.event
+            await _send(stream, encode(self.snapshot()))
             await trio.sleep(CHANGE_S)
             with trio.move_on_after(WATCH_S - CHANGE_S):
                 await changed.wait()
@@ -154,7 +148,7 @@ class ControlServer:
         if needed is not None and not isinstance(fields.get(needed), str):
             return _error(f"{op}: needs {needed}, a string")
         try:
-            result = await self._command(op, fields)
+            result = await self.command(op, fields)
         except (GossipError, OSError) as error:
             return _error(str(error))
         return msgspec.json.encode({"ok": True, **result}) + b"\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 
 from msgspec import structs
@@ -15,22 +16,20 @@ from starling.node.status.snapshot import StatusSnapshot
 from starling.node.storage.run_dir import RunDir
 
 
+@dataclass(slots=True)
 class FinalWriter:
     """Writes final.json of one run directory; as a context manager around the node's run it writes how that ended."""
 
-    def __init__(
-        self, run_dir: RunDir, progress: Progress, snapshot: Callable[[], StatusSnapshot], changes: Changes
-    ) -> None:  # fmt: skip
-        self._run_dir = run_dir
-        self._progress = progress
-        self._snapshot = snapshot
-        self._changes = changes
-        self._finished = False
+    run_dir: RunDir
+    progress: Progress
+    snapshot: Callable[[], StatusSnapshot]
+    changes: Changes
+    _finished: bool = False
 
     async def serve(self) -> None:
         """Wait until all rounds are done and write the result, so that it survives a kill while the node lingers."""
-        while self._progress.state != "finished":
-            await self._changes.event.wait()
+        while self.progress.state != "finished":
+            await self.changes.event.wait()
         self._finished = True
         self._write("finished")
 
@@ -46,14 +45,14 @@ class FinalWriter:
         if isinstance(cause, Exception):
             self._write("failed", str(cause) if isinstance(cause, GossipError) else f"{type(cause).__name__}: {cause}")
         else:  # it ended in order, or a second signal cancelled it
-            self._write("finished" if self._finished or self._progress.state == "finished" else "left")
+            self._write("finished" if self._finished or self.progress.state == "finished" else "left")
 
     def _write(self, ended: Ended, reason: str = "") -> None:
         state = "leaving" if ended == "left" else ended
-        snapshot = structs.replace(self._snapshot(), state=state, problem=reason or None)
-        model = self._run_dir.model
+        snapshot = structs.replace(self.snapshot(), state=state, problem=reason or None)
+        model = self.run_dir.model
         name = model.name if model.exists() else ""
-        self._run_dir.keep_final(FinalStatus(ended, snapshot, reason, name))
+        self.run_dir.keep_final(FinalStatus(ended, snapshot, reason, name))
 
 
 def first_error(group: BaseExceptionGroup) -> BaseException:

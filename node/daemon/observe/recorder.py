@@ -33,24 +33,22 @@ RECORD_LINES = 1000  # a record has room for at least so many lines of any lengt
 _BLOCK = 1 << 16
 
 
+@dataclass(slots=True)
 class Recorder:
     """Writes a line to the file at `path` every `section.every_s` until cancelled, and a last one then."""
 
-    def __init__(
-        self, section: RecordSection, path: Path, snapshot: Callable[[], StatusSnapshot], report: Reporter
-    ) -> None:
-        self._section = section
-        self._path = path
-        self._snapshot = snapshot
-        self._report = report
-        self._file: int | None = None
-        self._bytes = 0
-        self._before: StatusSnapshot | None = None  # the last snapshot written
-        self._failed = False
+    section: RecordSection
+    path: Path
+    snapshot: Callable[[], StatusSnapshot]
+    report: Reporter
+    _file: int | None = None
+    _bytes: int = 0
+    _before: StatusSnapshot | None = None  # the last snapshot written
+    _failed: bool = False
 
     async def serve(self) -> None:
         """Record until cancelled; returns at once where that is off."""
-        if not self._section.every_s:
+        if not self.section.every_s:
             return
         try:
             while True:
@@ -61,19 +59,19 @@ class Recorder:
             self._close()
 
     def _pause_s(self, line_bytes: int) -> float:
-        stretched = max(1.0, line_bytes * RECORD_LINES / self._section.max_bytes)
-        return max(MIN_PAUSE_S, self._section.every_s) * stretched
+        stretched = max(1.0, line_bytes * RECORD_LINES / self.section.max_bytes)
+        return max(MIN_PAUSE_S, self.section.every_s) * stretched
 
     def _write(self) -> int:
         """One line. -> its length, 0 if it could not be written"""
-        now = self._snapshot()
+        now = self.snapshot()
         try:
             if self._file is None:
                 self._open()
             text = line(self._before, now)
-            if self._bytes and self._bytes + len(text) > self._section.max_bytes // 2:
+            if self._bytes and self._bytes + len(text) > self.section.max_bytes // 2:
                 self._close()
-                self._path.replace(earlier(self._path))
+                self.path.replace(earlier(self.path))
                 self._open()
                 text = line(self._before, now)
             assert self._file is not None
@@ -85,20 +83,20 @@ class Recorder:
             if not self._failed:
                 self._failed = True
                 advice = "training goes on, and so does the record once it can; free some disk space or look at the directory's permissions"
-                self._report.event(
-                    "cannot_record", f"{self._path} cannot be written: {error.strerror}; {advice}", level="error"
+                self.report.event(
+                    "cannot_record", f"{self.path} cannot be written: {error.strerror}; {advice}", level="error"
                 )
             return 0
         self._before = now
         self._bytes += len(text)
         if self._failed:
             self._failed = False
-            self._report.event("records_again", "the record goes on")
+            self.report.event("records_again", "the record goes on")
         return len(text)
 
     def _open(self) -> None:
         """Go on after the last whole line of the file; a file that is new begins with a whole snapshot."""
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._bytes = _end_of_lines(self._file)
         os.ftruncate(self._file, self._bytes)
         os.lseek(self._file, 0, os.SEEK_END)
@@ -126,19 +124,13 @@ def _end_of_lines(file: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Cumulative figures of a node since its start.
+    """Cumulative figures of a node since its start."""
 
-    Args:
-        at_s: of a monotonic clock.
-        round: rounds done, including those of a checkpoint or a peer's model.
-        rounds, steps: done by this process, `computed_s` the time spent in these local steps.
-    """
-
-    at_s: float
-    round: int = 0
-    rounds: int = 0
-    steps: int = 0
-    computed_s: float = 0.0
+    at_s: float  # of a monotonic clock
+    round: int = 0  # rounds done, including those of a checkpoint or a peer's model
+    rounds: int = 0  # done by this process
+    steps: int = 0  # local steps done by this process
+    computed_s: float = 0.0  # time spent in them
     loss: float | None = None
     exchanges: Exchanges = Exchanges()  # noqa: RUF009 — frozen
     bytes_sent: int = 0
@@ -174,16 +166,16 @@ def totals(node: Node) -> Totals:
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
 class RoundLog:
     """One line a round in the log, or one a second for several rounds; `write` takes its fields."""
 
-    def __init__(self, totals: Callable[[], Totals], write: Callable[[dict[str, object]], object]) -> None:
-        self._totals = totals
-        self._write = write
+    totals: Callable[[], Totals]
+    write: Callable[[dict[str, object]], object]
 
     async def serve(self) -> None:
         """Sample until cancelled, and once more then."""
-        before = self._totals()
+        before = self.totals()
         try:
             while True:
                 await trio.sleep(MIN_ROUND_S)
@@ -192,8 +184,8 @@ class RoundLog:
             self._sample(before)
 
     def _sample(self, before: Totals) -> Totals:
-        now = self._totals()
+        now = self.totals()
         if now.rounds == before.rounds:
             return before
-        self._write(round_fields(before, now))
+        self.write(round_fields(before, now))
         return now

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import trio
 
@@ -27,11 +28,9 @@ COMPARED = 64  # members among which those with little in common are searched
 
 
 def disjoint(peers: Sequence[str], traits: Callable[[str], Collection[str]]) -> list[str]:
-    """Reorder peers so that each group of `ASKED` has as little in common as possible.
+    """Reorder peers so that each group of `ASKED` has as little in common as possible; the order given breaks ties.
 
-    Args:
-        peers: in any order, which breaks ties.
-        traits: of a peer: its address prefix, operator and inviter.
+    `traits` of a peer: its address prefix, operator and inviter.
     """
     left, rest, order = list(peers[:COMPARED]), peers[COMPARED:], list[str]()
     known = {peer: traits(peer) for peer in left}
@@ -46,16 +45,15 @@ def disjoint(peers: Sequence[str], traits: Callable[[str], Collection[str]]) -> 
     return [*order, *rest]
 
 
+@dataclass(slots=True)
 class ModelSync:
     """Installs the model that members agree on: requested and downloaded by `transfer`, compared and installed by `engine`."""
 
-    def __init__(self, *, transfer: Transfer, engine: EngineHandle, report: Reporter) -> None:
-        self._transfer = transfer
-        self._engine = engine
-        self._report = report
-        self._turn = 0
-        self.contradicted = False
-        """The last fetch received models, but no two that agree."""
+    transfer: Transfer
+    engine: EngineHandle
+    report: Reporter
+    contradicted: bool = False  # the last fetch received models, but no two that agree
+    _turn: int = 0
 
     async def fetch(self, sources: Sequence[str], newer_than: int) -> int | None:
         """Install a model that is past round `newer_than`, ours. -> its round; None if there is none that members agree on
@@ -68,26 +66,23 @@ class ModelSync:
             held, same, waiting = await self._collect(waiting, newer_than)
             if not held:
                 return None
-            agreed = await self._engine.call(calls.Agree())
+            agreed = await self.engine.call(calls.Agree())
             if not isinstance(agreed, calls.Agreed):
                 raise EngineError(f"models were not compared: {agreed}")
             for peer in agreed.outside:
-                self._report.fault(peer, "state_poisoned")
+                self.report.fault(peer, "state_poisoned")
             if agreed.peers:
                 peers = same or agreed.peers
                 alone = len(peers) == 1
-                source = (
-                    f"from {peers[0]}; no other member had one to compare it with"
-                    if alone
-                    else f"on which {_listed(peers)} agree"
-                )
-                self._report.event(
+                unmatched = f"from {peers[0]}; no other member had one to compare it with"
+                source = unmatched if alone else f"on which {_listed(peers)} agree"
+                self.report.event(
                     "state_fetched", f"took the model of round {agreed.round} {source}",
                     level="warning" if alone else "info", peers=tuple(peers), round=agreed.round,
                 )  # fmt: skip
                 return agreed.round
             self.contradicted = True
-            self._report.event(
+            self.report.event(
                 "state_contradicted", f"the models of {_listed(held)} contradict each other; none is taken",
                 level="warning", peers=tuple(held),
             )  # fmt: skip
@@ -102,7 +97,7 @@ class ModelSync:
         while left and len(held) < ASKED:
             count = ASKED - len(held)
             asked, left = left[:count], left[count:]
-            offers = [offered for offered in await self._transfer.offers(asked) if offered.offer.size]
+            offers = [offered for offered in await self.transfer.offers(asked) if offered.offer.size]
             ahead = [offered for offered in offers if offered.offer.round > newer_than]
             behind += len(offers) - len(ahead)
             same = [] if held else _same(ahead)
@@ -125,20 +120,19 @@ class ModelSync:
         began = trio.current_time()
 
         async def take(offered: Offered, scope: trio.CancelScope) -> None:
-            state = await self._transfer.download(offered, holders)
+            state = await self.transfer.download(offered, holders)
             if state is None:
                 return
             try:
-                reply = await self._engine.call(calls.Consider(offered.peer, offered.offer.round, state, self._turn))
+                reply = await self.engine.call(calls.Consider(offered.peer, offered.offer.round, state, self._turn))
             except EngineError as error:
                 lost.append(error)
                 return
             if isinstance(reply, calls.Refused):
                 if reply.kind == "peer":  # else three are held
-                    unusable = (
-                        reply.reason == "state_unusable"
-                    )  # well-formed, but with values no honest node trains with
-                    self._report.fault(offered.peer, "state_poisoned" if unusable else "state_refused")
+                    # well-formed, but with values no honest node trains with
+                    unusable = reply.reason == "state_unusable"
+                    self.report.fault(offered.peer, "state_poisoned" if unusable else "state_refused")
                 return
             held.append(offered.peer)
             if len(held) == 2:

@@ -42,10 +42,8 @@ from starling.node.status.snapshot import Transfer as TransferStatus
 SNAPSHOT_FRESH_S = 1.0
 OFFER_GRACE_S = 1.0
 REPLY_S = 10.0
-FIRST_ASK_S, ASK_AGAIN_S = (
-    0.125,
-    1.0,
-)  # after so long a request is repeated, each time after twice the wait, up to the second
+# after so long a request is repeated, each time after twice the wait, up to the second
+FIRST_ASK_S, ASK_AGAIN_S = 0.125, 1.0
 SLOW_BYTES_PER_S = 128 << 10  # and longer by what a long answer takes on a slow line
 PROGRESS_S = 10.0
 WIDEST_SCALAR = 8  # bytes of a float64
