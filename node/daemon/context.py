@@ -29,7 +29,6 @@ class Offload(Protocol):
 
     def __call__(self, work: Callable[[], T]) -> Awaitable[T]:
         """The function's result."""
-        ...
 
 
 async def in_thread(work: Callable[[], T]) -> T:
@@ -39,71 +38,48 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionStore:
-    """A node's credentials, and the revocations of an earlier run; `keep_*` store new ones for the next.
+    """A node's credentials, and the revocations of an earlier run; `keep_*` store new ones for the next."""
 
-    Args:
-        chain: its chain of invitations; empty for none.
-        ticket: the proof of work of an earlier run, if any.
-        offload: runs proof-of-work evaluations.
-    """
-
-    chain: Chain = ()
+    chain: Chain = ()  # of invitations
     revoked: tuple[Revocation, ...] = ()
     keep_revoked: Callable[[tuple[Revocation, ...]], object] = lambda _revocations: None
-    ticket: Ticket | None = None
+    ticket: Ticket | None = None  # the proof of work of an earlier run
     keep_ticket: Callable[[Ticket], object] = lambda _ticket: None
-    offload: Offload = in_thread
+    offload: Offload = in_thread  # runs proof-of-work evaluations
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSetup:
-    """How a node gets its network, its engine and its files.
-
-    Args:
-        manifest: the swarm's agreement; None: fetched by `swarm`, the swarm id, from the bootstrap peers.
-        checkpoint: path of the checkpoint file; "" for none.
-        export: path of the final model; "" for none.
-        open_network: opens the network, which reports peers' faults to the reporter given.
-        unix_time: seconds since 1970, for people and incarnations.
-        keep_manifest: called with a fetched manifest, to store it.
-        known: addresses of members of an earlier run, tried like bootstrap peers.
-        remember: called with addresses of some members now and then, to store them for the next run.
-        decisions: bans and trust of earlier runs, times in unix seconds; `keep_decisions` is called with all whenever they change.
-        usage: resources the node uses, given the engine's process id; none in simulation, which has no process of its own.
-    """
+    """How a node gets its network, its engine and its files; each `keep_*` and `remember` store for the next run."""
 
     identity: Identity
     config: NodeConfig
-    manifest: Manifest | None
-    swarm: str
-    checkpoint: str
-    export: str
-    open_network: Callable[[Reporter], AbstractAsyncContextManager[Network]]
+    manifest: Manifest | None  # the swarm's agreement; None: fetched by the swarm's id from the bootstrap peers
+    swarm: str  # its id
+    checkpoint: str  # path of the checkpoint file; "" for none
+    export: str  # path of the final model; "" for none
+    open_network: Callable[[Reporter], AbstractAsyncContextManager[Network]]  # given where it reports peers' faults
     start_engine: StartEngine
-    unix_time: Callable[[], float]
-    keep_manifest: Callable[[Manifest], object]
-    known: tuple[str, ...] = ()
-    remember: Callable[[tuple[str, ...]], object] = lambda _addresses: None
-    decisions: tuple[Decision, ...] = ()
-    keep_decisions: Callable[[tuple[Decision, ...]], object] = lambda _decisions: None
+    unix_time: Callable[[], float]  # seconds since 1970, for people and incarnations
+    keep_manifest: Callable[[Manifest], object]  # called with a fetched one
+    known: tuple[str, ...] = ()  # addresses of members of an earlier run, tried like bootstrap peers
+    remember: Callable[[tuple[str, ...]], object] = lambda _addresses: None  # called with some members' now and then
+    decisions: tuple[Decision, ...] = ()  # bans and trust of earlier runs, times in unix seconds
+    keep_decisions: Callable[[tuple[Decision, ...]], object] = lambda _decisions: None  # with all, when they change
     admission: AdmissionStore = AdmissionStore()
     usage: Callable[[int | None], Resources] = lambda _engine: Resources()
+    """Resources the node uses, given the engine's process id; none in simulation, which has no process of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """What every service of one running node may use, beside the parts of its `NodeSetup`.
-
-    Args:
-        incarnation: unix time in ms of this start; later starts have higher ones.
-        report: takes events and peers' faults.
-    """
+    """What every service of one running node may use, beside the parts of its `NodeSetup`."""
 
     identity: Identity
     config: NodeConfig
     manifest: Manifest
     swarm: str
-    incarnation: int
+    incarnation: int  # unix time in ms of this start; later starts have higher ones
     network: Network
     engine: EngineHandle
     report: Reporter

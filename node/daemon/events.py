@@ -35,12 +35,7 @@ class Changes:
 
 
 class Events:
-    """Events and fault counts of one node.
-
-    Args:
-        log: gets every event, with its fields; None keeps no log, as in simulation.
-        clock: unix time in seconds.
-    """
+    """Events and fault counts of one node; `clock` is unix time in seconds. A `log` of None, as in simulation, keeps none."""
 
     def __init__(self, log: NodeLog | None, *, clock: Callable[[], float]) -> None:
         self._log = log

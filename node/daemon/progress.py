@@ -66,13 +66,9 @@ class Computed:
 
 @dataclass(slots=True)
 class Progress:
-    """State and figures of one node's run.
+    """State and figures of one node's run."""
 
-    Args:
-        changed: called when the state has changed.
-    """
-
-    changed: Callable[[], object] = lambda: None
+    changed: Callable[[], object] = lambda: None  # called when the state has changed
     state: State = "starting"
     round: int = 0
     """Rounds (slots) done."""

@@ -44,13 +44,7 @@ SETTLE_S = 3.0  # a joiner looks for members for so long before it starts alone
 
 
 class RunningNode:
-    """One node's services.
-
-    Args:
-        engine: the context's engine, with its restarts.
-        opened: its reply when it opened the task.
-        admission, bootstrap, transfer, policy, progress, transactions: services that exist from the node's start.
-    """
+    """One node's services, beside those given, which exist from its start; `opened` is the engine's reply when it opened the task."""
 
     def __init__(
         self, context: NodeContext, engine: EngineSupervisor, opened: calls.Opened, admission: Admission, bootstrap: Bootstrap,

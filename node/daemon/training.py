@@ -40,28 +40,18 @@ STABLE_S = 0.5  # the member list must be unchanged for so long before round 0
 
 @dataclass(slots=True)
 class Training:
-    """One node's training loop.
-
-    Args:
-        context: the node's.
-        engine: the context's engine, with its restarts.
-        overlay: built from the manifest.
-        neighbors: neighbors and mixing weights by round.
-        order: digest of the members and their order, which both ends of an exchange must agree on.
-        exchange: does a round's exchanges; in clock pace they are pairwise.
-        fetch: takes over a peer's model if it is past the given round -> its round, or None.
-    """
+    """One node's training loop."""
 
     context: NodeContext
-    engine: EngineSupervisor
+    engine: EngineSupervisor  # the context's, with its restarts
     members: Members
     overlay: Overlay
     neighbors: Neighbors
-    order: BeaconService
-    exchange: Exchange | PulledExchange
+    order: BeaconService  # digest of the members and their order, which both ends of an exchange must agree on
+    exchange: Exchange | PulledExchange  # does a round's exchanges; in clock pace they are pairwise
     clock: SwarmClock
     progress: Progress
-    fetch: Callable[[int], Awaitable[int | None]]
+    fetch: Callable[[int], Awaitable[int | None]]  # a peer's model, if it is past the given round -> its round, or None
     cannot_save: str = ""
     """Why the last attempt to save failed; "" if it succeeded."""
     edges: StickyEdges | None = None

@@ -22,11 +22,9 @@ StartEngine = Callable[[], AbstractAsyncContextManager[EngineHandle]]
 
 
 class EngineSupervisor:
-    """An EngineHandle over a succession of engines.
+    """An EngineHandle over a succession of engines, processes or inline, that `start` opens; `opening` is the first call to each.
 
-    Args:
-        start: opens one engine (a process, or inline); `opening` is the first call to each.
-        silence_s: an engine that does not reply for so long counts as dead.
+    One that does not reply for `silence_s` counts as dead.
     """
 
     def __init__(self, *, start: StartEngine, opening: calls.Open, silence_s: float, report: Reporter) -> None:

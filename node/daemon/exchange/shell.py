@@ -43,20 +43,13 @@ Sent = Callable[[str, Exchange | Pulling, int, float], None]
 
 @dataclass(frozen=True, slots=True)
 class RoundOutcome:
-    """How a round's exchanges ended.
-
-    Args:
-        round: its number.
-        outcomes: by peer.
-        behind: the round that peers have credibly reached, if they left us behind, else `round`: a node that only exchanges less often
-            than others has lost nothing.
-        distance: as in `starling.node.rpc.calls.Done`.
-    """
+    """How a round's exchanges ended."""
 
     round: int
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, Outcome]  # by peer
     behind: int
-    distance: float | None = None
+    """The round that peers have credibly reached, if they left us behind, else `round`: to exchange less often is to lose nothing."""
+    distance: float | None = None  # as in `starling.node.rpc.calls.Done`
 
 
 @dataclass(slots=True)
@@ -69,11 +62,9 @@ class _Peer:
 
 
 class Shell:
-    """Carries out the commands of one node's exchange core.
+    """Carries out the commands of one node's exchange core. A peer that takes no frame for `send_s` is unreachable.
 
-    Args:
-        send_s: seconds after which a peer that takes no frame is unreachable.
-        sent, edge_dropped: called for every frame sent, and with a peer that gave up its edge.
+    `sent` is called for every frame sent, `edge_dropped` with a peer that gave up its edge.
     """
 
     def __init__(

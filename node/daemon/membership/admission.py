@@ -79,8 +79,7 @@ class Admission:
     def check(self, own: Record) -> str:
         """Report invitations that are used twice, and store new revocations.
 
-        Returns:
-            Why other members reject our record, in one line; "" if they accept it, or will after a new proof of work.
+        -> why other members reject our record, in one line; "" if they accept it, or will after a new proof of work
         """
         for use in list(self.gate.overused.values())[self._reported :]:
             self._reported += 1

@@ -30,10 +30,8 @@ from starling.node.identity import verify
 from starling.node.interfaces import TaskStatus
 from starling.robust.evidence import Rations
 
-BURST, PER_S = (
-    16.0,
-    2.0,
-)  # signatures verified and queries answered for one member: at once, and per second in the long run
+# signatures verified and queries answered for one member: at once, and per second in the long run
+BURST, PER_S = 16.0, 2.0
 MAX_SENDERS = 4096
 
 

@@ -22,20 +22,16 @@ class Members(Protocol):
     @property
     def members(self) -> tuple[str, ...]:
         """Peers believed alive, this node included, sorted."""
-        ...
 
     @property
     def view(self) -> bytes:
         """Digest of `members`."""
-        ...
 
     def incarnation_of(self, peer: str) -> int | None:
         """Incarnation of an alive peer, None for others."""
-        ...
 
     def admits(self, peer: str) -> bool:
         """Whether a peer's frame is to be read. Raises RemoteProtocolError: not_a_member."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +68,14 @@ class _Last(dict[object, LinkMap]):
 
 @dataclass(frozen=True, slots=True)
 class OverlayNeighbors:
-    """Neighbors that the overlay names.
-
-    Args:
-        overlay, members, me: the overlay, members believed alive and own peer id.
-        salt: salt of the ranks in a round.
-        rows: `weights` are this node's row of the mixing matrix, for pulled exchanges; else of links, equal at both ends.
-    """
+    """Neighbors that the overlay names."""
 
     overlay: Overlay
     members: AliveMembers
     me: str
-    salt: Callable[[int], bytes]
+    salt: Callable[[int], bytes]  # of the ranks in a round
     rows: bool = False
+    """`weights` are this node's row of the mixing matrix, for pulled exchanges; else of links, equal at both ends."""
     _last: _Last = field(default_factory=_Last, compare=False, repr=False)
 
     def weights(self, round: int) -> Mapping[str, float]:
@@ -128,25 +119,16 @@ class OverlayNeighbors:
 
 @dataclass(frozen=True, slots=True)
 class RandomNeighbors:
-    """K other members, uniformly at random within caps, drawn anew every round. Other nodes can neither predict nor influence the draw.
-
-    Args:
-        k: neighbors per round.
-        prefixes: labels of a peer, see `starling.robust.sampling.labels`.
-        per_prefix: most neighbors with one label; 0 is no limit.
-        allowed: whether a peer may be drawn.
-        secret: bytes that only this node has.
-        incarnation: of this start, so that draws are not repeated after a restart.
-    """
+    """K other members, uniformly at random within caps, drawn anew every round. Other nodes can neither predict nor influence the draw."""
 
     members: AliveMembers
     me: str
-    k: int
-    prefixes: Callable[[str], Collection[str]]
-    per_prefix: int
-    allowed: Callable[[str], bool]
-    secret: bytes
-    incarnation: int
+    k: int  # neighbors per round
+    prefixes: Callable[[str], Collection[str]]  # labels of a peer, see `starling.robust.sampling.labels`
+    per_prefix: int  # most neighbors with one label; 0 is no limit
+    allowed: Callable[[str], bool]  # whether a peer may be drawn
+    secret: bytes  # that only this node has
+    incarnation: int  # of this start, so that draws are not repeated after a restart
     _last: _Last = field(default_factory=_Last, compare=False, repr=False)
 
     def weights(self, round: int) -> Mapping[str, float]:

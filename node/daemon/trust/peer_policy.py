@@ -29,29 +29,19 @@ SHOWN = 7  # last characters of a peer id that lists show
 
 @dataclass(frozen=True, slots=True)
 class Enforcement:
-    """What carries out verdicts, and what is known of members; the defaults hold until the network is open and members are known.
-
-    Args:
-        refuse: closes connections of a peer and refuses it until a time on trio's clock; -inf admits it again.
-        cut: deletes what a peer contributed; returns at once.
-        inviter_of: the peer that answers for a peer's faults because it invited it; "" for none.
-        known: peer ids that may be abbreviated in the owner's commands.
-    """
+    """What carries out verdicts, and what is known of members; the defaults hold until the network is open and members are known."""
 
     refuse: Callable[[str, float], object] = lambda _peer, _until: None
-    cut: Callable[[str], object] = lambda _peer: None
-    inviter_of: Callable[[str], str] = lambda _peer: ""
-    known: Callable[[], Collection[str]] = tuple
+    """Closes connections of a peer and refuses it until a time on trio's clock; -inf admits it again."""
+    cut: Callable[[str], object] = lambda _peer: None  # deletes what a peer contributed; returns at once
+    inviter_of: Callable[[str], str] = lambda _peer: ""  # the peer that answers for a peer's faults; "" for none
+    known: Callable[[], Collection[str]] = tuple  # peer ids that may be abbreviated in the owner's commands
 
 
 class PeerPolicy:
     """Keeps the reputation of one node's peers and enforces it; the `Reporter` of the node's services.
 
-    Args:
-        me: own peer id.
-        events: takes events, and counts faults.
-        unix_time: seconds since 1970.
-        keep: called with the bans and trust to store for the next run, times in unix seconds.
+    `keep` is called with the bans and trust to store for the next run, times in unix seconds, as `unix_time` has them.
     """
 
     def __init__(
