@@ -85,30 +85,25 @@ class PartialFrames:
 async def open_lane(connection: Connection, lane: Lane) -> Stream:
     """A stream for frames of a lane; StreamBroken if the connection is gone, HandshakeFailed if the peer does not speak the lane."""
     stream = connection.open()
-    agreed = False
     try:
         await negotiate(Conversation(stream.read, stream.write), [f"/starling/{lane}/1"], initiator=True)
-        agreed = True
-    except HandshakeFailed:
-        if stream.broken:
+    except BaseException as error:
+        was_broken = stream.broken
+        stream.reset()
+        if was_broken and isinstance(error, HandshakeFailed):
             raise StreamBroken from None
         raise
-    finally:
-        if not agreed:
-            stream.reset()
     return stream
 
 
 async def write_frame(stream: Stream, frame: bytes) -> None:
     """Write one frame whole, else reset the stream, on which what follows would be misread; StreamBroken as `Stream.write`."""
-    whole = False
     try:
         await stream.write(len(frame).to_bytes(HEADER_BYTES, "big"))
         await stream.write(frame)
-        whole = True
-    finally:
-        if not whole:
-            stream.reset()
+    except BaseException:
+        stream.reset()
+        raise
 
 
 async def accept_lane(stream: Stream) -> tuple[Lane, bytes] | None:
@@ -128,11 +123,8 @@ async def read_frames(
 ) -> None:  # fmt: skip
     """Deliver complete frames until the stream ends, breaks, or stalls in the middle of a frame.
 
-    Args:
-        received: bytes that came with the negotiation.
-        deliver: takes ownership of a frame.
-        known: whether the peer is; unknown ones share a small bound.
-        longest: bytes of a frame, by lane, read for every frame; beyond, FrameTooLong is raised.
+    `received` are bytes that came with the negotiation; `deliver` takes ownership of a frame; peers that are not `known` share a small
+    bound. Raises FrameTooLong: beyond the lane's bytes in `longest`, which is read for every frame.
     """
     assembly = unfinished.begin(stream, known)
     delivered = 0
