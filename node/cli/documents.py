@@ -1,8 +1,6 @@
 """What `--json` prints, command by command. `version` is raised when a reader of the one before would misread; new keys do not raise it.
 
-JSON Schemas of all of them are in docs/schemas, made by
-
-    python -m starling.node.cli.schemas docs/schemas
+JSON Schemas of all of them are in docs/schemas, made by tools/schemas.py.
 
 `status` and each line of `status --watch` is a `node.status.snapshot.StatusSnapshot`; `simulate` is what `node.simulate.results` writes.
 Torch-free and free of everything else that is heavy: a command builds its document and prints it by `common.emit`.

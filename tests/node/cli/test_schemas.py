@@ -10,7 +10,6 @@ import jsonschema
 import msgspec
 import pytest
 
-from starling.node.cli import schemas
 from starling.node.cli.main import main, starling
 from starling.node.status import control
 from starling.node.status import snapshot as status
@@ -18,6 +17,7 @@ from starling.node.status.snapshot import Point, Resources, Transaction
 from tests.harness.cli_doubles import ADDRESS, DONE, INVITE, SWARM, TABLE, Canned, Daemon, leaves
 from tests.harness.schemas import FOLDER, valid, validator
 from tests.harness.snapshots import bare, snapshot
+from tools import schemas
 
 VERDICT = {"peer": "12D3KooWevil", "standing": "ban", "trusted": False, "why": "spam", "shut_out_s": None}
 FULL = snapshot(
@@ -65,10 +65,8 @@ def printed(capsys, *arguments):
 @pytest.mark.parametrize("name", schemas.TYPES)
 def test_the_published_schema_is_that_of_the_types(name):
     path = FOLDER / f"{name}.json"
-    assert path.exists(), "run `python -m starling.node.cli.schemas docs/schemas`"
-    assert path.read_text() == schemas.text(name), (
-        "older than the types: run `python -m starling.node.cli.schemas docs/schemas`"
-    )
+    assert path.exists(), "run `python tools/schemas.py docs/schemas`"
+    assert path.read_text() == schemas.text(name), "older than the types: run `python tools/schemas.py docs/schemas`"
     jsonschema.Draft202012Validator.check_schema(json.loads(path.read_text()))
 
 

@@ -1,4 +1,4 @@
-"""JSON Schemas of everything that `--json` prints: `python -m starling.node.cli.schemas docs/schemas` writes a file for each.
+"""JSON Schemas of everything that `--json` prints: `python tools/schemas.py docs/schemas` writes a file for each.
 
 Made from the types that are encoded, so they cannot say anything else; a test notices when the files are older than the types.
 """
@@ -161,6 +161,6 @@ def _whole(stated: Any) -> Any:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m starling.node.cli.schemas FOLDER")
+        sys.exit("usage: python tools/schemas.py FOLDER")
     for made in write(Path(sys.argv[1])):
-        print(made)  # noqa: T201
+        print(made)
