@@ -94,17 +94,14 @@ def terms_of(manifest: Manifest, swarm: str) -> Terms:
 def invite(
     inviter: Identity, above: Chain, terms: Terms, *, invitee: str, number: int, not_after_ms: int, quota: int | None = None
 ) -> Chain:  # fmt: skip
-    """A chain with one more invitation.
+    """A chain with one more invitation, by the founder or the holder of `above`, which is empty for the founder.
 
     Args:
-        inviter: the founder, or the holder of `above`, which is empty for the founder.
         invitee: peer id, or that of a bearer key.
-        number: a number not used before, from 0; below the quota unless the founder invites.
-        not_after_ms: when it ends.
+        number: not used before, from 0; below the quota unless the founder invites.
         quota: how many the invitee may invite; the swarm's quota if None.
 
-    Raises:
-        ValueError: in snake_case: the chain would not be one.
+    Raises ValueError: in snake_case: the chain would not be one.
     """
     depth = (above[-1].depth if above else terms.depth) - 1
     quota = terms.quota if quota is None else quota

@@ -51,18 +51,10 @@ def take_up(invite: Invite | None, identity: Identity) -> Chain:
 def give(
     folder: Path, terms: Terms, inviter: Identity, above: Chain, bootstrap: tuple[str, ...], *, days: float, now_s: float, peer: str = ""
 ) -> Issued:  # fmt: skip
-    """A new invitation, recorded in `folder`.
+    """A new invitation for `days` > 0 from unix time `now_s` on, recorded in `folder`, which is `issued` of the inviter's run directory.
 
-    Args:
-        folder: `issued` of the inviter's run directory.
-        inviter: the founder, or the holder of `above`, which is empty for the founder.
-        bootstrap: addresses for the invite.
-        days: how long it lasts, > 0.
-        now_s: unix time.
-        peer: the invitee; "" for the first node that uses the invite.
-
-    Raises:
-        ConfigError: the inviter has no more to give, `peer` is no peer id, or the folder cannot be written.
+    The inviter is the founder, or the holder of `above`, which is empty for the founder; `peer` is the invitee, "" the first node that uses
+    the invite. Raises ConfigError: the inviter has no more to give, `peer` is no peer id, or the folder cannot be written.
     """
     if not 0 < days <= 3650:
         raise ConfigError(f"--days: must be > 0 and <= 3650, got {days:g}")

@@ -45,12 +45,8 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: List
         until_stdin_closes: also end when standard input does, so that a parent leaves no orphans.
         on_listening: called with our addresses once peers can reach us and the engine has taken the manifest and the data.
 
-    Returns:
-        The exit status of the process: 0, or 129 after a SIGHUP, as a shell reports a command whose terminal was closed.
-
-    Raises:
-        ConfigError: a file of the directory is missing or wrong.
-        GossipError: the node cannot go on.
+    -> the exit status of the process: 0, or 129 after a SIGHUP, as a shell reports a command whose terminal was closed.
+    Raises ConfigError: a file of the directory is missing or wrong; GossipError: the node cannot go on.
     """
     config = run_dir.read_config()
     identity = Identity.load_or_create(run_dir.key)

@@ -49,14 +49,10 @@ class NodeLog:
 def open_log(
     run_dir: Path, *, peer_id: str, run_id: str, stderr: TextIO | None = None, max_bytes: int = MAX_LOG_BYTES
 ) -> Iterator[NodeLog]:
-    """The log of this run; closed at the end of the block.
+    """The log of this run, rotated at `max_bytes` and closed at the end of the block; `peer_id` and `run_id` are in every line.
 
-    If the file cannot be written, that is reported once on stderr; the run goes on and every line tries again.
-
-    Args:
-        peer_id, run_id: in every line of the file.
-        stderr: where a person may read; None: this process's. Gets lines only while it is a terminal.
-        max_bytes: at which the file is rotated.
+    If the file cannot be written, that is reported once on stderr; the run goes on and every line tries again. `stderr`, None for this
+    process's, gets lines only while it is a terminal.
     """
     terminal = sys.stderr if stderr is None else stderr
     lines = _Lines(run_dir / LOG_NAME, max_bytes, terminal)
