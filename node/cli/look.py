@@ -247,6 +247,7 @@ def _costs(used: Resources) -> str:
     """What the node takes of its machine; what is not known is left out."""
     parts = (
         "" if used.cpu is None else f"{used.cpu:.2f} cores",
+        "" if used.threads is None else f"{used.threads} {'thread' if used.threads == 1 else 'threads'}",
         "" if used.memory_bytes is None else f"{show.size(used.memory_bytes)} memory",
         "" if used.disk_bytes is None else f"{show.size(used.disk_bytes)} disk",
         "" if used.gpu is None else f"GPU {used.gpu:.0%} busy",

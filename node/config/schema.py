@@ -281,7 +281,7 @@ class NodeConfig(Section, frozen=True):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where the engine computes; auto takes a GPU if there is one."""
     threads: Count = 0
-    """Torch threads; 0 leaves torch's choice."""
+    """Torch threads of local steps; 0: as many as are fastest at present. With a number equal runs give equal bits."""
     up_bytes_per_s: Count = 0
     """Cap on what is sent; 0 is none. The CLI takes 10mbit and the like."""
     down_bytes_per_s: Count = 0

@@ -3,7 +3,8 @@
 A local step that would leave a number that is not finite is undone: loss and direction are checked before the step, the parameters after
 it. So no NaN is ever sent to a peer, and a faulty batch costs one step.
 
-On one machine, with the same number of threads, equal manifest, node label and exchanges give the same bits.
+On one machine, with the same number of threads (which adapts unless the owner sets `threads`), equal manifest, node label and exchanges
+give the same bits.
 
 Shapes: d parameters.
 """

@@ -30,7 +30,7 @@ from starling.node.engine.learner import Learner
 from starling.node.engine.pairwise_exchange import Exchanges
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.pull_exchange import PullExchange
-from starling.node.engine.threads import one_thread
+from starling.node.engine.threads import Threads, one_thread
 from starling.node.rpc import calls
 from starling.node.status.snapshot import EngineFigures
 from starling.node.tasks.evaluate import Result
@@ -81,6 +81,7 @@ class Session:
         self._sent_noise = _sent_noise(opening, learner.mixer.edge)
         self._distances = ConsensusDistance()
         self._gpu = Gpu(learner.device, clock)
+        self._threads = Threads(clock, fixed=opening.threads > 0 or learner.device != "cpu")
         self.exchanges = Exchanges(opening.manifest, opening.node, learner, self._distances)
         self.pulls = PullExchange(
             self.exchanges.codec, node=opening.node, seed=opening.manifest.seed, origin=learner.origin
@@ -140,7 +141,7 @@ class Session:
             self._evaluation = None
             return calls.Evaluated(result.value, result.loss, result.samples)
         self._evaluate_next = True
-        self._tally.note(self.learner.local_step(self._round))
+        self._tally.note(self._threads.step(lambda: self.learner.local_step(self._round)))
         if self._free:
             self.learner.publish(self.learner.phase(self._round, 1.0))
             return None
@@ -165,7 +166,8 @@ class Session:
         tally, now = self._tally, self._clock()
         self._tally = _Tally(now)
         learner, (busy, taken) = self.learner, self._gpu.look()
-        figures = EngineFigures(learner.local_steps, tally.mean, learner.epsilon, distance, busy, taken)
+        threads = self._threads.number if learner.device == "cpu" else None
+        figures = EngineFigures(learner.local_steps, tally.mean, learner.epsilon, distance, busy, taken, threads)
         return calls.Trained(self._round, figures, now - tally.began, tally.undone, learner.halted)
 
     def _as_sent(self, vector: Tensor) -> Tensor:

@@ -1,15 +1,26 @@
 """How many of torch's threads compute.
 
 They meet at a barrier after each operation. Where a busy process keeps one of them off its core for milliseconds, all others wait, and
-many threads may be slower than one by far. Coding a payload is hundreds of short operations: it is done on one thread.
+many threads may be slower than one by far. Coding a payload is hundreds of short operations: it is done on one thread. Local steps are done
+on as many as are fastest at present, found by trials, unless the owner asks for a number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from statistics import median
+from typing import TypeVar
 
 import torch
+
+STEPS = 3  # with each number in a trial; the median counts
+HOPELESS = 3.0  # times the best median so far: a first step as slow as that ends the trial of a number
+FASTER = 0.9  # of the present number's time is the most that another's may be, to replace it
+REST_S, RESTS = 10.0, 20.0  # between trials: seconds, and times what the last one took, whichever is longer
+
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -21,3 +32,58 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+class Threads:
+    """The number of torch's threads in local steps, from what torch has now.
+
+    A trial does a few steps each with the present number and 1, 2, 4, … up to the first; the fastest replaces the present one if it is a
+    tenth faster. The first begins at once. Which number wins depends on time, and the last bits of sums on the number.
+
+    Args:
+        fixed: no trials, so that equal runs give equal bits.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, fixed: bool) -> None:
+        self._clock = clock
+        self.number = most = torch.get_num_threads()
+        """Chosen last."""
+        powers = [1 << exponent for exponent in range(most.bit_length()) if 1 << exponent < most]
+        self._numbers = [most] if fixed else [*powers, most]
+        self._due = clock()
+        self._began = 0.0
+        self._left: deque[int] = deque()  # of the trial under way; the first is being tried
+        self._seconds: dict[int, list[float]] = {}
+
+    def step(self, work: Callable[[], Result]) -> Result:
+        """The result of `work`, a local step."""
+        if len(self._numbers) == 1:
+            return work()
+        began = self._clock()
+        if not self._left and began >= self._due:
+            self._began, self._seconds = began, {}
+            self._left = deque([self.number, *(number for number in self._numbers if number != self.number)])
+        if self._left:
+            torch.set_num_threads(self._left[0])
+        result = work()
+        if self._left:
+            self._tried(self._clock(), began)
+        return result
+
+    def _tried(self, now: float, began: float) -> None:
+        """Note a step of the trial under way."""
+        number = self._left[0]
+        taken = self._seconds.setdefault(number, [])
+        taken.append(now - began)
+        others = [median(seconds) for other, seconds in self._seconds.items() if other != number]
+        if len(taken) < STEPS and not (others and taken[0] > HOPELESS * min(others)):
+            return
+        self._left.popleft()
+        if self._left:
+            return
+        fastest = min(self._seconds, key=lambda each: median(self._seconds[each]))
+        if median(self._seconds[fastest]) < FASTER * median(self._seconds[self.number]):
+            self.number = fastest
+        torch.set_num_threads(self.number)
+        self._due = now + max(REST_S, RESTS * (now - self._began))

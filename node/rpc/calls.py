@@ -51,7 +51,7 @@ class Open(Call, frozen=True, tag="open"):
         data: the volunteer's own data or "".
         shard: part of built-in data.
         device: auto, cpu, cuda, mps.
-        threads: torch threads, 0 = torch's choice.
+        threads: torch threads of local steps, 0 = as many as are fastest, up to torch's choice.
         checkpoint: path of the checkpoint file.
         node: stable label of this node (peer id): seeds its generators.
         privacy: limits on what this node's data may reveal.

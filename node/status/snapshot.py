@@ -101,6 +101,7 @@ class Resources(msgspec.Struct, frozen=True):
     disk_bytes: Annotated[int | None, gauge("disk_bytes", "Of the run directory.")] = None
     gpu: Annotated[float | None, gauge("gpu_busy_ratio", "GPU utilisation by all processes, 0 to 1.")] = None
     gpu_memory_bytes: Annotated[int | None, gauge("gpu_memory_bytes", "Of the GPU, taken by this node.")] = None
+    threads: Annotated[int | None, gauge("threads", "Of torch, in local steps on the CPU.")] = None
 
 
 class Transaction(msgspec.Struct, frozen=True):
@@ -249,6 +250,7 @@ class EngineFigures(msgspec.Struct, frozen=True):
     distance: float | None = None  # as in the exchanges since the last figures; None where none showed it
     gpu: float | None = None  # utilisation by all processes, 0 to 1; None where there is no GPU, or it is not known
     gpu_memory_bytes: int | None = None  # taken by the engine; None likewise
+    threads: int | None = None  # of torch in local steps on the CPU; None elsewhere, or before the first
 
 
 def encode(snapshot: StatusSnapshot) -> bytes:

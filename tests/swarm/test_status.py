@@ -77,7 +77,7 @@ async def test_two_nodes_report_the_true_distance_of_their_models_and_every_exch
             assert sum(t.bytes_sent for t in done) == it.payload_bytes
             assert it.exchanges.committed == len(done)
             assert (it.up_limit_bytes_per_s, it.down_limit_bytes_per_s) == (10_000_000, None)
-            assert it.resources == Resources(), "in simulation there is no process"
+            assert it.resources == Resources(threads=1), "in simulation there is no process"
             assert 0.0 < it.paced_per_s < it.steps_per_s, "waiting counts"
 
 
@@ -115,7 +115,7 @@ async def test_in_clock_pace_a_node_draws_its_own_sticky_edges(seed):
         await until(lambda: rounds_done(swarm, 1))
         swarm.nodes[0].engine._session._gpu = SimpleNamespace(look=lambda: (0.5, 1 << 30))
         await until(lambda: rounds_done(swarm, 20))
-        assert take_snapshot(swarm.nodes[0].node).resources == Resources(gpu=0.5, gpu_memory_bytes=1 << 30)
+        assert take_snapshot(swarm.nodes[0].node).resources == Resources(gpu=0.5, gpu_memory_bytes=1 << 30, threads=1)
         for peer, it in snapshots(swarm).items():
             met = {it.ranks[at] for link in it.links for at in link} - {peer}
             assert met

@@ -57,6 +57,7 @@ def _machine(machine: Resources) -> str:
     """Figures that are not measured, as of a missing GPU, are left out."""
     parts = (
         ("CPU", show.cores(machine.cpu), machine.cpu),
+        ("threads", str(machine.threads), machine.threads),
         ("memory", show.size(machine.memory_bytes), machine.memory_bytes),
         ("disk", show.size(machine.disk_bytes), machine.disk_bytes),
         ("GPU", show.share(machine.gpu), machine.gpu),

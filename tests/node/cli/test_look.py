@@ -249,7 +249,7 @@ def test_a_problem_is_one_line_and_one_without_a_command_gets_one(problem, membe
 
 
 COSTS = {
-    "resources": Resources(cpu=0.512, memory_bytes=412_000_000, disk_bytes=3_400_000, gpu=0.25, gpu_memory_bytes=2_000_000_000),
+    "resources": Resources(cpu=0.512, memory_bytes=412_000_000, disk_bytes=3_400_000, gpu=0.25, gpu_memory_bytes=2_000_000_000, threads=2),
     "distance": 0.0123, "paced_per_s": 101.5, "up_limit_bytes_per_s": 1_250_000,
     "transfers": (Transfer("12D3KooWxalive01", "model", 52_000_000, 120_000_000),),
 }  # fmt: skip
@@ -263,7 +263,7 @@ COSTS = {
             "distance 0.0123 a parameter, to the peers met last", "sent 2.4 MB (12 kB/s of at most 1.2 MB/s)",
             "received 2.5 MB (13 kB/s)", "local steps 840 (312/s alone, 102/s with the swarm)",
             "transfers model with …alive01: 43 % of 120 MB",
-            "machine 0.51 cores, 412 MB memory, 3.4 MB disk, GPU 25% busy, GPU memory 2.0 GB",
+            "machine 0.51 cores, 2 threads, 412 MB memory, 3.4 MB disk, GPU 25% busy, GPU memory 2.0 GB",
         ]),
         ({"epsilon": 1.2345, "delta": 1e-5}, ["privacy ε 1.234 (δ 1e-05)"]),
         ({"delta": 1e-5}, ["privacy ε ∞ (δ 1e-05)"]),

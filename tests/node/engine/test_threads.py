@@ -1,16 +1,19 @@
 """On how many threads an engine computes, and that it changes no byte of a payload."""
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
 import torch
+from msgspec import structs
 
 from starling.gossip.rng import generator
 from starling.kernels import codec
 from starling.kernels.schema import CODECS
-from starling.node.engine.threads import one_thread
+from starling.node.engine.engine import Engine
+from starling.node.engine.threads import REST_S, RESTS, STEPS, Threads, one_thread
 from starling.node.rpc import calls
-from tests.harness.engines import manifest, opened
+from tests.harness.engines import done, manifest, opened, opening
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +56,92 @@ def test_payloads_are_coded_on_one_thread(method, monkeypatch):
     getattr(session, method)(SimpleNamespace(peer="b"))
     assert seen == [1]
     assert torch.get_num_threads() == 2
+
+
+class Machine:
+    """Time passes only in local steps: so many seconds of one on each number of threads."""
+
+    def __init__(self, **seconds):
+        self.now, self.seconds = 100.0, {int(name[2:]): taken for name, taken in seconds.items()}
+        self.used = []
+
+    def step(self):
+        self.used.append(torch.get_num_threads())
+        self.now += self.seconds[self.used[-1]]
+        return self.used[-1]
+
+    def run(self, threads, steps):
+        """Which numbers were used, each once for a run of the same."""
+        self.used = []
+        assert [threads.step(self.step) for _ in range(steps)] == self.used
+        return [number for number, _ in itertools.groupby(self.used)]
+
+
+def adapting(machine, most):
+    torch.set_num_threads(most)
+    return Threads(lambda: machine.now, fixed=False)
+
+
+def test_the_fastest_number_is_found_and_kept_until_the_next_trial():
+    machine = Machine(on1=0.3, on2=0.2, on4=0.1, on6=0.25)
+    threads = adapting(machine, 6)
+    assert machine.run(threads, 4 * STEPS) == [6, 1, 2, 4]
+    assert (threads.number, torch.get_num_threads()) == (4, 4)
+    assert machine.run(threads, 10) == [4]
+
+
+def test_the_number_follows_the_load_of_the_machine_both_ways():
+    machine = Machine(on1=0.3, on2=0.2)
+    threads = adapting(machine, 2)
+    machine.run(threads, 2 * STEPS)
+    assert threads.number == 2
+    machine.seconds |= {2: 8.0}  # a neighbour holds one core
+    machine.run(threads, 100)
+    assert threads.number == 1
+    machine.seconds |= {2: 0.2}
+    machine.run(threads, 2000)
+    assert threads.number == 2
+
+
+def test_a_number_is_left_only_for_one_that_is_a_tenth_faster():
+    """Or noise would change the last bits every few seconds."""
+    machine = Machine(on1=0.095, on2=0.1)
+    threads = adapting(machine, 2)
+    machine.run(threads, 2 * STEPS)
+    assert threads.number == 2
+
+
+def test_trials_take_no_more_than_a_twentieth_of_all_time():
+    """One slow step of a number is enough to know that it is hopeless."""
+    machine = Machine(on1=0.01, on2=1.0)
+    threads = adapting(machine, 2)
+    machine.run(threads, 2 * STEPS)
+    assert threads.number == 1
+    began = machine.now
+    while machine.now < began + RESTS * STEPS * 1.0 - 1.0:
+        assert machine.run(threads, 1) == [1]
+    assert machine.now - began > REST_S
+    machine.run(threads, 1000)
+    machine.run(threads, 20_000)
+    slow = sum(number == 2 for number in machine.used)
+    assert 1 <= slow * 1.0 <= (20_000 * 0.01 + slow) / RESTS
+
+
+def test_a_step_that_fails_is_the_callers():
+    machine = Machine(on1=0.1, on2=0.1)
+    threads = adapting(machine, 2)
+    with pytest.raises(ZeroDivisionError):
+        threads.step(lambda: 1 // 0)
+    assert machine.run(threads, 2 * STEPS) == [2, 1]
+
+
+@pytest.mark.parametrize(("asked", "used"), [(0, [2, 1]), (2, [2])])
+def test_a_number_that_the_owner_gives_is_not_changed(asked, used, monkeypatch):
+    """Equal runs give equal bits; left out, it adapts, and the status says how many there are."""
+    torch.set_num_threads(2)
+    machine = Machine(on1=0.1, on2=1.0)
+    engine = Engine(clock=lambda: machine.now)
+    assert isinstance(engine.handle(structs.replace(opening(manifest()), threads=asked)), calls.Opened)
+    monkeypatch.setattr(engine.session.learner, "local_step", lambda _: float(machine.step()))
+    assert done(engine, calls.Train(0, 2 * STEPS)).figures.threads == used[-1]
+    assert [number for number, _ in itertools.groupby(machine.used)] == used
