@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from numbers import Integral, Real
 from operator import ge, gt, le, lt
 from typing import (
     Annotated,
@@ -64,10 +65,12 @@ def _check(name: str, hint: Any, value: Any) -> None:
     if not arguments or not isinstance(meta := arguments[-1], Meta):
         return None
     bounds = [(*_SIGNS[key], getattr(meta, key)) for key in _SIGNS if getattr(meta, key) is not None]
-    if not (math.isfinite(value) and all(holds(value, bound) for _, holds, bound in bounds)):
+    wanted = Integral if arguments[0] is int else Real
+    right = type(value) is not bool and isinstance(value, wanted) and math.isfinite(value)
+    if not (right and all(holds(value, bound) for _, holds, bound in bounds)):
         finite = "finite and " if arguments[0] is float else ""
         raise ValueError(
-            f"{name} must be {finite}{' and '.join(f'{sign} {bound}' for sign, _, bound in bounds)}, got {value}"
+            f"{name} must be {finite}{' and '.join(f'{sign} {bound}' for sign, _, bound in bounds)}, got {value!r}"
         )
     return None
 

@@ -19,12 +19,12 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from msgspec import NODEFAULT
+from msgspec import NODEFAULT, UNSET, UnsetType
 
 from starling.gossip.errors import ConfigError, closest
 
@@ -75,9 +75,10 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
         members: attributes of such parts; "module:Class" is called only if it declares them.
         supplied: parameters that the node supplies; all others are keys of the configuration.
         heavy: parts import torch, so their parameters are keys only where `Entry.keys` says which.
+        sparse: keys that are not set are left out of a configuration, so that a part decides on its own defaults.
     """
 
-    __slots__ = ("_default", "_entries", "_heavy", "group", "key", "members", "supplied")
+    __slots__ = ("_default", "_entries", "_heavy", "_sparse", "group", "key", "members", "supplied")
 
     def __init__(
         self,
@@ -89,9 +90,10 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
         supplied: tuple[str, ...] = (),
         *,
         heavy: bool = False,
+        sparse: bool = False,
     ) -> None:
         self.key, self.group, self.members, self.supplied, self._heavy = key, group, members, supplied, heavy
-        self._entries, self._default = MappingProxyType(dict(entries)), default
+        self._entries, self._default, self._sparse = MappingProxyType(dict(entries)), default, sparse
 
     @property
     def built_in(self) -> tuple[str, ...]:
@@ -171,14 +173,38 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
     def extended(self, entries: Mapping[str, Entry[F]]) -> Catalogue[T, F]:
         """This catalogue with more built-in parts."""
         merged = {**self._entries, **entries}
-        return Catalogue(self.key, self.group, merged, self._default, self.members, self.supplied, heavy=self._heavy)
+        return Catalogue(
+            self.key,
+            self.group,
+            merged,
+            self._default,
+            self.members,
+            self.supplied,
+            heavy=self._heavy,
+            sparse=self._sparse,
+        )
 
-    def keys_of(self, name: str) -> tuple[Key, ...] | None:
-        """A part's keys in the configuration, ConfigError as `load`; None: not known until it is built, as for "module:Class"."""
+    def keys_of(self, name: str, *, trusted: bool = False) -> tuple[Key, ...] | None:
+        """A part's keys in the configuration, ConfigError as `load`; None: not known without importing torch, or code without consent."""
+        constructor = self._keyed(name, trusted=trusted)
+        if constructor is None:
+            return None
+        keys = _keys(constructor, self.supplied)
+        return tuple(replace(key, type=key.type | UnsetType, default=UNSET) for key in keys) if self._sparse else keys
+
+    def check_keys(self, section: str, name: str, params: Mapping[str, Any]) -> None:
+        """Raise ConfigError where values of a part's keys do not fit each other, if that is known without what the node supplies."""
+        constructor = self._keyed(name)
+        taken = parameters(constructor).values() if constructor is not None else ()
+        if constructor is not None and all(it.name in params or it.default is not it.empty for it in taken):
+            construct(section, name, constructor, params)
+
+    def _keyed(self, name: str, *, trusted: bool = False) -> Callable[..., Any] | None:
+        """What has the part's keys for parameters."""
         entry = self._entries.get(name)
         if entry is not None and entry.keys:
-            return _keys(_attribute(entry.keys), self.supplied)
-        return None if self._heavy or ":" in name else _keys(self[name], self.supplied)
+            return _attribute(entry.keys)
+        return None if (self._heavy or ":" in name) and not trusted else self.load(name, trusted=trusted)
 
     def warnings(self, name: str, agreed: Any, *, trusted: bool = False) -> list[str]:
         """Warnings of `check(agreed)` of a part's class, if it has one; ConfigError as `load`, or if it cannot work with this manifest."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta
 
 from starling.gossip.bounds import NonNegative, Positive, ShareBelowOne
 from starling.gossip.catalogue import Catalogue, Entry
@@ -32,6 +34,10 @@ class Sgd:
     weight_decay: NonNegative = 0.0
     nesterov: bool = False
 
+    def __post_init__(self) -> None:
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov must be false without momentum, got true")
+
 
 @dataclass(frozen=True, slots=True)
 class Adam:
@@ -51,6 +57,89 @@ class Adam:
 
 
 @dataclass(frozen=True, slots=True)
+class Adagrad:
+    """Keys of torch.optim.Adagrad.
+
+    Args:
+        lr_decay: lr is divided by 1 + lr_decay · steps.
+        weight_decay: times the parameters, added to the gradient.
+        initial_accumulator_value: of the sum of squares.
+        eps: added to the root of the sum of squares.
+    """
+
+    lr_decay: NonNegative = 0.0
+    weight_decay: NonNegative = 0.0
+    initial_accumulator_value: NonNegative = 0.0
+    eps: Positive = 1e-10
+
+
+@dataclass(frozen=True, slots=True)
+class Adadelta:
+    """Keys of torch.optim.Adadelta.
+
+    Args:
+        rho: memory of the mean squares.
+        eps: added to both mean squares.
+        weight_decay: times the parameters, added to the gradient.
+    """
+
+    rho: ShareBelowOne = 0.9
+    eps: Positive = 1e-6
+    weight_decay: NonNegative = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RmsProp:
+    """Keys of torch.optim.RMSprop.
+
+    Args:
+        alpha: memory of the mean square.
+        eps: added to the root of the mean square.
+        weight_decay: times the parameters, added to the gradient.
+        momentum: in [0, 1).
+        centered: divide by the root of the variance instead.
+    """
+
+    alpha: ShareBelowOne = 0.99
+    eps: Positive = 1e-8
+    weight_decay: NonNegative = 0.0
+    momentum: ShareBelowOne = 0.0
+    centered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Asgd:
+    """Keys of torch.optim.ASGD.
+
+    Args:
+        lambd: decay of the parameters.
+        alpha: power of the decay of lr.
+        t0: step from which on parameters are averaged.
+        weight_decay: times the parameters, added to the gradient.
+    """
+
+    lambd: NonNegative = 1e-4
+    alpha: NonNegative = 0.75
+    t0: NonNegative = 1e6
+    weight_decay: NonNegative = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Adafactor:
+    """Keys of torch.optim.Adafactor.
+
+    Args:
+        beta2_decay: power of the step, <= 0, by which the memory of the mean square grows.
+        d: largest root mean square of a step, in units of lr.
+        weight_decay: the share of the parameters that a step takes away, times lr.
+    """
+
+    beta2_decay: Annotated[float, Meta(le=0)] = -0.8
+    d: Annotated[float, Meta(ge=1)] = 1.0
+    weight_decay: NonNegative = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Dirichlet:
     """Labels in unequal shares.
 
@@ -65,16 +154,17 @@ TASKS: Catalogue[Task, None] = Catalogue(
     "task.kind",
     "starling.tasks",
     {
-        "digits": Entry("starling.node.tasks.digits:Digits"),
-        "images": Entry("starling.node.tasks.images:Images"),
-        "quadratic": Entry("starling.node.tasks.convex:Quadratic"),
-        "diagonal": Entry("starling.node.tasks.convex:Diagonal"),
-        "logistic": Entry("starling.node.tasks.convex:Logistic"),
-        "text": Entry("starling.node.tasks.text:Text"),
-        "synthetic": Entry("starling.node.tasks.synthetic:Synthetic"),
+        "digits": Entry("starling.node.tasks.digits:Digits", keys="starling.node.tasks.keys:Digits"),
+        "images": Entry("starling.node.tasks.images:Images", keys="starling.node.tasks.keys:Images"),
+        "quadratic": Entry("starling.node.tasks.convex:Quadratic", keys="starling.node.tasks.keys:Quadratic"),
+        "diagonal": Entry("starling.node.tasks.convex:Diagonal", keys="starling.node.tasks.keys:Diagonal"),
+        "logistic": Entry("starling.node.tasks.convex:Logistic", keys="starling.node.tasks.keys:Logistic"),
+        "text": Entry("starling.node.tasks.text:Text", keys="starling.node.tasks.keys:Text"),
+        "synthetic": Entry("starling.node.tasks.synthetic:Synthetic", keys="starling.node.tasks.keys:Synthetic"),
     },
     members=("metric", "higher_is_better", "model", "data", "loss", "score"),
     heavy=True,
+    sparse=True,
 )
 OPTIMIZERS: Catalogue[Optimizer, Any] = Catalogue(
     "optimizer.kind",
@@ -85,13 +175,13 @@ OPTIMIZERS: Catalogue[Optimizer, Any] = Catalogue(
         "adam": Entry("torch.optim:Adam", keys=f"{_HERE}:Adam"),
         "nadam": Entry("torch.optim:NAdam", keys=f"{_HERE}:Adam"),
         "radam": Entry("torch.optim:RAdam", keys=f"{_HERE}:Adam"),
-        "adamax": Entry("torch.optim:Adamax"),
-        "adagrad": Entry("torch.optim:Adagrad"),
-        "adadelta": Entry("torch.optim:Adadelta"),
-        "rmsprop": Entry("torch.optim:RMSprop"),
-        "rprop": Entry("torch.optim:Rprop"),
-        "asgd": Entry("torch.optim:ASGD"),
-        "adafactor": Entry("torch.optim:Adafactor"),
+        "adamax": Entry("torch.optim:Adamax", keys=f"{_HERE}:Adam"),
+        "adagrad": Entry("torch.optim:Adagrad", keys=f"{_HERE}:Adagrad"),
+        "adadelta": Entry("torch.optim:Adadelta", keys=f"{_HERE}:Adadelta"),
+        "rmsprop": Entry("torch.optim:RMSprop", keys=f"{_HERE}:RmsProp"),
+        "rprop": Entry("torch.optim:Rprop", keys="builtins:object"),
+        "asgd": Entry("torch.optim:ASGD", keys=f"{_HERE}:Asgd"),
+        "adafactor": Entry("torch.optim:Adafactor", keys=f"{_HERE}:Adafactor"),
     },
     members=("step", "state_dict", "load_state_dict", "add_param_group"),
     supplied=("params", "lr"),

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import click
+import msgspec
 
 from starling.gossip.errors import ConfigError
 from starling.node.cli.common import PATH, dir_and_json, emit, preset_option, say
 from starling.node.cli.help import Group
-from starling.node.config.parts import Section
+from starling.node.config.parts import PartSection, Section
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.status.control import typed
 
@@ -22,7 +23,7 @@ def check(manifest: Manifest) -> None:
     """Print what may not be meant on standard error.
 
     Raises:
-        ConfigError: it cannot work, as far as that is known without torch. The engine checks the task's parameters.
+        ConfigError: it cannot work, as far as that is known without torch or anyone's code.
     """
     from starling.node.config import manifest as manifests
 
@@ -49,8 +50,6 @@ def show_manifest(file: Path | None, run_dir: Path, as_json: bool) -> None:
 
     The file's, or that of the node in --dir.
     """
-    import msgspec
-
     from starling.node.cli.documents import ShownManifest
     from starling.node.config import manifest as manifests
     from starling.node.config import presets, toml
@@ -82,7 +81,7 @@ def check_manifest(file: Path) -> None:
     """Check a manifest file.
 
     Checks keys, values, rules between them, the signature if there is one, and that each `module:name` can be imported here, which runs
-    the module. The task's parameters are checked by `found`, a whole task by `starling task check`.
+    the module. A whole task is checked by `starling task check`.
     """
     from starling.node.config import manifest as manifests
     from starling.node.config import parts, presets
@@ -93,8 +92,10 @@ def check_manifest(file: Path) -> None:
         if checked.signature:
             manifests.verify(checked)
         for key, name in parts.names(checked).items():
-            if ":" in name:
-                _import(key, name)
+            where, _, part = key.partition(".")
+            section = getattr(checked, where)
+            if ":" in name or (part in section.PARTS and parts.catalogue_of(section, part).keys_of(name) is None):
+                _import(key, section)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
     signed = f"founded as {manifests.swarm_id(checked)}" if checked.signature else "not founded yet"
@@ -124,12 +125,13 @@ def convert_manifest(file: Path) -> None:
     click.echo(tomli_w.dumps(new), nl=False)
 
 
-def _import(key: str, name: str) -> None:
-    """Import the module of a `module:name` in a process of its own; ConfigError if that fails."""
-    command = [sys.executable, "-P", "-m", "starling.node.engine.own_code", str(Path.cwd()), key, name]
+def _import(key: str, section: PartSection) -> None:
+    """Import the part that `key` names in a process of its own; ConfigError if that fails, or a key of its section is wrong."""
+    given = msgspec.json.encode(section).decode()
+    command = [sys.executable, "-P", "-m", "starling.node.engine.own_code", str(Path.cwd()), key, given]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ConfigError((done.stderr.strip().splitlines() or [f"importing {name!r} failed"])[-1])
+        raise ConfigError((done.stderr.strip().splitlines() or [f"{key}: importing failed"])[-1])
 
 
 @click.group(cls=Group)
@@ -159,8 +161,6 @@ def show_config(part: str | None, preset: str | None, run_dir: Path, as_json: bo
 
     scenario prints the defaults of what `starling simulate` reads. --preset prints a manifest, or scenario, that begins with those values.
     """
-    import msgspec
-
     from starling.node.cli.documents import ShownConfig
     from starling.node.config import presets, toml
     from starling.node.simulate.schema import Scenario

@@ -142,6 +142,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
         )
     start.check(manifest)
     presets.check(manifest)
+    parts.check_together(manifest)
     warnings, judged = robustness.warnings(manifest), ["admission.kind"]
     if trusted or not consent.names_code(manifest):
         _check_parts(manifest, trusted=trusted)

@@ -91,8 +91,9 @@ class PartSection(Section, frozen=True, metaclass=_Calls):
         keys = catalogue_of(self.BASE, key).keys_of(getattr(self, key))
         if keys is None:
             others = {each.name for part in self.PARTS if part != key for each in _keys(self.BASE, part, self) or ()}
-            return {each.name: getattr(self, each.name) for each in self.KEYS if each.name not in others}
-        return {each.name: getattr(self, each.name) for each in keys if each in self.KEYS}
+            keys = tuple(each for each in self.KEYS if each.name not in others)
+        values = ((each.name, getattr(self, each.name)) for each in keys if each in self.KEYS)
+        return {name: value for name, value in values if value is not msgspec.UNSET}
 
     def changed(self, **values: Any) -> Self:
         """With other values. Where a part is replaced, keys that the new one does not take are dropped."""
@@ -121,12 +122,22 @@ def names(config: Section) -> dict[str, str]:
     return chosen
 
 
-def typed(base: type[S], values: Mapping[str, Any]) -> type[S]:
+def check_together(config: Section) -> None:
+    """Raise ConfigError where values of a part's keys do not fit each other."""
+    for place in _ALL:
+        name, _, part = place.partition(".")
+        section = getattr(config, name)
+        if part in section.PARTS and (chosen := getattr(section, part)) is not None:
+            catalogue_of(section, part).check_keys(name, chosen, section.params(part))
+
+
+def typed(base: type[S], values: Mapping[str, Any], *, trusted: bool = False) -> type[S]:
     """The subclass of a section for the parts that it names. Of parts that are not looked into every scalar is a key.
 
     Args:
         base: class of the section.
         values: of its keys; those that are missing have their defaults.
+        trusted: look into all parts, whatever they import.
 
     Raises:
         ConfigError: this machine does not have such a part; one line with the key, what is close and what there is.
@@ -141,7 +152,7 @@ def typed(base: type[S], values: Mapping[str, Any]) -> type[S]:
     keys: list[Key] = []
     unknown = False
     for part in base.PARTS:
-        own = _keys(base, part, named)
+        own = _keys(base, part, named, trusted=trusted)
         unknown |= own is None
         keys += [key for key in own or () if key.name not in fields and key.name not in {each.name for each in keys}]
     if unknown:
@@ -156,9 +167,9 @@ def catalogue_of(base: PartSection | type[PartSection], key: str) -> Catalogue[A
     return _ALL[f"{base.SECTION}.{key}"]
 
 
-def _keys(base: type[PartSection], part: str, chosen: Any) -> tuple[Key, ...] | None:
+def _keys(base: type[PartSection], part: str, chosen: Any, *, trusted: bool = False) -> tuple[Key, ...] | None:
     name = chosen[part] if isinstance(chosen, dict) else getattr(chosen, part)
-    return catalogue_of(base, part).keys_of(name) if isinstance(name, str) else ()
+    return catalogue_of(base, part).keys_of(name, trusted=trusted) if isinstance(name, str) else ()
 
 
 @cache
@@ -182,7 +193,10 @@ def merged(section: PartSection, values: Mapping[str, Any]) -> dict[str, Any]:
     base = section.BASE
     _converted({key: values[key] for key in values if key in base.__struct_fields__}, base, f"{base.SECTION}.")
     after = typed(base, {**plain, **values})
-    stays = {*base.__struct_fields__, *(key.name for key in section.KEYS if plain[key.name] != key.default)}
+    stays = {
+        *base.__struct_fields__,
+        *(key.name for key in section.KEYS if plain.get(key.name, key.default) != key.default),
+    }
     stays &= set(after.__struct_fields__)
     return {name: value for name, value in plain.items() if name in stays} | dict(values)
 
@@ -190,13 +204,14 @@ def merged(section: PartSection, values: Mapping[str, Any]) -> dict[str, Any]:
 # --- from plain data ------------------------------------------------------------------------------------------
 
 
-def convert(raw: Mapping[str, Any], kind: type[S], where: str = "") -> S:
+def convert(raw: Mapping[str, Any], kind: type[S], where: str = "", *, trusted: bool = False) -> S:
     """Plain data to a section or whole settings.
 
     Args:
         raw: sections and keys.
         kind: of settings.
         where: they stand, for messages: "mix." or "".
+        trusted: as in `typed`.
 
     Raises:
         ConfigError: names the key, its value, what is allowed and the next command.
@@ -213,7 +228,7 @@ def convert(raw: Mapping[str, Any], kind: type[S], where: str = "") -> S:
     if issubclass(kind, PartSection):
         own = {key: value for key, value in raw.items() if key in kind.__struct_fields__}
         _converted(own, kind, where)
-        kind = typed(kind, raw)
+        kind = typed(kind, raw, trusted=trusted)
     fields = fields_of(kind)
     inner: dict[str, Any] = {}
     for key, value in raw.items():
@@ -221,7 +236,7 @@ def convert(raw: Mapping[str, Any], kind: type[S], where: str = "") -> S:
             raise _foreign(kind, key, raw, where) if issubclass(kind, PartSection) else unknown_key(where, key, fields)
         inside = fields[key].type
         if isinstance(inside, types.StructType) and isinstance(value, dict):
-            inner[key] = convert(value, inside.cls, f"{where}{key}.")
+            inner[key] = convert(value, inside.cls, f"{where}{key}.", trusted=trusted)
     for field in fields.values():
         if field.required and field.name not in raw:
             raise ConfigError(f"{where}{field.name}: {raw[kind.PARTS[0]]} needs it")  # type: ignore[attr-defined]

@@ -1,13 +1,15 @@
 """Code that a manifest names: imported on trial, and described where it raises. `starling manifest check` starts this program.
 
-    python -P -m starling.node.engine.own_code FOLDER KEY MODULE:NAME
+    python -P -m starling.node.engine.own_code FOLDER KEY SECTION
 
-Exit 2 and one line on standard error if the module cannot be imported. What it prints goes there too.
+SECTION is JSON. Exit 2 and one line on standard error if the part that KEY names cannot be imported, or does not take the section's keys.
+What it prints goes there too.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 import sysconfig
@@ -16,6 +18,8 @@ from pathlib import Path
 
 from starling.gossip.errors import ConfigError
 from starling.node.config import consent
+from starling.node.config.parts import convert
+from starling.node.config.schema import Manifest
 
 _PATHS = sysconfig.get_paths()
 _ELSEWHERE = tuple(
@@ -60,7 +64,12 @@ def check(key: str, kind: str, folder: str) -> None:
 if __name__ == "__main__":
     os.dup2(2, 1)
     try:
-        check(sys.argv[2], sys.argv[3], sys.argv[1])
+        folder, where, given = sys.argv[1:]
+        name, _, part = where.partition(".")
+        values = json.loads(given)
+        if ":" in values[part]:
+            check(where, values[part], folder)
+        convert({name: values}, Manifest, trusted=True)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(2)

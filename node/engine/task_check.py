@@ -52,7 +52,10 @@ def check(kind: str, *, params: Mapping[str, Scalar] | None = None, data: str = 
         code: folder searched for the task's module after installed packages.
     """
     keys: dict[str, Any] = {"kind": kind, **(params or {})}
-    manifest = Manifest(seed=1, task=TaskSection(**keys), partition=PartitionSection(shards=1))
+    try:
+        manifest = Manifest(seed=1, task=TaskSection(**keys), partition=PartitionSection(shards=1))
+    except ConfigError as error:
+        return [Finding("open", fine=False, text=str(error))]
     findings: list[Finding] = []
     with tempfile.TemporaryDirectory() as folder:
         for step, run in _steps(manifest, data, code, Path(folder)):

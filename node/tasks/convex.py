@@ -23,8 +23,8 @@ from torch.nn.functional import softplus
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator as derived
+from starling.node.tasks import keys
 from starling.node.tasks.api import Source
-from starling.node.tasks.checks import choice, real, whole
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 Samples = tuple[Tensor, Tensor]
@@ -124,34 +124,8 @@ class BowlData:
 
 
 @dataclass(frozen=True, slots=True)
-class Quadratic(Convex):
-    """Bowls with random axes: A_i = Q_i diag(logspace(−log₁₀ condition, 0)) Q_iᵀ, Q_i orthogonal; b_i = common + spread · N(0, 1).
-
-    Args:
-        dim: d, 1 to 4,096.
-        nodes: n, 1 to 4,096.
-        condition: ratio of the largest curvature, which is 1, to the smallest, 1 to 1e12.
-        spread: how much nodes' optima differ, 0 to 1e6.
-        noise: standard deviation of the gradient's error in each coordinate, 0 to 1e6.
-        dtype: "float32" or "float64".
-    """
-
-    dim: int = 50
-    nodes: int = 16
-    condition: float = 10.0
-    spread: float = 1.0
-    noise: float = 0.0
-    dtype: str = "float32"
-    most: ClassVar[tuple[int, int]] = (4096, 4096)
-
-    def __post_init__(self) -> None:
-        most_dim, most_nodes = self.most
-        whole("dim", self.dim, 1, most_dim)
-        whole("nodes", self.nodes, 1, most_nodes)
-        real("condition", self.condition, 1.0, 1e12)
-        real("spread", self.spread, 0.0, 1e6)
-        real("noise", self.noise, 0.0, 1e6)
-        choice("dtype", self.dtype, DTYPES)
+class Quadratic(keys.Quadratic, Convex):
+    """Bowls with random axes: A_i = Q_i diag(logspace(−log₁₀ condition, 0)) Q_iᵀ, Q_i orthogonal; b_i = common + spread · N(0, 1)."""
 
     def data(self, source: Source, device: str) -> BowlData:
         """Bowl number `source.shard` of the problem that `source.seed` draws. Raises ConfigError as `check`."""
@@ -197,17 +171,8 @@ class Quadratic(Convex):
 
 
 @dataclass(frozen=True, slots=True)
-class Diagonal(Quadratic):
-    """Bowls whose axes are the coordinates, with the same curvatures in another order at each node.
-
-    Args:
-        dim: d, 1 to 16,777,216.
-        nodes: n, 1 to 100,000.
-        condition: as for `Quadratic`, like the others.
-    """
-
-    dim: int = 1000
-    most: ClassVar[tuple[int, int]] = (1 << 24, 100_000)
+class Diagonal(keys.Diagonal, Quadratic):
+    """Bowls whose axes are the coordinates, with the same curvatures in another order at each node."""
 
     def _axes(self, curvature: Tensor, chance: Generator) -> Tensor:
         return curvature[torch.randperm(self.dim, generator=chance)]
@@ -240,34 +205,11 @@ class LogisticData:
 
 
 @dataclass(frozen=True, slots=True)
-class Logistic(Convex):
+class Logistic(keys.Logistic, Convex):
     """Logistic regression on drawn samples, mostly of one label on each node: strongly convex and not quadratic.
 
     A batch_size of at least `samples` gives full gradients.
-
-    Args:
-        dim: d, 1 to 4,096.
-        nodes: n, 1 to 4,096.
-        samples: of each node, 2 to 65,536.
-        skew: share of the samples that has the node's main label, by turns −1 and 1, in [0.5, 1].
-        mu: weight of the penalty on ‖w‖²/2, 1e-6 to 10.
-        dtype: "float32" or "float64".
     """
-
-    dim: int = 100
-    nodes: int = 16
-    samples: int = 200
-    skew: float = 0.9
-    mu: float = 0.01
-    dtype: str = "float32"
-
-    def __post_init__(self) -> None:
-        whole("dim", self.dim, 1, 4096)
-        whole("nodes", self.nodes, 1, 4096)
-        whole("samples", self.samples, 2, 1 << 16)
-        real("skew", self.skew, 0.5, 1.0)
-        real("mu", self.mu, 1e-6, 10.0)
-        choice("dtype", self.dtype, DTYPES)
 
     def data(self, source: Source, device: str) -> LogisticData:
         """Samples number `source.shard` of the problem that `source.seed` draws. Raises ConfigError as `check`."""

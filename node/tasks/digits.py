@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Generator, nn
 
 from starling.gossip.errors import ConfigError
+from starling.node.tasks import keys
 from starling.node.tasks.api import Source
-from starling.node.tasks.checks import choice, whole
 from starling.node.tasks.files import read_npz
 from starling.node.tasks.labelled import Classification, Examples, LabelledData, check_labels, labelled
 from starling.node.tasks.networks import classifier
@@ -37,18 +37,14 @@ class Digits(Classification):
 
     A volunteer's own data are an .npz file with x: (n, 64) or (n, 8, 8), 0 to 16, and y: (n,), 0 to 9.
 
-    Args:
-        model: "mlp" (one hidden layer) or "cnn" (two convolutions and one hidden layer). Kept as `network`: `model` is the
-            protocol's method.
-        hidden: units of the hidden layer, 1 to 65,536.
+    Its keys are those of `starling.node.tasks.keys.Digits`; `model` is kept as `network`: it is the protocol's method.
     """
 
     network: str
     hidden: int
 
-    def __init__(self, model: str = "mlp", hidden: int = 64) -> None:
-        choice("model", model, ("mlp", "cnn"))
-        whole("hidden", hidden, 1, 1 << 16)
+    def __init__(self, model: keys.Network = "mlp", hidden: int = 64) -> None:
+        keys.Digits(model, hidden)
         object.__setattr__(self, "network", model)
         object.__setattr__(self, "hidden", hidden)
 

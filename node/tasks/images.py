@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Generator, nn
 
 from starling.gossip.errors import ConfigError
+from starling.node.tasks import keys
 from starling.node.tasks.api import Source
-from starling.node.tasks.checks import choice, whole
 from starling.node.tasks.files import names_in_npz, read_idx, read_npz
 from starling.node.tasks.labelled import Classification, Examples, LabelledData, check_labels, labelled
 from starling.node.tasks.networks import classifier
@@ -27,14 +27,7 @@ class Images(Classification):
     shares of 255, floats as they are. An .npz may have the owner of each sample, for a cut by_key: key_train, or key beside x.
     Without a test split one sample in ten is held out.
 
-    Args:
-        model: "mlp" or "cnn". Kept as `network`: `model` is the protocol's method.
-        path: the built-in data, at the same place on every node; a volunteer's own data come before it.
-        hidden: units of the hidden layer, 1 to 65,536.
-        height: pixels.
-        width: pixels.
-        channels: 1 for grey (n, height, width), else images are (n, height, width, channels).
-        classes: labels are 0 to classes − 1.
+    Its keys are those of `starling.node.tasks.keys.Images`; `model` is kept as `network`: it is the protocol's method.
     """
 
     network: str
@@ -46,18 +39,13 @@ class Images(Classification):
     classes: int
 
     def __init__(
-        self, model: str = "mlp", path: str = "", hidden: int = 128, height: int = 28, width: int = 28, channels: int = 1,
+        self, model: keys.Network = "mlp", path: str = "", hidden: int = 128, height: int = 28, width: int = 28, channels: int = 1,
         classes: int = 10,
     ) -> None:  # fmt: skip
-        choice("model", model, ("mlp", "cnn"))
+        made = keys.Images(model, str(path), hidden, height, width, channels, classes)
         object.__setattr__(self, "network", model)
-        object.__setattr__(self, "path", str(path))
-        for name, value, low, high in (
-            ("hidden", hidden, 1, 1 << 16), ("height", height, 1, 1024), ("width", width, 1, 1024),
-            ("channels", channels, 1, 16), ("classes", classes, 2, 1 << 16),
-        ):  # fmt: skip
-            whole(name, value, low, high)
-            object.__setattr__(self, name, value)
+        for name in ("path", "hidden", "height", "width", "channels", "classes"):
+            object.__setattr__(self, name, getattr(made, name))
 
     def model(self, generator: Generator) -> nn.Module:
         """A fresh classifier with He initialisation."""

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Generator, nn
 
 from starling.gossip.errors import ConfigError
+from starling.node.tasks import keys
 from starling.node.tasks.api import Source
-from starling.node.tasks.checks import choice, whole
 from starling.node.tasks.labelled import Classification, Examples, LabelledData, labelled, placed
 from starling.node.tasks.networks import mlp
 from starling.node.tasks.partition import take
@@ -37,17 +38,14 @@ class Synthetic(Classification):
 
     Partition `dirichlet` is the split above; the others are those of all tasks.
 
-    Args:
-        model: "softmax", which begins at 0, or "mlp" (one hidden layer). Kept as `network`: `model` is the protocol's method.
-        hidden: mlp: units of the hidden layer, 1 to 65,536.
+    Its keys are those of `starling.node.tasks.keys.Synthetic`; `model` is kept as `network`: it is the protocol's method.
     """
 
     network: str
     hidden: int
 
-    def __init__(self, model: str = "softmax", hidden: int = 32) -> None:
-        choice("model", model, ("softmax", "mlp"))
-        whole("hidden", hidden, 1, 1 << 16)
+    def __init__(self, model: Literal["softmax", "mlp"] = "softmax", hidden: int = 32) -> None:
+        keys.Synthetic(model, hidden)
         object.__setattr__(self, "network", model)
         object.__setattr__(self, "hidden", hidden)
 

@@ -18,8 +18,8 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from starling.gossip.errors import ConfigError
+from starling.node.tasks import keys
 from starling.node.tasks.api import Source
-from starling.node.tasks.checks import whole
 from starling.node.tasks.files import MAX_BYTES
 from starling.node.tasks.gpt import BYTES, Gpt
 from starling.node.tasks.partition import Indices, cut, take
@@ -85,36 +85,16 @@ class TextData:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Text(keys.Text):
     """Prediction of the next byte.
 
     Data are one file, or a folder whose *.txt files are read in the order of their names. The last tenth of each file is held
     out. Partition by_file gives each shard whole files, or contiguous ranges if there are more shards than files; iid deals
     short blocks of all files at random.
-
-    Args:
-        path: the built-in text, at the same place on every node; a volunteer's own comes before it.
-        context: bytes the model looks back, 1 to 65,536.
-        width: of the model, a multiple of heads.
-        layers: transformer blocks, 1 to 256.
-        heads: attention heads, 1 to 256.
     """
 
-    path: str = ""
-    context: int = 128
-    width: int = 128
-    layers: int = 4
-    heads: int = 4
     metric: ClassVar[str] = "bits_per_byte"
     higher_is_better: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        whole("context", self.context, 1, 1 << 16)
-        whole("layers", self.layers, 1, 256)
-        whole("heads", self.heads, 1, 256)
-        whole("width", self.width, 1, 1 << 14)
-        if self.width % self.heads:
-            raise ValueError(f"width: must be a multiple of heads = {self.heads}, got {self.width}")
 
     def model(self, generator: Generator) -> nn.Module:
         """A fresh transformer."""

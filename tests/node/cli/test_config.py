@@ -82,14 +82,16 @@ def test_check_finds_no_error_and_says_what_may_not_be_meant(here, capsys):
     ("module", "words"),
     [
         ("from starling.node.tasks.digits import Digits as Mine\nprint('loud')\n", None),
+        ("class Mine:\n    def __init__(self, wide: bool): ...\n    metric = higher_is_better = model = data = loss = score = 0\n",
+         ["m.toml: task.hidden: mine:Mine has no such key; only digits, images, synthetic take it"]),
         ("import nowhere_at_all\n", ["mine.py", "line 1", "nowhere_at_all"]),
         ("Other = 3\n", ["mine.py", "'Mine'"]),
         (None, ["'mine:Mine'", "no mine.py in"]),
     ],
-)
+)  # fmt: skip
 def test_check_imports_the_module_that_the_task_names(module, words, here, capsys):
     """In a process of its own: an exception there is one line here, and what it prints goes nowhere near standard output."""
-    (here / "m.toml").write_text('[task]\nkind = "mine:Mine"\n')
+    (here / "m.toml").write_text('[task]\nkind = "mine:Mine"\nhidden = 9\n')
     if module is not None:
         (here / "mine.py").write_text(module)
     assert main(["manifest", "check", "m.toml"]) == (0 if words is None else 2)

@@ -164,9 +164,9 @@ def test_found_refuses_a_directory_that_holds_a_node(daemon, here, capsys):
 
 
 def test_what_the_engine_refuses_leaves_no_node_behind_so_that_the_corrected_command_works(daemon, here, capsys):
-    """The task's parameters are checked by the engine, after the directory was made."""
-    daemon.refusal = ConfigError("task.model: must be one of cnn, mlp, got 'cn'")
-    assert main(["found", "--set", "task.model=cn"]) == 2
+    """Code of others and data are seen by the engine alone, after the directory was made."""
+    daemon.refusal = ConfigError("task: model must be one of cnn, mlp, got 'cn'")
+    assert main(["found", "--set", "task=m:t", "--set", "task.model=cn", "--set", "trust=true"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == f"starling: {daemon.refusal}; see `starling config show`"
     place = RunDir(here / "starling-node")

@@ -1,5 +1,6 @@
 """A key that the named parts do not take is refused, wherever it comes from, and what is written down has no such key."""
 
+import importlib
 import pickle
 
 import msgspec
@@ -7,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from starling.gossip.catalogue import parameters
 from starling.gossip.compress.catalogue import SELECTIONS
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.overlay.catalogue import OVERLAYS
-from starling.node.catalogues import OPTIMIZERS, PARTITIONS
+from starling.node.catalogues import OPTIMIZERS, PARTITIONS, TASKS
 from starling.node.config import manifest, parts, presets, toml
 from starling.node.config.admission import ADMISSIONS
 from starling.node.config.schema import CompressSection, Manifest, MixSection
@@ -25,6 +27,7 @@ CHOICES = {
     "compress.select": SELECTIONS,
     "optimizer.kind": OPTIMIZERS,
     "admission.kind": ADMISSIONS,
+    "task.kind": TASKS,
     "partition.kind": PARTITIONS,
 }
 
@@ -42,7 +45,11 @@ def load(*assignments):
         (["compress.budget_bytes=9", "compress.select=mask"], "compress.budget_bytes", "only layered, budget take it"),
         (["robust.rule=median", "robust.f=1"], "robust.f", "median has no such key; only trimmed_mean"),
         (["robust.bucket=3"], "robust.bucket", "robust without before has no such key; only bucketing takes it"),
-        (["optimizer=adamw", "optimizer.momentum=0.9"], "optimizer.momentum", "only sgd takes it"),
+        (
+            ["optimizer=adamw", "optimizer.momentum=0.9"],
+            "optimizer.momentum",
+            "adamw has no such key; only sgd, rmsprop take it",
+        ),
         (["admission=allow", "admission.bits=0"], "admission.bits", "only open takes it"),
         (["partition=iid", "partition.alpha=1"], "partition.alpha", "only dirichlet takes it"),
         (["mix=dsgd", "mix.feedback_beta=0.1"], "mix.feedback_beta", "only psgd takes it"),
@@ -56,6 +63,8 @@ def load(*assignments):
             "optimizer.correction_lr",
             "leave it out, as `starling manifest",
         ),
+        (["task.hidden=9", "task=text"], "task.hidden", "text has no such key; only digits, images, synthetic take it"),
+        (["optimizer=rmsprop", "optimizer.alfa=0.9"], "optimizer.alfa", "did you mean optimizer.alpha? choose one of"),
         (["mix.x=1"], "mix.x", "no such key; choose one of kind, theta, clip_norm, kappa"),
     ],
 )
@@ -119,3 +128,47 @@ def test_the_keys_of_code_that_is_not_imported_are_scalars():
     assert section.params() == {"pace": 0.7, "name": "x"}
     with pytest.raises(ConfigError, match=r"mix\.pace: must be text or"):
         MixSection(kind="not_there:Mixer", pace=[1])
+
+
+@pytest.mark.parametrize(
+    ("assignments", "said"),
+    [
+        (["task=text", "task.width=9"], "task: width must be a multiple of heads = 4, got 9"),
+        (["mix=a2cid2", "mix.chi2=2"], "mix: chi2 must be in (0, chi1 = 1.0], got 2.0"),
+        (["compress.select=cocktail", "compress.ratio=0.5"], "compress: ratio must be in (0, keep = 0.2], got 0.5"),
+        (
+            ["optimizer.nesterov=true", "optimizer.momentum=0"],
+            "optimizer: nesterov must be false without momentum, got true",
+        ),
+    ],
+)
+def test_keys_of_a_part_that_do_not_fit_each_other_are_refused_without_torch(assignments, said):
+    with pytest.raises(ConfigError) as caught:
+        manifest.check(load(*assignments))
+    assert str(caught.value) == said
+
+
+def test_a_task_decides_on_the_keys_that_are_not_set():
+    """So the canonical bytes, and with them the ids of swarms, are those of the keys that were set."""
+    plain = load("task.hidden=9")
+    assert plain.task.params() == {"hidden": 9}
+    assert "model" not in msgspec.to_builtins(plain)["task"]
+    assert plain.task.changed(kind="synthetic").params() == {"hidden": 9}
+    assert plain.task.changed(kind="text").params() == {}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in OPTIMIZERS.built_in if kind != "sgd" and "adam" not in kind])
+def test_keys_of_optimisers_have_the_defaults_of_torch(kind):
+    theirs = OPTIMIZERS.parameters(kind)
+    assert {each.name: each.default for each in OPTIMIZERS.keys_of(kind)}.items() <= {
+        name: it.default for name, it in theirs.items()
+    }.items()
+
+
+@pytest.mark.parametrize("kind", TASKS.built_in)
+def test_keys_of_tasks_are_the_parameters_of_their_constructors(kind):
+    theirs = {name: it.default for name, it in TASKS.parameters(kind).items()}
+    module, _, name = f"starling.node.tasks.keys:{TASKS[kind].__name__}".partition(":")
+    stated = getattr(importlib.import_module(module), name)
+    assert {name: it.default for name, it in parameters(stated).items()} == theirs
+    assert {each.name for each in TASKS.keys_of(kind)} == theirs.keys()

@@ -40,8 +40,8 @@ def test_open_says_what_was_opened_and_works_once():
 @pytest.mark.parametrize(
     ("agreed", "word"),
     [
-        (manifest(params={"model": "tree"}), "task: "),
-        (manifest(optimizer=OptimizerSection(kind="rmsprop", alpha=-1.0)), "optimizer"),
+        (manifest(kind="starling.node.tasks.digits:Digits", params={"model": "tree"}), "task: model must be one of"),
+        (manifest(optimizer=OptimizerSection(kind="torch.optim:RMSprop", alpha=-1.0)), "optimizer"),
     ],
 )
 def test_what_a_person_got_wrong_is_refused_in_one_line_that_names_the_key(agreed, word):

@@ -166,3 +166,9 @@ def test_an_error_is_described_by_the_last_line_of_ones_own_code():
     assert "test_task_check.py, line " in said
     assert 'torch.zeros(3).reshape("x")' in said
     assert "\n" not in said
+
+
+def test_a_task_that_is_not_known_is_a_finding_and_no_traceback():
+    (finding,) = check("digit")
+    assert not finding.fine
+    assert finding.text.startswith("task.kind: 'digit' is unknown")

@@ -92,5 +92,5 @@ def test_what_is_not_for_it_is_refused_in_one_line(tmp_path):
         Synthetic().data(source(shards=4001), "cpu")
     with pytest.raises(ConfigError, match="these data cannot be cut by_file"):
         Synthetic().data(source(kind="by_file"), "cpu")
-    with pytest.raises(ValueError, match="model: must be one of mlp, softmax"):
+    with pytest.raises(ValueError, match="model must be one of softmax, mlp, got 'cnn'"):
         Synthetic(model="cnn")

@@ -1,0 +1,144 @@
+"""Keys of the built-in tasks, as constructors check them and manifests give them. Torch-free."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from starling.gossip.bounds import parameters
+
+Network = Literal["mlp", "cnn"]
+Few = Annotated[int, Meta(ge=1, le=256)]
+Pixels = Annotated[int, Meta(ge=1, le=1024)]
+Some = Annotated[int, Meta(ge=1, le=4096)]
+Many = Annotated[int, Meta(ge=1, le=1 << 16)]
+Precision = Literal["float32", "float64"]
+Scale = Annotated[float, Meta(ge=0, le=1e6)]
+
+
+@parameters
+class Digits:
+    """Keys of the handwritten digits.
+
+    Args:
+        model: "mlp" (one hidden layer) or "cnn" (two convolutions and one hidden layer).
+        hidden: units of the hidden layer, 1 to 65,536.
+    """
+
+    model: Network = "mlp"
+    hidden: Many = 64
+
+
+@parameters
+class Images:
+    """Keys of images from files.
+
+    Args:
+        model: "mlp" or "cnn".
+        path: the built-in data, at the same place on every node; a volunteer's own data come before it.
+        hidden: units of the hidden layer, 1 to 65,536.
+        height: pixels.
+        width: pixels.
+        channels: 1 for grey (n, height, width), else images are (n, height, width, channels).
+        classes: labels are 0 to classes − 1.
+    """
+
+    model: Network = "mlp"
+    path: str = ""
+    hidden: Many = 128
+    height: Pixels = 28
+    width: Pixels = 28
+    channels: Annotated[int, Meta(ge=1, le=16)] = 1
+    classes: Annotated[int, Meta(ge=2, le=1 << 16)] = 10
+
+
+@parameters
+class Synthetic:
+    """Keys of the Gaussian classes.
+
+    Args:
+        model: "softmax", which begins at 0, or "mlp" (one hidden layer).
+        hidden: mlp: units of the hidden layer, 1 to 65,536.
+    """
+
+    model: Literal["softmax", "mlp"] = "softmax"
+    hidden: Many = 32
+
+
+@parameters
+class Text:
+    """Keys of text.
+
+    Args:
+        path: the built-in text, at the same place on every node; a volunteer's own comes before it.
+        context: bytes the model looks back, 1 to 65,536.
+        width: of the model, a multiple of heads.
+        layers: transformer blocks, 1 to 256.
+        heads: attention heads, 1 to 256.
+    """
+
+    path: str = ""
+    context: Many = 128
+    width: Annotated[int, Meta(ge=1, le=1 << 14)] = 128
+    layers: Few = 4
+    heads: Few = 4
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(f"width must be a multiple of heads = {self.heads}, got {self.width}")
+
+
+@parameters
+class Quadratic:
+    """Keys of bowls.
+
+    Args:
+        dim: d, 1 to 4,096.
+        nodes: n, 1 to 4,096.
+        condition: ratio of the largest curvature, which is 1, to the smallest, 1 to 1e12.
+        spread: how much nodes' optima differ, 0 to 1e6.
+        noise: standard deviation of the gradient's error in each coordinate, 0 to 1e6.
+        dtype: "float32" or "float64".
+    """
+
+    dim: Some = 50
+    nodes: Some = 16
+    condition: Annotated[float, Meta(ge=1, le=1e12)] = 10.0
+    spread: Scale = 1.0
+    noise: Scale = 0.0
+    dtype: Precision = "float32"
+
+
+@parameters
+class Diagonal(Quadratic):
+    """Keys of bowls whose axes are the coordinates.
+
+    Args:
+        dim: d, 1 to 16,777,216.
+        nodes: n, 1 to 100,000.
+    """
+
+    dim: Annotated[int, Meta(ge=1, le=1 << 24)] = 1000
+    nodes: Annotated[int, Meta(ge=1, le=100_000)] = 16
+
+
+@parameters
+class Logistic:
+    """Keys of logistic regression.
+
+    Args:
+        dim: d, 1 to 4,096.
+        nodes: n, 1 to 4,096.
+        samples: of each node, 2 to 65,536.
+        skew: share of the samples that has the node's main label, by turns −1 and 1, in [0.5, 1].
+        mu: weight of the penalty on ‖w‖²/2, 1e-6 to 10.
+        dtype: "float32" or "float64".
+    """
+
+    dim: Some = 100
+    nodes: Some = 16
+    samples: Annotated[int, Meta(ge=2, le=1 << 16)] = 200
+    skew: Annotated[float, Meta(ge=0.5, le=1)] = 0.9
+    mu: Annotated[float, Meta(ge=1e-6, le=10)] = 0.01
+    dtype: Precision = "float32"
