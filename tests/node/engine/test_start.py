@@ -9,6 +9,7 @@ from msgspec import structs
 from safetensors.torch import load_file, save_file
 
 from starling.node import operate
+from starling.node.config.parts import shown
 from starling.node.config.schema import NodeConfig
 from starling.node.config.start import sealed
 from starling.node.engine import offline
@@ -89,7 +90,7 @@ def test_a_model_of_another_task_is_refused_in_one_line(tmp_path, change, words)
     save_file(change(load_file(file)), file)
     _, founded, config = from_file(manifest(params=SMALL), file)
     refused = refused_as("config", Engine().handle(opening(founded, 0, "a", config.start)), words)
-    assert refused.reason.startswith(f"task.start: '{file}' ")
+    assert refused.reason.startswith(f"task.start: {shown(str(file))} ")
     assert refused.reason.endswith("as `starling export MODEL.safetensors` writes it")
 
 
