@@ -25,7 +25,7 @@ from tests.fuzz.target import Choices, Target, one_line, prefixed
 PEER = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
 SECTIONS: tuple[type[Section], ...] = (Manifest, NodeConfig)
 EXAMPLES: tuple[Section, ...] = (
-    Manifest(task=TaskSection(kind="quadratic", nodes=4, dtype="float64", condition=2.0, shuffled=True)),
+    Manifest(task=TaskSection(kind="mine:Task", nodes=4, dtype="float64", condition=2.0, shuffled=True)),
     NodeConfig(),
 )  # fmt: skip
 
@@ -109,7 +109,7 @@ def _set(data: bytes) -> bool:
 
 def _sets() -> Iterator[bytes]:
     for number, text in (
-        (0, "pace.rounds=50"), (0, "mix=dsgd"), (0, "task.model=cnn"), (0, "task.a=1\nseed=7"),
+        (0, "pace.rounds=50"), (0, "mix=dsgd"), (0, "task.model=cnn"), (0, "name=1\nseed=7"),
         (0, "name='a = b'\noptimizer.lr=1e-3"), (0, "overlay = ring"), (1, "data=/tmp/x"),
     ):  # fmt: skip
         yield bytes([number]) + text.encode()
