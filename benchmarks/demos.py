@@ -25,13 +25,15 @@ two runs of one seed, and so does what the machine makes late.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 
 from benchmarks import facts
 from benchmarks.command import starling
 from benchmarks.recipes import DemoRecipe
 from benchmarks.results import Figures, Run
 
+LEARNED = frozenset({"mean", "least_mean", "min", "least"})
+"""Ends of the names of figures of what was learned; all others a clock measures."""
 RATIOS = ("bytes_per_exchange", "bytes_per_node")
 
 
@@ -75,6 +77,13 @@ def figures(recipe: DemoRecipe, runs: Sequence[Run]) -> Figures:
     table = {f"{case}.{name}": value for case in by_case for name, value in _figures(by_case[case])}
     table |= dict(_attacked(recipe, by_case))
     return table | _compare(*recipe.compare, by_case, table) if recipe.compare is not None else table
+
+
+def spread(recipe: DemoRecipe, runs: Sequence[Run]) -> dict[str, float]:
+    """Standard deviation over seeds of every figure of what was learned."""
+    by_seed = [figures(recipe, [run for run in runs if run["seed"] == seed]) for seed in recipe.seeds]
+    learned = [name for name in by_seed[0] if name.rpartition(".")[2] in LEARNED]
+    return {name: stdev(each[name] for each in by_seed) for name in learned} if len(by_seed) > 1 else {}
 
 
 def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, float]]:

@@ -581,6 +581,23 @@ def test_a_figure_that_only_one_result_has_is_outside():
     assert [each.figure for each in differences if not each.within] == ["b.mean"]
 
 
+@pytest.mark.parametrize(
+    ("case", "factor", "agrees"),
+    [
+        ("mean", 1.02, True), ("mean", 1.2, False), ("wall_s", 1.4, True), ("wall_s", 1.6, False), ("bytes_per_exchange", 1.4, True),
+    ],
+)  # fmt: skip
+def test_accuracies_of_demos_are_compared_by_their_spread_and_only_what_a_clock_measures_loosely(case, factor, agrees):
+    """The spread of three seeds is .01: results that were stored without one have it in their runs."""
+    recipe = DemoRecipe(title="x")
+    runs = [demo_run("default", seed, mean) for seed, mean in ((1, 0.89), (2, 0.9), (3, 0.91))]
+    stored = msgspec.structs.replace(result(), recipe=recipe, runs=runs, figures=demos.figures(recipe, runs), spread={})
+    name = f"default.{case}"
+    measured = msgspec.structs.replace(stored, figures=stored.figures | {name: factor * stored.figures[name]})
+    assert bench.agrees(stored, measured, None) is agrees
+    assert demos.spread(recipe, runs)["default.mean"] == pytest.approx(0.01)
+
+
 @pytest.mark.slow
 def test_a_measurement_is_compared_with_a_stored_one(tmp_path, capsys):
     """The same code on the same machine agrees with itself; a figure that was another is named, and exit code 1."""
