@@ -150,6 +150,17 @@ class Dirichlet:
     alpha: Positive = 0.3
 
 
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Rounds, in which peers wait for each other.
+
+    Args:
+        max_wait_s: the adaptive deadline of an exchange never exceeds this.
+    """
+
+    max_wait_s: Positive = 10.0
+
+
 TASKS: Catalogue[Task, None] = Catalogue(
     "task.kind",
     "starling.tasks",
@@ -192,6 +203,9 @@ PARTITIONS: Catalogue[Any, None] = Catalogue(
     "",
     {kind: Entry("builtins:object") for kind in ("iid", "by_label", "by_file", "by_key")}
     | {"dirichlet": Entry(f"{_HERE}:Dirichlet")},
+)
+PACES: Catalogue[Any, None] = Catalogue(
+    "pace.kind", "", {"steps": Entry(f"{_HERE}:Steps"), "clock": Entry("builtins:object")}
 )
 
 

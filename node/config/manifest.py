@@ -130,7 +130,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
     optimizer, mix, pace, timing = manifest.optimizer, manifest.mix, manifest.pace, manifest.membership
     if not manifest.name.isprintable():
         raise ConfigError(f"name: must be printable, got {manifest.name!r}; try `--set name=starling`")
-    if pace.min_wait_s > pace.max_wait_s:
+    if pace.kind == "steps" and pace.min_wait_s > pace.max_wait_s:
         raise ConfigError(
             f"pace.min_wait_s: must be <= pace.max_wait_s = {pace.max_wait_s:g}, got {pace.min_wait_s:g}; "
             f"try `--set pace.min_wait_s={pace.max_wait_s:g}`"

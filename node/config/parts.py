@@ -22,7 +22,7 @@ from starling.gossip.compress.catalogue import QUANTIZERS, SELECTIONS
 from starling.gossip.errors import ConfigError, closest
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.overlay.catalogue import OVERLAYS
-from starling.node.catalogues import OPTIMIZERS, PARTITIONS, TASKS
+from starling.node.catalogues import OPTIMIZERS, PACES, PARTITIONS, TASKS
 from starling.node.config.admission import ADMISSIONS
 from starling.robust.catalogue import PREAGGREGATIONS, RULES
 
@@ -41,7 +41,7 @@ CATALOGUES: Mapping[str, Catalogue[Any, Any]] = MappingProxyType(
     }
 )
 """Keys that name a part -> the parts."""
-_ALL = {**CATALOGUES, "partition.kind": PARTITIONS, "admission.kind": ADMISSIONS}
+_ALL = {**CATALOGUES, "partition.kind": PARTITIONS, "pace.kind": PACES, "admission.kind": ADMISSIONS}
 REMOVED: Mapping[str, str] = MappingProxyType(
     {
         "optimizer.correction_lr": "every optimiser is corrected in units of its own updates, mix.kappa alone says how fast"

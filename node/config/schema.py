@@ -146,9 +146,10 @@ class CompressSection(PartSection, frozen=True):
     """
 
 
-class PaceSection(Section, frozen=True):
+class PaceSection(PartSection, frozen=True):
     """When nodes compute and when they exchange."""
 
+    SECTION = "pace"
     kind: Literal["steps", "clock"] = "steps"
     """steps: rounds of so many local steps, and peers wait for each other. clock: an exchange per slot of time, without rounds."""
     local_steps: Annotated[int, Meta(ge=1, le=100_000)] = 20
@@ -159,10 +160,8 @@ class PaceSection(Section, frozen=True):
     """Members that must be there before training begins; later a lone node goes on."""
     slot_s: Positive = 1.0
     """clock: seconds between a node's exchanges. steps: the time in which one exchange should be over, for the byte budget."""
-    max_wait_s: Positive = 10.0
-    """steps: the adaptive deadline, counted from when peers as slow as half our speed are ready, never exceeds this."""
     min_wait_s: Positive = 0.25
-    """steps: nor falls below this."""
+    """The adaptive deadline of an exchange, counted from when peers as slow as half our speed are ready, never falls below this."""
     ramp_rounds: Count = 20
     """A late joiner's lr climbs to its full value over this many rounds."""
     evaluate_every: AtLeastOne = 20

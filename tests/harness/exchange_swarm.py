@@ -72,7 +72,9 @@ class PairwiseMember(Member):
     ) -> None:
         rng = Random(f"{name} {seed}")
         super().__init__(name, network, CountingEngine(x))
-        manifest = msgspec.structs.replace(Manifest(), pace=PaceSection(kind=pace, max_wait_s=2.0))
+        manifest = msgspec.structs.replace(
+            Manifest(), pace=PaceSection(kind=pace, **({"max_wait_s": 2.0} if pace == "steps" else {}))
+        )
         self.exchange = Exchange(
             context(
                 network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm",

@@ -37,7 +37,10 @@ def digits(
         mix=MixSection(kind=mix),
         compress=compress or CompressSection(),
         pace=PaceSection(
-            kind=pace, **{"local_steps": 10, "rounds": 60, "quorum": nodes, "slot_s": 0.2, "max_wait_s": 1.0} | rounds
+            kind=pace,
+            **{"local_steps": 10, "rounds": 60, "quorum": nodes, "slot_s": 0.2}
+            | ({"max_wait_s": 1.0} if pace == "steps" else {})
+            | rounds,
         ),
     )
 

@@ -100,9 +100,10 @@ class _Run:
         self.counts: Counter[str] = Counter()
         self._splits = build.splits(scenario, count)
         self._step_s = build.step_s(scenario, count)
-        least_s = agreed.pace.max_wait_s if without_faults(scenario) else agreed.pace.min_wait_s
+        longest_s = agreed.pace.max_wait_s if self._steps_pace else agreed.pace.slot_s
+        least_s = longest_s if without_faults(scenario) else min(agreed.pace.min_wait_s, longest_s)
         self._clocks = Clocks(
-            self._step_s, build.rates(scenario, count), scenario.network.latency_s, least_s, agreed.pace.max_wait_s, _FRAME_BYTES
+            self._step_s, build.rates(scenario, count), scenario.network.latency_s, least_s, longest_s, _FRAME_BYTES
         )  # fmt: skip
         self._believed_s = np.full(count, -math.inf)  # until when a dead row is believed alive
         self._detection_s = detection_s(scenario)
