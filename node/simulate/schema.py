@@ -138,7 +138,7 @@ class Scenario(Section, frozen=True):
     mix: MixSection = msgspec.field(default_factory=MixSection)
     overlay: OverlaySection = msgspec.field(default_factory=OverlaySection)
     compress: CompressSection = msgspec.field(default_factory=CompressSection)
-    pace: PaceSection = PaceSection()
+    pace: PaceSection = msgspec.field(default_factory=PaceSection)
     membership: MembershipSection = MembershipSection()
     robust: RobustSection = msgspec.field(default_factory=RobustSection)
     faults: FaultsSection = FaultsSection()
