@@ -202,9 +202,8 @@ class Indices(Support):
 
     def add(self, x: Tensor, values: Tensor) -> Tensor:
         """X (d,) with the values (k,) added at the indices -> a new (d,)."""
-        x = x.clone()
-        x[self.indices] += values
-        return x
+        at = self.indices.to(x.device)
+        return x.index_copy(0, at, x.index_select(0, at).add_(values))
 
 
 def blocks_in(dim: int, block: int = BLOCK) -> int:

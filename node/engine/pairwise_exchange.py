@@ -90,9 +90,8 @@ class Exchanges:
         self._limit = kept(compress.ratio, self._dim) if chosen.wishes else 0
         self._offers: dict[str, _Offer] = {}
         self._pending: dict[str, _Pending] = {}
-        self._known: dict[
-            str, Tensor
-        ] = {}  # (D,) what we last knew of a peer's vector, where the selector compares with it
+        # (D,) what we last knew of a peer's vector, where the selector compares with it
+        self._known: dict[str, Tensor] = {}
         self._wishes: dict[str, Indices] = {}  # coordinates that a responder asked for
         self._tables: tuple[dict[str, Any], ...] = (self._offers, self._pending, self._known, self._wishes)
 
