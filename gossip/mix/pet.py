@@ -138,7 +138,9 @@ class Pet(MixerBase):
         return Correction(torch.zeros_like(x)) if self.track == "difference" else drift.start(x)
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
-        """The gradient less the correction: g − c."""
+        """The gradient less the correction, g − c; the gradient itself where there never is one."""
+        if not self.size(1):
+            return gradient, state
         if self.track != "difference":
             state = drift.observe(state, gradient)
         return gradient - state.c, state

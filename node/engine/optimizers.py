@@ -64,9 +64,14 @@ class Optimizer:
     def corrected(self, gradient: Tensor, correct: Correct) -> tuple[Tensor, Tensor | None]:
         """Direction and shift of a step, each like the gradient (…, d); `correct` is called once.
 
-        Where updates are corrected it is asked what it adds to a direction of 0, which may not depend on the direction.
+        Where updates are corrected it is asked what it adds to a direction of 0, which may not depend on the direction. There is no
+        shift where it gives back what it was given.
         """
-        return (gradient, correct(torch.zeros_like(gradient))) if self._corrects_updates else (correct(gradient), None)
+        if not self._corrects_updates:
+            return correct(gradient), None
+        nothing = torch.zeros_like(gradient)
+        shift = correct(nothing)
+        return gradient, None if shift is nothing else shift
 
     def step(self, x: Tensor, direction: Tensor, lr: float, shift: Tensor | None = None) -> None:
         """Change x (d,), detached from autograd, in place along a direction (d,), and then by −lr·shift (d,), at a rate lr >= 0."""
