@@ -260,10 +260,8 @@ class Pairwise:
         self.pace.resolved(peer, self.pace.round, "aborted", now)
         self.pace.forget(peer)
         self._clipped.discard(peer)
-        if peer in self.edges:
+        if peer in self.edges:  # else the engine holds nothing of it, and a stranger who comes and goes costs no call
             self._reset(peer, now)
-        else:
-            self._out.append(calls.Revoke(peer))
         return self._flush()
 
     @property

@@ -40,6 +40,7 @@ LAST_SAVE_S = 1.2  # for the last checkpoint
 CONTRADICTED_S = 2.0  # first pause of a joiner that was offered contradictory models; doubles up to a minute
 PAYLOAD_BYTES_PER_PARAMETER = 32  # upper bound: two vectors of doubles, and an index for each coordinate …
 PAYLOAD_BYTES = 64 << 10  # … with their headers
+RECONCILED_S = 5.0  # pause between comparisons of the edges with the members: what an event did not say is done then
 SETTLE_S = 3.0  # a joiner looks for members for so long before it starts alone
 
 
@@ -230,8 +231,12 @@ class RunningNode:
     async def _cut_contributions(self) -> None:
         async with trio.open_nursery() as nursery:
             while True:
-                await self._cut_added.wait()
+                with trio.move_on_after(RECONCILED_S):
+                    await self._cut_added.wait()
                 self._cut_added = trio.Event()
+                members = self.membership.table
+                gone = (peer for peer in self.exchange.edges if peer not in members or not members[peer].present)
+                self._cut.update(dict.fromkeys(gone))
                 for peer in self._cut:
                     nursery.start_soon(self.exchange.revoke, peer)
                 self._cut.clear()

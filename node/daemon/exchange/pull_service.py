@@ -71,6 +71,7 @@ class PulledExchange:
         self._since = math.inf  # when the local steps of the round began
         self._outcomes: Counter[str] = Counter()
         self._committed: Counter[str] = Counter()
+        self._given: set[str] = set()  # peers of which the engine has had a vector
         self.payload_bytes = 0
         """Payload bytes sent."""
 
@@ -106,6 +107,7 @@ class PulledExchange:
             raise RemoteProtocolError(peer, "wrong_kind_of_exchange")
         commands = self._core.receive(peer, message, trio.current_time())
         if isinstance(message, Pulled) and any(isinstance(command, VerifyUpdate) for command in commands):
+            self._given.add(peer)
             self._transactions.received(peer, message)
             self._attested(attestation_of(self._context.swarm, peer, message))
         self._shell.do(commands)
@@ -181,6 +183,9 @@ class PulledExchange:
         """The peer is gone, banned or reborn: its vector is not used any more; no flow has to be deleted."""
         self._core.forget(peer)
         self._shell.move()
+        if peer not in self._given:
+            return
+        self._given.discard(peer)
         try:
             await self._engine.call(calls.Revoke(peer))
         except EngineError:

@@ -224,11 +224,13 @@ class Membership:
             source = self._network.origin(inbound.peer) or inbound.peer
             self._admission.queue(source, inbound.peer, trio.current_time())
             self._check_admission()
+        await _ended("frames")
 
     async def _watch_connections(self) -> None:
         async for event in self._network.events():
             if isinstance(event, Disconnected):
                 self._lost(event.peer)
+        await _ended("events")
 
     def _lost(self, peer: str) -> None:
         self._do(self._core.connection_lost(peer, trio.current_time()))
@@ -297,3 +299,9 @@ class Membership:
             return False
         self._do(self._core.greet(peer, trio.current_time()))
         return True
+
+
+async def _ended(what: str) -> None:
+    """What is followed ended. Raises GossipError: a node that hears nothing any more does not go on as if all were quiet."""
+    await trio.lowlevel.checkpoint()  # raises Cancelled where the node itself ends
+    raise GossipError(f"the network gives no {what} any more")

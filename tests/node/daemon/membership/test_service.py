@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import trio
 
-from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.errors import GossipError, RemoteProtocolError
 from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.membership.events import Died, Joined
 from starling.gossip.wire.frames import encode
@@ -192,3 +192,12 @@ async def test_a_stranger_on_another_lane_is_at_fault(autojump_clock):
         stranger = Identity.from_seed((9).to_bytes(32, "big")).peer_id
         with pytest.raises(RemoteProtocolError, match="not_a_member"):
             nodes[0].membership.admits(stranger)
+
+
+async def test_a_node_that_hears_nothing_any_more_does_not_go_on(autojump_clock):
+    hub = MemoryHub()
+    node = Node(hub, 0)
+    with pytest.RaisesGroup(pytest.RaisesExc(GossipError, match="no .* any more"), flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(node.live, [])
+            node.network.close()

@@ -1,0 +1,54 @@
+"""A kit of hostile peers: identities that say what a test gives them, and members that lie in one way.
+
+A `Stranger` is light: it has a place in the network and a key, and no engine. A member that lies is a whole node whose frames are
+rewritten on their way out (`tests.harness.swarms.lie`); here are the lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+from starling.gossip.errors import PeerUnreachable
+from starling.gossip.seeds import derive
+from starling.gossip.wire.frames import encode
+from starling.gossip.wire.schema import Lane, Message, Record, Sync
+from starling.node.identity import Identity
+from starling.node.net.memory import MemoryHub, address_of
+
+
+def key(*parts: object) -> Identity:
+    """An identity: the same for the same parts."""
+    return Identity.from_seed(derive(0, "hostile", *map(str, parts)).to_bytes(32, "big"))
+
+
+class Stranger:
+    """Somebody on the network who knows the swarm's id and its members' addresses."""
+
+    def __init__(self, hub: MemoryHub, swarm: str, name: str = "stranger") -> None:
+        self.identity, self._name, self._swarm = key(name), name, swarm
+        self.peer = self.identity.peer_id
+        self._network = hub.join(self.peer)
+
+    async def tell(self, victim: str, *messages: Message, lane: Lane = "control") -> None:
+        """Send messages to a peer; one that refuses is told nothing."""
+        try:
+            await self._network.dial(address_of(victim))
+            for message in messages:
+                await self._network.send(victim, lane, encode(message))
+        except PeerUnreachable:
+            return
+
+    def record(self, identity: Identity, incarnation: int = 1, version: int = 0, status: str = "alive") -> Record:
+        """A record as that identity signs it."""
+        named = identity.peer_id
+        return identity.sign_record(
+            Record(named, self._swarm, incarnation, version, status, (address_of(named),), b"", b"")
+        )
+
+    def comings_and_goings(self, identities: int) -> Iterator[Sync]:
+        """Frames that say of ever new identities that they are here, then that they have left."""
+        for lap in count():
+            some = [key(self._name, lap, each) for each in range(identities)]
+            yield Sync(tuple(self.record(each) for each in some), reply=False)
+            yield Sync(tuple(self.record(each, version=1, status="left") for each in some), reply=False)
