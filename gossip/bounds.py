@@ -1,4 +1,7 @@
-"""Types of parameters with their bounds: fields of a part's constructor that a configuration sets, checked by msgspec. Torch-free."""
+"""Types of parameters with their bounds: fields of a part's constructor that a configuration sets, checked by msgspec. Torch-free.
+
+Every number has a floor and a ceiling: a manifest comes from other people, and what no run can use only costs those who try it.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,14 @@ from typing import (
 
 from msgspec import Meta
 
-Positive = Annotated[float, Meta(gt=0)]
-NonNegative = Annotated[float, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0, le=1e6)]
+NonNegative = Annotated[float, Meta(ge=0, le=1e6)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 PositiveShare = Annotated[float, Meta(gt=0, le=1)]
 ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
-Count = Annotated[int, Meta(ge=0)]
-AtLeastOne = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0, le=10**9)]
+AtLeastOne = Annotated[int, Meta(ge=1, le=10**6)]
+Bytes = Annotated[int, Meta(ge=1, le=1 << 40)]
 Degree = Annotated[int, Meta(ge=1, le=32)]
 Steps = Annotated[int, Meta(ge=1, le=1024)]
 Byzantine = Annotated[int, Meta(ge=0, le=64)]
@@ -70,7 +74,7 @@ def _check(name: str, hint: Any, value: Any) -> None:
     if not (right and all(holds(value, bound) for _, holds, bound in bounds)):
         finite = "finite and " if arguments[0] is float else ""
         raise ValueError(
-            f"{name} must be {finite}{' and '.join(f'{sign} {bound}' for sign, _, bound in bounds)}, got {value!r}"
+            f"{name} must be {finite}{' and '.join(f'{sign} {bound:.12g}' for sign, _, bound in bounds)}, got {value!r}"
         )
     return None
 

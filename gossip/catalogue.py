@@ -17,6 +17,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -186,7 +187,7 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
 
     def keys_of(self, name: str, *, trusted: bool = False) -> tuple[Key, ...] | None:
         """A part's keys in the configuration, ConfigError as `load`; None: not known without importing torch, or code without consent."""
-        constructor = self._keyed(name, trusted=trusted)
+        constructor = self.keyed(name, trusted=trusted)
         if constructor is None:
             return None
         keys = _keys(constructor, self.supplied)
@@ -194,13 +195,13 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
 
     def check_keys(self, section: str, name: str, params: Mapping[str, Any]) -> None:
         """Raise ConfigError where values of a part's keys do not fit each other, if that is known without what the node supplies."""
-        constructor = self._keyed(name)
+        constructor = self.keyed(name)
         taken = parameters(constructor).values() if constructor is not None else ()
         if constructor is not None and all(it.name in params or it.default is not it.empty for it in taken):
             construct(section, name, constructor, params)
 
-    def _keyed(self, name: str, *, trusted: bool = False) -> Callable[..., Any] | None:
-        """What has the part's keys for parameters."""
+    def keyed(self, name: str, *, trusted: bool = False) -> Callable[..., Any] | None:
+        """What has the part's keys for parameters; None and ConfigError as `keys_of`."""
         entry = self._entries.get(name)
         if entry is not None and entry.keys:
             return _attribute(entry.keys)
@@ -243,20 +244,30 @@ def parameters(constructor: Callable[..., Any]) -> Mapping[str, inspect.Paramete
 
 @cache
 def _keys(constructor: Callable[..., Any], supplied: tuple[str, ...]) -> tuple[Key, ...]:
-    function = constructor.__init__ if inspect.isclass(constructor) else constructor
     meanings = _meanings(constructor)
-    keys = ((name, it) for name, it in parameters(constructor).items() if name not in supplied)
+    keys = [
+        (name, it, _names_at(constructor, name)) for name, it in parameters(constructor).items() if name not in supplied
+    ]
     return tuple(
-        Key(name, _hint(function, it.annotation), NODEFAULT if it.default is it.empty else it.default, meanings.get(name, ""))
-        for name, it in keys
-    )  # fmt: skip
+        Key(name, _hint(at, it.annotation), NODEFAULT if it.default is it.empty else it.default, meanings.get(name, ""))
+        for name, it, at in keys
+    )
 
 
-def _hint(function: Any, annotation: Any) -> Any:
+def _names_at(constructor: Callable[..., Any], name: str) -> dict[str, Any] | None:
+    """Global names where a parameter is annotated: of a dataclass's field the module of the class that declares it."""
+    made = constructor.func if isinstance(constructor, partial) else constructor
+    for each in made.__mro__ if inspect.isclass(made) else ():
+        if name in inspect.get_annotations(each):
+            return vars(sys.modules[each.__module__])
+    return getattr(made.__init__ if inspect.isclass(made) else made, "__globals__", None)
+
+
+def _hint(names: dict[str, Any] | None, annotation: Any) -> Any:
     """A parameter's type; any scalar where it has none that can be evaluated here."""
     try:
         stated = SimpleNamespace(__annotations__={"it": annotation})
-        hint = typing.get_type_hints(stated, getattr(function, "__globals__", None), include_extras=True)["it"]
+        hint = typing.get_type_hints(stated, names, include_extras=True)["it"]
     except (NameError, TypeError):
         return Scalar
     return Scalar if hint in {inspect.Parameter.empty, Any} else hint

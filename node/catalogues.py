@@ -134,8 +134,8 @@ class Adafactor:
         weight_decay: the share of the parameters that a step takes away, times lr.
     """
 
-    beta2_decay: Annotated[float, Meta(le=0)] = -0.8
-    d: Annotated[float, Meta(ge=1)] = 1.0
+    beta2_decay: Annotated[float, Meta(ge=-10, le=0)] = -0.8
+    d: Annotated[float, Meta(ge=1, le=1e6)] = 1.0
     weight_decay: NonNegative = 0.0
 
 
@@ -147,7 +147,7 @@ class Dirichlet:
         alpha: concentration; smaller is more different.
     """
 
-    alpha: Positive = 0.3
+    alpha: Annotated[float, Meta(ge=1e-3, le=1e6)] = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Steps:
         max_wait_s: the adaptive deadline of an exchange never exceeds this.
     """
 
-    max_wait_s: Positive = 10.0
+    max_wait_s: Annotated[float, Meta(ge=0.01, le=3600)] = 10.0
 
 
 TASKS: Catalogue[Task, None] = Catalogue(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from starling.gossip.api import Quantizer
-from starling.gossip.bounds import AtLeastOne, PositiveShare
+from starling.gossip.bounds import Bytes, PositiveShare
 from starling.gossip.compress.header import BLOCK, BLOCKS, HEADER, TRAILER
 
 FILL = 0.5
@@ -20,7 +20,7 @@ class Budget:
         budget_bytes: bytes one exchange may cost, both directions. Left out: from the measured rate, the slot and the volunteer's cap.
     """
 
-    budget_bytes: AtLeastOne | None = None
+    budget_bytes: Bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class LayeredBudget:
     """
 
     ratio: PositiveShare = 0.1
-    budget_bytes: AtLeastOne | None = None
+    budget_bytes: Bytes | None = None
 
 
 def plan(

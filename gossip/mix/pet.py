@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from starling.gossip.api import Phase
-from starling.gossip.bounds import Positive, ShareBelowOne, parameters
+from starling.gossip.bounds import ShareBelowOne, parameters
 from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix import drift
@@ -75,7 +75,7 @@ class Pet(MixerBase):
     """
 
     kappa: Annotated[float, Meta(ge=0, le=0.5)] | None = None
-    flow_limit: Positive = 100.0
+    flow_limit: Annotated[float, Meta(gt=0, le=1e9)] = 100.0
     leak: ShareBelowOne = 0.0
     settled_edges: Annotated[int, Meta(ge=0, le=64)] = SETTLED_EDGES
     track: Track = "difference"

@@ -26,9 +26,11 @@ def check(manifest: Manifest) -> None:
         ConfigError: it cannot work, as far as that is known without torch or anyone's code.
     """
     from starling.node.config import manifest as manifests
+    from starling.node.config import memory
 
-    for warning in manifests.check(manifest):
-        say(f"note: {warning}")
+    for warning in (*manifests.check(manifest), memory.objection(manifest, memory.there())):
+        if warning:
+            say(f"note: {warning}")
 
 
 @click.group(cls=Group)

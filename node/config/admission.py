@@ -29,7 +29,7 @@ class ProofOfWork:
 
     bits: Annotated[int, Meta(ge=0, le=24)] = 0
     memory_kib: Annotated[int, Meta(ge=8, le=65536)] = 8192
-    epoch_s: Annotated[float, Meta(ge=60)] = 21600.0
+    epoch_s: Annotated[float, Meta(ge=60, le=1e7)] = 21600.0
 
     @staticmethod
     def check(agreed: Any) -> list[str]:

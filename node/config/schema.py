@@ -28,6 +28,12 @@ Preset = Literal["custom", "vouched", "open"]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 """Of a part: built in, of an installed package, or "module:Class"; `starling.gossip.catalogue`."""
 ByzantineFraction = Annotated[float, Meta(ge=0, lt=0.5)]
+Seconds = Annotated[float, Meta(ge=0.01, le=3600)]
+Long = Annotated[float, Meta(ge=0.1, le=86_400)]
+"""Seconds of what a machine does now and then."""
+Rate = Annotated[int, Meta(ge=0, le=2**62)]
+"""Bytes a second."""
+Places = Annotated[int, Meta(ge=1, le=1 << 16)]
 FORMAT: Literal[2] = 2
 """Of manifests and scenarios: which keys there are. `starling manifest convert` reads 1."""
 
@@ -38,7 +44,7 @@ class TaskSection(PartSection, frozen=True):
     SECTION = "task"
     kind: Name = "digits"
     """digits, images, text, synthetic, quadratic, diagonal, logistic, or `module:function` of something installed; docs/extending.md."""
-    batch_size: AtLeastOne = 32
+    batch_size: Annotated[int, Meta(ge=1, le=1 << 16)] = 32
     """Samples per local step."""
     start: Annotated[str, Meta(max_length=1024)] = ""
     """A safetensors file of the model that all nodes begin with, as `starling export` writes it; "": a random one. `starling found` puts
@@ -158,9 +164,9 @@ class PaceSection(PartSection, frozen=True):
     """The run's length in rounds (slots in clock pace); 0 is endless."""
     quorum: AtLeastOne = 2
     """Members that must be there before training begins; later a lone node goes on."""
-    slot_s: Positive = 1.0
+    slot_s: Seconds = 1.0
     """clock: seconds between a node's exchanges. steps: the time in which one exchange should be over, for the byte budget."""
-    min_wait_s: Positive = 0.25
+    min_wait_s: Seconds = 0.25
     """The adaptive deadline of an exchange, counted from when peers as slow as half our speed are ready, never falls below this."""
     ramp_rounds: Count = 20
     """A late joiner's lr climbs to its full value over this many rounds."""
@@ -171,13 +177,13 @@ class PaceSection(PartSection, frozen=True):
 class MembershipSection(Section, frozen=True):
     """The failure detector's clockwork."""
 
-    probe_s: Positive = 1.0
+    probe_s: Annotated[float, Meta(ge=0.1, le=3600)] = 1.0
     """Seconds between probes of a random member."""
-    timeout_s: Positive = 0.5
+    timeout_s: Annotated[float, Meta(ge=0.05, le=600)] = 0.5
     """Seconds to wait for an acknowledgement before asking others to probe."""
-    suspicion_s: Positive = 2.0
+    suspicion_s: Annotated[float, Meta(ge=0.1, le=3600)] = 2.0
     """Seconds a suspected member has to refute."""
-    sync_s: Positive = 5.0
+    sync_s: Annotated[float, Meta(ge=0.5, le=3600)] = 5.0
     """Seconds between anti-entropy exchanges with a random member."""
     helpers: Annotated[int, Meta(ge=0, le=8)] = 2
     """Members asked for an indirect probe."""
@@ -196,7 +202,7 @@ class Manifest(Section, frozen=True):
     """Seed of all shared randomness: initial model, overlay, masks, partition."""
     founder: Annotated[str, Meta(max_length=128)] = ""
     """Peer id of the founder; filled by `starling found`."""
-    founded_ms: Count = 0
+    founded_ms: Annotated[int, Meta(ge=0, le=2**53)] = 0
     """Unix time of the founding; filled by `starling found`."""
     signature: Annotated[str, Meta(max_length=128)] = ""
     """Founder's Ed25519 signature (hex) over all other fields; filled by `starling found`."""
@@ -219,28 +225,28 @@ class Manifest(Section, frozen=True):
 class LimitsSection(Section, frozen=True):
     """What peers may cost this machine."""
 
-    connections: AtLeastOne = 128
+    connections: Places = 128
     """At a time; when they are full the one of least use gives way, or the newcomer is turned away."""
-    connections_per_ip: AtLeastOne = 64
+    connections_per_ip: Places = 64
     """Of these from one IP address, private and loopback ones too: raise it for many nodes on one machine."""
-    inbox_frames: AtLeastOne = 64
+    inbox_frames: Places = 64
     """Frames of one lane waiting to be handled; more are dropped and counted."""
-    frames_per_s: Positive = 200.0
+    frames_per_s: Annotated[float, Meta(ge=1, le=1e6)] = 200.0
     """Sustained frames a second accepted from one peer (bursts of 4x); more are dropped and counted."""
 
 
 class PrivacySection(Section, frozen=True):
     """What this volunteer's data may reveal. docs/privacy.md says what it does, and what not."""
 
-    noise: Annotated[float, Meta(ge=0)] = 0.0
+    noise: NonNegative = 0.0
     """Standard deviation of the noise on every local step's gradient, in units of `clip_norm`; 0 is off."""
     clip_norm: Positive = 1.0
     """Every sample's gradient is clipped to this norm."""
     delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-5
     """Of (epsilon, delta) differential privacy."""
-    max_epsilon: Annotated[float, Meta(ge=0)] = 0.0
+    max_epsilon: NonNegative = 0.0
     """Training stops before more than this is spent; 0: no limit."""
-    exchange_noise: Annotated[float, Meta(ge=0)] = 0.0
+    exchange_noise: NonNegative = 0.0
     """Standard deviation of the noise on each number that is sent to a peer; 0 is off."""
 
 
@@ -254,9 +260,9 @@ class MetricsSection(Section, frozen=True):
 class RecordSection(Section, frozen=True):
     """A record of the run in the run directory, which the terminal UI replays and pandas reads. docs/observing.md says how."""
 
-    every_s: Annotated[float, Meta(ge=0)] = 0.0
+    every_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
     """Seconds between two lines of record.jsonl, 0.1 at the least; 0 is off."""
-    max_bytes: Annotated[int, Meta(ge=4 << 20)] = 64 << 20
+    max_bytes: Annotated[int, Meta(ge=4 << 20, le=1 << 40)] = 64 << 20
     """Of record.jsonl and record.jsonl.1 together: when they are full the older half is dropped."""
 
 
@@ -275,21 +281,21 @@ class NodeConfig(Section, frozen=True):
     """Where this machine has the file of the model that the swarm begins with, if the manifest's task.start says that there is one."""
     trust: bool = False
     """Agree that the manifest names code (module:function) or files (task.path) of this machine."""
-    shard: Annotated[int, Meta(ge=-1)] = -1
+    shard: Annotated[int, Meta(ge=-1, le=10**6)] = -1
     """Which part of built-in data; -1 derives it from the peer id."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where the engine computes; auto takes a GPU if there is one."""
-    threads: Count = 0
+    threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     """Torch threads of local steps; 0: as many as are fastest at present. With a number equal runs give equal bits."""
-    up_bytes_per_s: Count = 0
+    up_bytes_per_s: Rate = 0
     """Cap on what is sent; 0 is none. The CLI takes 10mbit and the like."""
-    down_bytes_per_s: Count = 0
+    down_bytes_per_s: Rate = 0
     """Cap on what is received; 0 is none."""
-    checkpoint_s: Positive = 30.0
+    checkpoint_s: Long = 30.0
     """Seconds between checkpoints."""
-    engine_timeout_s: Positive = 300.0
+    engine_timeout_s: Long = 300.0
     """An engine that answers nothing for so long is restarted from its last checkpoint."""
-    linger_s: Annotated[float, Meta(ge=0)] = 30.0
+    linger_s: NonNegative = 30.0
     """After the last round: seconds to keep answering those who are still at it."""
     limits: LimitsSection = LimitsSection()
     operator: Annotated[str, Meta(max_length=64)] = ""

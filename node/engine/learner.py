@@ -34,7 +34,7 @@ from starling.gossip.mix.rule_memory import assign_slots, cleared, slot_of
 from starling.gossip.rng import generator
 from starling.gossip.vector import bind, layout
 from starling.node.catalogues import task
-from starling.node.config import consent
+from starling.node.config import consent, memory
 from starling.node.engine.devices import device
 from starling.node.engine.mixing import mixer, settled_edges
 from starling.node.engine.optimizers import optimizer_of, phase, ramp, schedule
@@ -64,13 +64,16 @@ class Learner:
         self._node = opening.node
         kind = manifest.task.kind
         consent.find(manifest, opening.code)
-        self.task = calling(kind, "making the task", lambda: task(kind, manifest.task.params()))
         self.device = device(opening.device)
+        there = torch.cuda.mem_get_info()[1] if self.device == "cuda" else memory.there()
+        memory.check(manifest, there)
+        self.task = calling(kind, "making the task", lambda: task(kind, manifest.task.params()))
         path = Path(opening.data) if opening.data else None
         source = Source(path, manifest.partition, opening.shard, manifest.seed)
         self.data = calling(kind, "data()", lambda: self.task.data(source, self.device))
         self._start = opening.start
         self._model = initial(self.task, manifest, self._start).to(self.device)
+        memory.check(manifest, there, sum(each.nbytes for each in self._model.parameters()))
         if ":" in kind:
             rehearse(kind, self.task, self._model, self.data, manifest.task.batch_size)
         try:

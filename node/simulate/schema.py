@@ -48,12 +48,12 @@ class SimulateSection(Section, frozen=True):
     """Root of all chance: the swarm's own and that of faults and networks."""
     sample: Count = 32
     """Nodes whose own models are evaluated, evenly spread, besides the mean model. 0: all."""
-    target: float = 0.0
+    target: Annotated[float, Meta(ge=-1e9, le=1e9)] = 0.0
     """Value of the metric whose first crossing by the mean over nodes is reported in rounds, seconds and bytes. 0: none."""
     running_mean: bool = False
     """matrix: sgd's momentum is a running mean that begins with the first gradient, m_0 = g and not (1 − momentum) g. Of a short run
     it is worth some rounds, and tables in papers have it."""
-    threads: AtLeastOne = 1
+    threads: Annotated[int, Meta(ge=1, le=1024)] = 1
     """Torch threads of one run. Results may differ in the last bits between different numbers of threads."""
 
 
@@ -102,11 +102,11 @@ class NetworkSection(Section, frozen=True):
     """One local step of a node that is no straggler."""
     latency_s: NonNegative = 0.02
     """A message is under way for so long, its bytes come on top."""
-    bytes_per_s: NonNegative = 0.0
+    bytes_per_s: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
     """Rate of a node's link, each way. 0: unlimited."""
     spread: Annotated[float, Meta(ge=0, le=3)] = 0.0
     """Rates are log-normal around bytes_per_s with this standard deviation of the natural logarithm: 1 is a factor of 2.7."""
-    rates: tuple[Positive, ...] = ()
+    rates: tuple[Annotated[float, Meta(gt=0, le=1e12)], ...] = ()
     """Bytes a second by node, over again from the first where there are more nodes. Instead of bytes_per_s and spread."""
 
 

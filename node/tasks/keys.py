@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -17,6 +19,39 @@ Precision = Literal["float32", "float64"]
 Scale = Annotated[float, Meta(ge=0, le=1e6)]
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Numbers that a task holds at least, for an estimate of its memory before any of it is allocated.
+
+    Args:
+        parameters: of the model.
+        trained: for each sample of a local step.
+        tested: for each held-out sample that is evaluated at once.
+        fixed: whatever the batch, 8 bytes each.
+    """
+
+    parameters: int
+    trained: int = 0
+    tested: int = 0
+    fixed: int = 0
+
+
+def _classifier(model: str, shape: tuple[int, int, int], hidden: int, classes: int) -> Size:
+    """Of `starling.node.tasks.networks.classifier`: what a layer gives, that rectified, and its gradient."""
+    channels, height, width = shape
+    inputs = math.prod(shape)
+    if model == "softmax":
+        return Size((inputs + 1) * classes, 2 * inputs)
+    if model == "mlp":
+        return Size((inputs + 1) * hidden + (hidden + 1) * classes, 2 * inputs + 3 * hidden, inputs + 2 * hidden)
+    half, quarter = math.ceil(height / 2) * math.ceil(width / 2), math.ceil(height / 4) * math.ceil(width / 4)
+    convolved = (9 * channels + 1) * 16 + (9 * 16 + 1) * 32
+    inner = 16 * half + 32 * quarter + hidden
+    return Size(
+        convolved + (32 * quarter + 1) * hidden + (hidden + 1) * classes, inputs + 3 * inner, inputs + 32 * half
+    )
+
+
 @parameters
 class Digits:
     """Keys of the handwritten digits.
@@ -28,6 +63,10 @@ class Digits:
 
     model: Network = "mlp"
     hidden: Many = 64
+
+    def size(self) -> Size:
+        """Of 8 × 8 pixels and ten classes."""
+        return _classifier(self.model, (1, 8, 8), self.hidden, 10)
 
 
 @parameters
@@ -52,6 +91,10 @@ class Images:
     channels: Annotated[int, Meta(ge=1, le=16)] = 1
     classes: Annotated[int, Meta(ge=2, le=1 << 16)] = 10
 
+    def size(self) -> Size:
+        """Without the data, whose number of samples only the file says."""
+        return _classifier(self.model, (self.channels, self.height, self.width), self.hidden, self.classes)
+
 
 @parameters
 class Synthetic:
@@ -64,6 +107,10 @@ class Synthetic:
 
     model: Literal["softmax", "mlp"] = "softmax"
     hidden: Many = 32
+
+    def size(self) -> Size:
+        """Of 64 features and ten classes."""
+        return _classifier(self.model, (1, 8, 8), self.hidden, 10)
 
 
 @parameters
@@ -88,6 +135,12 @@ class Text:
         if self.width % self.heads:
             raise ValueError(f"width must be a multiple of heads = {self.heads}, got {self.width}")
 
+    def size(self) -> Size:
+        """Of `starling.node.tasks.gpt.Gpt`: sixteen widths a layer are kept for the gradient, and logits of 256 bytes, twice."""
+        w, t, logits = self.width, self.context, 2 * 256
+        parameters = (256 + t + 2) * w + self.layers * (12 * w + 13) * w
+        return Size(parameters, t * (16 * self.layers * w + logits), t * (8 * w + logits))
+
 
 @parameters
 class Quadratic:
@@ -109,6 +162,10 @@ class Quadratic:
     noise: Scale = 0.0
     dtype: Precision = "float32"
 
+    def size(self) -> Size:
+        """One node's matrix, the sum of all, and those that they are made of."""
+        return Size(self.dim, fixed=8 * self.dim**2)
+
 
 @parameters
 class Diagonal(Quadratic):
@@ -121,6 +178,10 @@ class Diagonal(Quadratic):
 
     dim: Annotated[int, Meta(ge=1, le=1 << 24)] = 1000
     nodes: Annotated[int, Meta(ge=1, le=100_000)] = 16
+
+    def size(self) -> Size:
+        """One node's diagonal, the sum of all, and those that they are made of."""
+        return Size(self.dim, fixed=8 * self.dim)
 
 
 @parameters
@@ -142,3 +203,7 @@ class Logistic:
     skew: Annotated[float, Meta(ge=0.5, le=1)] = 0.9
     mu: Annotated[float, Meta(ge=1e-6, le=10)] = 0.01
     dtype: Precision = "float32"
+
+    def size(self) -> Size:
+        """The samples of all nodes, as drawn, together, and times their weight."""
+        return Size(self.dim, fixed=3 * self.nodes * self.samples * self.dim)

@@ -13,7 +13,7 @@ from starling.gossip.bounds import AtLeastOne, Count, NonNegative, PositiveShare
 from starling.gossip.lazy_torch import Generator, Tensor, torch
 from starling.robust.attacks.api import Scene, Target
 
-_Label = Annotated[int, Meta(ge=-1)]
+_Label = Annotated[int, Meta(ge=-1, le=1 << 16)]
 
 
 @parameters

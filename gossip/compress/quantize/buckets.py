@@ -15,11 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec import Meta
 from torch import Generator, Tensor
 
 from starling.gossip.compress.buffers import empty, view
@@ -27,6 +28,7 @@ from starling.gossip.compress.quantize import bits, dither, steps
 from starling.gossip.compress.quantize.grid import Grid
 
 BUCKET = 64
+Bucket = Annotated[int, Meta(ge=8, le=4096)]
 _LARGEST_FLOAT = torch.finfo(torch.float32).max
 _CHUNK = 1 << 19
 _CHUNK_ELSEWHERE = 1 << 22

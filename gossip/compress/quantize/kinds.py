@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
-from starling.gossip.compress.quantize.buckets import BUCKET, Bucketed
+from starling.gossip.compress.quantize.buckets import BUCKET, Bucket, Bucketed
 from starling.gossip.compress.quantize.grid import FloatGrid, Grid, NormGrid, SignGrid, float_grid
 from starling.gossip.compress.quantize.multi_step import MultiStep
 
@@ -23,7 +23,7 @@ _FORMATS: Mapping[str, FloatGrid] = MappingProxyType(
 )
 
 
-def integer(bits: int, nearest: bool = False, bucket: int = BUCKET) -> Bucketed:
+def integer(bits: int, nearest: bool = False, bucket: Bucket = BUCKET) -> Bucketed:
     """Codes −L … L of b bits, L = 2**(b−1) − 1; a bucket's step is its largest magnitude over L.
 
     By chance: unbiased, and a contraction in expectation for b >= 3 and buckets of up to 64. To the nearest: biased, a contraction of every
@@ -39,7 +39,7 @@ def integer(bits: int, nearest: bool = False, bucket: int = BUCKET) -> Bucketed:
     return Bucketed(Grid(_MAX_CODES[bits], bits, range(1 << (bits - 1)), not nearest), bucket)
 
 
-def qsgd(levels: int, bucket: int = BUCKET) -> Bucketed:
+def qsgd(levels: int, bucket: Bucket = BUCKET) -> Bucketed:
     """Levels 0 … s of the bucket's Euclidean norm, rounded by chance: unbiased, with more codes 0 than `integer` has.
 
     Its error grows with √B/s: a contraction only for s > √B/2. Without the paper's entropy code, which pays where s is far below √B.
@@ -55,7 +55,7 @@ def qsgd(levels: int, bucket: int = BUCKET) -> Bucketed:
     return Bucketed(NormGrid(_NORM_CODES[levels], levels.bit_length() + 1, range(levels + 1), by_chance=True), bucket)
 
 
-def sign(bucket: int = BUCKET) -> Bucketed:
+def sign(bucket: Bucket = BUCKET) -> Bucketed:
     """One bit a value: its sign, times the mean magnitude ‖x‖₁/B of its bucket. Zeros count as positive unless all of the bucket is 0.
 
     Contraction: δ = ‖x‖₁²/(B·‖x‖₂²) >= 1/B for every vector, less a 2**−14th for the step's rounding; 2/π of Gaussian values.
@@ -69,7 +69,7 @@ def sign(bucket: int = BUCKET) -> Bucketed:
     return Bucketed(_SIGN, bucket)
 
 
-def minifloat(format: str, bucket: int = BUCKET) -> Bucketed:
+def minifloat(format: str, bucket: Bucket = BUCKET) -> Bucketed:
     """A float of 8 or 4 bits for each value, times a step for each bucket: the largest magnitude gets the largest number.
 
     To the nearest: an odd function, so antisymmetry survives it. Of the 4-bit formats E2M1 is better for light tails and in buckets of up

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from starling.gossip.api import Quantizer
+from starling.gossip.bounds import Bytes
 from starling.gossip.compress import codec
 from starling.gossip.compress.bit_allocation import least_error
 from starling.gossip.compress.header import HEADER, LISTING
@@ -54,7 +55,7 @@ class Layered:
     """
 
     layers: tuple[tuple[int, int], ...]
-    budget_bytes: int
+    budget_bytes: Bytes
     quantizer: Quantizer
 
     def __post_init__(self) -> None:

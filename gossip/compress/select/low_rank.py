@@ -186,7 +186,7 @@ class LowRank:
 
     rank: Steps = 4
     matrices: tuple[Matrix, ...] = ()
-    saving: Annotated[float, Meta(ge=1)] = 2.0
+    saving: Annotated[float, Meta(ge=1, le=1e6)] = 2.0
 
     def __post_init__(self) -> None:
         _check_order(self.matrices)

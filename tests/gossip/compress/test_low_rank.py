@@ -283,7 +283,7 @@ def test_a_support_nobody_agreed_on_is_refused():
     ("make", "message"),
     [
         (lambda: LowRank(0, MATRICES), "rank must be >= 1 and <= 1024, got 0"),
-        (lambda: LowRank(1, MATRICES, saving=0.5), "saving must be finite and >= 1, got 0.5"),
+        (lambda: LowRank(1, MATRICES, saving=0.5), "saving must be finite and >= 1 and <= 1000000, got 0.5"),
         (lambda: LowRank(1, (MATRICES[1], MATRICES[0])), "must be ascending and must not overlap"),
         (lambda: LowRank(1, (Matrix(0, 3, 3), Matrix(8, 3, 3))), "must be ascending and must not overlap"),
         (lambda: Matrix(-1, 1, 1), "need offset >= 0"),

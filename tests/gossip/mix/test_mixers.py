@@ -440,8 +440,8 @@ def test_a_second_copy_survives_one_peer_overlays():
     ("name", "bad", "says"),
     [
         ("dsgd", {"order": "cta"}, "order must be one of atc, awc, got 'cta'"),
-        ("k_gt", {"eta_s": 0.0}, "eta_s must be finite and > 0, got 0"),
-        ("k_gt", {"eta_s": math.inf}, "eta_s must be finite and > 0, got inf"),
+        ("k_gt", {"eta_s": 0.0}, "eta_s must be finite and > 0 and <= 1000000, got 0"),
+        ("k_gt", {"eta_s": math.inf}, "eta_s must be finite and > 0 and <= 1000000, got inf"),
         ("quasi_global", {"beta": 1.0}, "beta must be finite and >= 0 and < 1, got 1"),
         ("exact_diffusion", {"lazy": False}, "exact_diffusion has no such key"),
         ("d2", {"lazy": True}, "d2 has no such key"),

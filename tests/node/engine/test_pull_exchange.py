@@ -101,7 +101,9 @@ def test_out_of_turn_nothing_is_published_received_or_kept():
 
 
 def test_numbers_of_our_own_that_cannot_be_sent_are_no_peers_fault():
-    agreed = msgspec.structs.replace(gathering(), optimizer=OptimizerSection(lr=1e16, momentum=0.0))
+    agreed = msgspec.structs.replace(
+        gathering(), optimizer=msgspec.structs.replace(OptimizerSection(momentum=0.0), lr=1e16)
+    )
     a = opened(agreed, 0, "a")
     run(a, calls.Train(0, 1))
     assert a.handle(calls.Publish(0)).kind == "state"

@@ -249,7 +249,7 @@ async def test_a_prefix_that_forges_does_not_use_up_what_others_need(autojump_cl
 
 @pytest.mark.slow
 async def test_work_in_a_thread_yields_to_a_cancellation_at_once():
-    swarm = Swarm(AdmissionSection(bits=17, memory_kib=512, epoch_s=1e9))
+    swarm = Swarm(AdmissionSection(bits=17, memory_kib=512, epoch_s=1e7))
     node = Node(swarm, PEOPLE[1], offload=in_thread)
     began = trio.current_time()
     with trio.move_on_after(0.3):
