@@ -42,7 +42,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.membership.dissemination import MAX_FRAME_RECORDS, MAX_FRAME_RUMORS, Dissemination, fan_out
+from starling.gossip.membership.dissemination import Dissemination, fan_out
 from starling.gossip.membership.events import ClockSample, Joined, Output, Send
 from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import MemberList, version_of
@@ -327,7 +327,7 @@ class Detector:
             elif now - self.last_frame.get(rumor.peer, -math.inf) >= self.timing.timeout_s:
                 out += self._suspect(rumor.peer, now)
         if newer:
-            out.append(Send(source, wire.Spread(tuple(newer[:MAX_FRAME_RECORDS]))))
+            out.append(Send(source, wire.Spread(tuple(newer[: wire.MAX_RECORDS]))))
         return out
 
     def _refute(self, now: float) -> list[Output]:
@@ -342,7 +342,7 @@ class Detector:
             member = self.member_list.members.get(record.peer)
             if member is not None and member.status == "dead" and version_of(member.record) == version_of(record):
                 rumors += filter(None, (self._dissemination.rumor(record.peer),))
-        return [Send(peer, wire.Spread((), tuple(rumors[:MAX_FRAME_RUMORS])))] if rumors else []
+        return [Send(peer, wire.Spread((), tuple(rumors[: wire.MAX_RUMORS])))] if rumors else []
 
     def _accuse(self, peer: str, now: float) -> list[Output]:
         """Send a peer our accusation of it, so that it can refute; at most once per timeout."""
@@ -410,7 +410,7 @@ class Detector:
 
     def _sync(self, peer: str, records: Sequence[wire.Record], *, reply: bool) -> list[Output]:
         """Sync frames with the given records; the last one asks for the peer's records if `reply`."""
-        return [Send(peer, wire.Sync(part, reply and last)) for part, last in _parts(records, MAX_FRAME_RECORDS)]
+        return [Send(peer, wire.Sync(part, reply and last)) for part, last in _parts(records, wire.MAX_RECORDS)]
 
     def _may_read(self, peer: str) -> bool:
         """Whether this peer may be sent records and rumors."""
@@ -421,7 +421,7 @@ class Detector:
         gate = self.member_list.gate
         answers = [gate.answer(it) for it in records if it.peer != self.own.peer] if gate.closed else []
         void = tuple(answer for answer in answers if isinstance(answer, wire.Revocation))[: wire.MAX_REVOCATIONS]
-        first = tuple(answer for answer in answers if isinstance(answer, wire.Record))[:MAX_FRAME_RECORDS]
+        first = tuple(answer for answer in answers if isinstance(answer, wire.Record))[: wire.MAX_RECORDS]
         out = [Send(peer, wire.Revoked(void, gate.digest))] if void else []
         return out + ([Send(peer, wire.Spread(first))] if first else [])
 

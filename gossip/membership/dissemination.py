@@ -6,12 +6,9 @@ import math
 from dataclasses import dataclass, field
 
 from starling.gossip.membership.member_list import Member, MemberList
-from starling.gossip.wire.schema import Record, Rumor
+from starling.gossip.wire.schema import MAX_RECORDS, MAX_RUMORS, Record, Rumor
 
 SMALL_SWARM = 16  # up to this many members, every update is sent to all of them at once
-MAX_FRAME_RECORDS = 56
-"""Records in one frame: the largest record is under 4.6 KB, so the frame stays below the control lane's 256 KiB."""
-MAX_FRAME_RUMORS = 64
 MAX_PIGGYBACK = 16
 _REPEATS = 3  # times log2 n: all but about n**-3 of the members receive it even if a few frames are lost
 
@@ -45,12 +42,12 @@ class Dissemination:
     def take(self, copies: int) -> tuple[tuple[Record, ...], tuple[Rumor, ...]]:
         """Records and rumors for one frame that is sent to `copies` members."""
         records = []
-        for peer in list(self._records)[:MAX_FRAME_RECORDS]:
+        for peer in list(self._records)[:MAX_RECORDS]:
             member = self.member_list.members.get(peer)
             if member is not None and member.status != "dead":
                 records.append(member.record)
             _spend(self._records, peer, copies)
-        return tuple(records), self.take_rumors(copies, MAX_FRAME_RUMORS)
+        return tuple(records), self.take_rumors(copies, MAX_RUMORS)
 
     def take_rumors(self, copies: int, most: int = MAX_PIGGYBACK) -> tuple[Rumor, ...]:
         """At most `most` rumors to piggyback on a frame that is sent to `copies` members."""

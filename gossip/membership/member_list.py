@@ -97,15 +97,17 @@ class MemberList:
         """Records to send to others, sorted by peer: of present and left members. Death is a local belief and is not sent as a record."""
         return tuple(member.record for _, member in sorted(self._members.items()) if member.status != "dead")
 
+    def is_news(self, record: Record) -> bool:
+        """Whether a record is newer than the stored one of its peer."""
+        known = self._members.get(record.peer)
+        return known is None or _order(record) > _order(known.record)
+
     def validate(self, records: Iterable[Record], source: str) -> None:
         """Verify the signatures and credentials of those records, from `source`, that are newer than the stored ones.
 
         Raises RemoteProtocolError: "record_forged", or a fault that the gate finds and an honest sender would not have forwarded.
         """
-        for record in records:
-            known = self._members.get(record.peer)
-            if known is not None and _order(record) <= _order(known.record):
-                continue
+        for record in filter(self.is_news, records):
             if not self.verify(record):
                 raise RemoteProtocolError(source, "record_forged")
             fault = self.gate.fault(record)
@@ -115,7 +117,7 @@ class MemberList:
     def merge(self, record: Record, now: float) -> list[MemberEvent]:
         """Store a record that passed `validate`, if it is newer, admitted, and there is room -> what changed."""
         known = self._members.get(record.peer)
-        if known is not None and _order(record) <= _order(known.record):
+        if not self.is_news(record):
             return []
         if not self.gate.admits(record) or (known is None and not self._make_room(record)):
             return []

@@ -17,7 +17,8 @@ _MESSAGES: dict[Lane, Any] = {
     "state": schema.State,
 }
 _ENCODER = msgspec.msgpack.Encoder()
-_MAX_ITEMS = schema.MAX_RECORDS  # room for an array is made before its items are read, a thousand deep if it says so
+_MAX_ITEMS = max(schema.MAX_RECORDS, schema.MAX_RUMORS, schema.MAX_CLAIMS)
+"""Room for an array is made before its items are read, a thousand deep if it says so."""
 _MAX_TEXT_BYTES = 4096
 
 

@@ -29,7 +29,9 @@ MAX_FRAME_BYTES: dict[Lane, int] = {
 }
 MAX_PAYLOAD_BYTES = MAX_FRAME_BYTES["exchange"] - 1024
 MAX_CHUNK_BYTES = 1 << 20
-MAX_RECORDS = 256
+MAX_RECORDS = 56
+"""Records in one frame: the largest record is under 4.6 KB, so the frame stays below the control lane's 256 KiB."""
+MAX_RUMORS = 64
 MAX_ADDRESSES = 8
 MAX_CREDENTIAL_BYTES = 2048  # an invitation through eight hands
 MAX_REVOCATIONS = 16  # each may cost seventeen signatures
@@ -192,7 +194,7 @@ class Rumor(msgspec.Struct, frozen=True, array_like=True):
 
 
 Records = Annotated[tuple[Record, ...], Meta(max_length=MAX_RECORDS)]
-Rumors = Annotated[tuple[Rumor, ...], Meta(max_length=MAX_RECORDS)]
+Rumors = Annotated[tuple[Rumor, ...], Meta(max_length=MAX_RUMORS)]
 
 
 class Hello(Message, frozen=True, tag="hi"):

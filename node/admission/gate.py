@@ -28,6 +28,7 @@ from starling.node.admission.work import Puzzle
 from starling.node.config.schema import Manifest
 
 MAX_KEPT = 8192  # of anything remembered per peer; twice the members there can be
+MAX_FALSE = 512
 MAX_UNPROVEN = 512
 MAX_OVERUSED = 256
 
@@ -76,6 +77,7 @@ class Gatekeeper:
     overused: dict[Slot, Overuse] = field(default_factory=dict)
     _puzzle: Puzzle | None = field(init=False)
     _parsed: dict[tuple[str, bytes], Credential] = field(default_factory=dict)
+    _false: dict[tuple[str, bytes], str] = field(default_factory=dict)  # apart, so that they displace no good ones
     _proven: dict[tuple[str, Ticket], bool] = field(default_factory=dict)
     _first: dict[Slot, Record] = field(default_factory=dict)
     _changed: bool = False
@@ -170,17 +172,25 @@ class Gatekeeper:
         return chains.inviters(chain, self.manifest.founder) if self.manifest.admission.kind == "invite" else ()
 
     def _parse(self, record: Record) -> Credential | str:
-        key = record.peer, hashlib.blake2b(record.credential, digest_size=16).digest()
-        known = self._parsed.get(key)
-        if known is not None:
-            return known
-        parsed = self._examine(record)
-        if not isinstance(parsed, str):
-            keep(self._parsed, key, parsed, MAX_KEPT)
-        return parsed
+        key = _key(record)
+        known = self._parsed.get(key) or self._false.get(key)
+        if known is None:
+            known = self.examine(record)
+            self.learn(record, known)
+        return known
 
-    def _examine(self, record: Record) -> Credential | str:
-        """Check the form and the signatures of a credential, which never change."""
+    def learn(self, record: Record, examined: Credential | str) -> None:
+        """Remember what `examine` found of a record."""
+        if isinstance(examined, str):
+            keep(self._false, _key(record), examined, MAX_FALSE)
+        else:
+            keep(self._parsed, _key(record), examined, MAX_KEPT)
+
+    def examine(self, record: Record) -> Credential | str:
+        """Check the form and the signatures of a credential, which never change; reads nothing that does, so any thread may call it.
+
+        -> it, or the reason in snake_case why no honest member can have sent it
+        """
         try:
             credential = decode(record.credential)
             if self.manifest.admission.kind == "invite" and record.peer != self.manifest.founder:
@@ -255,6 +265,10 @@ def puzzle_of(manifest: Manifest, swarm: str) -> Puzzle | None:
     if admission.kind != "open" or not admission.bits:
         return None
     return Puzzle(swarm, admission.bits, admission.memory_kib, admission.epoch_s)
+
+
+def _key(record: Record) -> tuple[str, bytes]:
+    return record.peer, hashlib.blake2b(record.credential, digest_size=16).digest()
 
 
 def keep(entries: dict[K, V], key: K, value: V, limit: int) -> None:

@@ -77,7 +77,7 @@ class Network(Protocol):
         """The public address prefix of a peer's newest connection; "" for a private address or no connection."""
 
     def inbound(self, lane: Lane) -> trio.MemoryReceiveChannel[Inbound]:
-        """Frames of one lane. Bounded (`limits.inbox_frames` per peer): when full the newest is dropped and counted."""
+        """Frames of one lane. Bounded (`limits.inbox_frames` per peer, see `node.net.inbox`): what is dropped is counted."""
 
     def events(self) -> trio.MemoryReceiveChannel[Connected | Disconnected]:
         """Opened and closed connections. Bounded: when full the oldest events are dropped."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import trio
 
 from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES, Lane
 from starling.node.net.api import Connected, Disconnected, Inbound
+from starling.node.net.turns import Turns
 
 MAX_EVENTS = 1024
 
@@ -15,46 +14,31 @@ MAX_EVENTS = 1024
 class Inbox:
     """Received frames of one lane. A noisy peer fills its own queue and does not delay other peers.
 
-    At most `frames` are queued for one peer; then the newest is dropped. All together never exceed two of the largest that the lane allows.
+    At most `frames` are queued for one peer; then the newest is dropped. All together never exceed two of the largest that the lane allows:
+    when these are full, the peer that holds most loses its newest frames to one that holds less.
     """
 
     def __init__(self, lane: Lane, frames: int) -> None:
-        self._frames = frames
-        self._spare_bytes = 2 * MAX_FRAME_BYTES[lane]
-        self._queues: dict[str, deque[Inbound]] = {}
+        self._waiting: Turns[Inbound] = Turns(frames, 2 * MAX_FRAME_BYTES[lane])
         self._arrived = trio.Event()
         self._sender, self.channel = trio.open_memory_channel[Inbound](0)
 
-    def put(self, inbound: Inbound) -> bool:
-        """Queue a frame. -> whether there is room"""
-        queue = self._queues.get(inbound.peer)
-        waiting = 0 if queue is None else len(queue)
-        if waiting >= self._frames or len(inbound.frame) > self._spare_bytes:
-            return False
-        if queue is None:
-            queue = self._queues[inbound.peer] = deque()
-        queue.append(inbound)
-        self._spare_bytes -= len(inbound.frame)
+    def put(self, inbound: Inbound) -> tuple[str, ...]:
+        """Queue a frame. -> the peer of each frame that was dropped: the sender's own, or others' that made room for it"""
         self._arrived.set()
-        return True
+        return self._waiting.put(inbound.peer, inbound, len(inbound.frame))
 
     async def run(self) -> None:
         """Send frames into `channel`, from one peer after the other, until cancelled; then close it."""
         with self._sender:
             while True:
                 await self._arrived.wait()
-                for peer in list(self._queues):
-                    queue = self._queues[peer]
-                    inbound = queue.popleft()
-                    if not queue:
-                        del self._queues[peer]
-                    self._spare_bytes += len(inbound.frame)
+                self._arrived = trio.Event()
+                while self._waiting:
                     try:
-                        await self._sender.send(inbound)
+                        await self._sender.send(self._waiting.take())
                     except trio.BrokenResourceError:
                         return
-                if not self._queues:
-                    self._arrived = trio.Event()
 
 
 class Inboxes:

@@ -233,11 +233,11 @@ class MemoryNetwork(Inboxes):
 
     def arrive(self, inbound: Inbound) -> None:
         """Receive a frame; for the hub."""
-        traffic = self._traffic_of(inbound.peer)
-        if self._inboxes[inbound.lane].put(inbound):
-            traffic.bytes_received += len(inbound.frame)
-        else:
-            traffic.frames_dropped += 1
+        dropped = self._inboxes[inbound.lane].put(inbound)
+        for peer in dropped:
+            self._traffic_of(peer).frames_dropped += 1
+        if inbound.peer not in dropped:
+            self._traffic_of(inbound.peer).bytes_received += len(inbound.frame)
 
     def stop(self) -> None:
         """End every channel; for the hub."""

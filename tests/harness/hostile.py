@@ -7,12 +7,12 @@ rewritten on their way out (`tests.harness.swarms.lie`); here are the lies.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, islice
 
 from starling.gossip.errors import PeerUnreachable
 from starling.gossip.seeds import derive
 from starling.gossip.wire.frames import encode
-from starling.gossip.wire.schema import Lane, Message, Record, Sync
+from starling.gossip.wire.schema import MAX_RECORDS, Lane, Message, Record, Spread, Sync
 from starling.node.identity import Identity
 from starling.node.net.memory import MemoryHub, address_of
 
@@ -52,3 +52,10 @@ class Stranger:
             some = [key(self._name, lap, each) for each in range(identities)]
             yield Sync(tuple(self.record(each) for each in some), reply=False)
             yield Sync(tuple(self.record(each, version=1, status="left") for each in some), reply=False)
+
+    def fresh_records(self, identities: int = 800) -> Iterator[Spread]:
+        """Frames as full as they may be, each of records that nobody has seen: of peers that do not exist, by turns."""
+        keys = [key(self._name, each) for each in range(identities)]
+        by_turns = ((each, version) for version in count() for each in keys)
+        while True:
+            yield Spread(tuple(self.record(each, version=version) for each, version in islice(by_turns, MAX_RECORDS)))

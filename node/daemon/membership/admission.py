@@ -56,6 +56,7 @@ class Admission:
         self._unix_s = context.unix_time
         self._report = context.report
         self._store = store
+        self.offload = store.offload
         self._puzzle = puzzle_of(manifest, context.swarm)
         self._shown = Credential(operator, None, store.chain if manifest.admission.kind == "invite" else ())
         self._waiting, self._examined = trio.open_memory_channel[tuple[Record, str, TokenBucket]](MAX_WAITING)

@@ -12,9 +12,10 @@ from starling.gossip.wire.frames import encode
 from starling.gossip.wire.schema import Message
 from starling.node.interfaces import TaskStatus
 from starling.node.net.api import Network
+from starling.node.net.turns import Turns
 
 SEND_S = 5.0
-MAX_QUEUED = 1024  # messages whose sending has not begun, to all peers together; more are dropped
+MAX_QUEUED = 1024  # messages whose sending has not begun, to all peers together; who has most waiting loses the newest
 MAX_SENDING = 8  # messages being sent to one peer; more are dropped
 
 
@@ -31,23 +32,26 @@ class BestEffort:
         self._per_peer = per_peer
         self._unreachable = unreachable
         self._sending: Counter[str] = Counter()
-        self._queue, self._queued = trio.open_memory_channel[tuple[str, Message]](MAX_QUEUED)
+        self._waiting: Turns[tuple[str, Message]] = Turns(MAX_QUEUED, MAX_QUEUED)
+        self._queued = trio.Event()
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Send until cancelled."""
         async with trio.open_nursery() as nursery:
             task_status.started()
-            async for peer, message in self._queued:
-                if self._sending[peer] < self._per_peer:
-                    self._sending[peer] += 1
-                    nursery.start_soon(self._send_counted, peer, message)
+            while True:
+                await self._queued.wait()
+                self._queued = trio.Event()
+                while self._waiting:
+                    peer, message = self._waiting.take()
+                    if self._sending[peer] < self._per_peer:
+                        self._sending[peer] += 1
+                        nursery.start_soon(self._send_counted, peer, message)
 
     def send_soon(self, peer: str, message: Message) -> None:
         """Queue a message; one that cannot be sent is lost."""
-        try:
-            self._queue.send_nowait((peer, message))
-        except trio.WouldBlock:
-            return
+        self._waiting.put(peer, (peer, message), 1)
+        self._queued.set()
 
     async def send(self, peer: str, message: Message) -> None:
         """Send now; a message that cannot be sent within SEND_S is lost."""

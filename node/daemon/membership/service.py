@@ -29,10 +29,11 @@ from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import MAX_MEMBERS, AddressQuota, Member, MemberList
 from starling.gossip.seeds import derive
 from starling.gossip.wire import frames
-from starling.gossip.wire.schema import MAX_ADDRESSES, Attestations, Beacon, BeaconQuery, Evidence, Record
+from starling.gossip.wire.schema import MAX_ADDRESSES, Attestations, Beacon, BeaconQuery, Control, Evidence, Record
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.best_effort import BestEffort
+from starling.node.daemon.membership.records import RecordVerifier
 from starling.node.identity import verify_record
 from starling.node.interfaces import TaskStatus
 from starling.node.net.api import Disconnected
@@ -64,7 +65,10 @@ class Membership:
         self._clock = clock
         self._admission = admission
         self._changed = changed
-        self._view = MemberList(lambda record: verify_record(record, swarm), admission.gate, self._address_quota)
+        self._view = MemberList(self._is_signed, admission.gate, self._address_quota)
+        self._records = RecordVerifier(
+            self._view, admission.gate, lambda record: verify_record(record, swarm), admission.offload, self._read
+        )  # fmt: skip
         own = Record(
             identity.peer_id, swarm, context.incarnation, 0, "alive", context.network.addresses[:MAX_ADDRESSES], b"",
             admission.credential,
@@ -184,6 +188,7 @@ class Membership:
             nursery.start_soon(self._receive, other)
             nursery.start_soon(self._watch_connections)
             nursery.start_soon(self._tick)
+            nursery.start_soon(self._records.serve)
             core, now = self._core, trio.current_time
             nursery.start_soon(
                 self._admission.examine, lambda record, sender: self._do(core.admit(record, sender, now()))
@@ -212,19 +217,34 @@ class Membership:
 
     async def _receive(self, other: Callable[[str, OtherControl], object]) -> None:
         async for inbound in self._network.inbound("control"):
+            peer, now = inbound.peer, trio.current_time()
             try:
-                message = frames.decode("control", inbound.peer, inbound.frame)
+                message = frames.decode("control", peer, inbound.frame)
                 if isinstance(message, OtherControl):
-                    if self.admits(inbound.peer):
-                        other(inbound.peer, message)
+                    if self.admits(peer):
+                        other(peer, message)
+                elif (legible := self._records.receive(self._source(peer), peer, message, now)) is not None:
+                    self._read(peer, legible)
                 else:
-                    self._do(self._core.receive(inbound.peer, message, trio.current_time()))
+                    self._do(self._core.frame_seen(peer, now))
             except RemoteProtocolError as error:
                 self._report.fault(error.peer, error.reason)
-            source = self._network.origin(inbound.peer) or inbound.peer
-            self._admission.queue(source, inbound.peer, trio.current_time())
-            self._check_admission()
         await _ended("frames")
+
+    def _read(self, peer: str, message: Control) -> None:
+        now = trio.current_time()
+        try:
+            self._do(self._core.receive(peer, message, now))
+        except RemoteProtocolError as error:
+            self._report.fault(error.peer, error.reason)
+        self._admission.queue(self._source(peer), peer, now)
+        self._check_admission()
+
+    def _is_signed(self, record: Record) -> bool:
+        return self._records.is_signed(record)
+
+    def _source(self, peer: str) -> str:
+        return self._network.origin(peer) or peer
 
     async def _watch_connections(self) -> None:
         async for event in self._network.events():
@@ -292,6 +312,7 @@ class Membership:
     async def _greet(self, address: str, *, complain: bool) -> bool:
         try:
             peer = await self._network.dial(address)
+            self._records.greeted.add(peer)
         except PeerUnreachable as error:
             if complain:
                 text = f"bootstrap peer {address} does not answer ({error.reason}); this node goes on and keeps trying"

@@ -269,11 +269,13 @@ class Libp2pNetwork(Inboxes):
 
         def deliver(frame: bytearray) -> None:
             info.useful_at, record.rejected_dials = trio.current_time(), 0
-            if record.bucket.take(1, info.useful_at) and self._inboxes[lane].put(Inbound(info.peer, lane, frame)):
+            within = record.bucket.take(1, info.useful_at)
+            dropped = self._inboxes[lane].put(Inbound(info.peer, lane, frame)) if within else (info.peer,)
+            for peer in dropped:
+                self._peer(peer).traffic.frames_dropped += 1
+            if info.peer not in dropped:
                 record.traffic.bytes_received += len(frame)
-                return
-            record.traffic.frames_dropped += 1
-            if not record.dropped.take(1, info.useful_at):
+            elif not record.dropped.take(1, info.useful_at):
                 connection.violation = "frame_flood"
                 connection.close()
                 stream.reset()

@@ -8,10 +8,9 @@ import msgspec
 import pytest
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.membership.dissemination import MAX_FRAME_RECORDS
 from starling.gossip.membership.events import Changed, ClockSample, Died, Joined, Reborn, Send, Suspected
 from starling.gossip.wire import schema as wire
-from starling.gossip.wire.frames import encode
+from starling.gossip.wire.frames import decode, encode
 from tests.harness.detectors import TIMING, detector, record, sent
 
 
@@ -251,9 +250,10 @@ def test_a_large_sync_is_cut_into_frames_within_the_lanes_limit():
     largest = wire.Record(
         "p" * 128, "s" * 64, 2**62, 2**62, "alive", addresses, b"s" * 64, bytes(wire.MAX_CREDENTIAL_BYTES)
     )
-    frames = detector("me")._sync("a", [largest] * (2 * MAX_FRAME_RECORDS + 1), reply=True)
+    frames = detector("me")._sync("a", [largest] * (2 * wire.MAX_RECORDS + 1), reply=True)
     assert [frame.message.reply for frame in frames] == [False, False, True]
     assert max(len(encode(frame.message)) for frame in frames) <= wire.MAX_FRAME_BYTES["control"]
+    assert [decode("control", "a", encode(frame.message)) for frame in frames] == [frame.message for frame in frames]
 
 
 def test_a_record_of_ours_from_the_future_is_outranked():

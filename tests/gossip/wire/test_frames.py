@@ -106,6 +106,23 @@ def test_one_byte_beyond_the_limit_of_a_lane_is_too_long(lane, more, reason):
         decode(lane, "a", frame)
 
 
+@pytest.mark.parametrize(
+    "most",
+    [
+        wire.Sync((RECORD,) * 56, reply=True), wire.Spread((RECORD,) * 56, (DOUBT,) * 64), wire.Probe(1, DIGEST, 1.0, (DOUBT,) * 64),
+        wire.Attestations(CONTROL["told"].claims * 64),
+    ],
+)  # fmt: skip
+def test_what_honest_senders_send_at_most_is_all_that_is_read(most):
+    """256 records in a frame, as were read once, cost five times what anybody sends."""
+    assert decode("control", "a", encode(most)) == most
+    for name in most.__struct_fields__:
+        items = getattr(most, name)
+        if isinstance(items, tuple) and items:
+            with pytest.raises(RemoteProtocolError, match=r"frame_not_(a_message|msgpack)"):
+                decode("control", "a", encode(msgspec.structs.replace(most, **{name: (*items, items[0])})))
+
+
 def test_defaults_may_be_missing_on_the_wire():
     frame = bytes.fromhex("94a370726201c408000000000000000000")
     assert decode("control", "a", frame) == wire.Probe(1, bytes(8), 0)

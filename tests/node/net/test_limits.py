@@ -61,8 +61,8 @@ def test_waiting_frames_are_handed_out_peer_by_peer():
     async def main() -> list[tuple[str, bytes]]:
         inbox = Inbox("control", 10)
         for i in range(5):
-            assert inbox.put(Inbound("a", "control", bytes([i])))
-        assert inbox.put(Inbound("b", "control", b"b"))
+            assert inbox.put(Inbound("a", "control", bytes([i]))) == ()
+        assert inbox.put(Inbound("b", "control", b"b")) == ()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(inbox.run)
             got = [await inbox.channel.receive() for _ in range(6)]
@@ -79,6 +79,28 @@ def test_an_inbox_never_holds_more_than_two_of_the_largest_frames():
     async def main() -> int:
         inbox = Inbox("state", 64)
         frame = bytes(MAX_FRAME_BYTES["state"])
-        return sum(inbox.put(Inbound(str(i), "state", frame)) for i in range(10))
+        return sum(inbox.put(Inbound(str(i), "state", frame)) == () for i in range(10))
 
     assert trio.run(main) == 2
+
+
+def test_who_holds_most_of_a_full_inbox_makes_room_and_nobody_else():
+    """Two frames of a quarter megabyte once kept every other peer's out."""
+
+    async def main() -> list[bytes]:
+        inbox, large = Inbox("control", 64), bytes(250_000)
+        assert [inbox.put(Inbound("noisy", "control", large)) for _ in range(3)] == [(), (), ("noisy",)]
+        assert inbox.put(Inbound("honest", "control", bytes(20_000))) == ()
+        assert inbox.put(Inbound("another", "control", bytes(20_000))) == ("noisy",)
+        assert inbox.put(Inbound("noisy", "control", large)) == ("noisy",)
+        assert inbox.put(Inbound("third", "control", bytes(230_000))) == ()
+        assert inbox.put(Inbound("late", "control", large)) == ("late",), "it would hold as much as the others"
+        assert inbox.put(Inbound("late", "control", bytes(20_000))) == ("noisy",)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(inbox.run)
+            got = [await inbox.channel.receive() for _ in range(4)]
+            nursery.cancel_scope.cancel()
+        assert inbox.put(Inbound("noisy", "control", large)) == ()
+        return [(inbound.peer, len(inbound.frame)) for inbound in got]
+
+    assert trio.run(main) == [("honest", 20_000), ("another", 20_000), ("third", 230_000), ("late", 20_000)]

@@ -1,0 +1,242 @@
+"""What frames full of fresh records cost: signatures by budget, off the event loop, each once; in virtual time, in which a signature takes
+as long as on a processor."""
+
+from contextlib import asynccontextmanager
+from itertools import count
+
+import msgspec
+import pytest
+import trio
+
+from starling.gossip.membership.gate import OpenGate
+from starling.gossip.wire.frames import decode, encode
+from starling.gossip.wire.schema import Acknowledge, Hello, Probe, Record, Spread, Sync
+from starling.node.daemon.membership import records, service
+from starling.node.identity import verify_record
+from starling.node.net.memory import MemoryHub, address_of
+from tests.harness.daemons import until
+from tests.node.daemon.membership.test_service import SWARM, Node
+
+pytestmark = pytest.mark.trio
+SIGNATURE_S = 0.0002
+FLOOD_PER_S = 190.0  # frames: below the rate at which a peer is cut off
+
+
+class Processor:
+    """One processor for all: a signature verified on the event loop keeps everybody waiting, in a thread nobody."""
+
+    def __init__(self, clock):
+        self._clock = clock
+        self._in_thread = False
+        self.on_loop = self.in_thread = 0
+
+    def verify(self, record, swarm):
+        if self._in_thread:
+            self.in_thread += 1
+        else:
+            self.on_loop += 1
+            self._clock.jump(SIGNATURE_S)
+        return record.swarm == swarm and (record.signature == b"good" or verify_record(record, swarm))
+
+    async def offload(self, work):
+        self._in_thread, before = True, self.in_thread
+        result = work()
+        self._in_thread = False
+        await trio.sleep((self.in_thread - before) * SIGNATURE_S)
+        return result
+
+
+@pytest.fixture
+def processor(autojump_clock, monkeypatch):
+    processor = Processor(autojump_clock)
+    monkeypatch.setattr(service, "verify_record", processor.verify)
+    monkeypatch.setattr(records.RecordVerifier, "offload", property(lambda _self: processor.offload, lambda *_: None))
+    return processor
+
+
+def record_of(peer, version=0):
+    return Record(peer, SWARM, 1, version, "alive", (address_of(peer),), b"good")
+
+
+class ClosedGate(OpenGate):
+    """Admits no newcomer."""
+
+    closed = True
+
+    def admits(self, record):
+        return not record.peer.isupper()
+
+    def learn(self, record, credential):
+        """Nothing."""
+
+
+class Voice:
+    """A peer that says what it is told to, and notes when its probes are answered."""
+
+    def __init__(self, hub, name):
+        self.name, self.network = name, hub.join(name)
+        self.answered: dict[int, float] = {}
+        self.learned: set[str] = set()
+
+    async def say(self, victim, message):
+        await self.network.send(victim.peer, "control", encode(message))
+
+    async def join(self, victim):
+        await self.network.dial(victim.address)
+        await self.say(victim, Hello(record_of(self.name), bytes(8), 0.0))
+        await until(lambda: self.name in victim.membership.members, 5.0)
+
+    async def listen(self):
+        async for inbound in self.network.inbound("control"):
+            match decode("control", inbound.peer, inbound.frame):
+                case Acknowledge(nonce=nonce):
+                    self.answered[nonce] = trio.current_time()
+                case Probe(nonce=nonce):
+                    await self.network.send(inbound.peer, "control", encode(Acknowledge(nonce, bytes(8), 0.0)))
+                case Sync(records=records) | Spread(records=records):
+                    self.learned |= {record.peer for record in records}
+
+    async def flood(self, victim, seconds):
+        for frame in range(int(seconds * FLOOD_PER_S)):
+            fresh = tuple(record_of(f"{self.name} {frame} {each}") for each in range(56))
+            await self.say(victim, Spread(fresh))
+            await trio.sleep(1 / FLOOD_PER_S)
+
+
+async def answered_within(asker, victim, seconds, limit_s=1.0):
+    """The share of probes, ten a second, that are answered in time."""
+    sent = {}
+    for nonce in range(int(seconds * 10)):
+        sent[nonce] = trio.current_time()
+        await asker.say(victim, Probe(nonce, bytes(8), 0.0))
+        await trio.sleep(0.1)
+    await trio.sleep(limit_s)
+    return sum(asker.answered.get(nonce, 1e9) <= at + limit_s for nonce, at in sent.items()) / len(sent)
+
+
+@asynccontextmanager
+async def victim_and(hub, *names):
+    """A node, and voices that listen and are members; those named in capitals only connect."""
+    victim, voices = Node(hub, 0), [Voice(hub, name) for name in names]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(victim.live)
+        for voice in voices:
+            nursery.start_soon(voice.listen)
+            await (voice.network.dial(victim.address) if voice.name.isupper() else voice.join(victim))
+        yield victim, *voices
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("name", ["MALLORY", "mallory"])
+async def test_honest_probes_are_answered_while_frames_of_fresh_records_pour_in(processor, name):
+    """The signatures of this flood are twice as much as a processor can verify."""
+    async with victim_and(MemoryHub(), "asker", name) as (victim, asker, noisy), trio.open_nursery() as nursery:
+        nursery.start_soon(noisy.flood, victim, 4.0)
+        assert await answered_within(asker, victim, 4.0) >= 0.95
+        assert processor.on_loop + processor.in_thread <= 2 * 56 + records.UNMET_AT_ONCE
+        assert len(victim.membership.table) <= 3 + records.UNMET_AT_ONCE
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_member_that_raises_the_versions_of_others_costs_no_more_than_its_budget(processor):
+    """Fresh records of members that are there: no tokens of introductions, but signatures."""
+    async with victim_and(MemoryHub(), "asker", "mallory", *(f"m{each}" for each in range(20))) as (
+        victim,
+        asker,
+        noisy,
+        *many,
+    ):
+        before, began = (processor.on_loop, processor.in_thread), trio.current_time()
+
+        async def versions():
+            for version in count(1):
+                await noisy.say(victim, Spread(tuple(record_of(each.name, version) for each in many)))
+                await trio.sleep(1 / FLOOD_PER_S)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(versions)
+            assert await answered_within(asker, victim, 10.0) >= 0.95
+            on_loop, in_thread = processor.on_loop - before[0], processor.in_thread - before[1]
+            took = trio.current_time() - began
+            assert on_loop <= records.LOOP_AT_ONCE + took * records.LOOP_PER_S
+            assert records.SOURCE_AT_ONCE / 2 < in_thread <= records.SOURCE_AT_ONCE + took * records.SOURCE_PER_S
+            nursery.cancel_scope.cancel()
+
+
+async def test_while_a_flood_waits_the_next_member_s_records_are_read_in_its_turn(processor, monkeypatch):
+    monkeypatch.setattr(records, "THREAD_PER_S", 20.0)
+    async with victim_and(MemoryHub(), "asker", "mallory", *(f"m{each}" for each in range(12))) as (
+        victim,
+        asker,
+        noisy,
+        *many,
+    ):
+        for version in range(1, 40):
+            await noisy.say(victim, Spread(tuple(record_of(each.name, version) for each in many)))
+        await trio.sleep(0.1)
+        await asker.say(victim, Spread(tuple(record_of(each.name, 100) for each in many)))
+        newest = lambda: {victim.membership.table[each.name].record.version for each in many}  # noqa: E731
+        await until(lambda: newest() == {100}, 2.0)
+
+
+async def test_a_record_is_verified_once_however_often_it_is_sent_also_a_forged_one(processor):
+    async with victim_and(MemoryHub(), "asker") as (victim, asker):
+        forged = msgspec.structs.replace(record_of("asker", 9), signature=b"bad")
+        before = processor.on_loop
+        for _ in range(50):
+            await asker.say(victim, Spread((forged,)))
+        await trio.sleep(1.0)
+        assert victim.told.faults == [("asker", "record_forged")] * 50
+        assert processor.on_loop - before == 1
+
+
+async def test_a_stranger_speaks_for_itself_only(processor):
+    async with victim_and(MemoryHub(), "STRANGER") as (victim, stranger):
+        await stranger.say(victim, Spread((record_of("a"), record_of("STRANGER"), record_of("b"))))
+        await trio.sleep(1.0)
+        assert victim.membership.members == tuple(sorted((victim.peer, "STRANGER")))
+        await stranger.say(victim, Spread((record_of("a"), record_of("b"))))
+        await until(lambda: {"a", "b"} <= set(victim.membership.members), 1.0)
+
+
+async def test_strangers_together_have_one_budget_and_members_keep_theirs(processor):
+    """Each a Hello with a new version a tenth of a second: what is read of this is the strangers' share."""
+    names = [f"S{each}" for each in range(60)]
+    async with victim_and(MemoryHub(), "asker", *names) as (victim, asker, *strangers):
+        victim.membership._view.gate = ClosedGate()
+        before, began = processor.on_loop + processor.in_thread, trio.current_time()
+        for version in range(50):
+            for stranger in strangers:
+                await stranger.say(victim, Hello(record_of(stranger.name, version), bytes(8), 0.0))
+            await trio.sleep(0.1)
+        spent = processor.on_loop + processor.in_thread - before
+        took = trio.current_time() - began
+        assert records.STRANGERS_AT_ONCE < spent <= records.STRANGERS_AT_ONCE + (took + 1.0) * records.STRANGERS_PER_S
+        await asker.say(victim, Spread((record_of("asker", 1),)))
+        await until(lambda: victim.membership.table["asker"].record.version == 1, 1.0)
+
+
+async def test_a_member_may_name_few_whom_nobody_met_and_more_as_they_are_met(processor):
+    async with victim_and(MemoryHub(), "asker", "teller") as (victim, _, teller):
+        few, began = int(records.UNMET_AT_ONCE), trio.current_time()
+        await teller.say(victim, Spread(tuple(record_of(f"p{each:02}") for each in range(30))))
+        present = lambda: {peer for peer in victim.membership.members if peer[0] == "p"}  # noqa: E731
+        await until(lambda: len(present()) == few, 1.0)
+        met = Voice(victim.network._hub, "p00")
+        await met.join(victim)
+        await teller.say(victim, Spread(tuple(record_of(f"q{each:02}") for each in range(30))))
+        await until(lambda: sum(peer[0] == "q" for peer in victim.membership.members) == 1, 1.0)
+        await until(lambda: present() == {"p00"}, 60.0)
+        again = tuple(record_of(f"p{each:02}", 1) for each in range(30))
+        await teller.say(victim, Spread(again))
+        await trio.sleep(0.5)
+        assert len(present()) <= 1 + (trio.current_time() - began) * records.UNMET_PER_S, "a death gives no token back"
+
+
+async def test_whom_the_owner_named_may_name_all_others(processor):
+    """A joiner learns of all members from the one it knows, without a look at any of them."""
+    async with victim_and(MemoryHub(), "KNOWN") as (victim, known):
+        victim.membership._records.greeted.add("KNOWN")
+        for half in "pq":
+            await known.say(victim, Sync(tuple(record_of(f"{half}{each:02}") for each in range(50)), reply=False))
+        await until(lambda: len(victim.membership.members) == 101, 2.0)
