@@ -2,13 +2,14 @@
 # What a container runs. `found`, `join` and `run` start the node of /data and show its log; all else is a `starling` command.
 #
 #   found [MANIFEST.toml] [OPTIONS]
-#   join [INVITE] [OPTIONS]
+#   join [INVITE] [OPTIONS]     INVITE may be -, standard input: what a command says, others can see
 #   run
 #   healthy    exit code 0 if the node answers: what `starling status` asks, at a fifth of the cost, for it is asked for ever
 #
 # A /data that holds a node already goes on with it, whatever was asked: a container may be started any number of times.
 # INVITE_FILE, if set, is where `found` writes the invite and where `join` waits for it.
 set -eu
+umask 077
 
 case ${1-} in
     found | join | run) ;;
@@ -43,6 +44,6 @@ elif [ -n "${INVITE_FILE-}" ] && [ "$1" = join ]; then
         waited=$((waited + 1))
         sleep 0.5
     done
-    set -- join "$(cat "$INVITE_FILE")" "$@"
+    set -- join --invite-file "$INVITE_FILE" "$@"
 fi
 exec starling "$@" --dir /data

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from msgspec import structs
@@ -19,6 +21,7 @@ from starling.node.config import start as start_of
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.identity import Identity
 from starling.node.status.control import typed
+from starling.node.storage import private
 from starling.node.storage.run_dir import RunDir
 
 
@@ -52,6 +55,8 @@ def found(path: Path, manifest: Manifest, config: NodeConfig) -> tuple[RunDir, s
 def join(path: Path, invite: Invite, config: NodeConfig) -> RunDir:
     """Write the invite and the settings of a member to be; their `bootstrap` is set to the invite's addresses.
 
+    What is written is the invitation bound to the directory's identity, without the key that could be used by others.
+
     The directory is made if it is missing; it may hold a node of the same swarm, whose settings are replaced.
 
     Raises:
@@ -69,10 +74,10 @@ def join(path: Path, invite: Invite, config: NodeConfig) -> RunDir:
             manifests.check_shard(manifest, config.shard)
     place = RunDir.create(path)
     me = Identity.load_or_create(place.key)
-    take_up(invite, me)
+    chain = take_up(invite, me)
     others = tuple(address for address in invite.bootstrap if not address.endswith(f"/p2p/{me.peer_id}"))
     place.write_config(structs.replace(_placed(config), bootstrap=others))
-    place.write_invite(invite)
+    place.write_invite(replace(invite, chain=chain, bearer=b""))
     return place
 
 
@@ -85,7 +90,7 @@ def start(place: RunDir) -> subprocess.Popen[bytes]:
 
     The process has a session of its own, so Ctrl-C in a terminal reaches its parent alone.
     """
-    with place.output.open("ab") as output:
+    with open(private.keep(place.output, os.O_WRONLY | os.O_APPEND), "ab") as output:  # noqa: PTH123 - a descriptor
         return subprocess.Popen(
             [sys.executable, "-m", "starling.node.cli.main", "run", "--dir", str(place.path), "--until-stdin-closes"],
             stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
@@ -111,7 +116,7 @@ def undone_if_refused(path: Path) -> Iterator[None]:
                 if content is None:
                     file.unlink(missing_ok=True)
                 else:
-                    file.write_bytes(content)
+                    private.replace(file, content)
         raise
 
 

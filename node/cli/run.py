@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from starling.gossip.errors import ConfigError
-from starling.node.cli.common import PATH, dir_option, emit, json_option, preset_option, say, set_option
+from starling.node.cli.common import PATH, dir_option, emit, file_option, json_option, preset_option, say, set_option
 from starling.node.cli.help import command
 from starling.node.cli.progress import slow
 from starling.node.config.schema import Manifest, NodeConfig
@@ -25,6 +25,7 @@ from starling.node.status.control import typed
 if TYPE_CHECKING:
     from starling.node.storage.run_dir import RunDir
 
+_MOST_OF_AN_INVITE = 1 << 16  # bytes, with what a mail program put around it
 DEVICES = {"gpu": "cuda"}  # other names of devices
 HOST_PORT = re.compile(r"(?:(?P<host>[\w.-]*|\[[0-9a-fA-F:]*\]|\*):)?(?P<port>\d{1,5})")
 NODE_OPTIONS = (
@@ -107,15 +108,24 @@ def found(
 
 @command(
     ("starling join INVITE", "take part, with a shard of the task's own data"),
+    ("starling join --invite-file invite.txt", "an invite that admits is not to be seen among a machine's processes"),
     (
         "starling join INVITE --data my-photos --up 10mbit --dir photos-node",
         "with your data, and a cap on what is sent",
     ),
 )
-@click.argument("invite")
+@click.argument("invite", required=False)
+@file_option("--invite-file", help="Holds the invite, instead of INVITE.")
 @node_options
-def join(invite: str, assignments: tuple[str, ...], run_dir: Path, as_json: bool, **flags: Any) -> int:
-    """Join a swarm by its invite.
+def join(
+    invite: str | None,
+    invite_file: Path | None,
+    assignments: tuple[str, ...],
+    run_dir: Path,
+    as_json: bool,
+    **flags: Any,
+) -> int:
+    """Join a swarm by its invite: INVITE itself, - for standard input, or --invite-file.
 
     In the directory of a node of that swarm: continue it with the options given now. Ctrl-C stops the node; `starling run` starts
     it again.
@@ -126,7 +136,11 @@ def join(invite: str, assignments: tuple[str, ...], run_dir: Path, as_json: bool
     from starling.node.cli.documents import Joined
     from starling.node.storage.run_dir import RunDir
 
-    invited = invites.decode("".join(invite.split()).strip("<>\"'`"))
+    invited = invites.decode("".join(_invite(invite, invite_file).split()).strip("<>\"'`"))
+    if invited.bearer and invite not in {None, "-"}:
+        say(
+            "note: this invite admits whoever has it, and all users of a machine see its commands; safer is `starling join - < FILE`"
+        )
     ours, theirs = _split(assignments)
     if theirs:
         raise ConfigError(
@@ -170,6 +184,27 @@ def leave(run_dir: Path) -> None:
     with slow("leaving"):
         Attached(run_dir).leave()
     say(f"left; come back with `starling run --dir {typed(run_dir)}`")
+
+
+def _invite(given: str | None, file: Path | None) -> str:
+    """The text of an invite from one of the three places it may come from."""
+    if (given is None) == (file is None):
+        raise ConfigError(
+            "join: needs one INVITE, - for standard input, or --invite-file FILE; see `starling join --help`"
+        )
+    if given is not None and given != "-":
+        return given
+    try:
+        if file is None:
+            return sys.stdin.buffer.read(_MOST_OF_AN_INVITE).decode()
+        with file.open("rb") as source:
+            return source.read(_MOST_OF_AN_INVITE).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        where = file or "standard input"
+        raise ConfigError(
+            f"invite: {where} cannot be read: {why}; a member prints one with `starling invite`"
+        ) from error
 
 
 # --- settings ---------------------------------------------------------------------------------------------------

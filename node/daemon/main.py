@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -53,6 +54,9 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: List
     manifest, invite = run_dir.read_manifest(), run_dir.read_invite()
     if manifest is None and invite is None:
         raise ConfigError(f"--dir: {run_dir.path} holds no manifest and no invite; start with `starling join INVITE`")
+    admitted = take_up(invite, identity)
+    if invite is not None and invite.bearer:  # a directory of before: bound to this identity the key is of no more use
+        run_dir.write_invite(replace(invite, chain=admitted, bearer=b""))
     with open_log(run_dir.path, peer_id=identity.peer_id, run_id=f"{time.time_ns() // 1_000_000:x}") as log:
         events = Events(log, clock=time.time)
         setup = NodeSetup(
@@ -61,7 +65,7 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: List
             unix_time=time.time, keep_manifest=run_dir.write_manifest, known=run_dir.known_peers(), remember=run_dir.remember_peers,
             decisions=run_dir.known_decisions(), keep_decisions=run_dir.keep_decisions, usage=ResourceMonitor(run_dir.path).sample,
             admission=AdmissionStore(
-                take_up(invite, identity), run_dir.known_revoked(), run_dir.keep_revoked, run_dir.known_ticket(), run_dir.keep_ticket
+                admitted, run_dir.known_revoked(), run_dir.keep_revoked, run_dir.known_ticket(), run_dir.keep_ticket
             ),
         )  # fmt: skip
         gc.freeze()  # otherwise a full collection walks over all modules and blocks the event loop for 70 ms

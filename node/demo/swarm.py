@@ -127,7 +127,7 @@ class Demo:
     def __enter__(self) -> Self:
         self.folder = self.plan.folder or Path(tempfile.mkdtemp(prefix="starling-demo-"))
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"--dir: {self.folder} cannot be used: {error.strerror}; name another folder") from error
         if any(self.folder.glob("node-*")):

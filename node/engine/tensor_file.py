@@ -16,6 +16,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from starling.node.storage import private
+
 FORMAT = 1
 _KEY = "starling"  # one header entry, as the library does not fix the order of several
 _LENGTH_BYTES = 8
@@ -55,14 +57,14 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, str | int]]:
 
 
 def write(path: Path, data: bytes) -> Path:
-    """Write beside `path` and flush to the disk -> the temporary file, ready to be renamed to `path`.
+    """Write beside `path`, mode 0600, and flush to the disk -> the temporary file, ready to be renamed to `path`.
 
     Raises:
         OSError: no space, no permission, no such folder. No temporary file is left then.
     """
     temporary = path.with_name(f".{path.name}.writing")
     try:
-        with temporary.open("wb") as file:
+        with open(private.create(temporary), "wb") as file:  # noqa: PTH123 - a descriptor
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -9,6 +9,7 @@ terminal. The file is bounded: at 8 MiB `log.jsonl` becomes `log.jsonl.1`, which
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ import msgspec
 
 from starling.node.status.log_line import LOG_NAME, log_line
 from starling.node.status.record import earlier
+from starling.node.storage import private
 
 MAX_LOG_BYTES = 8 << 20
 
@@ -81,7 +83,7 @@ class _Lines:
     def write(self, line: str) -> None:
         try:
             if self._file is None:
-                self._file = self._path.open("a", encoding="utf-8")
+                self._file = os.fdopen(private.keep(self._path, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8")
                 self._bytes = self._file.tell()
             self._file.write(line)
             self._file.flush()

@@ -4,17 +4,18 @@ node.toml          the volunteer's own settings (NodeConfig)
 manifest.toml      the swarm's agreement; fetched on the first run after `join`
 invite             swarm id and bootstrap addresses, for fetching the manifest; the node's own invitation where one is needed
 issued/            invitations that this node has given out, by number
-identity.key       Ed25519 private key, mode 0600
+identity.key       Ed25519 private key
 decisions.json     peers that this node or its owner banned or trusts
 port, peers        the port that was picked and where members were, for the next run
 revoked, ticket    invitations known to be void, and the last proof of work, for the next run
 final.json         how the last run ended, with the node's last status (`starling.node.status.final`)
 checkpoint.safetensors, model.safetensors, control.sock, log.jsonl, record.jsonl, output.log
+
+A directory that a node makes has mode 0700 and its files 0600.
 """
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -33,6 +34,7 @@ from starling.node.config import toml
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.status import final
 from starling.node.status.final import FinalStatus
+from starling.node.storage import private
 from starling.node.storage.bans import decode, encode
 from starling.robust.reputation import Decision
 
@@ -63,7 +65,7 @@ class RunDir:
     def create(cls, path: Path) -> Self:
         """Make the directory if it is missing. Raises ConfigError: it cannot be made or is a file."""
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"--dir: {path} cannot be used: {error.strerror}; name another with --dir") from error
         return cls(path.resolve())
@@ -88,8 +90,8 @@ class RunDir:
     def keep_port(self, addresses: tuple[str, ...]) -> None:
         """Remember the port of our first address; a directory that cannot be written is no reason to stop."""
         if addresses:
-            with suppress(OSError):
-                self._port_file.write_text(addresses[0].split("/tcp/")[1].split("/")[0] + "\n")
+            with suppress(ConfigError):
+                self._write(self._port_file, addresses[0].split("/tcp/")[1].split("/")[0] + "\n")
 
     def keep_decisions(self, kept: tuple[Decision, ...]) -> None:
         """Store bans and trust. Raises ConfigError: the file cannot be written."""
@@ -212,9 +214,7 @@ class RunDir:
         return lines[-1] if lines else f"it printed nothing; see {self.path}"
 
     def _write(self, path: Path, text: str) -> None:
-        part = path.with_name(path.name + ".part")
         try:
-            part.write_text(text)
-            os.replace(part, path)  # noqa: PTH105 - atomic
+            private.replace(path, text.encode())
         except OSError as error:
             raise ConfigError(f"--dir: cannot write {path}: {error.strerror}; name another with --dir") from error

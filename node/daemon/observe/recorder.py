@@ -26,6 +26,7 @@ from starling.node.interfaces import Reporter
 from starling.node.net.api import Traffic
 from starling.node.status.record import earlier, line
 from starling.node.status.snapshot import Exchanges, StatusSnapshot
+from starling.node.storage import private
 
 MIN_PAUSE_S = 0.1
 MIN_ROUND_S = 1.0
@@ -96,7 +97,7 @@ class Recorder:
 
     def _open(self) -> None:
         """Go on after the last whole line of the file; a file that is new begins with a whole snapshot."""
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file = private.keep(self.path, os.O_RDWR)
         self._bytes = _end_of_lines(self._file)
         os.ftruncate(self._file, self._bytes)
         os.lseek(self._file, 0, os.SEEK_END)

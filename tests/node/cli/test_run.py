@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
 from starling.gossip.errors import ConfigError
 from starling.node.admission.invite import Invite, decode, encode
+from starling.node.admission.issue import give, take_up
 from starling.node.cli.main import main
 from starling.node.config import manifest as manifests
 from starling.node.config import toml
 from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.identity import Identity
 from starling.node.status import control
 from starling.node.status.final import FinalStatus
 from starling.node.storage.run_dir import RunDir
 from tests.harness.cli_doubles import ADDRESS, INVITE, PEER, SWARM, Daemon, refused
+from tests.harness.invitations import FOUNDER, TERMS
 from tests.harness.snapshots import snapshot
 
 
@@ -195,6 +199,52 @@ def test_join_keeps_the_invite_and_its_addresses_and_starts_the_node(daemon, her
     assert place.read_manifest() is None
     assert daemon.runs == [(place.path, False)]
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("where", ["-", "--invite-file"])
+def test_an_invite_comes_by_standard_input_or_a_file_as_well(where, daemon, here, monkeypatch, capsys):
+    """So that it is in no list of processes."""
+    (here / "invite.txt").write_text(f"<{INVITE[:60]}\n{INVITE[60:]}>\n")
+    with (here / "invite.txt").open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert main(["join", where] if where == "-" else ["join", where, "invite.txt"]) == 0
+    assert RunDir.existing(here / "starling-node").read_invite() == Invite(SWARM, (ADDRESS,))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "join: needs one INVITE"),
+        ([INVITE, "--invite-file", "invite.txt"], "join: needs one INVITE"),
+        (["--invite-file", "nowhere.txt"], "nowhere.txt cannot be read: No such file"),
+        (["--invite-file", "binary"], "binary cannot be read: it is no text"),
+    ],
+)
+def test_no_invite_or_two_is_one_line(words, says, daemon, here, capsys):
+    (here / "binary").write_bytes(b"\xff" * 9)
+    assert main(["join", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+    assert "`" in line
+    assert daemon.runs == []
+
+
+def test_a_used_invitation_is_kept_without_its_key(daemon, here, capsys):
+    """Bound to this node it is of no use to others, and enough for every start to come; on the command line it is a secret told."""
+    given = give(here / "issued", TERMS, FOUNDER, (), (ADDRESS,), days=1.0, now_s=time.time()).invite
+    for _ in range(2):  # the second time where it stands already
+        assert main(["join", encode(given), "--dir", "n"]) == 0
+        assert "`starling join - < FILE`" in capsys.readouterr().err
+        place = RunDir.existing(here / "n")
+        kept = place.read_invite()
+        me = Identity.load_or_create(place.key)
+        assert kept.bearer == b""
+        assert given.bearer not in place.invite_file.read_bytes()
+        assert take_up(kept, me) == take_up(given, me) == kept.chain
+        assert kept.chain[-1].holder == me.peer_id
+    (here / "i").write_text(encode(given))
+    assert main(["join", "--invite-file", "i", "--dir", "m"]) == 0
+    assert "note" not in capsys.readouterr().err
 
 
 def test_the_file_a_swarm_begins_with_is_found_from_whichever_folder_the_node_is_started(daemon, here):

@@ -1,0 +1,37 @@
+"""Files of a run directory: for their owner alone, and never behind a link that somebody laid there."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+_NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_KEPT = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def create(path: Path) -> int:
+    """A descriptor that writes a new file of mode 0600, in the place of whatever has that name, e.g. since a crash. Raises OSError."""
+    path.unlink(missing_ok=True)
+    return os.open(path, _NEW, 0o600)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write a file of mode 0600 in one step: it has the old content or the new. Raises OSError."""
+    part = path.with_name(f"{path.name}.part")
+    with open(create(part), "wb") as file:
+        file.write(data)
+    part.replace(path)
+
+
+def keep(path: Path, access: int) -> int:
+    """A descriptor of a file that grows, made with mode 0600 if it is missing, which it has from then on. Raises OSError: also for a link.
+
+    Args:
+        path: of the file.
+        access: os.O_RDWR, or os.O_WRONLY | os.O_APPEND.
+    """
+    descriptor = os.open(path, _KEPT | access, 0o600)
+    with suppress(OSError):  # a file system without modes, or another owner
+        os.fchmod(descriptor, 0o600)
+    return descriptor
