@@ -52,7 +52,7 @@ from starling.gossip.wire.schema import Busy, Exchange, Request, Solicit
 TRY_AGAIN = frozenset({"reset", "superseded", "closing", "early"})
 """Reasons for the end of a transaction after which its link is still open."""
 MAX_ATTEMPTS = 4  # transactions begun on one link in one round
-MAX_JUMP = 8  # rounds forward on the report of a few peers
+MAX_JUMP = 8  # rounds forward at once on the report of two or more peers
 MAX_LEAD = 16
 """Rounds that nodes may be ahead of each other: without a common link for a while they drift apart without a fault."""
 
@@ -74,7 +74,6 @@ class Pairwise:
     payload_bytes: int = 0  # sent in committed exchanges
     _out: list[Command] = field(default_factory=list)
     _directions: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # (give, take) of this round's links
-    _late: set[str] = field(default_factory=set)  # had done the open round before us
     _early: set[str] = field(default_factory=set)  # rejected us as early: tried again at the next retry, not at once
     _clipped: set[str] = field(default_factory=set)  # since `take_clipped`
     _renewing: dict[str, calls.Revoke] = field(default_factory=dict)  # all edges start anew: calls not replied to yet
@@ -112,7 +111,6 @@ class Pairwise:
 
         `directions`: peer -> (give, take) where weights are not the same both ways, as in `calls.Offer`.
         """
-        self._late.clear()
         self._directions = directions or {}
         deferred = self._rounds.open(round, links, view, now, max(0.0, now - self._computing_since))
         self._computing_since = math.inf
@@ -186,12 +184,14 @@ class Pairwise:
         return self._flush()
 
     def left_behind(self, round: int) -> int:
-        """The round that peers have reached if they left us behind, else `round`. A few peers can move us by at most MAX_JUMP."""
+        """The round that peers have reached if they left us behind, else `round`: never on one voice.
+
+        Those lately met move us by at most MAX_JUMP, all that were ever heard any way.
+        """
         progress = self._rounds.progress
         if progress.lead > round + MAX_LEAD:
             return progress.lead
-        reported = [it for peer in self._late if (it := progress.of(peer)) <= round + MAX_LEAD]
-        return min(max(reported, default=round), round + MAX_JUMP)
+        return max(round, min(progress.passed_to(round, MAX_LEAD), round + MAX_JUMP))
 
     def receive(self, peer: str, message: Exchange, now: float) -> list[Command]:
         """Process a message of a peer. Raises RemoteProtocolError: an honest peer never sends this; nothing has changed."""
@@ -202,10 +202,20 @@ class Pairwise:
             self._add(edge)
         else:
             commands = edge.receive(message)
+        if isinstance(self.pace, Rounds) and isinstance(message, Request | Solicit | Busy):
+            self._check_round(peer, message)
         self._do(peer, commands, now)
         if isinstance(message, Busy):
             self.pace.progress.record(peer, message.round)
         return self._flush()
+
+    def _check_round(self, peer: str, message: Request | Solicit | Busy) -> None:
+        """A peer that said we are late is where it said."""
+        progress = self.pace.progress
+        if progress.contradicts(peer, message.round):
+            self._out.append(Fault(peer, "late_contradicted"))
+        if isinstance(message, Busy) and message.reason == "late":
+            progress.said_late(peer, message.round)
 
     def reply(self, call: calls.ExchangeCall, reply: calls.Call | None, now: float) -> list[Command]:
         """Take the engine's reply to a call; None: the engine died or is starting, and all edges are reset when it is back."""
@@ -306,7 +316,7 @@ class Pairwise:
             under_way = any(it is not None and it.round == pace.round for it in (edge.outstanding, edge.pending))
             if pace.passed(peer) and not under_way:
                 self._missed(edge, "busy")
-                self._late.add(peer)
+                pace.progress.met(peer, pace.round, passed=True)
                 pace.resolved(peer, pace.round, "busy", now)
 
     def _missed(self, edge: Edge, outcome: Outcome) -> None:
@@ -388,8 +398,8 @@ class Pairwise:
             self.payload_bytes += ended.payload_bytes
         if ended.reason == "full":
             self._out.append(EdgeDropped(peer))
-        if ended.reason == "late" and ended.round == self.pace.round:
-            self._late.add(peer)
+        if ended.round == self.pace.round and (ended.reason == "late" or ended.outcome == "committed"):
+            self.pace.progress.met(peer, ended.round, passed=ended.outcome != "committed")
         if ended.reason == "early" and ended.role == "initiator":
             self._early.add(peer)
         if ended.reason not in TRY_AGAIN:

@@ -1,15 +1,25 @@
-"""Progress of the swarm, estimated from the rounds that peers report; some of them may be Byzantine."""
+"""Progress of the swarm, estimated from the rounds that peers report; some of them may be Byzantine.
+
+No single voice counts: a round is credible if f + 1 peers claim it or more, with f = a third of those heard and at least one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+WINDOW = 8  # rounds of ours for which the end of a link says whether its peer has left us behind
 
 
 @dataclass(slots=True)
 class PeerProgress:
-    """The highest round (slot) reported by each peer."""
+    """The highest round (slot) reported by each peer, and which peers have left us behind."""
 
     rounds: dict[str, int] = field(default_factory=dict)
+    _late: dict[str, int] = field(default_factory=dict)  # peer -> the round at which it last said that we are late
+    _met: dict[str, tuple[int, bool]] = field(
+        default_factory=dict
+    )  # peer -> our round at its last link, whether it had passed that
 
     def record(self, peer: str, round: int) -> None:
         """A message of `peer` carries `round`; only an increase counts."""
@@ -21,13 +31,47 @@ class PeerProgress:
 
     def forget(self, peer: str) -> None:
         """Discard the reports of a peer that is gone."""
-        self.rounds.pop(peer, None)
+        for reports in (self.rounds, self._late, self._met):
+            reports.pop(peer, None)
+
+    def said_late(self, peer: str, round: int) -> None:
+        """The peer says that it is in `round`, and we are late."""
+        self._late[peer] = round
+
+    def contradicts(self, peer: str, round: int) -> bool:
+        """Whether a message that carries `round` shows that the peer was not where it was when it said that we are late; told once.
+
+        Its round may go back by one, where its engine was lost and a round is repeated. From then on it is believed to be in `round`.
+        """
+        if self._late.get(peer, 0) <= round + 1:
+            return False
+        del self._late[peer]
+        self.rounds[peer] = round
+        self._met.pop(peer, None)
+        return True
+
+    def met(self, peer: str, round: int, *, passed: bool) -> None:
+        """The link of our `round` with `peer` ended: it had gone on to a later one, or was there."""
+        self._met[peer] = round, passed
+
+    def passed_to(self, round: int, reach: int) -> int:
+        """The round that enough of the peers lately met have gone on to, if they left us behind in `round`, else at most that.
+
+        Claims beyond round + reach count for nothing here.
+        """
+        lately = [(peer, passed) for peer, (at, passed) in self._met.items() if round - WINDOW < at]
+        return _credible(
+            self.of(peer) if passed and self.of(peer) <= round + reach else round for peer, passed in lately
+        )
 
     @property
     def lead(self) -> int:
-        """The furthest round that an honest peer has reached if fewer than a third of the peers are Byzantine; 0 without any report.
+        """The furthest round that an honest peer has reached if fewer than a third of the peers, or one, are Byzantine; 0 of one report."""
+        return _credible(self.rounds.values())
 
-        The (f + 1)-th largest of m rounds with f = ⌊(m − 1)/3⌋, so f Byzantine peers cannot move it beyond an honest peer's round.
-        """
-        ordered = sorted(self.rounds.values(), reverse=True)
-        return ordered[(len(ordered) - 1) // 3] if ordered else 0
+
+def _credible(rounds: Iterable[int]) -> int:
+    """The (f + 1)-th largest of m rounds with f = max(1, ⌊(m − 1)/3⌋), which f liars cannot move beyond an honest one; else 0."""
+    ordered = sorted(rounds, reverse=True)
+    tolerated = max(1, (len(ordered) - 1) // 3)
+    return ordered[tolerated] if len(ordered) > tolerated else 0

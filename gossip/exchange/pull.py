@@ -25,7 +25,8 @@ engine verifies the vector (`VerifyUpdate`), and `reply` takes its result.
 
 Staying in step. The peers pulled from are a private sample, so their reports count: if most of them are more than SLACK rounds further,
 they left us `behind`; if most have not reached our round, we are `ahead`: those are waited for as long as that many rounds take; if that is
-not enough the deadline is learned anew. A report is the round of a vector or of a NotNow; half of the sample must have reported. Rounds
+not enough the deadline is learned anew. A report is the round of a vector or of a NotNow; half of the sample must have reported, and nobody
+is left behind on one report. Rounds
 in pulls of others are ignored, as Byzantine peers may pull as often as they like.
 """
 
@@ -110,9 +111,9 @@ class Pulls:
 
     @property
     def behind(self) -> int:
-        """A round that most of those asked have reached if they have left us behind, else ours."""
+        """A round that most of those asked, two at least, have reached if they have left us behind, else ours."""
         reports = self._sorted_reports
-        middle = reports[(len(reports) - 1) // 2] if reports else 0
+        middle = reports[(len(reports) - 1) // 2] if len(reports) > 1 else 0
         return middle if middle > self.round + SLACK else self.round
 
     @property

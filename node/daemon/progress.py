@@ -81,6 +81,8 @@ class Progress:
     computed: Computed = field(default_factory=Computed)
     halted: str = ""
     """Why nothing more is learned from this node's data; "" while it is."""
+    few_steps: str = ""
+    """How few local steps were done in the rounds so far; "" where it was at least half."""
     losses: Curve = field(default_factory=Curve)
     values: Curve = field(default_factory=Curve)
     current: int | None = None

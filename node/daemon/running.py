@@ -182,13 +182,13 @@ class RunningNode:
         self._progress.joined_late = start > opened.round and not opened.resumed
         return start
 
-    async def _fetch(self, newer_than: int) -> int | None:
+    async def _fetch(self, newer_than: int, live: bool) -> int | None:
         """Take over the model on which members agree, if it is past round `newer_than`. -> its round"""
         me, moment, membership = self.context.me, int(self.context.unix_time() * 1e6), self.membership
         others = [peer for peer in membership.members if peer != me and self.policy.allows(peer)]
         others.sort(key=lambda peer: derive(moment, "source", me, peer))  # no peer can arrange to be asked first
         order = disjoint(others, lambda peer: {*membership.prefixes(peer), self.inviter_of(peer)} - {""})
-        return await self._model_sync.fetch(order, newer_than)
+        return await self._model_sync.fetch(order, newer_than, live=live)
 
     def _route(self, peer: str, message: OtherControl) -> None:
         if isinstance(message, Beacon | BeaconQuery):

@@ -35,6 +35,12 @@ from starling.node.status.snapshot import EngineFigures
 
 CLOCK_PATIENCE_S = 10.0  # for a peer that knows the swarm's time
 RECOVERY_ROUNDS = 10  # in which a node that was late and keeps up returns to all of its local steps
+FETCH_PAUSE_S, LONGEST_FETCH_PAUSE_S = (
+    10.0,
+    640.0,
+)  # until claims that were not delivered are looked into again; doubles
+FEW = 0.5  # of the local steps of its rounds: a node that does less says so
+FEW_ROUNDS = 20  # not before so many rounds
 STABLE_S = 0.5  # the member list must be unchanged for so long before round 0
 
 
@@ -51,12 +57,16 @@ class Training:
     exchange: Exchange | PulledExchange  # does a round's exchanges; in clock pace they are pairwise
     clock: SwarmClock
     progress: Progress
-    fetch: Callable[[int], Awaitable[int | None]]  # a peer's model, if it is past the given round -> its round, or None
+    fetch: Callable[[int, bool], Awaitable[int | None]]
+    """A peer's model, if it is past the given round -> its round, or None; whether this node is live, with a model of its own to lose."""
     cannot_save: str = ""
     """Why the last attempt to save failed; "" if it succeeded."""
     edges: StickyEdges | None = None
     """Clock pace with sticky edges: the edges this node holds."""
     _local_steps: int = field(init=False)  # of the next round in steps pace
+    _due: int = 0  # local steps of all rounds since the start, those jumped over included
+    _fetch_at: float = -math.inf  # not before, after claims for which nobody had a model to show
+    _fetch_pause_s: float = FETCH_PAUSE_S
     _began: float = field(default_factory=trio.current_time)
     _saved_at: float = -math.inf  # so that the first round is saved at once, and a node that dies early resumes too
 
@@ -124,6 +134,7 @@ class Training:
                 ahead = await self._one_round(current)
                 following = await self._jump(current, ahead)
                 self._fit(following - current)
+                self._count(following - current - 1)
                 self.progress.round = current = following
             except EngineError as error:
                 await self.recover(error)
@@ -147,6 +158,7 @@ class Training:
         n = len(self.members.members)
         now = stage(self.overlay, n, round)
         steps = self._local_steps if now.local else 0
+        self._due += self.pace.local_steps if now.local else 0
         return calls.Train(round, steps, now.first, now.last, turn(self.overlay, n, round))
 
     async def _jump(self, current: int, ahead: int) -> int:
@@ -156,8 +168,16 @@ class Training:
         """
         following, last = current + 1, self.pace.rounds
         far = following + self.patience
-        if ahead > far and await self.catch_up(following, far) <= far:
-            return following  # no peer that claims so has a model of that round
+        if ahead > far:
+            if trio.current_time() < self._fetch_at:
+                return following
+            if (
+                await self.catch_up(following, far, live=True) <= far
+            ):  # too few that claim so have a model of that round
+                self._fetch_at = trio.current_time() + self._fetch_pause_s
+                self._fetch_pause_s = min(2.0 * self._fetch_pause_s, LONGEST_FETCH_PAUSE_S)
+                return following
+            self._fetch_pause_s = FETCH_PAUSE_S
         return max(following, min(ahead, last) if last else ahead)
 
     def _fit(self, passed: int) -> None:
@@ -172,9 +192,24 @@ class Training:
         else:
             self._local_steps = min(most, self._local_steps + max(1, most // RECOVERY_ROUNDS))
 
-    async def catch_up(self, round: int, newer_than: int) -> int:
-        """Replace a stale model by a peer's, if that is past `newer_than`, and delete every flow. -> its round, else `round`"""
-        fetched = await self.fetch(newer_than)
+    def _count(self, skipped: int) -> None:
+        """Count the local steps of rounds jumped over, and say once that this node did few of those it was to do."""
+        self._due += skipped * self.pace.local_steps
+        done = self.progress.computed.steps
+        few = done < FEW * self._due and self._due >= FEW_ROUNDS * self.pace.local_steps and not self.progress.halted
+        if few and not self.progress.few_steps:
+            text = f"this node did {done} of the {self._due} local steps of its rounds: it was late, or others said so"
+            self.context.report.event("few_steps", text, level="warning", done=done, due=self._due)
+        self.progress.few_steps = (
+            f"{done} of {self._due} local steps done: others left this node behind, or said so" if few else ""
+        )
+
+    async def catch_up(self, round: int, newer_than: int, *, live: bool = False) -> int:
+        """Replace a stale model by a peer's, if that is past `newer_than`, and delete every flow. -> its round, else `round`
+
+        `live`: this node has trained, and needs more voices than its own for it.
+        """
+        fetched = await self.fetch(newer_than, live)
         if fetched is None:
             return round
         await self.exchange.reset_all()

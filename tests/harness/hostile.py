@@ -1,20 +1,23 @@
 """A kit of hostile peers: identities that say what a test gives them, and members that lie in one way.
 
-A `Stranger` is light: it has a place in the network and a key, and no engine. A member that lies is a whole node whose frames are
-rewritten on their way out (`tests.harness.swarms.lie`); here are the lies.
+A `Stranger` is light: it has a place in the network and a key, and no engine. A member that lies is a whole node. Its frames are rewritten
+on their way out (`tests.harness.swarms.lie`), or it answers in place of its services (`answering`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count, islice
+
+import trio
 
 from starling.gossip.errors import PeerUnreachable
 from starling.gossip.seeds import derive
-from starling.gossip.wire.frames import encode
-from starling.gossip.wire.schema import MAX_RECORDS, Lane, Message, Record, Spread, Sync
+from starling.gossip.wire.frames import decode, encode
+from starling.gossip.wire.schema import MAX_RECORDS, Busy, Lane, Message, Record, Request, Solicit, Spread, Sync
 from starling.node.identity import Identity
-from starling.node.net.memory import MemoryHub, address_of
+from starling.node.net.api import Inbound
+from starling.node.net.memory import MemoryHub, MemoryNetwork, address_of
 
 
 def key(*parts: object) -> Identity:
@@ -59,3 +62,39 @@ class Stranger:
         by_turns = ((each, version) for version in count() for each in keys)
         while True:
             yield Spread(tuple(self.record(each, version=version) for each, version in islice(by_turns, MAX_RECORDS)))
+
+
+Answer = Callable[[Message], list[Message] | None]
+"""What a liar sends back at once in place of what its services would; None: it leaves the message to them."""
+
+
+def answering(network: MemoryNetwork, lane: Lane, answer: Answer) -> None:
+    """From now on a member answers so what arrives on one lane, and begins nothing of its own there."""
+    arrive, send = network.arrive, network.send
+
+    def arrived(inbound: Inbound) -> None:
+        answers = answer(decode(lane, inbound.peer, inbound.frame)) if inbound.lane == lane else None
+        if answers is None:
+            arrive(inbound)
+        for message in answers or ():
+            trio.lowlevel.spawn_system_task(send, inbound.peer, lane, encode(message))
+
+    async def sent(peer: str, on: Lane, frame: bytes) -> None:
+        if on != lane or not isinstance(decode(lane, "", frame), Request | Solicit):
+            await send(peer, on, frame)
+
+    network.arrive, network.send = arrived, sent
+
+
+def late(by: int) -> Answer:
+    """Whoever asks for an exchange is late, by so many rounds."""
+
+    def answer(message: Message) -> list[Message] | None:
+        match message:
+            case Request(inc=inc, seq=seq, round=round):
+                return [Busy(inc, seq, "late", round + by)]
+            case Solicit(inc=inc, round=round):
+                return [Busy(inc, 0, "late", round + by)]
+        return None
+
+    return answer

@@ -1,18 +1,26 @@
 """What one peer may say, and what it costs the others: whole nodes in virtual time, and one hostile peer of the kit."""
 
+from functools import cache
 from itertools import islice
+from statistics import mean
 
+import msgspec
+import pytest
 import trio
 
 from starling.gossip.membership.events import Died
 from starling.gossip.wire.frames import encode
+from starling.gossip.wire.schema import Busy, Request, Solicit
+from starling.node.config.schema import MixSection
 from starling.node.daemon.membership.records import RecordVerifier
+from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.daemon.running import RunningNode
+from starling.node.net.faults import Drop
 from starling.node.rpc import calls
 from starling.node.simulate.virtual.inline_engine import InlineEngine
-from tests.harness.hostile import Stranger
-from tests.harness.stories import virtual
-from tests.harness.swarms import digits, flows_with, rounds_done, story, until
+from tests.harness.hostile import Answer, Stranger, answering, late
+from tests.harness.stories import replayable, virtual
+from tests.harness.swarms import digits, faults, flows_with, rounds_done, story, until, values
 
 FORGOTTEN_S = 20.0  # in which the flow of a peer that died is deleted, whatever happens
 
@@ -91,3 +99,79 @@ async def test_exchanges_go_on_while_frames_of_fresh_records_pour_in():
     undisturbed = await committed_in(12.0, "")
     got = {flood: await committed_in(12.0, flood) / undisturbed for flood in ("stranger", "member")}
     assert min(got.values()) >= 0.7
+
+
+ROUNDS = 40
+
+
+def busy(message):
+    """A member that is of no use, and says nothing false: what a lie may cost at most."""
+    match message:
+        case Request(inc=inc, seq=seq, round=round):
+            return [Busy(inc, seq, "busy", round)]
+        case Solicit(inc=inc, round=round):
+            return [Busy(inc, 0, "busy", round)]
+    return None
+
+
+@cache
+def with_one_that(answers: Answer, nodes: int) -> tuple[float, int, set[tuple[str, str]]]:
+    """-> mean accuracy of the others, fewest local steps of one of them, and faults."""
+
+    async def tale():
+        agreed = msgspec.structs.replace(digits(nodes, rounds=ROUNDS), mix=MixSection(kappa=0.1))
+        swarm = story(agreed, 1)
+        async with swarm.running(nodes):
+            liar = swarm.nodes.pop(nodes - 1)
+            await until(lambda: rounds_done(swarm, 1))
+            answering(liar.node.network, "exchange", answers)
+            await swarm.finished()
+            return mean(values(swarm)), min(v.node.progress.computed.steps for v in swarm.nodes.values()), faults(swarm)
+
+    return replayable(tale, 1)
+
+
+LATE = late(8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [3, 4, 8])
+def test_who_calls_everybody_late_takes_no_step_and_no_accuracy_from_anybody(deterministic_scheduler, nodes):
+    deterministic_scheduler(1)
+    useless, _, _ = with_one_that(busy, nodes)
+    deterministic_scheduler(1)
+    reached, steps, blamed = with_one_that(LATE, nodes)
+    assert steps >= 0.95 * ROUNDS * 10
+    assert reached >= useless - 0.01
+    assert not blamed  # the honest blame no one
+
+
+@virtual(1)
+async def test_of_two_the_one_that_was_left_behind_catches_up_by_training():
+    swarm = story(digits(2, rounds=400), 1)
+    async with swarm.running(2):
+        await until(lambda: rounds_done(swarm, 5))
+        ahead, behind = swarm.nodes.values()
+        swarm.hub.rules.append(lambda _src, _dst, _now: Drop())
+        engine = behind.node.running.engine._engine
+        engine._step_cost_s *= 20
+        await until(lambda: ahead.node.progress.round > 80)
+        lag = ahead.node.progress.round - behind.node.progress.round
+        assert lag > 40
+        swarm.hub.rules.clear()
+        engine._step_cost_s /= 20
+        met = behind.node.running.exchange.stats.committed
+        await until(lambda: behind.node.running.exchange.stats.committed > met + 20)
+        assert abs(ahead.node.progress.round - behind.node.progress.round) <= 2
+        assert behind.node.progress.computed.steps >= 10 * (behind.node.progress.round - 1)
+
+
+@virtual(1)
+async def test_status_says_that_a_node_did_few_of_its_steps():
+    swarm = story(digits(2, rounds=1000), 1)
+    async with swarm.running(2):
+        await until(lambda: rounds_done(swarm, 1))
+        node = swarm.nodes[0].node
+        node.running.training._due += 10**6
+        await until(lambda: take_snapshot(node).problem is not None, 10.0)
+        assert "local steps done" in take_snapshot(node).problem

@@ -6,7 +6,9 @@ other the next three are asked. Three models are held at most. A claim that the 
 it: otherwise one Byzantine model could enter every node that starts.
 
     two models were received   further downloads have as long again as these took, and GRACE_S
-    only one member has one    it is taken without comparison, with a warning
+    only one member has one    it is taken without comparison, with a warning, by a node that has nothing to lose
+
+A node that trains takes over another model only if more members have it than contradict it, itself included.
 """
 
 from __future__ import annotations
@@ -55,15 +57,16 @@ class ModelSync:
     contradicted: bool = False  # the last fetch received models, but no two that agree
     _turn: int = 0
 
-    async def fetch(self, sources: Sequence[str], newer_than: int) -> int | None:
+    async def fetch(self, sources: Sequence[str], newer_than: int, *, live: bool = False) -> int | None:
         """Install a model that is past round `newer_than`, ours. -> its round; None if there is none that members agree on
 
-        Asks `sources`, members, best first. Raises EngineError: the engine was lost.
+        Asks `sources`, members, best first. `live`: this node has trained, and its own model is a voice against. Raises EngineError: the
+        engine was lost.
         """
         self.contradicted = False
         waiting = list(sources)
         while waiting:
-            held, same, waiting = await self._collect(waiting, newer_than)
+            held, same, waiting = await self._collect(waiting, newer_than, live)
             if not held:
                 return None
             agreed = await self.engine.call(calls.Agree())
@@ -88,10 +91,12 @@ class ModelSync:
             )  # fmt: skip
         return None
 
-    async def _collect(self, waiting: Sequence[str], newer_than: int) -> tuple[list[str], tuple[str, ...], list[str]]:
+    async def _collect(
+        self, waiting: Sequence[str], newer_than: int, live: bool
+    ) -> tuple[list[str], tuple[str, ...], list[str]]:
         """Have the engine hold up to three models. -> their peers, all peers with the same model, and the peers not asked yet"""
         held: list[str] = []
-        behind = 0
+        behind = 0  # members that contradict
         self._turn += 1
         left = list(waiting)
         while left and len(held) < ASKED:
@@ -101,7 +106,7 @@ class ModelSync:
             ahead = [offered for offered in offers if offered.offer.round > newer_than]
             behind += len(offers) - len(ahead)
             same = [] if held else _same(ahead)
-            if same and behind < len(same):
+            if same and behind + live < len(same):
                 held += await self._hold(same[:1], same)
                 if held:
                     return held, tuple(offered.peer for offered in same), left
@@ -109,7 +114,7 @@ class ModelSync:
             if behind > len(held) + len(ahead):
                 break
             held += await self._hold(ahead, ())
-        if behind > len(held):
+        if behind + 2 * live > len(held):  # a live node contradicts as well, and ties go to it
             return [], (), []
         return held, (), left
 

@@ -88,9 +88,9 @@ def test_a_peer_that_is_gone_is_forgotten():
     core = slots()
     core.visit("b", 0.0)
     core.progress.record("b", 9)
-    assert core.progress.lead == 9
+    assert core.progress.of("b") == 9
     core.forget("b")
-    assert core.progress.lead == 0
+    assert core.progress.of("b") == 0
     core.enter(1)
     core.visit("a", 0.0)
     assert core.next("ab", ()) == "b"

@@ -245,26 +245,43 @@ def test_a_peer_that_has_gone_on_is_not_waited_for():
     m = at("exchanging")
     m.pace.progress.record("a", ROUND + 1)
     assert m.tick(0.0) == [ended("a", "busy", seq=0), OFFER]
-    assert m.left_behind(ROUND) == ROUND + 1
+    assert m.left_behind(ROUND) == ROUND, "one voice"
 
 
 @pytest.mark.parametrize(
     ("reports", "behind"),
     [
-        ({"c": ROUND + 3}, ROUND + 3),
-        ({"c": ROUND + MAX_LEAD}, ROUND + MAX_JUMP),
+        ({"c": ROUND + 3}, ROUND),
+        ({"c": ROUND + 3, "a": ROUND + 5}, ROUND + 3),
+        ({"c": ROUND + MAX_LEAD, "a": ROUND + MAX_LEAD}, ROUND + MAX_JUMP),
+        ({"c": ROUND + MAX_LEAD + 1, "a": ROUND + 2}, ROUND),
         ({"c": 2**40, "d": ROUND, "e": ROUND, "f": ROUND}, ROUND),
-        ({"c": 500}, 500),
+        ({"c": 500}, ROUND),
+        ({"c": 500, "d": 600}, 500),
         ({"d": ROUND + 3, "e": ROUND + 3, "f": ROUND + 3}, ROUND),
     ],
 )
 def test_how_far_peers_have_left_us_behind(reports, behind):
+    """Of `d` and others there was no link; `a` and `c` say that we are late."""
     m = at("asking")
     for peer, reported in reports.items():
         m.pace.progress.record(peer, reported)
     if "c" in reports:
         m.receive("c", Busy(INC, 1, "late", reports["c"]), 0.1)
+    if "a" in reports:
+        m.pace.progress.met("a", ROUND, passed=True)
     assert m.left_behind(ROUND) == behind
+
+
+def test_who_was_not_where_it_said_that_we_are_late_is_at_fault_and_moves_nobody():
+    m = at("asking")
+    said = Busy(INC, 1, "late", ROUND + 6)
+    m.receive("c", said, 0.1)
+    assert m.receive("c", Solicit(INC, ROUND + 5, VIEW), 0.2) == [], "a round may be repeated"
+    (fault,) = [it for it in m.receive("c", Solicit(INC, ROUND + 1, VIEW), 0.3) if isinstance(it, Fault)]
+    assert fault == Fault("c", "late_contradicted")
+    assert m.pace.progress.of("c") == ROUND + 1
+    assert m.receive("c", Solicit(INC, ROUND + 1, VIEW), 0.4) == [], "once"
 
 
 def test_clipped_peers_are_returned_once_and_only_those_asked_for():

@@ -13,9 +13,42 @@ def lead(rounds):
     return PeerProgress({f"p{i}": at for i, at in enumerate(rounds)}).lead
 
 
-@pytest.mark.parametrize(("rounds", "expected"), [([], 0), ([7], 7), ([7, 9, 3], 9)])
-def test_few_reports_are_believed(rounds, expected):
+@pytest.mark.parametrize(
+    ("rounds", "expected"), [([], 0), ([7], 0), ([7, 9], 7), ([7, 9, 3], 7), ([9, 9, 8, 8, 7, 7, 6, 6], 8)]
+)
+def test_no_single_report_is_believed(rounds, expected):
     assert lead(rounds) == expected
+
+
+@pytest.mark.parametrize(
+    ("met", "to"),
+    [
+        ([("a", 9, True, 12)], 0),
+        ([("a", 9, True, 12), ("b", 9, True, 14)], 12),
+        ([("a", 9, True, 12), ("b", 1, True, 14)], 0),
+        ([("a", 9, True, 12), ("b", 9, False, 14)], 9),
+        ([("a", 9, True, 12), ("b", 9, True, 90), ("c", 9, False, 9)], 9),
+        ([("a", 9, True, 12), ("a", 9, True, 14)], 0),
+        ([("a", 9, True, 20), ("b", 9, True, 20), *((f"c{i}", 9, False, 9) for i in range(5))], 9),
+        ([("a", 9, True, 20), ("b", 9, True, 20), ("c", 9, True, 19), *((f"d{i}", 9, False, 9) for i in range(4))], 19),
+    ],
+    ids=[
+        "one",
+        "two",
+        "one_long_ago",
+        "one_that_was_there",
+        "one_far_beyond",
+        "one_twice",
+        "two_of_seven",
+        "three_of_seven",
+    ],
+)
+def test_peers_that_went_on_move_us_if_there_are_enough_of_them(met, to):
+    progress = PeerProgress()
+    for peer, at, passed, claimed in met:
+        progress.record(peer, claimed)
+        progress.met(peer, at, passed=passed)
+    assert progress.passed_to(9, 16) == to
 
 
 @given(honest=st.lists(st.integers(0, 1000), min_size=1, max_size=30), data=st.data())

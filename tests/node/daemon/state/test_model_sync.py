@@ -64,13 +64,13 @@ def at(round: int, digest: str = "", size: int = 9):
     return (round, (digest or f"own {round}").encode().ljust(32), size)
 
 
-def fetched(peers: Peers, engine: Engine, newer_than: int = 0, order="abcdefg"):
+def fetched(peers: Peers, engine: Engine, newer_than: int = 0, order="abcdefg", live=False):
     """-> the round taken over, what was reported, virtual seconds, and whether models contradicted each other."""
     report = Reports()
 
     async def story():
         joining = ModelSync(transfer=peers, engine=engine, report=report)
-        taken = await joining.fetch([peer for peer in order if peer in peers.offered], newer_than)
+        taken = await joining.fetch([peer for peer in order if peer in peers.offered], newer_than, live=live)
         return taken, report, trio.current_time(), joining.contradicted
 
     return trio.run(story, clock=MockClock(autojump_threshold=0))
@@ -140,6 +140,24 @@ def test_a_single_model_is_taken_with_a_warning(offers, level):
     taken, report, _, _ = fetched(Peers(offers), Engine())
     assert taken == 5
     assert [event[::2][:2] for event in report.events] == [("state_fetched", level)]
+
+
+@pytest.mark.parametrize(
+    ("offers", "live", "taken"),
+    [
+        ({"a": at(30)}, True, None),
+        ({"a": at(30)}, False, 30),
+        ({"a": at(30), "b": at(31)}, True, 30),
+        ({"a": at(30, "same"), "b": at(30, "same")}, True, 30),
+        ({"a": at(30), "b": at(31), "c": at(9)}, True, None),
+        ({"a": at(30, "same"), "b": at(30, "same"), "c": at(9)}, True, None),
+        ({"a": at(30), "b": at(31), "c": at(9)}, False, 30),
+        ({"a": at(30), "b": NONE, "c": NONE, "d": at(31)}, True, 30),
+    ],
+)
+def test_a_live_node_gives_its_model_up_only_for_more_voices_than_contradict(offers, live, taken):
+    """Ties go to the node that trains; a newcomer takes what there is."""
+    assert fetched(Peers(offers), Engine(), 20, live=live)[0] == taken
 
 
 peer_lists = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=20)
