@@ -124,7 +124,7 @@ class Tracking(Averaging, Protocol):
 
     @property
     def track(self) -> str:
-        """Not "difference"."""
+        """Drift, or both."""
 
     def direction(self, state: Any) -> tuple[Tensor, Tensor]:
         """Z (…, D) of a mixing algorithm's state, in the units of its flows, and its noise power (…, 1): >= 0, infinite where unknown."""

@@ -75,4 +75,4 @@ def gathers(edge: Averaging | Swapping | Gathering) -> TypeIs[Gathering]:
 
 def tracks(edge: Averaging | Swapping | Gathering) -> TypeIs[Tracking]:
     """Whether exchanges are about directions as well."""
-    return getattr(edge, "track", "difference") != "difference"
+    return getattr(edge, "track", None) in ("drift", "both")

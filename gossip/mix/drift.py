@@ -10,6 +10,10 @@
 
 A round without local steps uses the mean of the last one that had some: with the c of now it averages what is left, whatever the age.
 
+An optimiser that divides by the size of gradients, as adamw does, would walk at its full rate along a correction of what it never sees a
+gradient of: a rare word. So with all but sgd no coordinate is corrected by more than `LIMIT` rms of its own recent raw gradients; flows
+keep all of it.
+
 K-GT (Liu et al. 2023, arXiv:2301.01313) moves one vector per node by the same differences; here each edge keeps its part, so that it can
 be deleted. The gate is ours: at rest u is the noise of batches, and ungated flows walk at random.
 
@@ -23,6 +27,11 @@ from dataclasses import dataclass, replace
 
 from starling.gossip.lazy_torch import Tensor, torch
 
+LIMIT = 1.0
+"""Of |c| with any optimiser but sgd, in rms of raw gradients of the same coordinate (decision 32)."""
+REMEMBERED = 0.98
+"""Share of a coordinate's mean square that a local step keeps."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
@@ -34,6 +43,7 @@ class Gradients:
         spread: (…, 1) Σ‖g − mean‖² of these.
         count: (…, 1) how many, in the dtype of c.
         used: (…, 1) bool; an exchange has followed: the next gradient begins a new mean.
+        power: (…, d) running mean of g², from the first that is not 0, or (…, 0) where it is not needed.
     """
 
     c: Tensor
@@ -41,12 +51,14 @@ class Gradients:
     spread: Tensor
     count: Tensor
     used: Tensor
+    power: Tensor
 
 
-def start(x: Tensor) -> Gradients:
+def start(x: Tensor, *, limited: bool = False) -> Gradients:
     """No correction, no gradients."""
     zero = torch.zeros_like(x[..., :1])
-    return Gradients(torch.zeros_like(x), torch.zeros_like(x), zero, zero.clone(), zero.bool())
+    power = torch.zeros_like(x if limited else x[..., :0])
+    return Gradients(torch.zeros_like(x), torch.zeros_like(x), zero, zero.clone(), zero.bool(), power)
 
 
 def observe(state: Gradients, gradient: Tensor) -> Gradients:
@@ -54,9 +66,22 @@ def observe(state: Gradients, gradient: Tensor) -> Gradients:
     before = torch.where(state.used, 0.0, state.count)
     count, delta = before + 1.0, torch.where(state.used, gradient, gradient - state.mean)
     spread = torch.where(state.used, 0.0, state.spread) + delta.square().sum(-1, keepdim=True) * (before / count)
+    power = state.power
+    if power.shape[-1]:
+        square = gradient.square()
+        power = torch.where(power == 0.0, square, REMEMBERED * power + (1.0 - REMEMBERED) * square)
     return replace(
-        state, mean=gradient - delta * (before / count), spread=spread, count=count, used=torch.zeros_like(state.used)
-    )
+        state, mean=gradient - delta * (before / count), spread=spread, count=count, used=torch.zeros_like(state.used),
+        power=power,
+    )  # fmt: skip
+
+
+def correction(state: Gradients, limit: float) -> Tensor:
+    """C (…, d), of which no coordinate is beyond `limit` rms of its raw gradients; `limit` >= 0, infinite where there is none."""
+    if limit == math.inf:
+        return state.c
+    most = limit * state.power.sqrt()
+    return state.c.clamp(-most, most)
 
 
 def mixed(state: Gradients) -> Gradients:

@@ -5,13 +5,14 @@ Shapes: d parameters, k coordinates of one exchange.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from starling.gossip.api import Phase
-from starling.gossip.bounds import ShareBelowOne, parameters
+from starling.gossip.bounds import NonNegative, ShareBelowOne, parameters
 from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix import drift
@@ -20,8 +21,6 @@ from starling.gossip.mix.base import MixerBase
 Track = Literal["difference", "drift", "both"]
 SETTLED_EDGES = 8
 KNOWN_KAPPA = 0.3
-KAPPA_OF_UPDATES = 0.0
-"""Where kappa is left open and corrections are added to updates, as with adamw: plain averaging (decision 23)."""
 BESIDE_DRIFT = 0.1
 """The largest kappa known to be stable where gradients move flows as well; taken where it is left open."""
 
@@ -37,6 +36,11 @@ def chosen_kappa(ratio: float, local_steps: float, memory: float) -> float:
     return 0.2 if local_steps >= memory * ratio else 0.1
 
 
+def chosen_track(kappa: float | None, optimizer: str) -> Track:
+    """What moves flows where the manifest leaves it open: "drift" with any optimiser but sgd, unless a `kappa` asks for "difference"."""
+    return "difference" if optimizer == "sgd" or kappa is not None else "drift"
+
+
 @dataclass(frozen=True, slots=True)
 class Correction:
     """c (…, d), the sum of a node's flows."""
@@ -48,8 +52,8 @@ class Correction:
 class Pet(MixerBase):
     """PET: local steps on g − c with c = Σ_j c_ij; an exchange moves x by ±θ·v and c_ij[S] <- clamp((1 − leak)·c_ij[S] ± G·v).
 
-    G has the rate of the moment, as differences shrink with it, within bounds (`gain`). With any optimiser but sgd c is in units of
-    its updates and is added to those (`starling.node.engine.optimizers`).
+    G has the rate of the moment, as differences shrink with it, within bounds (`gain`). Where differences are tracked with any optimiser
+    but sgd, c is in units of its updates and is added to those (`starling.node.engine.optimizers`).
 
     Both ends apply the same decoded v with opposite signs, in operations that are odd functions of v and rounded one at a time
     (no fused multiply-add, whose presence differs between machines). So c_ij = −c_ji bit for bit, with any leak: the
@@ -66,25 +70,30 @@ class Pet(MixerBase):
     random pairs; undamped it diverges on a changing overlay.
 
     Args:
-        kappa: damping of the correction, in [0, 0.5]. 0: plain averaging. Left out: 0.2, or 0.1 where rounds are shorter than the
-            optimiser's memory or gradients move flows as well, and 0 with any optimiser but sgd.
+        kappa: damping of the correction by differences, in [0, 0.5]. 0: none. Left out: 0.2, or 0.1 where rounds are shorter than the
+            optimiser's memory or gradients move flows as well.
         flow_limit: bound of every |c_ij| coordinate, in the units of c, > 0.
         leak: share of a flow that an exchange forgets where it moves it, in [0, 1): what a Byzantine peer put into it decays.
         settled_edges: flows of orderly closed edges that stay revocable.
-        track: what moves a flow. difference: that of the models, G·v. drift: that of mean gradients, −w'·u. both.
+        track: what moves a flow. difference: that of the models, G·v. drift: that of mean gradients, −w'·u. both. Left out: difference
+            with sgd or a kappa, else drift.
+        drift_limit: bound of every |c| coordinate while drift is tracked, in rms of our own gradients there, > 0, or 0: none. Left out: 1,
+            and 0 with sgd.
     """
 
     kappa: Annotated[float, Meta(ge=0, le=0.5)] | None = None
     flow_limit: Annotated[float, Meta(gt=0, le=1e9)] = 100.0
     leak: ShareBelowOne = 0.0
     settled_edges: Annotated[int, Meta(ge=0, le=64)] = SETTLED_EDGES
-    track: Track = "difference"
+    track: Track | None = None
+    drift_limit: NonNegative | None = None
     asynchronous: ClassVar[bool] = True
 
     @staticmethod
     def check(agreed: Any) -> list[str]:
         """Rules for the manifest; warnings."""
-        kappa, kind, track = agreed.mix.kappa, agreed.optimizer.kind, agreed.mix.track
+        kappa, kind = agreed.mix.kappa, agreed.optimizer.kind
+        track = agreed.mix.track or chosen_track(kappa, kind)
         if track == "drift":
             unused = "mix.kappa: is not used with mix.track = drift; leave it out, or try `--set mix.track=both`"
             return [] if kappa is None else [unused]
@@ -93,9 +102,9 @@ class Pet(MixerBase):
                 f"mix.track: both adds flows in units of updates, with optimizer={kind}, to flows in units of gradients; "
                 "try `--set mix.track=drift`"
             )
-        if kappa is None and kind != "sgd":
+        if track == "difference" and agreed.mix.drift_limit is not None:
             return [
-                f"mix.kappa: left out, which with optimizer={kind} is plain averaging; `--set mix.kappa=0.1` corrects its updates"
+                "mix.drift_limit: is not used with mix.track = difference; leave it out, or try `--set mix.track=drift`"
             ]
         known = BESIDE_DRIFT if track == "both" else KNOWN_KAPPA
         if kappa is not None and kappa > known:
@@ -109,9 +118,13 @@ class Pet(MixerBase):
         """Averaging that keeps a flow on the edge: itself. Satisfies `starling.gossip.api.Averaging`."""
         return self
 
+    @property
+    def _drifts(self) -> bool:
+        return self.track in ("drift", "both")
+
     def size(self, shared: int) -> int:
         """One flow, unless there is no correction."""
-        return 0 if self.kappa == 0.0 and self.track == "difference" else shared
+        return shared if self._drifts or self.kappa != 0.0 else 0
 
     def gain(self, theta: float, ratio: float, phase: Phase) -> float:
         """G = 2·κ·θ·ratio/(K·η), η the η_c of the moment, but at least that of the highest rate over max(1, climb·ratio).
@@ -135,19 +148,20 @@ class Pet(MixerBase):
 
     def start(self, x: Tensor) -> Correction | drift.Gradients:
         """No correction."""
-        return Correction(torch.zeros_like(x)) if self.track == "difference" else drift.start(x)
+        return drift.start(x, limited=bool(self.drift_limit)) if self._drifts else Correction(torch.zeros_like(x))
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
         """The gradient less the correction, g − c; the gradient itself where there never is one."""
         if not self.size(1):
             return gradient, state
-        if self.track != "difference":
-            state = drift.observe(state, gradient)
-        return gradient - state.c, state
+        if not self._drifts:
+            return gradient - state.c, state
+        state = drift.observe(state, gradient)
+        return gradient - drift.correction(state, self.drift_limit or math.inf), state
 
     def absorb(self, state: Any, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Any]:
         """The averaged model; gradients are collected anew."""
-        return shared, state if self.track == "difference" else drift.mixed(state)
+        return shared, drift.mixed(state) if self._drifts else state
 
     def corrected(self, state: Any, flows: Tensor) -> Any:
         """The sum of the flows."""

@@ -6,11 +6,11 @@ The owner of this machine has agreed to import what "module:Class" names: `node.
 from __future__ import annotations
 
 from starling.gossip.api import Mixer, Rule
+from starling.gossip.mix import drift
 from starling.gossip.mix.catalogue import MIXERS
-from starling.gossip.mix.pet import KAPPA_OF_UPDATES, SETTLED_EDGES
+from starling.gossip.mix.pet import SETTLED_EDGES, chosen_track
 from starling.gossip.seeds import derive
 from starling.node.config.schema import Manifest
-from starling.node.engine.optimizers import corrects_updates
 from starling.robust import catalogue
 
 
@@ -18,8 +18,10 @@ def mixer(manifest: Manifest) -> Mixer:
     """The mixing algorithm, from the keys of the section `mix` that it takes. Raises ConfigError for an unknown kind or value."""
     section = manifest.mix
     params = section.params()
-    if params.get("kappa", 0.0) is None and corrects_updates(manifest):
-        params["kappa"] = KAPPA_OF_UPDATES
+    if section.kind == "pet":
+        params["track"] = params["track"] or chosen_track(params["kappa"], manifest.optimizer.kind)
+        if params["drift_limit"] is None and manifest.optimizer.kind != "sgd":
+            params["drift_limit"] = drift.LIMIT
     if "rule" in MIXERS.parameters(section.kind, trusted=True):
         params["rule"] = rule(manifest)
     return MIXERS.build("mix", section.kind, params, trusted=True)

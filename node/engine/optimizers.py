@@ -2,8 +2,8 @@
 
 `Optimizer.corrected` is the one place where corrections meet the optimiser, `phase` the one place where they meet rates:
 
-    sgd, or a mixing algorithm    the optimiser steps along correct(gradient); c has the units of a gradient, and a constant c moves a
-    that knows no rate            coordinate by eta_c = lr/(1 − momentum) a step
+    sgd, or a mixing algorithm    the optimiser steps along correct(gradient); c has the units of a gradient, and with sgd a constant c
+    that knows no rate            moves a coordinate by eta_c = lr/(1 − momentum) a step
     all others                    the optimiser steps along the gradient, then x <- x − lr·correct(0); c has the units of an update at
                                   rate 1, so eta_c = lr whatever the optimiser makes of gradients
 
@@ -24,9 +24,10 @@ from torch import Tensor, nn
 
 from starling.gossip.api import Phase
 from starling.gossip.errors import ConfigError
-from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.catalogue import MIXERS, tracks
 from starling.node.catalogues import OPTIMIZERS
 from starling.node.config.schema import Manifest, OptimizerSection
+from starling.node.engine.mixing import mixer
 
 NOT_BY_ROWS = frozenset({"adafactor", "asgd"})
 """Those that look at the vector as a whole or keep scalars that depend on past rates; of all others rows can be stacked."""
@@ -126,7 +127,7 @@ def optimizer(section: OptimizerSection, like: Tensor, *, corrects_updates: bool
 
 def corrects_updates(manifest: Manifest) -> bool:
     """Whether corrections are added to updates: those in units of a rate, with any optimiser but sgd."""
-    rated = MIXERS.facts(manifest.mix.kind, trusted=True).rated and manifest.mix.params().get("track") != "drift"
+    rated = MIXERS.facts(manifest.mix.kind, trusted=True).rated and not tracks(mixer(manifest).edge)
     return rated and manifest.optimizer.kind != "sgd"
 
 

@@ -28,6 +28,7 @@ from starling.gossip.overlay.static import Ring
 from starling.node.config import manifest as manifests
 from starling.node.config import toml
 from starling.node.config.schema import Manifest
+from starling.node.engine.mixing import mixer
 from starling.node.simulate.matrix.faults import Change, no_faults
 from starling.node.simulate.matrix.schedule import Exchanges
 from starling.node.simulate.matrix.swarm import Swarm
@@ -105,6 +106,43 @@ def test_noise_is_unknown_before_a_second_gradient_and_for_numbers_too_large():
         assert float(drift.direction(state)[1]) == math.inf
     waited = observed(gaussian(2, 1, DIM), drift.mixed(one))
     assert float(waited.count) == 2.0, "a single gradient waits for a second"
+
+
+@given(seed=seeds, steps=st.integers(1, 60), limit=st.floats(0.1, 10.0))
+@quick
+def test_no_coordinate_is_corrected_beyond_so_many_rms_of_its_own_gradients(seed, steps, limit):
+    """What was never seen a gradient of is not corrected at all; the flows, and so z, keep all of it."""
+    gradients, flows = gaussian(seed, steps, DIM).double(), 10.0 * gaussian(seed + 1).double()
+    gradients[:, :7] = 0.0
+    pet = Pet(track="drift", drift_limit=limit)
+    state = pet.corrected(pet.start(gradients[0]), flows)
+    for gradient in gradients:
+        seen, state = pet.correct(state, gradient)
+    shift, power = gradients[-1] - seen, gradients[0].square()
+    for gradient in gradients[1:]:
+        power = 0.98 * power + 0.02 * gradient.square()
+    torch.testing.assert_close(shift, flows.clamp(-limit * power.sqrt(), limit * power.sqrt()))
+    assert torch.equal(seen[:7], gradients[-1][:7])
+    torch.testing.assert_close(pet.direction(state)[0], gradients.mean(0) - flows)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "given", "limit"), [("sgd", "", None), ("sgd", "3.0", 3.0), ("adamw", "", 1.0), ("adamw", "0.0", 0.0)]
+)
+def test_corrections_are_limited_where_the_optimiser_divides_by_the_size_of_gradients(optimizer, given, limit):
+    words = [f"optimizer={optimizer}", "mix.track=drift", *([f"mix.drift_limit={given}"] if given else [])]
+    agreed = toml.apply_set(Manifest(), words)
+    assert mixer(agreed).drift_limit == limit
+    assert not manifests.check(agreed)
+    state = mixer(agreed).start(gaussian(1))
+    assert state.power.shape == ((DIM,) if limit else (0,))
+
+
+def test_a_limit_without_drift_is_warned_of():
+    agreed = toml.apply_set(Manifest(), ["mix.drift_limit=1.0"])
+    assert manifests.check(agreed) == [
+        "mix.drift_limit: is not used with mix.track = difference; leave it out, or try `--set mix.track=drift`"
+    ]
 
 
 # --- gate -----------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ def test_a_leaky_flow_settles_at_two_kappa_over_two_kappa_plus_leak_of_its_value
 
 
 def test_the_leak_is_a_key_of_the_manifest_and_bounded():
-    assert mixer(Manifest(mix=MixSection(leak=0.2))).edge == Pet(None, 100.0, 0.2)
+    assert mixer(Manifest(mix=MixSection(leak=0.2))).edge == Pet(None, 100.0, 0.2, track="difference")
     assert MIXERS["pet"](0.1, 1.0).leak == MixSection().leak == 0.0
     with pytest.raises(ValueError, match=r"leak must be finite and >= 0 and < 1, got 1.0"):
         Pet(0.1, 1.0, 1.0)

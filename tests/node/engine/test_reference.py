@@ -17,7 +17,7 @@ from starling.node.config import manifest as manifests
 from starling.node.config.schema import CompressSection, MixSection, OptimizerSection
 from starling.node.engine import optimizers
 from starling.node.engine.mixing import mixer
-from starling.node.engine.optimizers import optimizer_of, schedule
+from starling.node.engine.optimizers import corrects_updates, optimizer_of, schedule
 from starling.node.tasks.api import Source
 from starling.robust.clip import clip
 from tests.harness.engines import manifest, opened, play, x_of
@@ -130,15 +130,32 @@ def test_corrections_of_updates_are_the_same_bits_in_engines_and_in_the_loop(mix
         assert torch.equal(swarm.x[node], x_of(engines[peer])), peer
 
 
-def test_without_a_kappa_adamw_is_averaged_plainly():
-    agreed = manifest(optimizer=OptimizerSection(kind="adamw", lr=0.002), rounds=2, local_steps=2)
+@pytest.mark.parametrize(
+    ("optimizer", "kappa", "track", "updates"),
+    [
+        ("sgd", None, "difference", False),
+        ("sgd", 0.1, "difference", False),
+        ("adamw", None, "drift", False),
+        ("adamw", 0.1, "difference", True),
+    ],
+)
+def test_what_moves_flows_is_chosen_by_the_optimiser_and_a_kappa_asks_for_differences(optimizer, kappa, track, updates):
+    """Decision 32 has what it was measured on."""
+    agreed = manifest(optimizer=OptimizerSection(kind=optimizer, lr=0.002), mix=MixSection(kappa=kappa))
+    assert mixer(agreed).edge.track == track
+    assert corrects_updates(agreed) == updates
+    assert not manifests.check(agreed)
+
+
+def test_with_kappa_0_adamw_is_averaged_plainly():
+    optimizer = OptimizerSection(kind="adamw", lr=0.002)
+    agreed = manifest(optimizer=optimizer, mix=MixSection(kappa=0.0), rounds=2, local_steps=2)
     one, local = reference(agreed, Everything())
     other, local_plain = reference(msgspec.structs.replace(agreed, mix=MixSection(kind="dsgd")), Everything())
     for turn in range(agreed.pace.rounds):
         one.round(phase(agreed, turn), local, matching(turn))
         other.round(phase(agreed, turn), local_plain, matching(turn))
     assert torch.equal(one.x, other.x)
-    assert "mix.kappa: left out" in "".join(manifests.check(agreed))
 
 
 def bowls(kind, rounds, *, lr=0.05, local_steps=5, **params):
