@@ -22,7 +22,7 @@ def test_every_test_that_a_page_names_is_there():
 def test_every_layer_names_a_test_and_a_place_that_is_there():
     """What stops an attack is a file; what shows it, a test."""
     text = PAGES[0].read_text()
-    layers = text[text.index("## Layers") : text.index("## What is not stopped")]
+    layers = text[text.index("## Layers") : text.index("## What peers share")]
     rows = [line.split("|")[1:-1] for line in layers.splitlines() if line.startswith("|")][2:]
     assert len(rows) > 20
     for _name, _stops, where, shown in rows:
@@ -30,6 +30,14 @@ def test_every_layer_names_a_test_and_a_place_that_is_there():
         places = re.findall(r"`([\w./]+)`", where)
         assert places
         assert all((HERE.parent / place).exists() for place in places), places
+
+
+def test_whatever_peers_share_has_a_bound_and_a_test():
+    text = PAGES[0].read_text()
+    shared = text[text.index("## What peers share") : text.index("## What is not stopped")]
+    rows = [line.split("|")[1:-1] for line in shared.splitlines() if line.startswith("|")][2:]
+    assert len(rows) > 15
+    assert all(bound.strip() and of_one.strip() and "`test_" in shown for _what, bound, of_one, shown in rows)
 
 
 def test_every_attack_on_the_transport_is_carried_out():

@@ -46,7 +46,7 @@ from starling.gossip.membership.dissemination import Dissemination, fan_out
 from starling.gossip.membership.events import ClockSample, Joined, Output, Send
 from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import MemberList, version_of
-from starling.gossip.membership.probes import MAX_RELAYS, OpenProbe, Probes
+from starling.gossip.membership.probes import OpenProbe, Probes
 from starling.gossip.membership.sampler import Sampler
 from starling.gossip.seeds import derive
 from starling.gossip.wire import schema as wire
@@ -187,7 +187,7 @@ class Detector:
                 out += self._compare_digests(digest, peer, now)
             case wire.ProbeFor(nonce, target):
                 known = self._present(peer) and self._present(target) and target != self.own.peer
-                out += [self._probe(target, now, (peer, nonce))] if known and self._probes.relays < MAX_RELAYS else []
+                out += [self._probe(target, now, (peer, nonce))] if known and self._probes.may_relay(peer) else []
             case wire.Spread(records, rumors):
                 out += self._merge(records, now)
                 out += self._process_rumors(rumors, peer, now)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from starling.gossip.membership.sampler import Sampler
 
-MAX_RELAYS = 64  # largest number of open probes on behalf of others
+MAX_RELAYS, MAX_RELAYS_OF_ONE = 64, 16  # largest number of open probes on behalf of others, and of one of them
 
 
 @dataclass(slots=True)
@@ -38,10 +38,10 @@ class Probes:
         """Local time at which the first of them is overdue."""
         return min((probe.until for probe in self._open.values()), default=math.inf)
 
-    @property
-    def relays(self) -> int:
-        """Number of open probes on behalf of others."""
-        return sum(probe.asker is not None for probe in self._open.values())
+    def may_relay(self, asker: str) -> bool:
+        """Whether a probe on behalf of this peer may be opened."""
+        askers = [probe.asker[0] for probe in self._open.values() if probe.asker is not None]
+        return len(askers) < MAX_RELAYS and askers.count(asker) < MAX_RELAYS_OF_ONE
 
     def begin(self, peer: str, now: float, until: float, asker: tuple[str, int] | None = None) -> int:
         """Open a probe -> its nonce."""

@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
+from contextlib import suppress
 
 import pytest
 import trio
@@ -15,7 +17,18 @@ from starling.gossip.errors import ConfigError, LocalProtocolError, PeerUnreacha
 from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES
 from starling.node.net.api import Connected, Disconnected, Inbound, Network
 from starling.node.net.libp2p import addresses
-from tests.harness.libp2p_nodes import LOOPBACK, Remembered, next_event, next_frame, node, nodes, on_sockets, peer_of
+from starling.node.net.libp2p.dialler import MAX_RUMORED_DIALS
+from tests.harness.libp2p_nodes import (
+    LOOPBACK,
+    Remembered,
+    next_event,
+    next_frame,
+    node,
+    nodes,
+    on_sockets,
+    peer_of,
+    until,
+)
 
 pytestmark = [pytest.mark.real]
 
@@ -172,6 +185,55 @@ async def test_simultaneous_dials_leave_both_able_to_send():
             await b.send(a.peer_id, "control", bytes([i]))
         for network in (a, b):
             assert sorted([(await next_frame(network, "control")).frame[0] for _ in range(5)]) == list(range(5))
+
+
+@on_sockets
+async def test_addresses_that_others_told_are_dialled_once_and_keep_no_met_peer_waiting():
+    """Sixty-four records of peers that nobody met, each sent a frame again and again: one knock at each door, and a few at a time."""
+    knocks = Counter()
+    async with nodes("a", "b") as (a, b), trio.open_nursery() as nursery:
+        await b.dial(a.addresses[0])
+        await until(lambda: a._newest(b.peer_id) is not None)
+        doors = await trio.open_tcp_listeners(0, host="127.0.3.1")
+        port = doors[0].socket.getsockname()[1]
+        for each in range(2, 65):
+            doors += await trio.open_tcp_listeners(port, host=f"127.0.3.{each}")
+
+        async def silent(stream):
+            knocks[stream.socket.getsockname()[0]] += 1
+            await trio.sleep_forever()
+
+        nursery.start_soon(trio.serve_listeners, silent, doors)
+
+        async def insist(each):
+            for _ in range(5):
+                with suppress(PeerUnreachable), trio.move_on_after(0.3):
+                    await a.send(peer_of(f"p{each}"), "control", b"x")
+                await trio.sleep(0.05)
+
+        for each in range(1, 65):
+            a.learn(peer_of(f"p{each}"), [f"/ip4/127.0.3.{each}/tcp/{port}", f"/ip4/169.254.169.254/tcp/{port}"])
+            nursery.start_soon(insist, each)
+        await until(lambda: len(knocks) >= MAX_RUMORED_DIALS)
+        a.learn(b.peer_id, b.addresses)
+        await a.disconnect(b.peer_id)
+        await a.send(b.peer_id, "control", b"x")
+        assert (await next_frame(b, "control")).frame == b"x"
+        await trio.sleep(1.0)
+        assert set(knocks.values()) == {1}
+        assert len(knocks) == MAX_RUMORED_DIALS  # the others wait for a slot
+        nursery.cancel_scope.cancel()
+
+
+@on_sockets
+async def test_a_node_that_does_not_listen_reaches_told_addresses_of_the_kind_that_its_owner_gave():
+    async with nodes("a", "b") as (a, b), node("c", listen="") as c:
+        c.learn(b.peer_id, b.addresses)
+        with pytest.raises(PeerUnreachable, match="may be dialled"):
+            await c.send(b.peer_id, "control", b"x")
+        await c.dial(a.addresses[0])
+        await c.send(b.peer_id, "control", b"x")
+        assert (await next_frame(b, "control")).peer == c.peer_id
 
 
 @pytest.mark.slow

@@ -60,7 +60,8 @@ class Bootstrap:
             self._store(membership)
 
     def _store(self, membership: Membership) -> None:
-        present = [member for peer, member in membership.table.items() if member.present and peer != membership.me]
+        met = (peer for peer in membership.members if membership.last_frame(peer) is not None)
+        present = [membership.table[peer] for peer in met if peer != membership.me]
         known = tuple(address for member in present for address in member.record.addresses[:1])[:MAX_REMEMBERED]
         if known and self._kept != set(known):
             self._kept = frozenset(known)

@@ -21,6 +21,7 @@ class Endpoint:
     host: str  # address in canonical form, or name
     port: int  # 0 to 65535; 0 only for listening
     peer: str = ""
+    rumored: bool = False  # told by others, see `destinations`
 
     def __str__(self) -> str:
         suffix = f"/p2p/{self.peer}" if self.peer else ""

@@ -14,8 +14,9 @@ from starling.node.net.libp2p.connection import Connection
 from starling.node.net.libp2p.noise import HandshakeFailed
 from starling.node.net.libp2p.sockets import reason_of
 
-MAX_DIALS = 32
-DIAL_S = 10.0
+MAX_DIALS, MAX_RUMORED_DIALS = 32, 12
+"""At once: of peers that were met or whose address the owner gave, and of those of whom others told."""
+DIAL_S, RUMORED_DIAL_S = 10.0, 5.0
 NEXT_ADDRESS_S = 0.25  # head start of each address over the next (RFC 8305)
 
 
@@ -23,6 +24,7 @@ NEXT_ADDRESS_S = 0.25  # head start of each address over the next (RFC 8305)
 class _Attempt:
     peer: str
     endpoints: Sequence[Endpoint]
+    rumored: bool
     done: trio.Event = field(default_factory=trio.Event)
     reason: str = ""
 
@@ -40,16 +42,17 @@ class Dialler:
         default_factory=lambda: trio.open_memory_channel[_Attempt](math.inf)
     )
     _slots: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(MAX_DIALS))
+    _rumored_slots: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(MAX_RUMORED_DIALS))
 
     def under_way(self, peer: str) -> bool:
         """Whether there is an attempt to reach a peer."""
         return peer in self._attempts
 
-    async def dial(self, peer: str, endpoints: Sequence[Endpoint] = ()) -> str:
+    async def dial(self, peer: str, endpoints: Sequence[Endpoint] = (), *, rumored: bool = False) -> str:
         """Wait for the attempt under way, or for one at these endpoints. -> "", or why it failed, in one line"""
         attempt = self._attempts.get(peer)
         if attempt is None:
-            attempt = self._attempts[peer] = _Attempt(peer, endpoints)
+            attempt = self._attempts[peer] = _Attempt(peer, endpoints, rumored)
             self._channel[0].send_nowait(attempt)
         await attempt.done.wait()
         return attempt.reason
@@ -63,8 +66,11 @@ class Dialler:
     async def _serve(self, attempt: _Attempt) -> None:
         made: list[Connection] = []
         try:
-            async with self._slots:
-                made, attempt.reason = await first_of(attempt.endpoints, partial(self.connect, attempt.peer))
+            async with self._rumored_slots if attempt.rumored else self._slots:
+                patience_s = RUMORED_DIAL_S if attempt.rumored else DIAL_S
+                made, attempt.reason = await first_of(
+                    attempt.endpoints, partial(self.connect, attempt.peer), patience_s
+                )
             for connection in made:
                 self.made(connection)
         finally:
@@ -76,7 +82,7 @@ class Dialler:
 
 
 async def first_of(
-    endpoints: Sequence[Endpoint], connect: Callable[[Endpoint], Awaitable[Connection]]
+    endpoints: Sequence[Endpoint], connect: Callable[[Endpoint], Awaitable[Connection]], patience_s: float = DIAL_S
 ) -> tuple[list[Connection], str]:
     """Try a peer's addresses in order, each a quarter second after the one before or as soon as that failed.
 
@@ -96,7 +102,7 @@ async def first_of(
         failed.set()
 
     try:
-        with trio.move_on_after(DIAL_S) as patience:
+        with trio.move_on_after(patience_s) as patience:
             async with trio.open_nursery() as nursery:
                 for endpoint in endpoints:
                     failed = trio.Event()

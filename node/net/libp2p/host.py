@@ -28,6 +28,7 @@ from starling.node.net.inbox import Inboxes
 from starling.node.net.libp2p import addresses
 from starling.node.net.libp2p.addresses import Endpoint
 from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
+from starling.node.net.libp2p.destinations import Destinations, is_name, kind_of, own_kinds
 from starling.node.net.libp2p.dialler import Dialler
 from starling.node.net.libp2p.guards import AcceptRate, Handshakes, is_full, make_room
 from starling.node.net.libp2p.lanes import FrameTooLong, PartialFrames, accept_lane, open_lane, read_frames, write_frame
@@ -57,12 +58,15 @@ async def open_network(
     listeners = await listen_on(listen)
     announced = [endpoint_of("announce", address) for address in announce]
     bound = [listener.socket.getsockname()[:2] for listener in listeners]
-    announced = announced or addresses.reachable(bound, identity.peer)
+    reachable = addresses.reachable(bound, identity.peer)
+    announced = announced or reachable
     manager = trio.open_nursery()
     nursery = await manager.__aenter__()
     try:
         known_as = tuple(str(replace(each, peer=identity.peer)) for each in announced)
-        network = Libp2pNetwork(identity, known_as, limits, report, (Pacer(up_bytes_per_s), Pacer(down_bytes_per_s)))
+        destinations = Destinations(own_kinds(announced, reachable))
+        pacers = Pacer(up_bytes_per_s), Pacer(down_bytes_per_s)
+        network = Libp2pNetwork(identity, known_as, limits, report, pacers, destinations)
         nursery.start_soon(network.serve, listeners)
         yield network
         with trio.move_on_after(DRAIN_S):
@@ -77,13 +81,15 @@ class Libp2pNetwork(Inboxes):
     """Satisfies `starling.node.net.api.Network`. Made by `open_network`."""
 
     def __init__(
-        self, identity: Identity, addresses: tuple[str, ...], limits: LimitsSection, report: Reporter, pacers: tuple[Pacer, Pacer]
+        self, identity: Identity, addresses: tuple[str, ...], limits: LimitsSection, report: Reporter, pacers: tuple[Pacer, Pacer],
+        destinations: Destinations,
     ) -> None:  # fmt: skip
         super().__init__(identity.peer, addresses, limits.inbox_frames)
         self._identity = identity
         self._limits = limits
         self._report = report
         self._up, self._down = pacers
+        self._destinations = destinations
         # apart from the thousands of peers remembered, as every new connection scans it
         self._open: dict[str, list[Connection]] = {}
         self._peers = PeerTable(limits.frames_per_s, self._open)
@@ -109,9 +115,10 @@ class Libp2pNetwork(Inboxes):
         return connection.info.origin if connection is not None else ""
 
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
-        """Remember where a peer can be dialled; invalid addresses and those of others are ignored."""
+        """Remember where a peer can be dialled, by what others told; invalid addresses and those of others are ignored."""
         record = self._peer(peer)
-        record.endpoints, record.known = tuple(dialable(peer, addresses)), True
+        record.endpoints = tuple(replace(each, rumored=True) for each in dialable(peer, addresses))
+        record.known = True
 
     def expect(self, lane: Lane, frame_bytes: int) -> None:
         """Set the longest frame of a lane; a longer one is refused when its length is read."""
@@ -126,7 +133,8 @@ class Libp2pNetwork(Inboxes):
         peer = endpoints[0].peer
         while self._dialler.under_way(peer):
             await self._dialler.dial(peer)
-        await self._reach(peer, endpoints)
+        connection = await self._reach(peer, endpoints)
+        self._destinations.own |= {kind_of(connection.info.block)}  # the owner gave an address there
         if not self._peer(peer).endpoints:
             self._peer(peer).endpoints = tuple(endpoints)
         return peer
@@ -226,7 +234,7 @@ class Libp2pNetwork(Inboxes):
 
     def _register(self, connection: Connection) -> None:
         peer = connection.info.peer
-        self._peer(peer)  # is remembered from now on
+        self._peer(peer).met_at = connection.info.block  # and is remembered from now on
         if peer not in self._open:
             self.announce(Connected(peer))
         self._open.setdefault(peer, []).append(connection)
@@ -316,14 +324,20 @@ class Libp2pNetwork(Inboxes):
         connection = self._newest(peer)
         if connection is not None:
             return connection
+        rumored = False
         if not self._dialler.under_way(peer):
             if peer == self.peer_id:
                 raise PeerUnreachable(peer, "that is this node itself")
             if not endpoints:
                 raise PeerUnreachable(peer, "no known address")
-            if not self._peer(peer).may_dial(trio.current_time()):
+            now, record = trio.current_time(), self._peer(peer)
+            if not record.may_dial(now):
                 raise PeerUnreachable(peer, "it closed the last connections at once")
-        reason = await self._dialler.dial(peer, endpoints)
+            endpoints = self._destinations.choose(endpoints, record.met_at, now)
+            if not endpoints:
+                raise PeerUnreachable(peer, "none of its addresses may be dialled, or not again so soon")
+            rumored = not record.met_at and all(each.rumored for each in endpoints)
+        reason = await self._dialler.dial(peer, endpoints, rumored=rumored)
         connection = self._newest(peer)
         if connection is None:
             raise PeerUnreachable(peer, reason or "connection closed at once")
@@ -331,14 +345,30 @@ class Libp2pNetwork(Inboxes):
 
     async def _connect(self, peer: str, endpoint: Endpoint) -> Connection:
         self._peer(peer).known = True
-        raw = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+        resolved = await self._resolved(peer, endpoint)
+        raw = await trio.open_tcp_stream(resolved.host, resolved.port)
         connection = None
         try:
             connection = await self._secured(raw, raw.socket.getpeername()[0], expected=peer)
         finally:
             if connection is None:
                 await trio.aclose_forcefully(raw)
+        for each in (endpoint, resolved):
+            self._destinations.answered(each)
         return connection
+
+    async def _resolved(self, peer: str, endpoint: Endpoint) -> Endpoint:
+        """Where to connect to; of a name that others told, an address of it that may be dialled. Raises OSError: there is none."""
+        if not (endpoint.rumored and is_name(endpoint)):
+            return endpoint
+        found = await trio.socket.getaddrinfo(endpoint.host, endpoint.port, type=trio.socket.SOCK_STREAM)
+        hosts = dict.fromkeys(str(address[0]) for *_, address in found)
+        met_at, now = self._peer(peer).met_at, trio.current_time()
+        for host in hosts:
+            each = replace(endpoint, protocol="ip6" if ":" in host else "ip4", host=host)
+            if self._destinations.choose([each], met_at, now):
+                return each
+        raise OSError("resolves to no address that may be dialled, or not again so soon")
 
     def _connections(self) -> list[Connection]:
         return [each for connections in self._open.values() for each in connections]

@@ -32,6 +32,7 @@ class PeerState:
     outgoing: dict[Lane, Stream] = field(default_factory=dict)
     locks: dict[Lane, trio.Lock] = field(default_factory=lambda: {lane: trio.Lock() for lane in LANES})
     endpoints: tuple[Endpoint, ...] = ()
+    met_at: str = ""  # address block of its last connection
     traffic: Traffic = field(default_factory=Traffic)
     refused_until: float = -inf
     rejected_dials: int = 0  # in a row

@@ -127,7 +127,8 @@ def test_indirect_probes_are_only_for_members_and_bounded():
     assert sent(core.receive("stranger", wire.ProbeFor(1, "b"), 1.0)) == []
     assert sent(core.receive("a", wire.ProbeFor(1, "unknown"), 1.0)) == []
     probes = sum(len(sent(core.receive("a", wire.ProbeFor(i, "b"), 1.0), wire.Probe)) for i in range(200))
-    assert 0 < probes <= 64
+    assert probes == 16
+    assert sent(core.receive("b", wire.ProbeFor(1, "a"), 1.0), wire.Probe), "who asks much keeps nobody else from it"
 
 
 def test_a_broken_connection_is_inquired_at_once_and_a_failed_dial_goes_on_to_the_helpers():

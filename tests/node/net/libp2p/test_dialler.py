@@ -1,7 +1,10 @@
 """Dialling several addresses at once, in tasks that outlive those who asked."""
 
+from functools import partial
+
 import pytest
 import trio
+import trio.lowlevel
 
 from starling.node.net.libp2p.addresses import parse
 from starling.node.net.libp2p.dialler import Dialler, first_of
@@ -75,4 +78,30 @@ async def test_callers_share_an_attempt_and_its_connection_outlives_them():
         assert not dialler.under_way("p")
         assert "refused" in await dialler.dial("gone", [ENDPOINT])
         assert running == ["p"]
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_rumored_addresses_that_stay_silent_leave_the_slots_of_others_free():
+    """Records of peers that do not exist once held every slot for ten seconds."""
+
+    async def connect(peer, endpoint):
+        if peer.startswith("silent"):
+            await trio.sleep_forever()
+        return peer
+
+    async def run(connection):
+        await trio.lowlevel.checkpoint()
+
+    dialler = Dialler(connect, lambda _connection: None, run)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(dialler.serve)
+        for each in range(64):
+            nursery.start_soon(partial(dialler.dial, f"silent {each}", [ENDPOINT], rumored=True))
+        await trio.sleep(0.1)
+        began = trio.current_time()
+        assert await dialler.dial("met", [ENDPOINT]) == ""
+        assert trio.current_time() == began
+        assert await dialler.dial("new", [ENDPOINT], rumored=True) == ""
+        assert trio.current_time() - began < 60.0
         nursery.cancel_scope.cancel()
