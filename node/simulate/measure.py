@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from starling.gossip.reference import consensus_distance
 from starling.node.simulate.matrix.problem import Problem
 from starling.node.simulate.results import Outcome, Row, reached
 
@@ -82,3 +81,8 @@ class Measure:
         """The latest in a few words."""
         row = self.rows[-1]
         return f"{self.metric.replace('_', ' ')} {row.mean:.4g}, {row.alive} nodes"
+
+
+def consensus_distance(x: Tensor) -> float:
+    """Xi of models (n, d): Xi² = (1/n) Σ ‖x_i − x̄‖²."""
+    return float(torch.sqrt((x - x.mean(0)).double().square().sum(1).mean()))

@@ -5,9 +5,9 @@ from starling.gossip.compress.select.coordinates import with_wish
 from starling.gossip.mix import directions, edge_ledger
 from starling.gossip.mix.catalogue import tracks
 from starling.gossip.mix.edge_ledger import opened
-from starling.gossip.reference import Reference
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
+from tests.harness.reference import Reference
 
 
 class FaultyLoop:

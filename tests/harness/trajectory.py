@@ -13,7 +13,6 @@ from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.overlay.links import directions
 from starling.gossip.overlay.periodic import stage, turn
 from starling.gossip.overlay.ranks import ranked
-from starling.gossip.reference import Local, Reference
 from starling.gossip.rng import generator
 from starling.gossip.vector import bind, layout
 from starling.node.catalogues import task
@@ -24,6 +23,7 @@ from starling.node.engine.optimizers import optimizer_of, phase, schedule
 from starling.node.engine.start import initial
 from starling.node.tasks.api import Source
 from starling.robust.clip import clip
+from tests.harness.reference import Local, Reference
 
 
 def walk(

@@ -8,10 +8,10 @@ import torch
 from starling.gossip.api import Phase
 from starling.gossip.compress.catalogue import quantizer
 from starling.gossip.mix.exchange_codec import ExchangeCodec
-from starling.gossip.reference import Reference, descent
 from starling.node.simulate.matrix.schedule import Schedule
 from starling.node.simulate.matrix.swarm import Swarm
 from starling.robust.clip import clip
+from tests.harness.reference import Reference, descent
 
 NODES, DIM, LR, STEPS = 7, 150, 0.1, 3
 

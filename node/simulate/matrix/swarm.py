@@ -3,9 +3,9 @@
     x (N, d)   ── step × K ──▶ publish ──▶ shared (N, D) ── exchanges, batched ──▶ absorb ──▶ x
 
 Every number comes out of the same mixing, selecting and rounding functions on the same seeds as in a whole node, but sums are taken in
-another order: without faults the models are those of `starling.gossip.reference` to a relative 1e-9 in float64 after 200 rounds, for every
-mixing algorithm. Faults are data (`node.simulate.matrix.faults`), so is who exchanges with whom (`node.simulate.matrix.schedule`), and
-how long it all takes is computed beside it (`node.simulate.matrix.clocks`).
+another order: without faults the models are those of the plain loop (`tests/harness/reference.py`) to a relative 1e-9 in float64 after
+200 rounds, for every mixing algorithm. Faults are data (`node.simulate.matrix.faults`), so is who exchanges with whom
+(`node.simulate.matrix.schedule`), and how long it all takes is computed beside it (`node.simulate.matrix.clocks`).
 
 Memory beside x: one copy of the shared vectors; the state of the mixing algorithm; where flows are kept one vector per open edge that was
 ever used, and one per node.

@@ -17,11 +17,11 @@ from starling.gossip.overlay.measure import matrix
 from starling.gossip.overlay.one_peer import Hypercube
 from starling.gossip.overlay.pull import Pull
 from starling.gossip.overlay.static import Complete, Ring
-from starling.gossip.reference import Reference, descent
 from starling.node.simulate.matrix.faults import no_faults
 from starling.node.simulate.matrix.schedule import Exchanges, Schedule
 from starling.node.simulate.matrix.swarm import Swarm
 from starling.robust.clip import clip
+from tests.harness.reference import Reference, descent
 from tests.harness.stub_rules import Counting, Mean, Wary
 
 N, D, LR = 8, 70, 0.1

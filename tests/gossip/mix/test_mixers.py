@@ -26,11 +26,11 @@ from starling.gossip.mix.quasi_global import QuasiGlobal
 from starling.gossip.overlay.measure import check_static, chi, matrix
 from starling.gossip.overlay.one_peer import Hypercube, RandomMatching
 from starling.gossip.overlay.static import Ring, StaticExponential
-from starling.gossip.reference import Reference, descent
 from starling.gossip.rng import generator
 from starling.robust.clip import clip
 from tests.harness.matrix_walk import cycle, iterate, walk
 from tests.harness.quadratics import gradients, quadratics
+from tests.harness.reference import Reference, descent
 from tests.harness.swap_walk import tensors
 from tests.strategies import examples, seeds
 

@@ -17,10 +17,10 @@ from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.pet import KNOWN_KAPPA, Pet, chosen_kappa
 from starling.gossip.overlay.static import Ring
-from starling.gossip.reference import Reference
 from starling.node.config.schema import Manifest, MixSection
 from starling.node.engine.mixing import mixer
 from starling.robust.clip import clip
+from tests.harness.reference import Reference
 from tests.harness.two_engines import Both, exchange_codec
 from tests.strategies import examples, seeds
 

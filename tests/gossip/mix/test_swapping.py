@@ -23,12 +23,12 @@ from starling.gossip.mix.running_sums import PullPush, RunningSums
 from starling.gossip.overlay.measure import matrix
 from starling.gossip.overlay.one_peer import OnePeerExponential
 from starling.gossip.overlay.static import Ring, StaticExponential
-from starling.gossip.reference import Reference, descent
 from starling.node.config.schema import Manifest, MixSection
 from starling.node.engine.mixing import mixer as from_manifest
 from starling.robust.clip import clip
 from tests.harness.codecs import TopRows, send
 from tests.harness.quadratics import gradients, quadratics, relative_error
+from tests.harness.reference import Reference, descent
 from tests.harness.swap_walk import PHASE, Ends, halves, tensors, top
 from tests.strategies import examples, seeds
 

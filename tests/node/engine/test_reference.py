@@ -9,7 +9,6 @@ from starling.gossip.compress.catalogue import SELECTIONS, quantizer
 from starling.gossip.compress.select.coordinates import Everything, Mask, TopK
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.exchange_codec import ExchangeCodec
-from starling.gossip.reference import Reference, consensus_distance, descent
 from starling.gossip.rng import generator
 from starling.gossip.vector import bind, layout
 from starling.node.catalogues import task
@@ -18,9 +17,11 @@ from starling.node.config.schema import CompressSection, MixSection, OptimizerSe
 from starling.node.engine import optimizers
 from starling.node.engine.mixing import mixer
 from starling.node.engine.optimizers import corrects_updates, optimizer_of, schedule
+from starling.node.simulate.measure import consensus_distance
 from starling.node.tasks.api import Source
 from starling.robust.clip import clip
 from tests.harness.engines import manifest, opened, play, x_of
+from tests.harness.reference import Reference, descent
 
 PEERS = ("d", "a", "c", "b")  # not in order: ranks are not peer ids
 

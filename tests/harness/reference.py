@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import torch
+from torch import Generator, Tensor
+
 from starling.gossip.api import Averaging, Drift, Effect, Losses, Mixer, Phase, Selector, Swapped, Swapping
 from starling.gossip.compress.support import Full, Support
-from starling.gossip.lazy_torch import Generator, Tensor, torch
 from starling.gossip.mix import directions, edge_ledger
 from starling.gossip.mix.base import origin
 from starling.gossip.mix.catalogue import gathers, swaps, tracks
@@ -240,8 +242,3 @@ def descent(gradient: Callable[[int, Tensor, int, int], Tensor], *, steps: int, 
         return x
 
     return local
-
-
-def consensus_distance(x: Tensor) -> float:
-    """Xi of models (n, d): Xi² = (1/n) Σ ‖x_i − x̄‖²."""
-    return float(torch.sqrt((x - x.mean(0)).double().square().sum(1).mean()))
