@@ -1,4 +1,4 @@
-"""Built-in quantizers by their code on the wire, and compressors of many vectors at once."""
+"""Built-in quantizers by their code on the wire, and compressors of one vector and of many."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,26 @@ BY_CODE = by_code(
     {"float32": quantizer("identity", torch.float32), "float64": quantizer("identity", torch.float64)}
     | {name: quantizer(name, torch.float32) for name in QUANTIZERS.built_in if name != "identity"}
 )
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A compressor Q: first select, with a drawn seed, then quantise what was selected, and put it back.
+
+    The error is ‖x‖² − ‖x_S‖² outside the support and at most omega·‖x_S‖² on it, hence δ = δ_S·(1 − omega).
+    """
+
+    selector: Any
+    quantizer: Any
+
+    def contraction(self, dim):
+        return self.selector.contraction(dim) * (1.0 - self.quantizer.omega)
+
+    def compress(self, x, generator):
+        support = self.selector.select(x, None, int(torch.randint(2**62, (), generator=generator)), 0)
+        values = support.take(x)
+        decoded = self.quantizer.decode(self.quantizer.encode(values, generator), values.numel())
+        return support.add(torch.zeros_like(x), decoded.to(x))
 
 
 @dataclass(frozen=True)

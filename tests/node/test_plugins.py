@@ -14,7 +14,6 @@ import torch
 from starling.gossip.catalogue import Catalogue, Entry
 from starling.gossip.compress import codec
 from starling.gossip.compress.catalogue import PLUGIN_CODES, QUANTIZERS, SELECTORS, by_code, quantizer
-from starling.gossip.compress.compressor import Chain
 from starling.gossip.compress.quantize import Float32, Fp16, Int4
 from starling.gossip.compress.select.coordinates import TopK
 from starling.gossip.errors import ConfigError
@@ -22,6 +21,7 @@ from starling.gossip.rng import generator
 from starling.node.config.schema import CompressSection, Manifest
 from starling.node.engine.compression import exchange_codec, selection
 from tests.harness import packages
+from tests.harness.codecs import Chain
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 BLOCKS = re.findall(r"```(?:python|toml)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)

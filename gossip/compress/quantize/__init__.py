@@ -4,7 +4,7 @@
 
 `omega` bounds the relative error: E‖Q(x) − x‖² <= omega·‖x‖², over the quantizer's own chance. Below 1 it is a contraction with
 δ = 1 − omega and may be used in a difference or feedback loop. At 1 or above, as for two bits rounded by chance, it is only
-unbiased: `starling.gossip.compress.compressor` refuses it.
+unbiased: `MultiStep` refuses it.
 
 `through` is decode(encode(·)) of many vectors at once without the bytes, bit for bit, for a simulator of a thousand nodes.
 

@@ -8,13 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starling.gossip.compress.compressor import Chain
 from starling.gossip.compress.feedback import DecoupledMomentum
 from starling.gossip.compress.quantize import Float64, Int4
 from starling.gossip.compress.select.dct import Atoms, DctTopK, dct
 from starling.gossip.compress.support import Full, Indices
 from starling.gossip.rng import generator
-from tests.harness.codecs import Rows, send
+from tests.harness.codecs import Chain, Rows, send
 from tests.strategies import examples, seeds
 
 quick = examples(25)

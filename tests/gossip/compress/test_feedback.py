@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from starling.gossip.catalogue import construct
 from starling.gossip.compress.catalogue import SELECTORS, quantizer
-from starling.gossip.compress.compressor import Chain
 from starling.gossip.compress.feedback import FEEDBACKS, Dgc, EControl, Ef21, Ef21Sgdm, ErrorFeedback, NoFeedback
 from starling.gossip.compress.quantize import Float32, Float64, Int4, Int8
 from starling.gossip.compress.select.coordinates import Everything, TopK
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
-from tests.harness.codecs import Rows, TopRows, send
+from tests.harness.codecs import Chain, Rows, TopRows, send
 from tests.harness.quadratics import gradients, quadratics, relative_error
 from tests.strategies import examples, seeds
 

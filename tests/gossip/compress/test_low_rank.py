@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from starling.gossip.compress.compressor import Chain
 from starling.gossip.compress.power_sgd import PowerSgd
 from starling.gossip.compress.quantize import Float64, Int4, Int8
 from starling.gossip.compress.select.low_rank import Factors, LowRank, Matrix, matrices_of
@@ -15,6 +14,7 @@ from starling.gossip.compress.support import Full
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
 from starling.gossip.vector import layout
+from tests.harness.codecs import Chain
 from tests.strategies import examples, seeds
 
 MATRICES = (Matrix(3, 20, 10), Matrix(210, 12, 30))  # a bias before, one between, one after
