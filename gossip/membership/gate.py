@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from starling.gossip.wire.schema import Record, Revocation
-
-NOTHING_REVOKED = bytes(16)
 
 
 class Gate(Protocol):
@@ -40,33 +37,3 @@ class Gate(Protocol):
 
     def changed(self) -> bool:
         """Whether a result of `admits` may have changed since the last call of this method."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenGate:
-    """Admits every peer; nothing can be revoked."""
-
-    closed: bool = False
-    revoked: tuple[Revocation, ...] = ()
-    digest: bytes = NOTHING_REVOKED
-
-    def fault(self, record: Record) -> str:
-        """Always ""."""
-        return ""
-
-    def admits(self, record: Record) -> bool:
-        """Always true."""
-        return True
-
-    def answer(self, record: Record) -> None:
-        """Always None."""
-
-    def revoke(self, revocations: Sequence[Revocation]) -> list[Revocation]:
-        """Raises ValueError if `revocations` is not empty."""
-        if revocations:
-            raise ValueError("nothing_to_revoke")
-        return []
-
-    def changed(self) -> bool:
-        """Always false."""
-        return False

@@ -26,7 +26,7 @@ from typing import Literal
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.membership.events import Changed, Died, Joined, Left, MemberEvent, Reborn, Suspected
-from starling.gossip.membership.gate import Gate, OpenGate
+from starling.gossip.membership.gate import Gate
 from starling.gossip.overlay.ranks import digest
 from starling.gossip.wire.schema import Record
 
@@ -66,7 +66,7 @@ class MemberList:
     """Records and beliefs about all known peers."""
 
     verify: Callable[[Record], bool]  # whether a record is signed by its peer, for this swarm
-    gate: Gate = field(default_factory=OpenGate)  # admission control
+    gate: Gate  # admission control
     address_quota: Callable[[Record], AddressQuota] | None = None
     """The group and capacity of a record's addresses; one group of max_members if not given."""
     max_members: int = MAX_MEMBERS  # capacity; beyond it a newcomer replaces the oldest tombstone, or is not added

@@ -98,8 +98,5 @@ class Network(Protocol):
         Raises PeerUnreachable if no known address answers, or the connection broke.
         """
 
-    async def disconnect(self, peer: str) -> None:
-        """Close every connection to a peer; it may connect again, which `refuse` prevents."""
-
     def refuse(self, peer: str, until: float) -> None:
         """Drop and refuse everything of `peer` until `until` on trio's clock."""

@@ -1,6 +1,6 @@
 """A network in memory and virtual time, for whole nodes under `MockClock(autojump_threshold=0)`.
 
-A frame is lost with the connection it was sent on (crash, disconnect, refusal). Faults are rules, see `starling.node.net.faults`; they
+A frame is lost with the connection it was sent on (crash, sever, refusal). Faults are rules, see `starling.node.net.faults`; they
 apply to dials as well, which try three times. Frame rates are not limited. System tasks deliver frames, so that joining needs no nursery.
 """
 
@@ -73,12 +73,6 @@ class MemoryHub:
         for one, other in sorted(sorted(key) for key in self._connections if peer_id in key):
             self.sever(one, other)
         network.stop()
-
-    def restart(self, peer_id: str) -> MemoryNetwork:
-        """Connect a peer anew; if it is still connected, it crashes first."""
-        if peer_id in self._peers:
-            self.crash(peer_id)
-        return self.join(peer_id)
 
     def fate(self, src: str, dst: str) -> Deliver | Drop:
         """Of a frame sent now."""
@@ -216,11 +210,6 @@ class MemoryNetwork(Inboxes):
             raise PeerUnreachable(peer, "no known address")
         await self._hub.carry(self.peer_id, peer, lane, frame)
         self._traffic_of(peer).bytes_sent += len(frame)
-
-    async def disconnect(self, peer: str) -> None:
-        """Close the connection to a peer."""
-        self._hub.sever(self.peer_id, peer)
-        await trio.lowlevel.checkpoint()
 
     def refuse(self, peer: str, until: float) -> None:
         """Close and reject connections of a peer until then."""

@@ -16,7 +16,7 @@ from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import MemberList
 from starling.gossip.seeds import derive
 from starling.gossip.wire.frames import decode, encode
-from starling.gossip.wire.schema import Record
+from starling.gossip.wire.schema import Record, Revocation
 
 TIMING = Timing(probe_s=1.0, timeout_s=0.5, suspicion_s=2.0, sync_s=5.0, helpers=2)
 SWARM = "s" + "a" * 32
@@ -47,7 +47,35 @@ def sent(outputs: list[Output], kind: type = object) -> list[tuple[str, object]]
 
 
 def detector(peer: str, now: float = 0.0, *, incarnation: int = 1, seed: int = 0, timing: Timing = TIMING) -> Detector:
-    return Detector(LocalRecord(record(peer, incarnation), sign), MemberList(verify), timing, seed, lambda t: t, now)
+    return Detector(
+        LocalRecord(record(peer, incarnation), sign), MemberList(verify, OpenGate()), timing, seed, lambda t: t, now
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGate:
+    """Admits every peer; nothing can be revoked."""
+
+    closed: bool = False
+    revoked: tuple[Revocation, ...] = ()
+    digest: bytes = bytes(16)
+
+    def fault(self, record: Record) -> str:
+        return ""
+
+    def admits(self, record: Record) -> bool:
+        return True
+
+    def answer(self, record: Record) -> None:
+        return None
+
+    def revoke(self, revocations) -> list[Revocation]:
+        if revocations:
+            raise ValueError("nothing_to_revoke")
+        return []
+
+    def changed(self) -> bool:
+        return False
 
 
 @dataclass(slots=True)

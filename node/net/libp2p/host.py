@@ -155,14 +155,6 @@ class Libp2pNetwork(Inboxes):
                 raise PeerUnreachable(peer, "connection lost while sending") from None
         record.traffic.bytes_sent += len(frame)
 
-    async def disconnect(self, peer: str) -> None:
-        """Close every connection to a peer."""
-        connections = tuple(self._open.get(peer, ()))
-        for connection in connections:
-            connection.close()
-        for connection in connections:
-            await connection.over.wait()
-
     def refuse(self, peer: str, until: float) -> None:
         """Drop and refuse everything of `peer` until `until` on trio's clock."""
         self._peer(peer).refused_until = until

@@ -166,7 +166,7 @@ class _Member:
     def __init__(self, choices: Choices) -> None:
         self.choices = choices
         self.now = 100.0
-        view = MemberList(detectors.verify, max_members=MOST_MEMBERS, tombstone_s=30.0)
+        view = MemberList(detectors.verify, detectors.OpenGate(), max_members=MOST_MEMBERS, tombstone_s=30.0)
         local = LocalRecord(detectors.record(ME, incarnation=1000), detectors.sign)
         self.core = Detector(local, view, detectors.TIMING, 7, lambda t: t, self.now)
         self.faults = 0

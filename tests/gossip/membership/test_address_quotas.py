@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starling.gossip.membership.member_list import MemberList
-from tests.harness.detectors import record, verify
+from tests.harness.detectors import OpenGate, record, verify
 
 SEATS = 3
 MOST = 7
@@ -31,7 +31,7 @@ steps = st.lists(
 @given(steps)
 @settings(max_examples=150)
 def test_no_address_group_exceeds_its_quota_and_the_list_is_bounded(steps):
-    members, entered = MemberList(verify, address_quota=quota_of, max_members=MOST), {}
+    members, entered = MemberList(verify, OpenGate(), address_quota=quota_of, max_members=MOST), {}
     for now, (peer, address, step) in enumerate(steps):
         before = set(members.alive)
         match step:
@@ -55,7 +55,7 @@ def test_no_address_group_exceeds_its_quota_and_the_list_is_bounded(steps):
 
 
 def test_a_member_counts_in_the_group_of_its_first_record():
-    members = MemberList(verify, address_quota=quota_of)
+    members = MemberList(verify, OpenGate(), address_quota=quota_of)
     for peer in "abc":
         members.merge(record(peer, addresses=("/1",)), 0.0)
         members.merge(record(peer, version=1, addresses=("/2",)), 0.0)
@@ -64,7 +64,7 @@ def test_a_member_counts_in_the_group_of_its_first_record():
 
 
 def test_the_oldest_tombstone_of_a_full_group_is_evicted_and_no_other():
-    members = MemberList(verify, address_quota=quota_of)
+    members = MemberList(verify, OpenGate(), address_quota=quota_of)
     members.merge(record("z", status="left", addresses=("/2",)), 0.0)
     for now, peer in enumerate("abc"):
         members.merge(record(peer, status="left", addresses=("/1",)), 1.0 + now)

@@ -12,7 +12,7 @@ from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.membership.events import Changed, Died, Joined, Left, Reborn, Suspected
 from starling.gossip.membership.member_list import MemberList
 from starling.gossip.overlay.ranks import digest
-from tests.harness.detectors import record, verify
+from tests.harness.detectors import OpenGate, record, verify
 
 records = st.builds(
     record,
@@ -25,7 +25,7 @@ records = st.builds(
 
 
 def list_of(*statements, **options):
-    members = MemberList(verify, **options)
+    members = MemberList(verify, OpenGate(), **options)
     for statement in statements:
         members.merge(statement, 0.0)
     return members
@@ -106,7 +106,7 @@ def test_a_refutation_always_wins(beliefs):
     ],
 )
 def test_what_a_record_changes(before, then, events, status):
-    members = MemberList(verify)
+    members = MemberList(verify, OpenGate())
     for step in before:
         if step == "suspect":
             assert members.suspect("a", 0.0) == [Suspected("a")]

@@ -43,8 +43,8 @@ async def test_frames_of_a_lane_arrive_whole_and_in_order():
 @virtual
 async def test_both_ends_hear_of_a_connection_and_of_its_end():
     """Membership learns of a lost peer from events, not from failing sends."""
-    _, a, b = await pair()
-    await a.disconnect("b")
+    hub, a, b = await pair()
+    hub.sever("a", "b")
     assert await drained(a.events()) == [Connected("b"), Disconnected("b")]
     assert await drained(b.events()) == [Connected("a"), Disconnected("a")]
 
@@ -52,10 +52,10 @@ async def test_both_ends_hear_of_a_connection_and_of_its_end():
 @virtual
 async def test_a_frame_under_way_dies_with_its_connection():
     """A frame of an old connection must not surface on the new one: the peer may have been reborn between."""
-    _, a, b = await pair([delay(1.0)])
+    hub, a, b = await pair([delay(1.0)])
     await a.send("b", "state", b"old")
     await trio.sleep(0.5)
-    await a.disconnect("b")
+    hub.sever("a", "b")
     await a.send("b", "state", b"new")
     assert await drained(b.inbound("state")) == [Inbound("a", "state", b"new")]
 
@@ -72,7 +72,7 @@ async def test_a_crash_is_silent_for_the_crashed_and_seen_by_all_others():
     with pytest.raises(PeerUnreachable, match="crashed"):
         await b.dial(a.addresses[0])
     assert [inbound async for inbound in b.inbound("control")] == []
-    again = hub.restart("b")
+    again = hub.join("b")
     await a.send("b", "control", b"hello again")
     assert await again.inbound("control").receive() == Inbound("a", "control", b"hello again")
     assert not again.traffic["a"].frames_dropped
@@ -178,9 +178,9 @@ async def test_what_cannot_be_reached_says_so():
 @virtual
 async def test_events_keep_the_newest_when_they_are_not_read():
     """A node that looks late must see the present, not the past."""
-    _, a, b = await pair()
+    hub, a, b = await pair()
     for _ in range(2000):
-        await a.disconnect("b")
+        hub.sever("a", "b")
         await a.dial(b.addresses[0])
     events = await drained(a.events())
     assert len(events) == 1024
