@@ -213,7 +213,7 @@ def _kill(text: str, nodes: int) -> tuple[int, float]:
 
 def _check_manifest(manifest: Manifest, nodes: int, seconds: float | None) -> None:
     """What only a demo needs of a manifest."""
-    from starling.node.simulate.schema import PATH_TASKS
+    from starling.node.simulate.rules import check_files
 
     pace = manifest.pace
     if pace.rounds == 0 and seconds is None:
@@ -224,11 +224,7 @@ def _check_manifest(manifest: Manifest, nodes: int, seconds: float | None) -> No
         )
     if pace.quorum > nodes:
         raise ConfigError(f"pace.quorum: must be <= --nodes = {nodes}, got {pace.quorum}; try `--nodes {pace.quorum}`")
-    path = str(manifest.task.params().get("path", ""))
-    if manifest.task.kind in PATH_TASKS and not path:
-        raise ConfigError(f"task.path: {manifest.task.kind} learns from files, got none; try `--set task.path=PATH`")
-    if path and not Path(path).expanduser().exists():
-        raise ConfigError(f"task.path: {path!r} does not exist; look with `ls {Path(path).parent}`")
+    check_files(manifest.task)
 
 
 # --- showing it -------------------------------------------------------------------------------------------------

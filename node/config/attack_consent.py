@@ -19,20 +19,15 @@ def check(config: NodeConfig) -> None:
                 "attack_params: there is no attack; set attack as well, or see `starling config show node`"
             )
         return
-    known(config.attack)
+    try:
+        ATTACKS.check(config.attack, "attack")
+    except ConfigError as error:
+        raise ConfigError(f"{error}; see docs/attacks.md") from error
     if not config.attack_agreed:
         raise ConfigError(
             f"attack: {config.attack!r} lies to the swarm, for experiments in a swarm of your own; if it is yours, add "
             "`--set attack_agreed=true`"
         )
-
-
-def known(name: str, key: str = "attack") -> None:
-    """Raises ConfigError unless `name` is an attack; `key` is what a person wrote it under."""
-    try:
-        ATTACKS.check(name, key)
-    except ConfigError as error:
-        raise ConfigError(f"{error}; see docs/attacks.md") from error
 
 
 def warning(config: NodeConfig) -> str | None:

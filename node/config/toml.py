@@ -77,15 +77,6 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def from_toml(text: str, kind: type[S]) -> S:
-    """Settings from TOML text; missing keys take their defaults.
-
-    Raises:
-        ConfigError: not TOML, or a wrong key or value.
-    """
-    return convert(parse(text), kind)
-
-
 def parse(text: str) -> dict[str, Any]:
     """What TOML text says, keys and values unchecked.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 
-from starling.gossip.errors import ConfigError, GossipError
+from starling.gossip.errors import GossipError
 from starling.node.catalogues import task
+from starling.node.daemon.observe.final import first_error
 from starling.node.engine.mixing import mixer
 from starling.node.engine.start import initial
 from starling.node.simulate import build
@@ -44,15 +43,6 @@ def simulate(scenario: Scenario, progress: Progress) -> Outcome:
     try:
         return run(scenario, progress)
     except BaseExceptionGroup as group:  # of a trio nursery
-        ours = [error for error in _leaves(group) if isinstance(error, GossipError)]
-        if not ours:
+        if group.subgroup(GossipError) is None:
             raise
-        raise next((error for error in ours if isinstance(error, ConfigError)), ours[0]) from group
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for each in error.exceptions:
-            yield from _leaves(each)
-    else:
-        yield error
+        raise first_error(group) from group

@@ -10,8 +10,9 @@ from starling.gossip.mix.catalogue import MIXERS
 from starling.node.config import consent, presets
 from starling.node.config import manifest as manifests
 from starling.node.config.overlay import check_members
+from starling.node.config.schema import TaskSection
 from starling.node.simulate.schema import PATH_TASKS, Scenario, joiners, manifest
-from starling.node.simulate.sweep import Cell
+from starling.node.simulate.sweep import Cell, title
 from starling.robust.attacks.catalogue import ATTACKS
 
 TRACKING = ("gradient_tracking", "beer", "defended_tracking")  # a model and a tracker side by side are what they share
@@ -29,7 +30,9 @@ def check(cells: tuple[Cell, ...]) -> list[str]:
         try:
             warnings |= dict.fromkeys(check_one(cell.scenario))
         except ConfigError as error:
-            raise ConfigError(f"{error} (in the run with {cell.title})" if cell.labels else str(error)) from error
+            raise ConfigError(
+                f"{error} (in the run with {title(cell.labels)})" if cell.labels else str(error)
+            ) from error
     return list(warnings)
 
 
@@ -53,7 +56,7 @@ def check_one(scenario: Scenario) -> list[str]:
             )
     if joiners(scenario) > 1_000_000:
         raise ConfigError(f"faults.join: must bring at most 1000000 nodes in all, got {joiners(scenario)}")
-    _check_task(scenario)
+    check_files(scenario.task)
     consent.find(scenario, str(Path.cwd()))
     consent.find_module("attack.kind", scenario.attack.kind, str(Path.cwd()))
     presets.check(scenario)
@@ -72,11 +75,11 @@ def check_one(scenario: Scenario) -> list[str]:
     return warnings
 
 
-def _check_task(scenario: Scenario) -> None:
-    """Files that are not there are missed before all runs, not in the middle of them."""
-    kind, path = scenario.task.kind, str(scenario.task.params().get("path", ""))
-    if kind in PATH_TASKS and not path:
-        raise ConfigError(f"task.path: {kind} learns from files, got none; try `--set task.path=PATH`")
+def check_files(task: TaskSection) -> None:
+    """Raise ConfigError for files that are not there, so that they are missed before all runs, not in the middle of them."""
+    path = str(task.params().get("path", ""))
+    if task.kind in PATH_TASKS and not path:
+        raise ConfigError(f"task.path: {task.kind} learns from files, got none; try `--set task.path=PATH`")
     if path and not Path(path).expanduser().exists():
         raise ConfigError(f"task.path: {path!r} does not exist; look with `ls {Path(path).parent}`")
 

@@ -17,7 +17,7 @@ from starling.node.simulate import plot, results, worker
 from starling.node.simulate.executors import Processes
 from starling.node.simulate.results import Finished, Outcome
 from starling.node.simulate.schema import Scenario
-from starling.node.simulate.sweep import Cell
+from starling.node.simulate.sweep import Cell, title
 from starling.node.simulate.worker import Failure
 
 Show = Callable[[float, str], None]
@@ -161,8 +161,8 @@ class Sweep:
     def _show(self, line: str, number: int | None = None) -> None:
         if self.show is not None:
             total = sum(cell.scenario.pace.rounds for cell in self.cells)
-            title = "" if number is None else self.cells[number].title
-            self.show(sum(self._rounds.values()) / total, f"{title}: {line}" if title else line)
+            run = "" if number is None else title(self.cells[number].labels)
+            self.show(sum(self._rounds.values()) / total, f"{run}: {line}" if run else line)
 
 
 def _outcome(future: Future[Outcome | Failure]) -> Outcome | Failure:

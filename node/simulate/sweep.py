@@ -28,10 +28,10 @@ class Cell:
     labels: Mapping[str, Scalar]  # what sets it apart: dotted key -> value; empty where there is one run only
     scenario: Scenario  # with an empty sweep
 
-    @property
-    def title(self) -> str:
-        """Its labels in one line."""
-        return ", ".join(f"{key} = {value}" for key, value in self.labels.items())
+
+def title(labels: Mapping[str, Scalar]) -> str:
+    """Labels of a run in one line."""
+    return ", ".join(f"{key} = {value}" for key, value in labels.items())
 
 
 def read(file: Path | None, given: Sequence[str] = ()) -> tuple[Scenario, tuple[Cell, ...]]:

@@ -7,7 +7,7 @@ then is printed and written all the same.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -118,8 +118,8 @@ def simulate(
     if ended_by is not None:
         raise ended_by
     for failed in runs.failed:
-        title = _title(failed.labels)
-        say(f"starling: {failed.failure.reason}{f' (in the run with {title})' if title else ''}")
+        run = sweep.title(failed.labels)
+        say(f"starling: {failed.failure.reason}{f' (in the run with {run})' if run else ''}")
     return max((2 if failed.failure.config else 1 for failed in runs.failed), default=0)
 
 
@@ -168,11 +168,12 @@ def _block(run: Finished, target: float) -> Iterator[Table | Text]:
     """Evaluations of one run, then its counts and what is remarkable."""
     from rich.text import Text
 
+    from starling.node.simulate.sweep import title
     from starling.node.status import format as show
 
     outcome = run.outcome
     if run.labels:
-        yield Text(_title(run.labels), style="bold")
+        yield Text(title(run.labels), style="bold")
     columns = ("round", "seconds", "bytes/node", "exchanges", "nodes", "loss", show.metric(outcome.metric))
     rows = (
         (
@@ -216,10 +217,6 @@ def _comparison(finished: Sequence[Finished]) -> Table:
             for labels, row in last
         ),
     )  # fmt: skip
-
-
-def _title(labels: Mapping[str, object]) -> str:
-    return ", ".join(f"{key} = {value}" for key, value in labels.items())
 
 
 def _figure(value: float | None) -> str:

@@ -10,7 +10,7 @@ Shapes: N rows, d parameters, D numbers of the shared vector, r receivers, m sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -29,7 +29,7 @@ from starling.node.simulate.matrix.table import through
 from starling.node.simulate.schema import AttackSection
 from starling.node.tasks.api import Data
 from starling.node.tasks.labelled import Batch as Samples
-from starling.node.tasks.labelled import LabelledData
+from starling.node.tasks.labelled import LabelledData, Poisoned
 from starling.robust.attacks.api import Attack, Poison, Scene
 from starling.robust.attacks.catalogue import ATTACKS
 from starling.robust.attacks.data import Backdoor, Clones, LabelFlip
@@ -146,28 +146,6 @@ def thresholds(mixer: Mixer, state: Any, rows: Sequence[int]) -> Tensor | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Poisoned:
-    """Labelled samples as an attacker learns from them; satisfies `starling.node.tasks.api.Data`."""
-
-    data: LabelledData
-    attack: Poison
-    classes: int
-
-    @property
-    def samples(self) -> int:
-        """Training samples held here."""
-        return self.data.samples
-
-    def batch(self, size: int, generator: Generator) -> Samples:
-        """Drawn as by the honest, then poisoned."""
-        return self.attack.poison(*self.data.batch(size, generator), self.classes)
-
-    def held_out(self, size: int) -> Iterator[Samples]:
-        """The test split as it is."""
-        return self.data.held_out(size)
-
-
 def poisoned(attack: Attack, rows: NDArray[np.bool_], data: Sequence[Data]) -> list[Data]:
     """Each row's data; of `rows` (N,) poisoned, where the attack does that.
 
@@ -184,7 +162,7 @@ def _poisoned(attack: Poison, own: Data) -> Poisoned:
         raise ConfigError(
             "attack.kind: poisons labels, which this task's samples have not; try `--set task.kind=digits`"
         )
-    changed = Poisoned(own, attack, int(torch.cat((own.y, own.test_y)).max()) + 1)
+    changed = Poisoned(own, int(torch.cat((own.y, own.test_y)).max()) + 1, attack.poison)
     try:
         changed.batch(1, generator(0, "poison"))
     except ValueError as error:

@@ -76,7 +76,7 @@ def test_what_was_never_founded_says_how():
 
 def test_toml_and_bytes_bring_the_same_manifest_back():
     manifest = founded("mix=dsgd", "task.model=cnn", "optimizer.lr=1")
-    assert toml.from_toml(toml.to_toml(manifest), Manifest) == manifest
+    assert convert(toml.parse(toml.to_toml(manifest)), Manifest) == manifest
     assert manifests.from_bytes(manifests.to_bytes(manifest), manifests.swarm_id(manifest), "peer") == manifest
 
 

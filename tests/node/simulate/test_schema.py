@@ -12,6 +12,7 @@ import pytest
 from starling.gossip.errors import ConfigError
 from starling.node.cli.main import main
 from starling.node.config import presets, toml
+from starling.node.config.parts import convert
 from starling.node.config.schema import AdmissionSection, Manifest
 from starling.node.simulate import rules, sweep
 from starling.node.simulate.schema import Scenario, joiners, manifest
@@ -21,7 +22,7 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("simulate-*.toml
 
 
 def scenario(*assignments, text=""):
-    return toml.apply_set(toml.from_toml(text, Scenario), assignments)
+    return toml.apply_set(convert(toml.parse(text), Scenario), assignments)
 
 
 def test_the_defaults_can_be_simulated():
@@ -39,7 +40,7 @@ def test_every_example_passes_its_check(path):
 def test_what_is_shown_is_a_file_that_means_the_same():
     """`config show scenario` is where a file begins: every key must come back, those of inherited sections with their meaning."""
     shown = toml.render(Scenario())
-    assert toml.from_toml(shown, Scenario) == Scenario()
+    assert convert(toml.parse(shown), Scenario) == Scenario()
     assert "# concentration; smaller is more different" in shown
 
 
