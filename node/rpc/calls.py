@@ -9,9 +9,10 @@ Shapes: d parameters.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic
 
 import msgspec
+from typing_extensions import TypeVar
 
 from starling.gossip.catalogue import Scalar
 from starling.gossip.exchange.calls import (
@@ -32,7 +33,6 @@ from starling.gossip.exchange.calls import (
     Settle,
     VerifyUpdate,
 )
-from starling.node.config.parts import convert
 from starling.node.config.schema import Manifest, PrivacySection
 from starling.node.status.snapshot import EngineFigures
 
@@ -43,11 +43,14 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Open(Call, frozen=True, tag="open"):
+M = TypeVar("M", Manifest, dict[str, Any], default=Manifest)
+
+
+class Open(Call, Generic[M], frozen=True, tag="open"):
     """First call: build task, data, model, mixer; resume from `checkpoint` if the file exists. -> Opened
 
     Args:
-        manifest: the swarm's agreement, a `Manifest`.
+        manifest: the swarm's agreement; on its way plain data, as the types of its sections depend on the parts that they name.
         data: the volunteer's own data or "".
         shard: part of built-in data.
         device: auto, cpu, cuda, mps.
@@ -61,10 +64,7 @@ class Open(Call, frozen=True, tag="open"):
         start: where the file is that `task.start` of the manifest is the digest of; "" for none.
     """
 
-    if TYPE_CHECKING:
-        manifest: Manifest
-    else:
-        manifest: Any
+    manifest: M
     data: str
     shard: int
     device: str
@@ -76,12 +76,6 @@ class Open(Call, frozen=True, tag="open"):
     attack_params: dict[str, Scalar] = msgspec.field(default_factory=dict)
     code: str = ""
     start: str = ""
-
-    def __post_init__(self) -> None:
-        """Types of sections depend on the parts they name, which msgspec alone cannot decode."""
-        plain: Any = self.manifest
-        if isinstance(plain, dict):
-            msgspec.structs.force_setattr(self, "manifest", convert(plain, Manifest))
 
 
 class Opened(Call, frozen=True, tag="opened"):
@@ -229,7 +223,8 @@ class Stop(Call, frozen=True, tag="stop"):
     """Save and end the process. -> Done, or Refused where it could not save; it ends all the same"""
 
 
-Request = (
-    Open | Train | Free | EdgeCall | Publish | VerifyUpdate | Mix | Evaluate | Save | Snapshot | ReadChunk | Consider | Agree | Stop
+Later = (
+    Train | Free | EdgeCall | Publish | VerifyUpdate | Mix | Evaluate | Save | Snapshot | ReadChunk | Consider | Agree | Stop
 )  # fmt: skip
+Request = Open | Later
 Reply = Opened | Trained | Offered | Answered | Published | Evaluated | Held | ChunkRead | Agreed | Done | Refused

@@ -11,11 +11,15 @@ from __future__ import annotations
 import select
 import socket
 import struct
+from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from starling.gossip.errors import ConfigError, LocalProtocolError
-from starling.node.rpc.calls import Call, Reply, Request
+from starling.node.config.parts import convert
+from starling.node.config.schema import Manifest
+from starling.node.rpc.calls import Call, Later, Open, Reply, Request
 
 HEADER = struct.Struct(">I")
 MAX_FRAME_BYTES = 1 << 30  # one dense float32 vector of 268 M parameters
@@ -28,7 +32,7 @@ class Failed(Call, frozen=True, tag="failed"):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_REQUESTS = msgspec.msgpack.Decoder(tuple[int, Request])
+_REQUESTS = msgspec.msgpack.Decoder(tuple[int, Open[dict[str, Any]] | Later])
 _REPLIES = msgspec.msgpack.Decoder(tuple[int, Reply | Failed])
 
 
@@ -54,7 +58,10 @@ def body_bytes(header: bytes | bytearray) -> int:
 def decode_request(body: bytes | bytearray) -> tuple[int, Request]:
     """Call id and request. Raises LocalProtocolError: not a request."""
     try:
-        return _REQUESTS.decode(body)
+        call_id, request = _REQUESTS.decode(body)
+        if not isinstance(request, Open):
+            return call_id, request
+        return call_id, Open(**structs.asdict(request) | {"manifest": convert(request.manifest, Manifest)})
     except (ConfigError, ValueError, msgspec.DecodeError, RecursionError) as error:
         raise LocalProtocolError(f"not a request: {error}") from error
 
