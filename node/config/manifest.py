@@ -20,7 +20,7 @@ from starling.gossip.seeds import derive
 from starling.node import identity
 from starling.node.config import consent, parts, presets, robustness, start
 from starling.node.config.overlay import overlay_of
-from starling.node.config.schema import Manifest
+from starling.node.config.schema import Manifest, MixSection
 from starling.node.identity import Identity
 
 MAX_BYTES = 64 << 10
@@ -134,6 +134,11 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
         raise ConfigError(
             f"pace.min_wait_s: must be <= pace.max_wait_s = {pace.max_wait_s:g}, got {pace.min_wait_s:g}; "
             f"try `--set pace.min_wait_s={pace.max_wait_s:g}`"
+        )
+    if pace.kind == "steps" and mix.theta != parts.fields_of(MixSection)["theta"].default:
+        raise ConfigError(
+            f"mix.theta: has no effect in steps pace, where the overlay gives the weights, got {mix.theta:g}; leave it out, or try "
+            "`--set pace.kind=clock`"
         )
     if timing.suspicion_s < 2 * timing.timeout_s:
         raise ConfigError(

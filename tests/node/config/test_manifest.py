@@ -216,6 +216,7 @@ def test_what_is_fine_passes_in_silence(assignments):
         (["mix=exact_diffusion", "overlay=static_exponential"], "mix.kind", "symmetric"),
         (["mix=choco", "overlay=ring", "overlay.average_every=5"], "mix.kind", "never changes"),
         (["mix=k_gt", "pace=clock"], "mix.kind", "clock pace"),
+        (["mix.theta=0.3"], "mix.theta", "no effect in steps pace"),
         (["overlay=alone", "overlay.average_every=5", "pace=clock"], "overlay.average_every", "clock pace"),
         (["mix=push_sum"], "compress.response", "running sums"),
         (["mix=quasi_global"], "optimizer.momentum", "its own"),
