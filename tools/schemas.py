@@ -5,10 +5,10 @@ Made from the types that are encoded, so they cannot say anything else; a test n
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args
@@ -130,15 +130,16 @@ def _structs(kind: Any) -> set[type[msgspec.Struct]]:
     return found
 
 
-def write(folder: Path) -> list[Path]:
+def main(arguments: Sequence[str] | None = None) -> None:
     """A file for each command; others of that folder are left alone."""
+    parser = argparse.ArgumentParser(description="Write a JSON Schema for each command that has --json.")
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    folder: Path = parser.parse_args(arguments).folder
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
     for name in TYPES:
         path = folder / f"{name}.json"
         path.write_text(text(name))
-        written.append(path)
-    return written
+        print(path)
 
 
 def text(name: str) -> str:
@@ -160,7 +161,4 @@ def _whole(stated: Any) -> Any:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python tools/schemas.py FOLDER")
-    for made in write(Path(sys.argv[1])):
-        print(made)
+    main()

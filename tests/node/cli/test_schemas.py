@@ -197,3 +197,12 @@ def test_a_field_that_is_left_unset_need_not_be_there():
     definition = {"properties": {"there": {}, "perhaps": {}}}
     schemas._complete(definition, Half)
     assert definition["required"] == ["there"]
+
+
+def test_a_question_for_help_writes_no_file(tmp_path, monkeypatch, capsys):
+    """The word was taken for a folder."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        schemas.main(["--help"])
+    assert (ended.value.code, list(tmp_path.iterdir())) == (0, [])
+    assert "FOLDER" in capsys.readouterr().out
