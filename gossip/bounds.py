@@ -3,8 +3,6 @@
 Every number has a floor and a ceiling: a manifest comes from other people, and what no run can use only costs those who try it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -13,8 +13,6 @@
 Constructors of algorithm objects raise ValueError; `starling.gossip.catalogue.construct` turns that into ConfigError.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

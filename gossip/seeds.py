@@ -1,7 +1,5 @@
 """One root seed, many independent uses. Torch-free: `starling.gossip.rng` turns these into torch generators."""
 
-from __future__ import annotations
-
 import hashlib
 
 

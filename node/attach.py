@@ -4,8 +4,6 @@ Works on a running node through its control socket, and on one that has ended th
 are loaded by a program of their own (`starling.node.engine.offline`).
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Ctrl-C reaches the script alone, which then stops the node in order; a node does not outlive a script that was killed (`operate.start`).
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -4,8 +4,6 @@ Signatures are over domain-separated bytes, so that what was signed as one kind 
 Knows the format of libp2p's Ed25519 peer ids, and needs no libp2p for it.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from functools import lru_cache

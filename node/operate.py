@@ -1,7 +1,5 @@
 """Prepare a run directory for a founder or a member, and start its node: what the command line, the Python API and the demo share."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Whether a combining rule tolerates the Byzantine members it is set for. Torch-free."""
 
-from __future__ import annotations
-
 from starling.robust.catalogue import RULES
 
 

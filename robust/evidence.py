@@ -12,8 +12,6 @@ Memory and verification are bounded: proofs about non-members are ignored, verif
 peer's statements are kept for a few rounds around our own, so that a Byzantine peer cannot displace its earlier statements.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 

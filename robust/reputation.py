@@ -19,8 +19,6 @@ after a ban; frames from a banned peer have no effect, as they were sent before.
 peer is never banned automatically, and a manual ban stays until its end.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ Shapes: n members, f of them Byzantine, s peers pulled in a round, b of these th
 Source: pull-based epidemic robust learning, RPEL, arXiv:2506.05579 (2025), with the exact tail in place of its bound.
 """
 
-from __future__ import annotations
-
 import hashlib
 import ipaddress
 import math

@@ -1,7 +1,5 @@
 """`python -m starling.tui PATH …`: look at running nodes or recorded runs; a PATH is a run directory, a demo's folder or a record.jsonl."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

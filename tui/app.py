@@ -1,7 +1,5 @@
 """The Textual application: polls its sources and draws the open page. It holds no state of any node and may be killed at any time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path

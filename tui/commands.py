@@ -1,7 +1,5 @@
 """The command palette, and the files that its commands write."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

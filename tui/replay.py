@@ -3,8 +3,6 @@
 While playing, the position advances by clock time times speed, and stops at the end. The clock is an argument.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

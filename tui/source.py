@@ -5,8 +5,6 @@ DemoSource     a folder of run directories node-0, node-1 …
 RecordSource   a recorded run, at the position of a replay
 """
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence

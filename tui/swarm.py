@@ -5,8 +5,6 @@ member is its own; that of any other is the one that most attached nodes report,
 attached nodes alone and are shown with their number; a share of the swarm's steps needs more than one attached node.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

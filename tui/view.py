@@ -1,7 +1,5 @@
 """The input of a screen: all readings of one moment, the chosen one, and how to label peers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

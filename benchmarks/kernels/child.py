@@ -1,7 +1,5 @@
 """The process that measures one case and prints it as JSON, for a parent that must not import torch."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 

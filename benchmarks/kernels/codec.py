@@ -14,8 +14,6 @@ Beside busy processes a fastest repetition tells of the moment when they slept, 
 Shapes: d parameters, k kept coordinates.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import math

@@ -1,7 +1,5 @@
 """Busy neighbours: processes that keep a core each, for measurements beside them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

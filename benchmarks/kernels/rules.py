@@ -16,8 +16,6 @@ Only byzfl's aggregators are imported: the package itself needs torchvision, who
 Shapes: n vectors, d parameters.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import math

@@ -1,7 +1,5 @@
 """What measurements say, and which ones are made unless others are named. Torch-free: the command line reads it."""
 
-from __future__ import annotations
-
 import msgspec
 
 CODECS = (

@@ -9,8 +9,6 @@ is a budget of bytes, so this is the same program the other way round.
 Shapes: L layers, C options of each.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

@@ -1,7 +1,5 @@
 """How much of the vector an exchange can afford. Pure arithmetic, torch-free: the daemon knows the rates."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from starling.gossip.api import Quantizer

@@ -10,8 +10,6 @@
 All little-endian. Kinds are never reused; the version is raised only when an old reader would misread.
 """
 
-from __future__ import annotations
-
 import struct
 from enum import IntEnum
 

@@ -11,8 +11,6 @@ smallest width of equal ones: so a list has one encoding, and only that one deco
 Shapes: d parameters, k kept coordinates.
 """
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 

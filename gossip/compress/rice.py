@@ -17,8 +17,6 @@ Source: Golomb 1966; Rice 1979; the single b after Kiely 2004, with ln 2 · d/k 
 Shapes: d, numbers are below it; k numbers.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ vector is not needed. A node that restarts from a checkpoint repeats some rounds
 another incarnation. Signing and verification are passed in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import blake2b

@@ -4,8 +4,6 @@ Every call has exactly one reply. `starling.node.rpc.calls` adds the calls of tr
 between two processes of one node; peers never see them.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 

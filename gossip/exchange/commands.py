@@ -4,8 +4,6 @@ Engine calls (`starling.gossip.exchange.calls`) of one edge are carried out one 
 back through `reply`. `inc` and `seq` travel along so that a reply that comes too late is recognised.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -36,8 +36,6 @@ again from memory; an initiator that is applying answers Close with a Close of i
 A foreign message (wrong role, a number never given out, a proof of what was never answered) raises RemoteProtocolError and changes nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from starling.gossip.errors import LocalProtocolError

@@ -1,7 +1,5 @@
 """Protocol rules of an edge that every honest peer keeps under any loss, repetition and reordering."""
 
-from __future__ import annotations
-
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Exchange, Request, Response, Solicit
 

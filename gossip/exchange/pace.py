@@ -23,8 +23,6 @@ computes. A peer being visited is always answered; one that may have no edge to 
 numbers and need not agree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal

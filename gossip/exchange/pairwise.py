@@ -18,8 +18,6 @@ through `reply`, a frame that cannot be sent through `unreachable`.
     flows compensated for a revoked one        all edges start anew
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping

@@ -3,8 +3,6 @@
 No single voice counts: a round is credible if f + 1 peers claim it or more, with f = a third of those heard and at least one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 

@@ -30,8 +30,6 @@ is left behind on one report. Rounds
 in pulls of others are ignored, as Byzantine peers may pull as often as they like.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf

@@ -12,8 +12,6 @@ A node that is not synchronised sends UNKNOWN, which is ignored. Without a peer'
 a founder at once, and all nodes after a restart of the whole swarm.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from statistics import median, median_high
 

@@ -1,7 +1,5 @@
 """How long to wait for a neighbor, when to try it again and when to give it up."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 from math import inf

@@ -1,7 +1,5 @@
 """Mixing algorithms by name. Torch-free: manifests are checked against this table."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from typing_extensions import TypeIs

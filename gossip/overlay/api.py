@@ -3,8 +3,6 @@
 Shapes: n members, ranks 0 … n − 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 

@@ -13,8 +13,6 @@ Source of coins from signatures on a counter: Cachin, Kursawe and Shoup 2000, Ra
 among many; here the founder holds it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b

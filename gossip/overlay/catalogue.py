@@ -1,7 +1,5 @@
 """The overlays by the names of `overlay.kind` in the configuration."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from starling.gossip.catalogue import Catalogue, Entry, construct

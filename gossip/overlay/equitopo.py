@@ -11,8 +11,6 @@ one in twenty is not even connected; eta is 1/2 where the published code has 1, 
 Shapes: n members, ranks 0 … n − 1, W a mixing matrix, J = 11ᵀ/n. `seed` is the root seed of the swarm, 0 <= seed < 2**63.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

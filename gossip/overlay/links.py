@@ -4,8 +4,6 @@ Exchanges are pairwise and antisymmetric, so a link has one weight for both ends
 theta_ij (e_i − e_j)(e_j − e_i)ᵀ over the links, which is (W + Wᵀ)/2 and keeps the average for any doubly stochastic W.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from starling.gossip.overlay.api import Circulant, Overlay

@@ -6,8 +6,6 @@ Shapes: n members, ranks 0 … n − 1; e weights > 0 beside the diagonal; W (n,
 receives from j; J = 11ᵀ/n.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Shapes: n members, ranks 0 … n − 1, tau = ⌈log2 n⌉. `seed` is the root seed of the swarm, 0 <= seed < 2**63.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -15,8 +15,6 @@ With an inner overlay this is Gossip-PGA, Chen et al. 2021 (arXiv:2105.09080); w
 Shapes: n members, ranks 0 … n − 1, H rounds of local steps in a cycle, L rounds of a sweep, J = 11ᵀ/n.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

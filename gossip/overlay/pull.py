@@ -1,7 +1,5 @@
 """Pulling from random peers: each round every node draws a few others; a peer cannot influence who pulls from it."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from typing import ClassVar

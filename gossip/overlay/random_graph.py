@@ -7,8 +7,6 @@ Source: Erdős and Rényi 1959, "On random graphs I" (connectivity from p = ln n
 Shapes: n members, ranks 0 … n − 1. `seed` is the root seed of the swarm, 0 <= seed < 2**63.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Ranks of members by a salted hash, and digests of member sets."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 

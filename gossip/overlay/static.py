@@ -4,8 +4,6 @@ Shapes: n members, ranks 0 … n − 1, tau = ⌈log2 n⌉. On a grid of r × c 
 to its root from below. A prime n has no such divisor but 1: then the grid is a path and the torus a ring, as slow as those.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ pace, where it visits them in rotation.
 Shapes: n members, ranks 0 … n − 1, tau = ⌈log2 n⌉.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field

@@ -10,8 +10,6 @@ The diagonal of W is 1 minus the rest of the row.
 Source: Xiao, Boyd and Lall 2005, "A Scheme for Robust Distributed Sensor Fusion Based on Average Consensus".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args

@@ -1,7 +1,5 @@
 """Messages to frames and back: msgpack with every bound checked before memory is spent."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgpack

@@ -12,8 +12,6 @@ new fields are appended with a default. Each message has a golden vector under `
 History: 1 is the first version.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec

@@ -4,8 +4,6 @@ click answers the script's questions. Two things are ours: bash breaks words at 
 `mix=dsgd`), so its script passes the whole line; and values are looked up without torch and without waiting for long.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator

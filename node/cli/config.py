@@ -1,7 +1,5 @@
 """`starling manifest show|check` and `starling config show`: what is set, with its meaning, and whether it can work."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

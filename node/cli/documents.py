@@ -6,8 +6,6 @@ JSON Schemas of all of them are in docs/schemas, made by tools/schemas.py.
 Torch-free and free of everything else that is heavy: a command builds its document and prints it by `common.emit`.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """`starling examples`: list, print or copy the example files of the package."""
 
-from __future__ import annotations
-
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path

@@ -4,8 +4,6 @@ Format 1 had the keys of all kinds in every section, `params` tables for parts o
 a part's own default was meant. Early files of format 2 may have keys that are no more (`starling.node.config.parts.REMOVED`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from types import MappingProxyType

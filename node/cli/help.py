@@ -1,7 +1,5 @@
 """Command and Group: click's own, with examples at the end of `--help`, `help` as a word, and suggestions for unknown names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

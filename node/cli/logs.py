@@ -4,8 +4,6 @@ The node appends to log.jsonl; at 8 MiB that becomes log.jsonl.1, in place of th
 open what it reads, so what is renamed or deleted under it is read to its end, and then it goes to the next one.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import stat

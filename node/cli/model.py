@@ -1,7 +1,5 @@
 """`starling eval` and `starling export`: the model of a running node, or the one that a finished or stopped node left behind."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

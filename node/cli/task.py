@@ -1,7 +1,5 @@
 """`starling task check`: does a person's own task do what a node needs?"""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Kinds of admission: their keys, and what a manifest may say. Torch-free."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

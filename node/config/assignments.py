@@ -1,7 +1,5 @@
 """Python values as the `KEY=VALUE` texts that `--set` takes: how the Python API sets keys of a manifest, a scenario or node.toml."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

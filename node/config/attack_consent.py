@@ -1,7 +1,5 @@
 """Consent to attack: a node is Byzantine only if its owner sets two keys, and then says so in its status and events."""
 
-from __future__ import annotations
-
 from starling.gossip.errors import ConfigError
 from starling.node.config.schema import NodeConfig
 from starling.robust.attacks.catalogue import ATTACKS

@@ -4,8 +4,6 @@ A manifest is another person's. Built-in parts and those of installed packages n
 importable, and task.path any file.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 

@@ -4,8 +4,6 @@ Canonical bytes are the msgpack of all fields, defaults included, keys sorted: o
 swarm id. An empty task.start is left out: there are swarms from before it. So a node with an invite can get the manifest from any peer.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from typing import Any

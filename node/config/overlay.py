@@ -1,7 +1,5 @@
 """From a manifest to the overlay it names, and whether so many members can have it. Torch-free."""
 
-from __future__ import annotations
-
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.overlay import catalogue

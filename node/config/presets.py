@@ -4,8 +4,6 @@ What a person gives goes before what a preset says, and the manifest records eve
 nodes look at. What remains of it in the manifest is a promise: the keys that protect may be set more strictly, never less. Torch-free.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Whether a manifest's overlay, rule and fraction of Byzantine members agree. Torch-free."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import msgspec

@@ -4,8 +4,6 @@
 Loading, `--set` and the error lines are in `node/config/toml.py`.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec

@@ -4,8 +4,6 @@ A manifest or scenario that a person writes names a file. A founded manifest nam
 with equal bits; each node says by `start` of its own settings where it has the file, which no peer sends.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from pathlib import Path

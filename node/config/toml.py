@@ -3,8 +3,6 @@
 Works for every `Section` of `starling.node.config.schema`; what the keys mean and their bounds are there.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import math

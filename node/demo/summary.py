@@ -1,7 +1,5 @@
 """What a demo found, as `starling demo --json` prints it. A leaf."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

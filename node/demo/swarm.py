@@ -7,8 +7,6 @@ none outlives it.
 Shapes: n nodes, d parameters.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 import tempfile

@@ -11,8 +11,6 @@ attacker sends forged ones and learns nothing from those received.
 Shapes: d parameters, D numbers of the shared vector, h vectors known, k of one exchange.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace

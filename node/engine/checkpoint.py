@@ -8,8 +8,6 @@ state. A restart voids every edge (the peers delete their flows as well, since t
 from zero; a tracker starts from its next gradient.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass

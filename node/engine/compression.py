@@ -1,7 +1,5 @@
 """From a manifest's section to codecs and selectors, those of installed packages included."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType

@@ -8,8 +8,6 @@
 Shapes: d parameters, D numbers of the shared vector, k of one exchange.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The device of the model, and its utilisation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

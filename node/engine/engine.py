@@ -4,8 +4,6 @@ Its driver (`node.engine.process` behind a pipe, `node.simulate.virtual.inline_e
 Expected errors are answered by `Refused` and have changed nothing; any other exception is a bug, or one of the owner's task.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

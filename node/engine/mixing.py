@@ -3,8 +3,6 @@
 The owner of this machine has agreed to import what "module:Class" names: `node.config.consent` is checked before an engine starts.
 """
 
-from __future__ import annotations
-
 from starling.gossip.api import Mixer, Rule
 from starling.gossip.mix import drift
 from starling.gossip.mix.catalogue import MIXERS

@@ -7,8 +7,6 @@
 MODEL, on the task's held-out data or on DATA. DIR is not changed. Wrong input: exit 2 and one line on standard error.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -6,8 +6,6 @@ SECTION is JSON. Exit 2 and one line on standard error if the part that KEY name
 What it prints goes there too.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -6,8 +6,6 @@ One transaction at a time per peer, in the order that the daemon's edges ensure.
 Shapes: d parameters, D = width·d coordinates of the shared vector, k of one exchange.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any

@@ -3,8 +3,6 @@
 Shapes: D numbers of the shared vector, k peers asked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

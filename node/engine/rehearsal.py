@@ -1,7 +1,5 @@
 """A trial of the owner's own task on a copy of the model, so that its errors are reported before the first round."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

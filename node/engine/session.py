@@ -8,8 +8,6 @@ clock   Free lets training run; exchanges read the live vector, and their effect
 Shapes: d parameters.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence

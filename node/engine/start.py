@@ -1,7 +1,5 @@
 """The model that every node begins with: random, or read from the file of `task.start`."""
 
-from __future__ import annotations
-
 import shlex
 
 import torch

@@ -5,8 +5,6 @@
 prints a JSON list of findings; what the task prints goes to standard error.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

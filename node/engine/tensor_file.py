@@ -3,8 +3,6 @@
 Used for checkpoints on disk and snapshots for peers. Any safetensors reader opens them. Equal contents give equal bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,8 +5,6 @@ many threads may be slower than one by far. Coding a payload is hundreds of shor
 on as many as are fastest at present, found by trials, unless the owner asks for a number.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -7,8 +7,6 @@ effects of exchanges gather until `Mix`. In clock pace (`Free`) effects are adde
 Shapes: d parameters.
 """
 
-from __future__ import annotations
-
 from typing import Any, Generic
 
 import msgspec

@@ -6,8 +6,6 @@ so a frame that cannot be read is a bug and never a peer's doing. Neither trio n
 same frames with trio, and the child process with the blocking `Pipe`.
 """
 
-from __future__ import annotations
-
 import select
 import socket
 import struct

@@ -1,7 +1,5 @@
 """Simulation from Python: `starling.simulate(...)`. Importing it loads no torch; computing in this process does."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack

@@ -3,8 +3,6 @@
 Shapes: N rows, d parameters, D numbers of the shared vector.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

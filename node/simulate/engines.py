@@ -1,7 +1,5 @@
 """Both engines behind one function, and the checks of a scenario that need torch."""
 
-from __future__ import annotations
-
 import torch
 
 from starling.gossip.errors import GossipError

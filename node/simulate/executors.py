@@ -3,8 +3,6 @@
 `Processes` is the default of the command line. `cluster` is dask's, for those who outgrow one machine.
 """
 
-from __future__ import annotations
-
 import queue
 import signal
 import threading

@@ -3,8 +3,6 @@
 Shapes: n living nodes, d parameters.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Equal scenarios give equal bytes of JSON and CSV but for the key "wall", which holds times of this machine's clock.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence

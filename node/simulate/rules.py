@@ -1,7 +1,5 @@
 """Whether a scenario can be simulated, as far as keys say without torch; checked before anything starts."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """All runs of a sweep, computed by an executor, and what they found together. Torch-free unless they are computed in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from dataclasses import dataclass, field

@@ -2,8 +2,6 @@
 `node.config.schema`, and means the same here.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any, Literal
 

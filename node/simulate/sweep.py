@@ -1,7 +1,5 @@
 """From one scenario with a grid to its runs."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

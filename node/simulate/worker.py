@@ -3,8 +3,6 @@
 In a process of `starling.node.simulate.executors.Processes` progress goes through the pipe that `initialise` was given.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import threading

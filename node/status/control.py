@@ -9,8 +9,6 @@ The socket is `control.sock` in the run directory, for its owner alone. One JSON
                                   {"ok": true, …} or {"ok": false, "error": …}
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

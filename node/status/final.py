@@ -8,8 +8,6 @@ is there and no node answers on the control socket, it says how the last run end
 `snapshot` is a whole StatusSnapshot (see docs/schemas), its state "finished", "leaving" or "failed". A node that was killed leaves no file.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final, Literal
 

@@ -1,7 +1,5 @@
 """Figures and names as text for a terminal, for the command line and the terminal UI. Missing is a dash, never 0."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """One line of the log for a person, on the node's own terminal and in `starling logs`. A leaf: the log's file has it as JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Final
 

@@ -7,8 +7,6 @@ Every distinct set of labels is a series that the database keeps, and peers choo
 of them, those with most exchanges committed, which a stranger must earn; all others are counted in `starling_peers`.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping

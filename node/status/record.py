@@ -9,8 +9,6 @@ since the line before it. So a file is read from its beginning. A file that has 
 renamed to NAME.1 and another is begun, with a whole line; `load` reads both.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

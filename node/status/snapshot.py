@@ -4,8 +4,6 @@ Missing is None, never 0. Times are seconds; rates are per second; sizes are byt
 `counter` declare the Prometheus metric of a field, which `starling.node.status.metrics` finds.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec

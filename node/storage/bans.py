@@ -1,7 +1,5 @@
 """Bans and trust on disk: what a node and its owner decided about peers, for the next run. One JSON list, times in unix seconds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Annotated, Literal

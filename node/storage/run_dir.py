@@ -14,8 +14,6 @@ checkpoint.safetensors, model.safetensors, control.sock, log.jsonl, record.jsonl
 A directory that a node makes has mode 0700 and its files 0600.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from typing import Self

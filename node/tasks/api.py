@@ -1,7 +1,5 @@
 """What a task is: a model, its data, a loss and a figure of merit. Typed, installed locally, never received from a peer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`starling.task(...)`: a classification task from a model, a loss and arrays. Other tasks are classes (`node.tasks.api.Task`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

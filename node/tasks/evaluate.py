@@ -5,8 +5,6 @@ different data. They are therefore not exchanged: before a model is evaluated or
 batches. Decision 18 has measurements.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

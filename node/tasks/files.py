@@ -4,8 +4,6 @@ Formats: IDX as MNIST uses it (http://yann.lecun.com/exdb/mnist: magic 0 0 type 
 gzipped, and NumPy's .npz (a zip of .npy files, NEP 1).
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 import re

@@ -6,8 +6,6 @@ initialised smaller by the square root of their number. Byte-level, so there is 
 Shapes: m sequences, t bytes of a sequence, w width.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Images from files: the IDX format of MNIST, or arrays in an .npz file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

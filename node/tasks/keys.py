@@ -1,7 +1,5 @@
 """Keys of the built-in tasks, as constructors check them and manifests give them. Torch-free."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -3,8 +3,6 @@
 No batch normalisation: it goes by the batch, and a node's batches may hold few of the labels.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -6,8 +6,6 @@ moved out of the largest shards, never copied. Equal arguments give equal cuts o
 Shapes: n samples, s shards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -8,8 +8,6 @@ the same samples can be had without this package:
     default_rng(100 + seed): each class's samples shuffled and cut by Dirichlet(alpha) over the nodes
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal

@@ -3,8 +3,6 @@
 Shapes: m sequences of a batch, t = context + 1 bytes of a window.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """All attacks by name. Torch-free; docs/attacks.md has a line on each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """BRIDGE: combine the vectors before the local steps, then add our own steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType

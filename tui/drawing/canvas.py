@@ -1,7 +1,5 @@
 """Lines and words on a grid of braille dots: two dots wide and four high in every cell. Pure; knows nothing of nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from rich.cells import cell_len

@@ -1,7 +1,5 @@
 """Members on a circle and the edges between them: solid where the pair exchanges in this round, else dotted. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

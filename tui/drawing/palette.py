@@ -1,7 +1,5 @@
 """Signs and their colors on the dark and the light theme. A sign or word accompanies every color, so that none is needed."""
 
-from __future__ import annotations
-
 from types import MappingProxyType
 from typing import Final, Literal
 

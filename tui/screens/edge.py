@@ -1,7 +1,5 @@
 """The exchanges with one peer, or with all: those under way and those that ended."""
 
-from __future__ import annotations
-
 import time
 
 from rich.text import Text

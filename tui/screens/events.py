@@ -1,7 +1,5 @@
 """Events with a filter."""
 
-from __future__ import annotations
-
 import re
 import time
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Keys, signs and words."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from textual.app import ComposeResult

@@ -1,7 +1,5 @@
 """One node at a glance: health, curves, cost."""
 
-from __future__ import annotations
-
 from textual.app import ComposeResult
 from textual.containers import Container
 

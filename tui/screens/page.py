@@ -1,7 +1,5 @@
 """The frame of every page."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from rich.text import Text

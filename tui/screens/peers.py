@@ -1,7 +1,5 @@
 """The peers of one node in a table to sort; enter shows all figures of one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple

@@ -1,7 +1,5 @@
 """The swarm, merged from all attached nodes."""
 
-from __future__ import annotations
-
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Container

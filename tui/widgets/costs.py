@@ -1,7 +1,5 @@
 """The cost of taking part: speed with and without waiting for peers, bytes against the caps, use of the machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from rich.text import Text

@@ -1,7 +1,5 @@
 """A curve with axes: value over rounds."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

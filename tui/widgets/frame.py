@@ -1,7 +1,5 @@
 """The lines around every page: problem, tabs, node selector, timeline of a replay."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.cells import cell_len

@@ -1,7 +1,5 @@
 """The node in three lines: its state and figures, its health, what it trains and how."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from rich.text import Text

@@ -1,7 +1,5 @@
 """Lines of text: a panel that redraws only lines that changed, since drawing is most of the cost of the terminal UI, and a tail."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from rich.text import Text

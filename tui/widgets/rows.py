@@ -1,7 +1,5 @@
 """A table that updates only changed cells, and keeps cursor and scroll position when rows come, go or move."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType

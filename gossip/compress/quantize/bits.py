@@ -7,8 +7,6 @@ are all that PyTorch is built for.
 Shapes: r rows of codes.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import torch

@@ -11,8 +11,6 @@ Source: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generat
 Shapes: r buckets of B values.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Generator, Tensor
 

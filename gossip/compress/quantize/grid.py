@@ -3,8 +3,6 @@
 Shapes: r buckets of B values.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Bucketed quantizers by kind: whole numbers of the largest value or of the norm, signs, and tiny floats."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType

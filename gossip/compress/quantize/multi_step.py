@@ -3,8 +3,6 @@
 Shapes: k values.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

@@ -6,8 +6,6 @@ wider than wanted, and its product with a number of 8 significant bits is exact 
 Shapes: m buckets.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 A braille character is two by four dots, and a terminal's cell about twice as high as wide: dots are as far apart both ways.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

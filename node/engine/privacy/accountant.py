@@ -7,8 +7,6 @@ Accountant: Rényi differential privacy of the Poisson-sampled Gaussian, by opac
 (arXiv:1908.10530); to (ε, δ) by Balle et al. 2020 (arXiv:1905.09982), Theorem 21.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from functools import lru_cache

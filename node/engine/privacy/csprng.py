@@ -4,8 +4,6 @@ Noise from the swarm's shared seed could be subtracted by every member, and the 
 their output or have 32-bit seeds. These bits come from AES-256 in counter mode.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -12,8 +12,6 @@ Source: Abadi et al. 2016 (arXiv:1607.00133), Algorithm 1.
 Shapes: d parameters, n samples, m of a batch, c of a chunk.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -8,8 +8,6 @@ swap does to itself it computes from its true vector.
 Shapes: N rows, d parameters, D numbers of the shared vector, r receivers, m samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast

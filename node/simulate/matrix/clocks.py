@@ -19,8 +19,6 @@ earlier round while `missed` rounds go by. When it is back it does fewer local s
 Shapes: N rows, m exchanges of two ends each.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

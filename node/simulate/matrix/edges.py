@@ -3,8 +3,6 @@
 Shapes: N rows, E numbers kept, h edges or ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 

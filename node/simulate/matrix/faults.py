@@ -3,8 +3,6 @@
 Shapes: N rows, of which some are alive; m exchanges of a round.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ finite or larger than any message may be is absent: it counts among those reques
 Shapes: N rows, m exchanges, a requests, r rows that made k requests each, D numbers of the shared vector.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -5,8 +5,6 @@ A step that would leave a number that is not finite is undone for that row alone
 Shapes: N rows, of which r take a step, d parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 

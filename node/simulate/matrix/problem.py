@@ -7,8 +7,6 @@ trajectory.
 Shapes: N rows, of which r or m are asked for, s shards, d parameters.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

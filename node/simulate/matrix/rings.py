@@ -7,8 +7,6 @@ with the edges that earlier ones opened and closed, until nothing changes.
 Shapes: N rows, n of them alive, R rings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 

@@ -8,8 +8,6 @@ What members do not know yet counts: until a crash has been detected, exchanges 
 Shapes: N rows, n of them alive, m exchanges of a round, d parameters.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

@@ -13,8 +13,6 @@ ever used, and one per node.
 Shapes: N rows, n of them alive, d parameters, D numbers of the shared vector, m exchanges.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

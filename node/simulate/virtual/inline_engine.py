@@ -4,8 +4,6 @@ Under a clock that jumps when every task sleeps, a thread or a process would cou
 costs virtual seconds. The order of events is that of `starling.node.engine.process`: a call waits for at most one slice of work.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -4,8 +4,6 @@ Run it under a clock that jumps when every task sleeps (`trio.testing.MockClock(
 long as its computing. The same seed gives the same run, bit for bit, if trio's scheduler is made deterministic as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
