@@ -7,8 +7,7 @@
     ├── RemoteProtocolError   a peer broke the protocol: penalise it and go on
     ├── EngineError           the engine process died, hung or refused
     └── TransportError        the network did not do it
-        ├── PeerUnreachable   no connection could be made, or it broke
-        └── PeerTooSlow       the deadline passed
+        └── PeerUnreachable   no connection could be made, or it broke
 
 Constructors of algorithm objects raise ValueError; `starling.gossip.catalogue.construct` turns that into ConfigError.
 """
@@ -61,7 +60,3 @@ class TransportError(_PeerError):
 
 class PeerUnreachable(TransportError):
     """No connection could be made, or it broke."""
-
-
-class PeerTooSlow(TransportError):
-    """The deadline passed."""

@@ -9,25 +9,20 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from starling.gossip.bounds import Byzantine, parameters
+from starling.gossip.bounds import parameters
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.rng import generator
-from starling.robust.rules.api import check_count
+from starling.robust.rules.api import OneNumber, Tolerant, check_count
 from starling.robust.rules.distances import between, nearest
 from starling.robust.rules.stack import Stack
 
 
 @parameters
-class Nnm:
+class Nnm(Tolerant):
     """Nearest neighbor mixing: every vector becomes the mean of the m − f nearest to it, itself included.
 
     Source: Allouah et al. 2023, "Fixing by mixing" (arXiv:2302.01772).
-
-    Args:
-        f: Byzantine vectors tolerated, >= 0.
     """
-
-    f: Byzantine = 2
 
     def prepare(self, stack: Stack, state: Tensor) -> tuple[Stack, Tensor]:
         """As `Preparation.prepare`."""
@@ -49,7 +44,7 @@ def neighborly(distances: Tensor, f: int) -> Tensor:
 
 
 @parameters
-class Bucketing:
+class Bucketing(OneNumber):
     """The peers' vectors in random order, averaged in buckets of `bucket` (the last may be smaller). Our own stays by itself.
 
     The state is the number of rounds: the order follows from it and the seed, and is the same in all rows.
@@ -63,10 +58,6 @@ class Bucketing:
 
     bucket: Annotated[int, Meta(ge=1, le=16)] = 2
     seed: int = 0
-
-    def start(self, own: Tensor) -> Tensor:
-        """Round 0."""
-        return own.new_zeros((own.shape[0], 1))
 
     def prepare(self, stack: Stack, state: Tensor) -> tuple[Stack, Tensor]:
         """As `Preparation.prepare`."""

@@ -36,8 +36,6 @@ from starling.robust.catalogue import RULES, rule
 from starling.robust.preaggregate import Nnm
 from starling.robust.rules.stack import Stack
 
-LEAST = 8
-"""Vectors, so that Krum has a choice."""
 ITERATIONS = 8
 IN_DOUBLE = ("geometric_median",)
 """Rules of which the other library's own result in float64, from an array of numpy, is what ours is compared with."""

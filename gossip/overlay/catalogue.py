@@ -6,7 +6,7 @@ from starling.gossip.catalogue import Catalogue, Entry, construct
 from starling.gossip.errors import ConfigError
 from starling.gossip.overlay.api import Overlay
 from starling.gossip.overlay.periodic import Periodic
-from starling.gossip.overlay.weights import RULES, Lazy
+from starling.gossip.overlay.weights import Lazy
 
 OVERLAYS: Catalogue[Overlay, None] = Catalogue(
     "overlay.kind",
@@ -40,8 +40,6 @@ OVERLAYS: Catalogue[Overlay, None] = Catalogue(
     members=("symmetric", "row", "period"),
     supplied=("seed", "weights"),
 )
-WEIGHTS = (*RULES, "lazy")
-"""What `overlay.weights` may say: `lazy` for every kind, a rule for those where degrees differ."""
 
 
 def overlay(

@@ -12,12 +12,9 @@ Source: Xiao, Boyd and Lall 2005, "A Scheme for Robust Distributed Sensor Fusion
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import get_args
 
 from starling.gossip.bounds import WeightRule
 from starling.gossip.overlay.api import Overlay
-
-RULES: tuple[WeightRule, ...] = get_args(WeightRule)
 
 
 class DegreeWeighted:

@@ -102,7 +102,6 @@ class PartSection(Section, frozen=True, metaclass=_Calls):
 
 
 S = TypeVar("S", bound=msgspec.Struct)
-P = TypeVar("P", bound=PartSection)
 
 
 def _again(base: type[PartSection], values: dict[str, Any]) -> PartSection:

@@ -6,7 +6,7 @@ Random numbers come from a seed and a counter per directed link, so a run replay
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
@@ -60,25 +60,5 @@ def delay(mean_s: float, jitter_s: float = 0.0, seed: int = 0) -> Callable[[str,
 
     def rule(src: str, dst: str, _now: float) -> Deliver:
         return Deliver(max(0.0, mean_s + jitter_s * (2.0 * random.draw(src, dst) - 1.0)))
-
-    return rule
-
-
-def partition(groups: Sequence[Collection[str]], start_s: float = -inf, end_s: float = inf) -> Rule:
-    """From `start_s` until before `end_s` no frame passes between different groups. A peer in no group is isolated."""
-    group_of = {peer: index for index, group in enumerate(groups) for peer in group}
-
-    def rule(src: str, dst: str, now: float) -> Drop | None:
-        together = group_of.get(src, -1) == group_of.get(dst, -2)
-        return None if together or not start_s <= now < end_s else Drop()
-
-    return rule
-
-
-def slow(peer: str, bytes_per_s: float, after_s: float = DEFAULT_DELAY_S) -> Rule:
-    """Every link of this peer carries `bytes_per_s` in each direction."""
-
-    def rule(src: str, dst: str, _now: float) -> Deliver | None:
-        return Deliver(after_s, bytes_per_s) if peer in (src, dst) else None
 
     return rule

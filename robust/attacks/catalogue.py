@@ -48,8 +48,3 @@ ATTACKS: Catalogue[Attack, AttackFacts] = Catalogue(
     AttackFacts(),
     members=("targets", "craft"),
 )
-
-
-def targeting(*targets: Target) -> tuple[str, ...]:
-    """Names of the built-in attacks that act there."""
-    return tuple(name for name in ATTACKS.built_in if ATTACKS.facts(name).targets in targets)

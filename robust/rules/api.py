@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from starling.gossip.api import Combined, Losses
+from starling.gossip.bounds import Byzantine, parameters
 from starling.gossip.errors import BreakdownExceeded
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules.stack import Stack
@@ -46,6 +47,27 @@ class Stateful(Protocol):
     def start(self, own: Tensor) -> Tensor:
         """(R, s) state before the first round, from own vectors (R, D)."""
         ...
+
+
+@parameters
+class Tolerant:
+    """A rule or pre-aggregation that is set for some Byzantine vectors.
+
+    Args:
+        f: Byzantine vectors tolerated, >= 0.
+    """
+
+    f: Byzantine = 2
+
+
+class OneNumber:
+    """`Stateful`, with one number a row."""
+
+    __slots__ = ()
+
+    def start(self, own: Tensor) -> Tensor:
+        """0, before the first round."""
+        return own.new_zeros((own.shape[0], 1))
 
 
 @runtime_checkable

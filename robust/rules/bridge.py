@@ -6,8 +6,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from starling.gossip.api import Combined
-from starling.gossip.bounds import Byzantine, parameters
-from starling.robust.rules.api import Combination, Context
+from starling.gossip.bounds import parameters
+from starling.robust.rules.api import Combination, Context, Tolerant
 from starling.robust.rules.coordinate import Median, TrimmedMean
 from starling.robust.rules.selection import Bulyan, Krum
 from starling.robust.rules.stack import Stack
@@ -19,7 +19,7 @@ SCREENS: Mapping[str, Callable[[int], Combination]] = MappingProxyType(
 
 
 @parameters
-class Bridge:
+class Bridge(Tolerant):
     """R(our vector before the local steps; those of the peers) + our local steps, with R one of four rules.
 
     Unlike with other rules our own steps are never averaged. An absent peer counts as our vector before the steps.
@@ -27,11 +27,9 @@ class Bridge:
     Source: Fang, Yang and Bajwa 2022, BRIDGE (arXiv:1908.08098). There peers too send their vectors before their steps.
 
     Args:
-        f: Byzantine vectors tolerated, >= 0.
         which: trimmed_mean, median, krum or bulyan.
     """
 
-    f: Byzantine = 2
     which: Literal["trimmed_mean", "median", "krum", "bulyan"] = "trimmed_mean"
 
     def reduce(self, stack: Stack, context: Context) -> Combined:

@@ -9,10 +9,10 @@ Shapes: R rows, k peers of which k' are present, m' = k' + 1 vectors with our ow
 from __future__ import annotations
 
 from starling.gossip.api import Combined
-from starling.gossip.bounds import Byzantine, Positive, parameters
+from starling.gossip.bounds import Positive, parameters
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.preaggregate import neighborly
-from starling.robust.rules.api import Context
+from starling.robust.rules.api import Context, OneNumber, Tolerant
 from starling.robust.rules.coordinate import TrimmedMean
 from starling.robust.rules.distances import HALF, between, norms, shortened
 from starling.robust.rules.stack import Stack
@@ -22,7 +22,7 @@ _DECAY = 0.9  # of the running mean of step lengths
 
 
 @parameters
-class Sac:
+class Sac(OneNumber):
     """Self-centered clipping at a multiple of our own step: tau = κ·s with s <- 0.9 s + 0.1 ‖x − x before the local steps‖.
 
     The rule for one peer at a time: a peer moves us by at most κ of our own steps, divided by k + 1. The state is s; 0 before the first
@@ -36,10 +36,6 @@ class Sac:
 
     kappa: Positive = KAPPA
 
-    def start(self, own: Tensor) -> Tensor:
-        """No step yet."""
-        return own.new_zeros((own.shape[0], 1))
-
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""
         step = _running_step(context)
@@ -47,7 +43,7 @@ class Sac:
 
 
 @parameters
-class CsPlus:
+class CsPlus(OneNumber, Tolerant):
     """Clipping at the (k − 2f)-th smallest distance; all peers are ignored if k <= 2f, and none is clipped if f = 0.
 
     That distance is at most an honest one, even if the f nearer vectors are Byzantine and f of the farther ones honest. With k' < k
@@ -55,16 +51,7 @@ class CsPlus:
     the threshold is that of `Sac` with κ = 3.
 
     Source: Gaucher, Dieuleveut and Hendrikx 2025, CG+ (arXiv:2410.10418). Deviation: absent peers.
-
-    Args:
-        f: Byzantine vectors tolerated, >= 0.
     """
-
-    f: Byzantine = 2
-
-    def start(self, own: Tensor) -> Tensor:
-        """No step yet."""
-        return own.new_zeros((own.shape[0], 1))
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""
@@ -74,7 +61,7 @@ class CsPlus:
 
 
 @parameters
-class CsNnm:
+class CsNnm(OneNumber, Tolerant):
     """Clipping at the threshold of `CsPlus`, then nearest neighbor mixing and the trimmed mean, each with f' = min(f, ⌊(k' − 1)/2⌋).
 
     Clipping alone bounds the effect of Byzantine vectors in one round, and admits it in every round; selection alone excludes them, and
@@ -83,16 +70,7 @@ class CsNnm:
 
     Source: ours. Clipping before selection is Allouah et al. 2024, ARC (arXiv:2405.14778), there about zero; the parts are
     arXiv:2410.10418, 2302.01772 and 1803.01498.
-
-    Args:
-        f: Byzantine vectors tolerated, >= 0.
     """
-
-    f: Byzantine = 2
-
-    def start(self, own: Tensor) -> Tensor:
-        """No step yet."""
-        return own.new_zeros((own.shape[0], 1))
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""
@@ -114,18 +92,13 @@ class CsNnm:
 
 
 @parameters
-class ClippedGossip:
+class ClippedGossip(Tolerant):
     """Clipping at tau² = (1/f) Σ of the k − f smallest squared distances, its practical threshold; none is clipped if f = 0.
 
     An absent peer has distance 0. Its weakness: far vectors raise the threshold.
 
     Source: He, Karimireddy and Jaggi 2022 (arXiv:2202.01545); the threshold as in the code of Gaucher et al. (arXiv:2410.10418).
-
-    Args:
-        f: Byzantine vectors tolerated, >= 0.
     """
-
-    f: Byzantine = 2
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""

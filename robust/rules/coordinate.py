@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from starling.gossip.api import Combined
-from starling.gossip.bounds import Byzantine, parameters
+from starling.gossip.bounds import parameters
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.robust.rules.api import Context, check_count
+from starling.robust.rules.api import Context, Tolerant, check_count
 from starling.robust.rules.sorting_network import network
 from starling.robust.rules.stack import Stack
 
@@ -49,16 +49,11 @@ class Median:
 
 
 @parameters
-class TrimmedMean:
+class TrimmedMean(Tolerant):
     """The mean of every coordinate without its f lowest and f highest values.
 
     Source: Yin et al. 2018 (arXiv:1803.01498).
-
-    Args:
-        f: Byzantine vectors tolerated, >= 0.
     """
-
-    f: Byzantine = 2
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""
@@ -75,16 +70,11 @@ class TrimmedMean:
 
 
 @parameters
-class MeaMed:
+class MeaMed(Tolerant):
     """The mean of the m − f values of every coordinate that are nearest to its median.
 
     Source: Xie, Koyejo and Gupta 2018 (arXiv:1802.10116).
-
-    Args:
-        f: Byzantine vectors tolerated, >= 0.
     """
-
-    f: Byzantine = 2
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""

@@ -8,26 +8,21 @@ from __future__ import annotations
 import math
 
 from starling.gossip.api import Combined
-from starling.gossip.bounds import Byzantine, NonNegative, Positive, PositiveShare, Share, parameters
+from starling.gossip.bounds import NonNegative, Positive, PositiveShare, Share, parameters
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.robust.rules.api import Context, check_count
+from starling.robust.rules.api import Context, OneNumber, Tolerant, check_count
 from starling.robust.rules.distances import nearest, norms
 from starling.robust.rules.stack import Stack
 
 
 @parameters
-class Nna:
+class Nna(Tolerant):
     """Nearest neighbor averaging: the mean of our own vector and the k − f nearest to it.
 
     An absent peer counts as our own vector, hence as one of the nearest: f of those present are excluded, however few they are.
 
     Source: Farhadkhani et al. 2023, MoNNA (arXiv:2209.10931).
-
-    Args:
-        f: Byzantine vectors tolerated, >= 0.
     """
-
-    f: Byzantine = 2
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""
@@ -39,7 +34,7 @@ class Nna:
 
 
 @parameters
-class Balance:
+class Balance(OneNumber):
     """Our own vector with weight `share`, and the mean of the vectors within γ·exp(−decay·t)·‖x‖ of it with the rest.
 
     Without such vectors our own stays. An absent peer counts as our own vector. The state is t, the number of rounds. The threshold is
@@ -56,10 +51,6 @@ class Balance:
     gamma: Positive = 0.3
     share: Share = 0.4
     decay: NonNegative = 0.0
-
-    def start(self, own: Tensor) -> Tensor:
-        """Round 0."""
-        return own.new_zeros((own.shape[0], 1))
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""

@@ -12,9 +12,9 @@ import math
 from itertools import combinations, islice
 
 from starling.gossip.api import Combined
-from starling.gossip.bounds import Byzantine, parameters
+from starling.gossip.bounds import parameters
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.robust.rules.api import Context, check_count
+from starling.robust.rules.api import Context, Tolerant, check_count
 from starling.robust.rules.coordinate import mean_around_median
 from starling.robust.rules.distances import between, nearest
 from starling.robust.rules.stack import Stack
@@ -25,16 +25,11 @@ _AT_ONCE = 1 << 20  # distances
 
 
 @parameters
-class Krum:
+class Krum(Tolerant):
     """The vector of lowest score. With data that differ from node to node little better than no exchange at all.
 
     Source: Blanchard et al. 2017, "Machine learning with adversaries" (arXiv:1703.02757).
-
-    Args:
-        f: Byzantine vectors tolerated, >= 0.
     """
-
-    f: Byzantine = 2
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""
@@ -44,16 +39,11 @@ class Krum:
 
 
 @parameters
-class MultiKrum:
+class MultiKrum(Tolerant):
     """The mean of the m − f vectors of lowest score.
 
     Source: Blanchard et al. 2017 (arXiv:1703.02757), who average m − f − 2 or fewer; m − f is what is commonly compared.
-
-    Args:
-        f: Byzantine vectors tolerated, >= 0.
     """
-
-    f: Byzantine = 2
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""
@@ -63,16 +53,11 @@ class MultiKrum:
 
 
 @parameters
-class Bulyan:
+class Bulyan(Tolerant):
     """m − 2f vectors by repeated Krum among those not selected yet; then MeaMed of these with 2f values dropped per coordinate.
 
     Source: El Mhamdi, Guerraoui and Rouault 2018, "The hidden vulnerability of distributed learning in Byzantium" (arXiv:1802.07927).
-
-    Args:
-        f: Byzantine vectors tolerated, >= 0.
     """
-
-    f: Byzantine = 2
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`."""
@@ -88,18 +73,13 @@ class Bulyan:
 
 
 @parameters
-class Mda:
+class Mda(Tolerant):
     """Minimum diameter averaging: the mean of the m − f vectors of least diameter; of equal subsets the first in order of indices.
 
     Compares every subset: for few vectors only.
 
     Source: El Mhamdi et al. 2020 (arXiv:1905.03853).
-
-    Args:
-        f: Byzantine vectors tolerated, >= 0.
     """
-
-    f: Byzantine = 2
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """As `Combination.reduce`.

@@ -12,8 +12,14 @@ from torch import Tensor
 
 from starling.gossip.rng import generator
 from starling.robust.attacks.api import Attack, Scene
+from starling.robust.attacks.catalogue import ATTACKS
 
 DTYPE = torch.float64
+
+
+def targeting(*targets: str) -> tuple[str, ...]:
+    """Names of the built-in attacks that act there."""
+    return tuple(name for name in ATTACKS.built_in if ATTACKS.facts(name).targets in targets)
 
 
 def vectors(*rows: Sequence[float]) -> Tensor:

@@ -42,9 +42,6 @@ class SampledTopK(TopK):
     Source: Lin et al. 2018, Deep Gradient Compression (arXiv:1712.01887), section 3, with the limits of its published code. Deviations:
     the sample holds 256 coordinates above the threshold where the code's fixed 1 % may hold none, and a surplus below 1.3 k is sent,
     not cut off by index.
-
-    Args:
-        ratio: share of the coordinates, in (0, 1].
     """
 
     def contraction(self, dim: int) -> float:
@@ -86,7 +83,6 @@ class ChunkTopK(TopK):
     Source: the lemma of TopK chunk by chunk; chunks as in Peng, Quesnelle and Kingma 2024 (arXiv:2411.19870).
 
     Args:
-        ratio: share of the coordinates, in (0, 1].
         chunk: coordinates in a chunk, 64 to 4,096; the last one may be shorter. Short ones round k' up by much: one of 64 in every
             chunk is 1.6 %.
     """

@@ -90,9 +90,6 @@ class RandomK(TopK):
     permutation of all coordinates in every exchange.
 
     Source: Stich, Cordonnier and Jaggi 2018, Lemma A.1 (arXiv:1809.07599).
-
-    Args:
-        ratio: share of the coordinates, in (0, 1].
     """
 
     def contraction(self, dim: int) -> float:

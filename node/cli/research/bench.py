@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DIM = 10_000_000
 RULES_DIM = 1_000_000
-LEAST, LARGEST = 8, 64  # vectors
+LEAST, LARGEST = 8, 64  # vectors; with fewer Krum has no choice
 MOST = 2**32 - 1
 MOST_BUSY = 1024  # processes
 

@@ -2,12 +2,14 @@
 
 import math
 import time
+from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from starling.gossip.bounds import WeightRule
 from starling.gossip.overlay import random_graph
 from starling.gossip.overlay.catalogue import OVERLAYS, overlay
 from starling.gossip.overlay.equitopo import left
@@ -15,10 +17,11 @@ from starling.gossip.overlay.measure import matrix, residual
 from starling.gossip.overlay.one_peer import OnePeerExponential
 from starling.gossip.overlay.random_graph import ErdosRenyi, HalfRandom
 from starling.gossip.overlay.static import Complete, Grid, Ring, StaticExponential, Torus, sides
-from starling.gossip.overlay.weights import RULES, Lazy
+from starling.gossip.overlay.weights import Lazy
 from tests.harness.dense_weights import lazy, max_degree, metropolis_hastings, uniform
 from tests.strategies import examples
 
+RULES = get_args(WeightRule)
 GAPS = {
     8: (0.1953, 0.1464, 0.5000, 0.26, 0.23, 0.5000),
     16: (0.0507, 0.1314, 0.4000, 0.20, 0.36, 0.4000),

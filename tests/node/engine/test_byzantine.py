@@ -12,7 +12,7 @@ from starling.node.engine.byzantine import MAX_RECEIVED, ByzantineSession
 from starling.node.engine.engine import Engine
 from starling.node.engine.session import Session
 from starling.node.rpc import calls
-from starling.robust.attacks.catalogue import targeting
+from tests.harness.attack_scenes import targeting
 from tests.harness.engines import done, every, exchange, manifest, opened, opening, refused_as, run
 
 EXACT = CompressSection(select="full", request="identity", response="identity")

@@ -21,7 +21,8 @@ from starling.node.simulate.schema import AttackSection, Scenario
 from starling.node.simulate.sweep import cells
 from starling.node.tasks.labelled import LabelledData
 from starling.robust.attacks.broadcast import sign_flip
-from starling.robust.attacks.catalogue import ATTACKS, targeting
+from starling.robust.attacks.catalogue import ATTACKS
+from tests.harness.attack_scenes import targeting
 
 OPEN = (
     "mix=gather", "overlay=pull", "overlay.k=4", "robust.f=1", "compress.select=full", "compress.response=identity",

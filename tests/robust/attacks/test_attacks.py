@@ -18,10 +18,10 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.robust.attacks.api import Attack, Scene
 from starling.robust.attacks.broadcast import Mimic, Stale, foe, free_rider, gaussian, ipm, sign_flip, zero
-from starling.robust.attacks.catalogue import ATTACKS, targeting
+from starling.robust.attacks.catalogue import ATTACKS
 from starling.robust.attacks.per_receiver import dissensus, edge_riding, edge_riding_max, equivocation, spectral
 from starling.robust.attacks.stealth import DIRECTIONS, alie, min_max, min_sum, quantile
-from tests.harness.attack_scenes import crafted, distance, drawn, mean, scene, std, vectors
+from tests.harness.attack_scenes import crafted, distance, drawn, mean, scene, std, targeting, vectors
 from tests.strategies import examples
 
 BROADCAST = ("sign_flip", "zero", "alie", "ipm", "foe", "mimic", "min_max", "min_sum", "stale", "free_rider")

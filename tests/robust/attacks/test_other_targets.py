@@ -13,11 +13,11 @@ from starling.gossip.compress.codec import decode, encode
 from starling.gossip.compress.select.coordinates import Mask
 from starling.gossip.compress.support import Full, Indices, Support
 from starling.gossip.rng import generator
-from starling.robust.attacks.catalogue import ATTACKS, targeting
+from starling.robust.attacks.catalogue import ATTACKS
 from starling.robust.attacks.data import Backdoor, Clones, LabelFlip
 from starling.robust.attacks.tracker import constant, negative, one_shot, rand
 from starling.robust.attacks.tracker import small as slight
-from tests.harness.attack_scenes import crafted, scene, vectors
+from tests.harness.attack_scenes import crafted, scene, targeting, vectors
 
 WIRE = targeting("wire")
 

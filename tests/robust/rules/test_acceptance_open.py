@@ -9,8 +9,8 @@ from starling.node.simulate import rules
 from starling.node.simulate.engines import check
 from starling.node.simulate.schema import Scenario
 from starling.node.simulate.sweep import cells
-from starling.robust.attacks.catalogue import targeting
 from tests.harness import robust_tables as tables
+from tests.harness.attack_scenes import targeting
 
 LEAST, PRICE = 90.0, 0.5
 ROUNDS = 50
