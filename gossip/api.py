@@ -6,16 +6,14 @@ and one or more dimensions of nodes or edges in a simulator: everything here is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
+from starling.gossip.lazy_torch import Generator, Tensor
 from starling.gossip.overlay.api import Overlay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Generator, Tensor
-
     from starling.gossip.compress.support import Support
 
 __all__ = [
@@ -158,9 +156,9 @@ class Swapping(Protocol):
         """
 
 
-Losses: TypeAlias = "Callable[[Tensor], Tensor]"
+Losses = Callable[[Tensor], Tensor]
 """Models (…, m, d) -> (…, m), the loss of each on the node's current own data."""
-Combined: TypeAlias = "tuple[Tensor, Tensor, Tensor | None]"
+Combined = tuple[Tensor, Tensor, Tensor | None]
 """Result of a rule: the combined vector (…, D), its memory (…, s), and the peers it clipped or excluded, (…, k) bool.
 
 Clipped or excluded is a peer whose vector moved us less than half as far as it would have by its weight. None where a rule works on

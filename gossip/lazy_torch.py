@@ -5,8 +5,6 @@ attributes are those of the real module. `Tensor`, `Generator` and `nn` are for 
 code that needs the class itself (isinstance, a call) writes `torch.Tensor`.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """Interfaces between the daemon's services: an engine to call, and a reporter for events and peers' faults."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import trio

@@ -17,8 +17,6 @@ Source: Verbraeken, de Vos and Pouwelse 2021 (arXiv:2110.11006); constants and t
 evaluates ten drawn at random instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from starling.gossip.lazy_torch import Generator, Tensor, torch

@@ -3,8 +3,6 @@
 Shapes: d parameters or k kept coordinates.
 """
 
-from __future__ import annotations
-
 import math
 
 from starling.gossip.lazy_torch import Tensor, torch

@@ -17,8 +17,6 @@ sketches after Charikar, Chen and Farach-Colton 2002. Deviations: signatures, sk
 the sum of model differences in their code is only the last model.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Mapping

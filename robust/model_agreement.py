@@ -19,8 +19,6 @@ SAME · travelled. More than half that are false and alike cannot be distinguish
 Shapes: m models of d parameters.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Shapes: R rows, k peers, m = k + 1 vectors.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

@@ -12,8 +12,6 @@ Shapes: d parameters, k peers pulled from, K subjects of records, s buckets; "â€
 Source: Werthenbach and Pouwelse 2023 (arXiv:2306.15044).
 """
 
-from __future__ import annotations
-
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules import foolsgold
 

@@ -13,8 +13,6 @@ Pure functions of tensors (…, d); leading dimensions are nodes side by side.
 Shapes: d parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType

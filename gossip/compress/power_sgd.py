@@ -4,8 +4,6 @@ selector `low_rank`, whose power iterations start anew, with the error feedback 
 Shapes: d parameters, k coefficients.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from starling.gossip.api import Quantizer

@@ -5,8 +5,6 @@ Indices live on the CPU, wherever the vector is: torch takes them for a vector o
 Shapes: d parameters, k kept coordinates.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar

@@ -3,8 +3,6 @@
 Shapes: d parameters.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

@@ -3,8 +3,6 @@
 Shapes: d parameters, D = 2d + 2 numbers of the shared vector: model, tracker, and the running means of two of our norms.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from starling.gossip.api import Phase

@@ -3,8 +3,6 @@
 Shapes: d parameters.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from starling.gossip.api import Phase

@@ -3,8 +3,6 @@
 Shapes: D numbers of the shared vector, E numbers kept per edge.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

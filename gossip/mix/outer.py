@@ -3,8 +3,6 @@
 Shapes: d parameters, F fragments, D = ⌈d/F⌉ coordinates that are averaged at a time.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

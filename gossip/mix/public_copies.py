@@ -3,8 +3,6 @@
 Shapes: D numbers of the shared vector, E = 2·D kept per edge: our copy, as the peer holds it; then the peer's.
 """
 
-from __future__ import annotations
-
 from starling.gossip.bounds import PositiveShare, parameters
 from starling.gossip.lazy_torch import Tensor, torch
 

@@ -5,8 +5,6 @@ The memory (…, s) of a rule with `memory_slots` > 0 is as many equal parts, on
 Shapes: s numbers remembered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 

@@ -4,8 +4,6 @@ lost one.
 Shapes: D numbers of the shared vector, E numbers kept per edge.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from starling.gossip.lazy_torch import Tensor, torch

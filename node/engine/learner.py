@@ -9,8 +9,6 @@ give the same bits.
 Shapes: d parameters.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence

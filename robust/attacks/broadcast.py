@@ -3,8 +3,6 @@
 Shapes: d parameters, h honest vectors.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 

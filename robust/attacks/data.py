@@ -3,8 +3,6 @@
 Shapes: d parameters, r receivers, m samples.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta

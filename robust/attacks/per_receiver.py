@@ -3,8 +3,6 @@
 Shapes: d parameters, h honest vectors, r receivers.
 """
 
-from __future__ import annotations
-
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.attacks.api import Formula, Scene
 from starling.robust.attacks.statistics import TINY, agreed_direction, mean, positive, radius, uphill

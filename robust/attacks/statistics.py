@@ -3,8 +3,6 @@
 Shapes: d parameters, h honest vectors.
 """
 
-from __future__ import annotations
-
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.rng import generator
 from starling.robust.attacks.api import Scene

@@ -3,8 +3,6 @@
 Shapes: d parameters, h honest vectors.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from statistics import NormalDist

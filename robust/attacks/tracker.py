@@ -5,8 +5,6 @@ The scene's vectors are trackers; ‖g‖ is the mean norm of the honest gradien
 Shapes: d parameters, h honest vectors, r receivers.
 """
 
-from __future__ import annotations
-
 from starling.gossip.lazy_torch import Tensor
 from starling.robust.attacks.api import Formula, Scene
 from starling.robust.attacks.statistics import agreed_direction, mean, not_negative, positive, uphill

@@ -6,8 +6,6 @@ are not finite, or very large.
 Shapes: d parameters, r receivers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -4,8 +4,6 @@ Shapes: "…" rows (none for one node), R rows flattened, k peers, m = k + 1 vec
 shared vector, s numbers of state.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable

@@ -6,8 +6,6 @@ they cannot raise one computed from our own steps, or a low order statistic of t
 Shapes: R rows, k peers of which k' are present, m' = k' + 1 vectors with our own, D numbers each.
 """
 
-from __future__ import annotations
-
 from starling.gossip.api import Combined
 from starling.gossip.bounds import Positive, parameters
 from starling.gossip.lazy_torch import Tensor, torch

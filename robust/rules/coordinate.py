@@ -6,8 +6,6 @@ no value for a coordinate its median is our own value.
 Shapes: R rows, m vectors, D numbers each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

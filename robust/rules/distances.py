@@ -5,8 +5,6 @@ Short sums of products are no matrix products, so that the bits of a row do not 
 Shapes: R rows, m vectors.
 """
 
-from __future__ import annotations
-
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules.stack import CHUNK
 

@@ -10,8 +10,6 @@ confidence κ = 1 and all features; that a node trusts itself, Werthenbach and P
 negative cosines count as 0. Where all are exact clones all weights are 0, which Algorithm 1 leaves undefined. Deviation: slots.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

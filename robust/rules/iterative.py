@@ -5,8 +5,6 @@ They pass over the vectors twice, for any number of iterations.
 Shapes: R rows, k peers, m = k + 1 vectors, D numbers each.
 """
 
-from __future__ import annotations
-
 from starling.gossip.api import Combined
 from starling.gossip.bounds import Positive, Steps, parameters
 from starling.gossip.lazy_torch import Tensor, torch

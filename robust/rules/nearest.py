@@ -3,8 +3,6 @@
 Shapes: R rows, k peers, m = k + 1 vectors, D numbers each.
 """
 
-from __future__ import annotations
-
 import math
 
 from starling.gossip.api import Combined

@@ -6,8 +6,6 @@ more). Of equal scores the lower index wins; our own vector is the first, peers 
 Shapes: R rows, m vectors.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import combinations, islice
 

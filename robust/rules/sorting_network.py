@@ -8,8 +8,6 @@ Source: odd-even merge sort, Batcher 1968, "Sorting networks and their applicati
 Shapes: m rows of any equal shape.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -12,8 +12,6 @@
 Names are imported on use: `import starling` loads neither torch nor trio. docs/api.md has examples.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -5,8 +5,6 @@ Both give the same support on every device: equal magnitudes are kept together o
 Shapes: d parameters, k kept coordinates.
 """
 
-from __future__ import annotations
-
 import operator
 from dataclasses import dataclass
 from typing import Annotated

@@ -9,8 +9,6 @@ itself stays large where it is, however often it is sent.
 Shapes: d parameters, k kept coordinates.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated

@@ -3,8 +3,6 @@
 Shapes: d parameters, L layers, C options.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
