@@ -11,15 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from starling.gossip.lazy_torch import Generator, Tensor
-from starling.gossip.overlay.api import Overlay
 
 if TYPE_CHECKING:
     from starling.gossip.compress.support import Support
-
-__all__ = [
-    "Averaging", "Combined", "Drift", "Effect", "Gathering", "Losses", "Mixer", "Overlay", "Phase", "Quantizer", "Rule", "Selector",
-    "Swapped", "Swapping", "Tracking",
-]  # fmt: skip
 
 
 class Quantizer(Protocol):

@@ -3,14 +3,11 @@
 Shapes: d parameters, h honest vectors, r receivers, c attackers, m samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
+from starling.gossip.lazy_torch import Generator, Tensor
 
 Target: TypeAlias = Literal["vector", "data", "tracker", "wire"]
 
