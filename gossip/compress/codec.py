@@ -158,10 +158,9 @@ def size(support: Support, quantizer: Quantizer, dim: int) -> int:
     return HEADER.size + len(_describe(support, dim)[1]) + quantizer.size(support.size(dim))
 
 
-def values_size(support: Support, quantizer: Quantizer, dim: int, wish: Indices | None = None) -> int:
-    """Bytes of a response's payload."""
-    tail = 0 if wish is None else len(wish.describe(dim))
-    return HEADER.size + quantizer.size(support.size(dim)) + tail
+def values_size(support: Support, quantizer: Quantizer, dim: int) -> int:
+    """Bytes of a response's payload without a wish."""
+    return HEADER.size + quantizer.size(support.size(dim))
 
 
 def _pieces(values: Tensor, quantizer: Quantizer, generator: Generator) -> tuple[bytes | memoryview, ...]:

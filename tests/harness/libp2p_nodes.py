@@ -81,6 +81,15 @@ async def next_event(network: Libp2pNetwork):
         return await network.events().receive()
 
 
+async def hang_up(network: Libp2pNetwork, peer: str) -> None:
+    """Close every connection to a peer."""
+    connections = tuple(network._open[peer])
+    for connection in connections:
+        connection.close()
+    for connection in connections:
+        await connection.over.wait()
+
+
 async def until(condition) -> None:
     """Wait until something is so."""
     with trio.fail_after(10):

@@ -20,6 +20,7 @@ import yaml
 
 from starling.node.cli.config import check
 from starling.node.config import toml as settings
+from starling.node.config.parts import convert
 from starling.node.config.schema import Manifest
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -242,7 +243,7 @@ def test_the_systemd_unit_is_valid(tmp_path):
 def test_the_kubernetes_manifest_has_what_a_node_needs():
     parts = {each["kind"]: each for each in yaml.safe_load_all((ROOT / "deploy" / "kubernetes.yaml").read_text())}
     assert parts.keys() == {"ConfigMap", "Service", "StatefulSet"}
-    check(settings.from_toml(parts["ConfigMap"]["data"]["manifest.toml"], Manifest))
+    check(convert(settings.parse(parts["ConfigMap"]["data"]["manifest.toml"]), Manifest))
     spec = parts["StatefulSet"]["spec"]
     pod = spec["template"]["spec"]
     (node,) = pod["containers"]

@@ -21,6 +21,7 @@ from starling.node.net.libp2p.dialler import MAX_RUMORED_DIALS
 from tests.harness.libp2p_nodes import (
     LOOPBACK,
     Remembered,
+    hang_up,
     next_event,
     next_frame,
     node,
@@ -90,12 +91,12 @@ async def test_a_cancelled_send_loses_its_frame_and_nothing_else():
 
 @on_sockets
 async def test_both_ends_hear_of_connections_and_a_send_redials():
-    """Disconnecting is not refusing."""
+    """Hanging up is not refusing."""
     async with nodes("a", "b") as (a, b):
         a.learn(b.peer_id, ["nonsense", f"/ip4/127.0.0.1/tcp/9/p2p/{a.peer_id}", *b.addresses])
         await a.send(b.peer_id, "control", b"1")
         assert (await next_frame(b, "control")).frame == b"1"
-        await b.disconnect(a.peer_id)
+        await hang_up(b, a.peer_id)
         for network, other in ((a, b), (b, a)):
             assert [await next_event(network) for _ in range(2)] == [
                 Connected(other.peer_id),

@@ -34,6 +34,7 @@ from tests.harness.libp2p_nodes import (
     attacker,
     data,
     ended,
+    hang_up,
     lane_opened,
     next_event,
     next_frame,
@@ -205,7 +206,7 @@ async def test_one_address_holds_its_share_of_places_only():
         for sybil in sybils[:2]:
             await sybil.send(victim.peer_id, "control", b"in")
             await next_frame(victim, "control")
-        await victim.disconnect(sybils[0].peer_id)
+        await hang_up(victim, sybils[0].peer_id)
         await sybils[2].send(victim.peer_id, "control", b"now")
         assert (await next_frame(victim, "control")).frame == b"now"
 

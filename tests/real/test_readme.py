@@ -15,9 +15,9 @@ from starling.gossip.errors import ConfigError
 from starling.node.cli.main import COMMANDS, starling
 from starling.node.config import manifest as manifests
 from starling.node.config import presets
-from starling.node.config.parts import CATALOGUES
+from starling.node.config.parts import CATALOGUES, convert
 from starling.node.config.schema import Manifest, NodeConfig
-from starling.node.config.toml import apply_set, from_toml
+from starling.node.config.toml import apply_set
 from starling.node.simulate import rules, sweep
 from starling.node.simulate.schema import Scenario
 from tests.harness.processes import ENVIRONMENT, ROOT, status_of, terminals
@@ -140,7 +140,7 @@ def test_the_table_of_algorithms_covers_the_configuration():
 
 def test_the_example_is_a_manifest_in_which_four_can_meet():
     text = (ROOT / "examples/digits.toml").read_text()
-    manifest = from_toml(text, Manifest)
+    manifest = convert(tomllib.loads(text), Manifest)
     assert manifest.pace.quorum == manifest.partition.shards == 4
     assert set(tomllib.loads(text)) <= set(Manifest.__struct_fields__)
 

@@ -15,7 +15,7 @@ from starling.node.admission import chain as chains
 from starling.node.admission import invite as invites
 from starling.node.admission.invite import Invite
 from starling.node.config import toml
-from starling.node.config.parts import Section
+from starling.node.config.parts import Section, convert
 from starling.node.config.schema import Manifest, NodeConfig, TaskSection
 from starling.node.identity import Identity
 from starling.node.net.libp2p import addresses
@@ -47,12 +47,12 @@ def _toml(data: bytes) -> bool:
         except (TypeError, ValueError, AttributeError):
             return False
     try:
-        config = toml.from_toml(text, kind)
+        config = convert(toml.parse(text), kind)
     except ConfigError as error:
         one_line(error)
         return False
-    assert toml.from_toml(toml.to_toml(config), kind) == config, "what was read can be written"
-    assert toml.from_toml(toml.render(config), kind) == config, "what is shown can be read"
+    assert convert(toml.parse(toml.to_toml(config)), kind) == config, "what was read can be written"
+    assert convert(toml.parse(toml.render(config)), kind) == config, "what is shown can be read"
     return True
 
 
@@ -103,7 +103,7 @@ def _set(data: bytes) -> bool:
     except ConfigError as error:
         one_line(error)
         return False
-    assert toml.from_toml(toml.to_toml(changed), type(config)) == changed
+    assert convert(toml.parse(toml.to_toml(changed)), type(config)) == changed
     return True
 
 

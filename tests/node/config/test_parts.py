@@ -37,6 +37,13 @@ def load(*assignments):
     return presets.load(Manifest, assignments=assignments)
 
 
+@pytest.mark.parametrize("select", ["top_k", "random_k", "top_k_sampled", "chunk_top_k", "dct_top_k", "layered"])
+def test_a_key_that_a_part_inherits_keeps_its_bounds(select):
+    """Also from a class of another file."""
+    with pytest.raises(ConfigError, match=r"^compress\.ratio: must be a number > 0 and <= 1, got 2; `starling config"):
+        load(f"compress.select={select}", "compress.ratio=2")
+
+
 @pytest.mark.parametrize(
     ("assignments", "key", "said"),
     [
