@@ -217,7 +217,7 @@ async def test_addresses_that_others_told_are_dialled_once_and_keep_no_met_peer_
             nursery.start_soon(insist, each)
         await until(lambda: len(knocks) >= MAX_RUMORED_DIALS)
         a.learn(b.peer_id, b.addresses)
-        await a.disconnect(b.peer_id)
+        await hang_up(a, b.peer_id)
         await a.send(b.peer_id, "control", b"x")
         assert (await next_frame(b, "control")).frame == b"x"
         await trio.sleep(1.0)

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 import trio
 
-from starling.gossip.membership.gate import OpenGate
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import Acknowledge, Hello, Probe, Record, Spread, Sync
 from starling.node.daemon.membership import records, service
 from starling.node.identity import verify_record
 from starling.node.net.memory import MemoryHub, address_of
 from tests.harness.daemons import until
+from tests.harness.detectors import OpenGate
 from tests.node.daemon.membership.test_service import SWARM, Node
 
 pytestmark = pytest.mark.trio
