@@ -20,6 +20,7 @@ class LocalRecord:
 
     record: Record
     sign: Callable[[Record], Record]
+    outranked: int = -1  # incarnation of the last record of ours that was newer than ours and was superseded
     refute_at: float = math.inf  # local time at which to refute an accusation; infinite without one
     _refuted_at: float = -math.inf
     _accusers: set[str] = field(default_factory=set)
@@ -34,6 +35,7 @@ class LocalRecord:
         """Supersede a newer record of ours, as after a restart with a clock set back; None if it is not newer."""
         if version_of(other) <= version_of(self.record):
             return None
+        self.outranked = other.incarnation
         if other.incarnation > self.record.incarnation:
             return self.update(incarnation=other.incarnation + 1, version=0)
         return self.update(version=other.version + 1)

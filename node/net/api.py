@@ -73,8 +73,8 @@ class Network(Protocol):
     def total_traffic(self) -> Traffic:
         """With all peers since the start, also those no longer remembered; never decreases."""
 
-    def origin(self, peer: str) -> str:
-        """The public address prefix of a peer's newest connection; "" for a private address or no connection."""
+    def origin(self, peer: str) -> str | None:
+        """The public address prefix of a peer's newest connection; "" for a private address, None without a connection."""
 
     def inbound(self, lane: Lane) -> trio.MemoryReceiveChannel[Inbound]:
         """Frames of one lane. Bounded (`limits.inbox_frames` per peer, see `node.net.inbox`): what is dropped is counted."""

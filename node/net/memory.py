@@ -178,9 +178,9 @@ class MemoryNetwork(Inboxes):
         """With all peers."""
         return sum(self._traffic.values(), Traffic())
 
-    def origin(self, peer: str) -> str:
+    def origin(self, peer: str) -> str | None:
         """The address prefix that the hub gives a connected peer."""
-        return self._hub.origins.get(peer, "") if self._hub.connected(self.peer_id, peer) else ""
+        return self._hub.origins.get(peer, "") if self._hub.connected(self.peer_id, peer) else None
 
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
         """A peer can be dialled if one of the addresses is its memory address."""

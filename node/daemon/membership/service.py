@@ -44,6 +44,19 @@ ORIGIN_SHARE, ELSEWHERE_SHARE = 16, 2
 nothing to claim, at most 1/ELSEWHERE_SHARE."""
 MAX_SENDING = 32  # messages being sent to one peer; more are dropped
 NAMED = "named"  # `prefix_of` an address that is a name
+SILENT_GREETINGS = 4  # in a row, over seven seconds and more
+IDENTITY_TWICE = (
+    "another node runs with this node's identity.key, and peers take the two for one that restarts all the time; stop one of them "
+    "with `starling leave`, or move the key out of its directory, so that it gets one of its own"
+)
+SILENT = (
+    "the bootstrap peers take our connections and answer nothing: they have banned this node, or another node runs with its identity.key; "
+    "stop that one with `starling leave`"
+)
+NAMED_ONLY = (
+    "this node announces host names only, which count as one address prefix (admission.per_prefix) for peers that are not connected to it; "
+    "announce an address as well, `--announce /ip4/ADDRESS/tcp/PORT`"
+)
 OtherControl = Attestations | Evidence | Beacon | BeaconQuery  # control messages that are not about membership
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
@@ -80,6 +93,14 @@ class Membership:
         )  # fmt: skip
         self._best_effort = BestEffort(context.network, per_peer=MAX_SENDING, unreachable=self._lost)
         self._wake = trio.Event()
+        self._context, self._rival = context, -1
+        self.is_twice = False
+        """Another node runs with this node's key."""
+        self.is_ignored = False
+        """Bootstrap peers let us connect and say nothing."""
+        announced = context.network.addresses
+        if context.manifest.admission.per_prefix and announced and all(it.startswith("/dns") for it in announced):
+            context.report.event("named_only", NAMED_ONLY, level="warning")
 
     @property
     def me(self) -> str:
@@ -108,13 +129,14 @@ class Membership:
     def prefixes(self, peer: str) -> frozenset[str]:
         """Labels under which peers of one network or operator are limited.
 
-        The public address prefix of its connection, else those of its record; and the operator that its credential names.
+        The public address prefix of its connection, none if that is private, and without a connection those of its record, where all
+        host names are one; and the operator that its credential names.
         """
         member = self._view.members.get(peer)
         if member is None:
             return frozenset()
         origin = self._network.origin(peer)
-        named = labels(() if origin else member.record.addresses, self.operator_of(peer))
+        named = labels(() if origin is not None else member.record.addresses, self.operator_of(peer))
         return named | {origin} if origin else named
 
     def operator_of(self, peer: str) -> str:
@@ -239,6 +261,17 @@ class Membership:
             self._report.fault(error.peer, error.reason)
         self._admission.queue(self._source(peer), peer, now)
         self._check_admission()
+        self._note_twin()
+
+    def _note_twin(self) -> None:
+        """A record of ours from a start between this one and now: another node's. From the future: of a clock set back."""
+        context, rival = self._context, self._core.local.outranked
+        if rival == self._rival:
+            return
+        self._rival = rival
+        if context.incarnation < rival <= context.unix_time() * 1000 and not self.is_twice:
+            self.is_twice = True
+            self._report.event("identity_twice", IDENTITY_TWICE, level="error")
 
     def _is_signed(self, record: Record) -> bool:
         return self._records.is_signed(record)
@@ -298,13 +331,17 @@ class Membership:
 
     async def _keep_in_touch(self, address: str) -> None:
         """Greet one bootstrap peer whenever it is not among the members."""
-        peer, pause, complained = address.rpartition("/p2p/")[2], FIRST_PAUSE_S, False
+        peer, pause, complained, silent = address.rpartition("/p2p/")[2], FIRST_PAUSE_S, False, 0
         for attempt in count(1):
             present = peer in self.members
             reached = present or await self._greet(address, complain=not complained)
             if reached and complained:
                 self._report.event("bootstrap_reached", f"bootstrap peer {address} answers again", address=address)
             complained = not reached
+            silent = silent + 1 if reached and not present else 0
+            self.is_ignored = silent >= SILENT_GREETINGS and len(self.members) == 1
+            if self.is_ignored and silent == SILENT_GREETINGS:
+                self._report.event("bootstrap_silent", SILENT, level="warning", address=address)
             jitter = 0.75 + 0.5 * derive(self._seed, address, attempt) / 2**63
             await trio.sleep(jitter * (LONGEST_PAUSE_S if present else pause))
             pause = FIRST_PAUSE_S if present else min(2 * pause, LONGEST_PAUSE_S)

@@ -12,6 +12,7 @@ from starling.node.config import attack_consent
 from starling.node.config.schema import Manifest
 from starling.node.daemon.app import Joining, Node, Opening, Starting
 from starling.node.daemon.membership.neighbors import LinkMap, own_links
+from starling.node.daemon.membership.service import IDENTITY_TWICE, SILENT
 from starling.node.daemon.running import RunningNode
 from starling.node.net.api import Traffic
 from starling.node.status.snapshot import VERSION, PeerStatus, Resources, StatusSnapshot, Transfer
@@ -121,6 +122,10 @@ def _problem(node: Node) -> str | None:
             return "no bootstrap peer answers; ask a member for a fresh invite: `starling join INVITE`"
         case RunningNode() as running:
             members = len(running.membership.members)
+            if running.membership.is_twice:
+                return IDENTITY_TWICE
+            if running.membership.is_ignored:
+                return SILENT
             if node.progress.state == "waiting":
                 quorum = running.context.manifest.pace.quorum
                 return f"waiting for {quorum} members, {members} here; invite others with the string `starling invite` prints"

@@ -109,10 +109,10 @@ class Libp2pNetwork(Inboxes):
         """With all peers since the start, also those no longer remembered."""
         return self._peers.total_traffic
 
-    def origin(self, peer: str) -> str:
-        """The public address prefix of a peer's newest connection; "" for a private address or no connection."""
+    def origin(self, peer: str) -> str | None:
+        """The public address prefix of a peer's newest connection; "" for a private address, None without a connection."""
         connection = self._newest(peer)
-        return connection.info.origin if connection is not None else ""
+        return connection.info.origin if connection is not None else None
 
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
         """Remember where a peer can be dialled, by what others told; invalid addresses and those of others are ignored."""

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
+import msgspec
 import pytest
 import trio
 
@@ -12,8 +13,10 @@ from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.membership.events import Died, Joined
 from starling.gossip.wire.frames import encode
 from starling.gossip.wire.schema import Probe, Spread
+from starling.node.config.schema import AdmissionSection, Manifest
 from starling.node.daemon.context import AdmissionStore
 from starling.node.daemon.membership.admission import Admission
+from starling.node.daemon.membership.neighbors import RandomNeighbors
 from starling.node.daemon.membership.service import FIRST_PAUSE_S, LONGEST_PAUSE_S, Membership
 from starling.node.identity import Identity
 from starling.node.net.faults import Drop
@@ -22,13 +25,14 @@ from tests.harness.context import context
 from tests.harness.daemons import Reports, agreed, until
 
 SWARM = "s" + "a" * 32
+SILENT_ONE = Identity.from_seed(b"s" * 32)
 pytestmark = pytest.mark.trio
 
 
 class Node:
     """One member with all it needs."""
 
-    def __init__(self, hub, index, incarnation=1, swarm=SWARM):
+    def __init__(self, hub, index, incarnation=1, swarm=SWARM, manifest=None):
         self.identity = Identity.from_seed(index.to_bytes(32, "big"))
         self.peer = self.identity.peer_id
         self.address = address_of(self.peer)
@@ -36,7 +40,7 @@ class Node:
         self.told = Reports()
         self.clock = SwarmClock()
         node = context(
-            network=self.network, report=self.told, identity=self.identity, swarm=swarm, incarnation=incarnation
+            network=self.network, report=self.told, identity=self.identity, swarm=swarm, incarnation=incarnation, manifest=manifest
         )  # fmt: skip
         self.events = []
         self.membership = Membership(node, self.clock, Admission(node, AdmissionStore()), self.events.append)
@@ -55,10 +59,10 @@ class Node:
 
 
 @asynccontextmanager
-async def swarm(n, hub=None) -> AsyncIterator[tuple[MemoryHub, list[Node], trio.Nursery]]:
+async def swarm(n, hub=None, incarnation=1) -> AsyncIterator[tuple[MemoryHub, list[Node], trio.Nursery]]:
     hub = hub or MemoryHub()
     async with trio.open_nursery() as nursery:
-        nodes = [Node(hub, index) for index in range(n)]
+        nodes = [Node(hub, index, incarnation) for index in range(n)]
         for node in nodes:
             await nursery.start(node.live, [nodes[0].address])
         yield hub, nodes, nursery
@@ -201,3 +205,87 @@ async def test_a_node_that_hears_nothing_any_more_does_not_go_on(autojump_clock)
         async with trio.open_nursery() as nursery:
             await nursery.start(node.live, [])
             node.network.close()
+
+
+async def told(sender, receiver, *records):
+    """A peer hands on records, as gossip does."""
+    await sender.network.send(receiver.peer, "control", encode(Spread(records)))
+    await trio.sleep(0.1)
+
+
+async def test_one_identity_at_two_places_is_said_at_both(autojump_clock):
+    """Each outranks the other's record; peers keep the one that they heard of last, and one of the two never exchanges."""
+    async with swarm(2) as (_, (first, one), _), swarm(2, incarnation=5_000) as (_, (second, other), _):
+        await trio.sleep(1.0)
+        assert first.peer == second.peer
+        for _ in range(2):
+            await told(one, first, second.membership._core.own)
+            await told(other, second, first.membership._core.own)
+        for node in (first, second):
+            assert node.membership.is_twice
+            assert node.told.names == ["identity_twice"]
+            assert "`starling leave`" in node.told.texts[0]
+        assert one.told.names == other.told.names == []
+
+
+async def test_records_of_a_life_before_are_no_second_node(autojump_clock):
+    """A clock that was set back leaves some from the future, and a message that was late leaves some from the past."""
+    async with swarm(2, incarnation=5_000) as (_, (me, peer), _):
+        await trio.sleep(1.0)
+        own = me.membership._core.own
+        for life in (4_000, 10**15):
+            before = me.identity.sign_record(msgspec.structs.replace(own, incarnation=life, version=3))
+            for _ in range(2):
+                await told(peer, me, before)
+        assert me.membership._core.own.incarnation == 10**15 + 1
+        assert not me.membership.is_twice
+        assert me.told.names == []
+
+
+async def test_a_bootstrap_peer_that_takes_connections_and_says_nothing_is_said_once(autojump_clock):
+    """As one does that has a connection of another node with our identity, and answers there."""
+    hub = MemoryHub()
+    hub.join(SILENT_ONE.peer_id)
+    node = Node(hub, 0)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(node.live, [address_of(SILENT_ONE.peer_id)])
+        await trio.sleep(2.0)
+        assert not node.membership.is_ignored
+        await trio.sleep(120.0)
+        assert node.membership.is_ignored
+        assert node.told.names == ["bootstrap_silent"]
+        assert "identity.key" in node.told.texts[0]
+        nursery.cancel_scope.cancel()
+
+
+async def test_peers_with_host_names_are_limited_by_the_address_they_are_connected_from(autojump_clock):
+    """All names are one prefix only until it is known where they lead: six peers of a compose file are six."""
+    async with swarm(7) as (hub, nodes, _):
+        await until(lambda: agreed(nodes), 5.0)
+        me, *others = nodes
+        await until(lambda: all(me.network.origin(node.peer) is not None for node in others), 60.0)
+        drawn = RandomNeighbors(
+            lambda: me.membership.members, me.peer, 6, me.membership.prefixes, 1, lambda _: True, b"secret", 1
+        )
+        assert len(drawn.weights(0)) == 6
+        for node in others[:2]:
+            hub.origins[node.peer] = "8.8.8.0/24"
+        assert len(drawn.weights(1)) == 5, "a public prefix counts"
+
+
+@pytest.mark.parametrize(
+    ("addresses", "per_prefix", "said"),
+    [
+        (("/dns4/a/tcp/1",), 1, ["named_only"]),
+        (("/dns4/a/tcp/1", "/ip4/8.8.8.8/tcp/1"), 1, []),
+        (("/dns4/a/tcp/1",), 0, []),
+        ((), 1, []),
+    ],
+)
+async def test_who_announces_names_alone_is_told_what_they_count(addresses, per_prefix, said, monkeypatch):
+    hub = MemoryHub()
+    network = hub.join(SILENT_ONE.peer_id)
+    network.addresses = addresses
+    monkeypatch.setattr(hub, "join", lambda _: network)
+    open_to_all = Manifest(admission=AdmissionSection(per_prefix=per_prefix))
+    assert Node(hub, 0, manifest=open_to_all).told.names == said
