@@ -121,6 +121,9 @@ class Tracking(Averaging, Protocol):
     def direction(self, state: Any) -> tuple[Tensor, Tensor]:
         """Z (…, D) of a mixing algorithm's state, in the units of its flows, and its noise power (…, 1): >= 0, infinite where unknown."""
 
+    def reach(self, state: Any) -> Tensor | None:
+        """(…, 1) how long directions may make a flow, finite where the noise is; None: as long as they like, in every state."""
+
 
 class Swapping(Protocol):
     """An exchange in which each end sends a message of its own, and both know that both arrived.

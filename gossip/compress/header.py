@@ -6,6 +6,7 @@
     atoms    chunk u16
     factors  side u8
     trailer  number f64 · length of the values before it u32
+    reach    number f64
 
 All little-endian. Kinds are never reused; the version is raised only when an old reader would misread.
 """
@@ -21,6 +22,7 @@ LISTING = struct.Struct("<II")
 ATOMS = struct.Struct("<H")
 FACTORS = struct.Struct("<B")
 TRAILER = struct.Struct("<dI")
+REACH = struct.Struct("<d")
 
 
 class Kind(IntEnum):

@@ -6,6 +6,9 @@
     j → i    u = C(z_j[S] − decoded z_i[S]),  w' = θ · max(0, 1 − (|S|/d)·(N_i + N_j)/‖u‖²)
     both     c_ij[S] −= w'·u at i and += at j, from the same bytes
 
+With a `drift_reach` each end has a reach, so many times ‖mean‖, and w' is the largest that leaves ‖c_ij‖ within the smaller of both, or no
+longer than it was: a liar gets no further, whatever it claims of itself.
+
 `starling.gossip.mix.directions` has the payloads. Without two local steps N is infinite and w' = 0.
 
 A round without local steps uses the mean of the last one that had some: with the c of now it averages what is left, whatever the age.
@@ -31,6 +34,7 @@ LIMIT = 1.0
 """Of |c| with any optimiser but sgd, in rms of raw gradients of the same coordinate (decision 32)."""
 REMEMBERED = 0.98
 """Share of a coordinate's mean square that a local step keeps."""
+_FARTHEST = 1e100
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +104,30 @@ def gate(theta: float, ratio: float, noise: float, u: Tensor) -> float:
     """The w' in [0, theta] by which u (k,) moves flows; `noise` is N_i + N_j, perhaps infinite, and `ratio` |S|/d."""
     power = float(u.double().square().sum())
     return theta * max(0.0, 1.0 - ratio * noise / power) if power > 0.0 and noise < math.inf else 0.0
+
+
+def reach(state: Gradients, most: float) -> Tensor:
+    """(…, 1) float64, `most` times ‖mean‖; finite, if the noise is."""
+    length = torch.linalg.vector_norm(state.mean, dim=-1, keepdim=True, dtype=torch.float64)
+    far: Tensor = (most * length).clamp_max(_FARTHEST)
+    return far
+
+
+def within(weight: float, u: Tensor, flow: Tensor, rest: float, reach: float, slack: float = 0.0) -> float:
+    """The largest w in [0, weight] with which the flow less w·u is no longer than `reach`, or than the flow was before.
+
+    Args:
+        weight: >= 0.
+        u: (w,) on the coordinates of an exchange.
+        flow: (w,) there.
+        rest: Σ of the squares of the flow elsewhere.
+        reach: >= 0, infinite for no limit.
+        slack: share of the squared length by which another machine may have rounded.
+    """
+    if weight == 0.0 or reach == math.inf:
+        return weight
+    u, flow = u.double(), flow.double()
+    along, power, squared = float(flow @ u), float(u @ u), float(flow @ flow)
+    room = max(reach * reach - rest, squared) * (1.0 + slack) - squared
+    most = (along + math.sqrt(along * along + power * room)) / power
+    return min(weight, most) if most >= 0.0 else 0.0  # not a number: 0

@@ -72,6 +72,26 @@ def _moved(effect: Effect, change: Tensor, dim: int) -> Tensor:
     return moved
 
 
+def held(edge: Averaging, ledger: Ledger, effect: Effect, earlier: Sequence[Effect] = ()) -> tuple[Tensor, float]:
+    """A flow at the coordinates of an effect, after all of it but the drift, and Σ of its squares elsewhere.
+
+    Args:
+        edge: what is done to a flow.
+        ledger: of this end.
+        effect: at this end.
+        earlier: effects on the same edge that are not booked yet.
+    """
+    dim = ledger.total.numel()
+    ledger = average(edge, ledger, torch.zeros_like(ledger.total), earlier)[1] if earlier else ledger
+    index, change = effect.support.index(dim), effect.support.spread(effect.value, dim)
+    if effect.peer not in ledger.flows:
+        return edge.flow(torch.zeros_like(change), effect.gain * change), 0.0
+    whole = ledger.flows[effect.peer]
+    kept = whole[index]
+    rest = float(whole.double().square().sum()) - float(kept.double().square().sum())
+    return edge.flow(kept, effect.gain * change), max(0.0, rest)
+
+
 def swap(
     edge: Swapping, kept: Mapping[str, Tensor], shared: Tensor, origin: Tensor, swaps: Sequence[Swapped]
 ) -> tuple[Tensor, dict[str, Tensor]]:

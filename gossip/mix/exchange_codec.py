@@ -26,7 +26,7 @@ from starling.gossip.lazy_torch import Generator, Tensor, torch
 
 Clip = Callable[[Tensor, float], tuple[Tensor, bool]]
 
-_ROUNDING = 1e-6  # by which two machines may differ over a norm
+ROUNDING = 1e-6  # by which two machines may differ over a norm
 _SHRINK = 0.9
 _LARGEST = 1e30  # number in a message that is swapped, which nothing clips: sums of millions of them are finite
 
@@ -93,7 +93,7 @@ class ExchangeCodec:
             ValueError: a snake_case reason; "clip_norm_exceeded" where an honest responder would have clipped.
         """
         v, wish = codec.decode_values(payload, support, dim, dtype, (self.response,), wish_limit)
-        if self.clip(v, self.clip_norm * (1.0 + _ROUNDING))[1]:
+        if self.clip(v, self.clip_norm * (1.0 + ROUNDING))[1]:
             raise ValueError("clip_norm_exceeded")
         return v, wish
 

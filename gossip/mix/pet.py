@@ -79,6 +79,8 @@ class Pet(MixerBase):
             with sgd or a kappa, else drift.
         drift_limit: bound of every |c| coordinate while drift is tracked, in rms of our own gradients there, > 0, or 0: none. Left out: 1,
             and 0 with sgd.
+        drift_reach: longest that drift makes a flow, in lengths of the mean gradient of either end, 0 for any. What a peer lies of its
+            gradients bends ours by no more; flows that have to be longer leave a bias.
     """
 
     kappa: Annotated[float, Meta(ge=0, le=0.5)] | None = None
@@ -87,6 +89,7 @@ class Pet(MixerBase):
     settled_edges: Annotated[int, Meta(ge=0, le=64)] = SETTLED_EDGES
     track: Track | None = None
     drift_limit: NonNegative | None = None
+    drift_reach: NonNegative = 0.0
     asynchronous: ClassVar[bool] = True
 
     @staticmethod
@@ -170,3 +173,7 @@ class Pet(MixerBase):
     def direction(self, state: drift.Gradients) -> tuple[Tensor, Tensor]:
         """Of a state with gradients. So the edge satisfies `starling.gossip.api.Tracking`."""
         return drift.direction(state)
+
+    def reach(self, state: drift.Gradients) -> Tensor | None:
+        """Of a state with gradients; None without a limit."""
+        return drift.reach(state, self.drift_reach) if self.drift_reach else None

@@ -1,7 +1,8 @@
 """A swarm's manifest: signed by its founder, identified by its hash, checked by every node that reads it.
 
 Canonical bytes are the msgpack of all fields, defaults included, keys sorted: one manifest has one byte string, and its hash is the
-swarm id. An empty task.start is left out: there are swarms from before it. So a node with an invite can get the manifest from any peer.
+swarm id. An empty task.start and a mix.drift_reach of 0 are left out: there are swarms from before them. So a node with an invite can get
+the manifest from any peer.
 """
 
 import base64
@@ -33,6 +34,8 @@ def to_bytes(manifest: Manifest) -> bytes:
     plain = msgspec.to_builtins(manifest)
     if not plain["task"]["start"]:
         del plain["task"]["start"]
+    if not plain["mix"].get("drift_reach", True):
+        del plain["mix"]["drift_reach"]
     packed: bytes = msgpack.packb(_sorted(plain), use_bin_type=True)
     return packed
 

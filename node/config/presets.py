@@ -31,12 +31,12 @@ class Limit:
     Args:
         words: the bound, for people.
         holds: whether a value keeps it.
-        where: (key, value): it binds only where that other key has that value; None: always.
+        where: (key, value or values): it binds only where that other key has such a value; None: always.
     """
 
     words: str
     holds: Callable[[Any], bool]
-    where: tuple[str, Scalar] | None = None
+    where: tuple[str, Scalar | tuple[Scalar | None, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,14 @@ def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else "null" if value is None else str(value)
 
 
+_DRIFT = Limit("above 0 and at most 0.25", lambda value: 0 < value <= 0.25, ("mix.track", ("drift", "both", None)))
 PRESETS: Mapping[str, tuple[Key, ...]] = MappingProxyType(
     {
         "vouched": (
             Key("mix.kind", "pet", _one_of("pet")),
             Key("mix.clip_norm", 10.0, Limit("above 0 and at most 1000", lambda value: 0 < value <= 1000)),
             Key("mix.flow_limit", 100.0, Limit("at most 100", lambda value: value <= 100)),
+            Key("mix.drift_reach", 0.25, _DRIFT),
             Key("mix.settled_edges", 8, _at_least(1)),
             Key("overlay.kind", "sticky", _one_of("sticky")),
             Key("admission.kind", "invite", _one_of("invite", "allow")),
@@ -180,8 +182,10 @@ def check(chosen: Any) -> None:
         if key.limit is None or key.name.partition(".")[0] not in chosen.__struct_fields__:
             continue
         limit = key.limit
-        if limit.where is not None and attrgetter(limit.where[0])(chosen) != limit.where[1]:
-            continue
+        if limit.where is not None:
+            name, values = limit.where
+            if attrgetter(name)(chosen) not in (values if isinstance(values, tuple) else (values,)):
+                continue
         if not limit.holds(value := attrgetter(key.name)(chosen)):
             raise ConfigError(
                 f"{key.name}: must be {limit.words} with preset={preset}, got {_shown(value)}; "

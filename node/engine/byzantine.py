@@ -4,9 +4,10 @@ It exists only if the node's owner asked for an attack twice (`node.config.attac
 exchange changes its own model as an honest exchange would have. An attack is given the node's own vectors and the newest of each of at
 most MAX_RECEIVED peers, without those of fellow attackers, named by `crew`.
 
-Attacks with target "model" replace the first d numbers of the shared vector, those with target "tracker" the next d. Where one vector is
-published for all, an attack that depends on the receiver is made for one of the known peers, in turn. Where messages are swapped, the
-attacker sends forged ones and learns nothing from those received.
+Attacks with target "vector" replace the first d numbers of the shared vector, those with target "tracker" the next d, and those with
+target "drift" the directions that exchanges carry besides; an attacker leaves those out of its own flows, or its model would bend. Where
+one vector is published for all, an attack that depends on the receiver is made for one of the known peers, in turn. Where messages are
+swapped, the attacker sends forged ones and learns nothing from those received.
 
 Shapes: d parameters, D numbers of the shared vector, h vectors known, k of one exchange.
 """
@@ -23,7 +24,7 @@ from torch import Tensor
 from starling.gossip.api import Effect, Swapped
 from starling.gossip.errors import ConfigError
 from starling.gossip.exchange.attestation import digest
-from starling.gossip.mix.catalogue import swaps
+from starling.gossip.mix.catalogue import swaps, tracks
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
 from starling.node.config import consent
@@ -77,7 +78,11 @@ class Adversary:
                     f"it needs one of {', '.join(sorted(TRACKED))}"
                 )
             self._part = slice(dim, 2 * dim)
-        self._received: dict[str, Tensor] = {}
+        if self._attack.targets == "drift" and not tracks(learner.mixer.edge):
+            raise ConfigError(
+                f"attack: {opening.attack} forges drift, which this swarm does not exchange; it needs mix.track = drift or both"
+            )
+        self._received: dict[str, Tensor] = {}  # directions, where they are what is forged
         self._forged: dict[str, Tensor] = {}
         self._before = learner.origin.clone()
         self._memory: Any = None
@@ -85,14 +90,11 @@ class Adversary:
 
     def forge(self, shared: Tensor, round: int, peer: str = "") -> Tensor:
         """(D,) the vector to send instead of `shared` (D,), which is not changed; `peer` is "" for a vector published for all."""
-        if self._attack.targets == "wire":
+        if self._attack.targets in ("wire", "drift"):
             return shared
         own = shared[self._part].cpu()
-        chance = generator(self._manifest.seed, "attack", self._node, self._sent)
-        self._sent += 1
-        messages, self._memory = self._attack.craft(self._memory, self._scene(own, round, peer), chance)
         sent = shared.clone()
-        sent[self._part] = messages[0].nan_to_num().clamp(-_LARGEST, _LARGEST).to(shared)
+        sent[self._part] = self._crafted(own, round, peer).to(shared)
         if self._attack.targets == "tracker":
             sent[self._part.stop :] = _LARGEST  # claimed norms, where there are any: passes every threshold on claims
         if peer:
@@ -100,6 +102,22 @@ class Adversary:
         if self._manifest.pace.kind == "clock":
             self.start_round(shared)  # without rounds, steps are counted from one message to the next
         return sent
+
+    def misdirect(
+        self, z: Tensor, noise: Tensor, reach: Tensor | None, round: int, peer: str
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Direction (D,), noise (1,) and reach (1,) to send instead: forged, without noise, and as far as the peer lets it."""
+        if self._attack.targets != "drift":
+            return z, noise, reach
+        forged = self._crafted(z.cpu(), round, peer).to(z)
+        return forged, torch.zeros_like(noise), None if reach is None else torch.full_like(reach, _LARGEST)
+
+    def _crafted(self, own: Tensor, round: int, peer: str) -> Tensor:
+        """(d,) of the attack, in numbers that every codec can encode."""
+        chance = generator(self._manifest.seed, "attack", self._node, self._sent)
+        self._sent += 1
+        messages, self._memory = self._attack.craft(self._memory, self._scene(own, round, peer), chance)
+        return messages[0].nan_to_num().clamp(-_LARGEST, _LARGEST)
 
     def distort(self, reply: Sent) -> Sent:
         """The reply with the bytes to send instead of an encoded vector's."""
@@ -143,12 +161,19 @@ class Adversary:
         shared = self._learner.shared()
         known = self._received.get(call.peer, shared)
         with suppress(ValueError):
-            payload, *_ = exchanges.parted(call.payload)
+            payload, values, noise = exchanges.parted(call.payload)
             support, theirs = exchanges.codec.decode_request(payload, shared.numel(), shared.dtype)
+            if self._attack.targets == "drift":
+                told = exchanges.told(values, noise, support)
+                if told.z is None:
+                    return
+                theirs = told.z
             self.record(call.peer, support.add(known, theirs.to(known) - support.take(known)))
 
     def correct(self, done: Effect | Swapped) -> Effect | Swapped:
         """The effect of the honest exchange on our own vector, as far as the peer's is known."""
+        if self._attack.targets == "drift":
+            return replace(done, drift=None) if isinstance(done, Effect) else done
         lie = self._forged.pop(done.peer, None)
         if lie is None or not bool(lie.any()):
             return done
@@ -175,7 +200,7 @@ class Adversary:
             members=torch.tensor([_number(name) for name in (self._node, *names)]),
             receivers=received.get(receiver, own)[None],
             index=torch.tensor([_number(receiver)]),
-            gradient=own if self._attack.targets == "tracker" else before - own,
+            gradient=own if self._attack.targets in ("tracker", "drift") else before - own,
             round=round,
             rounds=self._manifest.pace.rounds,
             attackers=len(self._crew),
@@ -198,6 +223,12 @@ class ByzantineSession(Session):
         super().__init__(opening, clock, csprng)
         self.adversary = Adversary(opening, self.learner)
         self.learner.data = self.adversary.poison(self.learner.data)
+        self.exchanges.misdirect = self._misdirect
+
+    def _misdirect(
+        self, z: Tensor, noise: Tensor, reach: Tensor | None, peer: str
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        return self.adversary.misdirect(z, noise, reach, self._round, peer)
 
     def train(self, call: calls.Train) -> calls.Trained | None:
         """Begin a round."""

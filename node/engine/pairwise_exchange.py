@@ -7,6 +7,7 @@ Shapes: d parameters, D = width·d coordinates of the shared vector, k of one ex
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,13 +33,15 @@ _ROUNDING = 1e-6  # relative difference of a gain between two machines
 _APART = 8  # rounds that an honest initiator may be from us in clock pace; in steps pace none
 _FULL = 0.8  # of the clip: a clipped difference is at least so long after most codecs
 Done = Effect | Swapped
+Misdirect = Callable[[Tensor, Tensor, Tensor | None, str], tuple[Tensor, Tensor, Tensor | None]]
+"""(z (D,), N (1,), reach (1,) or None, peer) -> those to be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
     """As initiator: `mine` (k,) values on the support; where messages are swapped, no support, `mine` (D,) and the message `sent` (D,).
 
-    `most` is the largest w' of an honest answer.
+    `most` is the largest w' of an honest answer, `reach` how long its drift may make the flow.
     """
 
     inc: int
@@ -51,6 +54,7 @@ class _Offer:
     mine: Tensor
     sent: Tensor | None = None
     most: float = 0.0
+    reach: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ class Exchanges:
             compress, request, self.codec.response, facts, wishes=chosen.wishes, directions=tracks(self._edge)
         )
         self._limit = kept(compress.ratio, self._dim) if chosen.wishes else 0
+        self.misdirect: Misdirect | None = None
+        """What a Byzantine node sends instead."""
         self._offers: dict[str, _Offer] = {}
         self._pending: dict[str, _Pending] = {}
         # (D,) what we last knew of a peer's vector, where the selector compares with it
@@ -115,27 +121,31 @@ class Exchanges:
         if wish is not None and isinstance(support, Indices):
             support = with_wish(support, wish, self._limit)
         gain = self._gain(self._edge, call.theta, support.ratio(self._dim), local_steps, call.round)
-        chance, most = self._chance(call), 0.0
+        chance, most, reach = self._chance(call), 0.0, math.inf
         try:
             payload = self.codec.encode_request(shared, support, chance)
             if tracks(self._edge):
                 own = self._direction(self._edge, call.peer, support, exclusive=False)
                 payload = directions.ask(self.codec, payload, own, self._dim, chance)
-                most = call.theta if own.z is not None else 0.0
+                most, reach = (call.theta if own.z is not None else 0.0), own.reach
         except ValueError as error:
             raise _ours(error) from error
         self._offers[call.peer] = _Offer(
-            call.inc, call.seq, support, call.theta, gain, call.theta, call.theta, support.take(shared), most=most
+            call.inc, call.seq, support, call.theta, gain, call.theta, call.theta, support.take(shared), most=most,
+            reach=reach,
         )  # fmt: skip
         return Offered(payload, gain)
 
-    def answer(self, call: Answer, shared: Tensor, *, round: int, exclusive: bool) -> Answered:
+    def answer(
+        self, call: Answer, shared: Tensor, *, round: int, exclusive: bool, unbooked: Sequence[Done] = ()
+    ) -> Answered:
         """Responder: the difference or our message, kept until it is committed or dropped.
 
         Args:
             call: with the request's payload.
             shared: (D,) the vector to read.
             round: ours.
+            unbooked: committed, and not yet in the flows.
             exclusive: effects are added one by one as they are committed, so those of other pending answers are anticipated, or two of
                 them would overshoot. Not where all exchanges of a round read one frozen vector: its mixing weights sum to at most 1.
 
@@ -151,13 +161,13 @@ class Exchanges:
             if swaps(self._edge):
                 return self._answer_swap(self._edge, call, shared)
             assert not gathers(self._edge), "vectors are pulled"
-            return self._answer_difference(self._edge, call, shared, round, exclusive=exclusive)
+            return self._answer_difference(self._edge, call, shared, round, unbooked, exclusive=exclusive)
         except ValueError as error:
             raise RemoteProtocolError(call.peer, str(error)) from error
 
     def _answer_difference(
-        self, averaging: Averaging, call: Answer, shared: Tensor, round: int, *, exclusive: bool
-    ) -> Answered:
+        self, averaging: Averaging, call: Answer, shared: Tensor, round: int, unbooked: Sequence[Done], *, exclusive: bool
+    ) -> Answered:  # fmt: skip
         asked, values, noise = self.parted(call.payload)
         support, theirs = self.codec.decode_request(asked, self._dim, self._dtype)
         pace = self._manifest.pace
@@ -171,15 +181,18 @@ class Exchanges:
             raise ValueError("gain_out_of_bounds")
         mine = support.take(shared).cpu()
         wish = self._wish(call, shared)
-        chance, drifted = self._chance(call), None
+        chance = self._chance(call)
         payload, v = self.codec.encode_response(mine, theirs, support, self._dim, chance, wish)
+        effect = Effect(call.peer, support, v.to(self._device), call.theta, call.gain).opposite(call.peer)
         if tracks(averaging):
-            known = directions.asked(self.codec, values, noise, support, self._dim, self._dtype)
             own = self._direction(averaging, call.peer, support, exclusive=exclusive)
+            known = self.told(values, noise, support)
+            held = self._held(averaging, effect, unbooked).opposite() if known.reach < math.inf else None
             payload, drifted = directions.answer(
-                self.codec, payload, own, known, support, call.theta, self._dim, chance
+                self.codec, payload, own, known, support, call.theta, self._dim, chance, held
             )
-        effect = self._effect(call.peer, support, v, call.theta, call.gain, drifted).opposite(call.peer)
+            if drifted is not None:
+                effect = replace(effect, drift=Drift(-drifted.value.to(self._device), drifted.weight))
         length, apart = self._measured(mine - theirs, support)
         self._pending[call.peer] = _Pending(call.inc, call.seq, effect, mine.to(self._device), apart)
         limit = self._manifest.mix.clip_norm
@@ -195,8 +208,8 @@ class Exchanges:
         self._pending[call.peer] = _Pending(call.inc, call.seq, done, done.mine, self._swap_distance(swapping, done))
         return Answered(payload)
 
-    def apply(self, call: Apply) -> Done:
-        """Initiator: the effect of the response; deletes the offer.
+    def apply(self, call: Apply, unbooked: Sequence[Done] = ()) -> Done:
+        """Initiator: the effect of the response; deletes the offer. `unbooked` as in `answer`.
 
         Raises:
             RemoteProtocolError: the payload is not what an honest responder could send; nothing changed.
@@ -213,12 +226,14 @@ class Exchanges:
             else:
                 answer, values, weight = self.parted(call.payload)
                 v, wish = self.codec.decode_response(answer, offer.support, self._dim, self._dtype, self._limit)
-                drifted = None
+                done = Effect(call.peer, offer.support, v.to(self._device), offer.theta, offer.gain)
                 if tracks(self._edge):
+                    held = self._held(self._edge, done, unbooked) if offer.reach < math.inf else None
                     drifted = directions.answered(
-                        self.codec, values, weight, offer.support, offer.most, self._dim, self._dtype
+                        self.codec, values, weight, offer.support, offer.most, self._dim, self._dtype, held, offer.reach
                     )
-                done = self._effect(call.peer, offer.support, v, offer.theta, offer.gain, drifted)
+                    if drifted is not None:
+                        done = replace(done, drift=Drift(drifted.value.to(self._device), drifted.weight))
         except ValueError as error:
             raise RemoteProtocolError(call.peer, str(error)) from error
         del self._offers[call.peer]
@@ -288,6 +303,11 @@ class Exchanges:
         """A payload as `starling.gossip.mix.directions.split` gives it; whole where no directions are exchanged. Raises its ValueErrors."""
         return directions.split(payload) if tracks(self._edge) else (payload, b"", 0.0)
 
+    def told(self, values: bytes, noise: float, support: Support) -> directions.Direction:
+        """An initiator's direction, of what `parted` gave. Raises ValueError with a snake_case reason."""
+        limited = tracks(self._edge) and self._edge.reach(self._learner.state) is not None
+        return directions.asked(self.codec, values, noise, support, self._dim, self._dtype, limited=limited)
+
     def _direction(self, tracking: Tracking, peer: str, support: Support, *, exclusive: bool) -> directions.Direction:
         """Ours as it is now; if `exclusive`, after the commits of pending answers to others."""
         z, noise = tracking.direction(self._learner.state)
@@ -296,15 +316,16 @@ class Exchanges:
                 if other != peer and isinstance(pending.done, Effect) and edge_ledger.moves(pending.done):
                     change = edge_ledger.anticipated(tracking, self._learner.ledger, pending.done)
                     z[pending.done.support.index(self._dim)] -= change
-        return directions.on(support, z, noise)
+        reach = tracking.reach(self._learner.state)
+        if self.misdirect is not None:
+            z, noise, reach = self.misdirect(z, noise, reach, peer)
+        return directions.on(support, z, noise, reach)
 
-    def _effect(
-        self, peer: str, support: Support, v: Tensor, theta: float, gain: float, drifted: Drift | None
-    ) -> Effect:
-        """At the initiator, on the device of the model."""
-        if drifted is not None:
-            drifted = replace(drifted, value=drifted.value.to(self._device))
-        return Effect(peer, support, v.to(self._device), theta, gain, drifted)
+    def _held(self, tracking: Tracking, effect: Effect, unbooked: Sequence[Done]) -> directions.Held:
+        """Our flow of an edge, after all of an effect but its drift."""
+        earlier = [done for done in unbooked if isinstance(done, Effect) and done.peer == effect.peer]
+        flow, rest = edge_ledger.held(tracking, self._learner.ledger, effect, earlier)
+        return directions.Held(flow.cpu(), rest)
 
     def _wish(self, call: Answer, shared: Tensor) -> Indices | None:
         if not self._limit:

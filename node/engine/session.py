@@ -242,12 +242,12 @@ class Session:
     def answer(self, call: calls.Answer) -> calls.Answered:
         """Responder's difference."""
         vector, clock = self.vector_for(call.peer), self._pace.kind == "clock"
-        return self.exchanges.answer(call, vector, round=self._round, exclusive=clock)
+        return self.exchanges.answer(call, vector, round=self._round, exclusive=clock, unbooked=self._committed)
 
     @one_thread()
     def apply(self, call: calls.Apply) -> calls.Done:
         """Initiator's commit."""
-        return self.take(self.exchanges.apply(call))
+        return self.take(self.exchanges.apply(call, self._committed))
 
     @one_thread()
     def commit(self, call: calls.Commit) -> calls.Done:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.pet import chosen_track
 from starling.node.config import consent, presets
 from starling.node.config import manifest as manifests
 from starling.node.config.overlay import check_members
@@ -143,11 +144,12 @@ def _check_attack(scenario: Scenario) -> list[str]:
         return []
     if not scenario.simulate.model:
         raise ConfigError("attack.kind: without a model there is nothing to attack; try `--set simulate.model=true`")
-    if (
-        attack.kind
-        and ATTACKS.facts(attack.kind, trusted=True).targets == "tracker"
-        and scenario.mix.kind not in TRACKING
-    ):
+    target = ATTACKS.facts(attack.kind, trusted=True).targets if attack.kind else ""
+    if target == "drift" and not _drifts(scenario):
+        raise ConfigError(
+            f"attack.kind: {attack.kind} lies about drift, which these nodes do not exchange; try `--set mix.track=drift`"
+        )
+    if target == "tracker" and scenario.mix.kind not in TRACKING:
         raise ConfigError(
             f"attack.kind: {attack.kind} lies about the tracker, which mix={scenario.mix.kind} does not tell; "
             "try `--set mix.kind=gradient_tracking`"
@@ -157,6 +159,13 @@ def _check_attack(scenario: Scenario) -> list[str]:
             f"attack: {bad} of {nodes} nodes are bad, more than byzantine_fraction = {scenario.byzantine_fraction:g} is meant to stand"
         ]
     return []
+
+
+def _drifts(scenario: Scenario) -> bool:
+    """Whether exchanges are about directions as well."""
+    mix = scenario.mix
+    track = (mix.track or chosen_track(mix.kappa, scenario.optimizer.kind)) if mix.kind == "pet" else "difference"
+    return track != "difference"
 
 
 def detection_s(scenario: Scenario) -> float:

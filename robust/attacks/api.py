@@ -9,15 +9,15 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from starling.gossip.lazy_torch import Generator, Tensor
 
-Target: TypeAlias = Literal["vector", "data", "tracker", "wire"]
+Target: TypeAlias = Literal["vector", "data", "tracker", "drift", "wire"]
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
     """The knowledge of an attacker in one round, when it crafts its messages.
 
-    All vectors are models, or trackers where the attack's target is the tracker. On a whole node the attacker knows its own vector and
-    those received from peers in the last rounds.
+    All vectors are models, or trackers where the attack's target is the tracker, or directions z where it is the drift. On a whole node
+    the attacker knows its own vector and those received from peers in the last rounds.
     """
 
     own: Tensor  # (d,) its honest vector
@@ -46,8 +46,10 @@ class Attack(Protocol):
     def targets(self) -> Target:
         """Where it acts.
 
-        vector: `craft` instead of the vector. tracker: `craft` instead of the tracker, the model is honest. data: `Poison.poison` on every
-        batch, then `craft`. wire: `Distort.distort` on every payload; `craft` gives what a receiver without checks would decode.
+        vector: `craft` instead of the vector. tracker: `craft` instead of the tracker, the model is honest. drift: `craft` instead of the
+        direction of drift tracking, claimed to be free of noise; the attacker's own flows leave it out. data:
+        `Poison.poison` on every batch, then `craft`. wire: `Distort.distort` on every payload; `craft` gives what a receiver without
+        checks would decode.
         """
         ...
 

@@ -34,6 +34,13 @@ def uphill(scene: Scene) -> Tensor:
     return scene.gradient / length.clamp_min(_LEAST_GRADIENT)
 
 
+def gradient_norm(scene: Scene) -> Tensor:
+    """‖g‖: the mean norm of the honest gradients, or that of their mean where they are not known."""
+    known = scene.gradient[None] if scene.gradients is None else scene.gradients
+    norms: Tensor = known.norm(dim=1)
+    return norms.mean()
+
+
 def agreed_direction(scene: Scene) -> Tensor:
     """(d,) a random unit vector that all attackers share, the same in every round."""
     drawn = torch.randn(scene.own.numel(), generator=generator(scene.seed, "attack", "direction"))

@@ -7,7 +7,7 @@ Shapes: d parameters, h honest vectors, r receivers.
 
 from starling.gossip.lazy_torch import Tensor
 from starling.robust.attacks.api import Formula, Scene
-from starling.robust.attacks.statistics import agreed_direction, mean, not_negative, positive, uphill
+from starling.robust.attacks.statistics import agreed_direction, gradient_norm, mean, not_negative, positive, uphill
 
 
 def constant(scale: float = 10.0) -> Formula:
@@ -17,7 +17,7 @@ def constant(scale: float = 10.0) -> Formula:
         scale: in gradients, > 0.
     """
     positive("scale", scale)
-    return Formula(lambda scene, _: mean(scene.honest) - scale * _norm(scene) * uphill(scene), "tracker")
+    return Formula(lambda scene, _: mean(scene.honest) - scale * gradient_norm(scene) * uphill(scene), "tracker")
 
 
 def negative() -> Formula:
@@ -50,12 +50,6 @@ def one_shot(scale: float = 100.0, begin: int = 20, lasts: int = 4) -> Formula:
     def message(scene: Scene, _: object) -> Tensor:
         if scene.round < begin or (lasts and scene.round >= begin + lasts):
             return scene.own
-        return scene.receivers + scale * _norm(scene) * agreed_direction(scene)
+        return scene.receivers + scale * gradient_norm(scene) * agreed_direction(scene)
 
     return Formula(message, "tracker")
-
-
-def _norm(scene: Scene) -> Tensor:
-    known = scene.gradient[None] if scene.gradients is None else scene.gradients
-    norms: Tensor = known.norm(dim=1)
-    return norms.mean()

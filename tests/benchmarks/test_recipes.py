@@ -51,7 +51,7 @@ from starling.node.config.assignments import assignments
 from starling.node.engine.start import initial
 from starling.node.simulate import rules, sweep
 from starling.node.simulate.schema import PATH_TASKS, manifest
-from starling.robust.attacks.catalogue import ATTACKS
+from tests.harness.attack_scenes import targeting
 
 FACTS = Facts(
     cpu="a cpu", cores=2, memory_gb=1.5, system="Linux", python="3.11.7", torch="2", libp2p="0.8", commit="c" * 40,
@@ -304,10 +304,9 @@ def test_what_liars_cost_is_the_worst_of_their_cases_against_the_honest_one():
 
 
 def test_every_attack_that_an_open_swarm_can_meet_is_in_the_recipe():
-    """An attack that is left out has an unknown cost. Attacks on trackers need one."""
+    """An attack that is left out has an unknown cost. Attacks on trackers and on drift need them."""
     recipe = recipes.load(recipes.find("strangers_live"))
-    known = {name for name in ATTACKS if not name.startswith("tracker_")}
-    assert recipe.byzantine == {name: f"3:{name}" for name in known}
+    assert recipe.byzantine == {name: f"3:{name}" for name in targeting("vector", "data", "wire")}
 
 
 def test_start_up_gives_medians_and_the_worst_and_memory_the_largest_daemon():

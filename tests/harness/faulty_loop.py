@@ -1,5 +1,7 @@
 """A swarm as a loop over nodes in which exchanges are lost, proofs come late and nodes come and go: the ledger's own functions, by hand."""
 
+from dataclasses import replace
+
 from starling.gossip.api import Effect
 from starling.gossip.compress.select.coordinates import with_wish
 from starling.gossip.mix import directions, edge_ledger
@@ -132,11 +134,11 @@ class FaultyLoop:
         self.sizes[-1] = (len(request), len(response))
         v, self.wishes[i, j] = loop.codec.decode_response(response, support, dim, dtype, self.limit)
         gain = loop.mixer.edge.gain(theta, support.ratio(dim), phase)
-        drifted = None
+        to_i = Effect(loop.peers[j], support, v, theta, gain)
         if tracks(loop.mixer.edge):
             own, other = (directions.on(support, *self.direction((i, j), row, exclusive=exclusive)) for row in (i, j))
-            drifted = loop._drifted(own, other, support, theta, (asking, answering))
-        to_i = Effect(loop.peers[j], support, v, theta, gain, drifted)
+            held = directions.Held(*edge_ledger.held(loop.mixer.edge, loop.ledgers[i], to_i))
+            to_i = replace(to_i, drift=loop._drifted(own, other, held, to_i, (asking, answering)))
         return (to_i, support.take(frozen[i])), (to_i.opposite(loop.peers[i]), mine)
 
     def direction(self, pair, row, *, exclusive):
@@ -146,7 +148,7 @@ class FaultyLoop:
             if exclusive and other[1] == row == pair[1] and other != pair:
                 change = edge_ledger.anticipated(self.loop.mixer.edge, self.loop.ledgers[row], effect)
                 z[effect.support.index(z.numel())] -= change
-        return z, noise
+        return z, noise, self.loop.mixer.edge.reach(self.loop.states[row])
 
     def committed(self, me, peer, effect, mine):
         """The effect; selectors compare with what it tells of the peer's values afterwards."""

@@ -8,6 +8,7 @@ Shapes: n nodes, d parameters, D = width·d coordinates of the shared vector.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -20,7 +21,7 @@ from starling.gossip.compress.support import Full, Support
 from starling.gossip.mix import directions, edge_ledger
 from starling.gossip.mix.base import origin
 from starling.gossip.mix.catalogue import gathers, swaps, tracks
-from starling.gossip.mix.directions import Direction
+from starling.gossip.mix.directions import Direction, Held
 from starling.gossip.mix.edge_ledger import Ledger
 from starling.gossip.mix.exchange_codec import ExchangeCodec, edge
 from starling.gossip.mix.gather import Gather, message_seed
@@ -140,21 +141,24 @@ class Reference:
         v, _ = self.codec.decode_response(response, support, dim, dtype)
         if known is not None:
             self.known[i, j] = support.put(known, support.take(frozen[i]) + (1.0 - theta) * v)
-        drifted = None
+        effect = Effect(self.peers[j], support, v, theta, gain)
         if tracks(averaging):
-            own, mine = (directions.on(support, *averaging.direction(self.states[node])) for node in (i, j))
-            drifted = self._drifted(own, mine, support, theta, (asking, answering))
-        effect = Effect(self.peers[j], support, v, theta, gain, drifted)
+            own, mine = (
+                directions.on(support, *averaging.direction(state), averaging.reach(state))
+                for state in (self.states[i], self.states[j])
+            )
+            held = directions.Held(*edge_ledger.held(averaging, self.ledgers[i], effect))
+            effect = replace(effect, drift=self._drifted(own, mine, held, effect, (asking, answering)))
         return effect, effect.opposite(self.peers[i])
 
     def _drifted(
-        self, own: Direction, mine: Direction, support: Support, theta: float, chances: tuple[Generator, Generator]
+        self, own: Direction, mine: Direction, held: Held, effect: Effect, chances: tuple[Generator, Generator]
     ) -> Drift | None:
-        """What the directions of an exchange do to its initiator."""
-        dim, dtype = self._origin.numel(), self._origin.dtype
+        """What the directions of an exchange do to its initiator, to which it does `effect` otherwise."""
+        dim, dtype, support = self._origin.numel(), self._origin.dtype, effect.support
         _, values, noise = directions.split(directions.ask(self.codec, b"", own, dim, chances[0]))
-        theirs = directions.asked(self.codec, values, noise, support, dim, dtype)
-        return directions.answer(self.codec, b"", mine, theirs, support, theta, dim, chances[1])[1]
+        theirs = directions.asked(self.codec, values, noise, support, dim, dtype, limited=own.reach < math.inf)
+        return directions.answer(self.codec, b"", mine, theirs, support, effect.theta, dim, chances[1], held)[1]
 
     def _swapped(self, swapping: Swapping, frozen: Sequence[Tensor], meetings: Iterable[Meeting]) -> list[Tensor]:
         """Swaps of messages -> the shared vectors after them."""

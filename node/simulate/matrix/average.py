@@ -21,10 +21,10 @@ from torch import Generator, Tensor
 
 from starling.gossip.api import Averaging, Selector
 from starling.gossip.compress import codec
-from starling.gossip.compress.header import TRAILER
+from starling.gossip.compress.header import REACH, TRAILER
 from starling.gossip.compress.select.coordinates import with_wish
 from starling.gossip.compress.support import Indices, Support
-from starling.gossip.mix.drift import gate
+from starling.gossip.mix.drift import gate, within
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.node.simulate.matrix.batch import Batch, Directions, Pending, Sizes
 from starling.node.simulate.matrix.edges import Edge, Edges, EdgeVectors, Pair, index
@@ -55,6 +55,13 @@ class Flows:
         after = self.edge.flow(before, moved)
         write(self.open.rows, at, coordinates, after)
         return after - before
+
+    def held(self, pairs: Sequence[Pair], coordinates: Coordinates, moved: Tensor) -> tuple[Tensor, list[float]]:
+        """(g, w) what `move` would make of flows, and Σ of the squares of each elsewhere."""
+        at = self.open.slots(pairs)
+        kept = read(self.open.rows, at, coordinates)
+        whole, here = (part.double().square().sum(dim=1) for part in (self.open.rows[at], kept))
+        return self.edge.flow(kept, moved), (whole - here).clamp_min(0.0).tolist()
 
     def revoke(self, row: int, pairs: Sequence[Pair]) -> list[int]:
         """A node is gone: flows of its edges, open (`pairs`) and settled, are deleted -> the rows at the other ends, ascending."""
@@ -200,24 +207,29 @@ class Differences:
         generators = [[self.edges.generator(opened[place]) for place in which] for _ in range(2)]
         agreed = agree(self.codec, mine, theirs, *generators)
         v = group.spread(agreed)
-        drifted = self._drifted(batch, batch.directions, group, generators, sizes) if batch.directions else None
         thetas = batch.weights[:, which].mean(axis=0)
-        change, flow = v * _column(thetas, v), None
+        change = v * _column(thetas, v)
+        flow, opposite = None, None
         known: tuple[Tensor | None, Tensor | None] = (None, None)
         if self.flows is not None:
             ratio = group.supports[0].ratio(group.dim)
             gains = [self.flows.edge.gain(theta, ratio, batch.phase) for theta in thetas.tolist()]
             moved = v * _column(np.asarray(gains), v)
+            drifted = self._drifted(batch, self.flows, group, moved, generators, sizes)
+            plain = moved
             if drifted is not None:
-                moved -= drifted
+                moved = moved - drifted
             if any(gains) or drifted is not None:
                 flow = self.flows.move(pairs, coordinates, moved)
+                opposite = -flow
+            if batch.directions is not None and batch.directions.forged is not None and flow is not None:
+                liars = torch.from_numpy(batch.directions.forged[rows])[:, :, None]
+                flow, opposite = torch.where(liars[0], plain, flow), torch.where(liars[1], -plain, -flow)
         if self.wish_limit:
             self._wish(batch, group, opened, sizes)
         if self.known is not None:
             rest = agreed * _column(1.0 - thetas, v)
             known = (theirs + rest, mine - rest)
-        opposite = None if flow is None else -flow
         initiators = Update(rows[0], pairs, group, change, flow, known[0])
         responders = Update(rows[1], [pair[::-1] for pair in pairs], group, -change, opposite, known[1])
         unproven = batch.unproven[which]
@@ -230,12 +242,19 @@ class Differences:
     def _drifted(
         self,
         batch: Batch,
-        directions: Directions,
+        flows: Flows,
         group: Group,
+        moved: Tensor,
         generators: Sequence[Sequence[Generator]],
         sizes: Sizes,
     ) -> Tensor | None:
-        """(g, w) of w'·u, as `starling.gossip.mix.directions.answer` makes them of the same chance; None where no gate is open."""
+        """(g, w) of w'·u, as `starling.gossip.mix.directions.answer` makes them of the same chance; None where no gate is open.
+
+        `moved` (g, w) is what else moves the flows.
+        """
+        directions = batch.directions
+        if directions is None:
+            return None
         rows, dim = batch.ends[:, group.which], group.dim
         noise = directions.noise[:, 0].cpu().numpy()[rows].sum(axis=0)
         known = np.flatnonzero(np.isfinite(noise))
@@ -248,16 +267,25 @@ class Differences:
         thetas, ratio = batch.weights[:, part.which].mean(axis=0), group.supports[0].ratio(dim)
         given = zip(thetas.tolist(), noise[known].tolist(), u, strict=True)
         weights = np.asarray([gate(theta, ratio, of_both, row) for theta, of_both, row in given])
+        spread = part.spread(u)
+        if directions.reach is not None:
+            far = directions.reach[:, 0].cpu().numpy()[rows[:, known]].min(axis=0)
+            held = flows.held(
+                [batch.pairs[place] for place in part.which], part.coordinates, moved[index(known, moved)]
+            )
+            limits = zip(weights.tolist(), spread, *held, far.tolist(), strict=True)
+            weights = np.asarray([within(*each) for each in limits])
         sizes[1, part.which[weights > 0.0]] += codec.values_size(group.supports[0], self.codec.response, dim)
-        moved = part.spread(u) * _column(weights, u)
-        return moved if len(known) == len(noise) else moved.new_zeros(len(noise), moved.shape[1]).index_copy_(
-            0, index(known, moved), moved
+        turned = spread * _column(weights, u)
+        return turned if len(known) == len(noise) else moved.new_zeros(len(noise), moved.shape[1]).index_copy_(
+            0, index(known, moved), turned
         )  # fmt: skip
 
     def _asked(self, batch: Batch, directions: Directions, group: Group) -> Sizes:
         """(2, g) what directions add to requests, and to responses where the gate is shut."""
         known = np.isfinite(directions.noise[:, 0].cpu().numpy()[batch.ends[0, group.which]])
         values = codec.values_size(group.supports[0], self.codec.response, group.dim)
+        values += 0 if directions.reach is None else REACH.size
         return TRAILER.size + np.stack((known * values, np.zeros(len(known), np.int64)))
 
     def _wish(self, batch: Batch, group: Group, opened: Sequence[Edge], sizes: Sizes) -> None:

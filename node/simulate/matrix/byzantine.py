@@ -5,6 +5,8 @@ an attacker sends each receiver something else. Where both ends apply one differ
 another, which for one round is one: made for the first of those it exchanges with. Otherwise it behaves as honest nodes do; what a
 swap does to itself it computes from its true vector.
 
+An attacker on drift leaves drift out of its own correction, which would bend its model by the opposite of what it lies.
+
 Shapes: N rows, d parameters, D numbers of the shared vector, r receivers, m samples.
 """
 
@@ -22,7 +24,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.mix.defended_tracking import DefendedTracking
 from starling.gossip.mix.gather import Gather
 from starling.gossip.rng import generator
-from starling.node.simulate.matrix.batch import Batch
+from starling.node.simulate.matrix.batch import Batch, Directions
 from starling.node.simulate.matrix.table import through
 from starling.node.simulate.schema import AttackSection
 from starling.node.tasks.api import Data
@@ -34,7 +36,7 @@ from starling.robust.attacks.data import Backdoor, Clones, LabelFlip
 from starling.robust.rules.api import Composed
 from starling.robust.rules.clipping import Sac
 
-_CLAIM = 1e9  # a gradient norm that no node has: a threshold from peers' claims alone does not bind
+_CLAIM = 1e9  # a norm that no gradient has: a threshold from peers' claims alone does not bind
 _LARGEST = 1e12  # number in a vector that nodes accept
 
 
@@ -72,8 +74,8 @@ class Byzantine:
     tau: Callable[[Sequence[int]], Tensor | None]  # rows -> (r,) the thresholds that their rules had last, or None
     _memory: dict[int, Any] = field(default_factory=dict)
 
-    def messages(self, view: View, attacker: int, receivers: Sequence[int]) -> Tensor | None:
-        """(r, D) what `attacker` sends each of `receivers`; None: its true vector."""
+    def messages(self, view: View, attacker: int, receivers: Sequence[int]) -> Tensor:
+        """(r, D) what `attacker` sends each of `receivers`."""
         tracker = self.attack.targets == "tracker"
         part = slice(self.dim, 2 * self.dim) if tracker else slice(0, self.dim)
         now = view.now[:, part]
@@ -113,23 +115,43 @@ def falsified(batch: Batch, byzantine: Byzantine, view: View, rank: NDArray[np.i
 
     `rank` (N,) is the place of each row in the order of peer ids, `quantizer` that of requests.
     """
-    met: dict[int, dict[int, int]] = {}  # attacker -> honest row -> place of their exchange
-    for place, (i, j) in enumerate(batch.pairs):
-        if byzantine.rows[i] != byzantine.rows[j]:
-            attacker, other = (i, j) if byzantine.rows[i] else (j, i)
-            met.setdefault(attacker, {})[other] = place
     initiators, responders = (vectors.clone() for vectors in batch.read)
     lost = batch.lost.copy()
-    for attacker, honest in sorted(met.items()):
+    for attacker, honest in _met(batch, byzantine):
         messages = byzantine.messages(view, attacker, [min(honest, key=lambda row: int(rank[row]))])
-        if messages is None:
-            continue
         if bool(transmitted(messages, quantizer, [generator(0)])[1]):
             row = int(np.searchsorted(batch.rows, attacker))
             initiators[row] = responders[row] = messages[0]
         else:
             lost[list(honest.values())] = True
     return replace(batch, read=(initiators, responders), lost=lost)
+
+
+def misdirected(batch: Batch, byzantine: Byzantine, view: View, rank: NDArray[np.int64]) -> Batch:
+    """The same, with attackers that send other directions than their own and claim no noise and a long reach; `view` is of directions."""
+    directions = batch.directions
+    assert directions is not None
+    initiators, responders = (z.clone() for z in directions.z)
+    noise, reach = directions.noise.clone(), None if directions.reach is None else directions.reach.clone()
+    forged = byzantine.rows[batch.rows]
+    for attacker, honest in _met(batch, byzantine):
+        messages = byzantine.messages(view, attacker, [min(honest, key=lambda row: int(rank[row]))])
+        row = int(np.searchsorted(batch.rows, attacker))
+        initiators[row] = responders[row] = messages[0].nan_to_num().clamp(-_LARGEST, _LARGEST)
+        noise[row] = 0.0
+        if reach is not None:
+            reach[row] = _CLAIM
+    return replace(batch, directions=Directions((initiators, responders), noise, reach, forged))
+
+
+def _met(batch: Batch, byzantine: Byzantine) -> list[tuple[int, dict[int, int]]]:
+    """Each attacker with the honest rows that it exchanges with -> place of their exchange."""
+    met: dict[int, dict[int, int]] = {}
+    for place, (i, j) in enumerate(batch.pairs):
+        if byzantine.rows[i] != byzantine.rows[j]:
+            attacker, other = (i, j) if byzantine.rows[i] else (j, i)
+            met.setdefault(attacker, {})[other] = place
+    return sorted(met.items())
 
 
 def thresholds(mixer: Mixer, state: Any, rows: Sequence[int]) -> Tensor | None:

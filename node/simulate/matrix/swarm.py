@@ -29,7 +29,7 @@ from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.gather import Gather
 from starling.node.simulate.matrix.average import Differences, Flows
 from starling.node.simulate.matrix.batch import Batch, Directions, RoundStats, Sizes, disjoint
-from starling.node.simulate.matrix.byzantine import Byzantine, View, falsified
+from starling.node.simulate.matrix.byzantine import Byzantine, View, falsified, misdirected
 from starling.node.simulate.matrix.edges import Edges, EdgeVectors, Pair
 from starling.node.simulate.matrix.faults import Change, ExchangeFaults, no_faults
 from starling.node.simulate.matrix.gather import Gathers, LossesOf
@@ -256,7 +256,12 @@ class Swarm:
                 batch, none if unreachable is None else unreachable, self.byzantine, view
             )
         sent = batch
-        if self.byzantine is not None:
+        if self.byzantine is not None and self.byzantine.attack.targets == "drift":
+            known = self._directions(self.state)
+            assert known is not None
+            view = replace(view, before=known.z[0], now=known.z[0])
+            sent = misdirected(batch, self.byzantine, view, self.edges.rank)
+        elif self.byzantine is not None:
             sent = falsified(batch, self.byzantine, view, self.edges.rank, self.codec.request)
         return sent, self.exchanges.exchange(sent, batch)
 
@@ -283,7 +288,7 @@ class Swarm:
         if not tracks(self.mixer.edge):
             return None
         z, noise = self.mixer.edge.direction(state)
-        return Directions((z, z), noise)
+        return Directions((z, z), noise, self.mixer.edge.reach(state))
 
     def _absorb(self, at: Rows, before: tuple[Tensor, Any], shared: Tensor, phase: Phase) -> None:
         x, state = before

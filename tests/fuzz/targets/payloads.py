@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -172,15 +173,17 @@ AGREED = ExchangeCodec(CODECS[3], CODECS[5], 4.0, clip)
 
 
 def _direction(data: bytes) -> bool:
-    """First byte: the support, whether it is a response, and whether its request had a direction."""
+    """First byte: the support, whether it is a response, whether its request had a direction, and whether flows have a reach."""
     setting = data[0] if data else 0
     support, theta = RESPONSE_SUPPORTS[setting % 8 % len(RESPONSE_SUPPORTS)], 0.5 if setting < 128 else 0.0
+    limited = bool(setting & 64)
     try:
         payload, values, number = directions.split(data[1:])
         if setting & 8:
-            done = directions.answered(AGREED, values, number, support, theta, 200, torch.float32)
+            held = _held(support) if limited else None
+            done = directions.answered(AGREED, values, number, support, theta, 200, torch.float32, held, 0.1)
         else:
-            theirs = directions.asked(AGREED, values, number, support, 200, torch.float32)
+            theirs = directions.asked(AGREED, values, number, support, 200, torch.float32, limited=limited)
             mine = directions.Direction(_values(support.size(200)), 1.0)
             _, done = directions.answer(AGREED, payload, mine, theirs, support, 0.5, 200, generator(0))
             assert (theirs.z is None) == (theirs.noise == math.inf)
@@ -195,6 +198,11 @@ def _direction(data: bytes) -> bool:
     return True
 
 
+def _held(support: Support) -> directions.Held:
+    """No flow yet."""
+    return directions.Held(torch.zeros_like(support.spread(_values(support.size(200)), 200)), 0.0)
+
+
 def _directions() -> Iterator[bytes]:
     for setting, support in enumerate(RESPONSE_SUPPORTS):
         own = directions.Direction(_values(support.size(200)) / 4, 0.5)
@@ -202,6 +210,11 @@ def _directions() -> Iterator[bytes]:
         yield bytes([setting]) + directions.ask(AGREED, b"request", own, 200, generator(0))
         yield bytes([setting]) + directions.ask(AGREED, b"", directions.Direction(None, math.inf), 200, generator(0))
         yield bytes([setting + 8]) + directions.answer(AGREED, b"answer", mine, own, support, 0.5, 200, generator(1))[0]
+        far, held = replace(own, reach=0.1), _held(support)
+        yield bytes([setting + 64]) + directions.ask(AGREED, b"request", far, 200, generator(0))
+        yield (
+            bytes([setting + 72]) + directions.answer(AGREED, b"", mine, far, support, 0.5, 200, generator(1), held)[0]
+        )
         yield (
             bytes([setting + 136])
             + directions.answer(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from starling.gossip.api import Drift, Effect, Phase
 from starling.gossip.compress.budget import plan
 from starling.gossip.compress.catalogue import quantizer
-from starling.gossip.compress.header import HEADER, TRAILER
+from starling.gossip.compress.header import HEADER, REACH, TRAILER
 from starling.gossip.compress.quantize import Fp16, Int4
 from starling.gossip.compress.select.coordinates import Everything, Mask
 from starling.gossip.compress.select.dct import DctTopK
@@ -168,6 +168,47 @@ def test_the_gate_is_the_share_of_u_that_is_no_noise():
     )
 
 
+# --- reach ----------------------------------------------------------------------------------------------------
+
+
+@given(seed=seeds, weight=st.floats(0.0, 1.0), reach=st.floats(0.0, 50.0), rest=st.floats(0.0, 100.0))
+@quick
+def test_what_is_left_of_a_weight_keeps_the_flow_within_its_reach_and_is_the_most_that_does(seed, weight, reach, rest):
+    u, flow = gaussian(seed, 2, DIM).double()
+    most = max(reach, math.sqrt(rest + float(flow.square().sum())))
+
+    def length(w):
+        return math.sqrt(rest + float((flow - w * u).square().sum()))
+
+    left = drift.within(weight, u, flow, rest, reach)
+    assert 0.0 <= left <= weight
+    assert length(left) <= most * (1.0 + 1e-9)
+    assert left + 1e-3 >= weight or length(left + 1e-3) > most
+    assert drift.within(weight, u, flow, rest, math.inf) == weight
+
+
+def test_a_flow_that_is_too_long_may_turn_and_shrink_but_not_grow():
+    u, flow = torch.tensor([1.0, 0.0]), torch.tensor([3.0, 4.0])
+    assert drift.within(5.0, u, flow, 0.0, 1.0) == 5.0, "to (-2, 4)"
+    assert drift.within(7.0, u, flow, 0.0, 1.0) == pytest.approx(6.0), "to (-3, 4)"
+    assert drift.within(1.0, -u, flow, 0.0, 1.0) == 0.0
+    assert drift.within(0.5, u, 0 * u, 0.0, 0.0) == 0.0
+
+
+def test_numbers_too_large_to_square_move_nothing():
+    u = torch.full((2,), 1e200, dtype=torch.float64)
+    assert drift.within(0.5, u, u, 0.0, 1.0) == 0.0
+
+
+def test_a_reach_is_so_many_times_the_length_of_the_mean_gradient():
+    state = observed(gaussian(1, 4, 3, DIM))
+    torch.testing.assert_close(
+        Pet(drift_reach=0.25, track="drift").reach(state), 0.25 * state.mean.double().norm(dim=1, keepdim=True)
+    )
+    assert Pet(track="drift").reach(state) is None
+    assert bool(torch.isfinite(drift.reach(drift.start(torch.zeros(2, DIM)), 1e300)).all())
+
+
 # --- payloads -------------------------------------------------------------------------------------------------
 
 
@@ -215,7 +256,9 @@ def test_golden_payloads():
     """Of another version these bytes must mean the same."""
     request, response, _ = told(3)
     shut = told(3, noises=(math.inf, math.inf))
-    made = {"request": request, "response": response, "request without a mean": shut[0], "response, shut": shut[1]}
+    far = directions.ask(CODEC, b"x", replace(both_ends(3)[0], reach=0.5), DIM, torch.Generator().manual_seed(3))
+    made = {"request": request, "response": response, "request without a mean": shut[0], "response, shut": shut[1],
+            "request with a reach": far}  # fmt: skip
     assert {name: data.hex() for name, data in made.items()} == json.loads(GOLDEN.read_text())
 
 
@@ -257,6 +300,48 @@ REQUESTED, ANSWERED = (directions.split(payload)[1] for payload in told()[:2])
 def test_a_request_whose_noise_and_values_do_not_fit_is_refused(values, noise, reason):
     with pytest.raises(ValueError, match=reason):
         directions.asked(CODEC, values, noise, SUPPORT, DIM, torch.float32)
+
+
+@given(seed=seeds, theirs=st.floats(0.0, 9.0), mine=st.floats(0.0, 9.0), rest=st.floats(0.0, 9.0))
+@quick
+def test_both_ends_keep_a_flow_within_the_nearer_reach(seed, theirs, mine, rest):
+    """The initiator refuses what goes beyond its own, and takes all that an honest responder sends."""
+    ends = [replace(each, reach=reach) for each, reach in zip(both_ends(seed), (theirs, mine), strict=True)]
+    request = directions.ask(CODEC, b"x", ends[0], DIM, torch.Generator().manual_seed(seed))
+    _, values, noise = directions.split(request)
+    known = directions.asked(CODEC, values, noise, SUPPORT, DIM, torch.float32, limited=True)
+    assert known.reach == theirs
+    held = directions.Held(gaussian(seed + 9, SUPPORT.size(DIM)), rest)
+    chance = torch.Generator().manual_seed(seed + 1)
+    response, _ = directions.answer(CODEC, b"v", ends[1], known, SUPPORT, THETA, DIM, chance, held)
+    _, values, weight = directions.split(response)
+    limited = (SUPPORT, THETA, DIM, torch.float32, held, theirs)
+    done = directions.answered(CODEC, values, weight, *limited)
+    before = float(held.flow.square().sum()) + rest
+    if done is not None:
+        after = float((held.flow - done.weight * done.value).square().sum()) + rest
+        assert after <= max(min(theirs, mine) ** 2, before) * (1.0 + 1e-6)
+    u = gaussian(seed + 5, SUPPORT.size(DIM))
+    free, told_all = directions.answer(
+        CODEC, b"", replace(ends[1], z=u, noise=0.0), replace(known, noise=0.0), SUPPORT, THETA, DIM, chance
+    )
+    _, values, weight = directions.split(free)
+    beyond = float((held.flow - told_all.weight * told_all.value).square().sum()) + rest
+    if beyond > max(theirs**2, before) * (1.0 + 1e-5):
+        with pytest.raises(ValueError, match="bad_drift"):
+            directions.answered(CODEC, values, weight, *limited)
+    else:
+        assert directions.answered(CODEC, values, weight, *limited) is not None
+
+
+@pytest.mark.parametrize(
+    ("reach", "reason"),
+    [(math.nan, "bad_drift"), (math.inf, "bad_drift"), (-1.0, "bad_drift"), (None, "bad_length")],
+)
+def test_a_reach_that_is_none_is_refused(reach, reason):
+    values = b"1234567" if reach is None else REACH.pack(reach) + REQUESTED
+    with pytest.raises(ValueError, match=reason):
+        directions.asked(CODEC, values, 1.0, SUPPORT, DIM, torch.float32, limited=True)
 
 
 @pytest.mark.parametrize(
@@ -391,11 +476,12 @@ def test_beside_gradients_the_damping_is_a_tenth_unless_it_is_set():
 def test_the_matrix_walks_the_loops_trajectory(track, codecs, selector):
     clip_norm = 0.0 if codecs[0] == "identity" else 1.0
     agreed = exchange_codec(*codecs, clip_norm=clip_norm, chunk=getattr(selector, "chunk", 0))
-    both = Both(Pet(0.1, 0.5, track=track), agreed, selector)
-    for number in range(3):
-        both.round(number, Ring())
-        both.check()
-    assert both.matrix.state.c.any()
+    for limit in (0.0, 0.3):
+        both = Both(Pet(0.1, 0.5, track=track, drift_reach=limit), agreed, selector)
+        for number in range(3):
+            both.round(number, Ring())
+            both.check()
+        assert both.matrix.state.c.any()
 
 
 def test_the_matrix_counts_the_bytes_of_directions():

@@ -66,7 +66,8 @@ def test_what_is_given_goes_before_the_preset_and_the_preset_before_defaults(tmp
     assert manifest.pace.rounds == Manifest().pace.rounds
     (tmp_path / "m.toml").write_text('preset = "open"\n[mix]\nkind = "gather"\n')
     assert presets.load(Manifest, tmp_path / "m.toml") == with_preset("open")
-    assert presets.load(Manifest, tmp_path / "m.toml", ["preset=vouched", "mix=pet"]) == with_preset("vouched")
+    pet = ["preset=vouched", "mix=pet", "mix.drift_reach=0.25"]  # of the file's mixer the preset says nothing
+    assert presets.load(Manifest, tmp_path / "m.toml", pet) == with_preset("vouched")
 
 
 def test_a_key_that_is_given_its_default_is_given(tmp_path):
@@ -144,9 +145,22 @@ def test_what_a_founder_writes_cannot_write_to_a_terminal():
 
 
 def test_every_limit_has_a_weaker_value_above():
-    """But kappa, which binds under another rule only."""
+    """But those that bind where another key differs."""
     for name, keys in PRESETS.items():
-        assert {key.name for key in keys if key.limit is not None} - {"robust.kappa"} == set(WEAKER[name])
+        assert {key.name for key in keys if key.limit is not None} - {"robust.kappa", "mix.drift_reach"} == set(
+            WEAKER[name]
+        )
+
+
+@pytest.mark.parametrize("track", [("mix.track=drift",), ("mix.track=both",), ("optimizer=adamw",)], ids=str)
+@pytest.mark.parametrize("limit", ["0", "0.26"])
+def test_drift_among_the_vouched_is_bounded(track, limit):
+    """Where there is none, a manifest from before the key keeps its promise."""
+    asked = ("preset=vouched", f"mix.drift_reach={limit}")
+    words = "mix.drift_reach: must be above 0 and at most 0.25 with preset=vouched"
+    assert refusal(*asked, *track).startswith(words)
+    assert manifests.check(presets.load(Manifest, assignments=(*asked, "mix.track=difference"))) == []
+    assert not any("drift_reach" in line for line in manifests.check(with_preset("vouched", *track)))
 
 
 def test_a_member_refuses_a_founder_s_weak_preset():
@@ -336,4 +350,7 @@ def test_the_table_in_the_documentation_is_the_code(name):
 def words(limit):
     if limit is None:
         return "anything"
-    return limit.words + ("" if limit.where is None else f" where {limit.where[0]} = {limit.where[1]}")
+    if limit.where is None:
+        return limit.words
+    key, values = limit.where
+    return f"{limit.words} where {key} = {' or '.join(map(presets._shown, values)) if isinstance(values, tuple) else values}"

@@ -147,6 +147,24 @@ def test_its_own_model_mixes_as_if_it_had_been_honest(me, other):
 
 
 @BOTH_ENDS
+@pytest.mark.parametrize("limit", [0.0, 0.5])
+def test_forged_drift_is_for_the_other_end_alone_and_within_its_reach(me, other, limit):
+    """The attacker's model mixes honestly, and it keeps no flow; the victim's is as long as it lets it be."""
+    swarm = manifest(mix=MixSection(track="drift", drift_reach=limit), compress=EXACT)
+    engines = {me: liar(swarm, "drift_const", node=me), other: opened(swarm, 1, other)}
+    own, theirs = (trained(engines[peer], swarm) for peer in (me, other))
+    honest = engines[other].session.learner
+    reach = limit * float(honest.state.mean.norm())
+    mixed(engines, me, other)
+    assert torch.allclose(engines[me].vector, (own + theirs) / 2, atol=1e-5)
+    assert not engines[me].session.learner.ledger.total.any()
+    flow = float(honest.ledger.total.norm())
+    assert flow == pytest.approx(reach, rel=1e-4) if limit else flow > 2.0 * float(honest.state.mean.norm())
+    uphill = engines[me].session.learner.state.mean
+    assert float(honest.ledger.total @ uphill) > 0.9 * flow * float(uphill.norm()), "steps go along g − c"
+
+
+@BOTH_ENDS
 def test_forged_messages_that_are_swapped_are_for_the_other_end_alone(me, other):
     mix = MixSection(kind="defended_tracking", tracker_clip=0.0, tracker_leak=0.0, tracker_cap=0.0, step_clip=0.0)
     own, theirs, mine, victim = mixed_with_a_liar(manifest(mix=mix, compress=EXACT), "sign_flip", me, other)
@@ -221,6 +239,7 @@ def test_flipped_labels_are_learned_and_honest_ones_measured():
         ("alie", {"zz": 1}, {}, "attack_params.zz: alie has no such key"),
         ("stale", {"lag": 99}, {}, "lag must be >= 0 and < 16"),
         ("tracker_neg", {}, {}, "sends none; it needs one of beer, defended_tracking, gradient_tracking, k_gt"),
+        ("drift_const", {}, {}, "needs mix.track = drift or both"),
         ("label_flip", {}, {"kind": "quadratic"}, "needs samples with labels"),
         ("label_flip", {"privacy": PrivacySection(noise=1.0)}, {}, "privacy.noise=0"),
         ("backdoor", {"target": 10}, {}, "class 10 must be < 10"),

@@ -1,6 +1,7 @@
 """Exchanges between engines: what both ends apply, and that bad bytes change nothing."""
 
 import struct
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -519,6 +520,47 @@ def test_the_longest_lie_about_a_direction_moves_a_flow_by_the_weight_times_the_
     done(engines["b"], calls.Commit("a", 0, 1))
     done(engines["b"], calls.Mix(0))
     assert 0.1 < float(state_of(engines["b"]).total.norm()) <= 0.5 * 0.25
+
+
+def test_a_flow_that_goes_further_than_its_reach_is_refused():
+    """And what an honest responder makes of both reaches is taken, whichever is nearer, turn after turn."""
+    mix = MixSection(track="drift", clip_norm=0.0, drift_reach=0.3)
+    agreed = manifest("quadratic", nodes=2, mix=mix, compress=EXACT)
+    engines = pair(agreed)
+    call = offer(engines)
+    answered = done(engines["b"], call)
+    weight = directions.split(answered.payload)[2]
+    bad = calls.Apply("b", 0, 1, forged(answered.payload, number=2.0 * weight))
+    assert refused_without_a_trace(engines["a"], bad) == calls.Refused("peer", "bad_drift")
+    done(engines["a"], calls.Apply("b", 0, 1, answered.payload))
+    done(engines["b"], calls.Commit("a", 0, 1))
+    for turn in range(1, 6):
+        reach = 0.3 * min(float(engine.session.learner.state.mean.norm()) for engine in engines.values())
+        before = float(state_of(engines["a"]).total.norm())
+        every(engines, calls.Mix(turn - 1))
+        assert float(state_of(engines["a"]).total.norm()) <= max(before, reach) * (1 + 1e-9)
+        every(engines, calls.Train(turn, 5))
+        exchange(engines, "a", "b", seq=turn + 1, round=turn)
+    assert state_of(engines["a"]).total.any()
+
+
+def test_a_responder_that_learns_late_of_a_commit_counts_it_before_it_answers():
+    """Else its w' would be for another flow than the initiator's, which would refuse it."""
+    mix = MixSection(track="drift", clip_norm=0.0, drift_reach=0.3)
+    engines = pair(manifest("quadratic", nodes=2, mix=mix, compress=EXACT))
+    answered = done(engines["b"], offer(engines))
+    done(engines["a"], calls.Apply("b", 0, 1, answered.payload))
+    every(engines, calls.Mix(0))
+    every(engines, calls.Train(1, 5))
+    done(engines["b"], calls.Commit("a", 0, 1))
+    held = engines["b"].session.exchanges._held
+    effect = engines["b"].session._committed[0]
+    assert not state_of(engines["b"]).flows
+    flow = held(engines["b"].session.learner.mixer.edge, replace(effect, gain=0.0, drift=None), [effect]).flow
+    torch.testing.assert_close(flow, -state_of(engines["a"]).flows["b"])
+    exchange(engines, "a", "b", seq=2, round=1)
+    every(engines, calls.Mix(1))
+    assert torch.equal(state_of(engines["a"]).total, -state_of(engines["b"]).total)
 
 
 def test_noise_on_numbers_sent_is_refused_where_it_would_add_up_in_flows():

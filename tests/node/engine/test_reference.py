@@ -94,6 +94,7 @@ def reference(agreed, selector):
         ("gradient_tracking", "mask", Mask(0.1)),
         (MixSection(track="drift", clip_norm=0.5), "full", Everything()),
         (MixSection(track="both", clip_norm=0.5), "mask", Mask(0.1)),
+        (MixSection(track="both", clip_norm=0.5, drift_reach=0.2), "mask", Mask(0.1)),
     ],
 )
 def test_engines_walk_the_reference_trajectory_bit_for_bit(mix, select, selector, links):

@@ -104,11 +104,16 @@ def stories(seed, swarm, other, rounds=12):
 
 
 @pytest.mark.slow
-@given(seed=seeds, codec=st.sampled_from([CODED, EXACT]), track=st.sampled_from(["difference", "both"]))
+@given(
+    seed=seeds,
+    codec=st.sampled_from([CODED, EXACT]),
+    track=st.sampled_from(["difference", "both"]),
+    limit=st.sampled_from([0.0, 0.2]),
+)
 @quick
-def test_with_faults_too_the_matrix_walks_the_loops_trajectory(seed, codec, track):
+def test_with_faults_too_the_matrix_walks_the_loops_trajectory(seed, codec, track, limit):
     """Flows that live once for both ends, totals that move with them, answers of earlier rounds: bookkeeping, but for the order of sums."""
-    mixer = Pet(0.3, 0.02, track=track)
+    mixer = Pet(0.3, 0.02, drift_reach=limit, track=track)
     swarm = made(mixer, codec, 9)
     loop = FaultyLoop(PEERS, swarm.x.clone(), mixer, codec, Mask(0.3, 8), 9, range(5), MOST)
     for _ in stories(seed, swarm, loop):
