@@ -17,6 +17,7 @@ from starling.gossip.errors import ConfigError, LocalProtocolError, PeerUnreacha
 from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES
 from starling.node.net.api import Connected, Disconnected, Inbound, Network
 from starling.node.net.libp2p import addresses
+from starling.node.net.libp2p.destinations import Destinations
 from starling.node.net.libp2p.dialler import MAX_RUMORED_DIALS
 from tests.harness.libp2p_nodes import (
     LOOPBACK,
@@ -235,6 +236,20 @@ async def test_a_node_that_does_not_listen_reaches_told_addresses_of_the_kind_th
         await c.dial(a.addresses[0])
         await c.send(b.peer_id, "control", b"x")
         assert (await next_frame(b, "control")).peer == c.peer_id
+
+
+@on_sockets
+async def test_a_name_that_others_told_is_no_way_in_either():
+    """Where it leads is seen when it is resolved: on compose to a private address beside ours, from a liar to anything."""
+    async with nodes("a", "b") as (a, b):
+        a.learn(b.peer_id, [f"/dns4/localhost/tcp/{addresses.parse(b.addresses[0]).port}"])
+        within, a._destinations.own = a._destinations.own, frozenset({"public"})
+        with pytest.raises(PeerUnreachable, match="resolves to no address"):
+            await a.send(b.peer_id, "control", b"x")
+        a._destinations = Destinations(within)
+        await a.send(b.peer_id, "control", b"x")
+        await next_frame(b, "control")
+        assert a._destinations._dialled == {}, "somebody answered"
 
 
 @pytest.mark.slow
