@@ -342,6 +342,9 @@ class Membership:
             self.is_ignored = silent >= SILENT_GREETINGS and len(self.members) == 1
             if self.is_ignored and silent == SILENT_GREETINGS:
                 self._report.event("bootstrap_silent", SILENT, level="warning", address=address)
+                # Begin anew: a node that has our place hears of it, and says so too.
+                later = max(int(self._context.unix_time() * 1000), self._core.own.incarnation + 1)
+                self._do(self._core.update(trio.current_time(), incarnation=later, version=0))
             jitter = 0.75 + 0.5 * derive(self._seed, address, attempt) / 2**63
             await trio.sleep(jitter * (LONGEST_PAUSE_S if present else pause))
             pause = FIRST_PAUSE_S if present else min(2 * pause, LONGEST_PAUSE_S)

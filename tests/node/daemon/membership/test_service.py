@@ -255,6 +255,7 @@ async def test_a_bootstrap_peer_that_takes_connections_and_says_nothing_is_said_
         assert node.membership.is_ignored
         assert node.told.names == ["bootstrap_silent"]
         assert "identity.key" in node.told.texts[0]
+        assert node.membership._core.own.incarnation == 10**12, "which a node in our place hears of, and says so too"
         nursery.cancel_scope.cancel()
 
 
