@@ -33,10 +33,11 @@ class LocalRecord:
 
     def outrank(self, other: Record) -> Record | None:
         """Supersede a newer record of ours, as after a restart with a clock set back; None if it is not newer."""
-        if version_of(other) <= version_of(self.record):
+        left = other.incarnation == self.record.incarnation and other.status == "left"
+        if version_of(other) <= version_of(self.record) and not left:
             return None
         self.outranked = other.incarnation
-        if other.incarnation > self.record.incarnation:
+        if other.incarnation > self.record.incarnation or left:
             return self.update(incarnation=other.incarnation + 1, version=0)
         return self.update(version=other.version + 1)
 

@@ -1,13 +1,13 @@
 """The member list of one node.
 
-Theory of operation. Each member signs a record of itself; of one peer's records the one with the larger (incarnation, version) wins, so the
-records form a join-semilattice: the result does not depend on the order or number of their arrivals. In addition a node has a belief about
-each member, tied to the exact record it refers to:
+Theory of operation. Each member signs a record of itself; of one peer's records the one with the larger (incarnation, left, version) wins,
+so the records form a join-semilattice: the result does not depend on the order or number of their arrivals. In addition a node has a belief
+about each member, tied to the exact record it refers to:
 
     alive ──suspect──▶ suspect ──mark_dead──▶ dead     a belief names (incarnation, version);
       ▲                  │  ▲                   │      any newer record voids it
       └─ clear, newer ───┘  └────── newer ──────┘
-    left: the member's own signed Farewell; only a newer record undoes it
+    left: the member's own signed Farewell; only a newer incarnation undoes it
 
 Dead and left members are kept as tombstones for `tombstone_s`, so that an old record still in transit does not resurrect them.
 A suspect counts as alive: the digest changes when a member is gone, not when it is suspected.
@@ -56,9 +56,12 @@ def version_of(record: Record) -> tuple[int, int]:
     return record.incarnation, record.version
 
 
-def _order(record: Record) -> tuple[int, int, bool, tuple[str, ...], bytes]:
-    """Total order of one peer's records; beyond the version it decides between two that an equivocating peer signed."""
-    return record.incarnation, record.version, record.status == "left", record.addresses, record.signature
+def _order(record: Record) -> tuple[int, bool, int, tuple[str, ...], bytes]:
+    """Total order of one peer's records; beyond the version it decides between two that an equivocating peer signed.
+
+    A peer leaves for good: back it comes in a new incarnation, or its comings and goings could be told to some nodes and not to others.
+    """
+    return record.incarnation, record.status == "left", record.version, record.addresses, record.signature
 
 
 @dataclass(slots=True)

@@ -89,7 +89,7 @@ class RunningNode:
             if manifest.pace.kind == "clock"
             else None
         )
-        self.neighbors = named = OverlayNeighbors(overlay, lambda: members.members, context.me, self.beacons.salt)
+        self.neighbors = named = OverlayNeighbors(overlay, lambda: members.roster, context.me, self.beacons.salt)
         self.exchange = Exchange(
             context, members, lambda: self._fresh(next(numbers)), directions=named.directions, noted=self.policy.noted,
             transactions=transactions, sticky=sticky,
@@ -105,11 +105,11 @@ class RunningNode:
         )  # fmt: skip
         self.neighbors = (
             RandomNeighbors(
-                lambda: members.members, me, section.k, members.prefixes, context.manifest.admission.per_prefix, self.policy.allows,
+                lambda: members.roster, me, section.k, members.prefixes, context.manifest.admission.per_prefix, self.policy.allows,
                 context.identity.seed, context.incarnation,
             )
             if section.kind == "pull"
-            else OverlayNeighbors(overlay, lambda: members.members, me, self.beacons.salt, rows=True)
+            else OverlayNeighbors(overlay, lambda: members.roster, me, self.beacons.salt, rows=True)
         )  # fmt: skip
 
     def _fresh(self, number: int) -> int:
@@ -133,6 +133,7 @@ class RunningNode:
         start_round = await self._start_round()
         self.transfer.give(self.engine, self.membership.may_read)
         await training.quorum(begun=start_round > 0)
+        self.membership.settle()
         await training.run(start_round)
         self._export, self._saved_committed = export, self.exchange.stats.committed
         await training.save(export)

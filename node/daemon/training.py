@@ -155,7 +155,7 @@ class Training:
 
     def _grant(self, round: int) -> calls.Train:
         """The round's local steps, none where it belongs to a sweep of averaging."""
-        n = len(self.members.members)
+        n = len(self.members.roster)
         now = stage(self.overlay, n, round)
         steps = self._local_steps if now.local else 0
         self._due += self.pace.local_steps if now.local else 0
@@ -242,7 +242,7 @@ class Training:
 
     async def _contact(self, exchange: Exchange, edges: StickyEdges, slot: int) -> None:
         """One contact: the next of our edges, or this slot's partners where the overlay is a schedule."""
-        members = self.members.members
+        members = self.members.roster
         if self.context.manifest.overlay.kind == "sticky":
             _opened, closed = edges.update(self.context.me, members)
             for peer in closed:

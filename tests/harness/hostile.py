@@ -6,8 +6,8 @@ on their way out (`tests.harness.swarms.lie`), or it answers in place of its ser
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import count, islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count, cycle, islice
 
 import trio
 
@@ -48,6 +48,23 @@ class Stranger:
         return identity.sign_record(
             Record(named, self._swarm, incarnation, version, status, (address_of(named),), b"", b"")
         )
+
+    async def keep_saying(self, records: Iterable[Record], victims: Sequence[str], per_s: float) -> None:
+        """Tell one of the victims after the other one record after the other, so many a second, until cancelled or at their end."""
+        for victim, record in zip(cycle(victims), records, strict=False):
+            await self.tell(victim, Spread((record,)))
+            await trio.sleep(1.0 / per_s)
+
+    def versions(self) -> Iterator[Record]:
+        """It is here, it has left, it is here: newer versions of one life."""
+        for version in count():
+            yield self.record(self.identity, 1, version, ("alive", "left")[version % 2])
+
+    def lives(self) -> Iterator[Record]:
+        """It is here, it has left, it is here in a new life."""
+        for life in count(1):
+            yield self.record(self.identity, life)
+            yield self.record(self.identity, life, 1, "left")
 
     def comings_and_goings(self, identities: int) -> Iterator[Sync]:
         """Frames that say of ever new identities that they are here, then that they have left."""

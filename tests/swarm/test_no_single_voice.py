@@ -11,7 +11,7 @@ import trio
 from starling.gossip.membership.events import Died
 from starling.gossip.wire.frames import encode
 from starling.gossip.wire.schema import Busy, Request, Solicit
-from starling.node.config.schema import MixSection
+from starling.node.config.schema import Manifest, MixSection, PaceSection, PartitionSection, TaskSection
 from starling.node.daemon.membership.records import RecordVerifier
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.daemon.running import RunningNode
@@ -101,6 +101,7 @@ async def test_exchanges_go_on_while_frames_of_fresh_records_pour_in():
 
 
 ROUNDS = 40
+SECONDS = 6.0
 
 
 def busy(message):
@@ -174,3 +175,37 @@ async def test_status_says_that_a_node_did_few_of_its_steps():
         node.running.training._due += 10**6
         await until(lambda: take_snapshot(node).problem is not None, 10.0)
         assert "local steps done" in take_snapshot(node).problem
+
+
+@cache
+def committed_per_s(records: str, strangers: int) -> float:
+    """Exchanges committed a second, in a swarm of eight that some strangers tell of comings and goings, 24 times a second each."""
+
+    async def tale():
+        agreed = Manifest(
+            task=TaskSection(kind="quadratic", nodes=8, dim=20), partition=PartitionSection(shards=8),
+            pace=PaceSection(kind="steps", local_steps=5, rounds=10**6, quorum=8, max_wait_s=1.0, evaluate_every=10**6),
+        )  # fmt: skip
+        swarm = story(agreed, 1)
+        async with swarm.running(8), trio.open_nursery() as nursery:
+            await until(lambda: rounds_done(swarm, 5))
+            victims = [virtual_node.peer_id for virtual_node in swarm.nodes.values()]
+            for number in range(strangers):
+                stranger = Stranger(swarm.hub, swarm.swarm, f"stranger {number}")
+                nursery.start_soon(stranger.keep_saying, getattr(stranger, records)(), victims[number:], 24.0)
+            began = sum(virtual_node.node.running.exchange.stats.committed for virtual_node in swarm.nodes.values())
+            await trio.sleep(SECONDS)
+            ended = sum(virtual_node.node.running.exchange.stats.committed for virtual_node in swarm.nodes.values())
+            nursery.cancel_scope.cancel()
+        return (ended - began) / 2 / SECONDS
+
+    return replayable(tale, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("records", ["versions", "lives"])
+def test_strangers_that_come_and_go_leave_most_exchanges_to_the_others(deterministic_scheduler, records):
+    deterministic_scheduler(1)
+    undisturbed = committed_per_s(records, 0)
+    deterministic_scheduler(1)
+    assert committed_per_s(records, 4) >= 0.7 * undisturbed > 0.0

@@ -24,8 +24,12 @@ class Members(Protocol):
         """Peers believed alive, this node included, sorted."""
 
     @property
+    def roster(self) -> tuple[str, ...]:
+        """Those members from which the links of a round are computed, sorted, this node included."""
+
+    @property
     def view(self) -> bytes:
-        """Digest of `members`."""
+        """Digest of `roster`."""
 
     def incarnation_of(self, peer: str) -> int | None:
         """Incarnation of an alive peer, None for others."""

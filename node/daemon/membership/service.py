@@ -27,6 +27,7 @@ from starling.gossip.membership.events import (
 )
 from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import MAX_MEMBERS, AddressQuota, Member, MemberList
+from starling.gossip.membership.roster import Roster
 from starling.gossip.seeds import derive
 from starling.gossip.wire import frames
 from starling.gossip.wire.schema import MAX_ADDRESSES, Attestations, Beacon, BeaconQuery, Control, Evidence, Record
@@ -91,6 +92,7 @@ class Membership:
             LocalRecord(identity.sign_record(own), identity.sign_record), self._view, timing, context.manifest.seed, clock.time,
             trio.current_time(),
         )  # fmt: skip
+        self._roster = Roster(identity.peer_id)
         self._best_effort = BestEffort(context.network, per_peer=MAX_SENDING, unreachable=self._lost)
         self._wake = trio.Event()
         self._context, self._rival = context, -1
@@ -113,9 +115,18 @@ class Membership:
         return self._view.alive
 
     @property
+    def roster(self) -> tuple[str, ...]:
+        """Those members from which the links of a round are computed, sorted, this node included."""
+        return self._roster.members(trio.current_time())
+
+    @property
     def view(self) -> bytes:
-        """Digest of `members`."""
-        return self._view.digest
+        """Digest of `roster`."""
+        return self._roster.view(trio.current_time())
+
+    def settle(self) -> None:
+        """Training begins: from now on who comes and goes is no longer on the roster at once."""
+        self._roster.training = True
 
     @property
     def table(self) -> Mapping[str, Member]:
@@ -327,6 +338,7 @@ class Membership:
                     self._network.learn(peer, member.record.addresses)
             case Died(peer=peer) | Left(peer=peer):
                 self._clock.forget(peer)
+        self._roster.observe(event, trio.current_time())
         self._changed(event)
 
     async def _keep_in_touch(self, address: str) -> None:

@@ -261,8 +261,10 @@ def test_a_record_of_ours_from_the_future_is_outranked():
     core = knowing("a")
     core.receive("a", wire.Spread((record("me", 50, 3, "left"),)), 1.0)
     assert core.own == record("me", 51, 0)
-    core.receive("a", wire.Spread((record("me", 51, 3, "left"),)), 1.0)
+    core.receive("a", wire.Spread((record("me", 51, 3),)), 1.0)
     assert core.own == record("me", 51, 4)
+    core.receive("a", wire.Spread((record("me", 51, 2, "left"),)), 1.0)
+    assert core.own == record("me", 52, 0), "who has left comes back in a new incarnation only"
 
 
 def test_a_restarted_member_is_reborn():

@@ -60,7 +60,15 @@ def test_no_resurrection_by_a_record_that_is_not_newer(statements, late):
     buried = members.members.get(late.peer)
     assert members.alive == ()
     members.merge(late, 3.0)
-    newer = buried is None or (late.incarnation, late.version) > (buried.record.incarnation, buried.record.version)
+    newer = (
+        buried is None
+        or late.incarnation > buried.record.incarnation
+        or (
+            late.incarnation == buried.record.incarnation
+            and late.version > buried.record.version
+            and buried.status != "left"
+        )
+    )
     if late.peer in members.alive:
         assert newer or late != buried.record
     if newer and late.status == "alive":
@@ -95,6 +103,8 @@ def test_a_refutation_always_wins(beliefs):
         ([record("a")], record("a", 2, status="left"), [Reborn("a"), Left("a")], "left"),
         ([record("a", version=1)], record("a"), [], "alive"),
         ([record("a", status="left")], record("a"), [], "left"),
+        ([record("a", status="left")], record("a", version=9), [], "left"),
+        ([record("a", version=9)], record("a", status="left"), [Left("a")], "left"),
         ([record("a", status="left")], record("a", 2), [Reborn("a"), Joined("a")], "alive"),
         ([record("a"), "suspect"], record("a", version=1), [Changed("a")], "alive"),
         ([record("a"), "suspect"], record("a"), [], "suspect"),

@@ -1,0 +1,104 @@
+"""Who counts in a round: the members that are alive, but for those that come and go.
+
+Nodes compute the links of a round from their rosters, and two with different ones do not exchange. Every change is a moment in which some
+differ, so nobody may change the roster often:
+
+    who appears for the first time    counts at once; after more than MANY others in a minute, when it has been here for SETTLED_S
+    who comes back                    counts at once; a second time within MEMORY_S, when it has been here for COOL_DOWN_S
+    who leaves or dies                counts no more
+
+To come back takes a newer incarnation (`starling.gossip.membership.member_list`), which no node overlooks: nodes that hear of a peer's
+comings and goings one by one or a few at a time agree on whether it counts, but for its first few. Who was only believed dead comes back at
+once, as other nodes may never have believed it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from math import inf
+
+from starling.gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn
+from starling.gossip.overlay.ranks import digest
+
+COOL_DOWN_S = 60.0
+MEMORY_S = 600.0
+MANY, MINUTE_S = 16, 60.0
+SETTLED_S = 5.0
+MAX_REMEMBERED = 4096  # peers known to have been here before
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    away: bool = False  # it left, or its new life is not here yet
+    back: float = -inf  # when it last came back
+
+
+_NEVER = _Past()
+
+
+@dataclass(slots=True)
+class Roster:
+    """The members that count, by peer id; `now` is local time in seconds."""
+
+    own: str  # our id, which always counts
+    training: bool = False
+    """Else all count at once: the swarm gathers, or this node has just learned of all members."""
+    _counts_from: dict[str, float] = field(default_factory=dict)  # of members that are alive
+    _past: dict[str, _Past] = field(default_factory=dict)  # of peers that left or began a new life
+    _newcomers: deque[float] = field(default_factory=lambda: deque(maxlen=MANY))  # when the last of them came
+    _listed: tuple[tuple[str, ...], bytes] = ((), b"")
+    _until: float = -inf  # when the list changes of itself
+
+    def observe(self, event: MemberEvent, now: float) -> None:
+        """A member changed."""
+        peer = event.peer
+        match event:
+            case Joined():
+                wait_s = self._come_back(peer, now) if self._past.get(peer, _NEVER).away else self._come(now)
+                self._counts_from[peer] = now + wait_s
+            case Reborn() if peer in self._counts_from:
+                self._counts_from[peer] = max(self._counts_from[peer], now + self._come_back(peer, now))
+            case Reborn() | Left():
+                self._counts_from.pop(peer, None)
+                self._remember(peer, away=True)
+            case Died():
+                self._counts_from.pop(peer, None)
+            case _:
+                return
+        self._until = -inf
+
+    def members(self, now: float) -> tuple[str, ...]:
+        """Those that count, sorted."""
+        return self._list(now)[0]
+
+    def view(self, now: float) -> bytes:
+        """Digest of those that count."""
+        return self._list(now)[1]
+
+    def _come_back(self, peer: str, now: float) -> float:
+        """Seconds until a peer in a new life counts."""
+        again = now - self._past.get(peer, _NEVER).back < MEMORY_S
+        self._remember(peer, away=False, back=now)
+        return COOL_DOWN_S if again and self.training else 0.0
+
+    def _come(self, now: float) -> float:
+        """Seconds until a newcomer counts."""
+        if not self.training:
+            return 0.0
+        hurried = len(self._newcomers) == MANY and now - self._newcomers[0] < MINUTE_S
+        self._newcomers.append(now)
+        return SETTLED_S if hurried else 0.0
+
+    def _remember(self, peer: str, *, away: bool, back: float | None = None) -> None:
+        before = self._past.pop(peer, _NEVER)
+        self._past[peer] = _Past(away, before.back if back is None else back)  # now the most recent
+        if len(self._past) > MAX_REMEMBERED:
+            del self._past[next(iter(self._past))]
+
+    def _list(self, now: float) -> tuple[tuple[str, ...], bytes]:
+        if now >= self._until:
+            peers = tuple(sorted({self.own, *(peer for peer, start in self._counts_from.items() if start <= now)}))
+            self._until = min((start for start in self._counts_from.values() if start > now), default=inf)
+            self._listed = peers, digest(peers)
+        return self._listed
