@@ -13,7 +13,8 @@ import torch
 
 from starling.node.config.schema import CompressSection, MembershipSection, MixSection, NodeConfig
 from starling.node.engine.tensor_file import unpack
-from starling.node.net.faults import Drop, slow
+from starling.node.net.faults import Drop
+from tests.harness.links import slow
 from tests.harness.stories import virtual
 from tests.harness.swarms import (
     agree,

@@ -8,8 +8,9 @@ import msgspec
 import trio
 
 from starling.node.config.schema import MembershipSection, MixSection, NodeConfig
-from starling.node.net.faults import loss, partition
+from starling.node.net.faults import loss
 from starling.node.simulate.virtual.swarm import VirtualSwarm
+from tests.harness.links import partition
 from tests.harness.stories import virtual
 from tests.harness.swarms import agree, assert_flows_cancel, digits, drain, kill_engine, rounds_done, story, until
 

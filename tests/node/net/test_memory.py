@@ -10,6 +10,7 @@ from starling.node.config.schema import LimitsSection
 from starling.node.net.api import Connected, Disconnected, Inbound, Network
 from starling.node.net.faults import Deliver, Drop, delay, loss
 from starling.node.net.memory import MemoryHub, MemoryNetwork, address_of
+from tests.harness.links import partition, slow
 from tests.harness.virtual import virtual
 
 
@@ -18,21 +19,6 @@ async def pair(rules=(), **limits) -> tuple[MemoryHub, MemoryNetwork, MemoryNetw
     a, b = (hub.join(name, LimitsSection(**limits)) for name in "ab")
     await a.dial(b.addresses[0])
     return hub, a, b
-
-
-def partition(groups, start_s: float, end_s: float):
-    """From `start_s` until before `end_s` no frame passes between different groups."""
-    group_of = {peer: index for index, group in enumerate(groups) for peer in group}
-
-    def rule(src: str, dst: str, now: float) -> Drop | None:
-        return Drop() if group_of[src] != group_of[dst] and start_s <= now < end_s else None
-
-    return rule
-
-
-def slow(peer: str, bytes_per_s: float):
-    """Every link of this peer carries `bytes_per_s` in each direction."""
-    return lambda src, dst, _now: Deliver(0.0, bytes_per_s) if peer in (src, dst) else None
 
 
 async def drained(channel, patience_s: float = 5.0) -> list:
@@ -135,7 +121,7 @@ async def test_the_first_rule_with_an_opinion_decides():
 @virtual
 async def test_a_slow_link_takes_size_over_rate_and_lanes_share_it():
     """1000 bytes at 100 B/s are ten seconds on any lane; the sender waits meanwhile, not the network."""
-    _, a, b = await pair([slow("b", 100.0)])
+    _, a, b = await pair([slow("b", 100.0, after_s=0.0)])
     start = trio.current_time()
     await a.send("b", "exchange", bytes(1000))
     await a.send("b", "control", bytes(500))

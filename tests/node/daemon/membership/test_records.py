@@ -15,7 +15,7 @@ from starling.node.identity import verify_record
 from starling.node.net.memory import MemoryHub, address_of
 from tests.harness.daemons import until
 from tests.harness.detectors import OpenGate
-from tests.node.daemon.membership.test_service import SWARM, Node
+from tests.harness.members import SWARM, Node
 
 pytestmark = pytest.mark.trio
 SIGNATURE_S = 0.0002

@@ -9,53 +9,20 @@ import pytest
 import trio
 
 from starling.gossip.errors import GossipError, RemoteProtocolError
-from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.membership.events import Died, Joined
 from starling.gossip.wire.frames import encode
 from starling.gossip.wire.schema import Probe, Spread
 from starling.node.config.schema import AdmissionSection, Manifest
-from starling.node.daemon.context import AdmissionStore
-from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.neighbors import RandomNeighbors
-from starling.node.daemon.membership.service import FIRST_PAUSE_S, LONGEST_PAUSE_S, Membership
+from starling.node.daemon.membership.service import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from starling.node.identity import Identity
 from starling.node.net.faults import Drop
 from starling.node.net.memory import MemoryHub, address_of
-from tests.harness.context import context
-from tests.harness.daemons import Reports, agreed, until
+from tests.harness.daemons import agreed, until
+from tests.harness.members import Node
 
-SWARM = "s" + "a" * 32
 SILENT_ONE = Identity.from_seed(b"s" * 32)
 pytestmark = pytest.mark.trio
-
-
-class Node:
-    """One member with all it needs."""
-
-    def __init__(self, hub, index, incarnation=1, swarm=SWARM, manifest=None):
-        self.identity = Identity.from_seed(index.to_bytes(32, "big"))
-        self.peer = self.identity.peer_id
-        self.address = address_of(self.peer)
-        self.network = hub.join(self.peer)
-        self.told = Reports()
-        self.clock = SwarmClock()
-        node = context(
-            network=self.network, report=self.told, identity=self.identity, swarm=swarm, incarnation=incarnation, manifest=manifest
-        )  # fmt: skip
-        self.events = []
-        self.membership = Membership(node, self.clock, Admission(node, AdmissionStore()), self.events.append)
-        self.scope = trio.CancelScope()
-
-    def take_events(self):
-        events, self.events[:] = list(self.events), []
-        return events
-
-    async def live(self, bootstrap=(), task_status=trio.TASK_STATUS_IGNORED):
-        with self.scope:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(self.membership.serve, lambda _peer, _message: None)
-                nursery.start_soon(self.membership.join, bootstrap)
-                task_status.started()
 
 
 @asynccontextmanager
