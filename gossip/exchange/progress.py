@@ -15,9 +15,7 @@ class PeerProgress:
 
     rounds: dict[str, int] = field(default_factory=dict)
     _late: dict[str, int] = field(default_factory=dict)  # peer -> the round at which it last said that we are late
-    _met: dict[str, tuple[int, bool]] = field(
-        default_factory=dict
-    )  # peer -> our round at its last link, whether it had passed that
+    _met: dict[str, tuple[int, bool]] = field(default_factory=dict)  # our round at its last link; had it passed that?
 
     def record(self, peer: str, round: int) -> None:
         """A message of `peer` carries `round`; only an increase counts."""

@@ -35,10 +35,8 @@ from starling.node.status.snapshot import EngineFigures
 
 CLOCK_PATIENCE_S = 10.0  # for a peer that knows the swarm's time
 RECOVERY_ROUNDS = 10  # in which a node that was late and keeps up returns to all of its local steps
-FETCH_PAUSE_S, LONGEST_FETCH_PAUSE_S = (
-    10.0,
-    640.0,
-)  # until claims that were not delivered are looked into again; doubles
+FETCH_PAUSE_S = 10.0  # until claims that were not delivered are looked into again; doubles …
+LONGEST_FETCH_PAUSE_S = 640.0  # … up to this
 FEW = 0.5  # of the local steps of its rounds: a node that does less says so
 FEW_ROUNDS = 20  # not before so many rounds
 STABLE_S = 0.5  # the member list must be unchanged for so long before round 0
@@ -171,9 +169,7 @@ class Training:
         if ahead > far:
             if trio.current_time() < self._fetch_at:
                 return following
-            if (
-                await self.catch_up(following, far, live=True) <= far
-            ):  # too few that claim so have a model of that round
+            if await self.catch_up(following, far, live=True) <= far:  # too few have a model of that round
                 self._fetch_at = trio.current_time() + self._fetch_pause_s
                 self._fetch_pause_s = min(2.0 * self._fetch_pause_s, LONGEST_FETCH_PAUSE_S)
                 return following

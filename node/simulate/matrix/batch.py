@@ -27,9 +27,8 @@ class Directions:
     z: tuple[Tensor, Tensor]  # (r, D) twice: those of initiators and of responders, which differ by pending answers
     noise: Tensor  # (r, 1)
     reach: Tensor | None  # (r, 1) float64; None where flows are not limited
-    forged: NDArray[np.bool_] | None = (
-        None  # (r,) rows that leave drift out of their own totals, until a flow is deleted; None: none do
-    )
+    forged: NDArray[np.bool_] | None = None
+    """(r,) rows that leave drift out of their own totals, until a flow is deleted; None: none do."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
