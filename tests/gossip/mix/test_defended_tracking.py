@@ -1,6 +1,7 @@
 """The defended tracker: what it keeps of gradient tracking, and how little a liar can do to it, for how long."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from itertools import pairwise
 
 import numpy as np
@@ -177,6 +178,7 @@ def test_a_liar_that_swaps_is_not_moved_by_its_own_lies():
     class Lie:
         """Row 1 says five more of everything."""
 
+        attack = SimpleNamespace(targets="tracker")
         rows = np.array([False, True])
 
         def messages(self, view, attacker, receivers):

@@ -1,6 +1,7 @@
 """Gathering: nodes ask peers for their vectors and combine them; the loop and the matrix agree, liars and losses are told apart."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -61,6 +62,8 @@ def phase(number=0):
 
 class Liars:
     """One row that tells everybody the same lie, and remembers what it saw."""
+
+    attack = SimpleNamespace(targets="model")
 
     def __init__(self, lie, bad=(LIAR,)):
         self.lie, self.seen = lie, []
