@@ -1,8 +1,8 @@
 """The defended tracker: what it keeps of gradient tracking, and how little a liar can do to it, for how long."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
