@@ -36,9 +36,10 @@ def chosen_kappa(ratio: float, local_steps: float, memory: float) -> float:
     return 0.2 if local_steps >= memory * ratio else 0.1
 
 
-def chosen_track(kappa: float | None, optimizer: str) -> Track:
-    """What moves flows where the manifest leaves it open: "drift" with any optimiser but sgd, unless a `kappa` asks for "difference"."""
-    return "difference" if optimizer == "sgd" or kappa is not None else "drift"
+def chosen_track(agreed: Any) -> Track:
+    """What moves flows, of a manifest or scenario with the mix "pet". Left open: drift with any optimiser but sgd, unless it has a kappa."""
+    track: Track | None = agreed.mix.track
+    return track or ("difference" if agreed.optimizer.kind == "sgd" or agreed.mix.kappa is not None else "drift")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Pet(MixerBase):
     def check(agreed: Any) -> list[str]:
         """Rules for the manifest; warnings."""
         kappa, kind = agreed.mix.kappa, agreed.optimizer.kind
-        track = agreed.mix.track or chosen_track(kappa, kind)
+        track = chosen_track(agreed)
         if track == "drift":
             unused = "mix.kappa: is not used with mix.track = drift; leave it out, or try `--set mix.track=both`"
             return [] if kappa is None else [unused]

@@ -17,7 +17,7 @@ def mixer(manifest: Manifest) -> Mixer:
     section = manifest.mix
     params = section.params()
     if section.kind == "pet":
-        params["track"] = params["track"] or chosen_track(params["kappa"], manifest.optimizer.kind)
+        params["track"] = chosen_track(manifest)
         if params["drift_limit"] is None and manifest.optimizer.kind != "sgd":
             params["drift_limit"] = drift.LIMIT
     if "rule" in MIXERS.parameters(section.kind, trusted=True):

@@ -163,9 +163,7 @@ def _check_attack(scenario: Scenario) -> list[str]:
 
 def _drifts(scenario: Scenario) -> bool:
     """Whether exchanges are about directions as well."""
-    mix = scenario.mix
-    track = (mix.track or chosen_track(mix.kappa, scenario.optimizer.kind)) if mix.kind == "pet" else "difference"
-    return track != "difference"
+    return scenario.mix.kind == "pet" and chosen_track(scenario) != "difference"
 
 
 def detection_s(scenario: Scenario) -> float:
