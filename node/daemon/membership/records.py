@@ -97,7 +97,7 @@ class RecordVerifier:
         fresh = {_digest(record): record for record in heard if self.members.is_news(record)}
         fresh = {digest: record for digest, record in fresh.items() if digest not in self._found}
         unread = {digest for digest, record in fresh.items() if not self._afford(source, known, _cost(record), now)}
-        legible = tuple(record for record in heard if _digest(record) not in unread)
+        legible = tuple(record for record in heard if _digest(record) not in unread) if unread else heard
         if len(legible) < len(records):
             if not several:
                 return None
