@@ -145,6 +145,9 @@ def test_what_moves_flows_is_chosen_by_the_optimiser_and_a_kappa_asks_for_differ
     """Decision 32 has what it was measured on."""
     agreed = manifest(optimizer=OptimizerSection(kind=optimizer, lr=0.002), mix=MixSection(kappa=kappa))
     assert mixer(agreed).edge.track == track
+    for given in ("difference", "drift"):
+        asked = msgspec.structs.replace(agreed, mix=MixSection(kappa=kappa, track=given))
+        assert mixer(asked).edge.track == given
     assert corrects_updates(agreed) == updates
     assert not manifests.check(agreed)
 
