@@ -37,7 +37,10 @@ def chosen_kappa(ratio: float, local_steps: float, memory: float) -> float:
 
 
 def chosen_track(agreed: Any) -> Track:
-    """What moves flows, of a manifest or scenario with the mix "pet". Left open: drift with any optimiser but sgd, unless it has a kappa."""
+    """What moves flows, of a manifest or scenario with the mix "pet".
+
+    Left open, drift with any optimiser but sgd, unless it has a kappa.
+    """
     track: Track | None = agreed.mix.track
     return track or ("difference" if agreed.optimizer.kind == "sgd" or agreed.mix.kappa is not None else "drift")
 
