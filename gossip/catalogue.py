@@ -46,8 +46,7 @@ class Entry(Generic[F]):
     facts: F = _NO_FACTS  # properties that are known without importing it
     given: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """Arguments that the name fixes, e.g. {"bits": 8} for int8."""
-    keys: str = ""
-    """"module:attribute" whose parameters are the part's keys in the configuration, if not the part's own."""
+    keys: str = ""  # "module:attribute" whose parameters are the part's keys, if not the part's own
 
     def load(self) -> Callable[..., Any]:
         """The constructor."""

@@ -16,17 +16,11 @@ from starling.gossip.lazy_torch import Tensor, nn, torch
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each parameter lies in the flat vector.
+    """Where each parameter lies in the flat vector."""
 
-    Args:
-        names: dotted, unique, as in `named_parameters`; shared parameters appear once.
-        shapes: of each.
-        dtype: of all.
-    """
-
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    dtype: torch.dtype
+    names: tuple[str, ...]  # dotted, unique, as in `named_parameters`; shared parameters appear once
+    shapes: tuple[tuple[int, ...], ...]  # of each
+    dtype: torch.dtype  # of all
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
@@ -50,11 +44,7 @@ class Layout:
 
 
 def layout(model: nn.Module) -> Layout:
-    """The layout of a model's trainable parameters.
-
-    Raises:
-        ValueError: there are none, or they differ in dtype.
-    """
+    """The layout of a model's trainable parameters. Raises ValueError: there are none, or they differ in dtype."""
     named = _trainable(model)
     dtypes = {parameter.dtype for parameter in named.values()}
     if len(dtypes) != 1:

@@ -38,8 +38,7 @@ class Node(Attached):
     Use it as a context manager, or call `start` and `stop`. `for status in node` yields its status until it has finished.
     """
 
-    process: subprocess.Popen[bytes] | None = None
-    """The child process; None before `start`."""
+    process: subprocess.Popen[bytes] | None = None  # the child process; None before `start`
 
     def __enter__(self) -> Self:
         return self.start()

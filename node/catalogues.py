@@ -212,8 +212,7 @@ PACES: Catalogue[Any, None] = Catalogue(
 def task(kind: str, params: Mapping[str, Any]) -> Task:
     """The task that a manifest names; the owner has agreed to import what "module:Class" names (`node.config.consent`).
 
-    Raises:
-        ConfigError: unknown kind or parameter, a value out of bounds, or nothing installed here that declares itself a task.
+    Raises ConfigError: unknown kind or parameter, a value out of bounds, or nothing installed here that declares itself a task.
     """
     made = TASKS.build("task", kind, params, trusted=True)
     if missing := [member for member in TASKS.members if not hasattr(made, member)]:

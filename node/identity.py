@@ -36,11 +36,7 @@ def peer_id_of(public_key: bytes) -> str:
 
 
 def public_key_of(peer_id: str) -> bytes:
-    """The raw public key in a peer id.
-
-    Raises:
-        ValueError: not the canonical peer id of an Ed25519 key.
-    """
+    """The raw public key in a peer id. Raises ValueError: not the canonical peer id of an Ed25519 key."""
     if len(peer_id) != _PEER_ID_TEXT:
         raise ValueError("not the peer id of an Ed25519 key")
     raw = base58.b58decode(peer_id)
@@ -78,8 +74,7 @@ class Identity:
     def load_or_create(cls, path: Path) -> Self:
         """The identity in `path`, made and stored there (PEM, mode 0600) on the first call. A file is never overwritten.
 
-        Raises:
-            ConfigError: the file cannot be read or written, others may read it, or it holds no Ed25519 key.
+        Raises ConfigError: the file cannot be read or written, others may read it, or it holds no Ed25519 key.
         """
         try:
             raw = path.read_bytes()

@@ -25,8 +25,7 @@ class EngineHandle(Protocol):
         Calls are answered in order, except that others may pass Train, Evaluate and Stop while these run. The caller sets the deadline; a
         cancelled call's reply is discarded.
 
-        Raises:
-            EngineError: the engine died or does not answer. Its owner restarts it.
+        Raises EngineError: the engine died or does not answer. Its owner restarts it.
         """
         ...
 

@@ -34,9 +34,8 @@ def found(path: Path, manifest: Manifest, config: NodeConfig) -> tuple[RunDir, s
 
     The directory is made if it is missing; its key is used if it has one. A manifest signed by another founder is a template.
 
-    Raises:
-        ConfigError: the directory holds a node already or cannot be written, `config.shard` is not a shard of `manifest`, or the file of
-            its `task.start` cannot be read.
+    Raises ConfigError: the directory holds a node already or cannot be written, `config.shard` is not a shard of `manifest`, or the file of
+    its `task.start` cannot be read.
     """
     manifests.check_shard(manifest, config.shard)
     if holds_node(path):
@@ -57,8 +56,7 @@ def join(path: Path, invite: Invite, config: NodeConfig) -> RunDir:
 
     The directory is made if it is missing; it may hold a node of the same swarm, whose settings are replaced.
 
-    Raises:
-        ConfigError: the directory holds a node of another swarm or cannot be written, or the invitation is for another peer.
+    Raises ConfigError: the directory holds a node of another swarm or cannot be written, or the invitation is for another peer.
     """
     if holds_node(path):
         place = RunDir(path)

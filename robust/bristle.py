@@ -21,10 +21,8 @@ from collections.abc import Callable
 
 from starling.gossip.lazy_torch import Generator, Tensor, torch
 
-ALPHA = 0.4
-"""Share parameter of the choice: 0 evaluates the nearest third only, 1 the farthest only."""
-QUOTA = 10
-"""Number of models evaluated, up to rounding."""
+ALPHA = 0.4  # share parameter of the choice: 0 evaluates the nearest third only, 1 the farthest only
+QUOTA = 10  # number of models evaluated, up to rounding
 _WORST = -100.0
 
 Scores = Callable[[Tensor], Tensor]

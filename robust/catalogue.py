@@ -19,22 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RuleFacts:
-    """Facts of a combining rule, known without building it. A test compares them with the rules.
+    """Facts of a combining rule, known without building it. A test compares them with the rules."""
 
-    Args:
-        per_bad: peers needed for each Byzantine one ...
-        more: ... and beyond that, for f > 0.
-        share: largest share of Byzantine members that it tolerates.
-        source: of these.
-        losses: evaluates the losses of models.
-        memory: its state between rounds: nothing, a number, a whole model, or each peer's past.
-    """
-
-    per_bad: int = 0
-    more: int = 0
-    share: float = 0.5
-    source: str = ""
-    losses: bool = False
+    per_bad: int = 0  # peers needed for each Byzantine one ...
+    more: int = 0  # ... and beyond that, for f > 0
+    share: float = 0.5  # largest share of Byzantine members that it tolerates
+    source: str = ""  # of these
+    losses: bool = False  # evaluates the losses of models
+    # its state between rounds: nothing, a number, a whole model, or each peer's past
     memory: Literal["nothing", "number", "model", "peers"] = "nothing"
 
     def least_peers(self, f: int) -> int:

@@ -204,8 +204,7 @@ class Statements:
     def receive(self, sender: str, statement: Attestation, round: int, now: float) -> Attestation | None:
         """The same for a statement forwarded by `sender`, whose signature is checked first if it is new.
 
-        Raises:
-            RemoteProtocolError: claim_forged.
+        Raises RemoteProtocolError: claim_forged.
         """
         held = self._held.get(statement.peer, {}).get((statement.incarnation, statement.round))
         if (held is not None and held.digest == statement.digest) or abs(statement.round - round) > self.rounds:

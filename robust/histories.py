@@ -29,12 +29,9 @@ from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.rng import generator
 
 BUCKETS = 4096
-MAX_HISTORIES = 64
-"""Largest number of observations, and of records; the one with the oldest round is evicted first."""
-MAX_HOPS = 16
-"""Records that were forwarded this many times are refused."""
-LEAST_AGREEMENT = 0.5
-"""Smallest cosine of a peer's record and our observation of it at which the record is forwarded."""
+MAX_HISTORIES = 64  # largest number of observations, and of records; the one with the oldest round is evicted first
+MAX_HOPS = 16  # records that were forwarded this many times are refused
+LEAST_AGREEMENT = 0.5  # smallest cosine of a peer's record and our observation of it at which the record is forwarded
 _NEARNESS = 0.8  # λ of the draw by distance
 _CHUNK = 1 << 18  # coordinates hashed at once
 _DOMAIN = b"starling/history/1\0"
@@ -188,11 +185,7 @@ def encode(sketch: Tensor) -> bytes:
 
 
 def decode(raw: bytes) -> Tensor:
-    """Inverse of `encode` for untrusted bytes -> (s,) float32.
-
-    Raises:
-        ValueError: "sketch_size", "sketch_not_finite" or "sketch_norm".
-    """
+    """Inverse of `encode` for untrusted bytes -> (s,) float32. Raises ValueError: "sketch_size", "sketch_not_finite" or "sketch_norm"."""
     if len(raw) != 4 * BUCKETS:
         raise ValueError("sketch_size")
     values = torch.from_numpy(np.frombuffer(raw, "<f4").astype(np.float32))

@@ -31,8 +31,7 @@ SAME = 0.1
 WIDE = 10.0
 APART = 1.5
 EARLY = 8
-LEAD = 16
-"""Rounds by which honest nodes may differ."""
+LEAD = 16  # rounds by which honest nodes may differ
 _CHUNK = 1 << 18
 
 

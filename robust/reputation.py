@@ -43,14 +43,10 @@ EARNED = 0.2
 LATE_COSTS = 0.5
 MOST = 20.0
 ACTIVE = 2.0
-INVITER_SHARE = 0.25
-"""Share of an invitee's fault that its inviter is charged."""
-NEWEST = 0.1
-"""Weight of the newest exchange in moving averages."""
-UNUSUAL = 0.25
-"""Difference to the median peer's share of clipped exchanges from which on a peer loses contribution."""
-COMPARED = 3
-"""Smallest number of other peers for that median."""
+INVITER_SHARE = 0.25  # share of an invitee's fault that its inviter is charged
+NEWEST = 0.1  # weight of the newest exchange in moving averages
+UNUSUAL = 0.25  # difference to the median peer's share of clipped exchanges from which on a peer loses contribution
+COMPARED = 3  # smallest number of other peers for that median
 
 
 @dataclass(frozen=True, slots=True)

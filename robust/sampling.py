@@ -19,8 +19,7 @@ _WORD = 8  # bytes of a draw, so that the remainder is almost uniform
 _V4_BITS, _V6_BITS = 24, 48  # address block that one network customer usually gets
 _NAMED = "named"  # host names are free and may resolve to anything, so all of them count as one prefix
 
-Source = Callable[[int], int]
-"""Bound -> a uniform integer in [0, bound), independent of earlier ones."""
+Source = Callable[[int], int]  # bound -> a uniform integer in [0, bound), independent of earlier ones
 
 
 def overflow(n: int, f: int, s: int, b: int) -> float:

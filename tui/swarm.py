@@ -15,8 +15,7 @@ from starling.tui.drawing.palette import NODE_SIGNS, PEER_SIGNS
 from starling.tui.source import Reading
 from starling.tui.view import labels_of
 
-Pair = tuple[str, str]
-"""Of peer ids, the lower first."""
+Pair = tuple[str, str]  # of peer ids, the lower first
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,8 +99,7 @@ class Baseline:
 def measure(name: str, dim: int, repeat: int, device: str, beside: int = 0) -> Case:
     """The codec SELECTOR[:RATIO]+QUANTIZER at length d on "cpu" or "cuda"; the fastest repetition counts. `beside`: busy processes.
 
-    Raises:
-        ConfigError: no such codec.
+    Raises ConfigError: no such codec.
     """
     warm = coder(name, min(_WARM_UP, dim), device)
     warm.decode(warm.encode(torch.randn(min(_WARM_UP, dim), device=device), 0))
@@ -127,11 +126,7 @@ def measure(name: str, dim: int, repeat: int, device: str, beside: int = 0) -> C
 
 
 def coder(name: str, dim: int, device: str) -> Product | Baseline:
-    """The codec of that name, for vectors (dim,).
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The codec of that name, for vectors (dim,). Raises ConfigError: there is none."""
     selection, plus, quantized = name.partition("+")
     kind, colon, text = selection.partition(":")
     try:

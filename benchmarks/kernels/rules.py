@@ -50,8 +50,7 @@ def measure(name: str, dim: int, count: int, repeat: int, peers: Mapping[str, Ca
 
     `peers`: rule -> what makes the other library's from the number of bad ones.
 
-    Raises:
-        ConfigError: there is no such rule.
+    Raises ConfigError: there is no such rule.
     """
     if name not in ALL_RULES:
         raise ConfigError(f"--rule: {name!r} is unknown, choose one of {', '.join(ALL_RULES)}")
@@ -97,11 +96,7 @@ def ours(name: str, b: int) -> Combine:
 
 
 def byzfl() -> Mapping[str, Callable[[int], Combine]]:
-    """The other library's rules.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """The other library's rules. Raises ConfigError: it is not installed."""
     found = importlib.util.find_spec(PEER)
     if found is None or not found.submodule_search_locations:
         raise ConfigError(

@@ -6,8 +6,7 @@ from starling.gossip.api import Quantizer
 from starling.gossip.bounds import Bytes, PositiveShare
 from starling.gossip.compress.header import BLOCK, BLOCKS, HEADER, TRAILER
 
-FILL = 0.5
-"""Share of a slot on the wire: the rest is for the other direction, retransmission and the other edges."""
+FILL = 0.5  # share of a slot on the wire: the rest is for the other direction, retransmission and the other edges
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,30 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SelectorFacts:
-    """Facts of a selector, known without importing it.
+    """Facts of a selector, known without importing it."""
 
-    Args:
-        random: its choice differs from peer to peer.
-        compares: it looks at what is in the vector, and where both ends move by their difference at what was last known of the peer's.
-        wishes: half of an exchange's coordinates are those for which the responder asked in the last one.
-    """
-
-    random: bool = False
+    random: bool = False  # its choice differs from peer to peer
+    # it looks at what is in the vector, and where both ends move by their difference at what was last known of the peer's
     compares: bool = True
-    wishes: bool = False
+    wishes: bool = False  # half of an exchange's coordinates are those for which the responder asked in the last one
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizerFacts:
-    """Facts of a quantizer, known without importing it.
+    """Facts of a quantizer, known without importing it."""
 
-    Args:
-        random: rounds randomly, differently for each peer.
-        instead: the alternative, where the expected squared error may exceed ‖x‖² and so diverge in a difference or feedback loop.
-    """
-
-    random: bool = False
-    instead: str = ""
+    random: bool = False  # rounds randomly, differently for each peer
+    instead: str = ""  # the alternative, where the expected squared error may exceed ‖x‖² and so diverge in a difference or feedback loop
 
 
 _CODECS = "starling.gossip.compress.quantize"
@@ -71,8 +61,7 @@ SELECTORS: Catalogue[Selector, SelectorFacts] = Catalogue(
     members=("select",),
     supplied=("matrices", "layers", "quantizer"),
 )
-BUDGET = "budget"
-"""Of compress.select: no selector but a rule that chooses one, `node.engine.compression`."""
+BUDGET = "budget"  # of compress.select: no selector but a rule that chooses one, `node.engine.compression`
 SELECTIONS: Catalogue[Selector, SelectorFacts] = SELECTORS.extended(
     {
         BUDGET: Entry(
@@ -126,8 +115,7 @@ PLUGIN_CODES = range(128, 256)  # of packages; built-in codes stay below, so tha
 def by_code(named: Mapping[str, Quantizer]) -> Mapping[int, Quantizer]:
     """Quantizers by their code on the wire.
 
-    Raises:
-        ConfigError: two of different types share a code. Of one type they may: those that only round differently decode alike.
+    Raises ConfigError: two of different types share a code. Of one type they may: those that only round differently decode alike.
     """
     names: dict[int, str] = {}
     for name, quantizer in named.items():

@@ -52,8 +52,7 @@ def encode(values: Tensor, support: Support, quantizer: Quantizer, dim: int, gen
 def encode_from(x: Tensor, support: Support, quantizer: Quantizer, generator: Generator) -> bytes:
     """A request's payload: what x (d,) has on the support. On the device of x until the bytes are packed; all of x is not copied first.
 
-    Raises:
-        ValueError: "not_finite".
+    Raises ValueError: "not_finite".
     """
     values = x if isinstance(support, Full) else support.take(x)
     return encode(values, support, quantizer, x.numel(), generator)

@@ -58,8 +58,7 @@ def decode(data: Bytes, count: int, dim: int) -> IndexArray:
 
     Lengths are checked before anything is allocated, and no array takes more than max(d, 8·len(data), 64k) bytes.
 
-    Raises:
-        ValueError: "bad_indices", for anything encode cannot have made.
+    Raises ValueError: "bad_indices", for anything encode cannot have made.
     """
     indices = (_decode_clusters if data[:1] == bytes([_CLUSTERED]) else rice.decode)(data, count, dim)
     planned = _plan(indices, dim)

@@ -28,16 +28,11 @@ class PowerSgd:
 
     Source: Vogels, Karimireddy and Jaggi 2019, Algorithms 1 and 2 (arXiv:1905.13727). Deviations: P is rounded to fp16, Mᵀ P to
     what the quantizer makes of it, and the message is exactly what a receiver of those gets.
-
-    Args:
-        low_rank: which matrices, what rank.
-        quantizer: of the coefficients.
-        seed: of the first directions.
     """
 
-    low_rank: LowRank
-    quantizer: Quantizer
-    seed: int = 0
+    low_rank: LowRank  # which matrices, what rank
+    quantizer: Quantizer  # of the coefficients
+    seed: int = 0  # of the first directions
 
     def start(self, x: Tensor) -> Warm:
         """Nothing owed; random directions. x: (d,)."""

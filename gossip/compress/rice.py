@@ -37,21 +37,13 @@ _LARGEST_PARAMETER = 2**_PARAMETER_BITS - 1
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a list will be coded.
+    """How a list will be coded."""
 
-    Args:
-        dim: d.
-        gaps: (k,) numbers left out before each.
-        layout: the first byte.
-        size: bytes in all.
-        parameters: (blocks,) uint8, one for each block of 128; of the layout per block only.
-    """
-
-    dim: int
-    gaps: Numbers
-    layout: int
-    size: int
-    parameters: npt.NDArray[np.uint8] | None
+    dim: int  # d
+    gaps: Numbers  # (k,) numbers left out before each
+    layout: int  # the first byte
+    size: int  # bytes in all
+    parameters: npt.NDArray[np.uint8] | None  # (blocks,) uint8, one for each block of 128; of the layout per block only
 
 
 def rice_parameter(count: int, dim: int) -> int:
@@ -114,8 +106,7 @@ def decode(data: Bytes, count: int, dim: int) -> npt.NDArray[np.int64]:
     No other bytes with the same head encode them; the caller checks that this is the head of their plan.
     Lengths are checked before anything is allocated: no array takes more than max(d, 8·len(data), 64k) bytes.
 
-    Raises:
-        ValueError: "bad_indices".
+    Raises ValueError: "bad_indices".
     """
     if not data or not 1 <= count <= dim or len(data) > longest(count, dim):
         raise ValueError("bad_indices")

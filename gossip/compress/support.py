@@ -26,8 +26,7 @@ class Support:
     """
 
     __slots__ = ()
-    kind: ClassVar[Kind]
-    """What it is in a request's header."""
+    kind: ClassVar[Kind]  # what it is in a request's header
 
     def describe(self, dim: int) -> bytes:
         """Bytes between a request's header and its values."""
@@ -83,18 +82,12 @@ class Blocks(Support):
 
     No index crosses the wire. Where each exchange starts at the block after the last one's, every coordinate is visited once
     before any is visited twice: less variance than a fresh draw, for the same bytes.
-
-    Args:
-        seed: of the permutation, 0 <= seed < 2**64.
-        start: position in the permutation, 0 <= start < number of blocks.
-        count: blocks in the support, 1 <= count <= number of blocks.
-        block: coordinates in a block, >= 1; the vector's last block may be shorter.
     """
 
-    seed: int
-    start: int
-    count: int
-    block: int = BLOCK
+    seed: int  # of the permutation, 0 <= seed < 2**64
+    start: int  # position in the permutation, 0 <= start < number of blocks
+    count: int  # blocks in the support, 1 <= count <= number of blocks
+    block: int = BLOCK  # coordinates in a block, >= 1; the vector's last block may be shorter
     kind: ClassVar[Kind] = Kind.BLOCKS
 
     def __post_init__(self) -> None:
@@ -124,11 +117,7 @@ class Blocks(Support):
         return self.count * self.block - (missing if missing and (self._some(blocks) == blocks - 1).any() else 0)
 
     def index(self, dim: int) -> Tensor:
-        """(k,) int64 on the CPU, ascending.
-
-        Raises:
-            ValueError: a vector of `dim` coordinates has too few blocks.
-        """
+        """(k,) int64 on the CPU, ascending. Raises ValueError: a vector of `dim` coordinates has too few blocks."""
         index = (self._rows(dim)[:, None] * self.block + torch.arange(self.block)).view(-1)
         return index[: self.size(dim)]  # ascending: what a short last block lacks is at the end
 
@@ -160,13 +149,9 @@ class Blocks(Support):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Indices(Support):
-    """Listed coordinates.
+    """Listed coordinates."""
 
-    Args:
-        indices: (k,) int64 on the CPU, k >= 1, not negative, strictly increasing.
-    """
-
-    indices: Tensor
+    indices: Tensor  # (k,) int64 on the CPU, k >= 1, not negative, strictly increasing
     kind: ClassVar[Kind] = Kind.INDICES
 
     def __post_init__(self) -> None:

@@ -10,25 +10,15 @@ from starling.gossip.catalogue import Catalogue, Entry
 
 @dataclass(frozen=True, slots=True)
 class MixerFacts:
-    """Facts of a mixing algorithm, known without building it.
+    """Facts of a mixing algorithm, known without building it."""
 
-    Args:
-        asynchronous: may run in clock pace.
-        static: needs one symmetric mixing matrix that never changes.
-        swaps: ends send messages of their own instead of applying one difference.
-        exact: messages must arrive as they are: no lossy codec, no mask.
-        gathers: nodes ask peers for their vectors and combine them by a rule.
-        symmetric: both ends must give a link the same weight.
-        rated: divides by the rate of the local optimiser, which adamw does not know by itself.
-    """
-
-    asynchronous: bool = False
-    static: bool = False
-    swaps: bool = False
-    exact: bool = False
-    gathers: bool = False
-    symmetric: bool = False
-    rated: bool = False
+    asynchronous: bool = False  # may run in clock pace
+    static: bool = False  # needs one symmetric mixing matrix that never changes
+    swaps: bool = False  # ends send messages of their own instead of applying one difference
+    exact: bool = False  # messages must arrive as they are: no lossy codec, no mask
+    gathers: bool = False  # nodes ask peers for their vectors and combine them by a rule
+    symmetric: bool = False  # both ends must give a link the same weight
+    rated: bool = False  # divides by the rate of the local optimiser, which adamw does not know by itself
 
 
 _MIX = "starling.gossip.mix"

@@ -23,14 +23,10 @@ class Bounded:
     Where both ends give the link one weight, the changes of their trackers are the same bits with opposite signs, so Σ y stays (two
     kinds of machine may differ in the last bit of a norm). With a threshold of each end's own, trackers of honest nodes would follow
     something else than the mean gradient. A peer's claim can only lower our threshold. No state per edge: E = 0.
-
-    Args:
-        tracker_clip: >= 0; 0 is off.
-        step_clip: >= 0; 0 is off.
     """
 
-    tracker_clip: float
-    step_clip: float
+    tracker_clip: float  # >= 0; 0 is off
+    step_clip: float  # >= 0; 0 is off
 
     def begin(self, origin: Tensor) -> Tensor:
         """No state."""
@@ -62,19 +58,13 @@ class Bounded:
 
 @dataclass(frozen=True, slots=True)
 class Defended:
-    """Args:
-    y: (…, d) the tracker.
-    previous: (…, d) the last gradient in it.
-    origin: (…, d) the model before this round's local steps.
-    gradient: (…, 1) running mean of the norms of our gradients; 0: there was none yet.
-    step: (…, 1) likewise of how far a round's local steps led.
-    """
+    """What a node keeps between rounds."""
 
-    y: Tensor
-    previous: Tensor
-    origin: Tensor
-    gradient: Tensor
-    step: Tensor
+    y: Tensor  # (…, d) the tracker
+    previous: Tensor  # (…, d) the last gradient in it
+    origin: Tensor  # (…, d) the model before this round's local steps
+    gradient: Tensor  # (…, 1) running mean of the norms of our gradients; 0: there was none yet
+    step: Tensor  # (…, 1) likewise of how far a round's local steps led
 
 
 @parameters

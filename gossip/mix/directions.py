@@ -59,8 +59,7 @@ def on(support: Support, z: Tensor, noise: Tensor, reach: Tensor | None = None) 
 def split(payload: bytes) -> tuple[bytes, bytes, float]:
     """A payload -> that of the exchange, that of z or u (b"" where it was left out), and N or w'.
 
-    Raises:
-        ValueError: "bad_length", or "bad_drift" for a number that is negative or not a number.
+    Raises ValueError: "bad_length", or "bad_drift" for a number that is negative or not a number.
     """
     end = len(payload) - TRAILER.size
     if end < 0:
@@ -90,8 +89,7 @@ def asked(
 ) -> Direction:  # fmt: skip
     """The initiator's direction as decoded, from what `split` gave of a request; with a reach where flows are `limited`.
 
-    Raises:
-        ValueError: a snake_case reason.
+    Raises ValueError: a snake_case reason.
     """
     if (noise < math.inf) != bool(values):
         raise ValueError("bad_drift")
@@ -134,8 +132,7 @@ def answered(
 ) -> Drift | None:  # fmt: skip
     """What u and w' of a response do at the initiator, from what `split` gave of it.
 
-    Raises:
-        ValueError: a snake_case reason; "bad_drift" for a w' that no honest responder could send.
+    Raises ValueError: a snake_case reason; "bad_drift" for a w' that no honest responder could send.
     """
     if weight > theta or (weight > 0.0) != bool(values):
         raise ValueError("bad_drift")

@@ -30,32 +30,21 @@ from dataclasses import dataclass, replace
 
 from starling.gossip.lazy_torch import Tensor, torch
 
-LIMIT = 1.0
-"""Of |c| with any optimiser but sgd, in rms of raw gradients of the same coordinate (decision 32)."""
-REMEMBERED = 0.98
-"""Share of a coordinate's mean square that a local step keeps."""
+LIMIT = 1.0  # of |c| with any optimiser but sgd, in rms of raw gradients of the same coordinate (decision 32)
+REMEMBERED = 0.98  # share of a coordinate's mean square that a local step keeps
 _FARTHEST = 1e100
 
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """A correction, and the gradients it has to learn from.
+    """A correction, and the gradients it has to learn from."""
 
-    Args:
-        c: (…, d) sum of the flows.
-        mean: (…, d) of the raw gradients since the last exchange.
-        spread: (…, 1) Σ‖g − mean‖² of these.
-        count: (…, 1) how many, in the dtype of c.
-        used: (…, 1) bool; an exchange has followed: the next gradient begins a new mean.
-        power: (…, d) running mean of g², from the first that is not 0, or (…, 0) where it is not needed.
-    """
-
-    c: Tensor
-    mean: Tensor
-    spread: Tensor
-    count: Tensor
-    used: Tensor
-    power: Tensor
+    c: Tensor  # (…, d) sum of the flows
+    mean: Tensor  # (…, d) of the raw gradients since the last exchange
+    spread: Tensor  # (…, 1) Σ‖g − mean‖² of these
+    count: Tensor  # (…, 1) how many, in the dtype of c
+    used: Tensor  # (…, 1) bool; an exchange has followed: the next gradient begins a new mean
+    power: Tensor  # (…, d) running mean of g², from the first that is not 0, or (…, 0) where it is not needed
 
 
 def start(x: Tensor, *, limited: bool = False) -> Gradients:

@@ -9,25 +9,17 @@ from dataclasses import dataclass
 from starling.gossip.api import Averaging, Effect, Swapped, Swapping
 from starling.gossip.lazy_torch import Tensor, torch
 
-DOMINANT = 3.0
-"""Times the whole correction. An honest peer's flow is about as long; that of a steady Byzantine push, ten times."""
+DOMINANT = 3.0  # times the whole correction. An honest peer's flow is about as long; that of a steady Byzantine push, ten times
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The flows of one node. Every part is (D,).
+    """The flows of one node. Every part is (D,)."""
 
-    Args:
-        total: the sum of all below, added in one fixed order so that it never drifts from them.
-        rest: flows of settled edges too old to be revoked.
-        flows: c_ij per open edge.
-        settled: flows of edges closed in order, the oldest first.
-    """
-
-    total: Tensor
-    rest: Tensor
-    flows: Mapping[str, Tensor]
-    settled: Mapping[str, Tensor]
+    total: Tensor  # the sum of all below, added in one fixed order so that it never drifts from them
+    rest: Tensor  # flows of settled edges too old to be revoked
+    flows: Mapping[str, Tensor]  # c_ij per open edge
+    settled: Mapping[str, Tensor]  # flows of edges closed in order, the oldest first
 
 
 def opened(like: Tensor) -> Ledger:

@@ -33,23 +33,14 @@ _LARGEST = 1e30  # number in a message that is swapped, which nothing clips: sum
 
 @dataclass(frozen=True, slots=True)
 class ExchangeCodec:
-    """What the swarm agreed on for every exchange.
+    """What the swarm agreed on for every exchange."""
 
-    Args:
-        request: quantizer of the initiator's values.
-        response: quantizer of the difference.
-        clip_norm: no difference that is applied is longer than this, >= 0; 0 is off.
-        clip: (v, norm) -> v shortened to the norm, and whether it was longer; an odd function of v. ValueError if not finite.
-        low_rank: rank and matrices of low-rank exchanges; None: there are none.
-        chunk: of exchanges of cosine atoms; 0: there are none.
-    """
-
-    request: Quantizer
-    response: Quantizer
-    clip_norm: float
-    clip: Clip
-    low_rank: LowRank | None = None
-    chunk: int = 0
+    request: Quantizer  # quantizer of the initiator's values
+    response: Quantizer  # quantizer of the difference
+    clip_norm: float  # no difference that is applied is longer than this, >= 0; 0 is off
+    clip: Clip  # (v, norm) -> v shortened to the norm, and whether it was longer; an odd function of v. ValueError if not finite
+    low_rank: LowRank | None = None  # rank and matrices of low-rank exchanges; None: there are none
+    chunk: int = 0  # of exchanges of cosine atoms; 0: there are none
 
     def encode_request(self, shared: Tensor, support: Support, generator: Generator) -> bytes:
         """The request's payload: the values of `shared` (d,) on the support."""
@@ -72,8 +63,7 @@ class ExchangeCodec:
 
         A quantiser may lengthen what the clip shortened; then it is shortened more, so that the bound holds for v itself.
 
-        Raises:
-            ValueError: "not_finite": the values are too far apart for their type.
+        Raises ValueError: "not_finite": the values are too far apart for their type.
         """
         difference, _ = self.clip(mine - theirs, self.clip_norm)
         shrink = _SHRINK
@@ -89,8 +79,7 @@ class ExchangeCodec:
     ) -> tuple[Tensor, Indices | None]:
         """The v (k,) of a response, and the responder's wish.
 
-        Raises:
-            ValueError: a snake_case reason; "clip_norm_exceeded" where an honest responder would have clipped.
+        Raises ValueError: a snake_case reason; "clip_norm_exceeded" where an honest responder would have clipped.
         """
         v, wish = codec.decode_values(payload, support, dim, dtype, (self.response,), wish_limit)
         if self.clip(v, self.clip_norm * (1.0 + ROUNDING))[1]:
@@ -106,8 +95,7 @@ class ExchangeCodec:
     def decode_message(self, payload: bytes, dim: int, dtype: torch.dtype) -> Tensor | None:
         """The message (dim,) of a payload, zero off its support, or None for nothing.
 
-        Raises:
-            ValueError: a snake_case reason; "too_large" for numbers that soon would add up to infinity.
+        Raises ValueError: a snake_case reason; "too_large" for numbers that soon would add up to infinity.
         """
         if not payload:
             return None

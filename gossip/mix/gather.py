@@ -17,13 +17,10 @@ from starling.gossip.seeds import derive
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Args:
-    origin: (…, d) the model before the local steps of this round.
-    kept: (…, s) what the rule remembers.
-    """
+    """What a node keeps between rounds."""
 
-    origin: Tensor
-    kept: Tensor
+    origin: Tensor  # (…, d) the model before the local steps of this round
+    kept: Tensor  # (…, s) what the rule remembers
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,11 @@ from starling.gossip.mix.base import MixerBase
 
 @dataclass(frozen=True, slots=True)
 class Tracking:
-    """All (…, d).
+    """All (…, d)."""
 
-    Args:
-        c: correction, gradient units.
-        origin: the model at the end of the last round.
-        v: mean direction of this round's local steps.
-    """
-
-    c: Tensor
-    origin: Tensor
-    v: Tensor
+    c: Tensor  # correction, gradient units
+    origin: Tensor  # the model at the end of the last round
+    v: Tensor  # mean direction of this round's local steps
 
 
 @parameters

@@ -16,30 +16,20 @@ from starling.gossip.mix.base import MixerBase
 from starling.gossip.overlay.periodic import Periodic
 from starling.gossip.overlay.static import Alone
 
-FEWEST = 50
-"""Outer steps that a run with outer momentum should have: five times as many as DiLoCo's momentum of .9 remembers, 1/(1 − .9)."""
+FEWEST = 50  # outer steps that a run with outer momentum should have: five times as many as DiLoCo's momentum of .9 remembers, 1/(1 − .9)
 _TINY = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Anchored:
-    """Where a node's outer optimiser is.
+    """Where a node's outer optimiser is."""
 
-    Args:
-        anchor: φ (…, d), the model after the last outer step.
-        momentum: m (…, d), in units of the model.
-        mean: (…, D) models being averaged.
-        mean_anchor: (…, D) anchors being averaged.
-        own: (…, D) the own model when that began.
-        turn: (…, 1) number of the averaging, as a whole number.
-    """
-
-    anchor: Tensor
-    momentum: Tensor
-    mean: Tensor
-    mean_anchor: Tensor
-    own: Tensor
-    turn: Tensor
+    anchor: Tensor  # φ (…, d), the model after the last outer step
+    momentum: Tensor  # m (…, d), in units of the model
+    mean: Tensor  # (…, D) models being averaged
+    mean_anchor: Tensor  # (…, D) anchors being averaged
+    own: Tensor  # (…, D) the own model when that began
+    turn: Tensor  # (…, 1) number of the averaging, as a whole number
 
 
 @parameters

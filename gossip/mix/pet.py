@@ -21,8 +21,7 @@ from starling.gossip.mix.base import MixerBase
 Track = Literal["difference", "drift", "both"]
 SETTLED_EDGES = 8
 KNOWN_KAPPA = 0.3
-BESIDE_DRIFT = 0.1
-"""The largest kappa known to be stable where gradients move flows as well; taken where it is left open."""
+BESIDE_DRIFT = 0.1  # largest kappa known to be stable where gradients move flows as well; the default there
 
 
 def chosen_kappa(ratio: float, local_steps: float, memory: float) -> float:

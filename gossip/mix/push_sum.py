@@ -11,21 +11,15 @@ from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.base import MixerBase
 from starling.gossip.mix.running_sums import RunningSums
 
-FLOOR = 1e-3
-"""Weight below which a node waits: it was 1 in the beginning."""
+FLOOR = 1e-3  # weight below which a node waits: it was 1 in the beginning
 
 
 @dataclass(frozen=True, slots=True)
 class Weighted:
-    """Of a node with numerator m = w·z + rest and model z.
+    """Of a node with numerator m = w·z + rest and model z."""
 
-    Args:
-        w: (…, 1) push-sum weight; 1 in the beginning.
-        rest: (…, d) what the model does not show of the numerator: zeros unless w is below the floor.
-    """
-
-    w: Tensor
-    rest: Tensor
+    w: Tensor  # (…, 1) push-sum weight; 1 in the beginning
+    rest: Tensor  # (…, d) what the model does not show of the numerator: zeros unless w is below the floor
 
 
 @dataclass(frozen=True, slots=True)

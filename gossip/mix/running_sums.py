@@ -18,11 +18,9 @@ class RunningSums:
     After T rounds a float32 moves amounts in grains of 6e-8·T of themselves, though none is lost. A new edge starts new sums.
 
     Source: Spiridonoff, Olshevsky and Paschalidis 2020 (arXiv:1811.03982).
-
-    Args:
-        floor: the last number of the shared vector is a weight; a node gives nothing while it is below this. None: no weight.
     """
 
+    # the last number of the shared vector is a weight; a node gives nothing while it is below this. None: no weight
     floor: float | None = None
 
     def begin(self, origin: Tensor) -> Tensor:

@@ -24,8 +24,7 @@ from starling.gossip.exchange.attestation import Verify
 from starling.gossip.overlay.ranks import salt_of
 from starling.gossip.wire.schema import Beacon
 
-AHEAD = 2
-"""Epochs beyond ours that a beacon may be of: the founder may be one epoch ahead of us, and publishes for the next."""
+AHEAD = 2  # epochs beyond ours that a beacon may be of: the founder may be one epoch ahead of us, and publishes for the next
 VALUE_BYTES = 32
 _DOMAIN = b"starling/beacon/1\0"
 

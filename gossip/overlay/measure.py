@@ -23,8 +23,7 @@ Values = NDArray[np.float64]
 EXACT = 1e-12  # ‖∏W − J‖ up to which an average counts as exact: rounding of double precision
 D2_BOUND = -1.0 / 3.0
 """Lower bound of λ_min(W) for D². Tang et al. 2018 (arXiv:1803.07068). An even ring is at the bound; D² is still stable there."""
-LEAP = 1e-3
-"""No single round of an overlay that only contracts leaves less than this share; one that does is exact by design."""
+LEAP = 1e-3  # no single round of an overlay that only contracts leaves less than this share; one that does is exact by design
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,7 @@ MAX_FRAME_BYTES: dict[Lane, int] = {
 }
 MAX_PAYLOAD_BYTES = MAX_FRAME_BYTES["exchange"] - 1024
 MAX_CHUNK_BYTES = 1 << 20
-MAX_RECORDS = 56
-"""Records in one frame: the largest record is under 4.6 KB, so the frame stays below the control lane's 256 KiB."""
+MAX_RECORDS = 56  # in one frame: the largest is under 4.6 KB, so the frame stays below the control lane's 256 KiB
 MAX_RUMORS = 64
 MAX_ADDRESSES = 8
 MAX_CREDENTIAL_BYTES = 2048  # an invitation through eight hands
@@ -61,8 +60,7 @@ class Request(Message, frozen=True, tag="req"):
     round: Counter  # the initiator's round (steps pace) or slot (clock pace)
     view: Digest  # digest of the member list the round was computed from
     theta: Weight  # mixing weight of this link, (0, 1)
-    gain: Annotated[float, Meta(ge=0.0, le=1e9)]
-    """What a unit of difference adds to the flow, >= 0 (0 for mixing without correction)."""
+    gain: Annotated[float, Meta(ge=0.0, le=1e9)]  # that a unit of difference adds to the flow; 0: no correction
     payload: Payload  # encoded values (starling.gossip.compress.codec)
 
 
@@ -132,8 +130,7 @@ class Pulled(Message, frozen=True, tag="pld"):
     round: Counter  # of the vector; a later one than asked for if the sender is further
     incarnation: Counter  # incarnation of the sender's membership record: a node that starts anew may do a round again
     digest: Digest256  # BLAKE2b-256 of the payload
-    signature: Signature
-    """Ed25519 over swarm, sender, incarnation, round and digest (`starling.gossip.exchange.attestation`)."""
+    signature: Signature  # over swarm, sender, incarnation, round and digest (`starling.gossip.exchange.attestation`)
     payload: Payload  # the whole vector, encoded (starling.gossip.compress.codec)
 
 

@@ -38,27 +38,16 @@ _SIGNATURE = 64
 
 
 class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One invitation. Its fields are checked when it is decoded.
+    """One invitation. Its fields are checked when it is decoded."""
 
-    Args:
-        invitee: public key of the invitee, or a bearer key; 32 bytes.
-        depth: how many more links may follow, 0 to 7.
-        quota: how many the holder may invite, 0 to 64.
-        not_after_ms: unix time in ms at which it ends.
-        number: which of its inviter's invitations it is, from 0.
-        signature: the inviter's.
-        bound: public key of the node that uses a bearer key; b"" if there is none.
-        bound_signature: the bearer key's, over `bound`.
-    """
-
-    invitee: Annotated[bytes, Meta(min_length=_KEY, max_length=_KEY)]
-    depth: Annotated[int, Meta(ge=0, lt=MAX_LINKS)]
-    quota: Annotated[int, Meta(ge=0, le=64)]
-    not_after_ms: Annotated[int, Meta(ge=0, le=2**53)]
-    number: Annotated[int, Meta(ge=0, lt=MAX_NUMBER)]
-    signature: Annotated[bytes, Meta(min_length=_SIGNATURE, max_length=_SIGNATURE)]
-    bound: bytes = b""
-    bound_signature: bytes = b""
+    invitee: Annotated[bytes, Meta(min_length=_KEY, max_length=_KEY)]  # public key, or a bearer key; 32 bytes
+    depth: Annotated[int, Meta(ge=0, lt=MAX_LINKS)]  # how many more links may follow, 0 to 7
+    quota: Annotated[int, Meta(ge=0, le=64)]  # how many the holder may invite, 0 to 64
+    not_after_ms: Annotated[int, Meta(ge=0, le=2**53)]  # unix time in ms at which it ends
+    number: Annotated[int, Meta(ge=0, lt=MAX_NUMBER)]  # which of its inviter's invitations it is, from 0
+    signature: Annotated[bytes, Meta(min_length=_SIGNATURE, max_length=_SIGNATURE)]  # the inviter's
+    bound: bytes = b""  # public key of the node that uses a bearer key; b"" if there is none
+    bound_signature: bytes = b""  # the bearer key's, over `bound`
 
     def __post_init__(self) -> None:
         if (len(self.bound), len(self.bound_signature)) not in {(0, 0), (_KEY, _SIGNATURE)}:

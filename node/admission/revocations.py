@@ -67,10 +67,8 @@ class Revocations:
     """The revocations that one node knows, under the swarm's terms."""
 
     terms: Terms
-    listed: tuple[Revocation, ...] = ()
-    """Sorted by slot, the same order at every node."""
-    digest: bytes = bytes(_DIGEST_BYTES)
-    """Of the void slots."""
+    listed: tuple[Revocation, ...] = ()  # sorted by slot, the same order at every node
+    digest: bytes = bytes(_DIGEST_BYTES)  # of the void slots
     _held: dict[Slot, _Held] = field(default_factory=dict)
 
     def add(self, revocations: Iterable[Revocation], now_ms: int) -> list[Revocation]:

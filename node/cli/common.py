@@ -30,9 +30,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Document = TypeVar("Document", bound=msgspec.Struct)
 
 
-# --- options ----------------------------------------------------------------------------------------------------
-
-
 def dir_option(command: Command) -> Command:
     """`[DIR]` as the last argument, or `--dir DIR`; given to the command as `run_dir: Path`."""
 
@@ -76,9 +73,6 @@ def set_option(*parts: str, help: str) -> Callable[[Command], Command]:
 def file_option(*names: str, help: str) -> Callable[[Command], Command]:
     """An option that names a file."""
     return click.option(*names, metavar="FILE", type=PATH, help=help)
-
-
-# --- printing ---------------------------------------------------------------------------------------------------
 
 
 def say(text: str) -> None:

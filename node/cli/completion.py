@@ -88,9 +88,6 @@ def completion(shell: str) -> None:
     click.echo(kind(click.get_current_context().find_root().command, {}, "starling", VARIABLE).source(), nl=False)
 
 
-# --- what may come ----------------------------------------------------------------------------------------------
-
-
 class RunDirectory(click.Path):
     """A directory that holds a node; completed by those there are, also within the one typed, else as any directory."""
 

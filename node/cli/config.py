@@ -20,8 +20,7 @@ PARTS = ("manifest", "node", "scenario")
 def check(manifest: Manifest) -> None:
     """Print what may not be meant on standard error.
 
-    Raises:
-        ConfigError: it cannot work, as far as that is known without torch or anyone's code.
+    Raises ConfigError: it cannot work, as far as that is known without torch or anyone's code.
     """
     from starling.node.config import manifest as manifests
     from starling.node.config import memory

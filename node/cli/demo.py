@@ -112,9 +112,6 @@ def demo(as_json: bool, no_tui: bool, **options: Any) -> int:
     return 1 if failed else 0
 
 
-# --- what to run ------------------------------------------------------------------------------------------------
-
-
 def make_plan(
     *, nodes: int = 8, task: str = "digits", rounds: int | None = None, seconds: float | None = None, seed: int = 0,
     assignments: Sequence[str] = (), kills: Sequence[str] = (), byzantine: Sequence[str] = (), ban_at: float | None = None,
@@ -225,9 +222,6 @@ def _check_manifest(manifest: Manifest, nodes: int, seconds: float | None) -> No
     if pace.quorum > nodes:
         raise ConfigError(f"pace.quorum: must be <= --nodes = {nodes}, got {pace.quorum}; try `--nodes {pace.quorum}`")
     check_files(manifest.task)
-
-
-# --- showing it -------------------------------------------------------------------------------------------------
 
 
 def _print(summary: DemoSummary) -> None:

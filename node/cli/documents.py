@@ -19,9 +19,6 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", t
     """One JSON object on standard output; its first key is `version`."""
 
 
-# --- a running node ---------------------------------------------------------------------------------------------
-
-
 class Peers(Document, frozen=True):
     """`starling peers --json`."""
 
@@ -82,9 +79,6 @@ class Record(Document, frozen=True):
     """snake_case, e.g. peer_joined; docs/operating.md lists them."""
 
 
-# --- settings ---------------------------------------------------------------------------------------------------
-
-
 class ShownManifest(Document, frozen=True):
     """`starling manifest show --json`."""
 
@@ -100,9 +94,6 @@ class ShownConfig(Document, frozen=True):
     manifest: dict[str, Any] | UnsetType = UNSET
     node: dict[str, Any] | UnsetType = UNSET
     scenario: dict[str, Any] | UnsetType = UNSET
-
-
-# --- research ---------------------------------------------------------------------------------------------------
 
 
 class Codecs(Document, frozen=True):

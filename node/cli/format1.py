@@ -28,8 +28,7 @@ _SIGNED = ("founder", "founded_ms", "signature")
 def converted(old: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """A manifest or scenario in today's keys, checked, and notes on what is lost. Keys left out have their defaults.
 
-    Raises:
-        ConfigError: of today's format and without a key that is no more, or wrong there too.
+    Raises ConfigError: of today's format and without a key that is no more, or wrong there too.
     """
     kept, removed = _without_removed(old)
     if removed and not keys_of_format_1(old) and old.get("format", FORMAT) == FORMAT:

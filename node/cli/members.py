@@ -79,9 +79,6 @@ def revoke(target: str, run_dir: Path, as_json: bool) -> None:
     say(f"revoked; {removed_now}, and the revocation is being sent to the others")
 
 
-# --- what this node decides by itself ---------------------------------------------------------------------------
-
-
 @command(
     ("starling ban …Kx6nXTN --for 24h --why spam", "by the end of its id, as `starling peers` shows it"),
     (f"starling ban {PEER}", "for good"),

@@ -207,9 +207,6 @@ def _invite(given: str | None, file: Path | None) -> str:
         ) from error
 
 
-# --- settings ---------------------------------------------------------------------------------------------------
-
-
 def _split(assignments: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """`--set`s of node.toml, and all others: the two have no key in common."""
     ours: dict[bool, list[str]] = {True: [], False: []}
@@ -273,9 +270,6 @@ def _multiaddr(option: str, text: str) -> str:
     raise ConfigError(
         f"{option}: must be a multiaddr, got {text!r}; try `{option} /{kind}/{host.strip('[]') or '::'}/tcp/{port}`"
     )
-
-
-# --- the node's life --------------------------------------------------------------------------------------------
 
 
 def _start(

@@ -8,8 +8,7 @@ from starling.robust.attacks.catalogue import ATTACKS
 def check(config: NodeConfig) -> None:
     """Whether the node may start with its keys about attacks.
 
-    Raises:
-        ConfigError: an unknown attack, one without `attack_agreed`, or parameters of none.
+    Raises ConfigError: an unknown attack, one without `attack_agreed`, or parameters of none.
     """
     if not config.attack:
         if config.attack_params:

@@ -63,11 +63,7 @@ def found(manifest: Manifest, founder: Identity, now_ms: int) -> Manifest:
 
 
 def verify(manifest: Manifest) -> None:
-    """Check the founder's signature.
-
-    Raises:
-        ConfigError: not founded, or changed since.
-    """
+    """Check the founder's signature. Raises ConfigError: not founded, or changed since."""
     if not manifest.signature:
         raise ConfigError("signature: is empty, this manifest was not founded; try `starling found MANIFEST.toml`")
     unsigned = msgspec.structs.replace(manifest, signature="")
@@ -173,8 +169,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
 def _check_parts(manifest: Manifest, *, trusted: bool) -> None:
     """Whether mixing algorithm, overlay, pace and codecs agree, as far as facts of the catalogues say.
 
-    Raises:
-        ConfigError: they do not, and why.
+    Raises ConfigError: they do not, and why.
     """
     mix, overlay, pace, compress = manifest.mix, manifest.overlay, manifest.pace, manifest.compress
     graph, facts = overlay_of(manifest, trusted=trusted), MIXERS.facts(mix.kind, trusted=trusted)

@@ -31,8 +31,7 @@ def overlay_of(manifest: Manifest, *, trusted: bool = True) -> Overlay:
 def check_members(manifest: Manifest, n: int) -> None:
     """Whether overlay and mixing algorithm stand n members: for those who know n before anything starts.
 
-    Raises:
-        ConfigError: they do not, and why.
+    Raises ConfigError: they do not, and why.
     """
     if manifest.pace.kind == "clock" and manifest.overlay.kind == "sticky":
         return  # rings exist for any number

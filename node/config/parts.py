@@ -108,9 +108,6 @@ def _again(base: type[PartSection], values: dict[str, Any]) -> PartSection:
     return base(**values)
 
 
-# --- parts ----------------------------------------------------------------------------------------------------
-
-
 def names(config: Section) -> dict[str, str]:
     """Key -> name of every part that a manifest, or a scenario, names."""
     chosen: dict[str, str] = {}
@@ -198,9 +195,6 @@ def merged(section: PartSection, values: Mapping[str, Any]) -> dict[str, Any]:
     }
     stays &= set(after.__struct_fields__)
     return {name: value for name, value in plain.items() if name in stays} | dict(values)
-
-
-# --- from plain data ------------------------------------------------------------------------------------------
 
 
 def convert(raw: Mapping[str, Any], kind: type[S], where: str = "", *, trusted: bool = False) -> S:

@@ -72,8 +72,7 @@ def warnings(manifest: Manifest) -> list[str]:
 def check_rule(manifest: Manifest, k: int) -> None:
     """Whether the rule tolerates `byzantine_fraction`, and the f it is set for, where a node receives k models a round.
 
-    Raises:
-        ConfigError: it does not, and what to try.
+    Raises ConfigError: it does not, and what to try.
     """
     if why := _objection(manifest, k):
         cure = next(

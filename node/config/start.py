@@ -26,8 +26,7 @@ def is_digest(start: str) -> bool:
 def sealed(manifest: Manifest, config: NodeConfig) -> tuple[Manifest, NodeConfig]:
     """Replace the file that `task.start` names by its digest; the founder's settings say where it is.
 
-    Raises:
-        ConfigError: it cannot be read.
+    Raises ConfigError: it cannot be read.
     """
     if not (found := place(manifest)):
         return manifest, config

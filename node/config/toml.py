@@ -42,11 +42,7 @@ _RATE = re.compile(
 
 
 def load(path: Path, kind: type[S]) -> S:
-    """The settings in a TOML file.
-
-    Raises:
-        ConfigError: unreadable, not TOML, or a wrong key or value.
-    """
+    """The settings in a TOML file. Raises ConfigError: unreadable, not TOML, or a wrong key or value."""
     raw = read(path)
     try:
         return convert(raw, kind)
@@ -55,11 +51,7 @@ def load(path: Path, kind: type[S]) -> S:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What stands in a TOML file, keys and values unchecked.
-
-    Raises:
-        ConfigError: unreadable, or not TOML.
-    """
+    """What stands in a TOML file, keys and values unchecked. Raises ConfigError: unreadable, or not TOML."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MAX_FILE_BYTES + 1)
@@ -76,11 +68,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """What TOML text says, keys and values unchecked.
-
-    Raises:
-        ConfigError: not TOML.
-    """
+    """What TOML text says, keys and values unchecked. Raises ConfigError: not TOML."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also Python's, of a number of thousands of digits
@@ -143,8 +131,7 @@ def parse_rate(text: str) -> int:
 
     A bare k, m or g counts bytes; ki, mi, gi are powers of two.
 
-    Raises:
-        ConfigError: not a rate.
+    Raises ConfigError: not a rate.
     """
     cleaned = text.strip().lower()
     match = _RATE.fullmatch("0" if cleaned == "none" else cleaned)
@@ -204,9 +191,6 @@ def _value(text: str, wanted: types.Type) -> object:
     except (ValueError, RecursionError):
         return text
     return parsed["value"] if len(parsed) == 1 else text
-
-
-# --- showing ------------------------------------------------------------------------------------------------
 
 
 def _render(config: Section, prefix: str, lines: list[str]) -> None:

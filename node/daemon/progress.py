@@ -54,8 +54,7 @@ class Computed:
 
     rounds: int = 0
     steps: int = 0
-    seconds: float = 0.0
-    """In local steps."""
+    seconds: float = 0.0  # in local steps
 
     def add(self, steps: int, seconds: float) -> None:
         """Add a round's local steps."""
@@ -70,26 +69,20 @@ class Progress:
 
     changed: Callable[[], object] = lambda: None  # called when the state has changed
     state: State = "starting"
-    round: int = 0
-    """Rounds (slots) done."""
-    joined_late: bool = False
-    """Training began with a model fetched from peers."""
+    round: int = 0  # rounds (slots) done
+    joined_late: bool = False  # training began with a model fetched from peers
     figures: EngineFigures = field(default_factory=EngineFigures)
     """The engine's latest; loss and distance are the last that were measured."""
     value: float | None = None
     value_round: int | None = None
     computed: Computed = field(default_factory=Computed)
-    halted: str = ""
-    """Why nothing more is learned from this node's data; "" while it is."""
-    few_steps: str = ""
-    """How few local steps were done in the rounds so far; "" where it was at least half."""
+    halted: str = ""  # why nothing more is learned from this node's data; "" while it is
+    few_steps: str = ""  # how few local steps were done in the rounds so far; "" where it was at least half
     losses: Curve = field(default_factory=Curve)
     values: Curve = field(default_factory=Curve)
-    current: int | None = None
-    """The round (slot) in progress; None before the first."""
+    current: int | None = None  # the round (slot) in progress; None before the first
     distances: Curve = field(default_factory=Curve)
-    speed: Rate = field(default_factory=Rate)
-    """Of local steps."""
+    speed: Rate = field(default_factory=Rate)  # of local steps
 
     def measured(self, figures: EngineFigures) -> None:
         """Take over figures of the engine; a loss or a distance that they lack stays as it was."""

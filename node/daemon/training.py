@@ -57,10 +57,8 @@ class Training:
     progress: Progress
     fetch: Callable[[int, bool], Awaitable[int | None]]
     """A peer's model, if it is past the given round -> its round, or None; whether this node is live, with a model of its own to lose."""
-    cannot_save: str = ""
-    """Why the last attempt to save failed; "" if it succeeded."""
-    edges: StickyEdges | None = None
-    """Clock pace with sticky edges: the edges this node holds."""
+    cannot_save: str = ""  # why the last attempt to save failed; "" if it succeeded
+    edges: StickyEdges | None = None  # clock pace with sticky edges: the edges this node holds
     _local_steps: int = field(init=False)  # of the next round in steps pace
     _due: int = 0  # local steps of all rounds since the start, those jumped over included
     _fetch_at: float = -math.inf  # not before, after claims for which nobody had a model to show

@@ -149,8 +149,7 @@ class Demo:
     def run(self, progress: Callable[[float, str], None]) -> DemoSummary:
         """Run to the end; `progress` is called with the fraction done and one line, several times a second.
 
-        Raises:
-            GossipError: no node could be started or the swarm made no progress.
+        Raises GossipError: no node could be started or the swarm made no progress.
         """
         self.began = time.monotonic()
         self._found()

@@ -40,10 +40,8 @@ from starling.robust.attacks.catalogue import ATTACKS
 
 Sent = TypeVar("Sent", calls.Offered, calls.Answered, calls.Published)
 
-MAX_RECEIVED = 16
-"""Peers whose newest vector an attacker keeps."""
-CREW = "crew"
-"""A parameter for every attack: comma-separated peer ids of all attackers."""
+MAX_RECEIVED = 16  # peers whose newest vector an attacker keeps
+CREW = "crew"  # a parameter for every attack: comma-separated peer ids of all attackers
 TRACKED = frozenset({"gradient_tracking", "beer", "k_gt", "defended_tracking"})
 """Mixing algorithms whose shared vector is a model and a tracker."""
 _LARGEST = 6e4  # every codec can encode it, fp16 included

@@ -21,8 +21,7 @@ from starling.gossip.vector import Layout
 from starling.node.config.schema import CompressSection, Manifest
 from starling.robust.clip import clip
 
-Selection = Callable[[int, int], Selector]
-"""(bytes an exchange may cost or 0, D) -> which coordinates it is about."""
+Selection = Callable[[int, int], Selector]  # (bytes an exchange may cost or 0, D) -> which coordinates it is about
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 

@@ -18,10 +18,8 @@ from torch import Tensor
 
 from starling.gossip.compress.support import Blocks, Full, Indices, Support
 
-PEERS = 5
-"""Fewest peers of a figure: where a round has fewer exchanges, those of earlier rounds count as well."""
-MOST = 64
-"""Most peers of a figure."""
+PEERS = 5  # fewest peers of a figure: where a round has fewer exchanges, those of earlier rounds count as well
+MOST = 64  # most peers of a figure
 
 
 @dataclass(slots=True)

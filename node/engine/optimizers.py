@@ -35,8 +35,7 @@ NOT_BY_ROWS = frozenset({"adafactor", "asgd"})
 
 Correct = Callable[[Tensor], Tensor]
 """A gradient (…, d) -> the direction that the mixing algorithm wants stepped along instead."""
-CLIMB = 10.0
-"""`Phase.climb` of sgd (decision 23 has measurements)."""
+CLIMB = 10.0  # `Phase.climb` of sgd (decision 23 has measurements)
 
 
 class Optimizer:

@@ -46,8 +46,7 @@ def _is_installed(filename: str) -> bool:
 def check(key: str, kind: str, folder: str) -> None:
     """Import the module of `module:name`, searched in `folder` after installed packages, and find the name in it.
 
-    Raises:
-        ConfigError: not found or importing fails, with the key, file and line.
+    Raises ConfigError: not found or importing fails, with the key, file and line.
     """
     consent.find_module(key, kind, folder)
     name, _, attribute = kind.partition(":")

@@ -211,9 +211,8 @@ class Exchanges:
     def apply(self, call: Apply, unbooked: Sequence[Done] = ()) -> Done:
         """Initiator: the effect of the response; deletes the offer. `unbooked` as in `answer`.
 
-        Raises:
-            RemoteProtocolError: the payload is not what an honest responder could send; nothing changed.
-            LocalProtocolError: there is no such offer.
+        Raises RemoteProtocolError: the payload is not what an honest responder could send; nothing changed; LocalProtocolError: there is no
+        such offer.
         """
         offer = self._offers.get(call.peer)
         if offer is None or (offer.inc, offer.seq) != (call.inc, call.seq):

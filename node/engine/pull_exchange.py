@@ -17,8 +17,7 @@ from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.gather import message_seed
 from starling.node.rpc.calls import Publish, Published, VerifyUpdate
 
-LARGEST = 1e12
-"""Largest number accepted in a vector: sums of squares of such stay finite in float32."""
+LARGEST = 1e12  # largest number accepted in a vector: sums of squares of such stay finite in float32
 
 
 class PullExchange:

@@ -67,8 +67,7 @@ class _Tally:
 class Session:
     """The engine between Open and Stop. A call is answered by the method that has its tag as a name.
 
-    Raises:
-        ConfigError: the manifest, the node's settings or the checkpoint cannot be used.
+    Raises ConfigError: the manifest, the node's settings or the checkpoint cannot be used.
     """
 
     def __init__(self, opening: calls.Open, clock: Callable[[], float], csprng: Csprng) -> None:

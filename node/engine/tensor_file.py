@@ -57,8 +57,7 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, str | int]]:
 def write(path: Path, data: bytes) -> Path:
     """Write beside `path`, mode 0600, and flush to the disk -> the temporary file, ready to be renamed to `path`.
 
-    Raises:
-        OSError: no space, no permission, no such folder. No temporary file is left then.
+    Raises OSError: no space, no permission, no such folder. No temporary file is left then.
     """
     temporary = path.with_name(f".{path.name}.writing")
     try:

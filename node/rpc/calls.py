@@ -45,35 +45,21 @@ M = TypeVar("M", Manifest, dict[str, Any], default=Manifest)
 
 
 class Open(Call, Generic[M], frozen=True, tag="open"):
-    """First call: build task, data, model, mixer; resume from `checkpoint` if the file exists. -> Opened
+    """First call: build task, data, model, mixer; resume from `checkpoint` if the file exists. -> Opened"""
 
-    Args:
-        manifest: the swarm's agreement; on its way plain data, as the types of its sections depend on the parts that they name.
-        data: the volunteer's own data or "".
-        shard: part of built-in data.
-        device: auto, cpu, cuda, mps.
-        threads: torch threads of local steps, 0 = as many as are fastest, up to torch's choice.
-        checkpoint: path of the checkpoint file.
-        node: stable label of this node (peer id): seeds its generators.
-        privacy: limits on what this node's data may reveal.
-        attack, attack_params: how it misbehaves; "" for not at all.
-        code: folder in which a `module:Class` of the manifest, or of `attack`, is looked for after installed packages; "" without the
-            owner's consent.
-        start: where the file is that `task.start` of the manifest is the digest of; "" for none.
-    """
-
-    manifest: M
-    data: str
-    shard: int
-    device: str
-    threads: int
-    checkpoint: str
-    node: str
-    privacy: PrivacySection = PrivacySection()
-    attack: str = ""
+    manifest: M  # the swarm's agreement; on its way plain data, as the types of its sections depend on the parts that they name
+    data: str  # the volunteer's own or ""
+    shard: int  # part of built-in data
+    device: str  # auto, cpu, cuda, mps
+    threads: int  # of torch in local steps, 0 = as many as are fastest, up to torch's choice
+    checkpoint: str  # path of the file
+    node: str  # stable label of this node (peer id): seeds its generators
+    privacy: PrivacySection = PrivacySection()  # limits on what this node's data may reveal
+    attack: str = ""  # how it misbehaves; "" for not at all
     attack_params: dict[str, Scalar] = msgspec.field(default_factory=dict)
+    # folder in which a `module:Class` of the manifest, or of `attack`, is looked for after installed packages; "" without consent
     code: str = ""
-    start: str = ""
+    start: str = ""  # where the file is that `task.start` of the manifest is the digest of; "" for none
 
 
 class Opened(Call, frozen=True, tag="opened"):
@@ -91,35 +77,24 @@ class Opened(Call, frozen=True, tag="opened"):
 
 
 class Train(Call, frozen=True, tag="train"):
-    """Steps pace: do the `steps` local steps of `round`, freeze, reply. -> Trained
-
-    Args:
-        first, last, turn: the averaging that its exchanges belong to, as in `starling.gossip.api.Phase`.
-    """
+    """Steps pace: do the `steps` local steps of `round`, freeze, reply. -> Trained"""
 
     round: int
     steps: int
+    # the averaging that its exchanges belong to, as in `starling.gossip.api.Phase`
     first: bool = True
     last: bool = True
     turn: int = 0
 
 
 class Trained(Call, frozen=True, tag="trained"):
-    """Local steps done.
+    """Local steps done."""
 
-    Args:
-        round: theirs.
-        figures: after them; the distance in clock pace only, in steps pace it is in Done.
-        seconds: they took.
-        undone: steps that produced non-finite numbers and were reverted.
-        halted: why this node's data are no longer used; "" while they are.
-    """
-
-    round: int
-    figures: EngineFigures
-    seconds: float
-    undone: int = 0
-    halted: str = ""
+    round: int  # theirs
+    figures: EngineFigures  # after them; the distance in clock pace only, in steps pace it is in Done
+    seconds: float  # they took
+    undone: int = 0  # steps that produced non-finite numbers and were reverted
+    halted: str = ""  # why this node's data are no longer used; "" while they are
 
 
 class Free(Call, frozen=True, tag="free"):
@@ -130,13 +105,10 @@ class Free(Call, frozen=True, tag="free"):
 
 
 class Mix(Call, frozen=True, tag="mix"):
-    """Steps pace: add the gathered effects to the vector in canonical order and thaw. -> Done
-
-    Args:
-        asked: peers that were sent requests, with or without a response: an absent vector keeps its place.
-    """
+    """Steps pace: add the gathered effects to the vector in canonical order and thaw. -> Done"""
 
     round: int
+    # peers that were sent requests, with or without a response: an absent vector keeps its place
     asked: tuple[str, ...] = ()
 
 
@@ -187,16 +159,12 @@ class ChunkRead(Call, frozen=True, tag="chunk"):
 
 
 class Consider(Call, frozen=True, tag="consider"):
-    """Hold a fetched model (digest already checked) until Agree. -> Done, or Refused if it has another schema, or is a fourth
-
-    Args:
-        turn: models of another turn are held no more.
-    """
+    """Hold a fetched model (digest already checked) until Agree. -> Done, or Refused if it has another schema, or is a fourth"""
 
     peer: str
     round: int
     state: bytes
-    turn: int = 0
+    turn: int = 0  # models of another turn are held no more
 
 
 class Agree(Call, frozen=True, tag="agree"):
@@ -204,17 +172,11 @@ class Agree(Call, frozen=True, tag="agree"):
 
 
 class Agreed(Call, frozen=True, tag="agreed"):
-    """The result; the models are held no more.
+    """The result; the models are held no more."""
 
-    Args:
-        round: of the installed model.
-        peers: those whose models were combined; none: nothing was installed.
-        outside: peers that offered a model no honest member can have.
-    """
-
-    round: int
-    peers: tuple[str, ...]
-    outside: tuple[str, ...]
+    round: int  # of the installed model
+    peers: tuple[str, ...]  # those whose models were combined; none: nothing was installed
+    outside: tuple[str, ...]  # peers that offered a model no honest member can have
 
 
 class Stop(Call, frozen=True, tag="stop"):

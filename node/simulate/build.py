@@ -39,8 +39,7 @@ def exchange(scenario: Scenario, agreed: Manifest, mixer: Mixer, layout: Layout)
 
     A budget that is left to be measured is what the slowest of `network.rates` allows.
 
-    Raises:
-        ConfigError: a part does not take its parameters.
+    Raises ConfigError: a part does not take its parameters.
     """
     dim = origin(mixer, torch.zeros(layout.dim)).numel()
     codec = exchange_codec(agreed, layout.dtype, parts(layout, dim))

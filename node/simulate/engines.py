@@ -17,11 +17,7 @@ from starling.node.simulate.virtual import run as virtual
 
 
 def check(scenario: Scenario) -> None:
-    """Task, mixing algorithm, codecs and selector take the values they are given.
-
-    Raises:
-        ConfigError: they do not.
-    """
+    """Task, mixing algorithm, codecs and selector take the values they are given. Raises ConfigError: they do not."""
     agreed = manifest(scenario)
     if scenario.simulate.model:
         model = initial(task(agreed.task.kind, agreed.task.params()), agreed)
@@ -32,9 +28,7 @@ def check(scenario: Scenario) -> None:
 def simulate(scenario: Scenario, progress: Progress) -> Outcome:
     """One run of a checked scenario without a sweep; `progress` is called as rounds pass.
 
-    Raises:
-        ConfigError: the task or its data cannot be had.
-        GossipError: the swarm came to a halt.
+    Raises ConfigError: the task or its data cannot be had; GossipError: the swarm came to a halt.
     """
     torch.set_num_threads(scenario.simulate.threads)
     run = virtual.run if scenario.simulate.engine == "virtual" else matrix.run

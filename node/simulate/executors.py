@@ -22,8 +22,7 @@ T = TypeVar("T")
 
 DIED = "the process of this run ended abruptly, perhaps for want of memory; try fewer nodes, or fewer runs at a time"
 _CONNECT_S = 5
-Report = tuple[int, int, str]
-"""Number of a run, rounds done, one line."""
+Report = tuple[int, int, str]  # number of a run, rounds done, one line
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,8 +118,7 @@ def cluster(address: str) -> Iterator[Executor]:
 
     Progress is known only run by run.
 
-    Raises:
-        ConfigError: dask.distributed is not installed, or there is no scheduler.
+    Raises ConfigError: dask.distributed is not installed, or there is no scheduler.
     """
     if find_spec("distributed") is None:
         raise ConfigError(

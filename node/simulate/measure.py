@@ -15,8 +15,7 @@ from torch import Tensor
 from starling.node.simulate.matrix.problem import Problem
 from starling.node.simulate.results import Outcome, Row, reached
 
-NOT_FINITE = "not_finite"
-"""What a ValueError says where numbers are no longer finite, as in the core."""
+NOT_FINITE = "not_finite"  # what a ValueError says where numbers are no longer finite, as in the core
 
 
 @dataclass(slots=True)
@@ -40,8 +39,7 @@ class Measure:
 
         `sent_bytes` and `exchanges`, counted at each end, are sums so far over the `nodes` that ever were.
 
-        Raises:
-            ValueError: "not_finite": the swarm has diverged; there is no row.
+        Raises ValueError: "not_finite": the swarm has diverged; there is no row.
         """
         distance = consensus_distance(x.double())
         loss = success = None

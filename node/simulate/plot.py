@@ -26,8 +26,7 @@ _LEGEND_LINES = 30  # beside a panel; more take another column
 def check(path: Path | None) -> None:
     """Whether a picture can be drawn and written there, before hours of computing.
 
-    Raises:
-        ConfigError: matplotlib is missing, or the name does not say a format.
+    Raises ConfigError: matplotlib is missing, or the name does not say a format.
     """
     if path is not None and path.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"--plot: must end in {', '.join(SUFFIXES)}, got {path.name!r}; try `--plot {path.stem}.png`")
@@ -106,11 +105,7 @@ def _line(
 
 
 def save(picture: Figure, path: Path) -> None:
-    """Write it.
-
-    Raises:
-        ConfigError: it cannot be written there.
-    """
+    """Write it. Raises ConfigError: it cannot be written there."""
     try:
         picture.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
     except OSError as error:

@@ -167,11 +167,7 @@ def _keys(finished: Iterable[Finished]) -> list[str]:
 
 
 def check_group(labels: Iterable[Mapping[str, Scalar]], group: Sequence[str]) -> None:
-    """Whether every key of `group` is a label of some run.
-
-    Raises:
-        ConfigError: one is not.
-    """
+    """Whether every key of `group` is a label of some run. Raises ConfigError: one is not."""
     known = dict.fromkeys(key for each in labels for key in each)
     for key in group:
         if key not in known:
@@ -187,8 +183,7 @@ def varying(finished: Sequence[Finished]) -> list[str]:
 def variants(finished: Sequence[Finished], group: Sequence[str] = ()) -> list[tuple[str, list[Finished]]]:
     """Runs grouped by the values of the keys `group`, each with these values as a short title. Empty: all that vary but the seed.
 
-    Raises:
-        ConfigError: a key of `group` is no label of the runs.
+    Raises ConfigError: a key of `group` is no label of the runs.
     """
     check_group((run.labels for run in finished), group)
     keys, groups = group or varying(finished), dict[tuple[Scalar, ...], list[Finished]]()

@@ -21,8 +21,7 @@ WHOLE_NODES = 64  # of engine = virtual: each costs some milliseconds of computi
 def check(cells: tuple[Cell, ...]) -> list[str]:
     """Check the rules between fields of every run -> warnings, one line each, without repetition.
 
-    Raises:
-        ConfigError: one run cannot be had; of several, the line says which.
+    Raises ConfigError: one run cannot be had; of several, the line says which.
     """
     warnings: dict[str, None] = {}
     for cell in cells:

@@ -18,8 +18,7 @@ from starling.node.simulate.schema import Scenario
 from starling.node.simulate.sweep import Cell, title
 from starling.node.simulate.worker import Failure
 
-Show = Callable[[float, str], None]
-"""Called with the fraction of all rounds that are done, in [0, 1], and one line."""
+Show = Callable[[float, str], None]  # called with the fraction of all rounds that are done, in [0, 1], and one line
 
 _LOOK_S = 0.2  # between two looks at the progress of runs
 

@@ -35,8 +35,7 @@ def title(labels: Mapping[str, Scalar]) -> str:
 def read(file: Path | None, given: Sequence[str] = ()) -> tuple[Scenario, tuple[Cell, ...]]:
     """The scenario of a TOML file, None: of the defaults, with what is `given` as `--set` takes it, "preset=open" too; and its runs.
 
-    Raises:
-        ConfigError: unreadable, not TOML, or as `cells`.
+    Raises ConfigError: unreadable, not TOML, or as `cells`.
     """
     scenario = presets.load(Scenario, file, given)
     return scenario, cells(scenario, lambda more: presets.load(Scenario, file, (*given, *more)))
@@ -48,8 +47,7 @@ def cells(scenario: Scenario, again: Callable[[Sequence[str]], Scenario] | None 
     `again` makes the scenario anew with more assignments: a preset in the grid gives values to the keys that were not given, which a
     scenario no longer knows. Without it such a preset is only a name.
 
-    Raises:
-        ConfigError: an unknown key, a value it does not take, or too many runs.
+    Raises ConfigError: an unknown key, a value it does not take, or too many runs.
     """
     axes = [_axis(key, values) for key, values in flat(scenario.sweep.grid, "")]
     if scenario.sweep.seeds:

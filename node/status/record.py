@@ -70,9 +70,6 @@ class Curve:
         return (*self._kept, self._last)
 
 
-# --- writing ------------------------------------------------------------------------------------------------
-
-
 def line(before: StatusSnapshot | None, now: StatusSnapshot) -> bytes:
     """The line that follows the one of `before`, newline included: whole where a file begins (None), or the node was started again."""
     if before is None or _is_restart(before, now):
@@ -95,9 +92,6 @@ def _appended(before: tuple[T, ...], now: tuple[T, ...]) -> tuple[T, ...]:
         if now[: len(kept)] == kept:
             return now[len(kept) :]
     return now
-
-
-# --- reading ------------------------------------------------------------------------------------------------
 
 
 def load(path: Path) -> list[StatusSnapshot]:

@@ -27,8 +27,7 @@ from starling.node.tasks import keys
 from starling.node.tasks.api import Source
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-Samples = tuple[Tensor, Tensor]
-"""(m, d) features and (m,) labels, −1 or 1."""
+Samples = tuple[Tensor, Tensor]  # (m, d) features and (m,) labels, −1 or 1
 _NEWTON_STEPS = 60
 
 
@@ -71,17 +70,11 @@ class Convex:
 
 @dataclass(frozen=True, slots=True)
 class Bowl:
-    """½ (x − b)ᵀ A (x − b) + noiseᵀ x.
+    """½ (x − b)ᵀ A (x − b) + noiseᵀ x."""
 
-    Args:
-        A: (d, d) symmetric and positive definite, or (d,) > 0 where it is diagonal.
-        b: (d,) its lowest point without noise.
-        noise: (d,) error of the gradient, or None.
-    """
-
-    A: Tensor
-    b: Tensor
-    noise: Tensor | None = None
+    A: Tensor  # (d, d) symmetric and positive definite, or (d,) > 0 where it is diagonal
+    b: Tensor  # (d,) its lowest point without noise
+    noise: Tensor | None = None  # (d,) error of the gradient, or None
 
     def __call__(self, x: Tensor) -> Tensor:
         """(d,) -> scalar."""

@@ -23,10 +23,8 @@ SIDE = 8
 PIXELS = SIDE * SIDE
 CLASSES = 10
 BRIGHTEST = 16
-DATA = Path(__file__).parent / "data" / "digits.csv.gz"
-"""Rows of 64 pixels, 0 to 16, and a label, 0 to 9."""
-TRAINING = 1437
-"""Built-in training samples; the other 360 are the test split."""
+DATA = Path(__file__).parent / "data" / "digits.csv.gz"  # rows of 64 pixels, 0 to 16, and a label, 0 to 9
+TRAINING = 1437  # built-in training samples; the other 360 are the test split
 
 
 @dataclass(frozen=True, slots=True, init=False)

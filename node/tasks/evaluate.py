@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from starling.node.tasks.api import Data, Task
 
-BATCHES = 32
-"""Training batches that the statistics are a mean over."""
+BATCHES = 32  # training batches that the statistics are a mean over
 
 
 @dataclass(frozen=True, slots=True)

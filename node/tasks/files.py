@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from starling.gossip.errors import ConfigError
 
-MAX_BYTES = 4 << 30
-"""Largest array read, uncompressed: a file that claims more is refused before anything is allocated."""
+MAX_BYTES = 4 << 30  # largest array read, uncompressed: a file that claims more is refused before anything is allocated
 
 BAD_FILE = (OSError, EOFError, ValueError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error)
 """What gzip, zipfile and NumPy raise on damaged, truncated, encrypted or foreign files."""

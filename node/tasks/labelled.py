@@ -20,26 +20,18 @@ from starling.gossip.seeds import derive
 from starling.node.tasks.api import Source
 from starling.node.tasks.partition import cut, take
 
-Batch = tuple[Tensor, Tensor]
-"""(m, …) float32 samples and (m,) int64 labels."""
+Batch = tuple[Tensor, Tensor]  # (m, …) float32 samples and (m,) int64 labels
 
-HELD_OUT = 0.1
-"""Share of the samples kept for testing where no test split is given."""
+HELD_OUT = 0.1  # share of the samples kept for testing where no test split is given
 
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Samples as they were read, one split of them.
+    """Samples as they were read, one split of them."""
 
-    Args:
-        x: (n, …) uint8, taken as shares of 255, or float32.
-        y: (n,) int64 labels.
-        keys: (n,) owner of each sample, for a cut by_key; None: unknown.
-    """
-
-    x: NDArray[Any]
-    y: NDArray[np.int64]
-    keys: NDArray[Any] | None = None
+    x: NDArray[Any]  # (n, …) uint8, taken as shares of 255, or float32
+    y: NDArray[np.int64]  # (n,) int64 labels
+    keys: NDArray[Any] | None = None  # (n,) owner of each sample, for a cut by_key; None: unknown
 
     def take(self, indices: NDArray[np.int64]) -> Examples:
         """Those samples, copied."""

@@ -17,8 +17,7 @@ from starling.node.config.schema import PartitionSection
 
 Indices = NDArray[np.int64]
 
-FEW = 32
-"""Samples that a shard of a Dirichlet cut holds at least, where there are enough: one batch of the default size."""
+FEW = 32  # samples that a shard of a Dirichlet cut holds at least where there are enough: one default batch
 
 
 def floor(samples: int, shards: int) -> int:

@@ -26,8 +26,7 @@ from starling.node.tasks.partition import take
 FEATURES, CLASSES = 64, 10
 TRAINING, TEST = 4000, 4000
 _TASK_SEED, _SPLIT_SEED = 1234, 100
-_FEW = 20
-"""A node with fewer samples gets as many more, drawn from all: some are then on several nodes."""
+_FEW = 20  # a node with fewer samples gets as many more, drawn from all: some are then on several nodes
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -23,27 +23,18 @@ from starling.node.tasks.gpt import BYTES, Gpt
 from starling.node.tasks.partition import Indices, cut, take
 
 MAX_FILES = 4096
-MAX_WINDOWS = 512
-"""Held-out windows, spread evenly over all held-out text, so that an evaluation takes seconds."""
-BLOCK_WINDOWS = 8
-"""Windows in a block, the unit in which text is cut into shards."""
+MAX_WINDOWS = 512  # held-out windows, spread evenly over all held-out text, so that an evaluation takes seconds
+BLOCK_WINDOWS = 8  # windows in a block, the unit in which text is cut into shards
 
 
 @dataclass(frozen=True, slots=True)
 class TextData:
-    """One node's share on the device; satisfies `starling.node.tasks.api.Data`.
+    """One node's share on the device; satisfies `starling.node.tasks.api.Data`."""
 
-    Args:
-        text: (n,) uint8, this node's stretches one after the other.
-        begins: (r,) int64 on the CPU, where each stretch begins in `text`.
-        windows: (r,) int64 on the CPU, running total of the windows that lie within stretches.
-        test: (k, t) uint8, the held-out windows.
-    """
-
-    text: Tensor
-    begins: Tensor
-    windows: Tensor
-    test: Tensor
+    text: Tensor  # (n,) uint8, this node's stretches one after the other
+    begins: Tensor  # (r,) int64 on the CPU, where each stretch begins in `text`
+    windows: Tensor  # (r,) int64 on the CPU, running total of the windows that lie within stretches
+    test: Tensor  # (k, t) uint8, the held-out windows
 
     @property
     def samples(self) -> int:

@@ -32,8 +32,7 @@ class Combination(Protocol):
     def reduce(self, stack: Stack, context: Context) -> Combined:
         """(R, D) combined vectors, (R, s) new state, and (R, p − 1) bool the peers clipped or excluded, or None.
 
-        Raises:
-            BreakdownExceeded: too few vectors.
+        Raises BreakdownExceeded: too few vectors.
         """
         ...
 
@@ -91,14 +90,10 @@ class Composed:
     """A rule, after a pre-aggregation if given. Satisfies `starling.gossip.api.Rule`.
 
     A row without present peers keeps its own vector, bit by bit.
-
-    Args:
-        rule: the rule.
-        first: the pre-aggregation; None for rules with state per peer, as it mixes peers.
     """
 
     rule: Combination
-    first: Preparation | None = None
+    first: Preparation | None = None  # the pre-aggregation; None for rules with state per peer, as it mixes peers
 
     def __post_init__(self) -> None:
         if self.memory_slots and self.first is not None:
@@ -129,9 +124,7 @@ class Composed:
     ) -> Combined:
         """As `starling.gossip.api.Rule`. After a pre-aggregation, which mixes peers, none is reported as clipped or excluded.
 
-        Raises:
-            BreakdownExceeded: too few peers for the rule.
-            ValueError: the rule needs losses and there are none.
+        Raises BreakdownExceeded: too few peers for the rule; ValueError: the rule needs losses and there are none.
         """
         leading, (peers, dim) = own.shape[:-1], received.shape[-2:]
         if not peers:
@@ -167,10 +160,6 @@ def _start(part: object, own: Tensor) -> Tensor:
 
 
 def check_count(name: str, f: int, count: int, least: int) -> None:
-    """Check that there are enough vectors.
-
-    Raises:
-        BreakdownExceeded: fewer than `least`.
-    """
+    """Check that there are enough vectors. Raises BreakdownExceeded: fewer than `least`."""
     if count < least:
         raise BreakdownExceeded(f"{name}: f = {f} needs at least {least} vectors, our own included, got {count}")

@@ -8,8 +8,7 @@ Shapes: R rows, m vectors.
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules.stack import CHUNK
 
-HALF = 0.5
-"""A peer whose difference is shortened below this share is reported as clipped."""
+HALF = 0.5  # a peer whose difference is shortened below this share is reported as clipped
 
 
 def between(gram: Tensor) -> Tensor:

@@ -76,11 +76,7 @@ class Ubar:
     alpha: Share = 0.5
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`.
-
-        Raises:
-            ValueError: losses are not available.
-        """
+        """As `Combination.reduce`. Raises ValueError: losses are not available."""
         if context.losses is None:
             raise ValueError("ubar needs the losses of models, which are not known here")
         peers = stack.count - 1

@@ -17,8 +17,7 @@ from starling.robust.rules.coordinate import mean_around_median
 from starling.robust.rules.distances import between, nearest
 from starling.robust.rules.stack import Stack
 
-MAX_SUBSETS = 100_000
-"""Most subsets that minimum diameter averaging compares; C(16, 3) = 560, C(20, 6) = 38,760."""
+MAX_SUBSETS = 100_000  # most subsets that minimum diameter averaging compares; C(16, 3) = 560, C(20, 6) = 38,760
 _AT_ONCE = 1 << 20  # distances
 
 
@@ -80,11 +79,7 @@ class Mda(Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`.
-
-        Raises:
-            ValueError: there are more than MAX_SUBSETS subsets.
-        """
+        """As `Combination.reduce`. Raises ValueError: there are more than MAX_SUBSETS subsets."""
         check_count("mda", self.f, stack.count, 2 * self.f + 1)
         size = stack.count - self.f
         if math.comb(stack.count, size) > MAX_SUBSETS:

@@ -22,10 +22,8 @@ from dataclasses import dataclass, replace
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.robust.rules.sorting_network import Network
 
-BLOCK = 1 << 15
-"""Coordinates at a time: 17 vectors of so many float32 fit in the second-level cache of a core."""
-CHUNK = 1 << 14
-"""Coordinates of one partial sum."""
+BLOCK = 1 << 15  # coordinates at a time: 17 vectors of so many float32 fit in the second-level cache of a core
+CHUNK = 1 << 14  # coordinates of one partial sum
 
 
 @dataclass(frozen=True, slots=True)

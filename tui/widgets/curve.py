@@ -19,8 +19,7 @@ TICK = 12  # cells of width that a tick of rounds needs
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 BOUNDED = ("accuracy", "precision", "recall", "f1", "auc", "top1", "top5")
 """Names of metrics that lie in [0, 1], or begin so."""
-LEAST_SPAN = 0.1
-"""Of the axis of a bounded metric: noise in the third digit must not look like a cliff."""
+LEAST_SPAN = 0.1  # of the axis of a bounded metric: noise in the third digit must not look like a cliff
 DOTS = re.compile(r"[\u2801-\u28ff•]+")
 
 

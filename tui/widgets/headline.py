@@ -19,8 +19,7 @@ OTHER_STATES = {
     "failed": "stopped by an error; its log.jsonl says which",
 }
 
-Line = tuple[str, str, str]
-"""A sign, the role of its color, and words."""
+Line = tuple[str, str, str]  # a sign, the role of its color, and words
 
 
 class Headline(Panel):

@@ -10,10 +10,8 @@ from textual.coordinate import Coordinate
 from textual.widgets import DataTable
 from textual.widgets.data_table import RowDoesNotExist
 
-Row = tuple[str, tuple[Text, ...]]
-"""A key and a cell for every column."""
-MAX_ROWS = 200
-"""Rows drawn at most; the title says how many there are."""
+Row = tuple[str, tuple[Text, ...]]  # a key and a cell for every column
+MAX_ROWS = 200  # rows drawn at most; the title says how many there are
 
 
 def cut(count: int) -> str:

@@ -62,15 +62,10 @@ class _Buffers:
 
 @dataclass(frozen=True, slots=True)
 class Bucketed:
-    """Codes of a grid, and a step for each bucket.
+    """Codes of a grid, and a step for each bucket."""
 
-    Args:
-        grid: which numbers a value can become.
-        bucket: B, values that share a step, a multiple of 8 in [8, 4096]. It is not on the wire: both ends must agree on it.
-    """
-
-    grid: Grid
-    bucket: int = BUCKET
+    grid: Grid  # which numbers a value can become
+    bucket: int = BUCKET  # B, values that share a step, a multiple of 8 in [8, 4096]. It is not on the wire: both ends must agree on it
 
     def __post_init__(self) -> None:
         if not 8 <= self.bucket <= 4096 or self.bucket % 8:  # codes fill whole bytes, and sums have one order
@@ -227,8 +222,7 @@ def _padded(values: Tensor, length: int) -> Tensor:
 def _float32(values: Tensor, buffer: Tensor) -> Tensor:
     """Values as (r, B) float32 with zeros up to the end: themselves if they are that already, else in the buffer.
 
-    Raises:
-        ValueError: "not_finite".
+    Raises ValueError: "not_finite".
     """
     if values.dtype == torch.float32 and values.numel() == buffer.numel() and values.is_contiguous():
         return values.view_as(buffer)

@@ -100,11 +100,7 @@ Bf16 = partial(Float, torch.bfloat16)
 
 
 def identity(dtype: torch.dtype = torch.float32) -> Float:
-    """The quantizer that changes nothing in a vector of this dtype.
-
-    Raises:
-        ValueError: neither float32 nor float64.
-    """
+    """The quantizer that changes nothing in a vector of this dtype. Raises ValueError: neither float32 nor float64."""
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype must be float32 or float64, got {dtype}")
     return Float(dtype)

@@ -144,15 +144,10 @@ class SignGrid(Grid):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloatGrid(Grid):
-    """Floats: codes are the bits of exponent and mantissa below a sign; exponents from `lowest` on, below it subnormal numbers.
+    """Floats: codes are the bits of exponent and mantissa below a sign; exponents from `lowest` on, below it subnormal numbers."""
 
-    Args:
-        mantissa: bits of it.
-        lowest: exponent of the least number with a leading one.
-    """
-
-    mantissa: int
-    lowest: int
+    mantissa: int  # bits of it
+    lowest: int  # exponent of the least number with a leading one
 
     def codes(self, ratio: Tensor, out: Tensor) -> None:
         """Of two equally near numbers the one with the even mantissa."""

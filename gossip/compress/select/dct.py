@@ -41,15 +41,10 @@ def dct(x: Tensor, chunk: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Atoms(Support):
-    """Some of the cosines that the chunks of a vector are made of.
+    """Some of the cosines that the chunks of a vector are made of."""
 
-    Args:
-        chunk: N, in [2, 1024].
-        chosen: which coefficients.
-    """
-
-    chunk: int
-    chosen: Indices
+    chunk: int  # N, in [2, 1024]
+    chosen: Indices  # which coefficients
     kind: ClassVar[Kind] = Kind.ATOMS
 
     def __post_init__(self) -> None:

@@ -68,8 +68,7 @@ class Layered:
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
         """x, reference: (d,) finite -> coordinates of x, or of its change since the reference, within the budget.
 
-        Raises:
-            ValueError: the layers are not those of a (d,) vector.
+        Raises ValueError: the layers are not those of a (d,) vector.
         """
         dim = x.numel()
         if sum(self.layers[-1]) != dim:

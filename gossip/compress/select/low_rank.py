@@ -36,17 +36,11 @@ _SKEW_PER_RANK = 2.0**-9
 
 @dataclass(frozen=True, slots=True, order=True)
 class Matrix:
-    """A matrix in a flat vector, row by row.
+    """A matrix in a flat vector, row by row."""
 
-    Args:
-        offset: of its first number, >= 0.
-        rows: m >= 1.
-        cols: n >= 1.
-    """
-
-    offset: int
-    rows: int
-    cols: int
+    offset: int  # of its first number, >= 0
+    rows: int  # m >= 1
+    cols: int  # n >= 1
 
     def __post_init__(self) -> None:
         if self.offset < 0 or self.rows < 1 or self.cols < 1:
@@ -76,16 +70,12 @@ class Factors(Support):
     """The subspace of one basis for each of some matrices, and every coordinate outside of them.
 
     The coefficients are, matrix by matrix, r vectors along the other side one after the other, then the coordinates outside, ascending.
-
-    Args:
-        matrices: ascending, not overlapping.
-        bases: of each matrix, (m, r) if `left` else (n, r), float32 numbers that fp16 has, orthonormal but for that rounding.
-        left: which side the bases are of.
     """
 
-    matrices: tuple[Matrix, ...]
+    matrices: tuple[Matrix, ...]  # ascending, not overlapping
+    # of each matrix, (m, r) if `left` else (n, r), float32 numbers that fp16 has, orthonormal but for that rounding
     bases: tuple[Tensor, ...]
-    left: bool
+    left: bool  # which side the bases are of
     kind: ClassVar[Kind] = Kind.FACTORS
 
     def __post_init__(self) -> None:
@@ -217,8 +207,7 @@ class LowRank:
     def parse(self, data: Data, dim: int) -> tuple[Factors, Data]:
         """A support of this rank and these matrices from a peer's bytes, and what follows it.
 
-        Raises:
-            ValueError: bad_length, bad_support, bad_basis; "wrong_dim" if the matrices do not fit a (dim,) vector.
+        Raises ValueError: bad_length, bad_support, bad_basis; "wrong_dim" if the matrices do not fit a (dim,) vector.
         """
         factored = self.factored
         if self.matrices and self.matrices[-1].end > dim:

@@ -29,8 +29,7 @@ SMALL = 128  # members up to which that is done some thousand times
 WATCHED = 60  # rounds of the consensus error in a plot, and of a comparison unless --rounds says otherwise
 REACHED = 1e-9  # consensus error at which a comparison takes the average as reached
 RISK = 0.01  # probability that a run exceeds the largest number of Byzantine peers stated for it
-COUNTED = 0.4
-"""Share of Byzantine members up to which `never_half` is searched: near a half it is all members, after minutes."""
+COUNTED = 0.4  # largest share of Byzantine members for `never_half`: near a half it is all members, after minutes
 LOWEST = 1e-15  # where the scale of a comparison ends
 
 n_option = click.option("-n", "n", type=click.IntRange(2, MOST_MEMBERS), default=33, help="Members.")
@@ -150,9 +149,6 @@ def sampling(n: int, bad: int, k: int, rounds: int, as_json: bool) -> None:
     result(found, as_json, _print_sampling)
 
 
-# --- what is measured -------------------------------------------------------------------------------------------
-
-
 def _overlay(kind: str, n: int, k: int, seed: int, parameters: dict[str, Any]) -> Overlay:
     """The overlay of n members; ConfigError if there is none, or it has too many edges."""
     from starling.gossip.overlay.catalogue import check
@@ -216,9 +212,6 @@ def _chi(part: Overlay, n: int, count: int) -> tuple[float, float] | None:
         return measure.chi(2.0 * measure.symmetrised(sum(met[1:], met[0])) / count)
     except ValueError:
         return None
-
-
-# --- what is printed --------------------------------------------------------------------------------------------
 
 
 def _print_facts(name: str, facts: OverlayFacts) -> None:

@@ -138,9 +138,6 @@ def _run(
     return under_way, None
 
 
-# --- results ----------------------------------------------------------------------------------------------------
-
-
 def _save(option: str, path: Path, text: str) -> None:
     try:
         path.write_text(text)

@@ -17,8 +17,7 @@ from starling.node.net.libp2p.noise import MAX_PLAIN_BYTES, Channel, ChannelBrok
 from starling.node.net.limits import Pacer
 
 QUEUE_BYTES = 2 * MAX_PLAIN_BYTES
-SLICE_BYTES = 16 << 10
-"""Bytes parsed at a time, while other tasks wait: milliseconds if they are full of the smallest frames."""
+SLICE_BYTES = 16 << 10  # parsed at a time, while other tasks wait: milliseconds if full of the smallest frames
 FINE_BYTES = 1 << 10  # the same for a peer that sends such frames
 MANY_EVENTS = 64
 WRITE_STALL_S = 120.0  # for one piece: slower than two kilobytes a second is gone

@@ -32,10 +32,8 @@ SMALL_BYTES = 1 << 10
 SMALL_FRAMES_PER_S = 1000.0  # a frame of a lane is two of them, and 200 of those a second are taken
 
 _HEADER = struct.Struct("!BBHII")
-_DATA, _UPDATE, _PING, _GO_AWAY = range(4)
-"""Types of frames."""
-_SYN, _ACK, _FIN, _RST = 1, 2, 4, 8
-"""Flags."""
+_DATA, _UPDATE, _PING, _GO_AWAY = range(4)  # types of frames
+_SYN, _ACK, _FIN, _RST = 1, 2, 4, 8  # flags
 
 
 class Violation(Exception):

@@ -101,8 +101,7 @@ class Update:
     group: Group  # what they are about
     change: Tensor  # (h, w) of the vectors
     flow: Tensor | None  # (h, w) change of the total flow; None where there is none
-    known: Tensor | None
-    """(h, k) the peers' values afterwards, for selectors that compare with them; None where none does."""
+    known: Tensor | None  # (h, k) the peers' values afterwards, for selectors that compare with them
 
     def of(self, places: NDArray[np.int64]) -> Update:
         """Some of them."""
@@ -126,8 +125,7 @@ class Differences:
     selector: Selector
     edges: Edges
     flows: Flows | None
-    known: EdgeVectors | None = None
-    """By end: (D,) what was last known of the peer's vector, for a selector that compares with it."""
+    known: EdgeVectors | None = None  # by end: (D,) last known of the peer's, for selectors that compare
     wish_limit: int = 0  # most coordinates of an exchange where responders wish for some as well
     pending: Pending[Update] = field(default_factory=Pending)
     _wishes: dict[Pair, Indices] = field(default_factory=dict)
@@ -330,8 +328,7 @@ def agree(
 
     Values (g, k): the responders' `mine`, the initiators' `theirs`; requests are rounded by `asking` (g), responses by `answering`.
 
-    Raises:
-        ValueError: "not_finite".
+    Raises ValueError: "not_finite".
     """
     check_finite(theirs)
     difference = mine - through(exchange_codec.request, theirs, asking)

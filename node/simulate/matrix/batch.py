@@ -16,8 +16,7 @@ from torch import Tensor
 from starling.gossip.api import Phase
 from starling.node.simulate.matrix.edges import Pair
 
-Sizes = NDArray[np.int64]
-"""(2, m) bytes of the payloads: initiator to responder, and back, 0 where there was none."""
+Sizes = NDArray[np.int64]  # (2, m) bytes of the payloads: initiator to responder, and back, 0 where there was none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,8 +26,7 @@ class Directions:
     z: tuple[Tensor, Tensor]  # (r, D) twice: those of initiators and of responders, which differ by pending answers
     noise: Tensor  # (r, 1)
     reach: Tensor | None  # (r, 1) float64; None where flows are not limited
-    forged: NDArray[np.bool_] | None = None
-    """(r,) rows that leave drift out of their own totals, until a flow is deleted; None: none do."""
+    forged: NDArray[np.bool_] | None = None  # (r,) who leaves drift out of its own total until a flow is deleted
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,11 +41,7 @@ _LARGEST = 1e12  # number in a vector that nodes accept
 
 
 def attack(section: AttackSection) -> Attack | None:
-    """What Byzantine rows do; None: they behave.
-
-    Raises:
-        ConfigError: a parameter that the attack does not take, or refuses.
-    """
+    """What Byzantine rows do; None: they behave. Raises ConfigError: a parameter that the attack does not take, or refuses."""
     return ATTACKS.build("attack.params", section.kind, section.params, trusted=True) if section.kind else None
 
 
@@ -169,8 +165,7 @@ def thresholds(mixer: Mixer, state: Any, rows: Sequence[int]) -> Tensor | None:
 def poisoned(attack: Attack, rows: NDArray[np.bool_], data: Sequence[Data]) -> list[Data]:
     """Each row's data; of `rows` (N,) poisoned, where the attack does that.
 
-    Raises:
-        ConfigError: the attack needs labels that are not there, or names a class that is not.
+    Raises ConfigError: the attack needs labels that are not there, or names a class that is not.
     """
     if attack.targets != "data":
         return list(data)

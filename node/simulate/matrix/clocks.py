@@ -44,10 +44,8 @@ class Clocks:
     min_wait_s: float = 0.5  # least deadline of a round, > 0
     max_wait_s: float = 30.0  # longest
     frame_bytes: int = 64  # what each message costs beyond its payload
-    now_s: Seconds = field(init=False)
-    """(N,) when each node ended its last round."""
-    sent_bytes: NDArray[np.int64] = field(init=False)
-    """(N,) so far."""
+    now_s: Seconds = field(init=False)  # (N,) when each node ended its last round
+    sent_bytes: NDArray[np.int64] = field(init=False)  # (N,) so far
     _deadlines: list[Deadline] = field(init=False)
     _steps: NDArray[np.int64] = field(init=False)
     _missed: NDArray[np.int64] = field(init=False)

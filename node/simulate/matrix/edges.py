@@ -37,8 +37,7 @@ class Edges:
 
     peers: Sequence[str]  # (N) peer id of each row
     seed: int
-    rank: NDArray[np.int64] = field(init=False)
-    """(N,) place of each row in the order of peer ids."""
+    rank: NDArray[np.int64] = field(init=False)  # (N,) place of each row in the order of peer ids
     open: dict[Pair, Edge] = field(default_factory=dict)
     _closed: dict[Pair, int] = field(default_factory=dict)
     _departures: dict[int, int] = field(default_factory=dict)
@@ -91,8 +90,7 @@ class EdgeVectors:
     """A vector (E,) for each edge or end of an edge that needed one, as rows of a tensor that grows."""
 
     initial: Tensor  # (E,) a new one
-    rows: Tensor = field(init=False)
-    """(slots, E)."""
+    rows: Tensor = field(init=False)  # (slots, E)
     _slots: dict[Pair, int] = field(default_factory=dict)
     _free: list[int] = field(default_factory=list)
 

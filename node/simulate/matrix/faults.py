@@ -14,8 +14,7 @@ from torch import Tensor
 from starling.gossip.rng import generator
 from starling.node.simulate.schema import FaultsSection
 
-FEWEST = 2
-"""Nodes that are always left."""
+FEWEST = 2  # nodes that are always left
 
 
 @dataclass(frozen=True, slots=True)

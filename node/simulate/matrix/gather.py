@@ -64,8 +64,7 @@ class Gathers:
 
         `unreachable` (N,) is how many more requests each row makes in vain, to peers not yet known to be dead.
 
-        Raises:
-            ValueError: "not_finite": the swarm has diverged.
+        Raises ValueError: "not_finite": the swarm has diverged.
         """
         asked, vectors = requests(batch, self.edges.rank), batch.vectors
         messages = self._messages(vectors, asked, view.round)

@@ -32,8 +32,7 @@ class LocalSteps:
     watched: bool = False  # gradients are kept for attackers to look at
     running_mean: bool = False  # momentum begins with the first gradient, as if all before had been like it; sgd only
     undone: int = 0
-    gradients: Tensor = field(init=False)
-    """(N, d) of each row's last local step, if they are watched."""
+    gradients: Tensor = field(init=False)  # (N, d) of each row's last local step, if they are watched
     _rates: Schedule = field(init=False)
     _optimizer: Optimizer = field(init=False)
     _memory: dict[str, Tensor] = field(init=False, default_factory=dict)

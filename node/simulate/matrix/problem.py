@@ -32,8 +32,7 @@ from starling.node.tasks.evaluate import BATCHES, Result, TaskLoss, estimate, ev
 from starling.robust.attacks.api import Attack
 
 EVALUATION_BATCH = 256
-STACK_FROM = 24
-"""Rows from which torch.func is quicker than a loop; below, nodes are computed as by themselves, to the last bit."""
+STACK_FROM = 24  # rows from which torch.func is quicker than a loop; below, each as by itself, to the last bit
 _STACKED_NUMBERS = 1 << 22  # parameters that torch.func works on at a time: their activations must fit into memory
 
 
@@ -72,15 +71,12 @@ class TorchTask:
     hits: Callable[[nn.Module, Any], tuple[int, int]] | None = None
     optimum: Optimum | None = None  # by whose distance models are measured; None: by the task's own metric
     begin: nn.Module | None = None  # what every node begins with; None: a random model
-    start: Tensor = field(init=False)
-    """(d,) where every node begins."""
-    stacks: bool = field(init=False)
-    """Whether torch.func computes many nodes at once."""
+    start: Tensor = field(init=False)  # (d,) where every node begins
+    stacks: bool = field(init=False)  # whether torch.func computes many nodes at once
     layout: Layout = field(init=False)
     metric: str = field(init=False)
     higher_is_better: bool = field(init=False)
-    cheap: bool = field(init=False)
-    """All nodes can be measured: it costs no more than a local step."""
+    cheap: bool = field(init=False)  # all nodes can be measured: it costs no more than a local step
     _flat: Tensor = field(init=False)
     _gradient: Tensor = field(init=False)
     _loss: TaskLoss = field(init=False)
@@ -195,12 +191,10 @@ class Bowls:
     shards: Sequence[int]  # (N) which each row has
     seed: int
     begin: nn.Module  # the point that every node begins with
-    start: Tensor = field(init=False)
-    """(d,) that point."""
+    start: Tensor = field(init=False)  # (d,) that point
     layout: Layout = field(init=False)
     optimum: Optimum = field(init=False)
-    b: Tensor = field(init=False)
-    """(s, d) of each shard."""
+    b: Tensor = field(init=False)  # (s, d) of each shard
     _A: Tensor = field(init=False)  # (s, d, d), or (s, d) where it is diagonal
     metric: ClassVar[str] = Quadratic.metric
     higher_is_better: ClassVar[bool] = Quadratic.higher_is_better
@@ -270,8 +264,7 @@ def problem(
 
     `byzantine` (N,) bool are the rows that do what `attack` says: perhaps they learn from other data than they have.
 
-    Raises:
-        ConfigError: the task, the model of `task.start` or the data cannot be had, or the attack needs other data.
+    Raises ConfigError: the task, the model of `task.start` or the data cannot be had, or the attack needs other data.
     """
     made = task(manifest.task.kind, manifest.task.params())
     seed, parts = manifest.seed, manifest.partition.shards
@@ -295,12 +288,7 @@ def problem(
 
 
 def stacked(batches: Sequence[Any]) -> Any:
-    """Equal trees of tensors -> one tree with a dimension in front.
-
-    Raises:
-        TypeError: a leaf is no tensor.
-        RuntimeError: shapes differ.
-    """
+    """Equal trees of tensors -> one tree with a dimension in front. Raises TypeError: a leaf is no tensor; RuntimeError: shapes differ."""
     first = batches[0]
     match first:
         case Tensor():
@@ -314,11 +302,7 @@ def stacked(batches: Sequence[Any]) -> Any:
 
 
 def layout_of(model: nn.Module) -> Layout:
-    """Where a model's parameters lie.
-
-    Raises:
-        ConfigError: it cannot be one flat vector.
-    """
+    """Where a model's parameters lie. Raises ConfigError: it cannot be one flat vector."""
     try:
         return layout(model)
     except ValueError as error:

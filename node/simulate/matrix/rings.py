@@ -34,10 +34,8 @@ class Rings:
     peers: Sequence[str]  # (N) peer id of each row
     degree: int  # edges to aim for, >= 1; an odd one aims for one more
     salt: bytes
-    edges: list[set[int]] = field(init=False)
-    """(N) the rows that each row has an edge with."""
-    alive: int = 0
-    """Members."""
+    edges: list[set[int]] = field(init=False)  # (N) the rows that each row has an edge with
+    alive: int = 0  # members
     _rings: list[NDArray[np.int64]] = field(init=False)  # (R) all rows in each ring's order
     _living: NDArray[np.bool_] = field(init=False)  # (N,)
     _seats: NDArray[np.int64] = field(init=False)  # (R, N) how many of the living come before each row

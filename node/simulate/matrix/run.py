@@ -52,8 +52,7 @@ _FRAME_BYTES = 64  # what a message costs beyond its payload
 def run(scenario: Scenario, progress: Progress) -> Outcome:
     """One run of a checked scenario without a sweep; `progress` is called after every round.
 
-    Raises:
-        ConfigError: the task or its data cannot be had.
+    Raises ConfigError: the task or its data cannot be had.
     """
     began = time.monotonic()
     state = _Run(scenario)

@@ -59,8 +59,7 @@ class Schedule:
         Both weights of a pair are those of the overlay's matrix, 0 where a direction is missing, as
         `starling.gossip.overlay.links.links` sees them.
 
-        Raises:
-            ValueError: the overlay's kind is undefined for so many members.
+        Raises ValueError: the overlay's kind is undefined for so many members.
         """
         epoch = epoch_of(round, self.rerank_every)
         if epoch != self._epoch or not np.array_equal(alive, self._alive):
@@ -83,11 +82,7 @@ class Schedule:
 
 
 def by_rank(overlay: Overlay, n: int, round: int) -> Exchanges:
-    """The exchanges of a round among n members, whose ends are ranks.
-
-    Raises:
-        ValueError: the overlay's kind is undefined for n.
-    """
+    """The exchanges of a round among n members, whose ends are ranks. Raises ValueError: the overlay's kind is undefined for n."""
     if isinstance(overlay, Circulant):
         return _circulant(overlay, n, round)
     weights = {(a, b): weight for a in range(n) for b, weight in overlay.row(a, n, round).items()}

@@ -50,11 +50,7 @@ NUMBERS_AT_ONCE = 1 << 18  # given to a step and to the mixing algorithm: what t
 
 @dataclass(slots=True)
 class Swarm:
-    """N rows, of which some are alive.
-
-    Raises:
-        ValueError: shapes that do not fit, peers alike.
-    """
+    """N rows, of which some are alive. Raises ValueError: shapes that do not fit, peers alike."""
 
     peers: Sequence[str]  # (N) peer id of each row; of two, the lesser initiates
     x: Tensor  # (N, d) float32 or float64 on any device, updated in place; to start with alike where ends swap messages
@@ -68,12 +64,9 @@ class Swarm:
     settled_edges: int = 8  # edges closed in order whose flows can still be revoked, per node
     losses: LossesOf | None = None  # for rules that look at what a model is worth; None: they cannot
     byzantine: Byzantine | None = None  # the attackers; None: all are honest
-    used: Tensor = field(init=False)
-    """(N,) bool: rows that were alive at any time."""
-    flows: Flows | None = field(init=False, default=None)
-    """Of all edges, where there are any."""
-    exchanges: Differences | Swaps | Gathers = field(init=False)
-    """What exchanges keep between rounds."""
+    used: Tensor = field(init=False)  # (N,) bool: rows that were alive at any time
+    flows: Flows | None = field(init=False, default=None)  # of all edges, where there are any
+    exchanges: Differences | Swaps | Gathers = field(init=False)  # what exchanges keep between rounds
     edges: Edges = field(init=False)
     _states: States = field(init=False)
     _vectors: Tensor = field(init=False)
@@ -108,8 +101,7 @@ class Swarm:
         The edges of a node that is gone are removed: flows and pending answers are deleted at both ends. Who leaves in order lets its
         neighbors know what it had committed before. Who joins has the model of its source, a fresh state and no edges.
 
-        Raises:
-            ValueError: a row that goes is not alive, one that joins is, or its source is not.
+        Raises ValueError: a row that goes is not alive, one that joins is, or its source is not.
         """
         gone = (*change.left, *change.crashed)
         for row in gone:

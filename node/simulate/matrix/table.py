@@ -22,8 +22,7 @@ from starling.node.simulate.matrix.edges import index
 _NUMBERS = 1 << 20
 _WORDS = 2**62
 
-Coordinates = Tensor | None
-"""(g, w) int64, ascending: which coordinates of each row. None: all."""
+Coordinates = Tensor | None  # (g, w) int64, ascending: which coordinates of each row. None: all
 
 
 def read(rows: Tensor, at: Tensor, coordinates: Coordinates) -> Tensor:
@@ -116,11 +115,7 @@ class Through(Protocol):
 
 
 def through(quantizer: Quantizer, values: Tensor, generators: Sequence[Generator]) -> Tensor:
-    """Values (g, k) -> decode(encode(row)) of each, which draws from its own of the generators (g).
-
-    Raises:
-        ValueError: "not_finite".
-    """
+    """Values (g, k) -> decode(encode(row)) of each, which draws from its own of the generators (g). Raises ValueError: "not_finite"."""
     if isinstance(quantizer, Through):
         drawn = torch.empty((len(values), quantizer.draws(values.shape[1])), dtype=torch.int64)
         for row, generator in zip(drawn if drawn.numel() else (), generators, strict=False):
@@ -140,8 +135,7 @@ def check_finite(values: Tensor) -> None:
         raise ValueError("not_finite")
 
 
-Rows = slice | Tensor
-"""Adjacent rows, read as a view, or an index of any, read as a copy."""
+Rows = slice | Tensor  # adjacent rows, read as a view, or an index of any, read as a copy
 
 
 def adjacent(rows: Tensor) -> Rows:

@@ -42,9 +42,7 @@ _LINGER_S = 1e9
 def run(scenario: Scenario, progress: Progress) -> Outcome:
     """One run of a checked scenario without a sweep; `progress` is called as rounds pass.
 
-    Raises:
-        ConfigError: the task or its data cannot be had.
-        GossipError: the swarm came to a halt.
+    Raises ConfigError: the task or its data cannot be had; GossipError: the swarm came to a halt.
     """
     began = time.monotonic()
     scheduler: Any = importlib.import_module("trio._core._run")  # the order of ready tasks has no public seed
@@ -113,11 +111,7 @@ class _Run:
         return Counter({key: count // 2 for key, count in ended.items()}) + self._churn_counts
 
     async def watch(self, progress: Progress) -> None:
-        """Until every living node has done its rounds.
-
-        Raises:
-            GossipError: the swarm came to a halt.
-        """
+        """Until every living node has done its rounds. Raises GossipError: the swarm came to a halt."""
         honest = sorted(index for index in self.swarm.nodes if not self.byzantine[index])
         start = self._start.repeat(len(honest), 1)
         self.measure.add(0, start, honest, seconds=0.0, sent_bytes=0, exchanges=0, nodes=len(self.swarm.nodes))
