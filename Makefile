@@ -4,13 +4,20 @@ BIN := $(VENV)/bin
 # Compose 2 if the docker program has it, else compose 1.
 COMPOSE ?= $(if $(shell docker compose version 2>/dev/null),docker compose,docker-compose)
 
-.PHONY: demo test check acceptance bench fuzz mutants docker dist clean
+.PHONY: demo test check acceptance bench fuzz mutants docker locked lock audit sbom dist clean
 
 # Every target sets up what it needs: a virtual environment with the exact versions of constraints.txt.
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
+
+# The same, where every file is one whose hash is in requirements.lock; decisions/0035 says why that is not the default.
+locked:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	touch $(VENV)/.ready
 
 demo: $(VENV)/.ready
 	$(BIN)/starling demo
@@ -43,8 +50,32 @@ mutants: $(VENV)/.ready
 docker:
 	$(COMPOSE) -p starling -f docker/compose.yaml up --build --scale volunteer=5
 
-# The sdist and the wheel, whose description on an index links to REPOSITORY=https://HOST/OWNER/NAME.
-dist: $(VENV)/.ready
+# What works on dependencies and is none.
+TOOLS := build/tools
+$(TOOLS)/.ready:
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1 uv==0.13.9
+	touch $@
+
+# After a change of constraints.txt or of the dependencies in pyproject.toml. The hashes are of all files of a version, whatever the machine.
+lock: $(TOOLS)/.ready
+	UV_CUSTOM_COMPILE_COMMAND="make lock" $(TOOLS)/bin/uv pip compile --quiet --no-config --upgrade --universal --python-version 3.11 \
+		--all-extras --generate-hashes --no-annotate -c constraints.txt pyproject.toml -o requirements.lock
+
+# Known vulnerabilities of what is pinned, in full in build/audit.json. --strict: a package that the database does not know is a failure.
+audit: $(TOOLS)/.ready
+	mkdir -p build && rm -f build/audit.json
+	$(TOOLS)/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r requirements.lock -f json -o build/audit.json \
+		2>build/audit.log; code=$$?; tail -n 1 build/audit.log >&2; echo >&2; test -s build/audit.json \
+		|| echo "audit: no database of vulnerabilities answered for all packages; nothing is known" >&2; exit $$code
+
+# CycloneDX.
+sbom: $(VENV)/.ready
+	mkdir -p dist
+	$(BIN)/python tools/sbom.py > dist/starling-swarm.cdx.json
+
+# The sdist, the wheel and the bill of materials. The description on an index links to REPOSITORY=https://HOST/OWNER/NAME.
+dist: sbom
 	test -n "$(REPOSITORY)"
 	rm -rf build/dist && mkdir -p build/dist && cp -a CITATION.cff LICENSE pyproject.toml src gossip robust node tui examples build/dist
 	mkdir build/dist/benchmarks && cp -a benchmarks/kernels build/dist/benchmarks

@@ -1,0 +1,94 @@
+"""What we depend on: versions, hashes of their files, base images, and what the targets make of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tools.sbom import PIN, bom
+
+ROOT = Path(__file__).parents[2]
+LOCK = (ROOT / "requirements.lock").read_text()
+ELSEWHERE = {"sys_platform == 'win32'"}  # and PyTorch's build for Linux, which needs CUDA's libraries
+DIGEST = re.compile(r"^\S+:[\w.-]+@sha256:[0-9a-f]{64}$")
+
+
+def pins():
+    """Name -> version, as `make` installs them."""
+    lines = (ROOT / "constraints.txt").read_text().split()
+    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in (line.split("==") for line in lines)}
+
+
+def test_the_lock_has_the_pins_and_beyond_them_only_what_other_machines_need():
+    locked = {pin["name"]: pin for pin in PIN.finditer(LOCK)}
+    assert {name: locked[name]["version"] for name in pins()} == pins()
+    for name in locked.keys() - pins().keys():
+        assert "sys_platform == 'linux'" in locked[name]["marker"] or locked[name]["marker"] in ELSEWHERE, name
+    assert {locked[name]["marker"] for name in ("torch", "numpy", "libp2p")} == {None}
+
+
+def test_every_pin_of_the_lock_has_hashes_and_no_file_is_taken_from_elsewhere():
+    blocks = re.split(r"\n(?=\S)", LOCK.partition("make lock\n")[2].rstrip())
+    assert len(blocks) == len(list(PIN.finditer(LOCK)))
+    for block in blocks:
+        head, *hashes = block.split(" \\\n")
+        assert hashes, head
+        assert all(re.fullmatch(r" {4}--hash=sha256:[0-9a-f]{64}", each) for each in hashes), head
+    assert "://" not in LOCK
+
+
+def test_the_bill_of_materials_names_all_that_is_pinned_and_is_the_same_each_time():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    document = bom(project, LOCK)
+    assert document == bom(project, LOCK)
+    assert document["metadata"]["component"]["purl"] == f"pkg:pypi/starling-swarm@{project['version']}"
+    named = {part["name"]: part["version"] for part in document["components"]}
+    assert pins().items() <= named.items()
+    refs = [part["bom-ref"] for part in document["components"]]
+    assert len(set(refs)) == len(refs)
+    assert document["dependencies"][0]["dependsOn"] == refs
+    other = bom(project, LOCK.replace("numpy==", "numpy==9."))
+    assert other["serialNumber"] != document["serialNumber"]
+
+
+def test_images_of_others_are_named_by_digest():
+    dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
+    stages = set(re.findall(r" AS (\w+)$", dockerfile, re.MULTILINE))
+    assert set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) - stages == {"${BASE}"}
+    named = re.findall(r"^ARG BASE=(\S+)$", dockerfile, re.MULTILINE)
+    composed = (ROOT / "docker" / "compose.yaml").read_text()
+    named += [name + default for name, default in re.findall(r"image: (\S+?:)\$\{\w+-([^}]+)\}", composed)]
+    assert len(named) == 3
+    assert all(DIGEST.match(name) for name in named), named
+
+
+@pytest.mark.parametrize(
+    ("code", "written", "within"),
+    [
+        (0, '{"dependencies": []}', "No known vulnerabilities found"),
+        (1, '{"dependencies": [{"name": "h11"}]}', "Found 1 known vulnerability in 1 package"),
+        (1, "", "nothing is known"),
+    ],
+)
+def test_an_audit_that_finds_something_or_asks_in_vain_fails(tmp_path, code, written, within):
+    """Without a database all packages are as good as unknown ones: that must not look like a clean result."""
+    program = tmp_path / "tools" / "bin" / "pip-audit"
+    program.parent.mkdir(parents=True)
+    last = within if written else "ERROR: not found on the index"
+    program.write_text(f"#!/bin/sh\nprintf '{written}' > build/audit.json\necho '{last}' >&2\nexit {code}\n")
+    program.chmod(0o755)
+    (tmp_path / "tools" / ".ready").touch()
+    plain = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+    words = ["make", "-sf", ROOT / "Makefile", "audit", f"TOOLS={tmp_path / 'tools'}"]
+    done = subprocess.run(words, cwd=tmp_path, env=plain, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == (code == 0), done.stderr
+    assert within in done.stderr
+    assert ("nothing is known" in done.stderr) == (not written)
+    if written:
+        assert json.loads((tmp_path / "build" / "audit.json").read_text())
