@@ -12,9 +12,11 @@ While computing no request is answered: the vector that exchanges read does not 
     up to r + max_lead      defer                             defer
     above                   reject: early                     reject: early
 
-One request is deferred per peer, a newer replaces it. A request for our open round computed from another member list, with another weight
-or by a peer that the round does not link us to is rejected as "view". A round ends when every link is resolved or at its deadline, which is
-learned from how long links took; a link that missed it is skipped. A peer in a later round (`passed`) does not come back for ours.
+One request is deferred per peer, a newer replaces it. A request for our open round with another weight, or by a peer that the round does
+not link us to, is rejected as "view". Where more than the weight must be the same at both ends (`same_roster`), so is one computed from
+another roster; elsewhere two ends exchange whatever else their rosters hold, or one that comes and goes would part all others. A round ends
+when every link is resolved or at its deadline, which is learned from how long links took; a link that missed it is skipped. A peer in a
+later round (`passed`) does not come back for ours.
 Every request carries its sender's round; `progress.lead` is the highest credible one, so that the training loop can jump.
 
 Clock pace (`Slots`): visits rotate. In each slot a node visits the edge not visited for longest; edges with an unresolved transaction are
@@ -88,7 +90,9 @@ class Rounds(Pace):
     max_lead: int = 1  # rounds a peer may be ahead of us and be deferred
     phase: Literal["computing", "exchanging"] = "computing"
     links: dict[str, float] = field(default_factory=dict)  # peer -> mixing weight of the round
-    view: bytes = b""  # digest of the member list the links come from
+    view: bytes = b""  # digest of the roster the links come from
+    same_roster: bool = False
+    """Both ends must know the same members: weights are not the same both ways, or the number of members says what a round is for."""
     _served: dict[str, int] = field(default_factory=dict)
     _deferred: dict[str, ExchangeRequest] = field(default_factory=dict)
 
@@ -145,7 +149,7 @@ class Rounds(Pace):
                 return Reject("full")
             self._deferred[peer] = request
             return Defer()
-        if request.view != self.view or peer not in self.links:
+        if peer not in self.links or (self.same_roster and request.view != self.view):
             return Reject("view")
         if isinstance(request, Request):
             if request.theta != self.links[peer]:

@@ -21,6 +21,8 @@ which bounds the traffic that one accuser can cause.
 Dissemination. An accepted record or a new suspicion is sent at once: to all members of a small swarm (`dissemination.SMALL_SWARM`), else to
 about log2 n random ones, each of which forwards it; rumors are also piggybacked on probes. What this misses is repaired by Sync, an
 exchange of all records with a random member every `sync_s` (scaled by log n in large swarms) and whenever a probe shows a different digest.
+A peer's newer records are accepted at a limited rate, after some at once one in half of `suspicion_s`, in which a refutation is in time;
+Syncs for a different digest, and lists of revocations, go to one member per `timeout_s`, to all in turn.
 
 Reordered, duplicated or late messages do no harm: records and suspicions are merged by (incarnation, version), and an Acknowledge
 counts only for an open probe. A sender that we believe dead is sent the accusation, and answers with its refutation. Hello is sent
@@ -44,8 +46,10 @@ from typing import TypeVar
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.membership.dissemination import Dissemination, fan_out
 from starling.gossip.membership.events import ClockSample, Joined, Output, Send
+from starling.gossip.membership.fair_turns import FairTurns
 from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import MemberList, version_of
+from starling.gossip.membership.pacing import Pacing
 from starling.gossip.membership.probes import OpenProbe, Probes
 from starling.gossip.membership.sampler import Sampler
 from starling.gossip.seeds import derive
@@ -83,18 +87,23 @@ class Detector:
     _dissemination: Dissemination = field(init=False)
     _sampler: Sampler = field(init=False)
     _probes: Probes = field(init=False)
+    _pacing: Pacing = field(init=False)
     _accused_at: dict[str, float] = field(default_factory=dict)
     _probe_at: float = 0.0
     _sync_at: float = 0.0
     _suspects_at: float = math.inf
     _spread_at: float = math.inf
-    _mismatch_at: float = -math.inf
-    _revocations_at: float = -math.inf
+    _greeted_at: float = -math.inf
+    _syncs: FairTurns[bytes] = field(init=False)  # members with another digest
+    _lists: FairTurns[tuple[bytes, bool]] = field(init=False)
+    """Members with another digest of revocations, and whether they are asked for theirs."""
     _quiet_until: float = -math.inf
 
     def __post_init__(self) -> None:
         self._sampler = Sampler(derive(self.seed, "membership", self.own.peer))
         self._probes = Probes(self._sampler)
+        self._pacing = Pacing(self.timing.suspicion_s / 2)
+        self._syncs, self._lists = FairTurns(self.timing.timeout_s), FairTurns(self.timing.timeout_s)
         self.member_list.merge(self.own, self.now)
         self._dissemination = Dissemination(self.member_list, self.own.peer)
         self._probe_at = self.now + self.timing.probe_s * self._sampler.draw()
@@ -111,7 +120,8 @@ class Detector:
         if self.stopped:
             return math.inf
         timers = self._probe_at, self._sync_at, self._suspects_at, self._spread_at, self.local.refute_at
-        return min(*timers, self._probes.deadline)
+        parts = self._probes, self._pacing, self._syncs, self._lists
+        return min(*timers, *(part.deadline for part in parts))
 
     def greet(self, peer: str, now: float) -> list[Output]:
         """Send Hello to a peer that was reached by address and may be unknown: how a node joins a swarm."""
@@ -207,15 +217,16 @@ class Detector:
                     out += self._revoke(revocations)
                 except ValueError as error:
                     raise RemoteProtocolError(peer, str(error)) from error
-                if reply and digest != self.member_list.gate.digest and self._present(peer):
-                    out += self._send_revocations(peer, now, reply=not revocations)
+                if reply and self._present(peer):
+                    self._lists.ask(peer, (digest, not revocations))
         return out + self.tick(now)
 
     def tick(self, now: float) -> list[Output]:
         """Perform all actions that are due at `now`."""
         if self.stopped:
             return []
-        out: list[Output] = []
+        due = self._pacing.due(now)
+        out = self._merge(due, now) if due else []
         for probe in self._probes.overdue(now):
             if self.last_frame.get(probe.peer, -math.inf) > probe.sent:
                 self._probes.drop(probe)
@@ -231,6 +242,7 @@ class Detector:
             out += self._anti_entropy(now)
         if now >= self.local.refute_at:
             out += self._refute(now)
+        out += self._take_turns(now)
         if now >= self._spread_at:
             out += self._spread(now)
         return out
@@ -362,6 +374,8 @@ class Detector:
                 if outranking is not None:
                     self._publish(outranking, now)
                 continue
+            if not self.member_list.is_news(record) or not self._pacing.accepts(record, now):
+                continue
             before = self.member_list.members.get(record.peer)
             out += self.member_list.merge(record, now)
             changed = self.member_list.members.get(record.peer) is not before
@@ -385,11 +399,14 @@ class Detector:
 
     def _anti_entropy(self, now: float) -> list[Output]:
         self.member_list.expire_tombstones(now)
+        self._pacing.forget(now)
         out: list[Output] = [*self.member_list.purge()] if self.member_list.gate.closed else []
         for memory in (self.last_frame, self.rtt_s, self._accused_at):
             for peer in [peer for peer in memory if peer not in self.member_list.members]:
                 del memory[peer]
         others = self._others()
+        for turns in (self._syncs, self._lists):
+            turns.keep(self.member_list.members)
         self._sync_at = now + self.timing.sync_s * max(1.0, math.log2((len(others) + 1) / _LARGE_SWARM) + 1)
         for peer in self._sampler.sample(others, 1):
             out += self._sync(peer, self.member_list.records, reply=True)
@@ -399,14 +416,26 @@ class Detector:
         return out + [self._hello(peer, now) for peer in self._sampler.sample(dead, 1)]
 
     def _compare_digests(self, digest: bytes, peer: str, now: float) -> list[Output]:
-        """On a different digest, Sync with a member or send Hello to an unknown peer; at most once per timeout."""
-        recent = now < self._mismatch_at + self.timing.timeout_s
-        if digest == self.member_list.digest or recent or not self._may_read(peer):
-            return []
-        self._mismatch_at = now
-        if not self._present(peer):
+        """On a different digest, have a member wait for its turn of a Sync, or send Hello to an unknown peer, one in a timeout."""
+        if digest == self.member_list.digest:
+            self._syncs.withdraw(peer)
+        elif self._present(peer):
+            self._syncs.ask(peer, digest)
+        elif self._may_read(peer) and now >= self._greeted_at + self.timing.timeout_s:
+            self._greeted_at = now
             return [self._hello(peer, now)]
-        return self._sync(peer, self.member_list.records, reply=True)
+        return []
+
+    def _take_turns(self, now: float) -> list[Output]:
+        """Send our records to a member with another digest, and our revocations to one; at most once per timeout each."""
+        out: list[Output] = []
+        gate, sync, asked = self.member_list.gate, self._syncs.take(now), self._lists.take(now)
+        if sync is not None and self._present(sync[0]) and sync[1] != self.member_list.digest:
+            out += self._sync(sync[0], self.member_list.records, reply=True)
+        if asked is not None and self._present(asked[0]) and asked[1][0] != gate.digest:
+            parts = _parts(gate.revoked, wire.MAX_REVOCATIONS)
+            out += [Send(asked[0], wire.Revoked(part, gate.digest, asked[1][1] and last)) for part, last in parts]
+        return out
 
     def _sync(self, peer: str, records: Sequence[wire.Record], *, reply: bool) -> list[Output]:
         """Sync frames with the given records; the last one asks for the peer's records if `reply`."""
@@ -436,17 +465,6 @@ class Detector:
         notice = wire.Revoked(tuple(new), self.member_list.gate.digest)
         targets = [*self._sampler.sample(others, fan_out(len(others) + 1)), *(event.peer for event in removed)]
         return [*removed, *(Send(peer, notice) for peer in targets)]
-
-    def _send_revocations(self, peer: str, now: float, *, reply: bool) -> list[Send]:
-        """Send all revocations, at most once per timeout; the last frame asks for the peer's own if `reply`."""
-        if now < self._revocations_at + self.timing.timeout_s:
-            return []
-        self._revocations_at = now
-        gate = self.member_list.gate
-        return [
-            Send(peer, wire.Revoked(part, gate.digest, reply and last))
-            for part, last in _parts(gate.revoked, wire.MAX_REVOCATIONS)
-        ]
 
     def _publish(self, record: wire.Record, now: float) -> None:
         """Merge and disseminate a new record of ours."""

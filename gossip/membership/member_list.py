@@ -56,8 +56,8 @@ def version_of(record: Record) -> tuple[int, int]:
     return record.incarnation, record.version
 
 
-def _order(record: Record) -> tuple[int, bool, int, tuple[str, ...], bytes]:
-    """Total order of one peer's records; beyond the version it decides between two that an equivocating peer signed.
+def order_of(record: Record) -> tuple[int, bool, int, tuple[str, ...], bytes]:
+    """Total order of one peer's records, the newest last; beyond the version it decides between two that an equivocating peer signed.
 
     A peer leaves for good: back it comes in a new incarnation, or its comings and goings could be told to some nodes and not to others.
     """
@@ -103,7 +103,7 @@ class MemberList:
     def is_news(self, record: Record) -> bool:
         """Whether a record is newer than the stored one of its peer."""
         known = self._members.get(record.peer)
-        return known is None or _order(record) > _order(known.record)
+        return known is None or order_of(record) > order_of(known.record)
 
     def validate(self, records: Iterable[Record], source: str) -> None:
         """Verify the signatures and credentials of those records, from `source`, that are newer than the stored ones.

@@ -179,7 +179,7 @@ async def test_status_says_that_a_node_did_few_of_its_steps():
 
 @cache
 def committed_per_s(records: str, strangers: int) -> float:
-    """Exchanges committed a second, in a swarm of eight that some strangers tell of comings and goings, 24 times a second each."""
+    """Exchanges committed a second, in a swarm of eight that some strangers tell of comings and goings, 47.5 times a second each."""
 
     async def tale():
         agreed = Manifest(
@@ -192,7 +192,7 @@ def committed_per_s(records: str, strangers: int) -> float:
             victims = [virtual_node.peer_id for virtual_node in swarm.nodes.values()]
             for number in range(strangers):
                 stranger = Stranger(swarm.hub, swarm.swarm, f"stranger {number}")
-                nursery.start_soon(stranger.keep_saying, getattr(stranger, records)(), victims[number:], 24.0)
+                nursery.start_soon(stranger.keep_saying, getattr(stranger, records)(), victims[number:], 47.5)
             began = sum(virtual_node.node.running.exchange.stats.committed for virtual_node in swarm.nodes.values())
             await trio.sleep(SECONDS)
             ended = sum(virtual_node.node.running.exchange.stats.committed for virtual_node in swarm.nodes.values())

@@ -19,9 +19,11 @@ from starling.gossip.exchange.edge import Edge
 from starling.gossip.exchange.pace import Rounds, Slots
 from starling.gossip.exchange.pairwise import MAX_LEAD, Pairwise
 from starling.gossip.exchange.timeouts import TRIES, Deadline, Timeouts
+from starling.gossip.overlay.periodic import Periodic
 from starling.gossip.overlay.sticky import StickyEdges
 from starling.gossip.wire.frames import decode
 from starling.gossip.wire.schema import Pulling
+from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.exchange.history import Transactions
@@ -222,6 +224,7 @@ def _pace(manifest: Manifest, swarm: str, sticky: StickyEdges | None) -> Rounds 
     longest_s = pace.max_wait_s if pace.kind == "steps" else pace.slot_s  # a visit is over when its slot is
     timeouts = Timeouts(Deadline(min(pace.min_wait_s, longest_s), longest_s))
     if pace.kind == "steps":
-        return Rounds(timeouts, MAX_LEAD)
+        overlay = overlay_of(manifest)
+        return Rounds(timeouts, MAX_LEAD, same_roster=not overlay.symmetric or isinstance(overlay, Periodic))
     slots = Slots(timeouts, manifest.mix.theta, blake2b(swarm.encode(), digest_size=16).digest())
     return slots if sticky is None else replace(slots, welcome=sticky.accept)

@@ -19,8 +19,8 @@ def solicit(round: int) -> Solicit:
     return Solicit(9, round, VIEW)
 
 
-def rounds_at(round: int, phase: str, links: dict[str, float] | None = None) -> Rounds:
-    rounds = Rounds(Timeouts(Fixed()))
+def rounds_at(round: int, phase: str, links: dict[str, float] | None = None, *, same_roster: bool = False) -> Rounds:
+    rounds = Rounds(Timeouts(Fixed()), same_roster=same_roster)
     links = {"b": 0.5, "c": 0.25} if links is None else links
     assert (rounds.compute(round, links, VIEW) if phase == "computing" else rounds.open(round, links, VIEW, 0.0)) == []
     return rounds
@@ -28,10 +28,16 @@ def rounds_at(round: int, phase: str, links: dict[str, float] | None = None) -> 
 
 @pytest.mark.parametrize(
     ("peer", "request_"),
-    [("b", req(5, OTHER)), ("stranger", req(5)), ("stranger", solicit(5)), ("b", req(5, theta=0.25))],
+    [("stranger", req(5)), ("stranger", req(5, OTHER)), ("stranger", solicit(5)), ("b", req(5, theta=0.25))],
 )
-def test_a_request_of_another_overlay_is_rejected(peer, request_):
+def test_a_request_of_another_link_is_rejected(peer, request_):
     assert rounds_at(5, "exchanging").decide(peer, request_, 1.0) == Reject("view")
+
+
+def test_another_roster_parts_only_those_for_whom_it_is_not_the_weight_alone_that_counts():
+    assert rounds_at(5, "exchanging").decide("b", req(5, OTHER), 1.0) == Accept()
+    assert rounds_at(5, "exchanging", same_roster=True).decide("b", req(5, OTHER), 1.0) == Reject("view")
+    assert rounds_at(5, "exchanging", same_roster=True).decide("b", req(5), 1.0) == Accept()
 
 
 def test_while_computing_only_what_can_never_fit_is_refused():
@@ -45,10 +51,10 @@ def test_deferred_requests_are_decided_when_the_round_opens():
     rounds.decide("b", req(5, seq=1), 1.0)
     rounds.decide("b", req(5, seq=2), 1.0)
     rounds.decide("c", req(6), 1.0)
-    rounds.decide("d", req(5, OTHER), 1.0)
+    rounds.decide("d", req(5, OTHER, 0.25), 1.0)
     assert rounds.open(5, {"b": 0.5, "d": 0.5}, VIEW, 2.0) == [
         DeferredDecision("b", req(5, seq=2), Accept()),
-        DeferredDecision("d", req(5, OTHER), Reject("view")),
+        DeferredDecision("d", req(5, OTHER, 0.25), Reject("view")),
     ]
     assert rounds.compute(6, {"c": 0.5}, VIEW) == []
     assert rounds.open(6, {"c": 0.5}, VIEW, 3.0) == [DeferredDecision("c", req(6), Accept())]

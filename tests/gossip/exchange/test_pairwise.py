@@ -30,8 +30,8 @@ APPLY = calls.Apply("c", INC, 1, b"v")
 DONE = calls.Done()
 
 
-def requested(round: int = ROUND, view: bytes = VIEW, seq: int = 1, committed: int = 0) -> Request:
-    return Request(INC, seq, committed, round, view, 0.5, 1.0, b"theirs")
+def requested(round: int = ROUND, seq: int = 1, committed: int = 0, theta: float = 0.5) -> Request:
+    return Request(INC, seq, committed, round, VIEW, theta, 1.0, b"theirs")
 
 
 def ended(peer: str, outcome: str, reason: str = "", seq: int = 1, size: int = 0, round: int = ROUND) -> Ended:
@@ -98,7 +98,7 @@ TABLE = [
     ("exchanging", lambda m: m.receive("c", Solicit(INC, ROUND, VIEW), 0.0), [OFFER]),
     (
         "exchanging",
-        lambda m: m.receive("a", requested(view=OTHER), 0.0),
+        lambda m: m.receive("a", requested(theta=0.25), 0.0),
         [SendMessage("a", Busy(INC, 1, "view", ROUND)), ended("a", "busy", "view")],
     ),
     ("exchanging", lambda m: m.receive("a", requested(ROUND + 1), 0.0), []),
@@ -198,6 +198,7 @@ def test_a_round_in_which_all_goes_well():
 
 def test_requests_deferred_while_computing_are_decided_when_the_round_opens():
     m = at("computing")
+    m.pace.same_roster = True
     m.receive("a", requested(), 0.0)
     m.receive("c", Solicit(INC, ROUND, OTHER), 0.0)
     assert m.begin_round(ROUND, LINKS, VIEW, 1.0) == [ANSWER, SendMessage("c", Busy(INC, 0, "view", ROUND))]

@@ -9,6 +9,7 @@ import pytest
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.membership.events import Changed, ClockSample, Died, Joined, Reborn, Send, Suspected
+from starling.gossip.membership.pacing import AT_ONCE
 from starling.gossip.wire import schema as wire
 from starling.gossip.wire.frames import decode, encode
 from tests.harness.detectors import TIMING, detector, record, sent
@@ -223,11 +224,82 @@ def test_a_peer_that_lists_a_member_we_believe_dead_gets_our_accusation():
     assert ("b", wire.Spread((), (rumor("a", "me", "dead"),))) in sent(out)
 
 
-def test_another_digest_in_a_probe_starts_a_sync_once_a_timeout():
+def stream(core, versions, every_s, until):
+    """Newer records of `a` as fast as that, then silence -> when one was stored, and when it was passed on."""
+    stored, passed_on, now, held = [], [], 0.0, core.member_list.members["a"].record
+    while now < until:
+        out = []
+        if versions:
+            out = core.receive("a", wire.Spread((versions.pop(0),)), now)
+        out += core.tick(now)
+        core.last_frame.clear()
+        if core.member_list.members["a"].record is not held:
+            held = core.member_list.members["a"].record
+            stored.append(now)
+        passed_on += [now] * len(sent(out, wire.Spread))
+        now += every_s
+    return stored, passed_on
+
+
+@pytest.mark.parametrize(
+    "versions",
+    [
+        [record("a", version=version) for version in range(1, 1001)],
+        [record("a", life, version=0) for life in range(2, 1002)],
+        [record("a", life, version, ("alive", "left")[version]) for life in range(2, 502) for version in (0, 1)],
+    ],
+    ids=["versions", "lives", "comings_and_goings"],
+)
+def test_of_a_stream_of_records_some_are_taken_at_once_then_a_few_and_the_newest_in_the_end(versions):
+    core, newest = knowing("a", "b", "c"), versions[-1]
+    stored, passed_on = stream(core, versions, 0.01, 12.0)
+    assert AT_ONCE < len(stored) <= AT_ONCE + 10 / (TIMING.suspicion_s / 2)
+    assert len(passed_on) <= 3 * len(stored)
+    assert core.member_list.members["a"].record == newest
+    assert core.deadline > 12.0, "nothing waits any more"
+
+
+def test_a_refutation_that_waits_its_turn_is_in_time():
     core = knowing("a", "b")
-    assert len(sent(core.receive("a", wire.Probe(1, b"other-digest", 0.0), 1.0), wire.Sync)) == 1
-    assert sent(core.receive("b", wire.Probe(1, b"other-digest", 0.0), 1.1), wire.Sync) == []
-    assert len(sent(core.receive("b", wire.Probe(1, b"other-digest", 0.0), 1.6), wire.Sync)) == 1
+    for version in range(1, 2 * AT_ONCE):
+        core.receive("b", wire.Spread((record("a", version=version),)), 1.0)
+    current = core.member_list.members["a"].record.version
+    core.receive("b", wire.Spread((), (rumor("a", "b", version=current),)), 1.0)
+    assert core.member_list.members["a"].status == "suspect"
+    core.receive("b", wire.Spread((record("a", version=100),)), 1.0)
+    while core.deadline <= 1.0 + TIMING.suspicion_s + TIMING.timeout_s:
+        core.tick(core.deadline)
+    member = core.member_list.members["a"]
+    assert (member.present, member.record.version) == (True, 100)
+
+
+def test_another_digest_in_a_probe_starts_a_sync_once_a_timeout():
+    core, other = knowing("a", "b"), b"other-digest"
+    assert [peer for peer, _ in sent(core.receive("a", wire.Probe(1, other, 0.0), 1.0), wire.Sync)] == ["a"]
+    assert sent(core.receive("b", wire.Probe(1, other, 0.0), 1.1), wire.Sync) == []
+    assert core.deadline == 1.0 + TIMING.timeout_s
+    assert [peer for peer, _ in sent(core.tick(core.deadline), wire.Sync)] == ["b"]
+    core.receive("a", wire.Probe(1, other, 0.0), 1.6)
+    core.receive("a", wire.Probe(1, core.member_list.digest, 0.0), 1.7)
+    assert sent(core.tick(2.0), wire.Sync) == [], "it knows what we know by now"
+
+
+def test_who_shows_another_digest_all_the_time_takes_no_turn_of_another():
+    core, answered = knowing("liar", "a", "b"), []
+    for step in range(60):
+        now = 1.0 + step * TIMING.timeout_s / 10
+        asking = ["liar", *(["a"] if step % 10 == 5 else []), *(["b"] if step % 10 == 7 else [])]
+        for peer in asking:
+            out = core.receive(peer, wire.Probe(1, b"other-digest", 0.0), now)
+            answered += [to for to, _ in sent(out, wire.Sync)]
+    assert answered == ["liar", "a", "b", "liar", "a", "b"]
+
+
+def test_strangers_take_no_turns_of_members():
+    core = knowing("a")
+    for stranger in ("s", "t"):
+        assert sent(core.receive(stranger, wire.Probe(1, b"other-digest", 0.0), 1.0), wire.Sync) == []
+    assert [peer for peer, _ in sent(core.receive("a", wire.Probe(1, b"other-digest", 0.0), 1.0), wire.Sync)] == ["a"]
 
 
 def test_a_stranger_that_probes_us_is_greeted():

@@ -6,6 +6,8 @@ import trio
 from starling.gossip.overlay.sticky import StickyEdges
 from starling.gossip.wire.frames import encode
 from starling.gossip.wire.schema import Ack, Solicit
+from starling.node.config.schema import Manifest, OverlaySection
+from starling.node.daemon.exchange.service import _pace
 from starling.node.net.faults import loss
 from starling.node.rpc import calls
 from starling.node.status.snapshot import Exchanges
@@ -28,6 +30,30 @@ async def test_a_round_of_two_averages_them_exactly():
             assert member.exchange.payload_bytes > 0
         assert swarm["a"].exchange.committed("b") == 1
         assert not swarm["a"].facts.faults
+
+
+@pytest.mark.parametrize(("theirs", "exchanged"), [(0.5, 1), (0.25, 0)])
+@virtual
+async def test_two_that_know_other_members_exchange_where_both_give_their_link_the_same_weight(theirs, exchanged):
+    swarm = PairwiseSwarm(2)
+    async with swarm.serving():
+        weights = {"a": {"b": 0.5}, "b": {"a": theirs}}
+        await swarm.all(lambda member: member.exchange.round(0, weights[member.name], member.name.encode() * 16))
+        assert [member.exchange.stats.committed for member in swarm.members.values()] == [exchanged] * 2
+        assert swarm["a"].engine.flows.get("b", 0) == 500 * exchanged
+        assert swarm.imbalance() == 0
+
+
+@pytest.mark.parametrize(
+    ("overlay", "same_roster"),
+    [
+        (OverlaySection(kind="base_k"), False),
+        (OverlaySection(kind="one_peer_exponential"), True),  # weights are not the same both ways
+        (OverlaySection(kind="base_k", average_every=4), True),  # the number of members says what a round is for
+    ],
+)
+def test_rosters_must_be_the_same_where_a_link_is_not_all_that_ends_have_in_common(overlay, same_roster):
+    assert _pace(Manifest(overlay=overlay), "swarm", None).same_roster == same_roster
 
 
 @virtual
