@@ -51,7 +51,7 @@ class Training:
     members: Members
     overlay: Overlay
     neighbors: Neighbors
-    order: BeaconService  # digest of the members and their order, which both ends of an exchange must agree on
+    order: BeaconService  # digest of the members and their order, which both ends of some exchanges must agree on
     exchange: Exchange | PulledExchange  # does a round's exchanges; in clock pace they are pairwise
     clock: SwarmClock
     progress: Progress

@@ -10,7 +10,7 @@ moment it arrives, so all members that have it agree.
     a beacon that is known, too old or too far ahead     ignored
     more verifications than one member may cause         ignored
 
-Without the founder only unpredictability is lost: exchanges go on, and members that disagree about a beacon refuse each other for at
+Without the founder only unpredictability is lost: exchanges go on, and members that disagree about a beacon compute other links for at
 most an epoch.
 """
 
@@ -67,7 +67,7 @@ class BeaconService:
         return self._beacons.salt(self._swarm.encode(), epoch)
 
     def digest(self, round: int) -> bytes:
-        """Digest of the members and, where that changes, their order in a round: both ends of an exchange must agree on it."""
+        """Digest of the members and, where that changes, their order in a round, which Requests carry."""
         view = self._members.view
         return order_digest(view, self.salt(round)) if self._every else view
 
