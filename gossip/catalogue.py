@@ -67,15 +67,10 @@ class Key:
 class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
     """All parts of one kind by name. As a mapping: name -> constructor; entry points are looked up on use.
 
-    Args:
-        key: of the configuration that names such parts, e.g. "mix.kind".
-        group: of entry points.
-        entries: the built-in ones.
-        default: facts of a part that states none (`facts` on its class).
-        members: attributes of such parts; "module:Class" is called only if it declares them.
-        supplied: parameters that the node supplies; all others are keys of the configuration.
-        heavy: parts import torch, so their parameters are keys only where `Entry.keys` says which.
-        sparse: keys that are not set are left out of a configuration, so that a part decides on its own defaults.
+    `key` is that of the configuration, e.g. "mix.kind", `group` that of entry points, `default` the facts of a part that states none
+    (`facts` on its class). A "module:Class" is called only if it declares `members`; `supplied` parameters come from the node, all others
+    are keys of the configuration. `heavy` parts import torch: their parameters are keys only where `Entry.keys` says which. `sparse`: keys
+    that are not set are left out, so that a part decides on its own defaults.
     """
 
     __slots__ = ("_default", "_entries", "_heavy", "_sparse", "group", "key", "members", "supplied")

@@ -53,20 +53,12 @@ def layout(model: nn.Module) -> Layout:
 
 
 def bind(model: nn.Module, layout: Layout) -> tuple[Tensor, Tensor]:
-    """Move a model's parameters into one flat vector and their gradients into another.
+    """Move a model's parameters, all on one device, into one flat vector (d,) and their gradients, zero, into another.
 
-    Afterwards writing to either vector writes to the model, and `backward` adds into the gradients' vector. Clear it with
-    `zero_()`: `zero_grad` would cut the gradients loose.
+    Afterwards writing to either vector writes to the model, and `backward` adds into the gradients' vector. Clear it with `zero_()`:
+    `zero_grad` would cut the gradients loose.
 
-    Args:
-        model: its parameters keep their values; all must be on one device.
-        layout: of this model.
-
-    Returns:
-        Parameters (d,) and zero gradients (d,), contiguous, of the model's dtype and on its device.
-
-    Raises:
-        ValueError: the layout is not this model's.
+    Raises ValueError: the layout is not this model's.
     """
     named = _trainable(model)
     shapes = tuple(tuple(parameter.shape) for parameter in named.values())

@@ -55,11 +55,7 @@ def verify(peer_id: str, signature: bytes, message: bytes) -> bool:
 
 
 class Identity:
-    """A node's key pair.
-
-    Args:
-        key: the private half.
-    """
+    """A node's key pair."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key

@@ -13,20 +13,11 @@ def check(
     *,
     trusted: bool = False,
 ) -> None:
-    """Check that a rule tolerates the configured number and share of Byzantine members.
+    """Check that a rule tolerates the fraction of Byzantine members, and the f among k peers a round that it is set for, if it has such a
+    number.
 
-    Args:
-        rule: its name.
-        k: peers per round.
-        f: Byzantine ones among them that it is set for; ignored for rules without this parameter.
-        byzantine_fraction: share of Byzantine members in the swarm.
-        before: a name in PREAGGREGATIONS, or None.
-        bucket: vectors per bucket.
-        trusted: as in `Catalogue.load`.
-
-    Raises:
-        ConfigError: an unknown name.
-        ValueError: it does not; one line with the bound and its source.
+    `before` is a name in PREAGGREGATIONS, `bucket` its vectors per bucket; `trusted` as in `Catalogue.load`. Raises ConfigError: an unknown
+    name; ValueError: it does not; one line with the bound and its source.
     """
     facts, takes_f = RULES.facts(rule, trusted=trusted), "f" in RULES.parameters(rule, trusted=trusted)
     vectors = -(-k // bucket) if before == "bucketing" else k

@@ -32,12 +32,7 @@ Scores = Callable[[Tensor], Tensor]
 def quotas(alpha: float = ALPHA, q: int = QUOTA) -> tuple[int, int, int]:
     """How many of the nearest, the middle and the farthest third are evaluated: (1 − α)²q, 2α(1 − α)q, α²q, each rounded.
 
-    Args:
-        alpha: in [0, 1].
-        q: >= 1.
-
-    Raises:
-        ValueError: out of these bounds.
+    Raises ValueError: alpha is not in [0, 1] or q not >= 1.
     """
     if not 0.0 <= alpha <= 1.0:
         raise ValueError(f"alpha must be in [0, 1], got {alpha}")
@@ -49,16 +44,10 @@ def quotas(alpha: float = ALPHA, q: int = QUOTA) -> tuple[int, int, int]:
 
 
 def prioritised(own: Tensor, received: Tensor, generator: Generator, alpha: float = ALPHA, q: int = QUOTA) -> Tensor:
-    """The distance prioritiser: ascending indices of the received models to evaluate.
+    """The distance prioritiser: ascending indices of the received models (k, C, h), finite, to evaluate, by their distance to our own (C,
+    h).
 
-    Models are sorted by distance and split into thirds, the nearer ones larger if uneven; of each third `quotas` many are drawn,
-    or all of it.
-
-    Args:
-        own: (C, h).
-        received: (k, C, h), finite.
-        generator: of the draw.
-        alpha, q: as in `quotas`.
+    They are split into thirds, the nearer ones larger if uneven; of each third `quotas` many are drawn, or all of it.
     """
     distance = torch.linalg.vector_norm((received - own).flatten(1).double(), dim=1)
     thirds = torch.sort(distance, stable=True).indices.tensor_split(3)
@@ -72,12 +61,9 @@ def prioritised(own: Tensor, received: Tensor, generator: Generator, alpha: floa
 def selected(theirs: Tensor, familiar: Tensor, shared: Tensor) -> Tensor:
     """(k, C) bool: the classes used to judge each peer, which are its best ones among ours, as many as it claims to share.
 
-    So a peer is not blamed for classes that it has no data of. Of equal scores the lower class comes first.
-
-    Args:
-        theirs: (k, C) F1 on local test data.
-        familiar: (C,) bool, the classes with local data.
-        shared: (k,) claimed number of these with data at the peer; clamped to [0, number of familiar classes].
+    So a peer is not blamed for classes that it has no data of. Of equal scores the lower class comes first. `theirs` (k, C) is F1 on local
+    test data, `familiar` (C,) bool the classes with local data, `shared` (k,) the number of these that a peer claims to have data of; it is
+    clamped.
     """
     ranked = torch.where(familiar, theirs, -1.0).sort(dim=-1, descending=True, stable=True).indices
     place = torch.empty_like(ranked).scatter_(-1, ranked, torch.arange(theirs.shape[-1]).expand_as(ranked))
@@ -85,11 +71,8 @@ def selected(theirs: Tensor, familiar: Tensor, shared: Tensor) -> Tensor:
 
 
 def certainty(theirs: Tensor, judged: Tensor) -> Tensor:
-    """(k, C) F1 -> (k,) certainty: max(0, mean − standard deviation) over the classes used to judge a model; 0 without any.
-
-    Args:
-        theirs: in [0, 1].
-        judged: (k, C) bool.
+    """(k, C) F1 in [0, 1] -> (k,) certainty: max(0, mean − standard deviation) over the classes (k, C) used to judge a model; 0 without
+    any.
     """
     count = judged.sum(dim=-1).clamp(min=1)
     mean = torch.where(judged, theirs, 0.0).sum(dim=-1) / count
@@ -98,13 +81,9 @@ def certainty(theirs: Tensor, judged: Tensor) -> Tensor:
 
 
 def merits(own: Tensor, theirs: Tensor) -> Tensor:
-    """Advantage of another model per class: Δ^(3 + F1) where its F1 is higher, −Δ^(4 + F1) where it is lower.
+    """Advantage of other models (…, C) per class: Δ^(3 + F1) where its F1 is higher, −Δ^(4 + F1) where it is lower; `own` (C,) is ours.
 
     Δ = 10·|F1 − F1_j| with the own F1 in the exponent: the better the own model, the more a difference counts, most if it is a loss.
-
-    Args:
-        own: (C,) F1 of the own model.
-        theirs: (…, C) F1 of others.
     """
     distance = 10.0 * (theirs - own).abs()
     return torch.where(theirs > own, distance ** (3.0 + own), -(distance ** (4.0 + own)))
@@ -116,16 +95,11 @@ def emphasis(merit: Tensor) -> Tensor:
 
 
 def weights(own: Tensor, theirs: Tensor, familiar: Tensor, shared: Tensor) -> Tensor:
-    """(k, C) weights of received columns beside the own weight 1, in [0, 6·certainty].
+    """(k, C) weights of received columns beside the own weight 1, in [0, 6·certainty], from F1 on local test data: `own` (C,), `theirs` (k,
+    C).
 
-    For a class used to judge the peer: from its merit there, at least −100. For a class without local data: from the sum of its merits.
-    For all other classes 0.
-
-    Args:
-        own: (C,) F1 of the own model on local test data; entries of unfamiliar classes are ignored.
-        theirs: (k, C) of received models, likewise.
-        familiar: (C,) bool, the classes with local data.
-        shared: (k,) as in `selected`.
+    For a class used to judge the peer: from its merit there, at least −100. For a class without local data: from the sum of its merits. For
+    all other classes 0. `familiar` and `shared` as in `selected`; F1 of unfamiliar classes is ignored.
     """
     judged = selected(theirs, familiar, shared)
     merit = torch.where(judged, merits(own, theirs), 0.0)
@@ -134,13 +108,7 @@ def weights(own: Tensor, theirs: Tensor, familiar: Tensor, shared: Tensor) -> Te
 
 
 def integrate(own: Tensor, received: Tensor, shares: Tensor) -> Tensor:
-    """(W + Σ ω_j W_j)/(1 + Σ ω_j), class by class.
-
-    Args:
-        own: (C, h).
-        received: (k, C, h), finite.
-        shares: (k, C), >= 0.
-    """
+    """(W + Σ ω_j W_j)/(1 + Σ ω_j), class by class, of W (C, h), W_j (k, C, h), finite, and ω (k, C) >= 0."""
     counted = shares.to(own.dtype)[..., None]
     return own + (counted * (received - own)).sum(dim=0) / (1.0 + counted.sum(dim=0))
 
@@ -157,14 +125,8 @@ def combine(
 ) -> Tensor:
     """(C, h) the own output layer after one round: choose, score, weight, integrate. Evaluates about q + 1 output layers.
 
-    Args:
-        own: (C, h).
-        received: (k, C, h), finite; k may be 0.
-        familiar: (C,) bool, the classes with local data.
-        shared: (k,) as in `selected`.
-        score: F1 of output layers on local test data.
-        generator: of the choice.
-        alpha, q: as in `quotas`.
+    `own` (C, h), `received` (k, C, h), finite, k may be 0; `familiar` and `shared` as in `selected`; `score` gives F1 of output layers on
+    local test data; the generator, alpha and q are those of the choice.
     """
     chosen = prioritised(own, received, generator, alpha, q)
     found = score(torch.cat((own[None], received[chosen])))

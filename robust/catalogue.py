@@ -103,17 +103,10 @@ def rule(
     name: str, params: Mapping[str, Any] | None = None, before: str | None = None, before_params: Mapping[str, Any] | None = None,
     *, trusted: bool = False,
 ) -> Composed:  # fmt: skip
-    """A rule by name; satisfies `starling.gossip.api.Rule`.
+    """A rule by name, after one of PREAGGREGATIONS if `before` is one; satisfies `starling.gossip.api.Rule`.
 
-    Args:
-        name: one of RULES.
-        params: of its constructor.
-        before: one of PREAGGREGATIONS; None: none.
-        before_params: of that.
-        trusted: the machine's owner agrees to import what "module:Class" names.
-
-    Raises:
-        ConfigError: unknown name or parameter, or a value that is refused.
+    `trusted`: the machine's owner agrees to import what "module:Class" names. Raises ConfigError: unknown name or parameter, or a value
+    that is refused.
     """
     first = PREAGGREGATIONS.build("robust", before, before_params or {}, trusted=trusted) if before else None
     made = RULES.build("robust", name, params or {}, trusted=trusted)

@@ -9,18 +9,13 @@ from starling.gossip.lazy_torch import Tensor, torch
 
 
 def clip(v: Tensor, tau: float) -> tuple[Tensor, bool]:
-    """Shorten v to norm tau if it is longer: v · min(1, tau/‖v‖), and whether that changed it.
+    """Shorten v (d,) to norm tau if it is longer: v · min(1, tau/‖v‖), and whether that changed it; a tau of 0 is off.
 
     An odd function, to the bit: clip(−v) = −clip(v), so both ends of an edge that use the same tau stay antisymmetric. Clip the decoded
-    difference, before it is quantised for the answer; never clip with a tau of one's own, which lets the corrections drift even
-    among honest peers.
+    difference, before it is quantised for the answer; never clip with a tau of one's own, which lets the corrections drift even among
+    honest peers. v, float32 or float64, is not modified, and returned itself where it is short enough.
 
-    Args:
-        v: (d,) float32 or float64; not modified, and returned itself where it is short enough.
-        tau: Euclidean norm allowed, >= 0; 0 is off.
-
-    Raises:
-        ValueError: tau is negative or not finite, or v is not finite ("not_finite").
+    Raises ValueError: tau is negative or not finite, or v is not finite ("not_finite").
     """
     if not 0.0 <= tau < math.inf:
         raise ValueError(f"tau must be finite and >= 0, got {tau}")

@@ -117,15 +117,10 @@ class EvidenceStore:
         self._rations = Rations(self.burst, self.per_s, self.convicts)
 
     def receive(self, sender: str, evidence: Evidence, now: float) -> bool:
-        """Verify a proof from a peer -> whether it is new and valid, that is, to be forwarded and followed by a ban.
+        """Verify a proof from a member -> whether it is new and valid, that is, to be forwarded and followed by a ban.
 
-        Args:
-            sender: a member; the caller drops proofs from or about non-members.
-            evidence: as received.
-            now: seconds.
-
-        Raises:
-            RemoteProtocolError: evidence_proves_nothing, or too_much_evidence (rate limit; not verified).
+        The caller drops proofs from or about non-members. Raises RemoteProtocolError: evidence_proves_nothing, or too_much_evidence (rate
+        limit; not verified).
         """
         if self._known(evidence, now) or evidence.kind not in self.checks:
             return False
@@ -186,11 +181,8 @@ class Statements:
         self._all = Ration(max(1.0, self.in_all_per_s), self.in_all_per_s)
 
     def add(self, statement: Attestation, round: int) -> Attestation | None:
-        """Store a statement whose signature was verified -> an earlier one that contradicts it, or None.
-
-        Args:
-            statement: of the incarnation in which the peer is a member.
-            round: our own.
+        """Store a statement of a member's incarnation, its signature verified -> an earlier one that contradicts it, or None. `round` is
+        our own.
         """
         held = self._held.get(statement.peer, {})
         for key in [key for key in held if abs(key[1] - round) > self.rounds]:

@@ -85,13 +85,9 @@ class Histories:
 
 
 def sketch(x: Tensor, seed: int, buckets: int = BUCKETS, origin: Tensor | None = None) -> Tensor:
-    """Count sketch (…, d) -> (…, buckets) float32: each coordinate is added with a random sign to a random bucket. Linear in x.
+    """Count sketch (…, d), finite -> (…, buckets) float32: each coordinate is added with a random sign to a random bucket. Linear in x.
 
-    Args:
-        x: finite.
-        origin: (d,) subtracted from x first, with differences clamped to ±1e17; None subtracts nothing.
-        seed: of the hash; only sketches of equal seeds are comparable.
-        buckets: s, >= 1.
+    `origin` (d,) is subtracted from x first, with differences clamped to ±1e17. Only sketches of equal seeds are comparable.
     """
     counts = x.new_zeros((*x.shape[:-1], buckets), dtype=torch.float32)
     for number, values in enumerate(torch.split(x, _CHUNK, dim=-1)):
@@ -119,21 +115,13 @@ def observe(known: Histories, peer: str, update: Tensor, round: int) -> Historie
 def add_record(
     known: Histories, record: Record, distance: int, source: str, *, own: str, swarm: str, round: int, verify: Verify
 ) -> Histories:
-    """Add a received record, unless it is known or superseded.
+    """Add a received record, unless it is known or superseded; `known` is not modified.
 
-    Args:
-        known: not modified.
-        record: untrusted.
-        distance: hops from the subject to the sender; 0 if the sender is the subject.
-        source: the sender.
-        own: our peer id.
-        swarm: its id.
-        round: of this node.
-        verify: checks signatures of members; called last, as it is the most expensive check.
+    `distance` counts the hops from the subject to the sender, `source`; 0 if that is the subject. `round` is ours. `verify` checks
+    signatures of members; called last, as it is the most expensive check.
 
-    Raises:
-        ValueError: the record is invalid: "sketch_size", "sketch_not_finite", "sketch_norm", "sketch_round", "sketch_distance",
-            "sketch_signature".
+    Raises ValueError: the record is invalid: "sketch_size", "sketch_not_finite", "sketch_norm", "sketch_round", "sketch_distance",
+    "sketch_signature".
     """
     decode(record.sketch)
     if not 0 <= record.round <= round + 1:
@@ -151,14 +139,10 @@ def add_record(
 
 
 def draw_record(known: Histories, receiver: str, draw: float) -> Received | None:
-    """Draw the record to send along with a model, or None; with probability ∝ λ·e^(−λ(distance − 1)), λ = 0.8.
+    """Draw the record to send to `receiver` with a model, or None; with probability ∝ λ·e^(−λ(distance − 1)), λ = 0.8; `draw` is uniform in
+    [0, 1).
 
     Excluded are the receiver's own, those received from it, and those that contradict our observation of the subject.
-
-    Args:
-        known: to draw from.
-        receiver: peer that it is sent to.
-        draw: uniform in [0, 1).
     """
     fit = [
         kept

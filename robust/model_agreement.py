@@ -45,16 +45,10 @@ class Agreement:
 
 
 def agree(models: Sequence[Tensor], origin: Tensor, rounds: Sequence[int]) -> Agreement:
-    """Find the majority among models. Inputs are not modified; additional memory is one model.
+    """Find the majority among m >= 1 models (d,), finite, of these claimed rounds; `origin` (d,) is the initial one.
 
-    Args:
-        models: m >= 1 of (d,), finite.
-        origin: (d,) the initial model.
-        rounds: claimed round of each. A model s − r <= LEAD rounds ahead may have travelled s/r times as far, at most twice; a larger
-            claimed difference allows nothing.
-
-    Raises:
-        ValueError: there is no model, or shapes or lengths differ.
+    A model s − r <= LEAD rounds ahead may have travelled s/r times as far, at most twice; a larger claimed difference allows nothing.
+    Inputs are not modified; additional memory is one model. Raises ValueError: there is no model, or shapes or lengths differ.
     """
     if not models or len(rounds) != len(models) or any(model.shape != origin.shape for model in models):
         raise ValueError("models must be one or more of the origin's shape, with a round each")

@@ -29,11 +29,9 @@ class Nnm(Tolerant):
 
 
 def neighborly(distances: Tensor, f: int) -> Tensor:
-    """(R, m, m) the mixing that makes each vector the mean of its m − f nearest, itself included.
+    """(R, m, m) the mixing that makes each vector the mean of its m − f nearest, itself included, f in [0, m).
 
-    Args:
-        distances: (R, m, m) between the vectors, or monotone functions of these; the diagonal is ignored.
-        f: in [0, m).
+    Distances (R, m, m) may be monotone functions of these; the diagonal is ignored.
     """
     distances = distances.clone()
     distances.diagonal(dim1=1, dim2=2).fill_(-1.0)  # itself comes first, even if others are equal to it

@@ -23,18 +23,9 @@ Source = Callable[[int], int]  # bound -> a uniform integer in [0, bound), indep
 
 
 def overflow(n: int, f: int, s: int, b: int) -> float:
-    """P[more than b of s are Byzantine], for s of the n − 1 others drawn uniformly without replacement.
+    """P[more than b of s are Byzantine], for s of the n − 1 others drawn uniformly without replacement; f of n members >= 2 are.
 
-    Exact: integer arithmetic up to the last division.
-
-    Args:
-        n: members, >= 2.
-        f: Byzantine ones, in [0, n − 1].
-        s: drawn, in [0, n − 1].
-        b: >= 0.
-
-    Raises:
-        ValueError: out of these bounds.
+    Exact: integer arithmetic up to the last division. Raises ValueError: f or s is not in [0, n − 1], or b < 0.
     """
     _check(n, f, s)
     if b < 0:
@@ -43,16 +34,9 @@ def overflow(n: int, f: int, s: int, b: int) -> float:
 
 
 def b_hat(n: int, f: int, s: int, nodes: int, rounds: int, epsilon: float) -> int:
-    """The smallest b such that with probability >= 1 − epsilon no node ever draws more than b Byzantine peers.
+    """The smallest b such that with probability >= 1 − epsilon no node ever draws more than b Byzantine peers; n, f, s as in `overflow`.
 
-    Args:
-        n, f, s: as in `overflow`.
-        nodes: honest nodes that draw, >= 1.
-        rounds: >= 1.
-        epsilon: in (0, 1).
-
-    Raises:
-        ValueError: out of these bounds.
+    `nodes` >= 1 honest ones draw in each of rounds >= 1; epsilon in (0, 1). Raises ValueError: out of these bounds.
     """
     _check(n, f, s)
     if nodes < 1 or rounds < 1:
@@ -70,13 +54,10 @@ def b_hat(n: int, f: int, s: int, nodes: int, rounds: int, epsilon: float) -> in
 
 
 def least_s(n: int, f: int, nodes: int, rounds: int, epsilon: float) -> int:
-    """The smallest odd s with 2·b_hat < s: with probability >= 1 − epsilon no draw of the run has a Byzantine half.
+    """The smallest odd s with 2·b_hat < s: with probability >= 1 − epsilon no draw of the run has a Byzantine half. Arguments as of
+    `b_hat`.
 
-    Args:
-        n, f, nodes, rounds, epsilon: as in `b_hat`.
-
-    Raises:
-        ValueError: there is no such s, or an argument is out of bounds.
+    Raises ValueError: there is no such s, or an argument is out of bounds.
     """
     for s in range(1, n, 2):
         if 2 * b_hat(n, f, s, nodes, rounds, epsilon) < s:
@@ -87,20 +68,13 @@ def least_s(n: int, f: int, nodes: int, rounds: int, epsilon: float) -> int:
 def draw(
     candidates: Sequence[str], k: int, prefixes: Mapping[str, Collection[str]], per_prefix: int, source: int | Source
 ) -> tuple[str, ...]:
-    """K distinct candidates, uniformly at random, with at most `per_prefix` of one prefix; fewer if the caps allow no more.
+    """K >= 0 distinct candidates, uniformly at random, with at most `per_prefix` of one prefix, 0 for any; fewer if the caps allow no more.
 
     In the order of a uniform shuffle each candidate is taken unless one of its prefixes is full, which favours peers in small prefixes;
-    without caps all sets of k are equally likely.
+    without caps all sets of k are equally likely. Candidates are in a reproducible order, repeated ones count once; `prefixes` are as
+    `labels` gives them, a missing peer has none; `source` is a seed (equal arguments give an equal draw), or of integers.
 
-    Args:
-        candidates: peers in a reproducible order; repeated ones count once.
-        k: >= 0.
-        prefixes: of each peer, as `labels` gives them; a missing peer has none.
-        per_prefix: cap, >= 0; 0 is no cap.
-        source: a seed (equal arguments give an equal draw), or of integers.
-
-    Raises:
-        ValueError: k or per_prefix is negative.
+    Raises ValueError: k or per_prefix is negative.
     """
     if k < 0 or per_prefix < 0:
         raise ValueError(f"k and per_prefix must be >= 0, got {k} and {per_prefix}")
@@ -117,13 +91,10 @@ def draw(
 
 
 def labels(addresses: Iterable[str], operator: str = "") -> frozenset[str]:
-    """The prefixes of a peer: those of all its addresses, and the label of its operator.
+    """The prefixes of a peer: those of all its addresses, multiaddrs, and the label that its operator gives to all of its nodes, "" for
+    none.
 
     For a connected peer pass the observed address, as the addresses in its record are its own claim.
-
-    Args:
-        addresses: multiaddrs.
-        operator: label that an operator gives to all of its nodes; "" for none.
     """
     found = {prefix for prefix in map(prefix_of, addresses) if prefix is not None}
     return frozenset(found | ({f"operator {operator}"} if operator else set()))

@@ -26,13 +26,9 @@ def weights(observed: Tensor, records: Tensor) -> Tensor:
 
 
 def combine(own: Tensor, received: Tensor, present: Tensor, alphas: Tensor) -> Tensor:
-    """(x + Σ α_j z_j)/(1 + Σ α_j), row by row.
+    """(x + Σ α_j z_j)/(1 + Σ α_j), row by row: x (…, d), z (…, k, d), finite, α (…, k) in [0, 1].
 
-    Args:
-        own: (…, d) x.
-        received: (…, k, d) z, finite; ignored where absent.
-        present: (…, k) bool; an absent peer counts as the own model.
-        alphas: (…, k) in [0, 1].
+    A peer that is not `present` (…, k) counts as the own model.
     """
     counted = alphas.to(own.dtype)[..., None]
     difference = torch.where(present[..., None], received - own[..., None, :], 0.0)

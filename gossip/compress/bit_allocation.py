@@ -17,16 +17,12 @@ Table = npt.NDArray[np.float64]
 
 
 def least_error(errors: Table, sizes: Table, byte_budget: float, buckets: int = BUCKETS) -> tuple[int, ...]:
-    """The option of each layer with the least error in all whose bytes add up to no more than the budget; of equal ones the lowest.
+    """The option of each layer with the least error in all whose bytes add up to no more than the budget > 0; of equal ones the lowest.
 
-    Args:
-        errors: (L, C) >= 0, additive.
-        sizes: (L, C) bytes >= 0.
-        byte_budget: > 0; exact where it is whole, sizes are whole, and it is no more than `buckets`.
-        buckets: how finely the budget is cut.
+    `errors` (L, C) >= 0 are additive, `sizes` (L, C) bytes >= 0. Exact where budget and sizes are whole and it is no more than `buckets`,
+    by which it is cut.
 
-    Raises:
-        ValueError: shapes or numbers are out of bounds, or not even the least sizes fit.
+    Raises ValueError: shapes or numbers are out of bounds, or not even the least sizes fit.
     """
     if errors.ndim != 2 or errors.shape != sizes.shape or 0 in errors.shape:
         raise ValueError(f"errors and sizes must be (layers, options), got {errors.shape} and {sizes.shape}")

@@ -36,14 +36,9 @@ class LayeredBudget:
 def plan(
     budget_bytes: int, dim: int, request: Quantizer, response: Quantizer, *, directions: bool = False
 ) -> float:  # fmt: skip
-    """The ratio, in (0, 1], of the `Mask` with which request and response payloads together stay within the budget; at least one block.
+    """The ratio, in (0, 1], of the `Mask` of a vector (dim,) with which both payloads together stay within the budget; at least one block.
 
-    Args:
-        budget_bytes: both payloads together; 0 is no limit.
-        dim: d, length of the vector.
-        request: quantizer of the initiator's values.
-        response: quantizer of the difference.
-        directions: both payloads carry as many values of a direction (`gossip.mix.drift`).
+    A budget of 0 is no limit; `directions`: both payloads carry as many values of a direction (`gossip.mix.drift`).
     """
 
     def cost(count: int) -> int:
@@ -64,13 +59,6 @@ def plan(
 
 
 def exchange_budget(rate_bytes_per_s: float, slot_s: float, fill: float, cap_bytes_per_s: float) -> int:
-    """Bytes one exchange may cost; 0 is no limit known.
-
-    Args:
-        rate_bytes_per_s: measured on this edge; 0 if not yet measured.
-        slot_s: seconds between a node's exchanges, > 0.
-        fill: share of the slot spent on the wire, in (0, 1].
-        cap_bytes_per_s: the volunteer's cap; 0 is none.
-    """
+    """Bytes one exchange may cost, of a share `fill` in (0, 1] of the slot > 0; 0 is no limit known, no rate measured, and no cap."""
     rates = [rate for rate in (rate_bytes_per_s, cap_bytes_per_s) if rate > 0]
     return max(1, int(min(rates) * slot_s * fill)) if rates else 0

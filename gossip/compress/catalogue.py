@@ -128,15 +128,9 @@ def by_code(named: Mapping[str, Quantizer]) -> Mapping[int, Quantizer]:
 
 
 def quantizer(name: str, dtype: torch.dtype, *, trusted: bool = False) -> Quantizer:
-    """The quantizer a manifest names, for vectors of `dtype`.
+    """The quantizer a manifest names, for vectors of `dtype`; `trusted`: the machine's owner agrees to import "module:Class".
 
-    Args:
-        name: built in, of an installed package, or "module:Class".
-        dtype: of the vectors; given to constructors that ask for it.
-        trusted: the machine's owner agrees to import "module:Class".
-
-    Raises:
-        ConfigError: unknown name, or one of a package whose code is not in 128 … 255.
+    Raises ConfigError: unknown name, or one of a package whose code is not in 128 … 255.
     """
     asks = "dtype" in QUANTIZERS.parameters(name, trusted=trusted)
     made = QUANTIZERS.build("compress", name, {"dtype": dtype} if asks else {}, trusted=trusted)

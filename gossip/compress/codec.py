@@ -32,17 +32,10 @@ from starling.gossip.lazy_torch import Generator, Tensor, torch
 
 
 def encode(values: Tensor, support: Support, quantizer: Quantizer, dim: int, generator: Generator) -> bytes:
-    """A request's payload.
+    """A request's payload: values (k,), finite, in the order of the support, which is in a vector (dim,); if it covers all, it is written
+    as Full.
 
-    Args:
-        values: (k,) finite, in the support's order.
-        support: of size k, in a vector of `dim`; one that covers all of it is written as Full.
-        quantizer: how values become bytes.
-        dim: d, the length of the vector.
-        generator: chance for the quantizer.
-
-    Raises:
-        ValueError: "not_finite".
+    Raises ValueError: "not_finite".
     """
     assert values.shape == (support.size(dim),), "values do not match the support"
     kind, described = _describe(support, dim)
@@ -114,14 +107,7 @@ def decode(
 def encode_values(
     values: Tensor, quantizer: Quantizer, dim: int, generator: Generator, wish: Indices | None = None
 ) -> bytes:
-    """A response's payload: values on the support of the request, and a wish. Arguments as in `encode`.
-
-    Args:
-        wish: coordinates the responder wants in the next exchange.
-
-    Raises:
-        ValueError: "not_finite".
-    """
+    """A response's payload: values on the support of the request, and a wish for the next exchange. Raises ValueError: "not_finite"."""
     kind = Kind.IMPLIED if wish is None else Kind.IMPLIED_AND_WISH
     tail = b"" if wish is None else wish.describe(dim)
     return b"".join((_header(kind, quantizer, dim), *_pieces(values, quantizer, generator), tail))
@@ -130,14 +116,10 @@ def encode_values(
 def decode_values(
     data: bytes, support: Support, dim: int, dtype: torch.dtype, allowed: Sequence[Quantizer], wish_limit: int = 0
 ) -> tuple[Tensor, Indices | None]:
-    """The (k,) values of a response on the request's support, and the responder's wish. Arguments as in `decode`.
+    """The (k,) values of a response on the request's support, and the responder's wish, of at most `wish_limit` coordinates; 0: none is
+    allowed.
 
-    Args:
-        support: of the request.
-        wish_limit: most coordinates a wish may name; 0: a wish is an error.
-
-    Raises:
-        ValueError: a snake_case reason.
+    Raises ValueError: a snake_case reason.
     """
     kind, quantizer, body = _open(data, dim, allowed)
     size = quantizer.size(support.size(dim))

@@ -31,15 +31,9 @@ _CHUNK_ELSEWHERE = 1 << 22
 
 
 def largest(x: Tensor, count: int, reference: Tensor | None = None) -> Tensor:
-    """Where |x − reference| is largest; of equal ones the lowest index.
+    """Where |x − reference| is largest; of equal ones the lowest index -> (k,) int64 on the device of x, ascending.
 
-    Args:
-        x: (d,) float32 or float64, finite.
-        count: k, in [1, d].
-        reference: (d,) likewise, or None for 0.
-
-    Returns:
-        (k,) int64 on the device of x, ascending.
+    x (d,) float32 or float64, finite; `count` = k in [1, d]; a reference of None is 0.
     """
     vector = Magnitudes(x.detach(), reference)
     limit = _guess(vector, count)

@@ -108,13 +108,9 @@ def answer(
     agreed: ExchangeCodec, payload: bytes, mine: Direction, theirs: Direction, support: Support, theta: float, dim: int,
     generator: Generator, held: Held | None = None,
 ) -> tuple[bytes, Drift | None]:  # fmt: skip
-    """A response with u and w', and what they do at the initiator; None where the gate is shut.
+    """A response with u and w', and what they do at the initiator; None where the gate is shut. `held`: the flow, where it is limited.
 
-    Args:
-        held: the flow, where it is limited.
-
-    Raises:
-        ValueError: "not_finite".
+    Raises ValueError: "not_finite".
     """
     values, weight, drift = b"", 0.0, None
     if mine.z is not None and theirs.z is not None:

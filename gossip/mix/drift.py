@@ -103,15 +103,10 @@ def reach(state: Gradients, most: float) -> Tensor:
 
 
 def within(weight: float, u: Tensor, flow: Tensor, rest: float, reach: float, slack: float = 0.0) -> float:
-    """The largest w in [0, weight] with which the flow less w·u is no longer than `reach`, or than the flow was before.
+    """The largest w in [0, weight] with which the flow less w·u is no longer than `reach` >= 0, or than the flow was before.
 
-    Args:
-        weight: >= 0.
-        u: (w,) on the coordinates of an exchange.
-        flow: (w,) there.
-        rest: Σ of the squares of the flow elsewhere.
-        reach: >= 0, infinite for no limit.
-        slack: share of the squared length by which another machine may have rounded.
+    u and the flow (w,) are on the coordinates of an exchange, `rest` is Σ of the squares of the flow elsewhere, `slack` the share of the
+    squared length by which another machine may have rounded.
     """
     if weight == 0.0 or reach == math.inf:
         return weight

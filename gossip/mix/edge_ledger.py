@@ -67,11 +67,7 @@ def _moved(effect: Effect, change: Tensor, dim: int) -> Tensor:
 def held(edge: Averaging, ledger: Ledger, effect: Effect, earlier: Sequence[Effect] = ()) -> tuple[Tensor, float]:
     """A flow at the coordinates of an effect, after all of it but the drift, and Σ of its squares elsewhere.
 
-    Args:
-        edge: what is done to a flow.
-        ledger: of this end.
-        effect: at this end.
-        earlier: effects on the same edge that are not booked yet.
+    `earlier` are effects on the same edge that are not booked yet.
     """
     dim = ledger.total.numel()
     ledger = average(edge, ledger, torch.zeros_like(ledger.total), earlier)[1] if earlier else ledger

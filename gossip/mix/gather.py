@@ -94,11 +94,5 @@ class Gather(MixerBase):
 
 
 def message_seed(seed: int, peer: str, round: int) -> int:
-    """Seed of the rounding of a node's message in one round: all peers that ask receive the same bytes.
-
-    Args:
-        seed: the swarm's.
-        peer: the sender.
-        round: >= 0.
-    """
+    """Seed of the rounding of the message of `peer` in one round of a swarm of this seed: all peers that ask receive the same bytes."""
     return derive(seed, "told", peer, round)

@@ -27,10 +27,7 @@ BESIDE_DRIFT = 0.1  # largest kappa known to be stable where gradients move flow
 def chosen_kappa(ratio: float, local_steps: float, memory: float) -> float:
     """κ where the manifest leaves it open: .2, and .1 where a coordinate is exchanged again before a correction of it has taken effect.
 
-    Args:
-        ratio: share of the shared vector that an exchange is about, in (0, 1]; a coordinate is in every 1/ratio-th.
-        local_steps: K, between two exchanges, > 0.
-        memory: `Phase.memory`.
+    A coordinate is in every 1/ratio-th exchange, of which one follows after K = `local_steps` > 0; `memory` is `Phase.memory`.
     """
     return 0.2 if local_steps >= memory * ratio else 0.1
 

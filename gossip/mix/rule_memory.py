@@ -18,12 +18,8 @@ def assign_slots(
 ) -> tuple[dict[Peer, int], Tensor, Tensor]:
     """One node's round -> slots of peers, the longest absent first; the memory (s,) with cleared slots for new peers; slots of `asked`.
 
-    Args:
-        taken: slots before, in that order; not changed.
-        asked: k peers, in order of peer id.
-        present: which of them sent something. If they are more than slots, the last new ones get none.
-        kept: (s,) not changed.
-        slots: >= 1.
+    `taken` are the slots before, in that order, `asked` k peers in order of peer id, of whom those `present` sent something. If they are
+    more than slots >= 1, the last new ones get none. No argument is changed.
     """
     here = [peer for peer, sent in zip(asked, present, strict=True) if sent]
     absent = {peer: slot for peer, slot in taken.items() if peer not in here}

@@ -221,11 +221,9 @@ def chi(rates: NDArray[np.float64]) -> tuple[float, float]:
 
         Λ = Σ_{i<j} rate_ij (e_i − e_j)(e_i − e_j)ᵀ,   χ1 = 1/λ_2(Λ),   χ2 = ½ max_{ij} (e_i − e_j)ᵀ Λ⁺ (e_i − e_j)
 
-    Args:
-        rates: (n, n) symmetric, >= 0, n >= 2: exchanges with weight 1/2 between i and j per unit of time. Of an overlay
-            and per round: twice the mean of W over a period. The diagonal is ignored.
+    Rates (n, n) are symmetric, >= 0, n >= 2: exchanges with weight 1/2 between i and j per unit of time. Of an overlay and per round: twice
+    the mean of W over a period. The diagonal is ignored. Raises ValueError if the pairs that exchange do not connect all.
 
-    Raises ValueError if the pairs that exchange do not connect all.
     Source: Nabli, Belilovsky and Oyallon 2023 (arXiv:2306.08289).
     """
     between = rates - np.diag(np.diag(rates))

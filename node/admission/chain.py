@@ -85,12 +85,8 @@ def invite(
 ) -> Chain:  # fmt: skip
     """A chain with one more invitation, by the founder or the holder of `above`, which is empty for the founder.
 
-    Args:
-        invitee: peer id, or that of a bearer key.
-        number: not used before, from 0; below the quota unless the founder invites.
-        quota: how many the invitee may invite; the swarm's quota if None.
-
-    Raises ValueError: in snake_case: the chain would not be one.
+    `invitee` is a peer id, or that of a bearer key; `number` not used before, from 0, below the quota unless the founder invites; `quota`
+    how many the invitee may invite, None: the swarm's. Raises ValueError: in snake_case: the chain would not be one.
     """
     depth = (above[-1].depth if above else terms.depth) - 1
     quota = terms.quota if quota is None else quota

@@ -40,12 +40,8 @@ def check(manifest: Manifest, config: NodeConfig) -> None:
 def find(config: Section, folder: str) -> None:
     """Make every "module:Class" of a manifest or scenario importable from `folder`, after installed packages, so that it shadows none.
 
-    Args:
-        config: whose names are looked for; built-in ones are left alone. None is imported.
-        folder: of the owner, who agreed to run code from it; "" without consent.
-
-    Raises:
-        ConfigError: there is no such module; the message says where it was looked for.
+    None is imported. The folder is of the owner, who agreed to run code from it; "" without consent. Raises ConfigError: there is no such
+    module; the message says where it was looked for.
     """
     for key, name in names(config).items():
         find_module(key, name, folder)

@@ -46,16 +46,7 @@ def swarm_id(manifest: Manifest) -> str:
 
 
 def found(manifest: Manifest, founder: Identity, now_ms: int) -> Manifest:
-    """The manifest with founder, time and signature filled in.
-
-    Args:
-        manifest: of the swarm.
-        founder: signs it.
-        now_ms: unix time.
-
-    Raises:
-        ConfigError: `check` objects.
-    """
+    """The manifest with founder, time (unix) and signature filled in. Raises ConfigError: `check` objects."""
     unsigned = msgspec.structs.replace(manifest, founder=founder.peer_id, founded_ms=now_ms, signature="")
     check(unsigned)
     signature = founder.sign(_SIGN_DOMAIN + to_bytes(unsigned)).hex()
@@ -78,16 +69,10 @@ def verify(manifest: Manifest) -> None:
 
 
 def from_bytes(raw: bytes, swarm: str, peer: str) -> Manifest:
-    """A manifest received from a peer.
+    """A manifest received from a peer, that of the swarm id asked for.
 
-    Args:
-        raw: as received.
-        swarm: the swarm id asked for.
-        peer: the sender.
-
-    Raises:
-        RemoteProtocolError: bytes with another hash, or not a signed manifest.
-        ConfigError: the right bytes, but of another version, or `check` objects.
+    Raises RemoteProtocolError: bytes with another hash, or not a signed manifest; ConfigError: the right bytes, but of another version, or
+    `check` objects.
     """
     if len(raw) > MAX_BYTES or _hash(raw) != swarm:
         raise RemoteProtocolError(peer, "manifest_hash")
@@ -112,17 +97,10 @@ def from_bytes(raw: bytes, swarm: str, peer: str) -> Manifest:
 
 
 def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
-    """Rules between fields. Those of one part are `check` of its class.
+    """Rules between fields -> warnings, one line each: allowed, but perhaps not meant. Rules of one part are `check` of its class.
 
-    Args:
-        manifest: keys and values checked by themselves.
-        trusted: the machine's owner agrees to import what "module:Class" names; else its rules are left to a later check.
-
-    Returns:
-        Warnings, one line each: allowed, but perhaps not meant.
-
-    Raises:
-        ConfigError: it cannot work.
+    `trusted`: the machine's owner agrees to import what "module:Class" names; else its rules are left to a later check. Raises ConfigError:
+    it cannot work.
     """
     optimizer, mix, pace, timing = manifest.optimizer, manifest.mix, manifest.pace, manifest.membership
     if not manifest.name.isprintable():
@@ -244,11 +222,5 @@ def check_shard(manifest: Manifest, shard: int) -> None:
 
 
 def shard_of(manifest: Manifest, shard: int, peer: str) -> int:
-    """The shard of built-in data that a node trains on.
-
-    Args:
-        manifest: of its swarm.
-        shard: `shard` of its settings, -1 to derive it from the peer id.
-        peer: its peer id.
-    """
+    """The shard of built-in data that the node `peer` trains on: `shard` of its settings, where -1 derives it from the peer id."""
     return (shard if shard >= 0 else derive(0, "shard", peer)) % manifest.partition.shards

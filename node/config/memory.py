@@ -50,12 +50,9 @@ def check(manifest: Manifest, there: int, model_bytes: int | None = None) -> Non
 
 
 def objection(manifest: Manifest, there: int, model_bytes: int | None = None) -> str:
-    """Why a task cannot be learned with so much memory, and what can be done; "" if it can, or nobody knows.
+    """Why a task cannot be learned with so many bytes, and what can be done; "" if it can, or nobody knows.
 
-    Args:
-        manifest: of the swarm.
-        there: bytes.
-        model_bytes: of its parameters, once there is a model; before that only those of built-in tasks are known.
+    `model_bytes`: of its parameters, once there is a model; before that only those of built-in tasks are known.
     """
     task, model, sample, tested, fixed = manifest.task, model_bytes or 0, 0, 0, 0
     if keyed := TASKS.keyed(task.kind):

@@ -12,14 +12,10 @@ _SOME = 64  # rounds that are looked at
 
 
 def overlay_of(manifest: Manifest, *, trusted: bool = True) -> Overlay:
-    """The overlay of a swarm.
+    """The overlay of a swarm; `trusted`: the machine's owner has agreed to import what "module:Class" names, as before anything of a swarm
+    runs.
 
-    Args:
-        manifest: of the swarm.
-        trusted: the machine's owner has agreed to import what "module:Class" names, as before anything of a swarm runs.
-
-    Raises:
-        ConfigError: parameters that its kind does not take, or refuses.
+    Raises ConfigError: parameters that its kind does not take, or refuses.
     """
     section, params = manifest.overlay, manifest.overlay.params()
     return catalogue.overlay(

@@ -130,13 +130,8 @@ def check_together(config: Section) -> None:
 def typed(base: type[S], values: Mapping[str, Any], *, trusted: bool = False) -> type[S]:
     """The subclass of a section for the parts that it names. Of parts that are not looked into every scalar is a key.
 
-    Args:
-        base: class of the section.
-        values: of its keys; those that are missing have their defaults.
-        trusted: look into all parts, whatever they import.
-
-    Raises:
-        ConfigError: this machine does not have such a part; one line with the key, what is close and what there is.
+    Keys that are missing have their defaults; `trusted`: look into all parts, whatever they import. Raises ConfigError: this machine does
+    not have such a part; one line with the key, what is close and what there is.
     """
     if not issubclass(base, PartSection):
         return base
@@ -198,16 +193,9 @@ def merged(section: PartSection, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def convert(raw: Mapping[str, Any], kind: type[S], where: str = "", *, trusted: bool = False) -> S:
-    """Plain data to a section or whole settings.
+    """Plain data to a section or whole settings, which stand at `where` for messages: "mix." or ""; `trusted` as in `typed`.
 
-    Args:
-        raw: sections and keys.
-        kind: of settings.
-        where: they stand, for messages: "mix." or "".
-        trusted: as in `typed`.
-
-    Raises:
-        ConfigError: names the key, its value, what is allowed and the next command.
+    Raises ConfigError: names the key, its value, what is allowed and the next command.
     """
     for key in raw:
         if not isinstance(key, str):

@@ -112,13 +112,8 @@ PRESETS: Mapping[str, tuple[Key, ...]] = MappingProxyType(
 def load(kind: type[S], file: Path | None = None, assignments: Sequence[str] = ()) -> S:
     """Settings from a TOML file and `--set`, with those of a preset, if either names one, for all that neither gives.
 
-    Args:
-        kind: `Manifest`, or other settings with a key `preset`.
-        file: TOML; None: nothing but defaults.
-        assignments: as in `settings.apply_set`; "preset=open" is one.
-
-    Raises:
-        ConfigError: unreadable, not TOML, a wrong key or value.
+    `kind`: `Manifest`, or other settings with a key `preset`; a `file` of None is nothing but defaults; "preset=open" is an assignment.
+    Raises ConfigError: unreadable, not TOML, a wrong key or value.
     """
     raw = toml.read(file) if file is not None else {}
     try:
@@ -145,12 +140,9 @@ def asked(preset: str | None, assignments: Sequence[str]) -> tuple[str, ...]:
 
 
 def filled(raw: Mapping[str, Any], preset: str, kind: type[Section]) -> dict[str, Any]:
-    """Plain settings with the preset's values for keys that are not there; as they are for "custom". `raw` is not changed.
+    """Plain settings with values of a preset, or of "custom", which has none, for keys of `kind` that are not there.
 
-    Args:
-        raw: sections and keys as given, not necessarily valid.
-        preset: a name in PRESETS, or "custom".
-        kind: sections that it does not have are left out.
+    `raw` is not necessarily valid, and not changed.
     """
     full: dict[str, Any] = {name: dict(value) if isinstance(value, dict) else value for name, value in raw.items()}
     chosen = PRESETS.get(preset, ())
@@ -169,13 +161,9 @@ def filled(raw: Mapping[str, Any], preset: str, kind: type[Section]) -> dict[str
 
 
 def check(chosen: Any) -> None:
-    """Whether settings keep the promise of the preset they name, as far as they have its keys.
+    """Whether settings, a `Manifest` or others with its keys, keep the promise of the preset they name, as far as they have its keys.
 
-    Args:
-        chosen: a `Manifest`, or other settings with its keys `preset`, `robust` and `overlay`.
-
-    Raises:
-        ConfigError: a key that protects is set less strictly than the preset allows.
+    Raises ConfigError: a key that protects is set less strictly than the preset allows.
     """
     preset: str = chosen.preset
     for key in PRESETS.get(preset, ()):

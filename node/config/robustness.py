@@ -16,14 +16,9 @@ _MOST_K = 32
 
 
 def check(manifest: Manifest, *, trusted: bool = False) -> None:
-    """Whether pulling, the rule and the fraction of Byzantine members agree.
+    """Whether pulling, the rule and the fraction of Byzantine members agree; `trusted` as in `Catalogue.load`.
 
-    Args:
-        manifest: of the swarm.
-        trusted: as in `Catalogue.load`.
-
-    Raises:
-        ConfigError: they do not, and why.
+    Raises ConfigError: they do not, and why.
     """
     mix, overlay, fraction = manifest.mix, manifest.overlay, manifest.byzantine_fraction
     if not MIXERS.facts(mix.kind, trusted=trusted).gathers:

@@ -46,14 +46,10 @@ def absolute(path: str) -> str:
 
 
 def read(start: str, file: str) -> tuple[str, bytes]:
-    """The file that a swarm begins with -> its name for messages, its bytes.
+    """The file that a swarm begins with -> its name for messages, its bytes. `start` is that of the task, not empty.
 
-    Args:
-        start: `task.start`, not empty.
-        file: `start` of the node's settings, of which it is needed that `task.start` is its digest.
-
-    Raises:
-        ConfigError: there is none, it cannot be read, or it is another one.
+    `file` is `start` of the node's settings, needed where that of the task is its digest. Raises ConfigError: there is none, it cannot be
+    read, or it is another one.
     """
     if not is_digest(start):
         return start, _bytes("task.start", Path(start).expanduser())

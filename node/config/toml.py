@@ -94,15 +94,10 @@ def render(config: Section) -> str:
 
 
 def apply_set(config: S, assignments: Sequence[str]) -> S:
-    """Settings with some keys replaced, as `--set` does it.
+    """Settings with some keys replaced, as `--set` does it; where a kind is replaced, keys that the new one does not take are dropped.
 
-    Args:
-        config: what to start from; not changed. Where a kind is replaced, keys that the new one does not take are dropped.
-        assignments: `path=value`, the path dotted. One that names a section sets the section's `kind`. Values are TOML, or
-            else plain text: `pace.rounds=50`, `mix=dsgd`, `task.model=cnn`.
-
-    Raises:
-        ConfigError: not of that form, an unknown key, or a wrong value.
+    Assignments are `path=value`, the path dotted. One that names a section sets the section's `kind`. Values are TOML, or else plain text:
+    `pace.rounds=50`, `mix=dsgd`, `task.model=cnn`. Raises ConfigError: not of that form, an unknown key, or a wrong value.
     """
     raw: dict[str, Any] = msgspec.to_builtins(config)
     of_parts: list[tuple[list[str], str]] = []

@@ -181,12 +181,8 @@ class Node:
 def check_agreed(manifest: Manifest, config: NodeConfig, *, ours: bool) -> None:
     """Check that this node may, and can, run the code that a manifest names, which has been checked as far as possible without it.
 
-    Args:
-        manifest, config: the swarm's and the node's.
-        ours: this node founded the swarm: its owner wrote the manifest.
-
-    Raises:
-        ConfigError: the owner has not agreed, a part is not found, or it is incompatible with the rest.
+    `ours`: this node founded the swarm: its owner wrote the manifest. Raises ConfigError: the owner has not agreed, a part is not found, or
+    it is incompatible with the rest.
     """
     if not ours:
         consent.check(manifest, config)

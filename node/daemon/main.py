@@ -41,12 +41,11 @@ Listening = Callable[[tuple[str, ...]], None]
 def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Listening | None = None) -> int:
     """Run the node in `run_dir` until it has finished, its owner ends it, or a signal comes (SIGINT, SIGTERM, SIGHUP).
 
-    Args:
-        run_dir: holds node.toml, and manifest.toml or an invite.
-        until_stdin_closes: also end when standard input does, so that a parent leaves no orphans.
-        on_listening: called with our addresses once peers can reach us and the engine has taken the manifest and the data.
+    `until_stdin_closes`: also end when standard input does, so that a parent leaves no orphans. `on_listening` is called with our addresses
+    once peers can reach us and the engine has taken the manifest and the data.
 
     -> the exit status of the process: 0, or 129 after a SIGHUP, as a shell reports a command whose terminal was closed.
+
     Raises ConfigError: a file of the directory is missing or wrong; GossipError: the node cannot go on.
     """
     config = run_dir.read_config()

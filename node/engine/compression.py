@@ -62,14 +62,10 @@ def selection(
     section: CompressSection, request: Quantizer, response: Quantizer, facts: Mapping[str, Any] = _NOTHING, *,
     wishes: bool = False, directions: bool = False,
 ) -> Selection:  # fmt: skip
-    """How the coordinates of an exchange are chosen. Raises ConfigError for an unknown selector or value.
+    """How the coordinates of an exchange are chosen, by `facts` (see `parts`) where constructors take them.
 
-    Args:
-        section: of the manifest, with the selector's keys.
-        request, response: codecs of the two messages.
-        facts: further arguments for constructors that take them; see `parts`.
-        wishes: half of the coordinates are left to the responder's wishes.
-        directions: both messages carry values for directions as well.
+    `wishes`: half of the coordinates are left to the responder's wishes; `directions`: both messages carry values for directions as well.
+    Raises ConfigError: an unknown selector or value.
     """
 
     def limit(budget_bytes: int) -> int:

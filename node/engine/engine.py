@@ -19,12 +19,7 @@ from starling.node.rpc import calls
 
 
 class Engine:
-    """Opens once, then answers.
-
-    Args:
-        clock: seconds, monotonic, for `Trained.seconds`.
-        entropy: of the CSPRNG; a test may pass its own.
-    """
+    """Opens once, then answers. `clock` gives seconds, monotonic, for `Trained.seconds`; `entropy` is of the CSPRNG."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter, entropy: Entropy = os.urandom) -> None:
         self._clock = clock

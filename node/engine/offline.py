@@ -55,12 +55,9 @@ def export(run_dir: Path, file: Path) -> None:
 
 
 def measure(run_dir: Path, model: Path, data: Path | None) -> dict[str, Any]:
-    """The task's metric of a model file. Raises ConfigError if the model or the data cannot be used.
+    """The task's metric of a model file as `starling export` writes it. Raises ConfigError if the model or the data cannot be used.
 
-    Args:
-        run_dir: for the manifest and the node's settings.
-        model: as `starling export` writes it.
-        data: used instead of the node's held-out data; all samples of an .npz file without a test split (x_test).
+    `data` is used instead of the node's held-out data; all samples of an .npz file without a test split (x_test).
     """
     _, manifest, config, _, shard = _settings(run_dir)
     learned = task(manifest.task.kind, manifest.task.params())

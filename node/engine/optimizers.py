@@ -39,12 +39,10 @@ CLIMB = 10.0  # `Phase.climb` of sgd (decision 23 has measurements)
 
 
 class Optimizer:
-    """A torch optimiser of one flat vector. Raises ConfigError if it cannot step a vector from a gradient alone (LBFGS, SparseAdam, Muon).
+    """A torch optimiser of one flat vector `like` (d,). Raises ConfigError if it cannot step one from a gradient alone (LBFGS, SparseAdam,
+    Muon).
 
-    Args:
-        make: parameters -> the optimiser.
-        like: (d,) gives the state's shape, dtype and device.
-        corrects_updates: corrections are added to what the optimiser makes of a gradient, not to the gradient.
+    `corrects_updates`: corrections are added to what the optimiser makes of a gradient, not to the gradient.
     """
 
     def __init__(

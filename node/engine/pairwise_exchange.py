@@ -100,13 +100,9 @@ class Exchanges:
         self._tables: tuple[dict[str, Any], ...] = (self._offers, self._pending, self._known, self._wishes)
 
     def offer(self, call: Offer, shared: Tensor, *, local_steps: float, exclusive: bool) -> Offered:
-        """Initiator: our values on a support of our choice, or our message.
+        """Initiator: our values of `shared` (D,) on a support of our choice, or our message; K = `local_steps` between two exchanges.
 
-        Args:
-            call: the transaction.
-            shared: (D,) the vector to read.
-            local_steps: K, between two exchanges.
-            exclusive: as in `answer`, with the same errors of our own numbers.
+        `exclusive` as in `answer`, with the same errors of our own numbers.
         """
         if swaps(self._edge):
             mine = self._less_under_way(shared, call.peer) if exclusive else shared
@@ -139,19 +135,14 @@ class Exchanges:
     def answer(
         self, call: Answer, shared: Tensor, *, round: int, exclusive: bool, unbooked: Sequence[Done] = ()
     ) -> Answered:
-        """Responder: the difference or our message, kept until it is committed or dropped.
+        """Responder: the difference to `shared` (D,), or our message, kept until it is committed or dropped.
 
-        Args:
-            call: with the request's payload.
-            shared: (D,) the vector to read.
-            round: ours.
-            unbooked: committed, and not yet in the flows.
-            exclusive: effects are added one by one as they are committed, so those of other pending answers are anticipated, or two of
-                them would overshoot. Not where all exchanges of a round read one frozen vector: its mixing weights sum to at most 1.
+        `round` is ours; `unbooked` effects are committed, and not yet in the flows. `exclusive`: effects are added one by one as they are
+        committed, so those of other pending answers are anticipated, or two of them would overshoot. Not where all exchanges of a round
+        read one frozen vector: its mixing weights sum to at most 1.
 
-        Raises:
-            RemoteProtocolError: the payload, theta or gain is not what an honest initiator could send; nothing changed.
-            LocalProtocolError: our own numbers cannot be sent; nothing changed.
+        Raises RemoteProtocolError: the payload, theta or gain is not what an honest initiator could send; LocalProtocolError: our own
+        numbers cannot be sent. Nothing changed then.
         """
         if not 0.0 < call.theta < 1.0:  # the daemon checks the exact weight; base_k has links above a half
             raise RemoteProtocolError(call.peer, "theta_out_of_bounds")

@@ -16,15 +16,10 @@ from starling.node.tasks.api import Task
 
 
 def initial(task: Task, manifest: Manifest, file: str = "") -> nn.Module:
-    """A fresh model, on the CPU, equal at every node.
+    """A fresh model, on the CPU, equal at every node: of the manifest's seed, or its `task.start`, for which `file` is `start` of the
+    node's settings.
 
-    Args:
-        task: of the manifest.
-        manifest: its seed, or its `task.start`.
-        file: `start` of the node's settings.
-
-    Raises:
-        ConfigError: the file is missing, is another one, does not hold a model of this task, or is given where none is asked for.
+    Raises ConfigError: the file is missing, is another one, does not hold a model of this task, or is given where none is asked for.
     """
     kind = manifest.task.kind
     if file and not manifest.task.start:

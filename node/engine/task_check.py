@@ -44,10 +44,8 @@ class Finding:
 def check(kind: str, *, params: Mapping[str, Scalar] | None = None, data: str = "", code: str = "") -> list[Finding]:
     """Open a node's engine on the task, train, evaluate, export and reload. The first step that fails is the last.
 
-    Args:
-        kind, params: as `task.kind` and the other keys of the section `task`.
-        data: path of the owner's data; "" for the task's built-in ones.
-        code: folder searched for the task's module after installed packages.
+    `kind` and `params` are the keys of the section `task`, `data` a path or "" for the task's built-in ones, `code` a folder searched after
+    installed packages.
     """
     keys: dict[str, Any] = {"kind": kind, **(params or {})}
     try:

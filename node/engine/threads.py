@@ -36,11 +36,8 @@ class Threads:
     """The number of torch's threads in local steps, from what torch has now.
 
     A trial does a few steps each with the present number and 1, 2, 4, … up to the first; the fastest replaces the present one if it is a
-    tenth faster. The first begins at once. Which number wins depends on time, and the last bits of sums on the number.
-
-    Args:
-        fixed: no trials, so that equal runs give equal bits.
-        clock: seconds, monotonic.
+    tenth faster. The first begins at once. Which number wins depends on time, and the last bits of sums on the number: `fixed` is for no
+    trials.
     """
 
     def __init__(self, clock: Callable[[], float], *, fixed: bool) -> None:

@@ -41,10 +41,8 @@ class _Connection:
 class MemoryHub:
     """All peers of a simulated network and the connections between them.
 
-    Args:
-        rules: (src, dst, now) -> Deliver | Drop | None; for each frame the first that decides. The list `rules` may be changed at
-            any time, and so may `origins`, public prefixes of peers.
-        seed: of the delay, 0.5 to 1.5 ms, of frames that no rule decides.
+    For each frame the first of the rules (src, dst, now) -> Deliver | Drop | None that says something decides, else a delay of 0.5 to 1.5
+    ms by the seed. The list may be changed at any time, and so may `origins`, public prefixes of peers.
     """
 
     def __init__(self, rules: Iterable[Rule] = (), seed: int = 0) -> None:

@@ -73,11 +73,7 @@ def decode_reply(body: bytes | bytearray) -> tuple[int, Reply | Failed]:
 
 
 class Pipe:
-    """The child's end: blocking, one frame at a time.
-
-    Args:
-        sock: a connected stream socket; closed by its owner.
-    """
+    """The child's end of a connected stream socket, which its owner closes: blocking, one frame at a time."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)

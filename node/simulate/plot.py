@@ -37,17 +37,9 @@ def check(path: Path | None) -> None:
 def figure(
     finished: Sequence[Finished], title: str, target: float, *, x: str | None = None, group: Sequence[str] = ()
 ) -> Figure:
-    """The picture of at least one run.
+    """The picture of at least one run, against `x`, a name in `results.AXES`; None: a panel for each. `group` as of `results.variants`.
 
-    Args:
-        finished: the runs.
-        title: above the panels.
-        target: a line across it; 0 is none.
-        x: a name in `results.AXES`; None: a panel for each.
-        group: see `results.variants`.
-
-    Raises:
-        ConfigError: `x` or `group` names nothing that is there.
+    A target that is not 0 is a line across it. Raises ConfigError: `x` or `group` names nothing that is there.
     """
     from matplotlib import colormaps  # noqa: PLC0415 — an extra that few need, and slow to import
     from matplotlib.figure import Figure  # noqa: PLC0415

@@ -27,9 +27,7 @@ def replace(path: Path, data: bytes) -> None:
 def keep(path: Path, access: int) -> int:
     """A descriptor of a file that grows, made with mode 0600 if it is missing, which it has from then on. Raises OSError: also for a link.
 
-    Args:
-        path: of the file.
-        access: os.O_RDWR, or os.O_WRONLY | os.O_APPEND.
+    `access`: os.O_RDWR, or os.O_WRONLY | os.O_APPEND.
     """
     descriptor = os.open(path, _KEPT | access, 0o600)
     with suppress(OSError):  # a file system without modes, or another owner

@@ -134,13 +134,9 @@ def _clipped(stack: Stack, distances: Tensor, tau: Tensor | float, state: Tensor
 
 
 def _cs_threshold(distances: Tensor, counted: Tensor, f: int, step: Tensor) -> Tensor:
-    """(R, 1) float64 threshold of `CsPlus`.
+    """(R, 1) float64 threshold of `CsPlus`, from distances (R, k) float64 of the peers `counted` (R, k), f of them Byzantine.
 
-    Args:
-        distances: (R, k) float64.
-        counted: (R, k) bool, the peers present.
-        f: Byzantine peers among k.
-        step: (R, 1) running mean of the lengths of our own steps.
+    `step` (R, 1) is the running mean of the lengths of our own steps.
     """
     there = counted.sum(dim=1, keepdim=True)
     if f and distances.shape[1] <= 2 * f:
@@ -163,11 +159,9 @@ def _running_step(context: Context) -> Tensor:
 
 
 def _clipping(factors: Tensor, places: Tensor) -> Tensor:
-    """(R, m', k + 1) mixing of all vectors into the clipped ones of present peers; our own stays first.
+    """(R, m', k + 1) mixing of all vectors into the clipped ones of present peers, of indices `places` (R, k'); our own stays first.
 
-    Args:
-        factors: (R, k) what clipping leaves of each difference.
-        places: (R, k') int64 indices of the present peers.
+    `factors` (R, k) is what clipping leaves of each difference.
     """
     rows, count = places.shape
     kept = factors.gather(1, places)

@@ -99,12 +99,9 @@ class Mda(Tolerant):
 
 
 def scores(distances: Tensor, f: int, left: Tensor | None = None) -> Tensor:
-    """(R, m) Krum's scores.
+    """(R, m) Krum's scores by squared distances (R, m, m), f vectors of m assumed Byzantine; of those not in `left` (R, m), infinity.
 
-    Args:
-        distances: (R, m, m) squared.
-        f: number of Byzantine vectors assumed.
-        left: (R, m) bool the vectors not selected yet, as many in every row; the others get a score of infinity.
+    `left` has as many in every row.
     """
     count = distances.shape[1] if left is None else int(left[0].sum())
     if left is not None:

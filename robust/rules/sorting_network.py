@@ -26,11 +26,8 @@ class Network:
     scratch: int  # registers needed beyond the inputs
 
     def sort(self, rows: Sequence[Tensor], scratch: Sequence[Tensor]) -> list[Tensor]:
-        """The rows in ascending order, coordinate by coordinate; in scratch, or inputs themselves.
-
-        Args:
-            rows: m of equal shape.
-            scratch: as many as the network needs, of that shape; overwritten.
+        """Rows, m of equal shape, in ascending order, coordinate by coordinate; in scratch, or inputs themselves. Scratch, as many of that
+        shape as the network needs, is overwritten.
         """
         registers = [*rows, *scratch]
         for larger, first, second, destination in self.steps:

@@ -62,10 +62,8 @@ class Stack:
         )
 
     def gram(self, extra: Tensor | None = None) -> Tensor:
-        """(R, p, p) float64 products of the differences to the first vector, whose row and column are 0.
-
-        Args:
-            extra: (R, D) one more vector, which becomes the last: then (R, p + 1, p + 1).
+        """(R, p, p) float64 products of the differences to the first vector, whose row and column are 0; with one `extra` (R, D) as the
+        last, p + 1.
         """
         gram = self._gram(extra)
         if self.mixing is None:
@@ -98,11 +96,8 @@ class Stack:
         return combined
 
     def coordinates(self, network: Network, finish: Callable[[Sequence[Tensor], Tensor], None]) -> Tensor:
-        """(R, D) a function of the sorted values of each coordinate.
-
-        Args:
-            network: for p rows.
-            finish: p rows in ascending order (those that the network computes) and the output to write, all of one shape.
+        """(R, D) a function of the p sorted values of each coordinate: `finish` takes rows (those that the network computes) and the output
+        to write.
         """
         reduced = torch.empty_like(self.own, memory_format=torch.contiguous_format)
         scratch = self.own.new_empty((network.scratch, self._largest()))
@@ -176,14 +171,8 @@ class Stack:
     ) -> Iterator[tuple[int, Tensor]]:
         """Starts of chunks and (k, chunk) differences to our own vector there, in memory that the next chunk reuses.
 
-        Args:
-            row: index.
-            extra: (R, D) one more vector, which becomes the last.
-            padded: least number of rows, filled with zeros.
-            within: coordinates, from a multiple of CHUNK; None: all.
-            among: peers; None: all.
-            wide: in float64.
-            cut: cut float32 too.
+        `extra` (R, D) becomes the last vector; rows are filled with zeros up to `padded`; `within` are coordinates from a multiple of
+        CHUNK, `among` peers, None: all. `wide`: in float64. `cut`: cut float32 too.
         """
         among = slice(0, self.received.shape[1]) if among is None else among
         within = slice(0, self.own.shape[1]) if within is None else within

@@ -16,13 +16,9 @@ _WHOLE = {1: torch.int64, 2: torch.int32, 4: torch.int16}  # width -> a word tha
 
 
 def pack(codes: Tensor, width: int, spare: Tensor, out: Tensor) -> None:
-    """Write codes as bit fields.
+    """Write the lowest `width` bits, 1 to 8, of each of the codes (8·r,) int8, which are changed, into `out` (width·r,) uint8.
 
-    Args:
-        codes: (8·r,) int8, contiguous, changed. Of each the lowest `width` bits count.
-        spare: (r,) int64 to work in.
-        width: bits of a code, in [1, 8].
-        out: (width·r,) uint8, contiguous.
+    All contiguous; `spare` (r,) int64 is to work in.
     """
     if width == 8:
         out.copy_(codes.view(torch.uint8))
@@ -43,13 +39,9 @@ def pack(codes: Tensor, width: int, spare: Tensor, out: Tensor) -> None:
 
 
 def unpack(packed: Tensor, width: int, spare: Tensor, out: Tensor) -> None:
-    """Read bit fields.
+    """Read bit fields `packed` (width·r,) uint8 into `out` (8·r,) int8: codes without sign, in [0, 2**width) modulo 256.
 
-    Args:
-        packed: (width·r,) uint8, contiguous.
-        width: bits of a code, in [1, 8].
-        spare: (r,) int64 to work in.
-        out: (8·r,) int8, contiguous; gets the codes without sign, in [0, 2**width) modulo 256.
+    Arguments as of `pack`.
     """
     if width == 8:
         out.view(torch.uint8).copy_(packed)

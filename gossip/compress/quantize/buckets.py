@@ -140,12 +140,7 @@ class Bucketed:
     def through(self, values: Tensor, chance: Tensor) -> Tensor:
         """decode(encode(row)) of many rows (…, k), finite, without the bytes, bit for bit -> (…, k) float32.
 
-        Args:
-            values: the rows.
-            chance: (…, draws(k)) int64 in [0, 2**62): what `encode` draws from its generator, for each row.
-
-        Raises:
-            ValueError: "not_finite".
+        `chance` (…, draws(k)) int64 in [0, 2**62) is what `encode` draws from its generator, for each row. Raises ValueError: "not_finite".
         """
         count, device = values.shape[-1], values.device
         if values.numel() == 0:
@@ -164,17 +159,10 @@ class Bucketed:
         return rounded.view(*values.shape[:-1], -1)[..., :count]
 
     def _round(self, values: Tensor, buffers: _Buffers, number: Tensor, count: int, word: Tensor | None) -> Tensor:
-        """Values (<= r·B,) -> steps (r,), and the codes in `buffers`.
+        """Values (<= r·B,), finite -> steps (r,), and the codes in `buffers`.
 
-        Args:
-            values: those of r buckets, finite; the last bucket may have fewer than B.
-            buffers: for r buckets.
-            number: (r,) the bucket's number in its vector.
-            count: k; the last bucket of a vector may have fewer values than B.
-            word: (r,) or (1,), or None if nothing is rounded by chance.
-
-        Raises:
-            ValueError: "not_finite".
+        `number` (r,) is each bucket's in its vector of `count` values, whose last bucket may have fewer than B; `word` (r,) or (1,), or
+        None if nothing is rounded by chance. Raises ValueError: "not_finite".
         """
         grid, work, spare = self.grid, buffers.work, buffers.spare
         source = _float32(values, work)

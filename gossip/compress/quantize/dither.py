@@ -27,16 +27,10 @@ def draw(generator: Generator, device: torch.device) -> Tensor:
 
 
 def dither(words: Tensor, bucket: Tensor, z: Tensor, t: Tensor) -> Tensor:
-    """The numbers of some buckets, times 65536.
+    """(r, B) int16: the numbers of some buckets, times 65536; it shares the memory of z.
 
-    Args:
-        words: (r,) int64, or (1,) for all: the word of chance of each bucket's vector.
-        bucket: (r,) int64, the bucket's number in its vector.
-        z: (r, B/4) int64 to work in; the result shares its memory.
-        t: another.
-
-    Returns:
-        (r, B) int16.
+    `words` (r,) int64, or (1,) for all, is the word of chance of each bucket's vector, `bucket` (r,) int64 its number there; z and t (r,
+    B/4) int64 are to work in.
     """
     per_bucket = z.shape[1]
     lane = torch.arange(1, per_bucket + 1, device=z.device) * _int64(_GAMMA)

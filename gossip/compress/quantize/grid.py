@@ -65,10 +65,8 @@ class Grid:
     def measure(self, magnitude: Tensor, peak: Tensor, length: Tensor | int) -> Tensor:
         """The t (r,) of each bucket: its step is the least with L·step >= t.
 
-        Args:
-            magnitude: (r, B) |x|, may be changed.
-            peak: (r,) the largest of each bucket, finite.
-            length: (r,) or one for all: values of a bucket that are no padding, >= 1.
+        `magnitude` (r, B) |x| may be changed, `peak` (r,) is the largest, finite, `length` (r,) or one for all counts values that are no
+        padding, >= 1.
         """
         return peak
 
@@ -84,12 +82,9 @@ class Grid:
         out.copy_(codes)
 
     def plausible(self, values: Tensor, peak: Tensor, steps: Tensor) -> Tensor:
-        """(r,) whether an encoder could have written these numbers with these steps: the largest is L or L − 1, or 0 with step 0.
+        """(r,) whether an encoder could have written numbers (r, B) with these steps (r,): the largest is L or L − 1, or 0 with step 0.
 
-        Args:
-            values: (r, B) numbers.
-            peak: (r,) largest magnitude of each bucket, NaN where one is NaN.
-            steps: (r,).
+        `peak` (r,) is the largest magnitude of each bucket, NaN where one is NaN.
         """
         used = steps > 0
         return (peak >= (self.largest - 1) * used) & (peak <= self.largest * used)

@@ -19,26 +19,17 @@ _LARGEST = 2.0**120
 
 
 def bounds(least: float, largest: float) -> tuple[float, float]:
-    """The least and the largest step of a grid: with them each product with a number of it is 0, or normal and finite.
-
-    Args:
-        least: the grid's least positive number, a power of two.
-        largest: its largest.
+    """The least and the largest step of a grid whose numbers go from `least`, a power of two, to `largest`: each product is 0, or normal
+    and finite.
     """
     return _SMALLEST / min(1.0, least), min(_LARGEST, 2.0 ** (126 - math.floor(math.log2(largest))))
 
 
 def least_steps(measured: Tensor, least: float, largest: float) -> tuple[Tensor, Tensor]:
-    """Steps, and what to divide by.
+    """Steps (m,) float32 of t = `measured` (m,) float32, finite, and what to divide by.
 
-    Args:
-        measured: (m,) float32 t, finite.
-        least: the grid's least positive number.
-        largest: its largest.
-
-    Returns:
-        (m,) float32: the least bfloat16 s with largest·s >= t, within the bounds, and 0 where t is negligible; (m,) the same, but
-        infinity for 0, so that the ratio is 0 there.
+    The least bfloat16 s with largest·s >= t, within the `bounds`, and 0 where t is negligible; then the same, but infinity for 0: the ratio
+    is 0.
     """
     smallest, limit = bounds(least, largest)
     wanted = measured / largest

@@ -148,14 +148,9 @@ class Cocktail:
 
 
 def with_wish(support: Indices, wish: Indices, limit: int) -> Indices:
-    """Our coordinates and those the other end asked for, at most `limit` of them.
+    """Our coordinates, at most `limit`, and those the other end asked for by its last response, at most `limit` in all.
 
     Ours come first. If not all wished ones fit, they are thinned evenly: a list of indices has no order of importance.
-
-    Args:
-        support: ours, at most `limit`.
-        wish: the other end's, from its last response.
-        limit: >= size of `support`.
     """
     own = support.indices
     if own.numel() > limit:

@@ -83,15 +83,9 @@ class Atoms(Support):
 
     @classmethod
     def parse(cls, data: Data, dim: int, agreed: int) -> tuple[Atoms, Data]:
-        """A support from a peer's bytes, and what follows it.
+        """A support in (dim,) from a peer's bytes, and what follows it. `agreed` is the chunk: a peer cannot choose tables of cosines.
 
-        Args:
-            data: from a peer.
-            dim: d.
-            agreed: the chunk that both ends agreed on; a peer cannot choose tables of cosines.
-
-        Raises:
-            ValueError: bad_length, bad_support, bad_indices.
+        Raises ValueError: bad_length, bad_support, bad_indices.
         """
         start = ATOMS.size + LISTING.size
         if len(data) < start:

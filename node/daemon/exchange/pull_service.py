@@ -44,11 +44,8 @@ FRAME_BYTES = 512  # A frame without its payload is shorter
 class PulledExchange:
     """One node's requests to others, and its responses.
 
-    Args:
-        members: who may send requests, and the incarnations that sign.
-        first: number of our first request; those of an earlier incarnation must not be used again.
-        attested: called with what peers signed.
-        noted: called with how a round's requests ended, by peer, and the peers that the rule clipped or excluded; None where unknown.
+    `first` is the number of our first request: those of an earlier incarnation must not be used again. `attested` is called with what peers
+    signed, `noted` with how a round's requests ended, by peer, and whom the rule clipped or excluded; None where unknown.
     """
 
     def __init__(

@@ -69,12 +69,9 @@ class Budget:
 class Exchange:
     """All pairwise exchanges of one node.
 
-    Args:
-        members: who may exchange with this node.
-        fresh_inc: a random number in [0, 2**60] for a new incarnation of an edge.
-        directions: steps pace: (give, take) of a round's links, where they are not the same both ways.
-        noted: called with how the exchanges of a round, or a visit, ended, by peer, and with the peers whose update was clipped.
-        sticky: clock pace: decides which calling peers may have an edge, and is called when one gives it up; None: all may.
+    `fresh_inc` gives a number in [0, 2**60] for a new incarnation of an edge, `directions` (steps pace) the (give, take) of a round's
+    links, where they differ. `noted` is called with how the exchanges of a round, or a visit, ended, by peer, and with the peers whose
+    update was clipped. `sticky` (clock pace) decides which calling peers may have an edge, and is told when one gives it up; None: all may.
     """
 
     def __init__(

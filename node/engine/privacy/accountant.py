@@ -71,11 +71,8 @@ def _opacus() -> Any:
 class Accountant:
     """The steps of one node's data. Raises ConfigError if the file is damaged, or opacus is missing.
 
-    Args:
-        path: the file; None: none, as in simulation.
-        noise, rate: of further steps, as in `Lot`.
-        delta: δ.
-        most: largest ε allowed; 0: any.
+    A path of None is no file, as in simulation; noise and rate are those of further steps, as in `Lot`; `most` is the largest ε allowed, 0:
+    any.
     """
 
     def __init__(self, path: Path | None, *, noise: float, rate: float, delta: float, most: float) -> None:

@@ -38,17 +38,9 @@ _BATCH_NORMS = (
 
 
 class PrivateGradients:
-    """The noised gradients of one node's data.
+    """The noised gradients of one node's data, which are `Sampled`. Model and layout are read at every step, never changed.
 
-    Args:
-        section, manifest: noise > 0; the batch size, and the rule that combines received vectors.
-        task, data: give the loss and, as `Sampled`, samples.
-        model, layout: read at every step, never changed.
-        csprng: draws batches and noise.
-        path: as in `Accountant`.
-
-    Raises:
-        ConfigError: the task has no gradients of single samples, the accountant is missing or its file is damaged.
+    Raises ConfigError: the task has no gradients of single samples, the accountant is missing or its file is damaged.
     """
 
     def __init__(

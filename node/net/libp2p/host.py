@@ -46,13 +46,10 @@ async def open_network(
     private_key_bytes: bytes, listen: Sequence[str], announce: Sequence[str], limits: LimitsSection, report: Reporter, *,
     up_bytes_per_s: int = 0, down_bytes_per_s: int = 0,
 ) -> AsyncIterator[Libp2pNetwork]:  # fmt: skip
-    """Listen and stay reachable while the block runs. Raises ConfigError if an address is malformed or cannot be listened on.
+    """Listen and stay reachable while the block runs, with the peer id of a 32-byte Ed25519 seed and caps on traffic, 0 for none.
 
-    Args:
-        private_key_bytes: 32-byte Ed25519 seed; decides the peer id.
-        listen: multiaddrs /ip4|ip6/HOST/tcp/PORT; port 0 picks one.
-        announce: multiaddrs to announce instead, or none.
-        up_bytes_per_s, down_bytes_per_s: caps on sending and receiving; 0 is none.
+    `listen`: multiaddrs /ip4|ip6/HOST/tcp/PORT, port 0 picks one; `announce`: others to announce instead, or none. Raises ConfigError if
+    one is malformed or cannot be listened on.
     """
     identity = Identity.from_seed(private_key_bytes)
     listeners = await listen_on(listen)

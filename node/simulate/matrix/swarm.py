@@ -135,16 +135,11 @@ class Swarm:
     ) -> RoundStats:  # fmt: skip
         """Steps pace: local steps of all alive, then all exchanges on the vectors frozen after them, then absorb.
 
-        Args:
-            phase: where `steps` are given row by row, `publish` and `absorb` see each row's own number instead.
-            step: one local step; None in a round without.
-            steps: K, or for each row (N,) how many it manages this round.
-            exchanges: among rows alive.
-            faults: of the exchanges; None: none.
-            unreachable: (N,) where vectors are gathered, how many more peers each row requests in vain; None: none.
+        `step` is one local step, None in a round without; `steps` K, or for each row (N,) how many it manages this round: then `publish`
+        and `absorb` see its own number instead of that of the phase. Exchanges are among rows alive. `unreachable` (N,), where vectors are
+        gathered: how many more peers each row requests in vain.
 
-        Raises:
-            ValueError: "not_finite": the swarm has diverged.
+        Raises ValueError: "not_finite": the swarm has diverged.
         """
         parts, before_steps = list(self._parts(phase, steps)), self._shared()
         for rows, at, own, count in parts:
@@ -168,17 +163,10 @@ class Swarm:
     ) -> RoundStats:  # fmt: skip
         """Clock pace: local steps of all alive, `publish` after each, then visits one after the other on the live vectors, absorbing each.
 
-        Visits that share no row are computed together: the result is that of their order.
+        Visits that share no row are computed together: the result is that of their order; a pair may come more than once. `local_steps` of
+        the phase are those between two exchanges of a node. Other arguments as of `round`.
 
-        Args:
-            phase: of this slot; its `local_steps` are those between two exchanges of a node.
-            step: one local step; None in a slot without.
-            steps: K, or for each row (N,): 0 for who does not compute in this slot.
-            visits: among rows alive; a pair may come more than once.
-            faults: of the visits; None: none.
-
-        Raises:
-            ValueError: "not_finite": the swarm has diverged; or the mixing algorithm is not asynchronous.
+        Raises ValueError: "not_finite": the swarm has diverged; or the mixing algorithm is not asynchronous.
         """
         if not self.mixer.asynchronous:
             raise ValueError("this mixing algorithm needs rounds: it cannot run in clock pace")
