@@ -23,8 +23,6 @@ via Finite-time Convergence" (arXiv:2305.11420).
 Shapes: n members, ranks 0 … n − 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -54,7 +52,7 @@ class BaseK:
         """Length of the schedule: at most 2 log_{k+1}(n) + 2."""
         return max(1, self._schedule(n).length)
 
-    def _schedule(self, n: int) -> _Simple | _Full:
+    def _schedule(self, n: int) -> "_Simple | _Full":
         return _shorter(n, self.k)
 
 
@@ -62,7 +60,7 @@ class BaseK:
 class SimpleBaseK(BaseK):
     """The simple schedule alone: exact for every n like `BaseK`, often longer, never shorter."""
 
-    def _schedule(self, n: int) -> _Simple:
+    def _schedule(self, n: int) -> "_Simple":
         return _simple(n, self.k)
 
 
@@ -73,7 +71,7 @@ class HyperHypercube(BaseK):
     Defined where all prime factors of n are at most k + 1; the period is the fewest factors in 2 … k + 1 with product n.
     """
 
-    def _schedule(self, n: int) -> _Simple:
+    def _schedule(self, n: int) -> "_Simple":
         """Raises ValueError where n has a prime factor above k + 1."""
         if _factors(n, self.k) is None:
             raise ValueError(

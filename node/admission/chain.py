@@ -12,8 +12,6 @@ A holder may invite while it has depth left, and passes on less. Nothing outlive
 Every function is pure: keys and the time are arguments. Sizes: a link is under 225 bytes, a chain has at most 8.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, TypeVar

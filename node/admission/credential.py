@@ -7,8 +7,6 @@ A credential has one canonical encoding; any other is refused. It is signed as p
 and one swarm only, so no node can use another's.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

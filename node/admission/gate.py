@@ -12,8 +12,6 @@ agree on the list. That both exist is recorded as evidence against the inviter. 
 how others see it. The time is a function given at construction, so that the membership core need not know that credentials end.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field

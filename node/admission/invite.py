@@ -6,8 +6,6 @@
 The checksum detects copying errors, not forgery: the manifest found through it is checked against the swarm id, a hash.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import dataclass, field

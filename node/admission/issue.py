@@ -4,8 +4,6 @@ A file per number, made exclusively, so two commands at once cannot issue the sa
 when its invitation has ended.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime

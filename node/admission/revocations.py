@@ -8,8 +8,6 @@ Bounds: `MAX_HELD` in all and `MAX_PER_BRANCH` below each member that the founde
 slots. So no member can fill the set with revocations below itself, or push out others', and the order of arrival does not matter.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Iterable

@@ -13,8 +13,6 @@ Its input is predictable, so tickets of later epochs can be made in advance, at 
 Source: Biryukov, Dinu, Khovratovich 2016 (argon2, RFC 9106); hashcash, Back 2002. Parameters: one pass, one lane.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.kdf.argon2 import Argon2id

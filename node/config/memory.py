@@ -4,8 +4,6 @@ Measured with `getrusage` on engines of all built-in tasks: what is estimated is
 evaluation, so that nothing is refused that would run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath

@@ -5,8 +5,6 @@ and defaults that are written there (`Catalogue.keys_of`). Making a section, fro
 a subclass with both: `MixSection(kind="pet", kappa=0.2)`. A key that the parts do not take is refused with the kinds that do.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -74,7 +72,7 @@ class PartSection(Section, frozen=True, metaclass=_Calls):
 
     SECTION: ClassVar[str]
     PARTS: ClassVar[tuple[str, ...]] = ("kind",)
-    BASE: ClassVar[type[PartSection]]
+    BASE: "ClassVar[type[PartSection]]"
     KEYS: ClassVar[tuple[Key, ...]] = ()
 
     if TYPE_CHECKING:

@@ -9,8 +9,6 @@ The same object runs in production (`starling.node.daemon.main`: libp2p, an engi
 (`starling.node.simulate.virtual`: memory network, inline engine, virtual time).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

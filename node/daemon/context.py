@@ -1,7 +1,5 @@
 """What a node is built from: `NodeSetup` differs between production and simulation, `NodeContext` is shared by all services."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass

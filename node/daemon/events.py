@@ -4,8 +4,6 @@ Everything here is bounded, because peers choose how often they are at fault: 50
 A fault is an event when its count reaches a power of two, so that a flood of n faults makes log n lines.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """A node in production: libp2p, an engine process, a control socket, signals. `starling run` ends here."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

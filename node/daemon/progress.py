@@ -1,7 +1,5 @@
 """How far a node is: written by training, read for the status."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable

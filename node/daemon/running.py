@@ -1,7 +1,5 @@
 """A node with all of its services: members, exchanges, training. Constructed when the engine has opened the task."""
 
-from __future__ import annotations
-
 import math
 from contextlib import suppress
 from itertools import count

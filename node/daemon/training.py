@@ -8,8 +8,6 @@ Theory of operation: this file decides *when*; the exchange service does one rou
 who is here. An EngineError anywhere ends the current round only: the supervisor starts a new engine and the loop goes on.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field

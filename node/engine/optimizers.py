@@ -12,8 +12,6 @@ The optimiser's state belongs to this node and is never mixed.
 Shapes: d parameters.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Two networks satisfy it: `starling.node.net.libp2p` (TCP, Noise, Yamux) and `sta
 A frame arrives whole or not at all; order holds between two peers on one lane while a connection lasts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -46,7 +44,7 @@ class Traffic:
     bytes_received: int = 0
     frames_dropped: int = 0
 
-    def __add__(self, other: Traffic) -> Traffic:
+    def __add__(self, other: "Traffic") -> "Traffic":
         return Traffic(
             self.bytes_sent + other.bytes_sent,
             self.bytes_received + other.bytes_received,

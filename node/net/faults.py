@@ -3,8 +3,6 @@
 Random numbers come from a seed and a counter per directed link, so a run replays exactly.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass

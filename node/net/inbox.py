@@ -1,7 +1,5 @@
 """Inbound queues of a node: frames by lane, bounded per peer and taken from peers in turn, and connection events."""
 
-from __future__ import annotations
-
 import trio
 
 from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES, Lane

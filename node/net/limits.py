@@ -3,8 +3,6 @@
 Shapes: amounts are bytes or frames, times are seconds on one clock.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from dataclasses import dataclass, field
 from math import inf

@@ -4,8 +4,6 @@ A frame is lost with the connection it was sent on (crash, sever, refusal). Faul
 apply to dials as well, which try three times. Frame rates are not limited. System tasks deliver frames, so that joining needs no nursery.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -55,7 +53,7 @@ class MemoryHub:
         self._number = 0
         self._changed: trio.Event | None = None
 
-    def join(self, peer_id: str, limits: LimitsSection | None = None) -> MemoryNetwork:
+    def join(self, peer_id: str, limits: LimitsSection | None = None) -> "MemoryNetwork":
         """Connect a new peer; of its limits only `inbox_frames` is used."""
         if peer_id in self._peers:
             raise ValueError(f"{peer_id} is on this network already")

@@ -1,7 +1,5 @@
 """A bounded queue that owners share: what waits is taken from them in turn, and who holds most makes room for who holds less."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from typing import Generic, TypeVar
 

@@ -6,8 +6,6 @@ Torch-free. Nothing global but one handler on Python's root logger, so that warn
 terminal. The file is bounded: at 8 MiB `log.jsonl` becomes `log.jsonl.1`, which replaces the one before.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys
@@ -31,7 +29,7 @@ MAX_LOG_BYTES = 8 << 20
 class NodeLog:
     """The log of one run. Made by `open_log`."""
 
-    _lines: _Lines
+    _lines: "_Lines"
     _terminal: TextIO | None
     _bound: dict[str, object]
 

@@ -1,7 +1,5 @@
 """Files of a run directory: for their owner alone, and never behind a link that somebody laid there."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

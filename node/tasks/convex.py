@@ -9,8 +9,6 @@ Set partition.shards to `nodes`: node i has share i. The metric is ‖x − x*�
 Shapes: d = dim, s samples of a node, m of a batch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -86,7 +84,7 @@ class Bowl:
         """A x, (d,)."""
         return self.A * x if self.A.dim() == 1 else self.A @ x
 
-    def to(self, device: str, dtype: torch.dtype) -> Bowl:
+    def to(self, device: str, dtype: torch.dtype) -> "Bowl":
         """A copy without noise."""
         return Bowl(self.A.to(device, dtype), self.b.to(device, dtype))
 

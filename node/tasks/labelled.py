@@ -3,8 +3,6 @@
 Shapes: n samples, m samples of a batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -33,7 +31,7 @@ class Examples:
     y: NDArray[np.int64]  # (n,) int64 labels
     keys: NDArray[Any] | None = None  # (n,) owner of each sample, for a cut by_key; None: unknown
 
-    def take(self, indices: NDArray[np.int64]) -> Examples:
+    def take(self, indices: NDArray[np.int64]) -> "Examples":
         """Those samples, copied."""
         return Examples(self.x[indices], self.y[indices], None if self.keys is None else self.keys[indices])
 

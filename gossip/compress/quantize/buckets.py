@@ -10,8 +10,6 @@ fewer kernels to start, and only packed bytes leave it.
 Shapes: k values, m buckets of B values, r buckets of one chunk.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,7 +45,7 @@ class _Buffers:
     codes: Tensor  # (r, B) int8
 
     @staticmethod
-    def within(memory: Tensor, buckets: int, bucket: int) -> _Buffers:
+    def within(memory: Tensor, buckets: int, bucket: int) -> "_Buffers":
         """Cut out of (>= 12·r·B,) uint8."""
         size = buckets * bucket
         words, spare_words = (memory[start : start + 2 * size].view(torch.int64) for start in (8 * size, 10 * size))

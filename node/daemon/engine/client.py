@@ -6,8 +6,6 @@ ends, every pending and later call raises EngineError; the supervisor starts a n
 The child ends by itself when its end of the pipe closes, so it never outlives a daemon, not even one that was killed.
 """
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

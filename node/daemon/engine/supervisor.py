@@ -3,8 +3,6 @@
 A restart voids every flow, as the checkpoint holds none: the exchange service resets its edges before anything else uses the new engine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 

@@ -3,8 +3,6 @@
 Nothing depends on it. Bounded: 50 that ended, 512 under way, as peers may begin what they never end.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ A round publishes, sends requests, waits for the core to be done, then mixes.
 Signatures are checked in the daemon, vectors in the engine: the frame loop never waits for arithmetic on one.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping

@@ -4,8 +4,6 @@ A round or a visit is a loop around the core's `tick`, woken by every frame, rep
 replied to all calls of the edges, then mixes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from hashlib import blake2b

@@ -5,8 +5,6 @@ it. Each peer has two queues, one of frames and one of engine calls, each emptie
 peer waits for another. A frame that cannot be sent is lost with those behind it; the core is notified of that, and of lost calls.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Commands of a node's owner over its control socket."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

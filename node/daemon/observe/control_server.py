@@ -6,8 +6,6 @@ is dropped after two seconds, an idle one after a minute; the node waits for nei
 name, its permissions are restricted, and then it is renamed, so at no moment can other users open it.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping

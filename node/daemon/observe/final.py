@@ -1,7 +1,5 @@
 """Writes `final.json` (`starling.node.status.final`): when the last round is done, and when the node ends for any reason."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType

@@ -12,8 +12,6 @@ open, and an open one could be held by an idle client. Clients are not trusted, 
 An address that cannot be used is reported once, tried again every RETRY_S, and never ends the node.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from contextlib import suppress

@@ -9,8 +9,6 @@ peers still covers a useful time. A file that cannot be written is reported once
 ones would have held.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Resources that a node uses: processor, memory and disk, of the daemon and its engine together."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A node's state as one immutable StatusSnapshot: a part from each service that exists in the node's phase."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

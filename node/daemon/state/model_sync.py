@@ -11,8 +11,6 @@ it: otherwise one Byzantine model could enter every node that starts.
 A node that trains takes over another model only if more members have it than contradict it, itself included.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

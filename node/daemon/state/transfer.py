@@ -10,8 +10,6 @@ What a peer can cause here: one snapshot per `SNAPSHOT_FRESH_S`; one chunk of 1 
 a download over a slow line takes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Sequence

@@ -12,8 +12,6 @@ sender may cause.
 Messages that cannot be sent are lost: other members send the same.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from contextlib import suppress
 

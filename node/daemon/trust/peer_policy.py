@@ -7,8 +7,6 @@ Bans and trust are stored for the next run and are in force from its first momen
 peer stays in the member list, from which all members compute the same overlay; its links are void at once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress

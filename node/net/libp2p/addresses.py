@@ -1,7 +1,5 @@
 """Multiaddrs of TCP endpoints: `/ip4/192.0.2.7/tcp/4001/p2p/12D3Koo…` and its ip6 and dns forms. No other kind is dialled."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 import socket

@@ -4,8 +4,6 @@ Only the writing task writes to the socket, so a cancelled `Stream.write` breaks
 while the queue is short: a long frame on one lane delays another by a few pieces, 0.2 MB or, under a cap on sending, half a second.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -42,7 +40,7 @@ class ConnectionInfo:
 class Stream:
     """A byte stream. Made by `Connection.open` or for its `accept`; the last three methods are for the connection."""
 
-    def __init__(self, connection: Connection, number: int) -> None:
+    def __init__(self, connection: "Connection", number: int) -> None:
         self.connection = connection
         self.number = number
         self.broken = False

@@ -4,8 +4,6 @@ Two tables can be flooded at no cost: pending handshakes, and established connec
 oldest, as an honest handshake takes a few round trips. A full second table drops the connection idle for longest, if at least IDLE_S.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar

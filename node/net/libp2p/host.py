@@ -10,8 +10,6 @@ connection to close. Stock libp2p peers can connect.
 An error in a connection's task ends that connection only.
 """
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -45,7 +43,7 @@ DRAIN_S = 0.4
 async def open_network(
     private_key_bytes: bytes, listen: Sequence[str], announce: Sequence[str], limits: LimitsSection, report: Reporter, *,
     up_bytes_per_s: int = 0, down_bytes_per_s: int = 0,
-) -> AsyncIterator[Libp2pNetwork]:  # fmt: skip
+) -> "AsyncIterator[Libp2pNetwork]":  # fmt: skip
     """Listen and stay reachable while the block runs, with the peer id of a 32-byte Ed25519 seed and caps on traffic, 0 for none.
 
     `listen`: multiaddrs /ip4|ip6/HOST/tcp/PORT, port 0 picks one; `announce`: others to announce instead, or none. Raises ConfigError if

@@ -4,8 +4,6 @@ A frame is assembled as its bytes arrive, so an announced length allocates nothi
 it is reached, the stream that holds most is reset. Those of unknown peers, which send only small frames, share a smaller bound.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf

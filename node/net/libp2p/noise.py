@@ -4,8 +4,6 @@ reader and writer of full-size records (same wire format, less than half the wor
 py-libp2p's parsers raise exceptions of any kind on hostile bytes; all are caught in `negotiate` and `secure`.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -58,7 +56,7 @@ class Identity:
     peer: str
 
     @classmethod
-    def from_seed(cls, seed: bytes) -> Identity:
+    def from_seed(cls, seed: bytes) -> "Identity":
         """The identity of an Ed25519 seed; ValueError unless it has 32 bytes."""
         if len(seed) != 32:
             raise ValueError(f"an Ed25519 seed has 32 bytes, got {len(seed)}")

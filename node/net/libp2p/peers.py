@@ -1,7 +1,5 @@
 """A host's state per peer: addresses, limits, traffic, refusals and rejected dials. Bounded, with the time as an argument."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf

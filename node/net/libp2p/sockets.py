@@ -1,7 +1,5 @@
 """TCP: listening with errors that a person understands, and noticing dead peers."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

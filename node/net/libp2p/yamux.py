@@ -14,8 +14,6 @@ read. Body bytes are handed on as they come: an announced length allocates nothi
 Source: hashicorp/yamux spec.md, with the libp2p note on initial windows.
 """
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass, field
 

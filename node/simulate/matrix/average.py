@@ -9,8 +9,6 @@ node's ledger sums them anew, which rounds differently.
 Shapes: N rows, D numbers of the shared vector, g exchanges of a group, k values and w coordinates of one, h ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -103,7 +101,7 @@ class Update:
     flow: Tensor | None  # (h, w) change of the total flow; None where there is none
     known: Tensor | None  # (h, k) the peers' values afterwards, for selectors that compare with them
 
-    def of(self, places: NDArray[np.int64]) -> Update:
+    def of(self, places: NDArray[np.int64]) -> "Update":
         """Some of them."""
         at = index(places, self.change)
         flow, known = (part if part is None else part[at] for part in (self.flow, self.known))

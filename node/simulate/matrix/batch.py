@@ -3,8 +3,6 @@
 Shapes: N rows of a swarm, r rows of the vectors at hand, D numbers of the shared vector, m exchanges.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -47,7 +45,7 @@ class Batch:
 
     def of(
         self, places: NDArray[np.int64], vectors: Tensor, rows: NDArray[np.int64], directions: Directions | None
-    ) -> Batch:
+    ) -> "Batch":
         """Some of the exchanges, on the vectors of these rows (ascending) alone."""
         return Batch(
             vectors, (vectors, vectors), rows, np.searchsorted(rows, self.rows[self.ends[:, places]]),

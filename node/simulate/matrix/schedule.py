@@ -3,8 +3,6 @@
 Shapes: N rows, n of them alive, m exchanges.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -32,7 +30,7 @@ class Exchanges:
         """How many."""
         return len(self.ends[0])
 
-    def of(self, which: NDArray[np.bool_]) -> Exchanges:
+    def of(self, which: NDArray[np.bool_]) -> "Exchanges":
         """Some of them."""
         return Exchanges(self.ends[:, which], self.weights[:, which])
 

@@ -3,8 +3,6 @@
 Shapes: r rows of a table, D numbers of the shared vector, E kept per end of an edge, m swaps, h ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -33,7 +31,7 @@ class Update:
     sent: Tensor  # (h, D) messages as they arrive
     received: Tensor  # (h, D) those of the peers
 
-    def of(self, places: NDArray[np.int64]) -> Update:
+    def of(self, places: NDArray[np.int64]) -> "Update":
         """Some of them."""
         at, ends = index(places, self.mine), [self.ends[place] for place in places]
         return Update(

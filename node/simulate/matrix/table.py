@@ -4,8 +4,6 @@ Shapes: N rows of a swarm, d parameters; r rows of a table, D numbers of the sha
 of each, which change w coordinates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, runtime_checkable
@@ -60,7 +58,7 @@ class Group:
     dim: int  # D
     coefficients: bool  # values are not those of the coordinates, but coefficients of the support
 
-    def of(self, places: NDArray[np.int64]) -> Group:
+    def of(self, places: NDArray[np.int64]) -> "Group":
         """Some of them."""
         if len(places) == len(self.which):
             return self

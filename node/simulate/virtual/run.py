@@ -6,8 +6,6 @@ Trio shuffles ready tasks on purpose. Here the shuffle is seeded, so that a scen
 Shapes: N nodes that there will ever be, d parameters.
 """
 
-from __future__ import annotations
-
 import importlib
 import time
 from collections import Counter
@@ -57,7 +55,7 @@ def run(scenario: Scenario, progress: Progress) -> Outcome:
     )  # fmt: skip
 
 
-async def _all_rounds(scenario: Scenario, progress: Progress) -> _Run:
+async def _all_rounds(scenario: Scenario, progress: Progress) -> "_Run":
     state = _Run(scenario)
     async with state.swarm.running(scenario.simulate.nodes):
         await state.watch(progress)
