@@ -123,7 +123,7 @@ class RunningNode:
                 await nursery.start(service.serve)
         nursery.start_soon(self._cut_contributions)
         nursery.start_soon(self._bootstrap.watch, self.membership)
-        nursery.start_soon(self.membership.join, self._bootstrap.addresses)
+        nursery.start_soon(self.membership.join, self._bootstrap.addresses, self._bootstrap.given)
 
     async def train(self, export: str) -> None:
         """Catch up with the swarm, train until the manifest's rounds are done, save (the model to `export` unless ""), and linger."""

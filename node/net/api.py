@@ -86,8 +86,14 @@ class Network(Protocol):
     def expect(self, lane: Lane, frame_bytes: int) -> None:
         """Set the longest frame of a lane; a longer one is refused when its length is read."""
 
-    async def dial(self, address: str) -> str:
-        """Connect to a multiaddr with /p2p/ID and return the peer id. Raises PeerUnreachable with the reason in one line."""
+    def met(self, peer: str, addresses: Sequence[str]) -> tuple[str, ...]:
+        """Those of these addresses of a peer at whose host we met it."""
+
+    async def dial(self, address: str, *, given: bool = True) -> str:
+        """Connect to a multiaddr with /p2p/ID and return the peer id. Raises PeerUnreachable with the reason in one line.
+
+        `given`: by the owner, so networks of this kind are ours; else an address at which we met the peer.
+        """
 
     async def send(self, peer: str, lane: Lane, frame: bytes) -> None:
         """Hand over one frame, dialling if needed. Returning does not mean that it arrived.

@@ -188,8 +188,12 @@ class MemoryNetwork(Inboxes):
     def expect(self, lane: Lane, frame_bytes: int) -> None:
         """Ignored: frames are not assembled here."""
 
-    async def dial(self, address: str) -> str:
-        """Connect to a memory address -> the peer id; PeerUnreachable as `MemoryHub.connection`."""
+    def met(self, peer: str, addresses: Sequence[str]) -> tuple[str, ...]:
+        """Its memory address, if we met it."""
+        return tuple({address_of(peer)} & set(addresses)) if peer in self._traffic else ()
+
+    async def dial(self, address: str, *, given: bool = True) -> str:
+        """Connect to a memory address -> the peer id; PeerUnreachable as `MemoryHub.connection`. All is one network here."""
         peer = address.rpartition("/")[2]
         if address != address_of(peer):
             raise PeerUnreachable(address, "not a memory address with /p2p/ID")

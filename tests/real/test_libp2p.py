@@ -239,6 +239,17 @@ async def test_a_node_that_does_not_listen_reaches_told_addresses_of_the_kind_th
 
 
 @on_sockets
+async def test_an_address_of_an_earlier_run_opens_no_other_of_its_kind_and_names_where_its_peer_was_met():
+    async with nodes("a", "b") as (a, b), node("c", listen="") as c:
+        assert c.met(a.peer_id, a.addresses) == ()
+        await c.dial(a.addresses[0], given=False)
+        assert c.met(a.peer_id, ("/ip4/203.0.113.9/tcp/1", *a.addresses)) == a.addresses
+        c.learn(b.peer_id, b.addresses)
+        with pytest.raises(PeerUnreachable, match="may be dialled"):
+            await c.send(b.peer_id, "control", b"x")
+
+
+@on_sockets
 async def test_a_name_that_others_told_is_no_way_in_either():
     """Where it leads is seen when it is resolved: on compose to a private address beside ours, from a liar to anything."""
     async with nodes("a", "b") as (a, b):

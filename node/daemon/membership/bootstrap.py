@@ -20,11 +20,12 @@ STORE_S = 10.0  # … stored so often
 
 
 class Bootstrap:
-    """Addresses of peers to begin with: from the settings or the invite, and of members of an earlier run (`known`, `remember`)."""
+    """Addresses of peers to begin with: from the settings or the invite, which the owner gave, and of members met in an earlier run."""
 
     def __init__(
         self, bootstrap: tuple[str, ...], known: tuple[str, ...], remember: Callable[[tuple[str, ...]], object], report: Reporter
     ) -> None:  # fmt: skip
+        self.given = tuple(dict.fromkeys(bootstrap))
         self.addresses = tuple(dict.fromkeys((*bootstrap, *known)))
         self._kept = frozenset(known)
         self._remember = remember
@@ -36,7 +37,7 @@ class Bootstrap:
         while True:
             for address in self.addresses:
                 try:
-                    peer = await network.dial(address)
+                    peer = await network.dial(address, given=address in self.given)
                     raw = await transfer.fetch_manifest(peer, swarm)
                     return manifests.from_bytes(raw, swarm, peer)
                 except RemoteProtocolError as error:
@@ -60,9 +61,7 @@ class Bootstrap:
             self._store(membership)
 
     def _store(self, membership: Membership) -> None:
-        met = (peer for peer in membership.members if membership.last_frame(peer) is not None)
-        present = [membership.table[peer] for peer in met if peer != membership.me]
-        known = tuple(address for member in present for address in member.record.addresses[:1])[:MAX_REMEMBERED]
+        known = tuple(address for peer in membership.members for address in membership.met(peer)[:1])[:MAX_REMEMBERED]
         if known and self._kept != set(known):
             self._kept = frozenset(known)
             self._remember(known)

@@ -232,14 +232,19 @@ class Membership:
             await nursery.start(self._best_effort.serve)
             task_status.started()
 
-    async def join(self, addresses: Sequence[str]) -> None:
+    def met(self, peer: str) -> tuple[str, ...]:
+        """Addresses of a member, but not of this node, at which this node met it."""
+        return () if peer == self.me else self._network.met(peer, self._view.members[peer].record.addresses)
+
+    async def join(self, addresses: Sequence[str], given: Sequence[str] | None = None) -> None:
         """Keep in touch with the swarm through bootstrap peers at multiaddrs with /p2p/ID, until cancelled.
 
+        Those `given`, all unless told, are the owner's; the others are of peers that were met in an earlier run.
         One that does not answer is dialled again after growing pauses, with one event when that begins and one when it ends.
         """
         async with trio.open_nursery() as nursery:
             for address in sorted(set(addresses)):
-                nursery.start_soon(self._keep_in_touch, address)
+                nursery.start_soon(self._keep_in_touch, address, given is None or address in given)
 
     async def leave(self) -> None:
         """Notify all members that we leave for good. The caller sets the deadline."""
@@ -341,12 +346,12 @@ class Membership:
         self._roster.observe(event, trio.current_time())
         self._changed(event)
 
-    async def _keep_in_touch(self, address: str) -> None:
+    async def _keep_in_touch(self, address: str, given: bool) -> None:
         """Greet one bootstrap peer whenever it is not among the members."""
         peer, pause, complained, silent = address.rpartition("/p2p/")[2], FIRST_PAUSE_S, False, 0
         for attempt in count(1):
             present = peer in self.members
-            reached = present or await self._greet(address, complain=not complained)
+            reached = present or await self._greet(address, given=given, complain=not complained)
             if reached and complained:
                 self._report.event("bootstrap_reached", f"bootstrap peer {address} answers again", address=address)
             complained = not reached
@@ -361,10 +366,11 @@ class Membership:
             await trio.sleep(jitter * (LONGEST_PAUSE_S if present else pause))
             pause = FIRST_PAUSE_S if present else min(2 * pause, LONGEST_PAUSE_S)
 
-    async def _greet(self, address: str, *, complain: bool) -> bool:
+    async def _greet(self, address: str, *, given: bool, complain: bool) -> bool:
         try:
-            peer = await self._network.dial(address)
-            self._records.greeted.add(peer)
+            peer = await self._network.dial(address, given=given)
+            if given:
+                self._records.greeted.add(peer)
         except PeerUnreachable as error:
             if complain:
                 text = f"bootstrap peer {address} does not answer ({error.reason}); this node goes on and keeps trying"

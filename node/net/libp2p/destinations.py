@@ -49,6 +49,11 @@ def is_name(endpoint: Endpoint) -> bool:
     return not endpoint.protocol.startswith("ip")
 
 
+def is_met(endpoint: Endpoint, met_at: str) -> bool:
+    """Whether a peer met at this block, or "", was met there; of a name this is seen when it is resolved."""
+    return bool(met_at) and (is_name(endpoint) or addresses.block(endpoint.host) == met_at)
+
+
 def own_kinds(announced: Iterable[Endpoint], bound: Iterable[Endpoint]) -> frozenset[Kind]:
     """Kinds of a node's own addresses: of those it announces, and where these are names, of those it is bound to."""
     announced = tuple(announced)
@@ -68,7 +73,7 @@ class Destinations:
         """Those of a peer's endpoints that may be dialled now, which counts as done; `met_at`: the block that it was met at, or ""."""
         chosen, rumored = [], 0
         for endpoint in endpoints:
-            if not endpoint.rumored or self._is_met(endpoint, met_at):
+            if not endpoint.rumored or is_met(endpoint, met_at):
                 chosen.append(endpoint)
             elif rumored < AT_ONCE and self.take(endpoint, met_at, now):
                 chosen.append(endpoint)
@@ -94,11 +99,6 @@ class Destinations:
     def answered(self, endpoint: Endpoint) -> None:
         """The peer is there: this dial does not count."""
         self._dialled.pop(_key(endpoint), None)
-
-    @staticmethod
-    def _is_met(endpoint: Endpoint, met_at: str) -> bool:
-        """Whether a peer was met there; of a name this is seen when it is resolved."""
-        return bool(met_at) and (is_name(endpoint) or addresses.block(endpoint.host) == met_at)
 
 
 def _key(endpoint: Endpoint) -> str:

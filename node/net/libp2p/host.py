@@ -26,7 +26,7 @@ from starling.node.net.inbox import Inboxes
 from starling.node.net.libp2p import addresses
 from starling.node.net.libp2p.addresses import Endpoint
 from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
-from starling.node.net.libp2p.destinations import Destinations, is_name, kind_of, own_kinds
+from starling.node.net.libp2p.destinations import Destinations, is_met, is_name, kind_of, own_kinds
 from starling.node.net.libp2p.dialler import Dialler
 from starling.node.net.libp2p.guards import AcceptRate, Handshakes, is_full, make_room
 from starling.node.net.libp2p.lanes import FrameTooLong, PartialFrames, accept_lane, open_lane, read_frames, write_frame
@@ -120,16 +120,26 @@ class Libp2pNetwork(Inboxes):
         self._longest[lane] = min(frame_bytes, MAX_FRAME_BYTES[lane])
         self._unfinished.limit = 2 * max(self._longest.values())
 
-    async def dial(self, address: str) -> str:
-        """Connect to a multiaddr with /p2p/ID and return the peer id. Raises PeerUnreachable with the reason in one line."""
-        endpoints = [each for each in dialable(None, [address]) if each.peer]
+    def met(self, peer: str, addresses: Sequence[str]) -> tuple[str, ...]:
+        """Those of these addresses of a peer at whose host we met it, and names."""
+        met_at = self._peer(peer).met_at
+        return tuple(known for known in addresses for each in dialable(peer, [known]) if is_met(each, met_at))
+
+    async def dial(self, address: str, *, given: bool = True) -> str:
+        """Connect to a multiaddr with /p2p/ID and return the peer id. Raises PeerUnreachable with the reason in one line.
+
+        `given`: by the owner, so networks of this kind are ours; else an address at which we met the peer, or a name, a rumor again.
+        """
+        found = (replace(each, rumored=not given and is_name(each)) for each in dialable(None, [address]))
+        endpoints = [each for each in found if each.peer]
         if not endpoints:
             raise PeerUnreachable(address, "not an address of the form /ip4/HOST/tcp/PORT/p2p/ID")
         peer = endpoints[0].peer
         while self._dialler.under_way(peer):
             await self._dialler.dial(peer)
         connection = await self._reach(peer, endpoints)
-        self._destinations.own |= {kind_of(connection.info.block)}  # the owner gave an address there
+        if given:
+            self._destinations.own |= {kind_of(connection.info.block)}
         if not self._peer(peer).endpoints:
             self._peer(peer).endpoints = tuple(endpoints)
         return peer

@@ -11,15 +11,16 @@ import trio
 from starling.gossip.errors import GossipError, RemoteProtocolError
 from starling.gossip.membership.events import Died, Joined
 from starling.gossip.wire.frames import encode
-from starling.gossip.wire.schema import Probe, Spread
+from starling.gossip.wire.schema import Probe, Record, Spread
 from starling.node.config.schema import AdmissionSection, Manifest
+from starling.node.daemon.membership.bootstrap import Bootstrap
 from starling.node.daemon.membership.neighbors import RandomNeighbors
 from starling.node.daemon.membership.service import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from starling.node.identity import Identity
 from starling.node.net.faults import Drop
 from starling.node.net.memory import MemoryHub, address_of
 from tests.harness.daemons import agreed, until
-from tests.harness.members import Node
+from tests.harness.members import SWARM, Node
 
 SILENT_ONE = Identity.from_seed(b"s" * 32)
 pytestmark = pytest.mark.trio
@@ -52,6 +53,30 @@ async def test_swarm_clocks_agree_soon_after_joining(autojump_clock):
         assert max(times) - min(times) < 0.01
         assert nodes[0].membership.rtt(nodes[1].peer) < 0.1
         assert nodes[0].membership.last_frame(nodes[1].peer) <= now
+
+
+@pytest.mark.parametrize("given", [True, False])
+async def test_only_an_address_that_the_owner_gave_lets_its_peer_name_any_number(autojump_clock, given):
+    async with trio.open_nursery() as nursery:
+        hub = MemoryHub()
+        nodes = member, joiner = Node(hub, 0), Node(hub, 1)
+        for node in nodes:
+            await nursery.start(node.live)
+        nursery.start_soon(joiner.membership.join, [member.address], [member.address] if given else [])
+        await until(lambda: agreed(nodes), 3.0)
+        assert joiner.membership._records.greeted == ({member.peer} if given else set())
+        nursery.cancel_scope.cancel()
+
+
+async def test_addresses_are_kept_for_the_next_run_where_their_peer_was_met(autojump_clock):
+    async with swarm(3) as (_, nodes, _):
+        await until(lambda: agreed(nodes), 1.0)
+        absent = Record(SILENT_ONE.peer_id, SWARM, 1, 0, "alive", (address_of(SILENT_ONE.peer_id),), b"", b"")
+        await nodes[1].network.send(nodes[0].peer, "control", encode(Spread((SILENT_ONE.sign_record(absent),))))
+        await until(lambda: SILENT_ONE.peer_id in nodes[0].membership.members, 1.0)
+        kept = []
+        Bootstrap((), (), kept.append, nodes[0].told)._store(nodes[0].membership)
+        assert sorted(kept[0]) == sorted(node.address for node in nodes[1:])
 
 
 async def test_a_crashed_member_dies_once_for_everybody(autojump_clock):
