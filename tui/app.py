@@ -36,12 +36,8 @@ REPLAY_KEYS = (
 class StarlingApp(App[None]):
     """Shows one or several nodes, running or recorded.
 
-    Args:
-        sources: where snapshots come from, >= 1.
-        playback: the time axis of those sources that are records; None if none is.
-        clock: unix time in seconds, for the age of what is shown.
-        poll_s: seconds between two polls; None: POLL_S, or REPLAY_S where records are replayed.
-        folder: where screenshots and exports go.
+    `playback` is the time axis of those sources that are records, None if none is; `clock` gives unix time in seconds, for the age of what
+    is shown; a `poll_s` of None is POLL_S, or REPLAY_S where records are replayed. Screenshots and exports go to `folder`.
     """
 
     TITLE = "starling"

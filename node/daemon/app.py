@@ -65,8 +65,7 @@ class Node:
         self.transactions = Transactions(setup.unix_time)
         self.began = trio.current_time()
         self.phase: Phase = Starting()
-        self.network: Network | None = None
-        """None until it is open."""
+        self.network: Network | None = None  # None until it is open
         self._listening = trio.Event()
         self._ready = trio.Event()
         self._stop = trio.Event()

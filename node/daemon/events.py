@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import trio
 
 from starling.node.interfaces import Level
+from starling.node.status.format import clean
 from starling.node.status.snapshot import Event
 from starling.node.storage.log import NodeLog
 
@@ -38,8 +39,7 @@ class Events:
     def __init__(self, log: NodeLog | None, *, clock: Callable[[], float]) -> None:
         self._log = log
         self._clock = clock
-        self.changes = Changes()
-        """Notified after every event."""
+        self.changes = Changes()  # notified after every event
         self._recent: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._faults: dict[str, dict[str, int]] = {}
 
@@ -90,5 +90,5 @@ class Events:
 
 def _one_line(text: str) -> str:
     """Text that is safe on a terminal: one line, no control characters, bounded."""
-    clean = "".join(character if character.isprintable() else "·" for character in " ".join(text.split()))
-    return clean if len(clean) <= MAX_TEXT else clean[: MAX_TEXT - 1] + "…"
+    safe = clean(text)
+    return safe if len(safe) <= MAX_TEXT else safe[: MAX_TEXT - 1] + "…"

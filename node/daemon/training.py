@@ -189,12 +189,10 @@ class Training:
         self._due += skipped * self.pace.local_steps
         done = self.progress.computed.steps
         few = done < FEW * self._due and self._due >= FEW_ROUNDS * self.pace.local_steps and not self.progress.halted
+        text = f"{done} of {self._due} local steps done: others left this node behind, or said so"
         if few and not self.progress.few_steps:
-            text = f"this node did {done} of the {self._due} local steps of its rounds: it was late, or others said so"
             self.context.report.event("few_steps", text, level="warning", done=done, due=self._due)
-        self.progress.few_steps = (
-            f"{done} of {self._due} local steps done: others left this node behind, or said so" if few else ""
-        )
+        self.progress.few_steps = text if few else ""
 
     async def catch_up(self, round: int, newer_than: int, *, live: bool = False) -> int:
         """Replace a stale model by a peer's, if that is past `newer_than`, and delete every flow. -> its round, else `round`

@@ -41,12 +41,9 @@ def swarm_of(manifest: Manifest) -> str:
 
 
 class Checkpoints:
-    """The checkpoint file of one node.
+    """The checkpoint file of one node; the one before it has `.previous` appended, a bad one that was set aside `.bad`.
 
-    Args:
-        path: the newest; the one before it has `.previous` appended, a bad one that was set aside `.bad`.
-        swarm: digest of the manifest. A checkpoint with another is foreign, and so for
-        schema: digest of parameter names and shapes.
+    A checkpoint with another digest of the manifest (`swarm`), or of parameter names and shapes (`schema`), is foreign.
     """
 
     def __init__(self, path: Path, *, swarm: str, schema: str) -> None:

@@ -40,8 +40,7 @@ class Engine:
     @property
     def vector(self) -> Tensor:
         """(d,) a copy of the model. For simulations and tests, as the next; a daemon asks by calls."""
-        assert self._session is not None
-        return self._session.learner.x.clone()
+        return self.session.learner.x.clone()
 
     @property
     def undone(self) -> int:
@@ -50,8 +49,7 @@ class Engine:
 
     def step(self) -> calls.Trained | calls.Evaluated | None:
         """One slice while `busy`: a local step, or a batch of an evaluation -> the reply to Train or Evaluate if that was its last."""
-        assert self._session is not None
-        return self._session.step()
+        return self.session.step()
 
     def handle(self, request: calls.Request) -> calls.Reply | None:
         """The reply, or None if it will come out of `step` (Train, Evaluate)."""

@@ -311,9 +311,8 @@ class Learner:
         """Resume from a checkpoint; of the mixer only its rule's memory is kept. If a ValueError is raised nothing has changed."""
         self.check(tensors.get(_X))
         buffers, memory, known = (_named(tensors, prefix) for prefix in (_BUFFER, _OPTIMIZER, _KNOWN))
-        if {name: (b.shape, b.dtype) for name, b in buffers.items()} != {
-            name: (b.shape, b.dtype) for name, b in self._buffers.items()
-        }:
+        given, ours = ({name: (b.shape, b.dtype) for name, b in each.items()} for each in (buffers, self._buffers))
+        if given != ours:
             raise ValueError("holds other buffers than the model has")
         self._optimizer.load(memory)
         for name, buffer in buffers.items():

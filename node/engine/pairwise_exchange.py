@@ -90,8 +90,7 @@ class Exchanges:
             compress, request, self.codec.response, facts, wishes=chosen.wishes, directions=tracks(self._edge)
         )
         self._limit = kept(compress.ratio, self._dim) if chosen.wishes else 0
-        self.misdirect: Misdirect | None = None
-        """What a Byzantine node sends instead."""
+        self.misdirect: Misdirect | None = None  # what a Byzantine node sends instead
         self._offers: dict[str, _Offer] = {}
         self._pending: dict[str, _Pending] = {}
         # (D,) what we last knew of a peer's vector, where the selector compares with it

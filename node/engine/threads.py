@@ -42,8 +42,7 @@ class Threads:
 
     def __init__(self, clock: Callable[[], float], *, fixed: bool) -> None:
         self._clock = clock
-        self.number = most = torch.get_num_threads()
-        """Chosen last."""
+        self.number = most = torch.get_num_threads()  # chosen last
         powers = [1 << exponent for exponent in range(most.bit_length()) if 1 << exponent < most]
         self._numbers = [most] if fixed else [*powers, most]
         self._due = clock()

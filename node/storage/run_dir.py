@@ -48,10 +48,8 @@ class RunDir:
         self.issued = path / "issued"
         self.key = path / "identity.key"
         self.checkpoint = path / "checkpoint.safetensors"
-        self.model = path / "model.safetensors"
-        """The model alone, exported when the run is finished."""
-        self.output = path / "output.log"
-        """Printed by a demo's node."""
+        self.model = path / "model.safetensors"  # the model alone, exported when the run is finished
+        self.output = path / "output.log"  # printed by a demo's node
         self._decisions_file = path / "decisions.json"
         self._final_file = path / final.FINAL_NAME
         self._peers_file = path / "peers"

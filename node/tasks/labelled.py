@@ -113,16 +113,10 @@ class Classification:
 
 
 def labelled(source: Source, train: Examples, test: Examples | None, device: str) -> LabelledData:
-    """One node's part: all of a volunteer's own data, else its shard of the built-in ones.
+    """One node's part: all of a volunteer's own data, else its shard of the built-in ones, as tensors on a device.
 
-    Args:
-        source: path of own data or None, partition and shard.
-        train: all training samples.
-        test: the test split; None holds out one sample in ten, equal on all nodes with the same data.
-        device: of the tensors.
-
-    Raises:
-        ConfigError: there are too few samples, or these data cannot be cut that way.
+    A test split of None holds out one sample in ten, equal on all nodes with the same data. Raises ConfigError: there are too few samples,
+    or these data cannot be cut that way.
     """
     if test is None:
         train, test = _hold_out(train)

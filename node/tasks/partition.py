@@ -85,9 +85,7 @@ def cut(
 ) -> list[Indices]:  # fmt: skip
     """Cut as the manifest says. Raises ConfigError if the kind needs what these data do not have, or there are more shards than samples.
 
-    Args:
-        section, samples, seed: kind, alpha and shards; n; root seed of the cut.
-        labels, files, keys: (n,) if the data have labels, come as files, or samples have owners.
+    Labels, files and keys are (n,), given if the data have labels, come as files, or samples have owners.
     """
     shards = section.shards
     cuts: dict[str, Callable[[], list[Indices]]] = {"iid": lambda: iid(samples, shards, seed)}

@@ -37,10 +37,8 @@ class EngineSupervisor:
         self._last_reason = ""
         self.restarts = 0
         self.opened: calls.Opened | None = None
-        self.pid: int | None = None
-        """Process id of the engine; None while there is none, and where it has no process of its own."""
-        self.reset: Callable[[], Awaitable[None]] | None = None
-        """Called after each restart, before `ready` returns again."""
+        self.pid: int | None = None  # of the engine; None where it has no process of its own, or is not up
+        self.reset: Callable[[], Awaitable[None]] | None = None  # after a restart, before `ready` returns
 
     @property
     def activity(self) -> str:

@@ -67,8 +67,7 @@ class PulledExchange:
         self._outcomes: Counter[str] = Counter()
         self._committed: Counter[str] = Counter()
         self._given: set[str] = set()  # peers of which the engine has had a vector
-        self.payload_bytes = 0
-        """Payload bytes sent."""
+        self.payload_bytes = 0  # payload bytes sent
 
     @property
     def edges(self) -> tuple[str, ...]:

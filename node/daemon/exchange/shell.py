@@ -80,8 +80,7 @@ class Shell:
         self._peers: dict[str, _Peer] = {}
         self._nursery: trio.Nursery | None = None
         self._moved = trio.Event()
-        self.queued_bytes = 0
-        """Payload bytes that wait to be sent or are being sent."""
+        self.queued_bytes = 0  # payload bytes that wait to be sent or are being sent
 
     async def serve(
         self, receive: Callable[[str, bytes | bytearray], None], *beside: Callable[[], Awaitable[None]], task_status: TaskStatus

@@ -84,8 +84,7 @@ class Accountant:
             self._lots.append(Lot(noise, rate, 0))
         self._reserved = self._lots[-1].steps
         self.epsilon(1)  # raises now instead of at the first step
-        self.problem = ""
-        """Why no step may be taken; "" if one may."""
+        self.problem = ""  # why no step may be taken; "" if one may
 
     def epsilon(self, further: int = 0) -> float:
         """ε of the steps taken and `further` ones."""

@@ -99,8 +99,7 @@ class _Run:
         every, rounds = scenario.pace.evaluate_every, scenario.pace.rounds
         self._due = [due for due in range(1, rounds + 1) if due % every == 0 or due == rounds]
         self._churn_counts: Counter[str] = Counter()
-        self.diverged: int | None = None
-        """After how many rounds figures were no longer finite, if they were not."""
+        self.diverged: int | None = None  # after how many rounds figures were no longer finite, if they were not
 
     @property
     def counts(self) -> Counter[str]:

@@ -60,18 +60,15 @@ class VirtualNode:
 
 
 class VirtualSwarm:
-    """Nodes by index; node 0 founds.
+    """Nodes by index; node 0 founds, and signs `manifest`.
 
-    Args:
-        manifest: task, algorithm, pace; signed here.
-        rules: faults, see `starling.node.net.faults`; the list may be changed while the swarm runs.
-        step_cost_s: virtual seconds of a local step, by node index.
-        seed: of identities and of the network's random draws.
-        config: every node's own settings; `shard` and `bootstrap` are filled in.
-        attacks: node index -> name of its attack; all attackers know each other.
-        fixed_deadlines: neighbors wait for each other as long as the manifest allows, instead of an adaptive deadline: messages of
-            a virtual network vary so little that it leaves no room for a neighbor that itself waits for another.
-        folder: where checkpoints go; None for no checkpoints, so that a node that returns begins with a peer's model.
+    `rules` are faults, see `starling.node.net.faults`; the list may be changed while the swarm runs. `step_cost_s` gives virtual seconds of
+    a local step by node index, `seed` identities and the network's random draws. `config` holds every node's own settings, of which `shard`
+    and `bootstrap` are filled in; all attackers know each other. Without a folder there are no checkpoints: a node that returns begins with
+    a peer's model.
+
+    With `fixed_deadlines` neighbors wait for each other as long as the manifest allows, instead of an adaptive deadline: messages of a
+    virtual network vary so little that it leaves no room for a neighbor that itself waits for another.
     """
 
     def __init__(
@@ -93,8 +90,7 @@ class VirtualSwarm:
         self._folder = folder
         self._nursery: trio.Nursery | None = None
         self._decisions: dict[int, tuple[Decision, ...]] = {}  # bans and trust, as a run directory keeps them
-        self.chains: dict[int, Chain] = {}
-        """Invitations of nodes, by index."""
+        self.chains: dict[int, Chain] = {}  # invitations of nodes, by index
 
     def identity(self, index: int) -> Identity:
         """The key of a node: the same for the same seed."""
