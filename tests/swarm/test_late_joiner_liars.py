@@ -88,6 +88,25 @@ async def test_a_joiner_begins_near_the_honest_and_bans_who_gave_a_poisoned_mode
 
 
 @virtual(1)
+async def test_who_comes_back_far_behind_goes_on_near_the_honest_and_bans_who_gave_a_poisoned_model():
+    """Its own checkpoint is no shield: it is old, so it asks for a model as a late joiner does."""
+    swarm = story(bowls(4, 4), 1)
+    async with swarm.running(4):
+        await until(lambda: rounds_done(swarm, 2))
+        await swarm.crash(2)
+        await until(lambda: rounds_done(swarm, 20))
+        liar, honest = swarm.nodes[1], (0, 3)
+        asked = poison(liar, LIES["turned around"], claim=2**62)
+        back, began = await joined(swarm, 2)
+        assert asked
+        near = min(float((began - swarm.nodes[index].vector).norm()) for index in honest)
+        assert near <= 3.0 * spread(swarm, *honest)
+        assert back.node.events.faults.keys() == {liar.peer_id}
+        assert back.node.policy.standing(liar.peer_id).why == "state_poisoned"
+        assert 20 <= back.node.progress.round < 40
+
+
+@virtual(1)
 @pytest.mark.parametrize("alone", [3.0, 10.0])
 async def test_an_honest_member_far_from_the_others_is_not_blamed(alone):
     swarm = story(bowls(4, 3), 1)
