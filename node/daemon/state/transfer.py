@@ -6,12 +6,13 @@ long as reading takes on a slow line, so that a new query does not interrupt a d
 Fetching: peers make offers, which are downloaded in the largest chunks; the SHA-256 and the parameters' schema are checked before the
 engine sees a byte. `starling.node.daemon.state.model_sync` decides which of several models to install.
 
-What a peer can cause here: one snapshot per `SNAPSHOT_FRESH_S`; one chunk of 1 MiB per frame it may send; for newcomers, a model as old as
+What a peer can cause here: one snapshot per `SNAPSHOT_FRESH_S`; MAX_REPLIES chunks of 1 MiB at a time; for newcomers, a model as old as
 a download over a slow line takes.
 """
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ OFFER_GRACE_S = 1.0
 REPLY_S = 10.0
 # after so long a request is repeated, each time after twice the wait, up to the second
 FIRST_ASK_S, ASK_AGAIN_S = 0.125, 1.0
+MAX_REPLIES = 4  # to one peer at a time; its further queries meanwhile are dropped, and an honest one repeats them
 SLOW_BYTES_PER_S = 128 << 10  # and longer by what a long answer takes on a slow line
 PROGRESS_S = 10.0
 WIDEST_SCALAR = 8  # bytes of a float64
@@ -81,6 +83,7 @@ class Transfer:
         self._held: tuple[calls.Held, float] | None = None
         self._holding = trio.Lock()
         self._read_at = -math.inf
+        self._replying: Counter[str] = Counter()
         self._waiting: dict[tuple[str, type, int], trio.MemorySendChannel[Message]] = {}
         self._nonce = 0
         self._incoming: dict[str, _Incoming] = {}
@@ -109,7 +112,9 @@ class Transfer:
                     self._report.fault(error.peer, error.reason)
                     continue
                 if isinstance(message, ManifestQuery | StateQuery | ChunkQuery):
-                    nursery.start_soon(self._respond, item.peer, message)
+                    if self._replying[item.peer] < MAX_REPLIES:
+                        self._replying[item.peer] += 1
+                        nursery.start_soon(self._respond, item.peer, message)
                 elif (waiting := self._waiting.get((item.peer, type(message), _key(message)))) is not None:
                     with suppress(trio.WouldBlock):  # asked twice, answered twice
                         waiting.send_nowait(message)
@@ -121,6 +126,8 @@ class Transfer:
                 await self._network.send(peer, "state", frames.encode(reply))
         except (EngineError, TransportError, trio.TooSlowError):
             return  # the peer repeats its query, or asks another
+        finally:
+            self._replying -= Counter((peer,))
 
     async def _reply(self, query: ManifestQuery | StateQuery | ChunkQuery) -> Message:
         if isinstance(query, ManifestQuery):

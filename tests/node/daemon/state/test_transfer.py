@@ -238,3 +238,31 @@ def test_who_asks_for_an_offer_cuts_off_nobody_who_reads():
     assert [bool(chunk.data) for chunk in chunks] == [True, True, True, False]
     assert made[1] - made[0] == pytest.approx(slow_s + lanes.SNAPSHOT_FRESH_S, abs=1.5)
     assert all(later - earlier <= 2.0 for earlier, later in itertools.pairwise(made[2:]))  # nothing of these is read
+
+
+def test_who_asks_and_does_not_wait_is_answered_a_few_times_at_once_and_keeps_nobody_waiting():
+    """A reply may be a chunk of 1 MiB on its way to a peer that reads none, for ten seconds."""
+    asked = 0
+
+    class Engine:
+        async def call(self, call):
+            nonlocal asked
+            asked += 1
+            await trio.sleep(0.5)
+            return calls.ChunkRead(b"chunk")
+
+    async def story(transfer, lane):
+        transfer.give(Engine(), lambda _peer: True)
+        for offset in range(60):
+            await lane.send_in.send(Inbound("greedy", "state", encode(ChunkQuery(1, offset))))
+        await lane.send_in.send(Inbound("reader", "state", encode(ChunkQuery(1, 0))))
+        await trio.sleep(1.0)
+        at_once = asked
+        await lane.send_in.send(Inbound("greedy", "state", encode(ChunkQuery(1, 99))))
+        await trio.sleep(1.0)
+        return at_once
+
+    at_once, lane = told(lambda *_: None, story)
+    assert at_once == lanes.MAX_REPLIES + 1
+    assert [peer for peer, _ in lane.said].count("reader") == 1
+    assert sorted(reply.offset for peer, reply in lane.said if peer == "greedy") == [*range(lanes.MAX_REPLIES), 99]
