@@ -19,6 +19,7 @@ import msgspec
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import Attestation, Verify, contradicts, genuine
+from starling.gossip.limits import TokenBucket
 from starling.gossip.wire.schema import Claim, Evidence
 
 EQUIVOCATION = "equivocation"
@@ -60,43 +61,19 @@ def equivocation_check(swarm: str, verify: Verify) -> Check:
 
 
 @dataclass(slots=True)
-class Ration:
-    """Token bucket: `burst` at once, `per_s` on average."""
-
-    burst: float  # >= 1
-    per_s: float  # > 0
-    _left: float = field(init=False)
-    _at: float = field(init=False, default=0.0)
-
-    def __post_init__(self) -> None:
-        if not (self.burst >= 1 and self.per_s > 0):
-            raise ValueError(f"need burst >= 1 and per_s > 0, got {self.burst} and {self.per_s}")
-        self._left = self.burst
-
-    def take(self, amount: int, now: float) -> bool:
-        """Take `amount` tokens if available, else none -> whether they were taken."""
-        self._left = min(self.burst, self._left + max(0.0, now - self._at) * self.per_s)
-        self._at = max(self._at, now)
-        if amount > self._left:
-            return False
-        self._left -= amount
-        return True
-
-
-@dataclass(slots=True)
 class Rations:
     """A token bucket per sender."""
 
-    burst: float  # as in `Ration`
-    per_s: float  # as in `Ration`
+    burst: float  # > 0, at once
+    per_s: float  # > 0, on average
     senders: int = 4096  # largest number of buckets; the oldest is dropped first
-    _of: dict[str, Ration] = field(default_factory=dict)
+    _of: dict[str, TokenBucket] = field(default_factory=dict)
 
     def take(self, sender: str, now: float) -> bool:
         """Take one token of a sender if available -> whether it was taken."""
         if len(self._of) >= self.senders and sender not in self._of:
             del self._of[next(iter(self._of))]
-        return self._of.setdefault(sender, Ration(self.burst, self.per_s)).take(1, now)
+        return self._of.setdefault(sender, TokenBucket(self.per_s, self.burst)).take(1, now)
 
 
 @dataclass(slots=True)
@@ -172,13 +149,13 @@ class Statements:
     senders: int = 4096  # largest number of senders with a rate limit of their own
     _held: dict[str, dict[tuple[int, int], Attestation]] = field(default_factory=dict)
     _rations: Rations = field(init=False)
-    _all: Ration = field(init=False)
+    _all: TokenBucket = field(init=False)
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise ValueError(f"rounds must be >= 1, got {self.rounds}")
         self._rations = Rations(self.burst, self.per_s, self.senders)
-        self._all = Ration(max(1.0, self.in_all_per_s), self.in_all_per_s)
+        self._all = TokenBucket(self.in_all_per_s, max(1.0, self.in_all_per_s))
 
     def add(self, statement: Attestation, round: int) -> Attestation | None:
         """Store a statement of a member's incarnation, its signature verified -> an earlier one that contradicts it, or None. `round` is

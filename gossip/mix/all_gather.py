@@ -15,11 +15,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.base import MixerBase, Origin
 
-_PARAMETERS = {
-    "ef21_sgdm": "beta",
-    "econtrol": "control",
-    "dgc": "momentum",
-}  # of a scheme -> of `Psgd`, after feedback_
+_PARAMETERS = {"ef21_sgdm": "beta", "econtrol": "control", "dgc": "momentum"}  # scheme -> key feedback_…
 
 
 @parameters

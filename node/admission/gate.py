@@ -13,10 +13,11 @@ how others see it. The time is a function given at construction, so that the mem
 """
 
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
+from starling.gossip.limits import keep
 from starling.gossip.wire.schema import Record, Revocation
 from starling.node.admission import chain as chains
 from starling.node.admission.chain import Slot
@@ -29,9 +30,6 @@ MAX_KEPT = 8192  # of anything remembered per peer; twice the members there can 
 MAX_FALSE = 512
 MAX_UNPROVEN = 512
 MAX_OVERUSED = 256
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
 
 State = Literal["good", "unproven", "lapsed", "false"]
 
@@ -267,11 +265,3 @@ def puzzle_of(manifest: Manifest, swarm: str) -> Puzzle | None:
 
 def _key(record: Record) -> tuple[str, bytes]:
     return record.peer, hashlib.blake2b(record.credential, digest_size=16).digest()
-
-
-def keep(entries: dict[K, V], key: K, value: V, limit: int) -> None:
-    """Add an entry as the most recent; of more than `limit` the oldest is dropped."""
-    entries.pop(key, None)
-    entries[key] = value
-    if len(entries) > limit:
-        del entries[next(iter(entries))]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 import trio
 
+from starling.gossip.limits import keep
 from starling.node.interfaces import Level
 from starling.node.status.format import clean
 from starling.node.status.snapshot import Event
@@ -78,10 +79,8 @@ class Events:
             self.event("peer_fault", text, level="warning", peer=peer, reason=reason, count=count)
 
     def _count(self, peer: str, reason: str) -> int:
-        reasons = self._faults.pop(peer, {})
-        self._faults[peer] = reasons  # now the most recent
-        if len(self._faults) > MAX_PEERS:
-            del self._faults[next(iter(self._faults))]
+        reasons = self._faults.get(peer, {})
+        keep(self._faults, peer, reasons, MAX_PEERS)
         if reason not in reasons and len(reasons) >= MAX_REASONS:
             reason = next(reversed(reasons))
         reasons[reason] = reasons.get(reason, 0) + 1

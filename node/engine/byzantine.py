@@ -24,6 +24,7 @@ from torch import Tensor
 from starling.gossip.api import Effect, Swapped
 from starling.gossip.errors import ConfigError
 from starling.gossip.exchange.attestation import digest
+from starling.gossip.limits import keep
 from starling.gossip.mix.catalogue import swaps, tracks
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
@@ -96,7 +97,7 @@ class Adversary:
         if self._attack.targets == "tracker":
             sent[self._part.stop :] = _LARGEST  # claimed norms, where there are any: passes every threshold on claims
         if peer:
-            self._keep(self._forged, peer, sent - shared)
+            keep(self._forged, peer, sent - shared, MAX_RECEIVED)
         if self._manifest.pace.kind == "clock":
             self.start_round(shared)  # without rounds, steps are counted from one message to the next
         return sent
@@ -144,7 +145,7 @@ class Adversary:
     def record(self, peer: str, vector: Tensor) -> None:
         """Keep a peer's shared vector (D,), unless it is a fellow attacker."""
         if peer not in self._crew:
-            self._keep(self._received, peer, vector.detach().to(self._origin))
+            keep(self._received, peer, vector.detach().to(self._origin), MAX_RECEIVED)
 
     def record_pulled(self, asked: Sequence[str], vectors: Tensor, present: Tensor) -> None:
         """Keep pulled vectors (k, D), in order of peer id, where present (k,)."""
@@ -205,13 +206,6 @@ class Adversary:
             nodes=len(self._crew) + max(len(names), self._manifest.pace.quorum - len(self._crew), 1),
             seed=self._manifest.seed,
         )
-
-    @staticmethod
-    def _keep(kept: dict[str, Tensor], peer: str, vector: Tensor) -> None:
-        kept.pop(peer, None)
-        kept[peer] = vector  # now the newest
-        if len(kept) > MAX_RECEIVED:
-            del kept[next(iter(kept))]
 
 
 class ByzantineSession(Session):

@@ -62,9 +62,7 @@ known by     attached nodes that know this member\
 class HelpScreen(ModalScreen[None]):
     """Covers any screen; closed by the key that opened it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("question_mark,escape,q", "dismiss", "close"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,escape,q", "dismiss", "close")]
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help"):

@@ -54,13 +54,7 @@ def bench() -> None:
 @click.option("--device", default="cpu", help="auto, cpu, cuda or mps.")
 @json_option
 def codec(
-    dims: tuple[int, ...],
-    codecs: tuple[str, ...],
-    repeat: int,
-    threads: int,
-    beside: int,
-    device: str,
-    as_json: bool,
+    dims: tuple[int, ...], codecs: tuple[str, ...], repeat: int, threads: int, beside: int, device: str, as_json: bool
 ) -> None:
     """Measure codecs: speed in both directions, size, and memory.
 

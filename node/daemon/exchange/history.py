@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import trio
 
 from starling.gossip.exchange.commands import Ended, Outcome
+from starling.gossip.limits import keep
 from starling.gossip.wire.schema import Exchange, Pull, Pulled, Pulling, Request, Response
 from starling.node.status.snapshot import Transaction, Transfer
 
@@ -98,7 +99,6 @@ class Transactions:
     def _of(self, peer: str, number: int) -> _UnderWay:
         it = self._under_way.get((peer, number))
         if it is None:
-            it = self._under_way[peer, number] = _UnderWay(trio.current_time())
-            if len(self._under_way) > MAX_UNDER_WAY:
-                del self._under_way[next(iter(self._under_way))]
+            it = _UnderWay(trio.current_time())
+            keep(self._under_way, (peer, number), it, MAX_UNDER_WAY)
         return it

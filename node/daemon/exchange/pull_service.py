@@ -22,6 +22,7 @@ from starling.gossip.exchange.calls import VerifyUpdate
 from starling.gossip.exchange.commands import Outcome
 from starling.gossip.exchange.pull import Pulls
 from starling.gossip.exchange.timeouts import Deadline, Timeouts
+from starling.gossip.limits import TokenBucket
 from starling.gossip.wire.frames import decode
 from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES, Exchange, Pulled, Pulling
 from starling.node.daemon.context import NodeContext
@@ -30,7 +31,6 @@ from starling.node.daemon.exchange.shell import RoundOutcome, Shell, payload_byt
 from starling.node.daemon.membership.neighbors import Members
 from starling.node.identity import verify
 from starling.node.interfaces import TaskStatus
-from starling.node.net.limits import TokenBucket
 from starling.node.rpc import calls
 from starling.node.status.snapshot import Exchanges
 

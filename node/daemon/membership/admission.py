@@ -16,6 +16,7 @@ from functools import partial
 import trio
 
 from starling.gossip.errors import ConfigError, GossipError
+from starling.gossip.limits import TokenBucket, keep
 from starling.gossip.seeds import derive
 from starling.gossip.wire.schema import Record, Revocation
 from starling.node.admission import chain as chains
@@ -23,11 +24,10 @@ from starling.node.admission import credential as credentials
 from starling.node.admission import revocations
 from starling.node.admission.chain import Chain
 from starling.node.admission.credential import Credential, Ticket
-from starling.node.admission.gate import GOOD, Gatekeeper, keep, puzzle_of
+from starling.node.admission.gate import GOOD, Gatekeeper, puzzle_of
 from starling.node.admission.work import search
 from starling.node.daemon.context import AdmissionStore, NodeContext
 from starling.node.identity import peer_id_of
-from starling.node.net.limits import TokenBucket
 
 BATCH_S = 0.25  # target duration of a batch of tries
 PROGRESS_S = 1.0

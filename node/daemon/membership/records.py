@@ -25,13 +25,13 @@ from functools import partial
 import msgspec
 import trio
 
+from starling.gossip.limits import TokenBucket, keep
 from starling.gossip.membership.member_list import MemberList
 from starling.gossip.wire import schema as wire
 from starling.gossip.wire.schema import Record
 from starling.node.admission.credential import Credential
-from starling.node.admission.gate import Gatekeeper, keep
+from starling.node.admission.gate import Gatekeeper
 from starling.node.daemon.context import Offload
-from starling.node.net.limits import TokenBucket
 from starling.node.net.turns import Turns
 
 # budgets in signatures (UNMET: in peers): a second in the long run, and at once

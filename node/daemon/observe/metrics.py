@@ -20,8 +20,8 @@ from http import HTTPStatus
 import h11
 import trio
 
+from starling.gossip.limits import TokenBucket
 from starling.node.interfaces import Reporter
-from starling.node.net.limits import TokenBucket
 from starling.node.status.metrics import exposition, health
 from starling.node.status.snapshot import StatusSnapshot
 

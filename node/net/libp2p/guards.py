@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from starling.gossip.limits import TokenBucket, keep
 from starling.node.config.schema import LimitsSection
 from starling.node.net.libp2p.connection import ConnectionInfo
-from starling.node.net.limits import ORIGIN_SHARE, TokenBucket
+from starling.node.net.limits import ORIGIN_SHARE
 
 MAX_HANDSHAKES = 64
 MAX_HANDSHAKES_PER_BLOCK = 32
@@ -34,10 +35,8 @@ class AcceptRate:
 
     def allowed(self, block: str, now: float) -> bool:
         """Count one more connection. -> whether it may begin a handshake"""
-        bucket = self._buckets.pop(block, None) or TokenBucket(ACCEPTS_PER_S, 8 * ACCEPTS_PER_S)
-        self._buckets[block] = bucket
-        if len(self._buckets) > MAX_BLOCKS:
-            del self._buckets[next(iter(self._buckets))]
+        bucket = self._buckets.get(block) or TokenBucket(ACCEPTS_PER_S, 8 * ACCEPTS_PER_S)
+        keep(self._buckets, block, bucket, MAX_BLOCKS)
         return bucket.take(1, now)
 
 

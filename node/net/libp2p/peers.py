@@ -6,12 +6,12 @@ from math import inf
 
 import trio
 
+from starling.gossip.limits import TokenBucket
 from starling.gossip.wire.schema import LANES, Lane
 from starling.node.net.api import Traffic
 from starling.node.net.libp2p import addresses
 from starling.node.net.libp2p.addresses import Endpoint
 from starling.node.net.libp2p.connection import ConnectionInfo, Stream
-from starling.node.net.limits import TokenBucket
 
 MAX_PEERS_REMEMBERED = 4096
 REJECTED_WITHIN_S = 2.0  # a dialled connection that is closed sooner, without a frame: the peer rejected us

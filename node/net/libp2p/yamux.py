@@ -17,7 +17,7 @@ Source: hashicorp/yamux spec.md, with the libp2p note on initial windows.
 import struct
 from dataclasses import dataclass, field
 
-from starling.node.net.limits import TokenBucket
+from starling.gossip.limits import TokenBucket
 
 PROTOCOL_ID = "/yamux/1.0.0"
 INITIAL_WINDOW = 256 << 10

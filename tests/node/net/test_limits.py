@@ -5,10 +5,11 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from starling.gossip.limits import TokenBucket
 from starling.gossip.wire.schema import MAX_FRAME_BYTES
 from starling.node.net.api import Inbound
 from starling.node.net.inbox import Inbox
-from starling.node.net.limits import Pacer, TokenBucket
+from starling.node.net.limits import Pacer
 from tests.harness.virtual import virtual
 
 requests = st.lists(st.tuples(st.floats(0, 2), st.floats(0, 20)), max_size=60)

@@ -2,10 +2,10 @@
 
 import pytest
 
+from starling.gossip.limits import TokenBucket
 from starling.node.net.libp2p import peers
 from starling.node.net.libp2p.connection import ConnectionInfo
 from starling.node.net.libp2p.peers import PeerState, PeerTable, dialable
-from starling.node.net.limits import TokenBucket
 
 P = "12D3KooWSMUMPyTqRhyrP2e9cGqqcNa4onZ4kmZ3V8SwKkmF2JWY"
 

@@ -1,0 +1,61 @@
+"""Limits on what peers can cause: how often something happens, and how many of them are remembered. Time is an argument.
+
+Shapes: amounts are bytes, frames or whatever is counted, times are seconds on one clock.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from math import inf
+from typing import TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+def keep(entries: dict[K, V], key: K, value: V, limit: int) -> None:
+    """Add an entry as the most recent; of more than `limit` the oldest is dropped."""
+    entries.pop(key, None)
+    entries[key] = value
+    if len(entries) > limit:
+        del entries[next(iter(entries))]
+
+
+@dataclass(slots=True)
+class TokenBucket:
+    """`rate` > 0 tokens per second are added, at most `burst` > 0 are kept; it starts full.
+
+    Source: the leaky bucket as a meter (Turner 1986), as in RFC 2697.
+    """
+
+    rate: float
+    burst: float
+    _tokens: float = field(init=False)
+    _at: float = field(init=False, default=-inf)
+
+    def __post_init__(self) -> None:
+        if not (self.rate > 0 and self.burst > 0):
+            raise ValueError(f"rate and burst must be > 0, got {self.rate} and {self.burst}")
+        self._tokens = self.burst
+
+    def _refill(self, now: float) -> None:
+        if now > self._at:
+            self._tokens = min(self.burst, self._tokens + (now - self._at) * self.rate)
+            self._at = now
+
+    def take(self, amount: float, now: float) -> bool:
+        """Take `amount` >= 0 tokens -> whether there were enough; else none is taken."""
+        self._refill(now)
+        if amount > self._tokens:
+            return False
+        self._tokens -= amount
+        return True
+
+    def give_back(self, amount: float) -> None:
+        """Return unused tokens."""
+        self._tokens = min(self.burst, self._tokens + amount)
+
+    def borrow(self, amount: float, now: float) -> float:
+        """Take `amount` >= 0 tokens in any case. -> seconds until the balance is not negative"""
+        self._refill(now)
+        self._tokens -= amount
+        return max(0.0, -self._tokens / self.rate)
