@@ -102,12 +102,9 @@ class Ef21Sgdm(Ef21):
     not zero: until then v = 0, which needs no flag in the state.
 
     Source: Fatkhullin, Tyurin and Richtárik 2023, Algorithm 1 (arXiv:2305.15155).
-
-    Args:
-        beta: weight of the newest gradient, in (0, 1]; 1 is EF21.
     """
 
-    beta: PositiveShare = 0.1
+    beta: PositiveShare = 0.1  # weight of the newest gradient, in (0, 1]; 1 is EF21
     vectors: ClassVar[int] = 2
 
     def target(self, state: State, update: Tensor) -> Tensor:
@@ -131,12 +128,9 @@ class EControl(Ef21):
     gradients like EF21, and with noise n nodes gain what they should. The state is e and h.
 
     Source: Gao, Islamov and Stich 2023, Algorithm 2 (arXiv:2311.05645); there the control is δ/400 in theory and of order δ in practice.
-
-    Args:
-        control: share of the memory that enters each message, in (0, 1]; about the compressor's contraction δ.
     """
 
-    control: PositiveShare = 0.02
+    control: PositiveShare = 0.02  # share of the memory in each message, in (0, 1]; about the compressor's contraction
     vectors: ClassVar[int] = 2
 
     def target(self, state: State, update: Tensor) -> Tensor:
@@ -160,12 +154,9 @@ class Dgc(NoFeedback):
     what a quantizer takes off stays owed. No clipping and no warm-up of the ratio.
 
     Source: Lin et al. 2018 (arXiv:1712.01887).
-
-    Args:
-        momentum: m, in [0, 1).
     """
 
-    momentum: ShareBelowOne = 0.9
+    momentum: ShareBelowOne = 0.9  # m, in [0, 1)
     vectors: ClassVar[int] = 2
 
     def target(self, state: State, update: Tensor) -> Tensor:
@@ -187,12 +178,9 @@ class DecoupledMomentum(ErrorFeedback):
     (`gossip.mix.all_gather.Psgd`).
 
     Source: Peng, Quesnelle and Kingma 2024, Algorithm 1 (arXiv:2411.19870).
-
-    Args:
-        decay: of the momentum, in [0, 1); 1 would be error feedback.
     """
 
-    decay: ShareBelowOne = 0.999
+    decay: ShareBelowOne = 0.999  # of the momentum, in [0, 1); 1 would be error feedback
 
     def target(self, state: State, update: Tensor) -> Tensor:
         """The new M."""

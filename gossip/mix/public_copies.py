@@ -20,12 +20,9 @@ class PublicCopies:
     matrix and a network that loses nothing. Here each edge has its own two: 2·D per edge instead of 2·D per node.
 
     Source: Koloskova, Stich and Jaggi 2019 (arXiv:1902.00340).
-
-    Args:
-        gamma: consensus step γ, in (0, 1]. From δ/5 to δ for a compressor of contraction δ; more diverges.
     """
 
-    gamma: PositiveShare
+    gamma: PositiveShare  # consensus step γ, in (0, 1]. From δ/5 to δ for a compressor of contraction δ; more diverges
 
     def begin(self, origin: Tensor) -> Tensor:
         """Both copies are the origin."""

@@ -22,14 +22,10 @@ class MultiStep:
 
     Source: NEOLITHIC, Huang et al. 2022, Algorithm 2 (arXiv:2206.03665). Deviation: of the values of an exchange only, whose coordinates
     are chosen once: several steps of top-k are one larger top-k.
-
-    Args:
-        quantizer: Q, omega < 1.
-        steps: R, 2 to 4.
     """
 
-    quantizer: Bucketed
-    steps: Annotated[int, Meta(ge=2, le=4)]
+    quantizer: Bucketed  # Q, omega < 1
+    steps: Annotated[int, Meta(ge=2, le=4)]  # R, 2 to 4
 
     def __post_init__(self) -> None:
         if not self.quantizer.omega < 1.0:
