@@ -75,6 +75,25 @@ async def test_an_equivocator_is_banned_by_every_honest_node_within_some_rounds(
 
 
 @virtual(1)
+async def test_a_banned_member_that_returns_as_another_has_a_few_rounds_and_is_banned_again():
+    """What an identity buys: rounds as one Byzantine member, no more the second time, and nobody else pays."""
+    swarm = story(gathering(40), 1)
+    async with swarm.running(NODES):
+        await until(lambda: rounds_done(swarm, 5))
+        honest, names = list(swarm.nodes.values())[:LIAR], []
+        for index in (LIAR, LIAR + 1):
+            virtual = swarm.nodes.get(index) or await swarm.start(index, shard=LIAR)
+            names.append(liar := virtual.peer_id)
+            await until(lambda liar=liar: all(liar in v.node.running.membership.members for v in honest))
+            equivocate(swarm, index, {v.peer_id for v in honest[:3]})
+            began = max(v.node.progress.round for v in honest)
+            await until(lambda liar=liar: all(standing(v, liar).state == "ban" for v in honest))
+            assert max(v.node.progress.round for v in honest) - began <= 10
+            await swarm.crash(index)
+        assert all(v.node.events.faults.keys() == set(names) for v in honest)
+
+
+@virtual(1)
 async def test_slander_costs_the_slanderer_and_nobody_else():
     swarm = story(gathering(), 1)
     async with swarm.running(NODES):
