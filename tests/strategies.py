@@ -1,7 +1,5 @@
 """Hypothesis strategies and settings that tests of several folders share."""
 
-from __future__ import annotations
-
 from hypothesis import settings
 from hypothesis import strategies as st
 

@@ -7,8 +7,6 @@
 Commands that only print (QUICK) are run wherever they are shown, also between words.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ The checkout is copied; in the copy one line after the other is changed, the tes
 that its tests let pass is said to live. Exit status: 0 if all died, 1 if one lives, its line is no longer there, or its tests fail anyway.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -6,8 +6,6 @@
 pyproject.toml names none.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 Equal files give equal bytes: there is no time in it, and its serial number is a hash of its content.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -3,8 +3,6 @@
 Made from the types that are encoded, so they cannot say anything else; a test notices when the files are older than the types.
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import json

@@ -3,8 +3,6 @@
 One file per screen, and one of the light theme. Needs no terminal and no running node; a record always gives the same pictures.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

@@ -4,8 +4,6 @@ A converter and no writer inside the node: a node imports neither torch nor anyt
 can still be looked at with it. Needs the extra `tensorboard`, whose own writer makes the files.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator, Sequence

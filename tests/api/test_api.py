@@ -1,7 +1,5 @@
 """`import starling`: lazy, typed, and what docs/api.md shows works as it stands there."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Every target by name, as "module:NAME" below `tests.fuzz.targets`; imported on use."""
 
-from __future__ import annotations
-
 TARGETS = {
     "directions": "payloads:DIRECTION",
     "payload_request": "payloads:REQUEST", "payload_response": "payloads:RESPONSE", "indices": "payloads:LISTING",

@@ -1,7 +1,5 @@
 """How much memory some work takes at most."""
 
-from __future__ import annotations
-
 import re
 import tracemalloc
 from collections.abc import Callable

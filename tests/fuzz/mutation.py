@@ -1,7 +1,5 @@
 """Mutations of valid inputs: a strategy for hypothesis."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

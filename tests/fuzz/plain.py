@@ -1,7 +1,5 @@
 """Data as in msgpack, JSON and TOML, generated and edited by choices: structures that mutated bytes rarely reach."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.fuzz.target import Choices

@@ -9,8 +9,6 @@ N seconds after these were tried, or after M inputs, or with another code at the
 An input fails after MAX_INPUT_S, or with more than MAX_MB of memory, resident or requested.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os

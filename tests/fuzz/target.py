@@ -1,7 +1,5 @@
 """Decoders under attack, and bytes as choices where the attack is a sequence of events."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Callable, Container, Iterable, Sequence

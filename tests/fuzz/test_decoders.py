@@ -3,8 +3,6 @@
 Here hypothesis mutates; `test_fuzzer.py` does the same with a fuzzer that sees branches.
 """
 
-from __future__ import annotations
-
 import time
 from functools import cache
 

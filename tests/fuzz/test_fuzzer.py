@@ -4,8 +4,6 @@ STARLING_FUZZ_SECONDS is the time for each, STARLING_FUZZ_CORPUS a folder that k
 their own, two at a time.
 """
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Streams that say what a script says, and trio programs run through in no time."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Self, TypeVar
 

@@ -1,7 +1,5 @@
 """The files an operator mounts: a dashboard that asks only for figures that nodes have, and a scrape of every node of the compose file."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Identities: libp2p's ids without libp2p, keys that survive, signatures that cannot be moved."""
 
-from __future__ import annotations
-
 import stat
 
 import msgspec

@@ -1,7 +1,5 @@
 """docs/observing.md names every metric, event and field that there is, and none that is not."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What we depend on: versions, hashes of their files, base images, and what the targets make of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

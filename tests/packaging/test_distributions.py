@@ -1,7 +1,5 @@
 """The wheel and the sdist: only `starling` at top level, beside other projects called gossip, node and robust, and it runs."""
 
-from __future__ import annotations
-
 import email
 import hashlib
 import json

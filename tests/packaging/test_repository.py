@@ -1,7 +1,5 @@
 """What is read outside of the code: the description on an index, links of folders, the Docker build's context."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tools.pypi_readme import LINK, absolute

@@ -1,7 +1,5 @@
 """The claim of a hundred times fewer bytes, on whole nodes and real images: some ten minutes, and data that do not ship with Starling."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The real network between honest peers on loopback: frames, connections, addresses, shutdown."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import subprocess

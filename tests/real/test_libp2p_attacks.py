@@ -3,8 +3,6 @@
 The letters name the attacks that were measured against py-libp2p 0.8.1: A to C end or cripple it, D to L slow it down.
 """
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from math import inf

@@ -1,7 +1,5 @@
 """A real node watched from outside, by the lines of docs/observing.md as they stand: scraped, recorded, logged, converted."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

@@ -5,8 +5,6 @@ second an honest newcomer connects and asks for the manifest, as does one that i
 outside, and a stopwatch lies on the node's loop (`tests/harness/victim.py`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -1,7 +1,5 @@
 """The terminal UI in real terminals on a demo that runs: what a person would see, and what that costs."""
 
-from __future__ import annotations
-
 import sys
 import time
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Bristle: its formulas, how far a Byzantine peer gets, and that output layers are learned together although data are not shared."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Evidence: proofs are verified, invalid ones are the sender's fault, and both cost bounded time and memory."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

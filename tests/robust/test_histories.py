@@ -1,7 +1,5 @@
 """Sketched histories, and signed records of those of others: validation, precedence, forwarding."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

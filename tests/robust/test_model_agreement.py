@@ -1,7 +1,5 @@
 """The model of a late joiner: that of a consistent majority; honest models that differ are not blamed."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

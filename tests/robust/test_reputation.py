@@ -1,7 +1,5 @@
 """Fault scores and contributions: decay, thresholds, bans that end, the operator's decisions, and bounded memory."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

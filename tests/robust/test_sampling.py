@@ -1,7 +1,5 @@
 """Exact tails of the number of Byzantine peers in a random sample, and draws with caps per prefix."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from itertools import combinations

@@ -8,8 +8,6 @@ success of the attack.
 Means over two splits and three draws of batches each: one split alone is off by several points.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """FoolsGold's weights and SybilWall: clones lose their weight and honest peers do not; and the limits of both."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

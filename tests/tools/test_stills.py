@@ -1,7 +1,5 @@
 """Stills come out of a record alone, the same every time."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.records import recorded

@@ -1,7 +1,5 @@
 """A recorded run as TensorBoard reads it: every point once, at its round and time."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

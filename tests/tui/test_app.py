@@ -1,7 +1,5 @@
 """The frame of every page: problem, nodes, tabs, keys that work everywhere, terminals of any size."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Events: newest at the bottom, filtered by level and words."""
 
-from __future__ import annotations
-
 import pytest
 
 from starling.node.status.snapshot import Event

@@ -1,7 +1,5 @@
 """Whether a node is well and helps: one line that a volunteer can trust."""
 
-from __future__ import annotations
-
 import pytest
 
 from starling.node.status.snapshot import Exchanges, Transaction, Transfer

@@ -1,7 +1,5 @@
 """The pages Node, Swarm and Edge: words and figures beside those that `test_snapshots` pins, and the choice of an edge."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

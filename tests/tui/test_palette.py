@@ -1,7 +1,5 @@
 """Every color can be read on both themes, and none is needed."""
 
-from __future__ import annotations
-
 import pytest
 from rich.color import Color
 from rich.style import Style

@@ -1,7 +1,5 @@
 """Peers: standing and figures, in a chosen order, and the details of one of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from starling.node.status.snapshot import PeerStatus

@@ -1,7 +1,5 @@
 """A recorded run is played on a time axis: several nodes at once, by keys and by mouse, and it can do no harm."""
 
-from __future__ import annotations
-
 import pytest
 
 from starling.tui.replay import Playback

@@ -5,8 +5,6 @@ that share a style. After a change that is meant to be seen: `STARLING_SNAPSHOTS
 the difference. (pytest-textual-snapshot compares pictures; it pins a syrupy that does not run with our pytest.)
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

@@ -1,7 +1,5 @@
 """Sources never block and never raise, whatever happens to the nodes they look at."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

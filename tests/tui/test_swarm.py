@@ -1,7 +1,5 @@
 """The swarm as all attached nodes together see it, and its drawing. Pure: no screen is needed."""
 
-from __future__ import annotations
-
 import pytest
 
 from starling.tui.drawing.circle_plot import draw, fits

@@ -1,7 +1,5 @@
 """The whole program in a real terminal, against a real socket and against a recorded run."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from contextlib import closing, contextmanager

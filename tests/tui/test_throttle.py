@@ -1,7 +1,5 @@
 """What costs much is drawn when it would be another picture, at once if one asks for it, and else not at every poll."""
 
-from __future__ import annotations
-
 from starling.tui.view import REDRAW_S, Throttle, View
 
 

@@ -1,7 +1,5 @@
 """Credentials and revocations from peers: refused with one word, accepted only if signed by all peers they name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import msgpack

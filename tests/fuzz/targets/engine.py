@@ -1,7 +1,5 @@
 """Payloads, weights and whole models from hostile peers at an engine: refused without any change of its state."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from typing import Any

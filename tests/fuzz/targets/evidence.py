@@ -1,7 +1,5 @@
 """Proofs, attestations and update histories from peers in any order and number; and the file of bans."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

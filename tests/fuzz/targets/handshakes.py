@@ -1,7 +1,5 @@
 """Handshakes with a peer that deviates at any step."""
 
-from __future__ import annotations
-
 import time
 from functools import cache
 

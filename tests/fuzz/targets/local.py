@@ -1,7 +1,5 @@
 """Input from the own machine: both ends of the control socket, the engine's pipe, data files."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

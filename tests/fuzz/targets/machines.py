@@ -1,7 +1,5 @@
 """State machines under any sequence of well-formed messages, with events of the own node in between."""
 
-from __future__ import annotations
-
 import copy
 
 from starling.gossip.errors import RemoteProtocolError

@@ -1,7 +1,5 @@
 """Payloads of exchanges, and the parts they are made of: quantised values and coded indices."""
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Decoders with a bug each: a fuzzer that does not find these finds nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tests.fuzz.target import Target

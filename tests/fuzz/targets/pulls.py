@@ -1,7 +1,5 @@
 """The machine of pulled exchanges under any sequence of well-formed messages of three peers, with what the own node does in between."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Text from a person: settings, invites, addresses. Errors are a ConfigError in one line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

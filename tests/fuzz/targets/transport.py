@@ -1,7 +1,5 @@
 """From a socket to a frame: handshakes, encrypted records, the muxer, lanes, and all of a connection."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Coroutine, Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """What a peer says in a frame: messages of the three lanes, peer ids, signed records, and manifests."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from functools import cache

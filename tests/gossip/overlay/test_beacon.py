@@ -1,7 +1,5 @@
 """Beacons: whose they are, what becomes of them, and what an order is worth that hangs on one."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Frames: golden bytes of every message, limits, and memory."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

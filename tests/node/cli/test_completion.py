@@ -1,7 +1,5 @@
 """Shell completion: what a shell is offered at a cursor, and bash itself with the script that is printed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`manifest show|check` and `config show`: what is printed is a file again, and what is wrong is one line."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tomllib

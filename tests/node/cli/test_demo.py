@@ -1,7 +1,5 @@
 """`starling demo`: what its options come to, what is printed where, and how it ends. The swarm here is canned."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

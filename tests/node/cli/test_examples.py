@@ -1,7 +1,5 @@
 """`starling examples` and `found --example`: the example files are there without a checkout."""
 
-from __future__ import annotations
-
 import pytest
 
 from starling.node.cli import examples

@@ -1,7 +1,5 @@
 """`--help`: commands in groups, an example under each that can be typed, exit codes."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

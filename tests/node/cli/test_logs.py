@@ -1,7 +1,5 @@
 """`starling logs`: the last events for people or programs, and all that follow, also when the file is renamed, deleted or emptied."""
 
-from __future__ import annotations
-
 import io
 import json
 import signal

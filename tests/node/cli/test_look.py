@@ -1,7 +1,5 @@
 """The command line: quick, quiet, exact exit codes; and the commands that only look."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

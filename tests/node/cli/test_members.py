@@ -1,7 +1,5 @@
 """`starling ban`, `unban` and `trust`: what is sent to the node, and what a person reads."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

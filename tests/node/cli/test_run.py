@@ -1,7 +1,5 @@
 """Found, join, run and what one asks of a running node: wrong input is one line and changes nothing."""
 
-from __future__ import annotations
-
 import json
 import stat
 import time

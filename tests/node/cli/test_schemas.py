@@ -1,7 +1,5 @@
 """Published schemas: as the types are, true of what commands print, and false of something else."""
 
-from __future__ import annotations
-
 import json
 import math
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Every number that a person, or somebody else's manifest, can set has a floor and a ceiling."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The swarm's agreement: one byte string, one id, one signature; and rules between fields."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How much memory a task takes, said before it is allocated."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Presets: values for whatever nobody gave, recorded like all others, and a promise that the keys which protect are kept."""
 
-from __future__ import annotations
-
 import re
 from operator import attrgetter
 from pathlib import Path

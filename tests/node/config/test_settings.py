@@ -1,7 +1,5 @@
 """What people type: TOML, --set, rates. Every mistake is one line with key, value, bound and the next command."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """`simulate(...)` from Python: what it takes, what it returns, and what it says no to."""
 
-from __future__ import annotations
-
 import csv
 import json
 from concurrent.futures import Executor, Future, ThreadPoolExecutor

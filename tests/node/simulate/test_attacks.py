@@ -1,7 +1,5 @@
 """Simulated swarms with Byzantine nodes: who they are, what they do, and that figures are of the honest."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The parts of a scenario's swarm: what nodes and links can do, and what nodes are called."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

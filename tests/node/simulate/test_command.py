@@ -1,7 +1,5 @@
 """`starling simulate`: what is printed where, what is written, and that nothing is left behind."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """Whole runs: both engines walk one trajectory, faults do what they are called, and a seed gives one outcome."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Scenario files: what they stand for, and what is refused before anything is computed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from operator import attrgetter

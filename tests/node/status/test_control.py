@@ -1,7 +1,5 @@
 """The client of a node's control socket: bounded requests, bounded waits."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """Figures fit their column, and what is missing is a dash."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

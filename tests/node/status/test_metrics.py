@@ -1,7 +1,5 @@
 """What a scrape says: parsed by Prometheus' own parsers, with nothing invented and nothing unbounded."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A record holds little more than what changed, and gives back whole snapshots."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 

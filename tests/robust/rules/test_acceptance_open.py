@@ -1,7 +1,5 @@
 """The preset for strangers, against every attack there is on what it tells: an open swarm with one bad member in five keeps learning."""
 
-from __future__ import annotations
-
 import pytest
 
 from starling.node.config import presets, toml

@@ -3,8 +3,6 @@
 Below that a swarm has lost, and how badly is a matter of chance; so it is where a rule is overrun now and then (`Design.chance`).
 """
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

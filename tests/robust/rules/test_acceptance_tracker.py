@@ -4,8 +4,6 @@ What they are compared with clips by the norm of the last gradient; a running me
 Below 80 % a swarm has lost, and how badly is a matter of chance.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from starling.gossip.mix.catalogue import MIXERS

@@ -1,7 +1,5 @@
 """`starling bench`: what it prints, what it refuses, and that its figures are what they are called."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import math

@@ -1,7 +1,5 @@
 """Many nodes' local steps at once must be what each node would have done by itself."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass
