@@ -11,10 +11,13 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from starling.node.cli.main import main
+from starling.node.simulate import executors
 from tests.harness.processes import ENVIRONMENT, PATIENCE_S, ROOT
 from tests.harness.tui.terminal import Terminal
 
@@ -57,6 +60,16 @@ def to_run() -> Iterator[tuple[str, str]]:
 COMMANDS = sorted(set(to_run()))
 
 
+class Here(ThreadPoolExecutor):
+    """Runs of a sweep one after the other, in this process."""
+
+    def __init__(self, jobs: int, threads: int) -> None:
+        super().__init__(1)
+
+    def reports(self) -> tuple[()]:
+        return ()
+
+
 def test_pages_have_commands_to_run():
     """A change of the markup must not leave this file without work."""
     assert len(COMMANDS) >= 20
@@ -79,19 +92,23 @@ def test_every_named_block_is_read_by_a_test(page):
 @pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.parametrize(("line", "options"), COMMANDS)
-def test_a_command_runs_as_it_stands(line, options, tmp_path):
-    """In a folder in which the examples are where a checkout has them. What it computes is tested elsewhere."""
+def test_a_command_runs_as_it_stands(line, options, tmp_path, monkeypatch, capsys):
+    """In a folder in which the examples are where a checkout has them. What it computes is tested elsewhere.
+
+    Here and not in a process of its own, whose imports take longer than most of the commands.
+    """
     for folder in ("examples", "benchmarks"):
         (tmp_path / folder).symlink_to(ROOT / folder)
-    typed, into, file = line.partition(" > ")
-    words = [GIVEN.get(word, word) for word in typed.split()]
-    done = subprocess.run(
-        ["bash", "-c", f"set -f; {' '.join(words)} {options}{into}{file}"],
-        cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=280,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout or file or " check " in typed
-    written = [file] if file else re.findall(r"--(?:csv|plot) (\S+)", typed)
+    monkeypatch.chdir(tmp_path)
+    typed = line.partition(" > ")[0]
+    if "--jobs" not in typed:
+        monkeypatch.setattr(executors, "Processes", Here)
+    program, *words = [GIVEN.get(word, word) for word in f"{typed} {options}".split()]
+    code = main(words)
+    said = capsys.readouterr()
+    assert (program, code) == ("starling", 0), said.err
+    assert said.out or " check " in typed
+    written = re.findall(r"--(?:csv|plot) (\S+)", typed)
     assert all((tmp_path / made).stat().st_size for made in written)
 
 

@@ -1,6 +1,6 @@
 """Attack one target with libFuzzer, which keeps inputs that reach new branches of `starling`, and mutates them.
 
-    python -m tests.fuzz.run TARGET --seconds N [--inputs M] [--corpus DIR]
+    python -m tests.fuzz.run TARGET… --seconds N [--inputs M] [--corpus DIR]
 
 Starts from the target's seeds, lures and regressions, and from what an earlier run left in DIR, where this one adds to it. Exits with 0
 N seconds after these were tried, or after M inputs, or with another code at the first input that broke the contract, which is written as
@@ -11,14 +11,17 @@ An input fails after MAX_INPUT_S, or with more than MAX_MB of memory, resident o
 
 import argparse
 import hashlib
+import importlib
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +35,6 @@ MAX_MB = 2048
 _FIGURES = (
     r"stat::number_of_executed_units: (\d+)", r"stat::average_exec_per_sec:\s+(\d+)", r"(?m)^#\d+\s+(?:INITED|DONE)\s+cov: (\d+)",
 )  # fmt: skip
-_START_S = 240.0  # for imports on a busy machine
 _ENVIRONMENT = dict(
     os.environ
 )  # a copy: if another thread changes os.environ meanwhile, as tests do, execve fails with EFAULT
@@ -67,33 +69,102 @@ class Outcome:
         return self.log[start : start + 4000] if start else self.log[-4000:]
 
 
-def attack(name: str, seconds: int, corpus: Path, *options: str) -> Outcome:
-    """Attack one target in a process of its own; findings go to `corpus`, further `options` as of this module's command."""
-    began = time.monotonic()
-    command = [sys.executable, "-m", "tests.fuzz.run", name, f"--seconds={seconds}", f"--corpus={corpus}", *options]
-    done = subprocess.run(
-        command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-        timeout=2 * seconds + _START_S, env=_ENVIRONMENT,
-    )  # fmt: skip
-    log = done.stdout.decode(errors="replace")
-    figures = (max(map(int, re.findall(pattern, log)), default=0) for pattern in _FIGURES)
-    broken = tuple(sorted((corpus / "broken").glob("*")))
-    return Outcome(done.returncode, *figures, time.monotonic() - began, broken, log)
+class Attacks:
+    """Targets under attack, `at_a_time` together, in processes forked off one that has imported the libraries once.
+
+    Findings of each go to its folder below `corpus`, further `options` are those of this module's command.
+    """
+
+    def __init__(self, names: Sequence[str], corpus: Path, *options: str, at_a_time: int = 2) -> None:
+        self._began, self._corpus = time.monotonic(), corpus
+        command = [
+            sys.executable,
+            "-m",
+            "tests.fuzz.run",
+            *names,
+            f"--corpus={corpus}",
+            f"--at-a-time={at_a_time}",
+            *options,
+        ]
+        self._process = subprocess.Popen(command, cwd=Path(__file__).parents[2], env=_ENVIRONMENT) if names else None
+
+    def outcome(self, name: str) -> Outcome:
+        """Of one of them, once it is over."""
+        folder = self._corpus / name
+        while not (over := folder / "code").exists():
+            if self._process is None or self._process.poll() is not None:
+                raise RuntimeError(f"{name}: no outcome")
+            time.sleep(0.05)
+        log = (folder / "log").read_bytes().decode(errors="replace")
+        figures = (max(map(int, re.findall(pattern, log)), default=0) for pattern in _FIGURES)
+        broken = tuple(sorted((folder / "broken").glob("*")))
+        return Outcome(int(over.read_text()), *figures, time.monotonic() - self._began, broken, log)
+
+    def stop(self) -> None:
+        """Ends those that are left."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.run", description="Attack one decoder.")
-    parser.add_argument("target", choices=[*TARGETS, *PLANTED])
-    parser.add_argument("--seconds", type=int, default=60)
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.run", description="Attack decoders.")
+    parser.add_argument("targets", metavar="TARGET", nargs="+", choices=[*TARGETS, *PLANTED])
+    parser.add_argument("--seconds", type=int, default=60, help="for each")
     parser.add_argument("--inputs", type=int, default=0, help="most of them; 0: no limit")
     parser.add_argument("--corpus", type=Path, help="folder of findings, for the next run")
     parser.add_argument("--timeout", type=int, default=MAX_INPUT_S, help="seconds per input")
+    parser.add_argument(
+        "--at-a-time", type=int, default=0, help="0: one target, in this process; else logs are in DIR/TARGET/log"
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="starling-fuzz-") as scratch:
-        fuzz(given.target, given.seconds, given.inputs, given.corpus or Path(scratch), given.timeout)
+        corpus, options = given.corpus or Path(scratch), (given.seconds, given.inputs, given.timeout)
+        if given.at_a_time:
+            _fork(given.targets, corpus, given.at_a_time, options)
+        elif len(given.targets) > 1:
+            parser.error("argument --at-a-time: is needed for several targets")
+        else:
+            fuzz(given.targets[0], corpus, *options)
 
 
-def fuzz(name: str, seconds: int, inputs: int, corpus: Path, timeout: int) -> None:
+def _fork(names: Iterable[str], corpus: Path, at_a_time: int, options: tuple[int, int, int]) -> None:
+    """Attacks each in a child of this process, with output and exit code in its folder."""
+    for library in ("torch", "libp2p", "msgpack", "msgspec"):
+        importlib.import_module(library)
+    running: dict[int, str] = {}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+
+    def end_one() -> None:
+        child, status = os.wait()
+        made = corpus / running.pop(child) / "code"
+        made.with_suffix(".part").write_text(str(os.waitstatus_to_exitcode(status)))
+        made.with_suffix(".part").rename(made)
+
+    try:
+        for name in names:
+            while len(running) >= at_a_time:
+                end_one()
+            (corpus / name).mkdir(parents=True, exist_ok=True)
+            (corpus / name / "code").unlink(missing_ok=True)
+            if child := os.fork():
+                running[child] = name
+                continue
+            running.clear()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            log = os.open(corpus / name / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            fuzz(name, corpus / name, *options)
+        while running:
+            end_one()
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for child in running:
+            os.kill(child, signal.SIGKILL)
+
+
+def fuzz(name: str, corpus: Path, seconds: int, inputs: int, timeout: int) -> None:
     """Does not return: libFuzzer ends the process. Arguments as on the command line."""
     import atheris
 
@@ -117,7 +188,17 @@ def fuzz(name: str, seconds: int, inputs: int, corpus: Path, timeout: int) -> No
         sys.argv[0], str(found), str(seeds), f"-max_total_time={seconds}", f"-runs={inputs or -1}", f"-max_len={target.most_bytes}",
         f"-timeout={timeout}", f"-rss_limit_mb={MAX_MB}", f"-artifact_prefix={broken}/", "-print_final_stats=1", "-use_value_profile=1",
     ]  # fmt: skip
-    atheris.Setup(arguments, target.run)
+
+    def run(data: bytes) -> bool:
+        try:
+            return target.run(data)
+        except BaseException:
+            signal.setitimer(
+                signal.ITIMER_REAL, 0
+            )  # the fuzzer's, which must not end the process before the input is written
+            raise
+
+    atheris.Setup(arguments, run)
     atheris.Fuzz()
 
 

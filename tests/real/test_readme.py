@@ -193,17 +193,6 @@ def test_four_nodes_by_hand_do_what_the_readme_says(tmp_path):
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_the_readme_s_way_to_compare_works():
-    """Each line as it stands, from the checkout that a reader has."""
-    show, compare, simulate, bench = (shell(line, ROOT) for line in lines("compare"))
-    assert "spectral gap" in show
-    assert "base_k" in compare
-    assert "accuracy" in simulate
-    assert "int4" in bench
-
-
-@pytest.mark.real
-@pytest.mark.slow
 def test_the_readme_s_way_to_look_at_settings_works():
     first, second = (shell(line, ROOT) for line in lines("show"))
     assert "flow_limit = 100.0" in first
