@@ -15,7 +15,8 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Acceptance tests take minutes: they run if `-m` names them."""
+    """Acceptance tests take minutes: they run if `-m` names them. Processes come first, as they are waited for while others compute."""
+    items.sort(key=lambda item: not item.nodeid.startswith(REAL))
     if "acceptance" in config.option.markexpr:
         return
     long = [item for item in items if item.get_closest_marker("acceptance")]
