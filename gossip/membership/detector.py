@@ -20,9 +20,13 @@ which bounds the traffic that one accuser can cause.
 
 Dissemination. An accepted record or a new suspicion is sent at once: to all members of a small swarm (`dissemination.SMALL_SWARM`), else to
 about log2 n random ones, each of which forwards it; rumors are also piggybacked on probes. What this misses is repaired by Sync, an
-exchange of all records with a random member every `sync_s` (scaled by log n in large swarms) and whenever a probe shows a different digest.
+exchange of records with a random member every `sync_s` (scaled by log n in large swarms) and whenever a probe shows a different digest.
 A peer's newer records are accepted at a limited rate, after some at once one in half of `suspicion_s`, in which a refutation is in time;
 Syncs for a different digest, and lists of revocations, go to one member per `timeout_s`, to all in turn.
+
+Meeting. A member is met when a frame of it arrives. What others told of a peer is stored and used, but passed on, in a Spread or a Sync,
+only when we have met it: so a record with false addresses is known to those whom its author told, and not through them to all, and of what
+an honest member tells others all exists. Who hears of a newcomer probes it at once, of a large swarm about `_MEETERS` members do.
 
 Reordered, duplicated or late messages do no harm: records and suspicions are merged by (incarnation, version), and an Acknowledge
 counts only for an open probe. A sender that we believe dead is sent the accusation, and answers with its refutation. Hello is sent
@@ -55,7 +59,8 @@ from starling.gossip.membership.sampler import Sampler
 from starling.gossip.seeds import derive
 from starling.gossip.wire import schema as wire
 
-_FIRST_PROBES = 8  # members a newcomer probes at once: its clock needs samples before its first exchange
+_MEETERS = 64
+"""Members, on average, that probe a newcomer at once; as many does the newcomer, whose clock needs samples before its first exchange."""
 _LARGE_SWARM = 32  # from here on Sync becomes rarer
 T = TypeVar("T")
 
@@ -98,6 +103,7 @@ class Detector:
     _lists: FairTurns[tuple[bytes, bool]] = field(init=False)
     """Members with another digest of revocations, and whether they are asked for theirs."""
     _quiet_until: float = -math.inf
+    _unmet: set[str] = field(default_factory=set)  # members whose records are to be spread when we have met them
 
     def __post_init__(self) -> None:
         self._sampler = Sampler(derive(self.seed, "membership", self.own.peer))
@@ -140,7 +146,7 @@ class Detector:
             return []
         out = self._merge((record,), now)
         if source == record.peer and self._present(source):
-            out += self._sync(source, self.member_list.records, reply=True)
+            out += self._sync(source, self._tellable(), reply=True)
         return out + self.tick(now)
 
     def revoke(self, revocation: wire.Revocation, now: float) -> list[Output]:
@@ -184,7 +190,7 @@ class Detector:
             case wire.Hello(record, digest):
                 out += self._merge((record,), now)
                 if self._may_read(peer):
-                    out += self._sync(peer, self.member_list.records, reply=digest != self.member_list.digest)
+                    out += self._sync(peer, self._tellable(), reply=digest != self.member_list.digest)
                 out += self._explain((record,), peer)
             case wire.Probe(nonce, digest, _, rumors):
                 out += self._process_rumors(rumors, peer, now)
@@ -208,7 +214,7 @@ class Detector:
                 out += self._explain(records, peer)
                 if reply and self._may_read(peer):
                     held = {record.peer: version_of(record) for record in records}
-                    missing = [r for r in self.member_list.records if version_of(r) > held.get(r.peer, (-1, -1))]
+                    missing = [r for r in self._tellable() if version_of(r) > held.get(r.peer, (-1, -1))]
                     out += self._sync(peer, missing, reply=False) if missing else []
             case wire.Farewell(record):
                 out += self._merge((record,), now)
@@ -380,13 +386,17 @@ class Detector:
             out += self.member_list.merge(record, now)
             changed = self.member_list.members.get(record.peer) is not before
             if changed and not (quiet and (alone or now < self._quiet_until)):
-                self._spread_record(record.peer, now)
+                if record.peer in self.last_frame:
+                    self._spread_record(record.peer, now)
+                else:
+                    self._unmet.add(record.peer)
         if self.member_list.gate.changed():
             out += self.member_list.purge()
-        if alone and any(isinstance(event, Joined) for event in out):
+        told = [it.peer for it in out if isinstance(it, Joined) and (alone or it.peer not in self.last_frame)]
+        if alone and told:
             self._quiet_until = now + self.timing.timeout_s
-            out += [self._probe(peer, now) for peer in self._sampler.sample(self._others(), _FIRST_PROBES)]
-        return out
+        n = len(self.member_list.alive)
+        return out + [self._probe(peer, now) for peer in told if n <= _MEETERS or self._sampler.draw() * n < _MEETERS]
 
     def _spread(self, now: float) -> list[Output]:
         others = self._others()
@@ -404,12 +414,13 @@ class Detector:
         for memory in (self.last_frame, self.rtt_s, self._accused_at):
             for peer in [peer for peer in memory if peer not in self.member_list.members]:
                 del memory[peer]
+        self._unmet &= self.member_list.members.keys()
         others = self._others()
         for turns in (self._syncs, self._lists):
             turns.keep(self.member_list.members)
         self._sync_at = now + self.timing.sync_s * max(1.0, math.log2((len(others) + 1) / _LARGE_SWARM) + 1)
         for peer in self._sampler.sample(others, 1):
-            out += self._sync(peer, self.member_list.records, reply=True)
+            out += self._sync(peer, self._tellable(), reply=True)
             if self.member_list.gate.revoked:
                 out.append(Send(peer, wire.Revoked((), self.member_list.gate.digest, reply=True)))
         dead = sorted(peer for peer, member in self.member_list.members.items() if member.status == "dead")
@@ -431,7 +442,7 @@ class Detector:
         out: list[Output] = []
         gate, sync, asked = self.member_list.gate, self._syncs.take(now), self._lists.take(now)
         if sync is not None and self._present(sync[0]) and sync[1] != self.member_list.digest:
-            out += self._sync(sync[0], self.member_list.records, reply=True)
+            out += self._sync(sync[0], self._tellable(), reply=True)
         if asked is not None and self._present(asked[0]) and asked[1][0] != gate.digest:
             parts = _parts(gate.revoked, wire.MAX_REVOCATIONS)
             out += [Send(asked[0], wire.Revoked(part, gate.digest, asked[1][1] and last)) for part, last in parts]
@@ -440,6 +451,11 @@ class Detector:
     def _sync(self, peer: str, records: Sequence[wire.Record], *, reply: bool) -> list[Output]:
         """Sync frames with the given records; the last one asks for the peer's records if `reply`."""
         return [Send(peer, wire.Sync(part, reply and last)) for part, last in _parts(records, wire.MAX_RECORDS)]
+
+    def _tellable(self) -> list[wire.Record]:
+        """Our record, those of members that we met, and of those that have left."""
+        met = self.last_frame.keys() | {self.own.peer}
+        return [it for it in self.member_list.records if it.peer in met or it.status == "left"]
 
     def _may_read(self, peer: str) -> bool:
         """Whether this peer may be sent records and rumors."""
@@ -477,10 +493,13 @@ class Detector:
 
     def _mark_alive(self, peer: str, now: float) -> list[Output]:
         """A frame came from the peer: clear a suspect; send one believed dead the accusation, as only a newer record revives it."""
+        self.last_frame[peer] = now  # of a stranger, whose record may be in this frame, until the next anti-entropy
         member = self.member_list.members.get(peer)
         if member is None:
             return []
-        self.last_frame[peer] = now
+        if peer in self._unmet:
+            self._unmet.remove(peer)
+            self._spread_record(peer, now)
         return self._accuse(peer, now) if member.status == "dead" else [*self.member_list.clear_suspicion(peer, now)]
 
     def _hello(self, peer: str, now: float) -> Send:

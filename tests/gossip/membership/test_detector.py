@@ -15,11 +15,12 @@ from starling.gossip.wire.frames import decode, encode
 from tests.harness.detectors import TIMING, detector, record, sent
 
 
-def knowing(*others, now=0.0):
-    """A detector named `me` that knows these peers and starts nothing by the clock."""
+def knowing(*others, now=0.0, met=()):
+    """A detector named `me` that knows these peers, has met some of them, and starts nothing by the clock."""
     core = detector("me", now)
     core.receive("a", wire.Sync(tuple(record(peer) for peer in others), reply=False), now)
     core.last_frame.clear()
+    core.last_frame |= dict.fromkeys(met, -inf)
     core._probes._open.clear()
     core._probe_at = core._sync_at = inf
     return core
@@ -33,15 +34,52 @@ def rumor(peer, source, state="suspect", version=0):
     return wire.Rumor(peer, 1, version, state, source)
 
 
-def test_hello_is_answered_with_all_records_and_spread_to_the_others():
-    core = knowing("a", "b")
+def test_hello_is_answered_with_the_records_of_all_we_met_and_spread_to_the_others():
+    core = knowing("a", "b", "told", met=["a", "b"])
     out = core.receive("c", wire.Hello(record("c"), b"other-digest", 0.0), 1.0)
     assert facts(out) == [Joined("c")]
     ((peer, sync),) = sent(out, wire.Sync)
     assert peer == "c"
     assert [r.peer for r in sync.records] == ["a", "b", "c", "me"]
     assert sync.reply
-    assert {peer for peer, spread in sent(out, wire.Spread) if spread.records == (record("c"),)} == {"a", "b", "c"}
+    assert {peer for peer, spread in sent(out, wire.Spread) if spread.records == (record("c"),)} == {
+        "a",
+        "b",
+        "c",
+        "told",
+    }
+
+
+def spread(outputs):
+    """Peers whose records are told to others, in the order told."""
+    return list(dict.fromkeys(it.peer for _, message in sent(outputs, wire.Spread) for it in message.records))
+
+
+def test_of_whom_others_told_us_we_tell_nobody_before_we_have_met():
+    core, other = knowing("a", "b", met=["a", "b"]), b"other-digest"
+    out = core.receive("a", wire.Spread((record("told"),)), 1.0)
+    assert facts(out) == [Joined("told")]
+    assert (spread(out), [peer for peer, _ in sent(out, wire.Probe)]) == ([], ["told"])
+    ((_, sync),) = sent(core.receive("b", wire.Probe(1, other, 0.0), 1.1), wire.Sync)
+    assert [it.peer for it in sync.records] == ["a", "b", "me"]
+    assert spread(core.receive("a", wire.Spread((record("told", version=1),)), 1.2)) == []
+    out = core.receive("told", wire.Acknowledge(0, other, 0.0), 1.3)
+    assert spread(out) == ["told"]
+    assert [[it.peer for it in sync.records] for _, sync in sent(core.tick(1.6), wire.Sync)] == [
+        ["a", "b", "me", "told"]
+    ]
+    assert spread(core.receive("a", wire.Spread((record("told", version=2),)), 2.0)) == ["told"]
+
+
+def test_a_newcomer_to_a_large_swarm_is_probed_at_once_by_some():
+    swarm = [f"n{each:04}" for each in range(640)]
+    probing = 0
+    for each in range(100):
+        core = detector("me", seed=each)
+        core.receive("a", wire.Sync(tuple(record(peer) for peer in swarm), reply=False), 0.0)
+        out = core.receive("a", wire.Spread((record("newcomer"),)), 0.01)
+        probing += "newcomer" in [peer for peer, _ in sent(out, wire.Probe)]
+    assert 2 <= probing <= 25, "a tenth of them"
 
 
 def test_a_newcomer_does_not_spread_what_is_new_only_to_itself_and_probes_some_at_once():

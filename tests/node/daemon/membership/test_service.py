@@ -68,12 +68,29 @@ async def test_only_an_address_that_the_owner_gave_lets_its_peer_name_any_number
         nursery.cancel_scope.cancel()
 
 
+async def told_of_nobody(teller, told):
+    """`told` hears from `teller` of a peer that is not there -> its id."""
+    nobody, place = SILENT_ONE.peer_id, (address_of(SILENT_ONE.peer_id),)
+    record = SILENT_ONE.sign_record(Record(nobody, SWARM, 1, 0, "alive", place, b"", b""))
+    await teller.network.send(told.peer, "control", encode(Spread((record,))))
+    await until(lambda: nobody in told.membership.members, 1.0)
+    return nobody
+
+
+async def test_of_a_peer_that_is_not_there_only_those_know_whom_the_liar_told(autojump_clock):
+    async with swarm(4) as (_, nodes, _):
+        await until(lambda: agreed(nodes), 1.0)
+        nobody = await told_of_nobody(nodes[1], nodes[0])
+        for _ in range(100):
+            await trio.sleep(0.2)
+            assert not any(nobody in node.membership.table for node in nodes[1:])
+        assert agreed(nodes)
+
+
 async def test_addresses_are_kept_for_the_next_run_where_their_peer_was_met(autojump_clock):
     async with swarm(3) as (_, nodes, _):
         await until(lambda: agreed(nodes), 1.0)
-        absent = Record(SILENT_ONE.peer_id, SWARM, 1, 0, "alive", (address_of(SILENT_ONE.peer_id),), b"", b"")
-        await nodes[1].network.send(nodes[0].peer, "control", encode(Spread((SILENT_ONE.sign_record(absent),))))
-        await until(lambda: SILENT_ONE.peer_id in nodes[0].membership.members, 1.0)
+        await told_of_nobody(nodes[1], nodes[0])
         kept = []
         Bootstrap((), (), kept.append, nodes[0].told)._store(nodes[0].membership)
         assert sorted(kept[0]) == sorted(node.address for node in nodes[1:])
