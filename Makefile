@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 # Compose 2 if the docker program has it, else compose 1.
 COMPOSE ?= $(if $(shell docker compose version 2>/dev/null),docker compose,docker-compose)
 
-.PHONY: demo test unit check lint contracts acceptance bench fuzz mutants docker locked lock audit sbom dist clean
+.PHONY: demo test unit check lint contracts acceptance bench fuzz search mutants docker locked lock audit sbom dist clean
 
 # Every target sets up what it needs: a virtual environment with the exact versions of constraints.txt.
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -49,6 +49,11 @@ bench: $(VENV)/.ready
 STARLING_FUZZ_SECONDS ?= 600
 fuzz: $(VENV)/.ready
 	STARLING_FUZZ_SECONDS=$(STARLING_FUZZ_SECONDS) STARLING_FUZZ_CORPUS=build/fuzz $(BIN)/python -m pytest -q -s -m fuzz tests/fuzz
+
+# What one hostile member may do to whole nodes, in virtual time: schedules that hypothesis draws, a second of processor time each.
+STARLING_SEARCH_SCHEDULES ?= 10000
+search: $(VENV)/.ready
+	STARLING_SEARCH_SCHEDULES=$(STARLING_SEARCH_SCHEDULES) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -m search tests/swarm
 
 # Single lines of the cores, broken one at a time: tests must fail for each. Minutes; not part of `make test`.
 mutants: $(VENV)/.ready

@@ -1,0 +1,322 @@
+"""Whole honest nodes and one member that lies as it is told, and what must hold of the honest at every moment."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import torch
+import trio
+
+from starling.gossip.errors import PeerUnreachable, RemoteProtocolError
+from starling.gossip.wire.frames import decode, encode
+from starling.gossip.wire.schema import Beacon, Busy, Evidence, Lane, Message, Pulled, Request, Solicit
+from starling.node import identity
+from starling.node.config.schema import Manifest
+from starling.node.daemon.membership.records import records_of
+from starling.node.daemon.running import RunningNode
+from starling.node.net.api import Inbound
+from starling.node.rpc import calls
+from starling.node.simulate.virtual.inline_engine import InlineEngine
+from starling.node.simulate.virtual.swarm import VirtualNode, VirtualSwarm
+from starling.robust.reputation import SOFT, WEIGHTS
+from tests.harness.legal_messages import Known, altered_by
+from tests.harness.stepwise import Work
+from tests.harness.swarms import assert_flows_cancel, drain, rounds_done, until
+
+HONEST = 3
+STEP_S = 0.2
+DIAL_S = 0.1
+MOST_TASKS = 60  # of a node at a time
+MOST_ITEMS = 1500  # in all tables and queues of a node together
+CALLS_PER_ROUND, CALLS_PER_FRAME = 5, 2  # of an engine: for the round itself, and for what the liar sent to anybody
+VERIFIED, VERIFIED_PER_ROUND = 40, 12  # signatures, by all nodes: at the start, and of pulled vectors
+LOST_ROUNDS = 3
+"""Whoever waits in vain is left behind by those that do not, and skips rounds: so many each time that the liar withholds something."""
+ROUND_S = 3.0  # a round of an honest node takes no longer, whatever a member does: see docs/protocol.md on deadlines
+PASSING = {
+    "Shell._send_frames",
+    "Shell._call_engine",
+    "BestEffort._send_counted",
+    "Exchange.revoke",
+    "PulledExchange.revoke",
+    "Transfer._respond",
+}
+"""Tasks that come and go."""
+
+
+@dataclass(slots=True)
+class Alteration:
+    """The next messages of one kind that the liar's node sends leave it with another value in one field."""
+
+    kind: type[Message]
+    field: int
+    value: int
+    times: int
+
+
+@dataclass(slots=True)
+class Conduct:
+    """What becomes of the frames of the liar's node, which itself keeps to the protocol."""
+
+    silent: set[Lane] = field(default_factory=set)  # lanes on which it sends nothing
+    deaf: set[Lane] = field(default_factory=set)  # … and reads nothing
+    twice: set[Lane] = field(default_factory=set)
+    late_s: dict[Lane, float] = field(default_factory=dict)
+    altered: list[Alteration] = field(default_factory=list)
+    excuse: tuple[str, int] | None = None
+    """What it says to all who ask for a pairwise exchange, and how many rounds it claims to be ahead of them; None: it answers."""
+
+
+class SearchedSwarm:
+    """Use it as the life of a `Stepwise`."""
+
+    def __init__(self, agreed: Manifest, seed: int, *, trusted: bool) -> None:
+        self.swarm = VirtualSwarm(agreed, seed=seed, step_cost_s=lambda _index: STEP_S)
+        self.index = self._between()
+        own = self.swarm.identity(self.index)
+        members = (*(self.swarm.identity(it).peer_id for it in range(HONEST)), own.peer_id)
+        self.known = Known(own, self.swarm.swarm, members, self.swarm.identity(0))
+        self.conduct = Conduct()
+        self.liar: VirtualNode | None = None
+        self.frames: deque[tuple[Lane, bytes]] = deque(maxlen=200)  # of the past, for replays
+        self.withheld = 0  # times that it began or ceased to keep others waiting
+        self.sent = 0  # frames of the liar that reached somebody
+        self.trusted = trusted
+        self.calls: Counter[str] = Counter()  # of engines, by node
+        self.signed = 0  # signatures in frames of the liar; those of records, which are remembered, once
+        self.verified = 0  # signatures that anybody verified
+        self._told: set[bytes] = set()
+        self._services: Counter[str] = Counter()
+        self._began_rounds: dict[str, int] = {}
+
+    def _between(self) -> int:
+        """An index whose peer id is greater than that of one honest node, and less than another's: it initiates here and responds there."""
+        ids = [self.swarm.identity(index).peer_id for index in range(HONEST)]
+        return next(index for index in range(HONEST, 100) if min(ids) < self.swarm.identity(index).peer_id < max(ids))
+
+    @property
+    def honest(self) -> list[VirtualNode]:
+        return list(self.swarm.nodes.values())
+
+    @property
+    def peers(self) -> list[str]:
+        return [virtual.peer_id for virtual in self.honest]
+
+    async def live(self, serve: Work) -> None:
+        public_key_of = identity.public_key_of
+
+        def counted(peer: str) -> bytes:  # called for every signature that is verified
+            self.verified += 1
+            return public_key_of(peer)
+
+        identity.public_key_of = counted
+        try:
+            await self._live(serve)
+        finally:
+            identity.public_key_of = public_key_of
+
+    async def _live(self, serve: Work) -> None:
+        async with self.swarm.running(HONEST):
+            await self.come()
+            await until(lambda: rounds_done(self.swarm, 2))
+            for virtual in self.honest:
+                self._count_calls(virtual)
+                if self.trusted:
+                    virtual.node.policy.trust(self.known.identity.peer_id)
+            self._services = Counter.__and__(*(self._tasks(virtual) for virtual in self.honest[:2]))
+            for name in PASSING:
+                del self._services[name]
+            await serve()
+
+    def _count_calls(self, virtual: VirtualNode) -> None:
+        self._began_rounds[virtual.peer_id] = virtual.node.progress.round
+        engine, call = virtual.node.running.engine, virtual.node.running.engine.call
+
+        async def counted(request: calls.Request) -> calls.Reply:
+            self.calls[virtual.peer_id] += 1
+            return await call(request)
+
+        engine.call = counted
+
+    # --- what the liar does ---------------------------------------------------------------------------
+
+    async def come(self) -> None:
+        """It starts, for the first time or in a new life."""
+        self.liar = await self.swarm.start(self.index)
+        del self.swarm.nodes[self.index]
+        network = self.liar.node.network
+        send, arrive = network.send, network.arrive
+
+        async def sent(peer: str, lane: Lane, frame: bytes) -> None:
+            for each in self._forged(peer, lane, frame):
+                await trio.sleep(self.conduct.late_s.get(lane, 0.0))
+                self._count(lane, each)
+                await send(peer, lane, each)
+
+        def arrived(inbound: Inbound) -> None:
+            self.frames.append((inbound.lane, inbound.frame))
+            asked = self._learn(inbound.peer, inbound.lane, inbound.frame)
+            if self.conduct.excuse is not None and isinstance(asked, Request | Solicit):
+                reason, ahead = self.conduct.excuse
+                seq = asked.seq if isinstance(asked, Request) else 0
+                busy = encode(Busy(asked.inc, seq, reason, asked.round + ahead))
+                trio.lowlevel.spawn_system_task(self.tell, inbound.peer, "exchange", busy, 1)
+            elif inbound.lane not in self.conduct.deaf:
+                arrive(inbound)
+
+        network.send, network.arrive = sent, arrived
+        self._say = send
+
+    async def go(self, *, in_order: bool) -> None:
+        """It crashes, or leaves."""
+        if self.liar is not None:
+            self.swarm.nodes[self.index], self.liar = self.liar, None
+            await (self.swarm.leave if in_order else self.swarm.crash)(self.index)
+
+    async def tell(self, peer: str, lane: Lane, frame: bytes, times: int) -> None:
+        """It says something of its own, so many times."""
+        self.frames.append((lane, frame))
+        for _ in range(times):
+            if self.liar is not None and not self.swarm.hub._peers[peer].refuses(self.known.identity.peer_id):
+                self._count(lane, frame)
+                with suppress(PeerUnreachable), trio.move_on_after(DIAL_S):
+                    await self._say(peer, lane, frame)
+
+    def _forged(self, peer: str, lane: Lane, frame: bytes) -> Iterator[bytes]:
+        if lane in self.conduct.silent:
+            return
+        honest = self._learn(peer, lane, frame)
+        for it in self.conduct.altered:
+            if isinstance(honest, it.kind) and it.times and peer in self.peers:
+                it.times -= 1
+                victim = next(virtual for virtual in self.honest if virtual.peer_id == peer)
+                frame = encode(altered_by(it.field, it.value, honest, self.known, victim))
+        self.frames.append((lane, frame))
+        yield frame
+        if lane in self.conduct.twice:
+            yield frame
+
+    def _count(self, lane: Lane, frame: bytes) -> None:
+        self.sent += 1
+        with suppress(RemoteProtocolError):
+            message = decode(lane, "", frame)
+            records = len(records_of(message)) if frame not in self._told else 0
+            self.signed += records + len(getattr(message, "claims", ())) + len(getattr(message, "revocations", ()))
+            self.signed += 2 if isinstance(message, Evidence) else isinstance(message, Beacon | Pulled)
+        self._told.add(frame)
+
+    def _learn(self, peer: str, lane: Lane, frame: bytes) -> Message | None:
+        """What a frame to or from a peer says; None: it breaks a bound, as what follows from the liar's own numbers may."""
+        with suppress(RemoteProtocolError):
+            message = decode(lane, peer, frame)
+            self.known.seen.append((peer, message))
+            return message
+        return None
+
+    # --- what must hold -------------------------------------------------------------------------------
+
+    async def check(self) -> None:
+        """What holds at every moment."""
+        ids, rounds = set(self.peers), max(virtual.node.progress.round for virtual in self.honest)
+        most = VERIFIED + VERIFIED_PER_ROUND * rounds + (HONEST + 1) * self.signed
+        assert self.verified <= most, (
+            f"{self.verified} signatures verified in {rounds} rounds, {self.signed} were the liar's"
+        )
+        for virtual in self.honest:
+            me, node = virtual.peer_id, virtual.node
+            assert not virtual.ended.is_set(), f"{me} ended"
+            assert isinstance(node.phase, RunningNode)
+            for other in ids - {me}:
+                assert node.policy.allows(other), f"{me} shut {other} out: {node.events.faults}"
+                assert not node.network.refuses(other)
+                reasons = node.events.faults.get(other, {})
+                assert all(WEIGHTS.get(reason) == SOFT for reason in reasons), f"{me} blames {other}: {reasons}"
+            gone = [event.text for event in node.events.recent if event.name in {"peer_died", "peer_reborn"}]
+            assert not any(other in text for other in ids for text in gone), f"{me} held an honest node dead: {gone}"
+            tasks = self._tasks(virtual)
+            missing = self._services - tasks
+            assert not missing, f"{me}: {missing} ended"
+            assert tasks.total() <= MOST_TASKS, tasks.most_common(5)
+            rounds = node.progress.round - self._began_rounds[me]
+            most = CALLS_PER_ROUND * (rounds + 1) + CALLS_PER_FRAME * (self.sent + 1)
+            assert self.calls[me] <= most, (
+                f"{self.calls[me]} calls of the engine of {me} in {rounds} rounds, {self.sent} frames of the liar"
+            )
+            if self.swarm.manifest.pace.kind == "steps":
+                done, due = node.progress.computed.steps, node.progress.round * self.swarm.manifest.pace.local_steps
+                spared = LOST_ROUNDS * self.withheld * self.swarm.manifest.pace.local_steps
+                assert done >= 0.95 * (due - spared), (
+                    f"{me} did {done} of {due} local steps, {self.withheld} times the liar withheld"
+                )
+
+    async def settle(self) -> None:
+        """The liar goes on as it likes; the honest go on too. Then it is silent for ever, and what it left is nothing."""
+        least = min(virtual.node.progress.round for virtual in self.honest)
+        await until(lambda: rounds_done(self.swarm, least + 8), 8 * ROUND_S)
+        await self.go(in_order=False)
+        await self.check()
+        for virtual in self.honest:
+            held = Counter(dict(items(virtual.node)))
+            assert held.total() <= MOST_ITEMS, held.most_common(8)
+        if self.swarm.manifest.mix.kind == "pet":
+            for virtual in self.honest:
+                await virtual.node.running.exchange.revoke(self.known.identity.peer_id)
+            await self._finish()
+            await drain(self.swarm)
+            assert_flows_cancel(self.swarm)
+
+    async def _finish(self) -> None:
+        """Rounds have no end here: let all honest nodes finish the same one."""
+        last = max(virtual.node.progress.round for virtual in self.honest) + 3
+        for agreed in (self.swarm.manifest, self.honest[0].node.running.context.manifest):
+            msgspec.structs.force_setattr(agreed.pace, "rounds", last)
+        await until(lambda: all(virtual.node.progress.state == "finished" for virtual in self.honest), 20 * ROUND_S)
+
+    def _tasks(self, virtual: VirtualNode) -> Counter[str]:
+        """Tasks of a node by name."""
+        mine = [task for task in _below(trio.lowlevel.current_root_task()) if _locals(task).get("virtual") is virtual]
+        return Counter(".".join(task.name.partition(".<")[0].split(".")[-2:]) for root in mine for task in _below(root))
+
+
+def _locals(task: trio.lowlevel.Task) -> dict[str, Any]:
+    frame = getattr(task.coro, "cr_frame", None)
+    return frame.f_locals if frame is not None and task.name.endswith("VirtualSwarm._live") else {}
+
+
+def _below(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
+    yield task
+    for nursery in task.child_nurseries:
+        for child in nursery.child_tasks:
+            yield from _below(child)
+
+
+def items(root: object) -> Iterator[tuple[str, int]]:
+    """Sizes of all tables and queues that a node holds, by where they are; engines and the network of all aside."""
+    seen: set[int] = set()
+    under: list[tuple[str, object]] = [("node", root)]
+    while under:
+        path, it = under.pop()
+        if id(it) in seen or isinstance(it, torch.Tensor | InlineEngine | type):
+            continue
+        seen.add(id(it))
+        match it:
+            case dict():
+                yield path, len(it)
+                under += [(f"{path}[]", each) for pair in it.items() for each in pair]
+            case list() | deque() | set() | frozenset() | tuple():
+                yield path, len(it)
+                under += [(f"{path}[]", each) for each in it]
+            case _ if type(it).__module__.startswith("starling.") and type(it).__name__ not in {
+                "MemoryHub",
+                "NodeSetup",
+            }:
+                names = [
+                    *getattr(it, "__dict__", ()),
+                    *(name for kind in type(it).__mro__ for name in getattr(kind, "__slots__", ())),
+                ]
+                under += [(f"{path}.{name}", getattr(it, name, None)) for name in names]

@@ -1,0 +1,275 @@
+"""A search for what one member can do to whole honest nodes: hypothesis draws what it says, to whom and when, and what happens meanwhile.
+
+The member speaks any legal message of the wire, with values that are true, nearly true, old, extreme or another's; it answers or does not,
+alters, delays or repeats what an honest node in its place would say, plays back what it heard, comes and goes. A run of the machine is one
+schedule: three honest nodes and the member, in virtual time. `make search` tries ten thousand of them; what it finds is shrunk to the few
+rules that do it.
+"""
+
+from __future__ import annotations
+
+import os
+from copy import copy
+from functools import partial
+from typing import ClassVar
+
+import hypothesis.strategies as st
+import pytest
+import torch
+import trio
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from starling.gossip.wire.frames import encode
+from starling.gossip.wire.schema import LANES, Attestations, Evidence, Spread
+from starling.node.config.schema import (
+    CompressSection,
+    Manifest,
+    MixSection,
+    OptimizerSection,
+    OverlaySection,
+    PaceSection,
+    PartitionSection,
+    RobustSection,
+    TaskSection,
+)
+from tests.harness.legal_messages import KINDS, LANE_OF, message
+from tests.harness.searched_swarm import HONEST, Alteration, SearchedSwarm
+from tests.harness.stepwise import Stepwise
+
+SCHEDULES = int(os.environ.get("STARLING_SEARCH_SCHEDULES", "24"))  # of all machines together
+SEED = int(os.environ.get("STARLING_SEARCH_SEED", "0"))  # of the first of them
+AT_A_TIME = 100  # with one seed
+SOON = st.sampled_from((0.003, 0.1, 0.4, 0.0, 0.02, 0.9))
+RULES = 16  # of one schedule, at most
+ALL_KINDS = tuple(kind for kinds in KINDS.values() for kind in kinds)
+TIMES = st.sampled_from((1, 1, 1, 2, 40))
+VICTIM = st.integers(0, HONEST - 1)
+STEPS = PaceSection(kind="steps", local_steps=2, rounds=0, quorum=HONEST + 1, max_wait_s=1.0, evaluate_every=10**6)
+PAIRWISE = {"mix": MixSection(kappa=0.1), "pace": STEPS}
+CLOCKED = {
+    "mix": MixSection(kappa=0.1),
+    "pace": PaceSection(kind="clock", slot_s=0.4, rounds=0, quorum=HONEST + 1, evaluate_every=10**6),
+}
+PULLED = {
+    "pace": STEPS, "mix": MixSection(kind="gather"), "overlay": OverlaySection(kind="pull", k=2), "robust": RobustSection(rule="median"),
+    "compress": CompressSection(select="full"),
+}  # fmt: skip
+
+
+def agreed(**sections) -> Manifest:
+    """A small problem, and rounds without end."""
+    nodes = HONEST + 1
+    return Manifest(
+        task=TaskSection(kind="quadratic", nodes=nodes, dim=8), partition=PartitionSection(shards=nodes),
+        optimizer=OptimizerSection(schedule="constant"),
+        **sections | {"pace": copy(sections["pace"])},
+    )  # fmt: skip
+
+
+def some(kinds):
+    return st.lists(st.sampled_from(kinds), min_size=1, max_size=6)
+
+
+class Schedule(RuleBasedStateMachine):
+    """One schedule; subclasses say what is agreed on."""
+
+    sections: ClassVar[dict] = {}
+    reseed = staticmethod(lambda _seed: None)  # of trio's scheduler
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world: SearchedSwarm | None = None
+
+    @initialize(seed=st.integers(0, 3), trusted=st.booleans())
+    def gather(self, seed, trusted):
+        self.reseed(seed)
+        self.world = SearchedSwarm(agreed(**self.sections), seed, trusted=trusted)
+        self.run = Stepwise(self.world.live)
+
+    def victim(self, number):
+        return self.world.honest[number % HONEST]
+
+    def then(self, seconds):
+        self.run.do(partial(trio.sleep, seconds))
+
+    @rule(seconds=st.sampled_from((0.45, 1.0, 2.5)))
+    def time_passes(self, seconds):
+        self.then(seconds)
+
+    def say(self, data, kinds, to, times, then):
+        victim = self.victim(to)
+        for kind in kinds:
+            frame = encode(message(data.draw, kind, self.world.known, victim))
+            self.run.do(partial(self.world.tell, victim.peer_id, LANE_OF[kind], frame, times))
+        self.then(then)
+
+    @precondition(lambda self: self.world.liar)
+    @rule(data=st.data(), kinds=some(ALL_KINDS), to=VICTIM, times=TIMES, then=SOON)
+    def says(self, data, kinds, to, times, then):
+        self.say(data, kinds, to, times, then)
+
+    @precondition(lambda self: self.world.liar)
+    @rule(data=st.data(), kinds=some(KINDS["control"]), to=VICTIM, times=TIMES, then=SOON)
+    def gossips(self, data, kinds, to, times, then):
+        self.say(data, kinds, to, times, then)
+
+    @precondition(lambda self: self.world.liar)
+    @rule(data=st.data(), kinds=some(KINDS["exchange"]), to=VICTIM, times=TIMES, then=SOON)
+    def exchanges(self, data, kinds, to, times, then):
+        self.say(data, kinds, to, times, then)
+
+    @precondition(lambda self: self.world.liar)
+    @rule(data=st.data(), kind=st.sampled_from((Evidence, Attestations, Spread)), to=VICTIM, then=SOON)
+    def slanders(self, data, kind, to, then):
+        self.say(data, [kind] * 3, to, 1, then)
+
+    @rule(
+        reason=st.sampled_from(("late", "early", "view", "busy")),
+        ahead=st.sampled_from((8, 1, 0, 2, 17, 40)),
+        then=SOON,
+    )
+    def makes_excuses(self, reason, ahead, then):
+        self.world.conduct.excuse = reason, ahead
+        self.then(then)
+
+    @rule(then=SOON)
+    def answers_again(self, then):
+        self.world.conduct.excuse = None
+        self.then(then)
+
+    @precondition(lambda self: self.world.liar and self.world.frames)
+    @rule(
+        numbers=st.lists(st.integers(0, 199), min_size=1, max_size=8),
+        to=VICTIM,
+        times=st.sampled_from((1, 2, 20)),
+        then=SOON,
+    )
+    def plays_back(self, numbers, to, times, then):
+        frames = self.world.frames
+        for number in numbers:
+            lane, frame = frames[-1 - number % len(frames)]
+            self.run.do(partial(self.world.tell, self.victim(to).peer_id, lane, frame, times))
+        self.then(then)
+
+    @rule(
+        kinds=some(ALL_KINDS),
+        field=st.integers(0, 9),
+        value=st.integers(0, 40),
+        times=st.sampled_from((1, 3, 1000)),
+        then=SOON,
+    )
+    def alters(self, kinds, field, value, times, then):
+        self.world.withheld += 1
+        self.world.conduct.altered += [Alteration(kind, field, value, times) for kind in kinds]
+        self.then(then)
+
+    @rule(lane=st.sampled_from(LANES), how=st.sampled_from(("silent", "deaf", "twice")), on=st.booleans(), then=SOON)
+    def conducts_itself(self, lane, how, on, then):
+        self.world.withheld += 1
+        (set.add if on else set.discard)(getattr(self.world.conduct, how), lane)
+        self.then(then)
+
+    @rule(lane=st.sampled_from(LANES), seconds=st.sampled_from((0.0, 0.1, 0.6, 2.0)), then=SOON)
+    def dawdles(self, lane, seconds, then):
+        self.world.withheld += seconds > 0.0
+        self.world.conduct.late_s[lane] = seconds
+        self.then(then)
+
+    @precondition(lambda self: self.world.liar)
+    @rule(in_order=st.booleans(), then=SOON)
+    def goes(self, in_order, then):
+        self.world.withheld += 1
+        self.run.do(partial(self.world.go, in_order=in_order))
+        self.then(then)
+
+    @precondition(lambda self: not self.world.liar)
+    @rule(then=SOON)
+    def comes_back(self, then):
+        self.world.withheld += 1
+        self.run.do(self.world.come)
+        self.then(then)
+
+    @precondition(lambda self: self.world.liar)
+    @rule(to=VICTIM, then=SOON)
+    def hangs_up(self, to, then):
+        self.world.withheld += 1
+        self.world.swarm.hub.sever(self.world.known.identity.peer_id, self.victim(to).peer_id)
+        self.then(then)
+
+    @invariant()
+    def holds(self):
+        self.run.do(self.world.check)
+
+    def teardown(self):
+        if self.world is None:
+            return
+        try:
+            self.run.do(self.world.settle)
+        finally:
+            self.run.close()
+
+
+class Pairwise(Schedule):
+    sections = PAIRWISE
+
+
+class Clocked(Schedule):
+    sections = CLOCKED
+
+
+class Pulled(Schedule):
+    sections = PULLED
+
+
+MACHINES = (Pairwise, Clocked, Pulled)
+
+
+@pytest.mark.slow
+@pytest.mark.search
+@pytest.mark.timeout(300 + 10 * SCHEDULES)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_nothing_that_one_member_says_breaks_what_holds_among_the_honest(deterministic_scheduler, monkeypatch, machine):
+    torch.set_num_threads(1)
+    monkeypatch.setattr(machine, "reseed", staticmethod(deterministic_scheduler))
+    left = SCHEDULES // len(MACHINES)
+    for number in range(SEED, SEED + -(-left // AT_A_TIME)):
+        seed(number)(machine)
+        some = min(left, AT_A_TIME)
+        run_state_machine_as_test(machine, settings=settings(
+            max_examples=some, stateful_step_count=RULES, deadline=None, database=None, suppress_health_check=list(HealthCheck),
+            phases=(Phase.generate, Phase.shrink), report_multiple_bugs=False,
+        ))  # fmt: skip
+        left -= some
+
+
+@pytest.mark.slow
+def test_a_member_that_answers_one_node_late_takes_steps_from_that_one_and_from_nobody_else(deterministic_scheduler):
+    """The search found it, and it is not stopped: who waits is left behind by those that need not, skips rounds and does fewer steps."""
+    deterministic_scheduler(1)
+    world = SearchedSwarm(agreed(**PAIRWISE), 1, trusted=False)
+    run = Stepwise(world.live)
+    run.do(partial(trio.sleep, 0.01))
+    victim, *others = world.honest
+    network = world.liar.node.network
+    send = network.send
+
+    async def late(peer, lane, frame):
+        await trio.sleep(0.6 if lane == "exchange" and peer == victim.peer_id else 0.0)
+        await send(peer, lane, frame)
+
+    network.send = late
+    run.do(partial(trio.sleep, 20.0))
+    share, *rest = [
+        it.node.progress.computed.steps / it.node.progress.round / STEPS.local_steps for it in (victim, *others)
+    ]
+    run.close()
+    assert share >= 0.3
+    assert min(rest) >= 0.95
