@@ -3,7 +3,6 @@
 import os
 import stat
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -101,7 +100,7 @@ def test_a_part_that_a_crash_left_is_no_obstacle(tmp_path):
 
 def test_a_file_that_cannot_be_replaced_stays(tmp_path, monkeypatch):
     private.replace(tmp_path / "file", b"before")
-    monkeypatch.setattr(Path, "replace", partial(fail, "no"))
+    monkeypatch.setattr(Path, "replace", lambda *_: fail("no"))
     with pytest.raises(OSError, match="no"):
         private.replace(tmp_path / "file", b"after")
     assert (tmp_path / "file").read_bytes() == b"before"
