@@ -18,6 +18,7 @@ from starling.gossip.wire.schema import Beacon, Busy, Evidence, Lane, Message, P
 from starling.node import identity
 from starling.node.config.schema import Manifest
 from starling.node.daemon.membership.records import records_of
+from starling.node.daemon.membership.service import MAX_SENDING
 from starling.node.daemon.running import RunningNode
 from starling.node.net.api import Inbound
 from starling.node.rpc import calls
@@ -31,7 +32,7 @@ from tests.harness.swarms import assert_flows_cancel, drain, rounds_done, until
 HONEST = 3
 STEP_S = 0.2
 DIAL_S = 0.1
-MOST_TASKS = 60  # of a node at a time
+MOST_TASKS = 60  # of a node at a time, beside control messages being sent, also to the members that the liar only names
 MOST_ITEMS = 1500  # in all tables and queues of a node together
 CALLS_PER_ROUND, CALLS_PER_FRAME = 5, 2  # of an engine: for the round itself, and for what the liar sent to anybody
 VERIFIED, VERIFIED_PER_ROUND = 40, 12  # signatures, by all nodes: at the start, and of pulled vectors
@@ -241,6 +242,10 @@ class SearchedSwarm:
             tasks = self._tasks(virtual)
             missing = self._services - tasks
             assert not missing, f"{me}: {missing} ended"
+            sending = tasks.pop("BestEffort._send_counted", 0)
+            assert sending <= MAX_SENDING * len(node.running.membership.table), (
+                f"{me} sends {sending} messages at a time"
+            )
             assert tasks.total() <= MOST_TASKS, tasks.most_common(5)
             rounds = node.progress.round - self._began_rounds[me]
             most = CALLS_PER_ROUND * (rounds + 1) + CALLS_PER_FRAME * (self.sent + 1)
