@@ -35,9 +35,9 @@ contracts: $(VENV)/.ready
 test: lint
 	$(MAKE) -j 2 contracts unit
 
-# Two at a time, each a file; tests/conftest.py says more.
+# Three at a time, each a file, for two cores: one of them runs processes and mostly waits; tests/conftest.py says more.
 unit: $(VENV)/.ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 acceptance: $(VENV)/.ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m acceptance --timeout 3600

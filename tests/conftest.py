@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Who runs what under `pytest -n 2 --dist loadfile`: a file goes to one process, which makes its fixtures once, and all of tests/real
+    """Who runs what under `pytest -n 3 --dist loadfile`: a file goes to one process, which makes its fixtures once, and all of tests/real
     to a single one, so that no two swarms of processes share the machine.
     """
     if config.getvalue("dist") != "loadfile":
