@@ -77,6 +77,8 @@ class Attacks:
 
     def __init__(self, names: Sequence[str], corpus: Path, *options: str, at_a_time: int = 2) -> None:
         self._began, self._corpus = time.monotonic(), corpus
+        for name in names:
+            (corpus / name / "code").unlink(missing_ok=True)  # of an earlier attack
         command = [
             sys.executable,
             "-m",
@@ -86,13 +88,13 @@ class Attacks:
             f"--at-a-time={at_a_time}",
             *options,
         ]
-        self._process = subprocess.Popen(command, cwd=Path(__file__).parents[2], env=_ENVIRONMENT) if names else None
+        self._process = subprocess.Popen(command, cwd=Path(__file__).parents[2], env=_ENVIRONMENT)
 
     def outcome(self, name: str) -> Outcome:
         """Of one of them, once it is over."""
         folder = self._corpus / name
         while not (over := folder / "code").exists():
-            if self._process is None or self._process.poll() is not None:
+            if self._process.poll() is not None and not over.exists():
                 raise RuntimeError(f"{name}: no outcome")
             time.sleep(0.05)
         log = (folder / "log").read_bytes().decode(errors="replace")
@@ -102,9 +104,8 @@ class Attacks:
 
     def stop(self) -> None:
         """Ends those that are left."""
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait()
+        self._process.terminate()
+        self._process.wait()
 
 
 def main() -> None:
@@ -146,7 +147,6 @@ def _fork(names: Iterable[str], corpus: Path, at_a_time: int, options: tuple[int
             while len(running) >= at_a_time:
                 end_one()
             (corpus / name).mkdir(parents=True, exist_ok=True)
-            (corpus / name / "code").unlink(missing_ok=True)
             if child := os.fork():
                 running[child] = name
                 continue

@@ -40,6 +40,9 @@ def attacked(request, tmp_path_factory):
             return Attacks(some, Path(kept).resolve(), f"--seconds={SECONDS}")
         if which == "decoders":
             return Attacks(some, scratch, f"--seconds={SECONDS}", f"--inputs={INPUTS}")
+        for name in some:
+            (scratch / name).mkdir()
+            (scratch / name / "code").write_text("0")  # as an earlier attack may have left it
         return Attacks(some, scratch, f"--seconds={PLANTED_S}", *(["--timeout=1"] if which == "hangs" else []))
 
     begun = {}
