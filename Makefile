@@ -3,6 +3,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Compose 2 if the docker program has it, else compose 1.
 COMPOSE ?= $(if $(shell docker compose version 2>/dev/null),docker compose,docker-compose)
+# Tests start hundreds of processes: each would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test unit check lint contracts acceptance bench fuzz search mutants docker locked lock audit sbom dist clean
 
