@@ -119,7 +119,8 @@ def labelled(source: Source, train: Examples, test: Examples | None, device: str
     or these data cannot be cut that way.
     """
     if test is None:
-        train, test = _hold_out(train)
+        kept, held = held_out_rows(len(train.y))
+        train, test = train.take(kept), train.take(held)
     if source.path is None:
         parts = cut(source.partition, len(train.y), source.seed, labels=train.y, keys=train.keys)
         train = train.take(take(parts, source.shard))
@@ -141,13 +142,13 @@ def check_labels(where: str, y: NDArray[Any], samples: int, classes: int) -> NDA
     return y.astype(np.int64)
 
 
-def _hold_out(examples: Examples) -> tuple[Examples, Examples]:
-    samples = len(examples.y)
+def held_out_rows(samples: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows to train on, and one in ten to test on, equal on all nodes. Raises ConfigError: there are fewer than two."""
     if samples < 2:
         raise ConfigError(f"data: {samples} sample is too few, one is needed to train and one to test")
     order = np.random.Generator(np.random.PCG64(derive(0, "held_out"))).permutation(samples)
     kept = max(1, int(samples * HELD_OUT))
-    return examples.take(np.sort(order[kept:])), examples.take(np.sort(order[:kept]))
+    return np.sort(order[kept:]), np.sort(order[:kept])
 
 
 def _floats(x: Tensor) -> Tensor:

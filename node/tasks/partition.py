@@ -88,6 +88,8 @@ def cut(
     Labels, files and keys are (n,), given if the data have labels, come as files, or samples have owners.
     """
     shards = section.shards
+    if shards == 1 <= samples:
+        return [np.arange(samples)]  # however it is cut
     cuts: dict[str, Callable[[], list[Indices]]] = {"iid": lambda: iid(samples, shards, seed)}
     if labels is not None:
         cuts["dirichlet"] = lambda: dirichlet(labels, shards, section.alpha, seed)
@@ -97,7 +99,9 @@ def cut(
     if keys is not None:
         cuts["by_key"] = lambda: by_key(keys, shards, seed)
     if section.kind not in cuts:
-        raise ConfigError(f"partition.kind: these data cannot be cut {section.kind}, choose {', '.join(sorted(cuts))}")
+        raise ConfigError(
+            f"partition.kind: these data cannot be cut {section.kind}, choose {', '.join(sorted(cuts))}; try `--set partition=iid`"
+        )
     try:
         return cuts[section.kind]()
     except ValueError as error:

@@ -6,7 +6,7 @@
     starling.simulate         a swarm, or a sweep of swarms, simulated on this machine
     starling.Manifest         what a swarm agrees on
     starling.catalogues       names that a manifest can give, by key: list(starling.catalogues["mix.kind"])
-    starling.task             a classification task from a model, a loss and arrays
+    starling.task             a task from a model, a loss and samples
     starling.Task             what a learning task must provide
 
 Names are imported on use: `import starling` loads neither torch nor trio. docs/api.md has examples.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from starling.node.simulate.api import simulate
     from starling.node.status.snapshot import StatusSnapshot
     from starling.node.tasks.api import Data, Source, Task
-    from starling.node.tasks.classifier import task
+    from starling.node.tasks.own import task
 
 _MODULES = {
     "gossip.errors": ("ConfigError", "GossipError"),
@@ -35,7 +35,7 @@ _MODULES = {
     "node.simulate.api": ("simulate",),
     "node.status.snapshot": ("StatusSnapshot",),
     "node.tasks.api": ("Data", "Source", "Task"),
-    "node.tasks.classifier": ("task",),
+    "node.tasks.own": ("task",),
 }
 _WHERE = {name: f"starling.{module}" for module, names in _MODULES.items() for name in names}
 _RENAMED = {"catalogues": "CATALOGUES"}

@@ -1,0 +1,189 @@
+"""`starling.task(...)`: a task from a model, a loss and samples. Tasks that need more are classes (`starling.node.tasks.api.Task`)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+from starling.gossip.errors import ConfigError
+from starling.node.tasks.api import Data, Source
+from starling.node.tasks.labelled import Examples, held_out_rows, labelled
+from starling.node.tasks.partition import cut, take
+from starling.node.tasks.samples import LABELS, Drawn, Samples, Tensors, mapped, rows, samples_of, seeded
+
+Metric = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """Satisfies `starling.node.tasks.api.Task`; see `task` for the fields."""
+
+    make: Callable[[], nn.Module]
+    train: Any
+    test: Any
+    criterion: Callable[[Any, Any], Tensor] | None
+    measure: Metric | None
+    metric: str
+    higher_is_better: bool
+    keys: Any = None
+    version: str = ""
+
+    def model(self, generator: Generator) -> nn.Module:
+        """A fresh model; global generators are seeded from `generator` for it, and restored."""
+        with seeded(int(torch.randint(2**62, (), generator=generator))):
+            return self.make()
+
+    def data(self, source: Source, device: str) -> Data:
+        """A shard of the training samples, or all of the node's own. Raises ConfigError: they cannot be read or cut."""
+        train, test = self._splits(source.path)
+        labels = train.labels
+        keys = None if self.keys is None or source.path is not None else np.asarray(self.keys)
+        if keys is not None and keys.shape != (len(train),):
+            raise ConfigError(f"keys: must be {len(train)}, one a sample, got shape {keys.shape}")
+        if (pair := _examples(train, keys)) is not None and (test is None or _examples(test) is not None):
+            return labelled(source, pair, None if test is None else _examples(test), device)
+        index = np.arange(len(train))
+        if test is None:
+            index, held = held_out_rows(len(train))
+            test = train
+        else:
+            held = np.arange(len(test))
+        if source.path is None:
+            here = {name: each[index] for name, each in (("labels", labels), ("keys", keys)) if each is not None}
+            index = index[take(cut(source.partition, len(index), source.seed, **here), source.shard)]
+        if isinstance(train, Tensors) and isinstance(test, Tensors):
+            train, test = (Tensors(mapped(lambda each: each.to(device), split.tree)) for split in (train, test))
+        return Drawn(train, torch.from_numpy(index), test, torch.from_numpy(held), device)
+
+    def _splits(self, path: Path | None) -> tuple[Samples, Samples | None]:
+        train, test = self.train, self.test
+        if _lazy(train):
+            train = train(path)
+            test = test(path) if _lazy(test) else test
+        elif path is not None:
+            raise ConfigError(
+                f"data: this task brings its own data and reads no files, got {path}; "
+                "a task whose `train` is a function of a path reads what a node gives"
+            )
+        return samples_of("train", train), None if test is None else samples_of("test", test)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Scalar training loss."""
+        return self._loss(*forward(model, batch))
+
+    def score(self, model: nn.Module, batch: Any) -> tuple[float, float, int]:
+        """(sum of the metric, sum of the loss, samples)."""
+        output, target = forward(model, batch)
+        count = rows(batch)
+        loss = float(self._loss(output, target))
+        value = loss if self.measure is None else float(self.measure(output, target))
+        return value * count, loss * count, count
+
+    def _loss(self, output: Any, target: Any) -> Tensor:
+        if self.criterion is not None:
+            return self.criterion(output, target)
+        return standard_loss(output, target)
+
+
+def forward(model: nn.Module, batch: Any) -> tuple[Any, Any]:
+    """The model's output and the target: of (x, …, y) model(x, …) and y, of a dict model(**batch) and the dict, else model(x) and x."""
+    if isinstance(batch, Mapping):
+        return model(**batch), batch
+    if isinstance(batch, tuple | list) and len(batch) > 1:
+        *inputs, target = batch
+        return model(*inputs), target
+    return model(batch), batch
+
+
+def standard_loss(output: Any, target: Any) -> Tensor:
+    """Cross-entropy for labels, the mean squared error for floats, or the model's own: a mean over the batch.
+
+    Raises TypeError, ValueError: neither fits.
+    """
+    own = getattr(output, "loss", None)
+    if isinstance(own, Tensor):
+        return own
+    if not isinstance(output, Tensor) or not isinstance(target, Tensor):
+        raise TypeError(f"a model that returns a {type(output).__name__} without `loss` needs starling.task(loss=…)")
+    if not target.is_floating_point():
+        return functional.cross_entropy(output, target)
+    if output.numel() != target.numel():
+        raise ValueError(f"the model gives {tuple(output.shape)}, the targets are {tuple(target.shape)}")
+    return functional.mse_loss(output, target.reshape(output.shape))
+
+
+def accuracy(output: Any, target: Any) -> Tensor:
+    """Share of right answers; of dicts the labels, and of outputs with `logits` those."""
+    if isinstance(target, Mapping):
+        target = next(target[name] for name in LABELS if name in target)
+    output = getattr(output, "logits", output)
+    right: Tensor = output.argmax(-1) == target
+    return right.float().mean()
+
+
+def task(
+    *, model: Callable[[], nn.Module], train: Any, test: Any = None, loss: Callable[[Any, Any], Tensor] | None = None,
+    metrics: Metric | Mapping[str, Metric] | None = None, higher_is_better: bool = True, keys: Any = None, version: str = "",
+) -> Made:  # fmt: skip
+    """A task from its parts. Return it from a function of a module, and name that: `task.kind = "my_task:digits"`.
+
+    A batch that is a tuple (x, …, y) is used as `loss(model(x, …), y)`, one that is a dict as `loss(model(**batch), batch)`, a tensor as
+    `loss(model(x), x)`.
+
+    Args:
+        model: makes a fresh model; called with the global generators seeded, so that all nodes begin alike.
+        train: a map-style Dataset; a DataLoader, of which dataset and collate_fn are used; or arrays or tensors with n rows each, in tuples
+            or dicts, e.g. (x, y): bytes are divided by 255. Or a function of the node's own `--data` path, None for the built-in data,
+            that returns one of these. Built-in data are cut into shards.
+        test: the same for evaluation; None holds out one sample in ten.
+        loss: (output, target) -> scalar mean over the batch; None: cross-entropy for whole numbers, the mean squared error for floats, or
+            `loss` of the model's output.
+        metrics: (output, target) -> mean over the batch, or {name: function}, one; None: accuracy for labels, else the
+            loss (also where `train` is a function: labels are not known in time).
+        higher_is_better: of `metrics`.
+        keys: (n,) owner of each training sample, for partition = by_key.
+        version: of the task, in the manifest's `task.digest`: nodes with another cannot train together.
+
+    Raises:
+        ConfigError: samples are empty, ragged or no numbers, or an argument is of another kind.
+    """
+    if isinstance(model, nn.Module) or not callable(model):
+        raise ConfigError(
+            f"model: give a function that makes it, e.g. model=lambda: {type(model).__name__}(…), so that all nodes begin alike"
+        )
+    if callable(metrics):
+        metrics = {getattr(metrics, "__name__", type(metrics).__name__): metrics}
+    if metrics is not None and (len(metrics) != 1 or not all(map(callable, metrics.values()))):
+        raise ConfigError(f"metrics: needs one function, or {{name: function}} with one, got {metrics!r:.80}")
+    lazily = _lazy(train)
+    if not lazily:
+        train = samples_of("train", train)
+    if test is not None and not _lazy(test):
+        test = samples_of("test", test)
+    made = Made(model, train, test, loss, None, "loss", higher_is_better=False, keys=keys, version=str(version))
+    if metrics is not None:
+        (named,) = metrics.items()
+        return replace(made, measure=named[1], metric=named[0], higher_is_better=higher_is_better)
+    if not lazily and train.labels is not None:
+        return replace(made, measure=accuracy, metric="accuracy", higher_is_better=True)
+    return made
+
+
+def _lazy(given: Any) -> bool:
+    """Whether samples are made by a function of a path."""
+    return callable(given) and not hasattr(given, "__getitem__") and not hasattr(given, "dataset")
+
+
+def _examples(samples: Samples, keys: Any = None) -> Examples | None:
+    """Samples (x, y) with labels, as the built-in classification tasks hold them; None: they have another form."""
+    if not isinstance(samples, Tensors) or samples.labels is None:
+        return None
+    match samples.tree:
+        case (Tensor(dtype=torch.float32 | torch.uint8) as x, Tensor() as y):
+            return Examples(x.numpy(), y.numpy(), keys)
+    return None
