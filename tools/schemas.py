@@ -27,6 +27,7 @@ TYPES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
     {
         "ban": documents.Verdict,
         "bench-codec": documents.Codecs,
+        "bench-link": documents.Links,
         "bench-rules": documents.Rules,
         "config-show": documents.ShownConfig,
         "demo": DemoSummary,

@@ -65,3 +65,24 @@ class RuleCase(msgspec.Struct, frozen=True, kw_only=True):
     max_error: float
     """Largest absolute difference of a coordinate between the two results; coordinates are about 1. The peer's geometric median is
     computed again in float64 for this."""
+
+
+TRANSPORTS = ("starling", "tcp", "tls")
+"""Ways to send messages that are measured: a node's connection, and plain and encrypted TCP as trio does them."""
+
+
+class LinkCase(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of one size over one transport from one process to another, for a while. The fastest repetition."""
+
+    message_bytes: int
+    rtt_ms: int
+    """Measured on a TCP connection of its own; 0 where it is below half a millisecond."""
+    rate_mbit: float
+    """Of the link, as the owner says; 0: unknown, or without limit."""
+    transport: str
+    mb_s: float
+    """10^6 bytes of messages a second, from the first byte sent until the receiver has said that it has the last one."""
+    tx_cpu_s_per_gib: float
+    """Processor seconds of the sending process, all threads, by 2^30 bytes of messages."""
+    rx_cpu_s_per_gib: float
+    """Of the receiving one."""

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from starling.kernels.schema import Case, RuleCase
+from starling.kernels.schema import Case, LinkCase, RuleCase
 from starling.node.status.snapshot import PeerStatus
 
 
@@ -106,6 +106,12 @@ class Rules(Document, frozen=True):
     """`starling bench rules --json`."""
 
     cases: tuple[RuleCase, ...]
+
+
+class Links(Document, frozen=True):
+    """`starling bench link --json`."""
+
+    cases: tuple[LinkCase, ...]
 
 
 class Degree(msgspec.Struct, frozen=True, kw_only=True):

@@ -228,7 +228,7 @@ class LimitsSection(Section, frozen=True):
     connections_per_ip: Places = 64
     """Of these from one IP address, private and loopback ones too: raise it for many nodes on one machine."""
     inbox_frames: Places = 64
-    """Frames of one lane waiting to be handled; more are dropped and counted."""
+    """Frames of one lane waiting to be handled, of one peer; more wait at their sender."""
     frames_per_s: Annotated[float, Meta(ge=1, le=1e6)] = 200.0
     """Sustained frames a second accepted from one peer (bursts of 4x); more are dropped and counted."""
 

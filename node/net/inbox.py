@@ -12,19 +12,32 @@ MAX_EVENTS = 1024
 class Inbox:
     """Received frames of one lane. A noisy peer fills its own queue and does not delay other peers.
 
-    At most `frames` are queued for one peer; then the newest is dropped. All together never exceed two of the largest that the lane allows:
-    when these are full, the peer that holds most loses its newest frames to one that holds less.
+    At most `frames` are queued for one peer: wait for `room` to lose none. All together never exceed two of the largest that the lane
+    allows: when these are full, the peer that holds most loses its newest frames to one that holds less.
     """
 
     def __init__(self, lane: Lane, frames: int) -> None:
         self._waiting: Turns[Inbound] = Turns(frames, 2 * MAX_FRAME_BYTES[lane])
         self._arrived = trio.Event()
+        self._waits: dict[str, trio.lowlevel.ParkingLot] = {}  # peers whose frames wait for room
         self._sender, self.channel = trio.open_memory_channel[Inbound](0)
+
+    def full(self, peer: str) -> bool:
+        """Whether the next frame of a peer would be dropped for want of room of its own."""
+        return self._waiting.full(peer)
+
+    async def room(self, peer: str) -> None:
+        """Wait until there is room, which another may take first."""
+        if self._waiting.full(peer):
+            await self._waits.setdefault(peer, trio.lowlevel.ParkingLot()).park()
 
     def put(self, inbound: Inbound) -> tuple[str, ...]:
         """Queue a frame. -> the peer of each frame that was dropped: the sender's own, or others' that made room for it"""
         self._arrived.set()
-        return self._waiting.put(inbound.peer, inbound, len(inbound.frame))
+        dropped = self._waiting.put(inbound.peer, inbound, len(inbound.frame))
+        for peer in dropped:
+            self._wake(peer)
+        return dropped
 
     async def run(self) -> None:
         """Send frames into `channel`, from one peer after the other, until cancelled; then close it."""
@@ -33,10 +46,16 @@ class Inbox:
                 await self._arrived.wait()
                 self._arrived = trio.Event()
                 while self._waiting:
+                    inbound = self._waiting.take()
+                    self._wake(inbound.peer)
                     try:
-                        await self._sender.send(self._waiting.take())
+                        await self._sender.send(inbound)
                     except trio.BrokenResourceError:
                         return
+
+    def _wake(self, peer: str) -> None:
+        if peer in self._waits:
+            self._waits.pop(peer).unpark_all()
 
 
 class Inboxes:

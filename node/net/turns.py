@@ -18,10 +18,14 @@ class Turns(Generic[T]):
     def __bool__(self) -> bool:
         return bool(self._queues)
 
+    def full(self, owner: str) -> bool:
+        """Whether an owner has as many items as it may."""
+        return len(self._queues.get(owner, ())) >= self._each
+
     def put(self, owner: str, item: T, weight: int) -> tuple[str, ...]:
         """Add an item of a weight >= 0. -> the owner of each item that was dropped: this one, or others' newest that made room for it"""
         evicted: list[str] = []
-        if len(self._queues.get(owner, ())) >= self._each:
+        if self.full(owner):
             return (owner,)
         while weight > self._spare:
             largest = max(self._held, key=self._held.__getitem__, default=owner)

@@ -108,6 +108,31 @@ VIOLATIONS = {
 a swarm knows its own longest. Five bytes a frame: a record holds 13,000, and to drop and count them all would take the whole processor."""
 
 
+async def read_all(network, lane):
+    async for _ in network.inbound(lane):
+        pass
+
+
+@on_sockets
+async def test_a_burst_beyond_the_inbox_waits_and_arrives():
+    """Who sends faster than is read is slowed down: 4 KB frames beyond the inbox were dropped without a word to their sender."""
+    async with node("reader", inbox_frames=16) as reader, node("writer") as writer:
+        await writer.dial(reader.addresses[0])
+        async with trio.open_nursery() as nursery:
+
+            async def send():
+                for number in range(600):
+                    await writer.send(reader.peer_id, "state", number.to_bytes(2, "big") * 2048)
+
+            nursery.start_soon(send)
+            await until(lambda: reader.traffic[writer.peer_id].bytes_received >= 16 * 4096)
+            await trio.sleep(0.1)
+            assert reader.traffic[writer.peer_id].bytes_received <= 17 * 4096
+            frames = [await next_frame(reader, "state") for _ in range(600)]
+        assert [int.from_bytes(each.frame[:2], "big") for each in frames] == list(range(600))
+        assert reader.traffic[writer.peer_id].frames_dropped == 0
+
+
 @pytest.mark.parametrize("violation", VIOLATIONS)
 @on_sockets
 async def test_a_violation_of_the_protocol_ends_the_connection_and_is_a_fault(violation):
@@ -116,8 +141,11 @@ async def test_a_violation_of_the_protocol_ends_the_connection_and_is_a_fault(vi
         await lane_opened(channel, lane)
         if "of this swarm" in violation:
             victim.expect("exchange", 1_000)
-        await channel.write(written)
-        assert await ended(channel)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_all, victim, lane)
+            await channel.write(written)
+            assert await ended(channel)
+            nursery.cancel_scope.cancel()
         await until(lambda: report.faults)
         assert report.faults == [(peer_of("mallory"), violation.split()[0])]
         traffic = victim.traffic.get(peer_of("mallory"))

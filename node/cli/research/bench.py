@@ -2,8 +2,9 @@
 
     bench codec    selects, quantises, packs and unpacks, beside a plain copy of the same vector
     bench rules    combines the vectors of peers, some of them Byzantine, beside byzfl
+    bench link     sends messages from process to process, beside plain and encrypted TCP
 
-Standard output is a table, or with --json a `documents.Codecs` or `documents.Rules`. Progress goes to standard error if that is a terminal.
+Standard output is a table, or with --json a `documents.Codecs`, `Rules` or `Links`. Progress goes to standard error if that is a terminal.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -21,13 +23,16 @@ from starling.node.cli.common import console, emit, json_option, table
 from starling.node.cli.help import Group
 
 if TYPE_CHECKING:
-    from starling.kernels.schema import Case, RuleCase
+    from starling.kernels.schema import Case, LinkCase, RuleCase
 
 DIM = 10_000_000
 RULES_DIM = 1_000_000
 LEAST, LARGEST = 8, 64  # vectors; with fewer Krum has no choice
 MOST = 2**32 - 1
 MOST_BUSY = 1024  # processes
+MESSAGES = (64 << 10, 1 << 20, 16 << 20)  # bytes
+MOST_MESSAGE = 256 << 20  # the largest frame of an exchange
+LAST_PORT = 65535
 
 T = TypeVar("T")
 
@@ -115,12 +120,89 @@ def rules(dims: tuple[int, ...], count: int, rules: tuple[str, ...], repeat: int
     console().print(table(columns, map(_rule_row, cases)))
 
 
+@bench.command(
+    short_help="Measure messages between processes or machines.",
+    examples=(
+        ("starling bench link", "64 KB, 1 MB and 16 MB within this machine, beside TCP and TLS"),
+        ("starling bench link --listen 0.0.0.0:4100", "the receiving end, until Ctrl-C"),
+        ("starling bench link --connect 192.0.2.7:4100 --seconds 10", "the sending end, on another machine"),
+    ),
+)
+@click.option("--message-bytes", "sizes", type=int, multiple=True, default=MESSAGES, help="Of a message; repeatable.")
+@click.option("--transport", "transports", multiple=True, metavar="NAME", help="starling, tcp or tls; repeatable.")
+@click.option("--seconds", type=float, default=1.0, help="Sending time of a repetition.")
+@click.option(
+    "--repeat", type=int, default=3, help="Repetitions, in turn with the other transports; the fastest counts."
+)
+@click.option("--listen", metavar="HOST:PORT", help="Be the receiving end for another machine, which needs all ports.")
+@click.option("--connect", metavar="HOST:PORT", help="Send to another machine's `--listen` instead of this one.")
+@click.option("--rate", type=float, default=0.0, help="Mbit/s that the link is said to have, noted in the result.")
+@json_option
+def link(
+    sizes: tuple[int, ...], transports: tuple[str, ...], seconds: float, repeat: int, listen: str | None,
+    connect: str | None, rate: float, as_json: bool,
+) -> None:  # fmt: skip
+    """Measure how fast messages get from one process to another, and what processor time that takes at either end.
+
+    Over a node's connection (starling), trio's TCP stream, and its TLS 1.3 stream. The ends may be on two machines, or in two namespaces.
+    """
+    from starling.kernels.schema import TRANSPORTS
+    from starling.node.cli.documents import Links
+
+    for key, value, low, high in (
+        ("--seconds", seconds, 0.05, 3600),
+        ("--repeat", repeat, 1, 1000),
+        ("--rate", rate, 0, 1e6),
+    ):
+        if not low <= value <= high:
+            raise ConfigError(
+                f"{key}: must be in [{low:g}, {high:g}], got {value:g}; try `starling bench link --seconds 1`"
+            )
+    for size in sizes:
+        if not 1 <= size <= MOST_MESSAGE:
+            raise ConfigError(
+                f"--message-bytes: must be in [1, {MOST_MESSAGE}], got {size}; try `--message-bytes 1048576`"
+            )
+    for name in transports:
+        if name not in TRANSPORTS:
+            raise ConfigError(f"--transport: {name!r} is unknown, choose one of {', '.join(TRANSPORTS)}")
+    if listen and connect:
+        raise ConfigError(
+            "--listen and --connect are the two ends of a link; give one of them here and the other there"
+        )
+    host, port = _endpoint("--listen", listen) if listen else _endpoint("--connect", connect or "127.0.0.1:0")
+    wanted = [(size, name) for _ in range(repeat) for size in sizes for name in transports or TRANSPORTS]
+    if connect:
+        cases = _links(host, port, wanted, seconds, rate)
+    else:
+        with _receiver(host, port) as (process, bound):
+            if listen:
+                click.echo(
+                    f"listening; on the other machine: starling bench link --connect {listen.rpartition(':')[0]}:{bound}",
+                    err=True,
+                )
+                process.wait()
+                return
+            cases = _links(host, bound, wanted, seconds, rate)
+    if as_json:
+        emit(Links(cases=cases))
+        return
+    columns = (
+        ">message bytes",
+        "transport",
+        ">RTT, ms",
+        ">Mbit/s",
+        ">MB/s",
+        ">sender, CPU s/GiB",
+        ">receiver, CPU s/GiB",
+    )
+    console().print(table(columns, map(_link_row, cases)))
+
+
 def _measure(
     what: str, kind: type[T], names: Sequence[str], dims: Sequence[int], usual: int, repeat: int, *arguments: object
 ) -> tuple[T, ...]:
     """Cases of `starling.kernels.{what}`, each in a child process, as the command line never imports torch; `usual` is an example of d."""
-    import msgspec
-
     from starling.node.cli.progress import Display, on_stderr
 
     for d in dims:
@@ -133,16 +215,67 @@ def _measure(
     with on_stderr(Display) as display:
         for number, (name, d) in enumerate(wanted):
             display.show(number / len(wanted), f"{number + 1}/{len(wanted)}  {name}  d = {d:,}")
-            words = [sys.executable, "-m", f"starling.kernels.{what}", name, str(d), *map(str, arguments)]
-            done = subprocess.run(words, capture_output=True, text=True, check=False)
-            lines = done.stderr.strip().splitlines()
-            if done.returncode == 2:
-                raise ConfigError(done.stderr.strip())
-            if done.returncode:
-                died = f"its process ended with {done.returncode}; it may need more memory than there is"
-                raise GossipError(f"bench {what} {name} at d = {d}: {lines[-1] if lines else died}")
-            cases.append(msgspec.json.decode(done.stdout, type=kind))
+            cases.append(_child(f"{what} {name} at d = {d}", kind, what, name, d, *arguments))
     return tuple(cases)
+
+
+def _child(case: str, kind: type[T], what: str, *arguments: object) -> T:
+    """What `python -m starling.kernels.{what}` measures; `case` is named if it fails."""
+    import msgspec
+
+    words = [sys.executable, "-m", f"starling.kernels.{what}", *map(str, arguments)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    lines = done.stderr.strip().splitlines()
+    if done.returncode == 2:
+        raise ConfigError(done.stderr.strip())
+    if done.returncode:
+        died = f"its process ended with {done.returncode}; it may need more memory than there is"
+        raise GossipError(f"bench {case}: {lines[-1] if lines else died}")
+    return msgspec.json.decode(done.stdout, type=kind)
+
+
+def _links(
+    host: str, port: int, wanted: Sequence[tuple[int, str]], seconds: float, rate: float
+) -> tuple[LinkCase, ...]:
+    """The fastest repetition of each of the (bytes, transport) that are wanted, in the order of their first one."""
+    from starling.kernels.schema import LinkCase
+    from starling.node.cli.progress import Display, on_stderr
+
+    best: dict[tuple[int, str], LinkCase] = {}
+    with on_stderr(Display) as display:
+        for number, (size, name) in enumerate(wanted):
+            display.show(number / len(wanted), f"{number + 1}/{len(wanted)}  {name}  messages of {size:,} bytes")
+            case = _child(f"link {name}, {size} bytes", LinkCase, "link", "send", host, port, name, size, seconds, rate)
+            best[size, name] = max(case, best.get((size, name), case), key=lambda each: each.mb_s)
+    return tuple(best.values())
+
+
+@contextmanager
+def _receiver(host: str, port: int) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A receiving process and its port, until the block ends."""
+    words = [sys.executable, "-m", "starling.kernels.link", "receive", host, str(port)]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            bound = process.stdout.readline().strip()
+            if not bound:
+                raise ConfigError(process.stderr.read().strip())
+            yield process, int(bound)
+        finally:
+            process.kill()  # has nothing to leave behind
+
+
+def _endpoint(key: str, text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or int(port) > LAST_PORT:
+        raise ConfigError(
+            f"{key}: must be HOST:PORT or [IPV6]:PORT, got {text!r}; try `starling bench link {key} 127.0.0.1:4100`"
+        )
+    return host, int(port)
 
 
 def _cores() -> int:
@@ -160,6 +293,13 @@ def _codec_row(case: Case) -> list[str]:
         f"{case.memcpy_gb_s:.2f}",
         *(() if case.beside_over_quiet is None else (f"{case.beside_over_quiet:.0%}",)),
     ]
+
+
+def _link_row(case: LinkCase) -> list[str]:
+    return [
+        f"{case.message_bytes:,}", case.transport, str(case.rtt_ms), f"{case.rate_mbit:g}" if case.rate_mbit else "–",
+        f"{case.mb_s:.1f}", f"{case.tx_cpu_s_per_gib:.2f}", f"{case.rx_cpu_s_per_gib:.2f}",
+    ]  # fmt: skip
 
 
 def _rule_row(case: RuleCase) -> list[str]:

@@ -1,7 +1,8 @@
 """One connection to one peer: a reading and a writing task around the yamux session, and its streams.
 
 Only the writing task writes to the socket, so a cancelled `Stream.write` breaks its own stream only. Streams queue one piece at a time
-while the queue is short: a long frame on one lane delays another by a few pieces, 0.2 MB or, under a cap on sending, half a second.
+while the queue is short, and what is a short queue goes by how fast the link takes it: a long frame on one lane delays another by about
+twice WRITE_S, or, under a cap on sending, half a second.
 """
 
 from collections import deque
@@ -14,10 +15,11 @@ from starling.node.net.libp2p import yamux
 from starling.node.net.libp2p.noise import MAX_PLAIN_BYTES, Channel, ChannelBroken
 from starling.node.net.limits import Pacer
 
-QUEUE_BYTES = 2 * MAX_PLAIN_BYTES
-SLICE_BYTES = 16 << 10  # parsed at a time, while other tasks wait: milliseconds if full of the smallest frames
-FINE_BYTES = 1 << 10  # the same for a peer that sends such frames
-MANY_EVENTS = 64
+QUEUE_BYTES = 2 * MAX_PLAIN_BYTES  # at first
+LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES = 16 << 10, 4 * MAX_PLAIN_BYTES
+WRITE_S = 0.02
+MANY_FRAMES = 64  # in a piece; of a peer that sends such, FINE_BYTES are parsed at a time, not a record
+FINE_BYTES = 1 << 10
 WRITE_STALL_S = 120.0  # for one piece: slower than two kilobytes a second is gone
 
 
@@ -45,31 +47,36 @@ class Stream:
         self.number = number
         self.broken = False
         self._session = connection.session
-        self._chunks: deque[bytes] = deque()
+        self._chunks: deque[bytes | memoryview] = deque()
         self._finished = False
-        self._changed = trio.lowlevel.ParkingLot()
+        self._arrived = trio.lowlevel.ParkingLot()
+        self._room = trio.lowlevel.ParkingLot()
 
-    async def read(self) -> bytes:
-        """Received bytes, at least one; b"" at the end; StreamBroken if it was reset or the connection is gone."""
+    async def read(self) -> bytes | memoryview:
+        """Received bytes, at least one; b"" at the end; StreamBroken if it was reset or the connection is gone.
+
+        Other tasks run only while there are none.
+        """
         while not self._chunks:
             if self.broken:
                 raise StreamBroken
             if self._finished:
                 return b""
-            await self._changed.park()
+            await self._arrived.park()
         chunk = self._chunks.popleft()
         self._session.consumed(self.number, len(chunk))
         self.connection.queued()
         return chunk
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes | memoryview) -> None:
         """Queue all of `data`, waiting for the peer's credit and for room in the queue; StreamBroken as `read`."""
-        view, most = memoryview(data), self.connection.queue_bytes
+        view = memoryview(data)
         while view:
-            while len(self._session.outgoing) >= most or self._session.room(self.number) == 0 or self.broken:
+            most = self.connection.queue_bytes
+            while self._session.outgoing_bytes >= most or self._session.room(self.number) == 0 or self.broken:
                 if self.broken:
                     raise StreamBroken
-                await self._changed.park()
+                await self._room.park()
             view = view[self._session.send(self.number, view[:most]) :]
             self.connection.queued()
 
@@ -84,10 +91,20 @@ class Stream:
         if self.connection.forget_if_closed(self.number):
             self.ended(broken=True)
 
-    def arrived(self, data: bytes) -> None:
+    @property
+    def window(self) -> int:
+        """Most bytes that can arrive while nobody reads."""
+        return self._session.window(self.number)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `read` returns at once."""
+        return bool(self._chunks)
+
+    def arrived(self, data: bytes | memoryview) -> None:
         """Bytes came from the peer."""
         self._chunks.append(data)
-        self._changed.unpark_all()
+        self._arrived.unpark_all()
 
     def ended(self, *, broken: bool) -> None:
         """Nothing more comes."""
@@ -95,11 +112,12 @@ class Stream:
         self.broken = self.broken or broken
         if broken:
             self._chunks.clear()
-        self._changed.unpark_all()
+        self._arrived.unpark_all()
+        self._room.unpark_all()
 
     def wake(self) -> None:
         """There may be room to write."""
-        self._changed.unpark_all()
+        self._room.unpark_all()
 
 
 class Connection:
@@ -156,8 +174,9 @@ class Connection:
         self._scope.cancel()
 
     def queued(self) -> None:
-        """Wake the writing task; for streams."""
-        self._queued.unpark_all()
+        """Wake the writing task if there is something to send; for streams."""
+        if self.session.outgoing_bytes:
+            self._queued.unpark_all()
 
     def forget_if_closed(self, number: int) -> bool:
         """Drop a stream that is closed in both directions, and wake the writing task -> whether there was one; for streams."""
@@ -166,7 +185,7 @@ class Connection:
 
     async def drained(self) -> None:
         """Wait until all that is queued was handed to the operating system, or the connection ended."""
-        while (self._writing or self.session.outgoing) and not self.over.is_set():
+        while (self._writing or self.session.outgoing_bytes) and not self.over.is_set():
             await self._drained.park()
 
     def open(self) -> Stream:
@@ -179,32 +198,42 @@ class Connection:
         return stream
 
     async def _read(self, nursery: trio.Nursery, accept: Callable[[Stream], Awaitable[None]]) -> None:
-        data, size = self._received, SLICE_BYTES
+        records, fine = [self._received] if self._received else [], False
         try:
             while True:
-                start = 0
-                while start < len(data):
-                    if start:
-                        await trio.lowlevel.checkpoint()
-                    events = self.session.receive(data[start : start + size], trio.current_time())
-                    start, size = start + size, SLICE_BYTES if len(events) <= MANY_EVENTS else FINE_BYTES
-                    for event in events:
-                        if isinstance(event, yamux.Ended):
+                for record in records:
+                    view = memoryview(record)
+                    while view:
+                        if fine:
+                            await trio.lowlevel.checkpoint()
+                        size, before = FINE_BYTES if fine else len(view), self.session.frames
+                        events = self.session.receive(view[:size], trio.current_time())
+                        view, fine = view[size:], self.session.frames - before > MANY_FRAMES
+                        if not self._handled(events, nursery, accept):
                             return
-                        if isinstance(event, yamux.Opened):
-                            stream = self._streams[event.stream] = Stream(self, event.stream)
-                            nursery.start_soon(accept, stream)
-                        else:
-                            self._dispatch(event)
-                self._queued.unpark_all()
-                data = await self._channel.read(self._down.piece_bytes)
-                if not data:
+                self.queued()
+                records = await self._channel.records(self._down.piece_bytes)
+                if not records:
                     return
-                await self._down.passed(len(data))
+                await self._down.passed(sum(map(len, records)))
         except yamux.Violation as violation:
             self.violation = violation.reason
         except ChannelBroken:
             return
+
+    def _handled(
+        self, events: list[yamux.Event], nursery: trio.Nursery, accept: Callable[[Stream], Awaitable[None]]
+    ) -> bool:
+        """Tell streams what the peer did. -> whether the session goes on"""
+        for event in events:
+            if isinstance(event, yamux.Ended):
+                return False
+            if isinstance(event, yamux.Opened):
+                stream = self._streams[event.stream] = Stream(self, event.stream)
+                nursery.start_soon(accept, stream)
+            else:
+                self._dispatch(event)
+        return True
 
     def _dispatch(self, event: yamux.Event) -> None:
         stream = self._streams.get(event.stream)
@@ -224,18 +253,28 @@ class Connection:
 
     async def _write(self, scope: trio.CancelScope) -> None:
         while True:
-            while not self.session.outgoing:
+            while not self.session.outgoing_bytes:
                 await self._queued.park()
-            data, self._writing = self.session.take(self._up.piece_bytes), True
-            await self._up.passed(len(data))
+            amount = min(self.session.outgoing_bytes, self.queue_bytes, self._up.piece_bytes)
+            pieces, self._writing = self.session.take(amount), True
+            for stream in list(self._streams.values()):
+                stream.wake()
+            await self._up.passed(amount)
+            began = trio.current_time()
             try:
                 with trio.fail_after(WRITE_STALL_S):
-                    await self._channel.write(data)
+                    await self._channel.write(*pieces)
             except (ChannelBroken, trio.TooSlowError):
                 scope.cancel()
                 return
+            self._adapt(amount, trio.current_time() - began)
             self._writing = False
-            if not self.session.outgoing:
+            if not self.session.outgoing_bytes:
                 self._drained.unpark_all()
-            for stream in list(self._streams.values()):
-                stream.wake()
+
+    def _adapt(self, amount: int, took_s: float) -> None:
+        """Queue no more than the link takes in WRITE_S, so that a small frame does not wait long behind a large one."""
+        if took_s > 2 * WRITE_S:
+            self.queue_bytes = max(self.queue_bytes // 2, LEAST_QUEUE_BYTES)
+        elif amount >= self.queue_bytes and took_s < WRITE_S / 2:
+            self.queue_bytes = min(2 * self.queue_bytes, MOST_QUEUE_BYTES, 2 * self._up.piece_bytes)

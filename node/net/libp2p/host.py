@@ -14,6 +14,7 @@ import traceback
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 
 import trio
 
@@ -29,7 +30,15 @@ from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stre
 from starling.node.net.libp2p.destinations import Destinations, is_met, is_name, kind_of, own_kinds
 from starling.node.net.libp2p.dialler import Dialler
 from starling.node.net.libp2p.guards import AcceptRate, Handshakes, is_full, make_room
-from starling.node.net.libp2p.lanes import FrameTooLong, PartialFrames, accept_lane, open_lane, read_frames, write_frame
+from starling.node.net.libp2p.lanes import (
+    LEAST_UNFINISHED_BYTES,
+    FrameTooLong,
+    PartialFrames,
+    accept_lane,
+    open_lane,
+    read_frames,
+    write_frame,
+)
 from starling.node.net.libp2p.noise import HandshakeFailed, Identity, secure
 from starling.node.net.libp2p.peers import PeerState, PeerTable, dialable
 from starling.node.net.libp2p.sockets import endpoint_of, listen_on, tune
@@ -113,12 +122,12 @@ class Libp2pNetwork(Inboxes):
         """Remember where a peer can be dialled, by what others told; invalid addresses and those of others are ignored."""
         record = self._peer(peer)
         record.endpoints = tuple(replace(each, rumored=True) for each in dialable(peer, addresses))
-        record.known = True
+        record.known.set()
 
     def expect(self, lane: Lane, frame_bytes: int) -> None:
         """Set the longest frame of a lane; a longer one is refused when its length is read."""
         self._longest[lane] = min(frame_bytes, MAX_FRAME_BYTES[lane])
-        self._unfinished.limit = 2 * max(self._longest.values())
+        self._unfinished.limit = max(2 * max(self._longest.values()), LEAST_UNFINISHED_BYTES)
 
     def met(self, peer: str, addresses: Sequence[str]) -> tuple[str, ...]:
         """Those of these addresses of a peer at whose host we met it, and names."""
@@ -157,7 +166,9 @@ class Libp2pNetwork(Inboxes):
             try:
                 await write_frame(stream, frame)
             except StreamBroken:
-                raise PeerUnreachable(peer, "connection lost while sending") from None
+                lost = stream.connection.closing
+                reason = "connection lost while sending" if lost else "it did not take the frame, and reset the stream"
+                raise PeerUnreachable(peer, reason) from None
         record.traffic.bytes_sent += len(frame)
 
     def refuse(self, peer: str, until: float) -> None:
@@ -272,10 +283,14 @@ class Libp2pNetwork(Inboxes):
         lane, received = accepted
         info, record = connection.info, self._peer(connection.info.peer)
 
-        def deliver(frame: bytearray) -> None:
+        inbox = self._inboxes[lane]
+
+        def deliver(frame: bytearray) -> bool:
+            if inbox.full(info.peer):
+                return False
             info.useful_at, record.rejected_dials = trio.current_time(), 0
             within = record.bucket.take(1, info.useful_at)
-            dropped = self._inboxes[lane].put(Inbound(info.peer, lane, frame)) if within else (info.peer,)
+            dropped = inbox.put(Inbound(info.peer, lane, frame)) if within else (info.peer,)
             for peer in dropped:
                 self._peer(peer).traffic.frames_dropped += 1
             if info.peer not in dropped:
@@ -284,11 +299,13 @@ class Libp2pNetwork(Inboxes):
                 connection.violation = "frame_flood"
                 connection.close()
                 stream.reset()
+            return True
 
         try:
             await read_frames(
-                stream, lane, received, self._unfinished, deliver, known=lambda: record.known, longest=self._longest
-            )
+                stream, lane, received, self._unfinished, deliver,
+                room=partial(inbox.room, info.peer), known=record.known, longest=self._longest,
+            )  # fmt: skip
         except FrameTooLong:
             connection.violation = "frame_too_long"
             connection.close()
@@ -341,7 +358,7 @@ class Libp2pNetwork(Inboxes):
         return connection
 
     async def _connect(self, peer: str, endpoint: Endpoint) -> Connection:
-        self._peer(peer).known = True
+        self._peer(peer).known.set()
         resolved = await self._resolved(peer, endpoint)
         raw = await trio.open_tcp_stream(resolved.host, resolved.port)
         connection = None

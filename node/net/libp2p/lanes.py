@@ -1,10 +1,14 @@
 """Frames on streams: a lane is a one-way stream of frames, each behind its length in 4 bytes, big-endian.
 
 A frame is assembled as its bytes arrive, so an announced length allocates nothing. Unfinished frames of all peers share one bound; when
-it is reached, the stream that holds most is reset. Those of unknown peers, which send only small frames, share a smaller bound.
+it is reached, the stream that holds most is reset. Those of unknown peers share a smaller bound.
+
+Frames are not dropped here: while the inbox of a peer is full, or a long frame comes from a peer that is not known yet, its stream is not
+read. Then its window counts as held, which is what the peer can fill.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 
@@ -19,7 +23,10 @@ HEADER_BYTES = 4
 NEGOTIATION_S = 10.0
 STALL_S = 30.0
 MAX_UNFINISHED_BYTES = 2 * max(MAX_FRAME_BYTES.values())
+LEAST_UNFINISHED_BYTES = 64 << 20  # of swarms with short frames: a few windows
 MAX_STRANGE_BYTES = 8 << 20
+MAX_STRANGE_FRAME_BYTES = MAX_STRANGE_BYTES // 4  # a longer one waits until its peer is known
+FIRST_BYTES = 32 << 10  # of a frame, copied behind its length: a few bytes alone are a frame of the muxer too
 FRAMES_AT_ONCE = 64  # delivered before other tasks run
 
 
@@ -33,6 +40,11 @@ class _Assembly:
     known: Callable[[], bool]
     strange: bool = False
     buffer: bytearray = field(default_factory=bytearray)
+    paused: int = 0  # bytes that may arrive while the stream is not read
+
+    @property
+    def held(self) -> int:
+        return len(self.buffer) + self.paused
 
 
 @dataclass(slots=True)
@@ -56,28 +68,51 @@ class PartialFrames:
         if not assembly.buffer:
             assembly.strange = not assembly.known()
         assembly.buffer += data
-        self.held += len(data)
-        self.strange += len(data) if assembly.strange else 0
-        while self.strange > self.strange_limit:
-            self._give_up(each for each in self._assemblies if each.strange)
-        while self.held > self.limit:
-            self._give_up(self._assemblies)
+        self._count(assembly, len(data))
+        self._limit()
 
-    def _give_up(self, some: Iterable[_Assembly]) -> None:
-        largest = max(some, key=lambda each: len(each.buffer))
-        self.clear(largest)
-        largest.stream.reset()
+    @contextmanager
+    def paused(self, assembly: _Assembly) -> Iterator[None]:
+        """While a stream is not read, its window counts as held. Raises StreamBroken: that was too much, or the peer reset it."""
+        assembly.paused = assembly.stream.window
+        self._count(assembly, assembly.paused)
+        self._limit()
+        try:
+            yield
+        finally:
+            self._resume(assembly)
+        if assembly.stream.broken:
+            raise StreamBroken
+
+    def _resume(self, assembly: _Assembly) -> None:
+        self._count(assembly, -assembly.paused)
+        assembly.paused = 0
 
     def clear(self, assembly: _Assembly) -> None:
         """The frame is complete or given up; its buffer is not changed, as a complete frame is delivered in it."""
-        self.held -= len(assembly.buffer)
-        self.strange -= len(assembly.buffer) if assembly.strange else 0
+        self._count(assembly, -len(assembly.buffer))
         assembly.buffer = bytearray()
 
     def end(self, assembly: _Assembly) -> None:
         """No more frames from this stream."""
         self.clear(assembly)
         self._assemblies.remove(assembly)
+
+    def _count(self, assembly: _Assembly, amount: int) -> None:
+        self.held += amount
+        self.strange += amount if assembly.strange else 0
+
+    def _limit(self) -> None:
+        while self.strange > self.strange_limit:
+            self._give_up(each for each in self._assemblies if each.strange)
+        while self.held > self.limit:
+            self._give_up(self._assemblies)
+
+    def _give_up(self, some: Iterable[_Assembly]) -> None:
+        largest = max(some, key=lambda each: each.held)
+        self._resume(largest)
+        self.clear(largest)
+        largest.stream.reset()
 
 
 async def open_lane(connection: Connection, lane: Lane) -> Stream:
@@ -96,9 +131,10 @@ async def open_lane(connection: Connection, lane: Lane) -> Stream:
 
 async def write_frame(stream: Stream, frame: bytes) -> None:
     """Write one frame whole, else reset the stream, on which what follows would be misread; StreamBroken as `Stream.write`."""
+    view = memoryview(frame)
     try:
-        await stream.write(len(frame).to_bytes(HEADER_BYTES, "big"))
-        await stream.write(frame)
+        await stream.write(b"".join((len(frame).to_bytes(HEADER_BYTES, "big"), view[:FIRST_BYTES])))
+        await stream.write(view[FIRST_BYTES:])
     except BaseException:
         stream.reset()
         raise
@@ -116,15 +152,17 @@ async def accept_lane(stream: Stream) -> tuple[Lane, bytes] | None:
 
 
 async def read_frames(
-    stream: Stream, lane: Lane, received: bytes, unfinished: PartialFrames, deliver: Callable[[bytearray], object], *,
-    known: Callable[[], bool] = lambda: True, longest: Mapping[Lane, int] = MAX_FRAME_BYTES,
+    stream: Stream, lane: Lane, received: bytes, unfinished: PartialFrames, deliver: Callable[[bytearray], bool | None], *,
+    room: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint, known: trio.Event | None = None,
+    longest: Mapping[Lane, int] = MAX_FRAME_BYTES,
 ) -> None:  # fmt: skip
     """Deliver complete frames until the stream ends, breaks, or stalls in the middle of a frame.
 
-    `received` are bytes that came with the negotiation; `deliver` takes ownership of a frame; peers that are not `known` share a small
-    bound. Raises FrameTooLong: beyond the lane's bytes in `longest`, which is read for every frame.
+    `received` are bytes that came with the negotiation. `deliver` takes ownership of a frame, or gives False and gets it again after
+    `room`. `known` is set when the peer is (None: it is); until then its frames share a small bound, and long ones wait for STALL_S.
+    Raises FrameTooLong: beyond the lane's bytes in `longest`, which is read for every frame.
     """
-    assembly = unfinished.begin(stream, known)
+    assembly = unfinished.begin(stream, (lambda: True) if known is None else known.is_set)
     delivered = 0
     wanted = -1  # length of the current frame; -1 while in its header
     try:
@@ -141,13 +179,24 @@ async def read_frames(
                     unfinished.clear(assembly)
                     if wanted > longest[lane]:
                         raise FrameTooLong
+                    if wanted > MAX_STRANGE_FRAME_BYTES and known is not None and not known.is_set():
+                        with unfinished.paused(assembly), trio.move_on_after(STALL_S):
+                            await known.wait()
+                        if not known.is_set():
+                            stream.reset()
+                            return
                 if len(assembly.buffer) == wanted:
                     frame, wanted = assembly.buffer, -1
                     unfinished.clear(assembly)
-                    deliver(frame)
+                    while deliver(frame) is False:
+                        with unfinished.paused(assembly):
+                            await room()
                     delivered += 1
                     if delivered % FRAMES_AT_ONCE == 0:
                         await trio.lowlevel.checkpoint()
+            if stream.waiting:
+                data = memoryview(await stream.read())
+                continue
             inside = wanted >= 0 or assembly.buffer
             with trio.move_on_after(STALL_S if inside else inf) as patience:
                 data = memoryview(await stream.read())

@@ -26,7 +26,7 @@ class PeerState:
 
     bucket: TokenBucket  # frames that it may send
     dropped: TokenBucket = field(default_factory=lambda: TokenBucket(DROPPED_PER_S, 4 * DROPPED_PER_S))
-    known: bool = False  # its addresses were given to `learn`, or it was dialled
+    known: trio.Event = field(default_factory=trio.Event)  # its addresses were given to `learn`, or it was dialled
     outgoing: dict[Lane, Stream] = field(default_factory=dict)
     locks: dict[Lane, trio.Lock] = field(default_factory=lambda: {lane: trio.Lock() for lane in LANES})
     endpoints: tuple[Endpoint, ...] = ()

@@ -4,7 +4,7 @@ py-libp2p's own muxer does not enforce the receive window, polls every 10 ms for
 seconds. Here data beyond the window end the connection, credit is an event, and there is no clock.
 
     frame   version 0 | type | flags | stream | length      (12 bytes, big-endian), then `length` bytes if type is data
-    data    consumes the receiver's credit: 256 KiB at first, more by window updates
+    data    consumes the receiver's credit: 256 KiB at first, more by window updates; ours double to WINDOW while data come
     SYN     opens (dialler odd ids, listener even), ACK confirms; both may carry more credit
     FIN     no more from this side; RST: gone in both directions
     ping    SYN asks, ACK answers;  go away: the session ends
@@ -15,18 +15,21 @@ Source: hashicorp/yamux spec.md, with the libp2p note on initial windows.
 """
 
 import struct
+from collections import deque
 from dataclasses import dataclass, field
 
 from starling.gossip.limits import TokenBucket
 
 PROTOCOL_ID = "/yamux/1.0.0"
 INITIAL_WINDOW = 256 << 10
-WINDOW = 16 << 20
+WINDOW = 16 << 20  # 100 ms at 1 Gbit/s and a third more
+MAX_WINDOWS = 2 * WINDOW  # of all streams of a session together
 MAX_BODY_BYTES = (64 << 10) - 17 - 12  # header and body fill one Noise record exactly
 MAX_INBOUND_STREAMS = 16
 MAX_OUTGOING_BYTES = 1 << 20  # senders of data stop far below, so only unread answers reach it
 OPENINGS_PER_S = 20.0
 SMALL_BYTES = 1 << 10
+SHARED_BYTES = 16 << 10  # a shorter piece is copied, for it not to keep a whole record in memory
 SMALL_FRAMES_PER_S = 1000.0  # a frame of a lane is two of them, and 200 of those a second are taken
 
 _HEADER = struct.Struct("!BBHII")
@@ -55,9 +58,9 @@ class Opened(Event):
 
 @dataclass(frozen=True)
 class Received(Event):
-    """Bytes on the stream, in order. Call `consumed` when they are processed."""
+    """Bytes on the stream, in order, maybe a view of what `receive` got. Call `consumed` when they are processed."""
 
-    data: bytes = b""
+    data: bytes | memoryview = b""
 
 
 class Finished(Event):
@@ -81,7 +84,8 @@ class _Stream:
     inbound: bool
     send_credit: int = INITIAL_WINDOW
     receive_credit: int = INITIAL_WINDOW
-    consumed: int = 0
+    window: int = INITIAL_WINDOW  # most bytes that are received and not consumed
+    consumed: int = 0  # since the last update
     we_finished: bool = False
     they_finished: bool = False
 
@@ -92,11 +96,16 @@ class Session:
 
     dialler: bool
     max_inbound: int = MAX_INBOUND_STREAMS
-    outgoing: bytearray = field(default_factory=bytearray)  # what waits to be sent, in order; see `take`
+    outgoing_bytes: int = 0  # that wait to be sent; see `take`
+    frames: int = 0  # received so far
     _streams: dict[int, _Stream] = field(default_factory=dict)
+    _outgoing: deque[bytearray | memoryview] = field(
+        default_factory=deque
+    )  # in order: headers, and data as they were given
     _next_id: int = 0
     _last_inbound: int = 0
     _inbound: int = 0
+    _windows: int = 0  # of inbound streams
     _buffer: bytearray = field(default_factory=bytearray)
     _body: tuple[int, int] = (0, 0)  # stream and bytes left of the data frame under way
     _body_finishes: bool = False
@@ -123,24 +132,39 @@ class Session:
         return 0 if state is None or state.we_finished else state.send_credit
 
     def send(self, stream: int, data: memoryview) -> int:
-        """Queue the first bytes of `data`, as many as one frame and the peer's credit take; how many those were."""
+        """Queue the first bytes of `data`, as many as one frame and the peer's credit take; how many those were.
+
+        They are not copied, so they must not change before they are taken.
+        """
         count = min(self.room(stream), MAX_BODY_BYTES, len(data))
+        if 0 < len(data) - count < SMALL_BYTES < count:
+            count -= SMALL_BYTES  # for what is left not to be a small frame
         if count:
             self._streams[stream].send_credit -= count
             self._put(_DATA, 0, stream, count)
-            self.outgoing += data[:count]
+            self._outgoing.append(data[:count])
+            self.outgoing_bytes += count
         return count
 
     def consumed(self, stream: int, count: int) -> None:
-        """`count` received bytes are out of the way: the peer may send as many more."""
+        """`count` received bytes are out of the way: the peer may send as many more, or, where that much came through, twice the window."""
         state = self._streams.get(stream)
         if state is None or state.they_finished:
             return
         state.consumed += count
-        if 2 * state.consumed >= state.receive_credit:
-            self._put(_UPDATE, 0, stream, state.consumed)
-            state.receive_credit += state.consumed
+        if 2 * state.consumed >= state.window:
+            growth = min(state.window, WINDOW - state.window, MAX_WINDOWS - self._windows) if state.inbound else 0
+            growth = max(growth, 0)
+            state.window += growth
+            self._windows += growth
+            self._put(_UPDATE, 0, stream, state.consumed + growth)
+            state.receive_credit += state.consumed + growth
             state.consumed = 0
+
+    def window(self, stream: int) -> int:
+        """Most bytes of a stream that can be received and not consumed; 0 if it is gone."""
+        state = self._streams.get(stream)
+        return 0 if state is None else state.window
 
     def finish(self, stream: int) -> None:
         """Send no more on a stream."""
@@ -157,13 +181,21 @@ class Session:
             self._put(_UPDATE, _RST, stream, 0)
             self._forget(stream)
 
-    def take(self, limit: int) -> bytes:
-        """Up to `limit` bytes to send, removed from the queue; b"" if there are none."""
-        taken = bytes(memoryview(self.outgoing)[:limit])
-        del self.outgoing[:limit]
+    def take(self, limit: int) -> list[bytearray | memoryview]:
+        """Up to `limit` bytes to send, removed from the queue, in the pieces that they came in."""
+        taken, left = [], limit
+        while self._outgoing and left:
+            piece = self._outgoing.popleft()
+            if len(piece) > left:
+                view = memoryview(piece)
+                self._outgoing.appendleft(view[left:])
+                piece = view[:left]
+            taken.append(piece)
+            left -= len(piece)
+        self.outgoing_bytes -= limit - left
         return taken
 
-    def receive(self, data: bytes, now: float) -> list[Event]:
+    def receive(self, data: bytes | memoryview, now: float) -> list[Event]:
         """Parse received bytes, cut anywhere, at `now` seconds. Raises Violation if the session must end."""
         events: list[Event] = []
         view = memoryview(data)
@@ -179,6 +211,7 @@ class Session:
             if len(self._buffer) == _HEADER.size:
                 version, kind, flags, number, length = _HEADER.unpack(self._buffer)
                 self._buffer.clear()
+                self.frames += 1
                 if version != 0 or kind > _GO_AWAY or flags > 15:
                     raise Violation("muxer_garbage")
                 self._take_header(kind, flags, number, length, now, events)
@@ -188,7 +221,7 @@ class Session:
         left = self._body[1] - len(piece)
         self._body = (stream, left)
         if stream in self._streams:
-            events.append(Received(stream, bytes(piece)))
+            events.append(Received(stream, piece if len(piece) >= SHARED_BYTES else bytes(piece)))
             if not left and self._body_finishes:
                 self._finished(stream, events)
 
@@ -216,8 +249,9 @@ class Session:
             self._answer(_UPDATE, _RST, stream, 0)
             return
         self._inbound += 1
-        self._streams[stream] = _Stream(inbound=True, receive_credit=WINDOW)
-        self._answer(_UPDATE, _ACK, stream, WINDOW - INITIAL_WINDOW)
+        self._streams[stream] = _Stream(inbound=True)
+        self._windows += INITIAL_WINDOW
+        self._answer(_UPDATE, _ACK, stream, 0)
         events.append(Opened(stream))
 
     def _on_stream(self, kind: int, flags: int, stream: int, length: int, events: list[Event]) -> None:
@@ -256,12 +290,17 @@ class Session:
                 self._forget(stream)
 
     def _forget(self, stream: int) -> None:
-        self._inbound -= self._streams.pop(stream).inbound
+        state = self._streams.pop(stream)
+        self._inbound -= state.inbound
+        self._windows -= state.window if state.inbound else 0
 
     def _answer(self, kind: int, flags: int, stream: int, length: int) -> None:
-        if len(self.outgoing) > MAX_OUTGOING_BYTES:
+        if self.outgoing_bytes > MAX_OUTGOING_BYTES:
             raise Violation("muxer_not_reading")
         self._put(kind, flags, stream, length)
 
     def _put(self, kind: int, flags: int, stream: int, length: int) -> None:
-        self.outgoing += _HEADER.pack(0, kind, flags, stream, length)
+        if not self._outgoing or not isinstance(headers := self._outgoing[-1], bytearray):
+            self._outgoing.append(headers := bytearray())
+        headers += _HEADER.pack(0, kind, flags, stream, length)
+        self.outgoing_bytes += _HEADER.size

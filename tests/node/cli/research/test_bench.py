@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import math
+import signal
 import subprocess
 import sys
 
@@ -15,7 +16,7 @@ import torch
 from starling.gossip.errors import ConfigError, GossipError
 from starling.kernels import codec, company
 from starling.kernels import rules as combining
-from starling.kernels.schema import ALL_RULES, CODECS, RULES, Case, RuleCase
+from starling.kernels.schema import ALL_RULES, CODECS, RULES, TRANSPORTS, Case, RuleCase
 from starling.node.cli.main import main
 from starling.node.cli.research import bench
 from tests.harness.schemas import valid
@@ -85,6 +86,76 @@ def test_the_child_refuses_what_it_does_not_know_in_one_line(capsys):
 def test_impossible_numbers_are_refused_before_anything_starts(arguments, child):
     assert main(["bench", *arguments.split()]) == 2
     assert child == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--message-bytes 0", "--message-bytes: must be in [1, 268435456], got 0"),
+        ("--message-bytes 268435457", "--message-bytes: must be in"),
+        ("--transport udp", "--transport: 'udp' is unknown, choose one of starling, tcp, tls"),
+        ("--seconds 0", "--seconds: must be in"), ("--seconds nan", "--seconds: must be in"),
+        ("--repeat 0", "--repeat: must be in"), ("--rate -1", "--rate: must be in"),
+        ("--listen 127.0.0.1", "--listen: must be HOST:PORT"), ("--connect :80", "--connect: must be HOST:PORT"),
+        ("--connect h:70000", "--connect: must be HOST:PORT"), ("--listen a:1 --connect b:1", "two ends of a link"),
+    ],
+)  # fmt: skip
+def test_a_link_that_cannot_be_measured_is_refused_in_one_line(arguments, words, child, capsys):
+    assert main(["bench", "link", *arguments.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert child == []
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_messages_are_measured_between_two_processes(transport, capsys):
+    """Each transport once, whole: a message may be longer than a record, and than what a node shares with strangers."""
+    options = ["--transport", transport, "--message-bytes", "9000000", "--seconds", "0.1", "--repeat", "1", "--json"]
+    assert main(["bench", "link", *options]) == 0
+    out, err = capsys.readouterr()
+    (case,) = valid("bench-link", out)["cases"]
+    assert list(case) == [
+        "message_bytes", "rtt_ms", "rate_mbit", "transport", "mb_s", "tx_cpu_s_per_gib", "rx_cpu_s_per_gib",
+    ]  # fmt: skip
+    assert (case["message_bytes"], case["transport"]) == (9_000_000, transport)
+    assert case["mb_s"] > 1.0
+    assert min(case["tx_cpu_s_per_gib"], case["rx_cpu_s_per_gib"]) > 0.0
+    assert err == ""
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_the_two_ends_of_a_link_may_be_two_commands(capsys):
+    words = [sys.executable, "-m", "starling.node.cli.main", "bench", "link", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as listening:
+        try:
+            address = listening.stderr.readline().split()[-1]
+            options = [
+                "--transport",
+                "tcp",
+                "--message-bytes",
+                "1000",
+                "--seconds",
+                "0.1",
+                "--repeat",
+                "1",
+                "--rate",
+                "100",
+            ]
+            assert main(["bench", "link", "--connect", address, *options]) == 0
+            row = capsys.readouterr().out.splitlines()[1].split()
+            assert row[:4] == ["1,000", "tcp", "0", "100"]
+            assert main(["bench", "link", "--listen", address]) == 2
+            assert "Address already in use" in capsys.readouterr().err
+            listening.send_signal(signal.SIGINT)
+            assert listening.wait(10.0) == 130
+        finally:
+            listening.kill()
+    assert main(["bench", "link", "--connect", address, *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "nobody answers; start `starling bench link --listen" in line
 
 
 def test_all_codecs_at_every_length_on_one_thread_unless_options_say_otherwise(child, monkeypatch, capsys):

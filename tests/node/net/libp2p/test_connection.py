@@ -19,6 +19,7 @@ from starling.node.net.libp2p.lanes import (  # fmt: skip
     read_frames,
     write_frame,
 )
+from starling.node.net.libp2p.yamux import INITIAL_WINDOW
 from starling.node.net.limits import Pacer
 from tests.harness.virtual import virtual
 
@@ -27,11 +28,12 @@ class PlainChannel:
     def __init__(self, stream: trio.StapledStream):
         self.stream = stream
 
-    async def read(self, limit: int) -> bytes:
-        return bytes(await self.stream.receive_some(limit))
+    async def records(self, limit: int) -> list[bytes]:
+        data = bytes(await self.stream.receive_some(limit))
+        return [data] if data else []
 
-    async def write(self, data: bytes) -> None:
-        await self.stream.send_all(data)
+    async def write(self, *pieces: bytes | memoryview) -> None:
+        await self.stream.send_all(b"".join(pieces))
 
 
 @asynccontextmanager
@@ -148,6 +150,7 @@ async def test_who_holds_most_of_the_unfinished_pays_when_the_bound_is_reached()
         nursery.start_soon(read_frames, far_small, "exchange", b"", unfinished, frames.append)
         nursery.start_soon(read_frames, far_large, "exchange", b"", unfinished, frames.append)
         await large.write((8 << 20).to_bytes(4, "big") + bytes(1_000_000))
+        await trio.sleep(1.0)
         await write_frame(small, bytes(200_000))
         await trio.sleep(1.0)
         assert [len(frame) for frame in frames] == [200_000]
@@ -160,25 +163,99 @@ async def test_who_holds_most_of_the_unfinished_pays_when_the_bound_is_reached()
 async def test_what_strangers_have_under_way_has_a_small_bound_of_its_own():
     """They have only small things to say, and cost nothing to make. Whoever we know is not in their way, nor are they in its."""
     async with connected() as (ends, nursery):
-        unfinished, frames, members = PartialFrames(strange_limit=1 << 20), [], {"member"}
-        streams = {}
-        for name in ("member", "stranger", "another"):
+        unfinished, frames, streams = PartialFrames(strange_limit=400_000), [], {}
+        known = {name: trio.Event() for name in ("member", "stranger", "another")}
+        known["member"].set()
+        for name, event in known.items():
             streams[name], far = await lane_between(ends)
-            read = partial(read_frames, known=lambda name=name: name in members)
-            nursery.start_soon(read, far, "exchange", b"", unfinished, frames.append)
+            nursery.start_soon(partial(read_frames, known=event), far, "exchange", b"", unfinished, frames.append)
         await streams["member"].write((4 << 20).to_bytes(4, "big") + bytes(3 << 20))
-        await streams["stranger"].write((4 << 20).to_bytes(4, "big") + bytes(800_000))
-        await write_frame(streams["another"], bytes(500_000))
+        await streams["stranger"].write((250_000).to_bytes(4, "big") + bytes(240_000))
         await trio.sleep(1.0)
-        assert [len(frame) for frame in frames] == [500_000]
+        await write_frame(streams["another"], bytes(200_000))
+        await trio.sleep(1.0)
+        assert [len(frame) for frame in frames] == [200_000]
         assert streams["stranger"].broken
         assert (unfinished.held, unfinished.strange) == (3 << 20, 0)
-        members.add("another")
+        known["another"].set()
         await write_frame(streams["another"], bytes(2 << 20))
         await streams["member"].write(bytes(1 << 20))
         await trio.sleep(1.0)
         assert [len(frame) for frame in frames[1:]] == [2 << 20, 4 << 20]
         assert (unfinished.held, unfinished.strange) == (0, 0)
+
+
+@virtual
+async def test_a_long_frame_of_a_stranger_waits_until_it_is_known():
+    """It may be a member whose record is under way. Until then it holds no more than its window, and that counts."""
+    async with connected() as (ends, nursery):
+        unfinished, frames, known = PartialFrames(), [], trio.Event()
+        stream, far = await lane_between(ends)
+        nursery.start_soon(partial(read_frames, known=known), far, "exchange", b"", unfinished, frames.append)
+        nursery.start_soon(write_frame, stream, bytes(16 << 20))
+        await trio.sleep(STALL_S - 1.0)
+        assert unfinished.held == unfinished.strange == INITIAL_WINDOW
+        assert sum(map(len, far._chunks)) <= INITIAL_WINDOW
+        known.set()
+        await trio.sleep(1.0)
+        assert [len(frame) for frame in frames] == [16 << 20]
+        assert (unfinished.held, unfinished.strange) == (0, 0)
+
+
+@virtual
+async def test_a_long_frame_of_a_peer_that_stays_unknown_is_given_up():
+    async with connected() as (ends, nursery):
+        unfinished, frames = PartialFrames(), []
+        stream, far = await lane_between(ends)
+        nursery.start_soon(partial(read_frames, known=trio.Event()), far, "exchange", b"", unfinished, frames.append)
+        with pytest.raises(StreamBroken):
+            await write_frame(stream, bytes(16 << 20))
+        assert unfinished.held == 0
+        assert not frames
+        assert not ends.one.closing, "the connection and its other lanes live"
+
+
+@virtual
+async def test_frames_for_which_there_is_no_room_wait_at_their_sender():
+    """A burst is not lost while the inbox is full: the sender's window closes. What its peer may still send counts as held."""
+    async with connected() as (ends, nursery):
+        unfinished, frames, taken = PartialFrames(), [], trio.Event()
+        stream, far = await lane_between(ends)
+
+        def deliver(frame):
+            return frames.append(frame) if len(frames) < 3 or taken.is_set() else False
+
+        nursery.start_soon(partial(read_frames, room=taken.wait), far, "exchange", b"", unfinished, deliver)
+
+        async def send():
+            for number in range(10):
+                await write_frame(stream, bytes([number]) * 100_000)
+
+        nursery.start_soon(send)
+        await trio.sleep(1000 * STALL_S)
+        assert len(frames) == 3
+        assert unfinished.held == far.window < 1_000_000 + INITIAL_WINDOW
+        taken.set()
+        await trio.sleep(1.0)
+        assert [frame[0] for frame in frames] == list(range(10))
+        assert unfinished.held == 0
+
+
+@virtual
+async def test_of_streams_that_are_not_read_those_beyond_the_bound_are_reset():
+    """Their windows are memory that a hostile peer fills."""
+    async with connected() as (ends, nursery):
+        unfinished = PartialFrames(limit=3 * INITIAL_WINDOW)
+        streams = []
+        for _ in range(5):
+            stream, far = await lane_between(ends)
+            streams.append(stream)
+            read = partial(read_frames, room=trio.sleep_forever)
+            nursery.start_soon(read, far, "control", b"", unfinished, lambda frame: False)
+            await write_frame(stream, b"x")
+        await trio.sleep(1.0)
+        assert sum(not stream.broken for stream in streams) == 3
+        assert unfinished.held == 3 * INITIAL_WINDOW
 
 
 @pytest.mark.parametrize("lane", ["control", "exchange", "state"])
