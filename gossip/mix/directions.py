@@ -95,7 +95,7 @@ def asked(
         raise ValueError("bad_drift")
     reach = math.inf
     if values and limited:
-        if len(values) < REACH.size:
+        if len(values) <= REACH.size:
             raise ValueError("bad_length")
         reach, values = REACH.unpack_from(values)[0], values[REACH.size :]
         if not 0.0 <= reach < math.inf:

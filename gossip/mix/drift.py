@@ -106,12 +106,14 @@ def within(weight: float, u: Tensor, flow: Tensor, rest: float, reach: float, sl
     """The largest w in [0, weight] with which the flow less w·u is no longer than `reach` >= 0, or than the flow was before.
 
     u and the flow (w,) are on the coordinates of an exchange, `rest` is Σ of the squares of the flow elsewhere, `slack` the share of the
-    squared length by which another machine may have rounded.
+    squared length by which another machine may have rounded. A u of 0 has no weight, as `gate` says.
     """
     if weight == 0.0 or reach == math.inf:
         return weight
     u, flow = u.double(), flow.double()
     along, power, squared = float(flow @ u), float(u @ u), float(flow @ flow)
+    if power == 0.0:
+        return 0.0
     room = max(reach * reach - rest, squared) * (1.0 + slack) - squared
     most = (along + math.sqrt(along * along + power * room)) / power
     return min(weight, most) if most >= 0.0 else 0.0  # not a number: 0

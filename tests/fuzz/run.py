@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.fuzz.catalogue import PLANTED, TARGETS
-from tests.fuzz.target import load, regressions
+from tests.fuzz.target import Target, load, regressions
 
 INSTRUMENTED = ("starling", "tests")  # of the tests only the targets: their decisions guide the fuzzer
 MAX_INPUT_S = 10
@@ -131,8 +131,11 @@ def main() -> None:
 
 def _fork(names: Iterable[str], corpus: Path, at_a_time: int, options: tuple[int, int, int]) -> None:
     """Attacks each in a child of this process, with output and exit code in its folder."""
+    names = list(names)
     for library in ("torch", "libp2p", "msgpack", "msgspec"):
         importlib.import_module(library)
+    for name in names:
+        _instrumented(name)
     running: dict[int, str] = {}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
@@ -170,8 +173,7 @@ def fuzz(name: str, corpus: Path, seconds: int, inputs: int, timeout: int) -> No
 
     warnings.simplefilter("error")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with atheris.instrument_imports(include=INSTRUMENTED):
-        target = load({**TARGETS, **PLANTED}[name])
+    target = _instrumented(name)
     found, seeds, broken = corpus / "found", corpus / "seeds", corpus / "broken"
     for folder in (found, seeds, broken):
         folder.mkdir(parents=True, exist_ok=True)
@@ -200,6 +202,13 @@ def fuzz(name: str, corpus: Path, seconds: int, inputs: int, timeout: int) -> No
 
     atheris.Setup(arguments, run)
     atheris.Fuzz()
+
+
+def _instrumented(name: str) -> Target:
+    import atheris
+
+    with atheris.instrument_imports(include=INSTRUMENTED):
+        return load({**TARGETS, **PLANTED}[name])
 
 
 def _limit_memory() -> None:

@@ -195,6 +195,12 @@ def test_a_flow_that_is_too_long_may_turn_and_shrink_but_not_grow():
     assert drift.within(0.5, u, 0 * u, 0.0, 0.0) == 0.0
 
 
+@pytest.mark.parametrize("flow", [torch.zeros(2), torch.tensor([3.0, 4.0])])
+def test_nothing_has_no_weight(flow):
+    """A peer may send it with one: the engine lives on, and refuses."""
+    assert drift.within(0.5, torch.zeros(2), flow, 0.0, 1.0) == 0.0
+
+
 def test_numbers_too_large_to_square_move_nothing():
     u = torch.full((2,), 1e200, dtype=torch.float64)
     assert drift.within(0.5, u, u, 0.0, 1.0) == 0.0
