@@ -19,6 +19,7 @@ from starling.node.config import manifest as manifests
 from starling.node.config import presets, toml
 from starling.node.config.assignments import assignments
 from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.forks import Forked, Servers
 from starling.node.status.control import ControlError
 from starling.node.status.final import FinalStatus
 from starling.node.status.snapshot import StatusSnapshot
@@ -38,7 +39,8 @@ class Node(Attached):
     Use it as a context manager, or call `start` and `stop`. `for status in node` yields its status until it has finished.
     """
 
-    process: subprocess.Popen[bytes] | None = None  # the child process; None before `start`
+    process: subprocess.Popen[bytes] | Forked | None = None  # the child process; None before `start`
+    forks: Servers | None = None  # they make the process; None: it is one like any other
 
     def __enter__(self) -> Self:
         return self.start()
@@ -68,7 +70,7 @@ class Node(Attached):
             raise ConfigError(
                 f"run_dir: a node is running in {self.run_dir}; use starling.attach({str(self.run_dir)!r})"
             )
-        self.process = operate.start(place)
+        self.process = operate.start(place, self.forks)
         return self
 
     def raise_if_ended(self) -> None:

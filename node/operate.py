@@ -17,6 +17,7 @@ from starling.node.admission.issue import take_up
 from starling.node.config import manifest as manifests
 from starling.node.config import start as start_of
 from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.forks import Forked, Servers
 from starling.node.identity import Identity
 from starling.node.status.control import typed
 from starling.node.storage import private
@@ -81,14 +82,17 @@ def _placed(config: NodeConfig) -> NodeConfig:
     return structs.replace(config, start=start_of.absolute(config.start))
 
 
-def start(place: RunDir) -> subprocess.Popen[bytes]:
+def start(place: RunDir, forks: Servers | None = None) -> subprocess.Popen[bytes] | Forked:
     """Start the node of a directory in a process of its own, which ends when its standard input closes; output goes to `place.output`.
 
-    The process has a session of its own, so Ctrl-C in a terminal reaches its parent alone.
+    The process has a session of its own, so Ctrl-C in a terminal reaches its parent alone. `forks` make one of many at once.
     """
+    arguments = ["run", "--dir", str(place.path), "--until-stdin-closes"]
     with open(private.keep(place.output, os.O_WRONLY | os.O_APPEND), "ab") as output:  # noqa: PTH123 - a descriptor
+        if forks is not None:
+            return forks.node(arguments, output.fileno())
         return subprocess.Popen(
-            [sys.executable, "-m", "starling.node.cli.main", "run", "--dir", str(place.path), "--until-stdin-closes"],
+            [sys.executable, "-m", "starling.node.cli.main", *arguments],
             stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
         )  # fmt: skip
 

@@ -1,8 +1,8 @@
 """A swarm of real node processes on loopback: started, watched, hurt on purpose, measured, and taken down again.
 
-Each node is what a volunteer runs (`starling run --dir …`), with its own identity, sockets and engine process. The orchestrator
-only starts and kills processes and reads their status; it takes no part in training. Nodes end when their standard input closes, so
-none outlives it.
+Each node is what a volunteer runs (`starling run --dir …`), with its own identity, sockets and engine process, forked where that is
+possible. The orchestrator only starts and kills processes and reads their status; it takes no part in training. Nodes end when their
+standard input closes, so none outlives it.
 
 Shapes: n nodes, d parameters.
 """
@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
@@ -23,12 +23,13 @@ from msgspec import structs
 from starling.gossip.catalogue import Scalar
 from starling.gossip.errors import ConfigError, GossipError
 from starling.gossip.wire.schema import MAX_ADDRESSES
-from starling.node import attach, operate
+from starling.node import attach, forks, operate
 from starling.node.admission import invite as invites
 from starling.node.background import Node
 from starling.node.config import start
 from starling.node.config.schema import LimitsSection, Manifest, NodeConfig, RecordSection
 from starling.node.demo.summary import DemoBan, DemoNode, DemoSummary, NodeState
+from starling.node.forks import Servers
 from starling.node.identity import Identity
 from starling.node.status.control import ControlError
 from starling.node.status.snapshot import StatusSnapshot
@@ -121,6 +122,8 @@ class Demo:
     folder: Path = Path()
     began: float = 0.0
     before_ban: DemoBan | None = None
+    _open: ExitStack = field(default_factory=ExitStack)
+    _forks: Servers | None = None
 
     def __enter__(self) -> Self:
         self.folder = self.plan.folder or Path(tempfile.mkdtemp(prefix="starling-demo-"))
@@ -130,6 +133,9 @@ class Demo:
             raise ConfigError(f"--dir: {self.folder} cannot be used: {error.strerror}; name another folder") from error
         if any(self.folder.glob("node-*")):
             raise ConfigError(f"--dir: {self.folder} holds an earlier demo; name another folder or delete it")
+        if forks.available():
+            sockets = self._open.enter_context(tempfile.TemporaryDirectory(prefix="starling-forks-"))
+            self._forks = self._open.enter_context(Servers(Path(sockets)))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -140,6 +146,7 @@ class Demo:
         deadline = time.monotonic() + GRACE_S
         for member in self.members:
             member.stop(max(0.0, deadline - time.monotonic()))
+        self._open.close()
         unexplained = isinstance(error, GossipError) and not isinstance(error, ConfigError)  # the logs say more
         if self.plan.folder is None and not unexplained:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -183,8 +190,10 @@ class Demo:
 
     def _member(self, index: int) -> Member:
         folder, attack = self.folder / f"node-{index}", dict(self.plan.byzantine).get(index, "")
-        self.members.append(Member(index, folder, self._peer(index), attack))
-        return self.members[-1]
+        member = Member(index, folder, self._peer(index), attack)
+        member.forks = self._forks
+        self.members.append(member)
+        return member
 
     def _config(self, index: int) -> NodeConfig:
         plan, connections = self.plan, 4 * (self.plan.nodes + 2)

@@ -6,15 +6,19 @@ ends, every pending and later call raises EngineError; the supervisor starts a n
 The child ends by itself when its end of the pipe closes, so it never outlives a daemon, not even one that was killed.
 """
 
+import os
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import trio
 
 from starling.gossip.errors import EngineError, LocalProtocolError
+from starling.node import forks
+from starling.node.forks import Forked
 from starling.node.rpc import pipe
 from starling.node.rpc.calls import Reply, Request
 
@@ -25,7 +29,7 @@ _REAP_S = 5.0  # for the exit status of a child that closed its pipe
 class ProcessEngine:
     """A running engine process; satisfies `starling.node.interfaces.EngineHandle`. Made by `open_engine`."""
 
-    def __init__(self, process: trio.Process, stream: trio.SocketStream) -> None:
+    def __init__(self, process: trio.Process | Forked, stream: trio.SocketStream) -> None:
         self._process = process
         self._stream = stream
         self._queue, self._outgoing = trio.open_memory_channel[bytearray](QUEUED_FRAMES)
@@ -103,7 +107,7 @@ class ProcessEngine:
                 self._replies[call_id] = reply
                 done.set()
         with trio.move_on_after(_REAP_S):
-            await self._process.wait()
+            await _ended(self._process)
         self._ended = f"the engine process ended with {_status(self._process.returncode)}"
 
     async def _receive(self, count: int) -> bytearray | None:
@@ -131,12 +135,7 @@ async def open_engine() -> AsyncIterator[ProcessEngine]:
     with ours:
         with theirs:
             try:
-                process = await trio.lowlevel.open_process(
-                    # -P: a file of the folder the daemon was started in never shadows a module of ours
-                    [sys.executable, "-P", "-m", "starling.node.engine.process", str(theirs.fileno())],
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                )
+                process = await _start(theirs)
             except OSError as error:
                 raise EngineError(f"the engine process cannot be started: {error}") from error
         engine = ProcessEngine(process, trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
@@ -146,7 +145,26 @@ async def open_engine() -> AsyncIterator[ProcessEngine]:
         finally:
             engine.kill()
             with trio.CancelScope(shield=True):
-                await process.wait()
+                await _ended(process)
+
+
+async def _start(sock: socket.socket) -> trio.Process | Forked:
+    if forks.FOLDER in os.environ:
+        return await trio.to_thread.run_sync(forks.engine, Path(os.environ[forks.FOLDER]), sock)
+    return await trio.lowlevel.open_process(
+        # -P: a file of the folder the daemon was started in never shadows a module of ours
+        [sys.executable, "-P", "-m", "starling.node.engine.process", str(sock.fileno())],
+        pass_fds=[sock.fileno()],
+        stdin=subprocess.DEVNULL,
+    )
+
+
+async def _ended(process: trio.Process | Forked) -> None:
+    if isinstance(process, trio.Process):
+        await process.wait()
+    elif process.poll() is None:
+        await trio.lowlevel.wait_readable(process.fileno())
+        process.poll()
 
 
 @asynccontextmanager

@@ -1,0 +1,238 @@
+"""Processes of a local swarm, forked from two that have imported what nodes and engines need: each is up at once and shares their memory.
+
+    starter ── python -m starling.node.forks FOLDER ──> server of nodes ──> server of engines
+                                                            ├──> node, asks the other server for its engine
+                                                            └──> node …
+
+A request is one message with descriptors on a new connection to FOLDER/KIND; it is answered by a pidfd, and by the exit status at the end.
+Servers end with their standard input, thus with whoever started them; what they forked lives on. Linux has the pidfds that this needs.
+"""
+
+import gc
+import importlib
+import os
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO, Literal, Self
+
+from msgspec import msgpack
+
+Kind = Literal["node", "engine"]
+FOLDER = "STARLING_FORKS"  # environment variable of nodes: where the servers listen
+_MAINS = {"node": "starling.node.cli.main", "engine": "starling.node.engine.process"}
+_NEEDED = {
+    "node": ("starling.node.cli.run", "starling.node.daemon.main"),
+    "engine": ("starling.node.engine.engine", "torch._dynamo"),  # which torch.optim loads when it is first used
+}
+_MOST_FDS, _MOST_BYTES = 8, 1 << 16
+_ASK_S = 60.0  # for a server that still imports
+UNKNOWN = 255  # exit status of a process whose server is gone
+
+
+def available() -> bool:
+    """Whether this machine can fork nodes so."""
+    return sys.platform == "linux" and hasattr(os, "pidfd_open")
+
+
+class Forked:
+    """A process forked by a server, with the part of `subprocess.Popen` that is used of it.
+
+    Args:
+        kind: node or engine.
+        folder: where the servers listen.
+        arguments: of its entry point.
+        stdio: descriptors of its standard input, output and error.
+        keep: further descriptors of ours that it gets, under numbers that its arguments say by "{0}", "{1}", ….
+        stdin: our end of its standard input, if that is a pipe.
+
+    Raises OSError: no server answers.
+    """
+
+    def __init__(
+        self, kind: Kind, folder: Path, arguments: Sequence[str], stdio: tuple[int, int, int], keep: Sequence[int] = (),
+        stdin: IO[bytes] | None = None,
+    ) -> None:  # fmt: skip
+        self.stdin = stdin
+        self.returncode: int | None = None
+        with ExitStack() as failed:
+            self._line = failed.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            self._line.settimeout(_ASK_S)
+            self._line.connect(str(folder / kind))
+            socket.send_fds(self._line, [msgpack.encode(list(arguments))], [*stdio, *keep])
+            answer, fds, _flags, _from = socket.recv_fds(self._line, 64, 1)
+            if not fds:
+                raise ConnectionResetError(f"the server of forked {kind}s is gone")
+            failed.pop_all()
+        self.pid, self._pidfd = int(answer), fds[0]
+
+    def fileno(self) -> int:
+        """Readable once the process has ended."""
+        return self._pidfd
+
+    def poll(self) -> int | None:
+        """Exit status, None while it runs."""
+        if self.returncode is None and select.select([self._pidfd], [], [], 0.0)[0]:
+            status = b""
+            with suppress(OSError):
+                status = self._line.recv(64)
+            self.returncode = int(status) if status else UNKNOWN
+            self._line.close()
+            os.close(self._pidfd)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Exit status at the end; subprocess.TimeoutExpired if that has not come within `timeout` seconds."""
+        if self.returncode is None:
+            select.select([self._pidfd], [], [], timeout)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL; nothing if it has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+
+class Servers:
+    """Both servers; a context manager. `folder` gets their sockets and is for its owner alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        """Return once both listen, which is before they have imported anything."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "starling.node.forks", str(self.folder)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env={**os.environ, FOLDER: str(self.folder)},
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        assert self._process is not None
+        with self._process as process:
+            process.kill()
+
+    def node(self, arguments: Sequence[str], output: int) -> Forked:
+        """A node with the arguments of `starling`, which writes to a descriptor of ours and ends when its standard input closes."""
+        read, write = os.pipe()
+        stdin = os.fdopen(write, "wb")
+        try:
+            return Forked("node", self.folder, arguments, (read, output, output), stdin=stdin)
+        except OSError:
+            stdin.close()
+            raise
+        finally:
+            os.close(read)
+
+
+def engine(folder: Path, sock: socket.socket) -> Forked:
+    """An engine for the node that calls this, at the other end of `sock`; it writes where the node does."""
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 — a descriptor
+        return Forked("engine", folder, ["{0}"], (nothing.fileno(), 2, 2), [sock.fileno()])
+
+
+class _Server:
+    def __init__(self, kind: Kind, listener: socket.socket) -> None:
+        self._kind = kind
+        self._listener = listener
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(0, selectors.EVENT_READ)
+        self._children: dict[int, tuple[int, socket.socket]] = {}  # by pidfd: pid, and who asked
+
+    def serve(self) -> None:
+        """Until standard input ends."""
+        for name in _NEEDED[self._kind]:
+            importlib.import_module(name)
+        gc.collect()
+        gc.freeze()  # so that collections of children do not copy what they share
+        while True:
+            for key, _events in self._selector.select():
+                if key.fd == 0:
+                    return
+                if key.fileobj is self._listener:
+                    self._fork()
+                else:
+                    self._reap(key.fd)
+
+    def _fork(self) -> None:
+        asker, _from = self._listener.accept()
+        message, fds, _flags, _ = socket.recv_fds(asker, _MOST_BYTES, _MOST_FDS)
+        if not message:
+            asker.close()
+            return
+        if not (pid := os.fork()):
+            self._become(msgpack.decode(message, type=list[str]), fds, asker)
+        for fd in fds:
+            os.close(fd)
+        pidfd = os.pidfd_open(pid)
+        self._children[pidfd] = pid, asker
+        self._selector.register(pidfd, selectors.EVENT_READ)
+        with suppress(OSError):  # who asked is gone
+            socket.send_fds(asker, [str(pid).encode()], [pidfd])
+
+    def _reap(self, pidfd: int) -> None:
+        self._selector.unregister(pidfd)
+        pid, asker = self._children.pop(pidfd)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        with suppress(OSError), asker:
+            asker.send(str(code).encode())
+        os.close(pidfd)
+
+    def _become(self, arguments: list[str], fds: list[int], asker: socket.socket) -> None:
+        """In the child: drop what is the server's, and never return to it."""
+        code = 1
+        try:
+            os.setsid()
+            self._selector.close()
+            for sock in (self._listener, asker, *(each for _, each in self._children.values())):
+                sock.close()
+            for pidfd in self._children:
+                os.close(pidfd)
+            for number, fd in enumerate(fds[:3]):
+                os.dup2(fd, number)
+                os.close(fd)
+            sys.argv[1:] = [argument.format(*fds[3:]) for argument in arguments]
+            code = importlib.import_module(_MAINS[self._kind]).main() or 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:  # noqa: BLE001 — as the interpreter does with what nobody handles
+            sys.excepthook(*sys.exc_info())
+        finally:
+            with suppress(OSError, ValueError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)  # an orderly exit would be the server's
+
+
+def main() -> None:
+    """Entry point of the servers."""
+    listeners: dict[Kind, socket.socket] = {}
+    for kind in ("node", "engine"):
+        listeners[kind] = listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(str(Path(sys.argv[1]) / kind))
+        listener.listen(64)
+    print(flush=True)  # noqa: T201 — to who started us: both listen
+    os.dup2(2, 1)
+    mine: Kind = "node" if os.fork() else "engine"
+    for kind, listener in listeners.items():
+        if kind != mine:
+            listener.close()
+    _Server(mine, listeners[mine]).serve()
+    os._exit(0)  # there is nothing to save, and an orderly exit of torch takes half a second
+
+
+if __name__ == "__main__":
+    main()

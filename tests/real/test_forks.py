@@ -1,0 +1,76 @@
+"""Processes forked for a local swarm: they end as others do, and nothing of them stays."""
+
+import subprocess
+
+import psutil
+import pytest
+
+from starling.node import forks
+from tests.harness.processes import lives, status_of, terminals, until
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.slow,
+    pytest.mark.skipif(not forks.available(), reason="forks need Linux and its pidfds"),
+]
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("forks")
+    with forks.Servers(folder) as servers:
+        family = psutil.Process(servers._process.pid).children()  # the other server
+        yield servers
+    until("a server is still there", lambda: not any(map(lives, family)), 5.0)
+
+
+@pytest.fixture
+def forked(servers, tmp_path):
+    """A command of starling that is forked, and what it prints."""
+    output = tmp_path / "output"
+
+    def fork(*arguments):
+        with output.open("wb") as file:
+            processes.append(servers.node(arguments, file.fileno()))
+        return processes[-1], output
+
+    processes = []
+    yield fork
+    for process in processes:
+        process.kill()
+        process.stdin.close()
+
+
+def test_what_is_printed_and_the_exit_status_come_through(forked):
+    process, output = forked("--version")
+    assert process.wait(60.0) == 0
+    assert output.read_text().startswith("starling")
+    process, output = forked("run", "--dir", "nowhere")
+    assert process.wait(60.0) == 2
+    assert "nowhere" in output.read_text()
+    assert process.poll() == 2
+
+
+def test_a_killed_process_says_so_and_one_that_has_ended_is_not_killed(forked, tmp_path):
+    process, _output = forked("found", "--dir", str(tmp_path / "n"), "--listen", "/ip4/127.0.0.1/tcp/0")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.05)
+    assert process.poll() is None
+    process.kill()
+    assert process.wait(5.0) == -9
+    process.kill()
+
+
+def test_nothing_outlives_a_demo_that_is_killed(tmp_path):
+    """Standard input ends, of both servers and of the nodes; an engine ends with its node."""
+    with terminals() as terminal:
+        running = terminal("starling demo --nodes 2 --rounds 100000 --no-tui --dir kept", tmp_path, "demo")
+        running.until(lambda: (now := status_of(tmp_path / "kept" / "node-1")) and now.round > 2)
+        family = running.kill()
+        assert len(family) == 6  # two servers, two nodes with an engine each
+        until(f"still there: {family}", lambda: not any(map(lives, family)), 20.0)
+
+
+def test_without_a_server_there_is_a_reason(tmp_path):
+    with pytest.raises(OSError, match=r"No such file|not found"):
+        forks.Servers(tmp_path).node(["--version"], 2)
