@@ -113,7 +113,8 @@ class _Cipher:
     """One direction of a session after its handshake (Noise 5.1, ChaChaPoly: the nonce counts records, 32 zero bits before it)."""
 
     def __init__(self, state: CipherState) -> None:
-        self._key, self._records = ChaCha20Poly1305(state.k), state.n
+        self._key = ChaCha20Poly1305(state.k)
+        self._records: int = state.n
 
     def seal(self, plain: memoryview, record: memoryview) -> None:
         """Encrypt into a buffer of TAG_BYTES more."""
