@@ -71,10 +71,13 @@ $(TOOLS)/.ready:
 	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1 uv==0.13.9
 	touch $@
 
+# Extras that are pinned; those of other libraries' models are not: 50 s of installation, and packages that nothing else needs.
+LOCKED := cluster plot gpu benchmark privacy tensorboard dev
+
 # After a change of constraints.txt or of the dependencies in pyproject.toml. The hashes are of all files of a version, whatever the machine.
 lock: $(TOOLS)/.ready
 	UV_CUSTOM_COMPILE_COMMAND="make lock" $(TOOLS)/bin/uv pip compile --quiet --no-config --upgrade --universal --python-version 3.11 \
-		--all-extras --generate-hashes --no-annotate -c constraints.txt pyproject.toml -o requirements.lock
+		$(LOCKED:%=--extra %) --generate-hashes --no-annotate -c constraints.txt pyproject.toml -o requirements.lock
 
 # Known vulnerabilities of what is pinned, in full in build/audit.json. --strict: a package that the database does not know is a failure.
 audit: $(TOOLS)/.ready

@@ -4,10 +4,10 @@ Shapes: m sequences of a batch, t = context + 1 bytes of a window.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from starling.node.tasks.api import Source
 from starling.node.tasks.files import MAX_BYTES
 from starling.node.tasks.gpt import BYTES, Gpt
 from starling.node.tasks.partition import Indices, cut, take
+
+Encode = Callable[[Path, NDArray[np.uint8]], NDArray[Any]]
+"""(file, its bytes) -> tokens (n,)."""
 
 MAX_FILES = 4096
 MAX_WINDOWS = 512  # held-out windows, spread evenly over all held-out text, so that an evaluation takes seconds
@@ -91,10 +94,14 @@ class Text(keys.Text):
 
     def data(self, source: Source, device: str) -> TextData:
         """Our shard of the built-in text, or all of the volunteer's own. Raises ConfigError if it is missing or too short."""
+        return self.windows(source, device)
+
+    def windows(self, source: Source, device: str, encode: Encode | None = None) -> TextData:
+        """The same, in tokens that `encode` makes of each file instead of bytes; `context` counts tokens then."""
         path = source.path or (Path(self.path).expanduser() if self.path else None)
         if path is None:
             raise ConfigError("task.path: text needs a file or a folder; set it, or start with --data PATH")
-        files = _open(path)
+        files = _open(path, encode)
         ends = [len(file) - len(file) // 10 for file in files]
         test = self._test(path, files, ends)
         blocks = self._blocks(ends)
@@ -132,7 +139,7 @@ class Text(keys.Text):
                 rows.append(np.stack([np.full_like(begins, file), begins, np.append(begins[1:], end)], axis=1))
         return np.concatenate(rows)
 
-    def _test(self, path: Path, files: list[NDArray[np.uint8]], ends: list[int]) -> NDArray[np.uint8]:
+    def _test(self, path: Path, files: list[NDArray[Any]], ends: list[int]) -> NDArray[Any]:
         """(≤ MAX_WINDOWS, t) of the held-out text: windows side by side, so that no byte is predicted twice."""
         counts = [(len(file) - end - 1) // self.context for file, end in zip(files, ends, strict=True)]
         totals = np.cumsum(counts)
@@ -146,8 +153,8 @@ class Text(keys.Text):
         return np.stack(windows)
 
 
-def _open(path: Path) -> list[NDArray[np.uint8]]:
-    """Files mapped, not read: a node copies only its own part into memory."""
+def _open(path: Path, encode: Encode | None) -> list[NDArray[Any]]:
+    """Files mapped, not read: a node copies only its own part into memory. Encoded ones are read."""
     try:
         paths = sorted(path.glob("*.txt")) if path.is_dir() else [path]
         sizes = [file.stat().st_size for file in paths]
@@ -157,7 +164,8 @@ def _open(path: Path) -> list[NDArray[np.uint8]]:
             raise ConfigError(
                 f"{path}: at most {MAX_FILES} files and {MAX_BYTES} bytes, got {len(paths)} and {sum(sizes)}"
             )
-        return [np.memmap(file, np.uint8, "r") for file, size in zip(paths, sizes, strict=True) if size]
+        files = {file: np.memmap(file, np.uint8, "r") for file, size in zip(paths, sizes, strict=True) if size}
+        return [raw if encode is None else encode(file, raw) for file, raw in files.items()]
     except OSError as error:
         raise ConfigError(f"{path}: not readable: {error}") from error
 

@@ -7,6 +7,7 @@
     starling.Manifest         what a swarm agrees on
     starling.catalogues       names that a manifest can give, by key: list(starling.catalogues["mix.kind"])
     starling.task             a task from a model, a loss and samples
+    starling.adapters         tasks from transformers, peft and lightning
     starling.Task             what a learning task must provide
 
 Names are imported on use: `import starling` loads neither torch nor trio. docs/api.md has examples.
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from starling.node.config.schema import Manifest
     from starling.node.simulate.api import simulate
     from starling.node.status.snapshot import StatusSnapshot
+    from starling.node.tasks import adapters
     from starling.node.tasks.api import Data, Source, Task
     from starling.node.tasks.own import task
 
@@ -51,6 +53,7 @@ __all__ = [
     "Source",
     "StatusSnapshot",
     "Task",
+    "adapters",
     "attach",
     "catalogues",
     "found",
@@ -62,6 +65,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "adapters":
+        return importlib.import_module("starling.node.tasks.adapters")
     if name not in _WHERE:
         raise AttributeError(f"module 'starling' has no attribute {name!r}")
     return getattr(importlib.import_module(_WHERE[name]), _RENAMED.get(name, name))

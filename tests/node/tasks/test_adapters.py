@@ -1,0 +1,193 @@
+"""Models of transformers, peft and lightning: only what is trained travels, and what cannot be used is said in one line."""
+
+import itertools
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import starling
+from starling.gossip.errors import ConfigError
+from starling.gossip.rng import generator
+from starling.gossip.vector import bind, layout
+from starling.node.tasks.evaluate import evaluate
+from tests.harness.tasks import built_in, write_texts
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # peft asks transformers
+
+
+def gpt2(**changed):
+    transformers = pytest.importorskip(
+        "transformers", reason="needs transformers: pip install 'starling-swarm[transformers]'"
+    )
+    small = {
+        "vocab_size": 256,
+        "n_positions": 32,
+        "n_embd": 16,
+        "n_layer": 1,
+        "n_head": 2,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    return transformers.GPT2Config(**small | changed)
+
+
+def adapters_of(make, **config):
+    pytest.importorskip("peft", reason="needs peft: pip install 'starling-swarm[peft]'")
+    return starling.adapters.lora(make, **config)
+
+
+@pytest.mark.slow
+def test_only_the_adapters_of_lora_are_in_the_vector_that_travels(tmp_path):
+    """rank · (inputs + outputs) numbers a matrix, 4 bytes each, of a model many times as large."""
+    make = adapters_of(gpt2(), r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+    task = starling.adapters.causal_lm(make, text=write_texts(tmp_path), context=16)
+    model = task.model(generator(1, "model"))
+    x, _ = bind(model, layout(model))
+    assert x.nbytes == 4 * 2 * (16 + 3 * 16)
+    assert x.nbytes < sum(each.nbytes for each in model.parameters()) / 10
+    assert all("lora_" in name for name in layout(model).names)
+    again = task.model(generator(1, "model"))
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), again.parameters(), strict=True))
+
+
+@pytest.mark.slow
+def test_lora_takes_any_module_and_leaves_it_to_starling_task():
+    make = adapters_of(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), r=1, target_modules=["2"])
+    task = starling.task(model=make, train=(np.ones((20, 4)), np.arange(20) % 2))
+    model = task.model(generator(1, "model"))
+    assert layout(model).dim == 8 + 2
+    assert task.loss(model, task.data(built_in(), "cpu").batch(4, generator(1, "batch"))).requires_grad
+
+
+def test_a_model_s_score_is_bits_of_every_token(tmp_path):
+    """As the model itself computes its loss from labels."""
+    task = starling.adapters.causal_lm(gpt2(), text=write_texts(tmp_path), context=16)
+    model, data = task.model(generator(1, "model")).eval(), task.data(built_in(), "cpu")
+    batch = data.batch(4, generator(1, "batch"))
+    with torch.no_grad():
+        bits, nats, tokens = task.score(model, batch)
+        theirs = model(input_ids=batch, labels=batch).loss
+    assert tokens == 4 * 16
+    assert nats / tokens == pytest.approx(float(theirs), rel=1e-4)
+    assert bits == pytest.approx(nats / np.log(2))
+    assert task.metric == "bits_per_byte"
+
+
+def test_text_is_read_by_a_tokenizer(tmp_path):
+    tokenizers = pytest.importorskip(
+        "tokenizers", reason="needs tokenizers: pip install 'starling-swarm[transformers]'"
+    )
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0, "sun": 1, "moon": 2}, unk_token="?"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "sky.txt").write_text("sun moon sky " * 100)
+    task = starling.adapters.causal_lm(
+        gpt2(vocab_size=3), text=tmp_path / "sky.txt", context=5, tokenizer=tmp_path / "tokenizer.json"
+    )
+    data = task.data(built_in(), "cpu")
+    for window in data.batch(8, generator(1, "batch")).tolist():
+        assert all((after - before) % 3 == 1 for before, after in itertools.pairwise(window))
+    assert next(data.held_out(1)).shape == (1, 6)
+    assert task.metric == "bits_per_token"
+    (tmp_path / "bad.txt").write_bytes(b"sun \xff moon")
+    with pytest.raises(ConfigError, match=r"bad.txt: is not UTF-8, byte 4"):
+        starling.adapters.causal_lm(
+            gpt2(n_positions=128), text=tmp_path / "bad.txt", tokenizer=tmp_path / "tokenizer.json"
+        ).data(built_in(), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "said"),
+    [
+        (lambda: gpt2(vocab_size=100), {}, "model: vocab_size must be >= 256, the tokens of the text, got 100"),
+        (gpt2, {"context": 64}, "context: must be <= max_position_embeddings = 32 of the model, got 64"),
+        (gpt2, {"tokenizer": "gone.json"}, "tokenizer: gone.json cannot be read"),
+        (lambda: "nowhere", {}, "model: nowhere is no folder of a transformers model"),
+        (lambda: nn.Linear(1, 1), {}, "model: give a config, a folder, or a function"),
+    ],
+)
+def test_a_language_model_that_cannot_be_is_refused(model, more, said, tmp_path):
+    gpt2()
+    with pytest.raises(ConfigError, match=said):
+        starling.adapters.causal_lm(model(), text=tmp_path, **more)
+
+
+def test_a_missing_package_is_named_with_what_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ConfigError, match=r"needs the package peft; `pip install 'starling-swarm\[peft\]'`"):
+        starling.adapters.lora(lambda: nn.Linear(1, 1), r=1)
+
+
+class Stepped(nn.Module):
+    """What a LightningModule is to us."""
+
+    automatic_optimization = True
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def training_step(self, batch, _index):
+        loss = nn.functional.mse_loss(self.layer(batch[0]), batch[1])
+        self.log("train_loss", loss, prog_bar=True)
+        return {"loss": loss}
+
+    def validation_step(self, batch, _index):
+        error = (self.layer(batch[0]) - batch[1]).abs().mean()
+        self.log_dict({"val_loss": error**2, "mae": error})
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.01, betas=(0.8, 0.99), weight_decay=0.1)
+
+
+DATA = (torch.ones(20, 2), torch.zeros(20, 1))
+
+
+def test_a_lightning_module_s_steps_are_loss_and_score_without_a_trainer():
+    task = starling.adapters.lightning(Stepped, DATA, metric="mae")
+    model, data = task.model(generator(1, "model")), task.data(built_in(), "cpu")
+    assert task.loss(model, data.batch(4, generator(1, "batch"))).requires_grad
+    *_, result = evaluate(task, model, data, 256)
+    mae = float(model.layer(torch.ones(1, 2)).detach().abs())
+    assert result.value == pytest.approx(mae)
+    assert result.loss == pytest.approx(mae**2)
+    assert "log" not in vars(model)
+    with pytest.raises(ConfigError, match="metric: validation_step does not log 'auc', it logs val_loss, mae"):
+        starling.adapters.lightning(Stepped, DATA, metric="auc").score(model, next(data.held_out(2)))
+
+
+def test_a_module_that_optimises_by_itself_is_refused():
+    by_itself = type("Manual", (Stepped,), {"automatic_optimization": False})
+    with pytest.raises(ConfigError, match="manual optimisation"):
+        starling.adapters.lightning(by_itself, DATA)
+    with pytest.raises(ConfigError, match="Linear has no training_step"):
+        starling.adapters.lightning(lambda: nn.Linear(1, 1), DATA)
+
+
+def test_the_optimiser_of_a_module_becomes_keys_of_a_manifest():
+    assert starling.adapters.optimizer_settings(Stepped()) == {
+        "optimizer": "adamw", "optimizer.schedule": "constant", "optimizer.lr": 0.01, "optimizer.weight_decay": 0.1,
+        "optimizer.beta_1": 0.8, "optimizer.beta_2": 0.99, "optimizer.eps": 1e-8,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda p: torch.optim.AdamW(p, amsgrad=True), "amsgrad = True of adamw has no key"),
+        (torch.optim.LBFGS, "LBFGS is none of"),
+        (lambda p: {"optimizer": torch.optim.SGD(p), "lr_scheduler": None}, "returns a dict"),
+        (
+            lambda p: torch.optim.SGD([{"params": p[:1]}, {"params": p[1:], "lr": 1.0}], lr=0.1),
+            "groups of parameters differ",
+        ),
+    ],
+)
+def test_an_optimiser_that_a_manifest_cannot_say_is_refused(made, said):
+    module = Stepped()
+    module.configure_optimizers = lambda: made(list(module.parameters()))
+    with pytest.raises(ConfigError, match=said):
+        starling.adapters.optimizer_settings(module)
