@@ -1,8 +1,8 @@
 """A swarm's manifest: signed by its founder, identified by its hash, checked by every node that reads it.
 
 Canonical bytes are the msgpack of all fields, defaults included, keys sorted: one manifest has one byte string, and its hash is the
-swarm id. An empty task.start and a mix.drift_reach of 0 are left out: there are swarms from before them. So a node with an invite can get
-the manifest from any peer.
+swarm id. Keys that format 2 did not begin with are left out where they have their defaults: there are swarms from before them. So a node
+with an invite can get the manifest from any peer.
 """
 
 import base64
@@ -26,16 +26,22 @@ MAX_BYTES = 64 << 10
 _MAX_ITEMS = 256  # of any list: room for them is made at once, and they may lie a thousand deep in each other
 _ID_BYTES = 20
 _SIGN_DOMAIN = b"starling/manifest/1\0"
+_LATER: dict[str, dict[str, object]] = {
+    "task": {"start": ""},
+    "optimizer": {"clip_norm": None},
+    "mix": {"drift_reach": 0.0},
+}
+"""Keys that format 2 did not begin with, and their defaults."""
 _SOME = 16  # members, a number for which every overlay exists: one that stands still for so many does for all
 
 
 def to_bytes(manifest: Manifest) -> bytes:
     """Canonical bytes."""
     plain = msgspec.to_builtins(manifest)
-    if not plain["task"]["start"]:
-        del plain["task"]["start"]
-    if not plain["mix"].get("drift_reach", True):
-        del plain["mix"]["drift_reach"]
+    for section, later in _LATER.items():
+        for key, default in later.items():
+            if plain[section].get(key) == default:
+                plain[section].pop(key, None)
     packed: bytes = msgpack.packb(_sorted(plain), use_bin_type=True)
     return packed
 

@@ -74,6 +74,8 @@ class OptimizerSection(PartSection, frozen=True):
     """Share of the rounds in which lr climbs linearly from 0."""
     floor: PositiveShare = 0.05
     """The schedule ends at floor · lr."""
+    clip_norm: Positive | None = None
+    """A local step's gradient is shortened to this Euclidean norm, before corrections; left out: never."""
 
 
 class MixSection(PartSection, frozen=True):

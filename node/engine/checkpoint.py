@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 from torch import Tensor
 
 from starling.gossip.errors import ConfigError
+from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest
 from starling.node.engine import tensor_file
 
@@ -36,8 +36,8 @@ class Checkpoint:
 
 
 def swarm_of(manifest: Manifest) -> str:
-    """Digest of the whole manifest."""
-    return hashlib.sha256(msgspec.json.encode(manifest, order="deterministic")).hexdigest()
+    """Digest of the whole manifest; it stays where a later version has more keys."""
+    return hashlib.sha256(manifests.to_bytes(manifest)).hexdigest()
 
 
 class Checkpoints:

@@ -40,13 +40,16 @@ class Optimizer:
     """A torch optimiser of one flat vector `like` (d,). Raises ConfigError if it cannot step one from a gradient alone (LBFGS, SparseAdam,
     Muon).
 
-    `corrects_updates`: corrections are added to what the optimiser makes of a gradient, not to the gradient.
+    `corrects_updates`: corrections are added to what the optimiser makes of a gradient, not to the gradient. `clip_norm`: longest gradient,
+    > 0; None: any.
     """
 
     def __init__(
-        self, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], like: Tensor, *, corrects_updates: bool = False
+        self, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], like: Tensor, *, corrects_updates: bool = False,
+        clip_norm: float | None = None,
     ) -> None:  # fmt: skip
         self._corrects_updates = corrects_updates
+        self._clip_norm = clip_norm
         trial = nn.Parameter(torch.zeros_like(like))
         self._parameter = nn.Parameter(torch.empty_like(like))
         try:
@@ -60,9 +63,11 @@ class Optimizer:
     def corrected(self, gradient: Tensor, correct: Correct) -> tuple[Tensor, Tensor | None]:
         """Direction and shift of a step, each like the gradient (…, d); `correct` is called once.
 
-        Where updates are corrected it is asked what it adds to a direction of 0, which may not depend on the direction. There is no
-        shift where it gives back what it was given.
+        It is given the gradient, clipped. Where updates are corrected it is asked what it adds to a direction of 0, which may not depend
+        on the direction. There is no shift where it gives back what it was given.
         """
+        if self._clip_norm is not None:
+            gradient = clipped(gradient, self._clip_norm)
         if not self._corrects_updates:
             return correct(gradient), None
         nothing = torch.zeros_like(gradient)
@@ -102,6 +107,16 @@ class Optimizer:
         self._optimizer.state[self._parameter] = dict(state)
 
 
+def clipped(gradient: Tensor, norm: float) -> Tensor:
+    """Gradients (…, d), each shortened to `norm` > 0 if it is longer. One that is not finite stays so.
+
+    Source: Pascanu, Mikolov and Bengio 2013 (arXiv:1211.5063), as `torch.nn.utils.clip_grad_norm_` without its epsilon.
+    """
+    lengths = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True, dtype=torch.float64)
+    shortened: Tensor = gradient * (norm / lengths.clamp(min=norm)).to(gradient.dtype)
+    return shortened
+
+
 def _tensors(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
     return {name: value for name, value in optimizer.state[parameter].items() if isinstance(value, Tensor)}
 
@@ -117,7 +132,7 @@ def optimizer(section: OptimizerSection, like: Tensor, *, corrects_updates: bool
             "optimizer", section.kind, {"params": parameters, "lr": section.lr, **given}, trusted=True
         )
 
-    return Optimizer(make, like, corrects_updates=corrects_updates)
+    return Optimizer(make, like, corrects_updates=corrects_updates, clip_norm=section.clip_norm)
 
 
 def corrects_updates(manifest: Manifest) -> bool:

@@ -1,5 +1,7 @@
 """Flat optimisers against the reference ones, and rates that never reach zero."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -12,6 +14,7 @@ from starling.node.engine.optimizers import (
     CLIMB,
     Optimizer,
     Schedule,
+    clipped,
     corrects_updates,
     optimizer,
     phase,
@@ -199,6 +202,45 @@ def test_a_corrected_update_is_the_optimisers_own_less_the_rate_times_the_correc
         corrected.step(other, direction, lr, shift)
         assert torch.equal(same, x)
         torch.testing.assert_close(other, x + lr * c)
+
+
+@given(scale=st.floats(1e-3, 1e3), norm=st.floats(1e-2, 1e2), rows=st.booleans())
+def test_a_clipped_gradient_is_as_torch_clips_it_and_keeps_its_direction(scale, norm, rows):
+    gradient = torch.randn((3, 17) if rows else (17,), generator=seeded(0)) * scale
+    before = gradient.clone()
+    ours = clipped(gradient, norm)
+    assert torch.equal(gradient, before)
+    for own, given_ in zip(ours.reshape(-1, 17), gradient.reshape(-1, 17), strict=True):
+        theirs = torch.nn.Parameter(torch.zeros(17))
+        theirs.grad = given_.clone()
+        torch.nn.utils.clip_grad_norm_([theirs], norm)
+        torch.testing.assert_close(own, theirs.grad, rtol=1e-4, atol=0.0)
+        if float(given_.norm()) < 0.999 * norm:
+            assert torch.equal(own, given_)
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_clipping_hides_no_number_that_is_not_finite(bad):
+    """The step must be undone, not taken along what is left of it."""
+    assert not torch.isfinite(clipped(torch.tensor([1.0, bad]), 1.0)).all()
+
+
+@pytest.mark.parametrize("corrects_updates", [False, True])
+def test_gradients_are_clipped_before_they_are_corrected(corrects_updates):
+    """A correction is the swarm's: to shorten g − c would bend the sum of corrections, which is zero."""
+    c, seen = torch.tensor([30.0, 40.0]), []
+
+    def correct(gradient):
+        seen.append(gradient)
+        return gradient - c
+
+    ours = optimizer(OptimizerSection(clip_norm=1.0), torch.zeros(2), corrects_updates=corrects_updates)
+    direction, shift = ours.corrected(torch.tensor([3.0, 4.0]), correct)
+    own = torch.tensor([0.6, 0.8])
+    if corrects_updates:
+        torch.testing.assert_close((direction, shift), (own, -c))
+    else:
+        torch.testing.assert_close((seen[0], direction), (own, own - c))
 
 
 @pytest.mark.parametrize("kind", SECTIONS)

@@ -152,6 +152,24 @@ def test_what_moves_flows_is_chosen_by_the_optimiser_and_a_kappa_asks_for_differ
     assert not manifests.check(agreed)
 
 
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_engines_clip_their_gradients_as_the_loop_does_and_it_matters(kind):
+    optimizer = OptimizerSection(kind=kind, lr=0.002, clip_norm=0.3)
+    agreed = manifest(optimizer=optimizer, rounds=3, local_steps=3)
+    engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate(PEERS)}
+    play(engines, agreed, lambda turn: [(PEERS[i], PEERS[j], theta) for i, j, theta, _ in matching(turn)])
+    swarm, local = reference(agreed, Everything())
+    free, local_free = reference(
+        msgspec.structs.replace(agreed, optimizer=optimizer.changed(clip_norm=None)), Everything()
+    )
+    for turn in range(agreed.pace.rounds):
+        swarm.round(phase(agreed, turn), local, matching(turn))
+        free.round(phase(agreed, turn), local_free, matching(turn))
+    assert not torch.equal(swarm.x, free.x)
+    for node, peer in enumerate(PEERS):
+        assert torch.equal(swarm.x[node], x_of(engines[peer])), peer
+
+
 def test_with_kappa_0_adamw_is_averaged_plainly():
     optimizer = OptimizerSection(kind="adamw", lr=0.002)
     agreed = manifest(optimizer=optimizer, mix=MixSection(kappa=0.0), rounds=2, local_steps=2)

@@ -129,10 +129,11 @@ def test_rows_that_follow_one_another_are_a_view(rows, contiguous):
 # --- optimisers ---------------------------------------------------------------------------------------------------
 
 
-def local_steps(case, kind="sgd", **pace):
+def local_steps(case, kind="sgd", clip_norm=None, **pace):
     agreed = agreement(case)
     made = problem(agreed, LABELS)
-    section = OptimizerSection(kind=kind, lr=0.05, **({} if kind == "rprop" else {"weight_decay": 0.01}))
+    decay = {} if kind == "rprop" else {"weight_decay": 0.01}
+    section = OptimizerSection(kind=kind, lr=0.05, clip_norm=clip_norm, **decay)
     x = made.start.repeat(5, 1)
     at = PaceSection(**({"rounds": 10, "ramp_rounds": 4} | pace))
     return LocalSteps(made, section, at, x, corrects_updates=kind != "sgd"), x
@@ -167,6 +168,16 @@ def test_a_row_walks_as_its_node_would_whoever_else_takes_a_step(kind):
     rounds = {0: (0, 1, 3), 1: (0, 2, 3), 2: (0, 1, 2, 3), 3: (0, 3), 4: (0, 1, 3)}
     for row, at in rounds.items():
         torch.testing.assert_close(x[row], alone(local, row, at), rtol=0, atol=1e-15)
+
+
+def test_each_row_s_gradient_is_clipped_by_its_own_length():
+    local, x = local_steps("quadratic", clip_norm=1.0)
+    free, y = local_steps("quadratic")
+    rounds = [(turn, [0, 1, 2, 3, 4]) for turn in range(4)]
+    x, y = walk(local, x, rounds), walk(free, y, rounds)
+    assert not torch.equal(x, y)
+    for row in range(5):
+        torch.testing.assert_close(x[row], alone(local, row, range(4)), rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("kind", sorted(set(OPTIMIZERS.built_in) - NOT_BY_ROWS))
