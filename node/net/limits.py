@@ -20,7 +20,7 @@ class Pacer:
     """Delays bytes to keep them under a cap (0: none): over any t seconds at most cap · (t + 1/8) bytes and one piece pass."""
 
     _BURST_S = 0.125
-    _PIECE_BYTES = (4 << 10, 256 << 10)
+    _PIECE_BYTES = (4 << 10, 1 << 20)
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bucket = TokenBucket(bytes_per_s, bytes_per_s * self._BURST_S) if bytes_per_s > 0 else None

@@ -8,6 +8,7 @@ twice WRITE_S, or, under a cap on sending, half a second.
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from math import inf
 
 import trio
 
@@ -16,7 +17,7 @@ from starling.node.net.libp2p.noise import MAX_PLAIN_BYTES, Channel, ChannelBrok
 from starling.node.net.limits import Pacer
 
 QUEUE_BYTES = 2 * MAX_PLAIN_BYTES  # at first
-LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES = 16 << 10, 4 * MAX_PLAIN_BYTES
+LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES = 16 << 10, 8 * MAX_PLAIN_BYTES
 WRITE_S = 0.02
 MANY_FRAMES = 64  # in a piece; of a peer that sends such, FINE_BYTES are parsed at a time, not a record
 FINE_BYTES = 1 << 10
@@ -104,7 +105,8 @@ class Stream:
     def arrived(self, data: bytes | memoryview) -> None:
         """Bytes came from the peer."""
         self._chunks.append(data)
-        self._arrived.unpark_all()
+        if self._arrived:
+            self._arrived.unpark_all()
 
     def ended(self, *, broken: bool) -> None:
         """Nothing more comes."""
@@ -117,7 +119,8 @@ class Stream:
 
     def wake(self) -> None:
         """There may be room to write."""
-        self._room.unpark_all()
+        if self._room:
+            self._room.unpark_all()
 
 
 class Connection:
@@ -175,7 +178,7 @@ class Connection:
 
     def queued(self) -> None:
         """Wake the writing task if there is something to send; for streams."""
-        if self.session.outgoing_bytes:
+        if self._queued and self.session.outgoing_bytes:
             self._queued.unpark_all()
 
     def forget_if_closed(self, number: int) -> bool:
@@ -252,25 +255,34 @@ class Connection:
                 stream.wake()
 
     async def _write(self, scope: trio.CancelScope) -> None:
-        while True:
-            while not self.session.outgoing_bytes:
-                await self._queued.park()
-            amount = min(self.session.outgoing_bytes, self.queue_bytes, self._up.piece_bytes)
-            pieces, self._writing = self.session.take(amount), True
-            for stream in list(self._streams.values()):
-                stream.wake()
-            await self._up.passed(amount)
-            began = trio.current_time()
-            try:
-                with trio.fail_after(WRITE_STALL_S):
-                    await self._channel.write(*pieces)
-            except (ChannelBroken, trio.TooSlowError):
-                scope.cancel()
-                return
-            self._adapt(amount, trio.current_time() - began)
-            self._writing = False
-            if not self.session.outgoing_bytes:
-                self._drained.unpark_all()
+        try:
+            with trio.CancelScope() as stall:
+                while True:
+                    await self._write_some(stall)
+        except ChannelBroken:
+            pass
+        scope.cancel()
+
+    async def _write_some(self, stall: trio.CancelScope) -> None:
+        while not self.session.outgoing_bytes:
+            await self._queued.park()
+        before = 0
+        while before < self.session.outgoing_bytes < self.queue_bytes:  # as long as tasks that are running add to it
+            before = self.session.outgoing_bytes
+            await trio.lowlevel.checkpoint()
+        amount = min(self.session.outgoing_bytes, self.queue_bytes, self._up.piece_bytes)
+        pieces, self._writing = self.session.take(amount), True
+        for stream in self._streams.values():
+            stream.wake()
+        await self._up.passed(amount)
+        began = trio.current_time()
+        stall.deadline = began + WRITE_STALL_S
+        await self._channel.write(*pieces)
+        stall.deadline = inf
+        self._adapt(amount, trio.current_time() - began)
+        self._writing = False
+        if not self.session.outgoing_bytes:
+            self._drained.unpark_all()
 
     def _adapt(self, amount: int, took_s: float) -> None:
         """Queue no more than the link takes in WRITE_S, so that a small frame does not wait long behind a large one."""

@@ -159,9 +159,8 @@ class Libp2pNetwork(Inboxes):
         """
         if len(frame) > MAX_FRAME_BYTES[lane]:
             raise LocalProtocolError(f"{len(frame)} bytes exceed MAX_FRAME_BYTES[{lane!r}]")
-        await trio.lowlevel.checkpoint()
         record = self._peer(peer)
-        async with record.locks[lane]:
+        async with record.locks[lane]:  # lets other tasks run
             stream = await self._outgoing(peer, record, lane)
             try:
                 await write_frame(stream, frame)

@@ -2,6 +2,7 @@
 
 from contextlib import asynccontextmanager
 from functools import partial
+from math import inf
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,7 @@ import trio
 import trio.testing
 
 from starling.gossip.wire.schema import MAX_FRAME_BYTES
-from starling.node.net.libp2p.connection import Connection, ConnectionInfo, StreamBroken
+from starling.node.net.libp2p.connection import MOST_QUEUE_BYTES, Connection, ConnectionInfo, StreamBroken
 from starling.node.net.libp2p.lanes import (  # fmt: skip
     STALL_S,
     FrameTooLong,
@@ -25,23 +26,26 @@ from tests.harness.virtual import virtual
 
 
 class PlainChannel:
-    def __init__(self, stream: trio.StapledStream):
-        self.stream = stream
+    def __init__(self, stream: trio.StapledStream, bytes_per_s: float):
+        self.stream, self.bytes_per_s = stream, bytes_per_s
 
     async def records(self, limit: int) -> list[bytes]:
         data = bytes(await self.stream.receive_some(limit))
         return [data] if data else []
 
     async def write(self, *pieces: bytes | memoryview) -> None:
+        await trio.sleep(sum(map(len, pieces)) / self.bytes_per_s)
         await self.stream.send_all(b"".join(pieces))
 
 
 @asynccontextmanager
-async def connected():
+async def connected(bytes_per_s=inf):
     """Both ends of a connection, the streams that reach the second, and a nursery."""
     sockets = trio.testing.memory_stream_pair()
     one, other = (
-        Connection(ConnectionInfo("p", "", inbound, 0, 0), socket, PlainChannel(socket), b"", Pacer(0), Pacer(0))
+        Connection(
+            ConnectionInfo("p", "", inbound, 0, 0), socket, PlainChannel(socket, bytes_per_s), b"", Pacer(0), Pacer(0)
+        )
         for socket, inbound in zip(sockets, (False, True), strict=True)
     )
     send, accepted = trio.open_memory_channel(100)
@@ -116,6 +120,32 @@ async def lane_between(ends, lane="exchange"):
         accepted = await accept_lane(far)
     assert accepted == (lane, b"")
     return opened[0], far
+
+
+@pytest.mark.parametrize("bytes_per_s", [1e6, 2e6, 2e7])
+@virtual
+async def test_a_short_frame_overtakes_a_long_one_on_a_link_of_any_rate(bytes_per_s):
+    """What is queued goes by how fast the link takes it: half a megabyte would be half a second at 1 MB/s."""
+    async with connected(bytes_per_s) as (ends, nursery):
+        long, _ = await lane_between(ends)
+        short, far = await lane_between(ends, "control")
+        nursery.start_soon(write_frame, long, bytes(64 << 20))
+        await trio.sleep(1.0)
+        began = trio.current_time()
+        nursery.start_soon(write_frame, short, b"probe")
+        assert await far.read() == (5).to_bytes(4, "big") + b"probe"
+        assert trio.current_time() - began < 0.1
+
+
+@virtual
+async def test_a_fast_link_is_given_full_batches():
+    async with connected() as (ends, nursery):
+        stream, far = await lane_between(ends)
+        nursery.start_soon(write_frame, stream, bytes(8 << 20))
+        received = 0
+        while received < 8 << 20:
+            received += len(await far.read())
+        assert ends.one.queue_bytes == MOST_QUEUE_BYTES
 
 
 @virtual
