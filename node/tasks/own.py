@@ -14,6 +14,7 @@ from starling.gossip.errors import ConfigError
 from starling.node.tasks.api import Data, Source
 from starling.node.tasks.labelled import Examples, held_out_rows, labelled
 from starling.node.tasks.partition import cut, take
+from starling.node.tasks.read import read
 from starling.node.tasks.samples import LABELS, Drawn, Samples, Tensors, mapped, rows, samples_of, seeded
 
 Metric = Callable[[Any, Any], Any]
@@ -31,7 +32,6 @@ class Made:
     metric: str
     higher_is_better: bool
     keys: Any = None
-    version: str = ""
 
     def model(self, generator: Generator) -> nn.Module:
         """A fresh model; global generators are seeded from `generator` for it, and restored."""
@@ -62,7 +62,10 @@ class Made:
 
     def _splits(self, path: Path | None) -> tuple[Samples, Samples | None]:
         train, test = self.train, self.test
-        if _lazy(train):
+        if isinstance(train, Path):
+            train, own_test = read(path or train)
+            test = own_test if test is None or path is not None else test
+        elif _lazy(train):
             train = train(path)
             test = test(path) if _lazy(test) else test
         elif path is not None:
@@ -128,7 +131,7 @@ def accuracy(output: Any, target: Any) -> Tensor:
 
 def task(
     *, model: Callable[[], nn.Module], train: Any, test: Any = None, loss: Callable[[Any, Any], Tensor] | None = None,
-    metrics: Metric | Mapping[str, Metric] | None = None, higher_is_better: bool = True, keys: Any = None, version: str = "",
+    metrics: str | Metric | Mapping[str, Metric] | None = None, higher_is_better: bool = True, keys: Any = None,
 ) -> Made:  # fmt: skip
     """A task from its parts. Return it from a function of a module, and name that: `task.kind = "my_task:digits"`.
 
@@ -138,16 +141,16 @@ def task(
     Args:
         model: makes a fresh model; called with the global generators seeded, so that all nodes begin alike.
         train: a map-style Dataset; a DataLoader, of which dataset and collate_fn are used; or arrays or tensors with n rows each, in tuples
-            or dicts, e.g. (x, y): bytes are divided by 255. Or a function of the node's own `--data` path, None for the built-in data,
-            that returns one of these. Built-in data are cut into shards.
+            or dicts, e.g. (x, y): bytes are divided by 255. Or the path of a file (`starling.node.tasks.read`), before which a node's own
+            `--data` comes; or a function of that path, None for the built-in data, that returns one of these. Built-in data are cut into
+            shards.
         test: the same for evaluation; None holds out one sample in ten.
         loss: (output, target) -> scalar mean over the batch; None: cross-entropy for whole numbers, the mean squared error for floats, or
             `loss` of the model's output.
-        metrics: (output, target) -> mean over the batch, or {name: function}, one; None: accuracy for labels, else the
-            loss (also where `train` is a function: labels are not known in time).
+        metrics: (output, target) -> mean over the batch, {name: function}, one, or "accuracy"; None: accuracy for labels, else the
+            loss (also where `train` is a function or a path: labels are not known in time).
         higher_is_better: of `metrics`.
         keys: (n,) owner of each training sample, for partition = by_key.
-        version: of the task, in the manifest's `task.digest`: nodes with another cannot train together.
 
     Raises:
         ConfigError: samples are empty, ragged or no numbers, or an argument is of another kind.
@@ -156,16 +159,22 @@ def task(
         raise ConfigError(
             f"model: give a function that makes it, e.g. model=lambda: {type(model).__name__}(…), so that all nodes begin alike"
         )
-    if callable(metrics):
+    if isinstance(metrics, str):
+        if metrics != "accuracy":
+            raise ConfigError(f"metrics: must be 'accuracy', a function or {{name: function}}, got {metrics!r:.40}")
+        metrics = {"accuracy": accuracy}
+    elif callable(metrics):
         metrics = {getattr(metrics, "__name__", type(metrics).__name__): metrics}
     if metrics is not None and (len(metrics) != 1 or not all(map(callable, metrics.values()))):
         raise ConfigError(f"metrics: needs one function, or {{name: function}} with one, got {metrics!r:.80}")
-    lazily = _lazy(train)
+    if isinstance(train, str):
+        train = Path(train).expanduser()
+    lazily = isinstance(train, Path) or _lazy(train)
     if not lazily:
         train = samples_of("train", train)
     if test is not None and not _lazy(test):
         test = samples_of("test", test)
-    made = Made(model, train, test, loss, None, "loss", higher_is_better=False, keys=keys, version=str(version))
+    made = Made(model, train, test, loss, None, "loss", higher_is_better=False, keys=keys)
     if metrics is not None:
         (named,) = metrics.items()
         return replace(made, measure=named[1], metric=named[0], higher_is_better=higher_is_better)

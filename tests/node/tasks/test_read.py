@@ -1,0 +1,117 @@
+"""Samples from files: what is written comes back, and what is wrong is named with file and line."""
+
+import gzip
+
+import numpy as np
+import pytest
+from torch import nn
+
+import starling
+from starling.gossip.errors import ConfigError
+from starling.node.tasks.read import read
+from tests.harness.tasks import REAL_DATA, built_in, needs_real_data, own
+
+CSV = "a,label,b\n1,0,2.5\n-3,1,4e1\n\n0.5,1,7\n"
+
+
+def put(folder, name, text):
+    (folder / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return folder / name
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+def test_a_csv_s_target_is_the_column_of_that_name(name, tmp_path):
+    (x, y), test = read(put(tmp_path, name, CSV))
+    assert x.tolist() == [[1, 2.5], [-3, 40], [0.5, 7]]
+    assert y.tolist() == [0, 1, 1]
+    assert y.dtype == np.int64
+    assert test is None
+
+
+def test_without_a_header_it_is_the_last_and_a_point_makes_it_a_float(tmp_path):
+    (x, y), _ = read(put(tmp_path, "t.csv", "1,2,3.0\n4,5,6\n"))
+    assert (x.tolist(), y.tolist(), y.dtype) == ([[1, 2], [4, 5]], [3, 6], np.float32)
+
+
+def test_libsvm_is_made_dense_and_its_signs_are_labels(tmp_path):
+    (x, y), _ = read(put(tmp_path, "t.libsvm", "+1 1:2 3:0.5 # one\n-1 2:1\n"))
+    assert (x.tolist(), y.tolist()) == ([[2, 0, 0.5], [0, 1, 0]], [1, 0])
+
+
+def test_npz_with_a_test_split(tmp_path):
+    arrays = {
+        "x_train": np.ones((4, 2)),
+        "y_train": np.arange(4),
+        "x_test": np.zeros((1, 2)),
+        "y_test": np.zeros(1, int),
+    }
+    np.savez(tmp_path / "t.npz", **arrays)
+    train, test = read(tmp_path / "t.npz")
+    assert train[0].shape == (4, 2)
+    assert test[0].shape == (1, 2)
+
+
+def test_parquet_is_read_by_column(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'starling-swarm[parquet]'")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"y": [1, 0], "a": [0.5, 1.5], "b": [2, 3]}), tmp_path / "t.parquet")
+    (x, y), _ = read(tmp_path / "t.parquet")
+    assert (x.tolist(), y.tolist()) == ([[0.5, 2], [1.5, 3]], [1, 0])
+    for bad, said in (
+        ({"a": ["x"], "y": [1]}, "column 'a' holds object"),
+        ({"a": [1.0, None], "y": [1, 0]}, "row 1, column 'a'"),
+    ):
+        parquet.write_table(pyarrow.table(bad), tmp_path / "bad.parquet")
+        with pytest.raises(ConfigError, match=rf"bad.parquet: {said}"):
+            read(tmp_path / "bad.parquet")
+    with pytest.raises(ConfigError, match=r"none.parquet: cannot be read"):
+        read(put(tmp_path, "none.parquet", "PAR1"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("t.csv", "1,2,0\n1,0\n", "line 2 has 2 columns, the first has 3"),
+        ("t.csv", "a,b\n1,0\n1,nan\n", "line 3, column 2: 'nan' is no finite number"),
+        ("t.csv", "a,b\n", "holds no samples"),
+        ("t.csv", "", "holds no samples"),
+        ("t.csv", "1\n2\n", "line 1 has one column"),
+        ("t.svm", "1 0:2\n", "line 1: '0:2' is not index:value, from index 1"),
+        ("t.svm", "1 1:2\nx 1:2\n", "line 2: the target 'x' is no finite number"),
+        ("t.svm", "1 4294967296:1\n1\n", "2 rows of 4294967296 features are more than"),
+        ("t.dat", "1", "unknown kind of file '.dat', choose one of .npz, .csv"),
+        ("t.npz", "PK", "not a readable .npz file"),
+    ],
+)
+def test_what_is_wrong_is_named_with_file_and_line(name, text, said, tmp_path):
+    with pytest.raises(ConfigError, match=f"{name}: {said}") as caught:
+        read(put(tmp_path, name, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_gzip_and_a_missing_file_are_one_line(tmp_path):
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"1,2\n" * 9999)[:-12])
+    with pytest.raises(ConfigError, match=r"t.csv.gz: cannot be read"):
+        read(tmp_path / "t.csv.gz")
+    with pytest.raises(ConfigError, match=r"gone.csv: is not there"):
+        read(tmp_path / "gone.csv")
+
+
+def test_a_task_of_a_path_takes_a_node_s_own_file_before_it(tmp_path):
+    ours = put(tmp_path, "ours.csv", "".join(f"{i},{i % 2}\n" for i in range(40)))
+    mine = put(tmp_path, "mine.csv", "".join(f"{i},{i % 2}\n" for i in range(20)))
+    task = starling.task(model=lambda: nn.Linear(1, 2), train=str(ours), metrics="accuracy")
+    assert task.metric == "accuracy"
+    assert sum(task.data(built_in("by_label", shards=2, shard=shard), "cpu").samples for shard in (0, 1)) == 36
+    assert task.data(own(mine), "cpu").samples == 18
+    with pytest.raises(ConfigError, match="metrics: must be 'accuracy', a function or"):
+        starling.task(model=nn.Identity, train=ours, metrics="f1")
+
+
+@needs_real_data
+@pytest.mark.slow
+def test_the_real_adult_data_are_read(tmp_path):
+    (tmp_path / "a9a.libsvm.gz").write_bytes((REAL_DATA / "tabular" / "a9a.gz").read_bytes())
+    (x, y), _ = read(tmp_path / "a9a.libsvm.gz")
+    assert x.shape == (32561, 123)
+    assert np.bincount(y).tolist() == [24720, 7841]
