@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
@@ -32,6 +33,7 @@ class Made:
     metric: str
     higher_is_better: bool
     keys: Any = None
+    lengths: NDArray[np.int64] | None = None
 
     def model(self, generator: Generator) -> nn.Module:
         """A fresh model; global generators are seeded from `generator` for it, and restored."""
@@ -45,7 +47,8 @@ class Made:
         keys = None if self.keys is None or source.path is not None else np.asarray(self.keys)
         if keys is not None and keys.shape != (len(train),):
             raise ConfigError(f"keys: must be {len(train)}, one a sample, got shape {keys.shape}")
-        if (pair := _examples(train, keys)) is not None and (test is None or _examples(test) is not None):
+        pair = _examples(train, keys) if self.lengths is None else None
+        if pair is not None and (test is None or _examples(test) is not None):
             return labelled(source, pair, None if test is None else _examples(test), device)
         index = np.arange(len(train))
         if test is None:
@@ -56,9 +59,13 @@ class Made:
         if source.path is None:
             here = {name: each[index] for name, each in (("labels", labels), ("keys", keys)) if each is not None}
             index = index[take(cut(source.partition, len(index), source.seed, **here), source.shard)]
+        known = None if source.path is not None else self.lengths  # not of the node's own data
+        if known is not None and len(known) != len(train):
+            raise ConfigError(f"lengths: must be {len(train)}, one a sample, got {len(known)}")
+        lengths = None if known is None else torch.from_numpy(known[index])
         if isinstance(train, Tensors) and isinstance(test, Tensors):
             train, test = (Tensors(mapped(lambda each: each.to(device), split.tree)) for split in (train, test))
-        return Drawn(train, torch.from_numpy(index), test, torch.from_numpy(held), device)
+        return Drawn(train, torch.from_numpy(index), test, torch.from_numpy(held), device, lengths)
 
     def _splits(self, path: Path | None) -> tuple[Samples, Samples | None]:
         train, test = self.train, self.test
@@ -132,6 +139,7 @@ def accuracy(output: Any, target: Any) -> Tensor:
 def task(
     *, model: Callable[[], nn.Module], train: Any, test: Any = None, loss: Callable[[Any, Any], Tensor] | None = None,
     metrics: str | Metric | Mapping[str, Metric] | None = None, higher_is_better: bool = True, keys: Any = None,
+    lengths: Any = None,
 ) -> Made:  # fmt: skip
     """A task from its parts. Return it from a function of a module, and name that: `task.kind = "my_task:digits"`.
 
@@ -151,6 +159,8 @@ def task(
             loss (also where `train` is a function or a path: labels are not known in time).
         higher_is_better: of `metrics`.
         keys: (n,) owner of each training sample, for partition = by_key.
+        lengths: (n,) tokens of each training sample: batches are of samples of like length, so that little of them is padding. Not for the
+            data of `--data`.
 
     Raises:
         ConfigError: samples are empty, ragged or no numbers, or an argument is of another kind.
@@ -175,12 +185,25 @@ def task(
     if test is not None and not _lazy(test):
         test = samples_of("test", test)
     made = Made(model, train, test, loss, None, "loss", higher_is_better=False, keys=keys)
+    if lengths is not None:
+        made = replace(made, lengths=_lengths(lengths, None if lazily else len(train)))
     if metrics is not None:
         (named,) = metrics.items()
         return replace(made, measure=named[1], metric=named[0], higher_is_better=higher_is_better)
     if not lazily and train.labels is not None:
         return replace(made, measure=accuracy, metric="accuracy", higher_is_better=True)
     return made
+
+
+def _lengths(given: Any, samples: int | None) -> NDArray[np.int64]:
+    found = np.asarray(given)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or len(found) != (samples or len(found)):
+        raise ConfigError(
+            f"lengths: must be {samples or 'n'} whole numbers > 0, one a sample, got {found.dtype} of shape {found.shape}"
+        )
+    if len(found) and int(found.min()) < 1:
+        raise ConfigError(f"lengths: sample {int(found.argmin())} has {found.min()}, each must be > 0")
+    return found.astype(np.int64)
 
 
 def _lazy(given: Any) -> bool:

@@ -26,6 +26,7 @@ from torch.utils.data import (
 )
 
 from starling.gossip.errors import ConfigError
+from starling.node.tasks.lengths import like_length
 
 LABELS = ("labels", "label")  # keys of a batch that is a dict
 
@@ -144,6 +145,7 @@ class Drawn:
     test: Samples
     test_index: Tensor
     device: str
+    lengths: Tensor | None = None  # (u,) of those in `index`; batches are of like length then
 
     @property
     def samples(self) -> int:
@@ -152,7 +154,10 @@ class Drawn:
 
     def batch(self, size: int, generator: Generator) -> Any:
         """`size` samples drawn with replacement. Chance that a Dataset draws itself (augmentation) is of `generator` as well."""
-        drawn = torch.randint(self.samples, (size,), generator=generator)
+        if self.lengths is None:
+            drawn = torch.randint(self.samples, (size,), generator=generator)
+        else:
+            drawn = like_length(self.lengths, size, generator)
         return self._took(self.train, self.index[drawn], int(torch.randint(2**62, (), generator=generator)))
 
     @property

@@ -1,0 +1,77 @@
+"""Batches of like length waste little, and every sample is as likely as every other."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+
+import starling
+from starling.gossip.errors import ConfigError
+from starling.gossip.rng import generator
+from starling.node.tasks.lengths import like_length, waste
+from tests.harness.tasks import built_in
+
+DOCUMENTS = torch.from_numpy(
+    np.random.Generator(np.random.PCG64(3)).lognormal(np.log(52), 0.8, 4000).astype(np.int64).clip(1, 256)
+)
+
+
+def wasted(draw):
+    """Of all that 200 batches of 16 hold."""
+    batches = [DOCUMENTS[draw(generator(turn, "batch"))] for turn in range(200)]
+    held = sum(len(batch) * int(batch.max()) for batch in batches)
+    return 1 - sum(int(batch.sum()) for batch in batches) / held
+
+
+def test_at_most_a_tenth_is_padding_where_random_batches_are_half_padding():
+    """Token counts as of documents: median 52, cut at 256."""
+    assert wasted(lambda chance: like_length(DOCUMENTS, 16, chance)) <= 0.10
+    assert wasted(lambda chance: torch.randint(len(DOCUMENTS), (16,), generator=chance)) >= 0.45
+
+
+def test_every_sample_is_equally_likely():
+    lengths = torch.arange(1, 21)
+    counts = torch.zeros(20)
+    for turn in range(1500):
+        counts += torch.bincount(like_length(lengths, 4, generator(turn, "batch")), minlength=20)
+    assert counts.sum() == 6000
+    assert float((counts - 300).abs().max()) < 5 * 300**0.5 * 1.5
+
+
+def test_an_equal_generator_draws_an_equal_batch():
+    one, again, other = (like_length(DOCUMENTS, 8, generator(seed, "batch")) for seed in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert waste(torch.tensor([4, 2, 2])) == pytest.approx(1 / 3)
+
+
+def test_a_task_with_lengths_draws_such_batches():
+    samples = [torch.full((int(length),), number) for number, length in enumerate(DOCUMENTS[:600])]
+
+    def padded(found):
+        return pad_sequence(found, batch_first=True, padding_value=-1)
+
+    class Documents(torch.utils.data.Dataset):
+        def __len__(self):
+            return len(samples)
+
+        def __getitem__(self, number):
+            return samples[number]
+
+    def made(lengths):
+        loader = DataLoader(Documents(), collate_fn=padded)
+        return starling.task(model=nn.Identity, train=loader, lengths=lengths)
+
+    data = made(DOCUMENTS[:600]).data(built_in(shards=2), "cpu")
+    batches = [data.batch(16, generator(turn, "batch")) for turn in range(30)]
+    assert sum(int((batch < 0).sum()) for batch in batches) / sum(batch.numel() for batch in batches) < 0.1
+    other = made(None).data(built_in(shards=2), "cpu").batch(16, generator(1, "batch"))
+    assert float((other < 0).float().mean()) > 0.2
+    with pytest.raises(
+        ConfigError, match=r"lengths: must be 600 whole numbers > 0, one a sample, got int64 of shape \(3,\)"
+    ):
+        made([1, 2, 3])
+    with pytest.raises(ConfigError, match="lengths: sample 2 has 0"):
+        made([1, 2, 0] + [1] * 597)
