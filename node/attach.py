@@ -183,6 +183,18 @@ class Attached:
             raise GossipError(f"the node in {self.run_dir} does not listen yet; try again in a moment")
         return make_invite(RunDir(self.run_dir), status.swarm, status.addresses, days=days, peer=peer)
 
+    def pause(self) -> None:
+        """Do no local steps from the next round on, until `resume` or the node's end; peers are still answered.
+
+        Raises:
+            GossipError: it does not train yet.
+        """
+        self.ask("pause")
+
+    def resume(self) -> None:
+        """Do local steps again after `pause`. Raises as that."""
+        self.ask("resume")
+
     def leave(self) -> None:
         """Send a farewell, save and stop, and wait until the node has ended.
 

@@ -34,6 +34,8 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
             "demo": ("demo:demo", "Run a local swarm of real nodes and watch it learn."),
             "join": ("run:join", "Join a swarm by its invite."),
             "run": ("run:run", "Run the node of a run directory again."),
+            "pause": ("run:pause", "Do no local steps for now; peers are still answered."),
+            "resume": ("run:resume", "Do local steps again."),
             "leave": ("run:leave", "Leave the swarm in order and stop the running node."),
             "export": ("model:export", "Write the model to a safetensors file."),
         },

@@ -1,4 +1,4 @@
-"""`starling found`, `join`, `run` and `leave`: a node's life.
+"""`starling found`, `join`, `run`, `pause`, `resume` and `leave`: a node's life.
 
 What a person gives is checked before anything is written, and a directory that holds a node is never overwritten.
 """
@@ -173,6 +173,26 @@ def run(run_dir: Path, until_stdin_closes: bool) -> int:
     place = RunDir.existing(run_dir)
     _say_if_watched(f"starting in {place.path}; {_look(run_dir)}")
     return _start(place, until_stdin_closes=until_stdin_closes)
+
+
+@command(("starling pause", "the machine is needed for something else"))
+@dir_option
+def pause(run_dir: Path) -> None:
+    """Do no more local steps. The node stays in the swarm and answers its peers, until `starling resume` or its end."""
+    from starling.node.attach import Attached
+
+    Attached(run_dir).pause()
+    say(f"paused; go on with `starling resume --dir {typed(run_dir)}`")
+
+
+@command(("starling resume", ""))
+@dir_option
+def resume(run_dir: Path) -> None:
+    """Do local steps again after `starling pause`."""
+    from starling.node.attach import Attached
+
+    Attached(run_dir).resume()
+    say("local steps go on")
 
 
 @command(("starling leave --dir starling-2", ""))

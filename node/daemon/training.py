@@ -57,6 +57,9 @@ class Training:
     """A peer's model, if it is past the given round -> its round, or None; whether this node is live, with a model of its own to lose."""
     cannot_save: str = ""  # why the last attempt to save failed; "" if it succeeded
     edges: StickyEdges | None = None  # clock pace with sticky edges: the edges this node holds
+    paused: bool = False
+    """The owner wants no local steps: exchanges go on, at the swarm's speed."""
+    _rest_s: float = 0.0  # what the local steps of a round would take
     _local_steps: int = field(init=False)  # of the next round in steps pace
     _due: int = 0  # local steps of all rounds since the start, those jumped over included
     _fetch_at: float = -math.inf  # not before, after claims for which nobody had a model to show
@@ -76,6 +79,17 @@ class Training:
     def patience(self) -> int:
         """Rounds that a node may lag and still go on with its own model."""
         return self.pace.ramp_rounds
+
+    def pause(self, *, on: bool) -> None:
+        """Do no local steps from the next round (slot) on, or do them again."""
+        if on != self.paused:
+            rate = self.progress.speed.per_busy_s()
+            self.paused, self._rest_s = on, self.pace.local_steps / rate if rate else 0.0
+            report, round = self.context.report, self.progress.round
+            if on:
+                report.event("paused", "its owner paused this node: no local steps, exchanges go on", round=round)
+            else:
+                report.event("resumed", "local steps go on", round=round)
 
     async def quorum(self, *, begun: bool) -> None:
         """Wait until enough members are here and their list is stable; a node whose training has begun goes on alone."""
@@ -137,7 +151,10 @@ class Training:
         pace = self.pace
         self.progress.current = round
         self.exchange.computing(round, self.neighbors.weights(round), self.order.digest(round))
-        trained = await self.engine.call(self._grant(round))
+        grant = self._grant(round)
+        if self.paused:
+            await trio.sleep(self._rest_s)  # or the others would be waited for, as if they were late
+        trained = await self.engine.call(grant)
         assert isinstance(trained, calls.Trained), trained
         self._update(trained)
         outcome = await self.exchange.round(round, self.neighbors.weights(round), self.order.digest(round))
@@ -151,8 +168,9 @@ class Training:
         """The round's local steps, none where it belongs to a sweep of averaging."""
         n = len(self.members.roster)
         now = stage(self.overlay, n, round)
-        steps = self._local_steps if now.local else 0
-        self._due += self.pace.local_steps if now.local else 0
+        local = now.local and not self.paused
+        steps = self._local_steps if local else 0
+        self._due += self.pace.local_steps if local else 0
         return calls.Train(round, steps, now.first, now.last, turn(self.overlay, n, round))
 
     async def _jump(self, current: int, ahead: int) -> int:
@@ -186,7 +204,7 @@ class Training:
 
     def _count(self, skipped: int) -> None:
         """Count the local steps of rounds jumped over, and say once that this node did few of those it was to do."""
-        self._due += skipped * self.pace.local_steps
+        self._due += 0 if self.paused else skipped * self.pace.local_steps
         done = self.progress.computed.steps
         few = done < FEW * self._due and self._due >= FEW_ROUNDS * self.pace.local_steps and not self.progress.halted
         text = f"{done} of {self._due} local steps done: others left this node behind, or said so"
@@ -216,7 +234,7 @@ class Training:
         while pace.rounds == 0 or slot < pace.rounds:
             try:
                 self.progress.current = slot
-                trained = await self.engine.call(calls.Free(on=True, round=slot))
+                trained = await self.engine.call(calls.Free(on=not self.paused, round=slot))
                 assert isinstance(trained, calls.Trained), trained
                 self._update(trained, slot)
                 with trio.move_on_after(pace.slot_s):

@@ -13,7 +13,7 @@ from starling.node.rpc import calls
 
 
 async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[str, object]:
-    """Execute leave, stop, evaluate, export, revoke, ban, unban or trust. -> the fields of the answer
+    """Execute leave, stop, pause, resume, evaluate, export, revoke, ban, unban or trust. -> the fields of the answer
 
     `fields`: `path` for export; `peer` for the last four; for ban optionally `for_s` and `why`. Raises GossipError: not possible now.
     """
@@ -21,6 +21,9 @@ async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[s
         case "leave" | "stop":
             node.stop()
             return {}
+        case "pause" | "resume":
+            node.running.training.pause(on=op == "pause")
+            return {"paused": op == "pause"}
         case "ban" | "unban" | "trust":
             return _decide(node.policy, op, fields)
         case "revoke":

@@ -131,6 +131,8 @@ def _problem(node: Node) -> str | None:
                 return "checkpoints cannot be written; free some disk space"
             if node.progress.state == "training" and members == 1:
                 return "no other member is here, this node trains alone; invite others with the string `starling invite` prints"
+            if running.training.paused:
+                return "paused: it answers its peers and does no local steps; go on with `starling resume`"
             if node.progress.few_steps:
                 return f"{node.progress.few_steps}; `starling peers` shows in which rounds they are"
     return None

@@ -335,10 +335,18 @@ def test_run_goes_on_in_the_directory(until_stdin_closes, daemon, here):
 # --- the running node -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [["leave"], ["eval"], ["invite"], ["export", "m.safetensors"]])
+@pytest.mark.parametrize(
+    "arguments", [["leave"], ["pause"], ["resume"], ["eval"], ["invite"], ["export", "m.safetensors"]]
+)
 def test_where_the_node_does_not_run_one_line_says_how_to_start_it(arguments, here, capsys):
     RunDir.create(here / "n").write_config(NodeConfig())
     refused(capsys, [*arguments, "--dir", "n"], "`starling run --dir n`", code=1)
+
+
+def test_pause_says_how_to_go_on(running, capsys):
+    assert main(["pause"]) == main(["resume"]) == 0
+    assert running[1:] == [("pause", {}), ("resume", {})]
+    assert "`starling resume --dir starling-node`" in capsys.readouterr().err
 
 
 def test_leave_waits_until_the_node_is_gone(running, monkeypatch, capsys):
